@@ -4,7 +4,7 @@
 
     sudo bench/bubbles.py [--schedules 1f1b,zb-h1] [--json FILE]
 
-4 hosts, a stage (or two halves of one) on each, run one small model whose device is played (`timed`, docs/cluster-in-a-box.md):
+4 hosts, a stage (or two halves of one) on each, run one small model whose device is emulated (`emulate`, docs/cluster-in-a-box.md):
 compute lanes are held for the durations of a larger one, whose messages go through the links. Each schedule trains for
 some steps, and the trace of the last one says what share of the passes forward and backward each rank does not compute
 (tools/traceshares.py). Beside it stands the same of the trace that `hocket simulate` makes of the same plan, and the
@@ -62,8 +62,8 @@ def keys_of(schedule):
 
 def measured(args, folder, run, schedule):
     """The shares of the trace of a training."""
-    command = [args.hocket, "train", run, *keys_of(schedule), "--set", f"timed.cluster={args.cluster}", "--set",
-               f"timed.set=[train.seq_len={args.played}]", "--set", f"output.dir={os.path.join(folder, schedule)}"]
+    command = [args.hocket, "train", run, *keys_of(schedule), "--set", f"emulate.cluster={args.cluster}", "--set",
+               f"emulate.set=[train.seq_len={args.played}]", "--set", f"output.dir={os.path.join(folder, schedule)}"]
     box = [sys.executable, os.path.join(ROOT, "tools", "cluster"), "--hosts", str(RANKS), "--rate", args.rate,
            "--files", folder, "--timeout", str(args.timeout), "--", *command]
     ran = subprocess.run(box, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -73,7 +73,7 @@ def measured(args, folder, run, schedule):
 
 
 def simulated(args, folder, run, schedule):
-    """The same of what the simulator predicts of what is played."""
+    """The same as the simulator predicts for the emulated run."""
     trace = os.path.join(folder, "predicted.json")
     words = [args.hocket, "simulate", run, *keys_of(schedule), "--cluster", args.cluster, "--set",
              f"train.seq_len={args.played}", "--trace", trace]
@@ -92,11 +92,11 @@ def of_table(args, schedule):
 def options():
     ap = in_box.options(__doc__)
     ap.add_argument("--schedules", default="gpipe,1f1b,interleaved,zb-h1,zb-v")
-    ap.add_argument("--cluster", default=CLUSTER, help="whose device's durations are played")
+    ap.add_argument("--cluster", default=CLUSTER, help="whose device is emulated")
     ap.add_argument("--rate", default="40mbit", help="of the hosts' links, as of tools/cluster")
     ap.add_argument("--micro-batches", type=int, default=8)
     ap.add_argument("--sequence", type=int, default=64, help="tokens of a micro-batch that are really computed")
-    ap.add_argument("--played", type=int, default=512, help="tokens that are played")
+    ap.add_argument("--played", type=int, default=512, help="tokens of the emulated run")
     ap.add_argument("--timeout", type=float, default=300.0)
     return ap
 
@@ -106,7 +106,7 @@ def main():
     reason = netbox.why_not()
     if reason:
         sys.exit(f"bubbles.py: {reason}")
-    print(f"{RANKS} hosts, {args.rate}, {args.micro_batches} micro-batches; compute is played")
+    print(f"{RANKS} hosts, {args.rate}, {args.micro_batches} micro-batches; compute is emulated")
     print(f"{'schedule':12}{'bubble':>9}{'least':>8}{'most':>8}{'simulated':>11}{'table':>8}{'step ms':>10}")
     rows = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -6,11 +6,11 @@
 
 A case is a box (tools/cluster, root), a model and a batch. `hocket plan` is given what `hocket profile` finds of the
 box's links, and searches every plan of its ranks. Its choice is run in turn with the best plan of every other mesh and
-sharding that it simulated, the most promising first, up to N in all, on a played device (`timed`, docs/cluster-in-a-box.md):
+sharding that it simulated, the most promising first, up to N in all, on an emulated device (`emulate`, docs/cluster-in-a-box.md):
 lanes are held, all bytes go through the links. A choice is good if none of the others is more than 3 % faster.
 
 predicted     of the choice, over measured, minus one
-late          by how much tasks of the choice took longer than the device that is played: the cores cannot play it so
+late          by how much tasks of the choice took longer than the emulated device: the cores cannot play it so
               fast if that is much, and its step is not what was predicted (see --rate)
 behind        the choice over the fastest of all plans that were run, minus one (the medians of their blocks)
 """
@@ -45,7 +45,7 @@ KEPT = ["plan.threads_per_rank=1", "plan.ranks=gloo"]
 
 
 def device_file(args, folder):
-    """The played device, as a cluster file of its own: where it lies, ranks may be as many as they are."""
+    """The emulated device, as a cluster file of its own: where it lies, ranks may be as many as they are."""
     with open(os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml"), encoding="utf-8") as f:
         text = f.read().replace("2GFLOP/s", args.rate)
     path = os.path.join(folder, "device.yaml")
@@ -75,9 +75,9 @@ def plans_of(args, network, model, cluster, profile):
 
 
 def measure(args, network, model, plans, device, profile, folder):
-    """Seconds of each plan, in turn, and by how much its tasks took longer than the device that is played."""
+    """Seconds of each plan, in turn, and by how much its tasks took longer than the emulated device."""
     command = [args.hocket, "bench", "step", "--config", model, "--steps", str(args.steps), "--warmup", "1", "--block",
-               "1", *sets([f"timed.cluster={device}", f"timed.profile={profile}"])]
+               "1", *sets([f"emulate.cluster={device}", f"emulate.profile={profile}"])]
     for number, plan in enumerate(plans):
         keys = [f"train.seq_len={SEQUENCE}", f"train.global_batch={BATCH}", "plan.threads_per_rank=1"]
         keys += [f"{key}={value}" for key, value in plan["set"].items()
@@ -95,7 +95,7 @@ def options():
     ap.add_argument("--among", type=int, default=6, help="plans that are run of a case, the choice among them")
     ap.add_argument("--steps", type=int, default=4, help="of each plan")
     ap.add_argument("--seconds", type=float, default=8, help="of `hocket plan`")
-    ap.add_argument("--rate", default="3GFLOP/s", help="of the played device: the faster, the less can the cores keep up "
+    ap.add_argument("--rate", default="3GFLOP/s", help="of the emulated device: the faster, the less can the cores keep up "
                     "with what is really computed")
     return ap
 

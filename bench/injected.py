@@ -19,7 +19,7 @@ pauses           every 1.1 seconds a rank, drawn at random, is stopped (SIGSTOP)
 pauses-in-step   rank 1 is stopped for 0.4 seconds, once in every step or in every other one    pauses
 
 Busy loops and skewed lengths slow arithmetic that is real: two ranks, pinned to a core each. The others are four
-ranks on four hosts on a device that is played (`timed`, docs/cluster-in-a-box.md), which more ranks than cores do not slow.
+ranks on four hosts on an emulated device (`emulate`, docs/cluster-in-a-box.md), which more ranks than cores do not slow.
 
 measured      mean step with the trouble, over that of the runs before and after it
 estimated     the gain that whatif gives to the cure of the cause that it names (docs/whatif.md)
@@ -146,8 +146,8 @@ def played(folder):
     with open(path, "w", encoding="utf-8") as f:
         f.write(text.replace("devices_per_node: 2", "devices_per_node: 1").replace("2GFLOP/s", "24GFLOP/s")
                 .replace("400us", "100us"))
-    return ["train.seq_len=32", "plan.threads_per_rank=1", "plan.ranks_per_node=1", f"timed.cluster={path}",
-            "timed.set=[train.seq_len=128]"]
+    return ["train.seq_len=32", "plan.threads_per_rank=1", "plan.ranks_per_node=1", f"emulate.cluster={path}",
+            "emulate.set=[train.seq_len=128]"]
 
 
 def narrow(folder):

@@ -102,7 +102,7 @@ def one_run(folder, config, rng, want):
     seen = {"plan": " ".join(plan) or "dp", "victim": victim, "at": at, "ended_in": round(took, 2)}
     before = losses(folder / "run/metrics.jsonl") if (folder / "run/metrics.jsonl").exists() else {}
     seen["steps"] = max(before, default=0)
-    named = len(re.findall(rf"rank {victim} .*ended without a word", r.stdout))
+    named = len(re.findall(rf"rank {victim} .*exited without reporting an error", r.stdout))
     met = seen["steps"] > 0
     problems = []
     if r.returncode == 0:

@@ -4,7 +4,7 @@
 
     sudo bench/overlaps.py [--rounds 12] [--json FILE]
 
-8 ranks on 4 hosts run one small model whose device is played (`timed`, docs/cluster-in-a-box.md): lanes are held for the
+8 ranks on 4 hosts run one small model whose device is emulated (`emulate`, docs/cluster-in-a-box.md): lanes are held for the
 durations of a large one, whose bytes go through the links. One run has all variants, blocks of steps in turn:
     none   nothing overlaps: products wait for whole collectives, compute for messages, sums come last
     tp     collectives beside products, in blocks (plan.comm_tiles, with plan.sequence_parallel)
@@ -45,7 +45,7 @@ def measure(args):
     """What rank 0 of the box printed, and what crossed the links."""
     command = [args.hocket, "bench", "step", "--config", args.config, "--steps", str(args.rounds), "--warmup", "2",
                "--block", str(args.block)]
-    command += sets(PLAN + args.set + [f"timed.cluster={args.cluster}", f"timed.set=[{args.play}]"])
+    command += sets(PLAN + args.set + [f"emulate.cluster={args.cluster}", f"emulate.set=[{args.play}]"])
     for name, keys in variants(args.tiles).items():
         command += ["--variant", f"{name}={','.join(keys)}"]
     with tempfile.TemporaryDirectory() as folder:
@@ -62,8 +62,8 @@ def measure(args):
 
 
 def simulate(args, keys):
-    """Seconds that the simulator says of a step of what is played."""
-    model = ["--set", f"timed.cluster={args.cluster}"]
+    """Seconds of a step of the emulated run, by the simulator."""
+    model = ["--set", f"emulate.cluster={args.cluster}"]
     words = [args.hocket, "simulate", args.config, "--cluster", args.cluster, "--json",
              *sets(PLAN + args.set + [key for key in args.play.split(",") if key] + keys), *model]
     return json.loads(subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout)["step_s"]
@@ -72,12 +72,12 @@ def simulate(args, keys):
 def options():
     ap = in_box.options(__doc__)
     ap.add_argument("--config", default=os.path.join(ROOT, "configs", "models", "box-dense"))
-    ap.add_argument("--cluster", default=CLUSTER, help="whose devices' durations are played")
+    ap.add_argument("--cluster", default=CLUSTER, help="whose devices are emulated")
     ap.add_argument("--rate", default="40mbit", help="of the hosts' links, as of tools/cluster")
     ap.add_argument("--inside", default="100mbit", help="of the ranks' links inside")
     ap.add_argument("--set", action="append", default=["train.global_batch=8", "plan.micro_batch=1",
                                                        "train.seq_len=64"], help="keys of the run")
-    ap.add_argument("--play", default="train.seq_len=512", help="keys of what is played (timed.set)")
+    ap.add_argument("--play", default="train.seq_len=512", help="keys of the emulated run (emulate.set)")
     ap.add_argument("--tiles", type=int, default=3)
     ap.add_argument("--rounds", type=int, default=12)
     ap.add_argument("--block", type=int, default=1, help="steps of a block")
@@ -104,7 +104,7 @@ def main():
         over = variant["over_ms"] / variant["held_ms"]
         print(f"{name:6}{variant['median_ms']:10.1f}{over:8.1%}{lower:9.3f}{middle:9.3f}{upper:9.3f}"
               f"{simulated['none'] / simulated[name]:11.3f}{variant['loss']:10.5f}")
-    print("step ms: median; over: by how much tasks of rank 0 took longer than played; lower, median, upper: quartiles "
+    print("step ms: median; over: by how much tasks of rank 0 took longer than emulated; lower, median, upper: quartiles "
           "of the speedup over none")
     if args.json:
         with open(args.json, "w", encoding="utf-8") as f:

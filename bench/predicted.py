@@ -9,7 +9,7 @@ Every network of the table below is a box of its own (tools/cluster). Once for a
 its links. From these, `hocket simulate` predicts every plan; the predictions are written (--json, or a file beside the
 temporary ones) before anything is run. Then each box runs its plans in turn, blocks of steps.
 
-Plans with real arithmetic have as many ranks as the machine has cores, and each is pinned to one. With more, the device is played (`timed`,
+Plans with real arithmetic have as many ranks as the machine has cores, and each is pinned to one. With more, the device is emulated (`emulate`,
 docs/cluster-in-a-box.md): its lanes are held for as long as configs/clusters/box-4x2.yaml says, all bytes go through the links.
 
 error         predicted over measured, minus one; measured is the median block
@@ -136,7 +136,7 @@ def profile_of(network, profile, links, folder):
 
 
 def device_of(network):
-    """Lines of a cluster file: a core of this machine, or the played device."""
+    """Lines of a cluster file: a core of this machine, or the emulated device."""
     if network.ranks() <= 2:
         return [f"cores_per_node: {network.per_host}", "device:", "  name: a core", "  memory: {value: 1GiB}",
                 "  memory_bandwidth: {value: 10GB/s}", "  launch: {value: 0us}", "  peak: {f32: {value: 50GFLOP/s}}"]
@@ -153,7 +153,7 @@ def predict(args, case, clusters, profiles):
 
 
 def measure(args, network, cases, played, folder):
-    """By name of the case: blocks' times in seconds, the probe before each, and how far played tasks were late."""
+    """By name of the case: blocks' times in seconds, the probe before each, and the delay of emulated tasks."""
     found = {}
     for model in dict.fromkeys(case.model for case in cases):
         among = [case for case in cases if case.model == model]
@@ -161,8 +161,8 @@ def measure(args, network, cases, played, folder):
                    "--block", str(args.block), *sets(args.set)]
         if not among[0].real:
             device = os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml")
-            command += sets([f"timed.cluster={device}"])
-            command += sets([f"timed.profile={played}"]) if played else []
+            command += sets([f"emulate.cluster={device}"])
+            command += sets([f"emulate.profile={played}"]) if played else []
         for case in among:
             command += ["--variant", f"{case.name}={','.join(case.keys)}"]
         printed = NETWORKS[network].run(command, folder)

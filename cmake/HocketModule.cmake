@@ -108,13 +108,13 @@ function(hocket_module name)
   endif()
 endfunction()
 
-# The program and libhocket_torch (HocketTorch.cmake) both say with which comm/wire.h they were built; one with
+# The program and libhocket_torch (HocketTorch.cmake) both say with which comm/transport.h they were built; one with
 # another is refused where it is loaded.
-file(SHA256 ${CMAKE_SOURCE_DIR}/src/comm/wire.h hocket_wire)
-string(SUBSTRING ${hocket_wire} 0 16 hocket_wire)
-set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/comm/wire.h)
+file(SHA256 ${CMAKE_SOURCE_DIR}/src/comm/transport.h hocket_transport)
+string(SUBSTRING ${hocket_transport} 0 16 hocket_transport)
+set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/comm/transport.h)
 set_source_files_properties(${CMAKE_SOURCE_DIR}/src/comm/c10d.cc PROPERTIES
-  COMPILE_DEFINITIONS HOCKET_WIRE="${hocket_wire}")
+  COMPILE_DEFINITIONS HOCKET_TRANSPORT="${hocket_transport}")
 
 function(hocket_executable name)
   add_executable(${name} ${ARGN})

@@ -98,10 +98,10 @@ function(hocket_torch)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/torch/*.cc)
   add_library(hocket_torch SHARED ${sources})
   hocket_torch_flags(hocket_torch)
-  target_compile_definitions(hocket_torch PRIVATE HOCKET_WIRE="${hocket_wire}")
+  target_compile_definitions(hocket_torch PRIVATE HOCKET_TRANSPORT="${hocket_transport}")
   target_link_directories(hocket_torch PRIVATE ${hocket_torch_dir}/lib)
   target_link_libraries(hocket_torch PRIVATE torch_cpu c10 Threads::Threads)
   set_target_properties(hocket_torch PROPERTIES BUILD_RPATH ${hocket_torch_dir}/lib)
   hocket_nccl(${full_version})
-  add_dependencies(hocket hocket_torch)  # both see comm/wire.h: neither runs with an older other one
+  add_dependencies(hocket hocket_torch)  # both see comm/transport.h: neither runs with an older other one
 endfunction()

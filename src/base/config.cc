@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/id.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -62,6 +63,58 @@ void collect_paths(const Fields& fields, const std::string& prefix, std::vector<
       collect_paths(**nested, prefix + field.name + ".", out);
     }
   }
+}
+
+/// Replaces earlier names of keys (Field::formerly) in a tree, and prints a note for each. Error: a
+/// section has a key under both names.
+void rename_former_keys(const Fields& fields, const std::string& prefix, ConfigNode* node) {
+  if (node->kind != Kind::map) return;
+  for (const Field& field : fields.list()) {
+    const auto old = std::find(node->keys.begin(), node->keys.end(), field.former);
+    if (!field.former.empty() && old != node->keys.end()) {
+      const auto at = static_cast<size_t>(old - node->keys.begin());
+      const std::string& where = node->items[at].where;
+      if (node->find(field.name) != nullptr) {
+        fail(where, "{} is the former name of {}, which is given too; expected one of them",
+             quote(prefix + field.former), quote(prefix + field.name));
+      }
+      log_warning("{}: {} is now called {}; the former name will be refused in a later version",
+                  where, quote(prefix + field.former), quote(prefix + field.name));
+      *old = field.name;
+    }
+    const auto* nested = std::get_if<std::shared_ptr<Fields>>(&field.target);
+    const auto key = std::find(node->keys.begin(), node->keys.end(), field.name);
+    if (nested != nullptr && key != node->keys.end()) {
+      rename_former_keys(**nested, prefix + field.name + ".",
+                         &node->items[static_cast<size_t>(key - node->keys.begin())]);
+    }
+  }
+}
+
+/// Returns an override "a.b=value" with current names for earlier ones in its path.
+std::string with_current_names(const Fields& fields, const std::string& assignment) {
+  const size_t end = std::min(assignment.find('='), assignment.size());
+  std::vector<std::string> names = split(assignment.substr(0, end), '.');
+  const Fields* at = &fields;
+  bool renamed = false;
+  for (std::string& name : names) {
+    const std::string given(trim(name));
+    const auto& list = at->list();
+    const auto found = std::find_if(list.begin(), list.end(), [&](const Field& field) {
+      return field.name == given || (!field.former.empty() && field.former == given);
+    });
+    if (found == list.end()) break;
+    renamed = renamed || found->name != given;
+    name = found->name == given ? name : found->name;
+    const auto* nested = std::get_if<std::shared_ptr<Fields>>(&found->target);
+    if (nested == nullptr) break;
+    at = nested->get();
+  }
+  if (!renamed) return assignment;
+  const std::string path = join(names, ".");
+  log_warning("--set {} is now --set {}; the former name will be refused in a later version",
+              assignment.substr(0, end), path);
+  return path + assignment.substr(end);
 }
 
 }  // namespace
@@ -374,8 +427,9 @@ ResolvedConfig read_config(const Fields& fields, std::string_view text, const st
   }
   ConfigNode tree = parse_config_tree(text, name);
   if (tree.kind != Kind::map) fail(name, "expected keys with values, such as 'train:'");
+  rename_former_keys(fields, "", &tree);
   for (const std::string& assignment : overrides) {
-    apply_override(&tree, assignment, "--set");
+    apply_override(&tree, with_current_names(fields, assignment), "--set");
   }
   for (const std::string& assignment : filled.assignments) {
     apply_override(&tree, assignment, filled.by);

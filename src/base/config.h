@@ -73,6 +73,7 @@ struct Field {
   std::vector<std::string> allowed;
   std::optional<double> least, most;
   bool must_be_set = false;
+  std::string former;  ///< earlier name, still read; empty: none
 
   /// Numbers carry this unit: `400Gbit/s`. An int64 holds it rounded to whole base units.
   Field& unit(Unit u) { return unit_of = u, *this; }
@@ -81,6 +82,8 @@ struct Field {
   Field& min(double v) { return least = v, *this; }
   Field& max(double v) { return most = v, *this; }
   Field& required() { return must_be_set = true, *this; }
+  /// Files and overrides may use this earlier name of the key for a release; a note is printed.
+  Field& formerly(std::string name) { return former = std::move(name), *this; }
 };
 
 /// The keys of a struct, in the order in which it names them.

@@ -15,14 +15,14 @@
 #include "checkpoint/names.h"
 #include "checkpoint/parts.h"
 #include "checkpoint/run_folder.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 
 namespace hocket::checkpoint {
 
 namespace {
 
-/// Of the contents that are compared, every `of`-th from `number` on.
-struct Turn {
+/// Share of the comparing work: of all compared items, every `of`-th, starting with item `number`.
+struct WorkShare {
   int64_t number = 0, of = 1;
 };
 
@@ -31,28 +31,29 @@ bool holds_tensors(const std::string& name) {
          name == kOptimizerPartFile;
 }
 
-/// The step that a safetensors file of a checkpoint says it is of.
+/// Throws unless the metadata of a tensor file names the step of run.json.
 void check_step_of(const std::string& folder, const std::string& name, int64_t step) {
   const SafetensorsFile file(join_path(folder, name));
   const auto said = file.metadata().find(kStepKey);
-  if (said == file.metadata().end()) fail(folder, "{} says no step", name);
+  if (said == file.metadata().end()) fail(folder, "{} states no step", name);
   if (said->second != fmt::format("{}", step)) {
     fail(folder, "{} is of step {}; run.json is of step {}", name, quote(said->second), step);
   }
 }
 
-/// Files as wholes and in parts, those of this host, take turns with those of other processes.
+/// Compares checksums of whole files and of the parts that this host stores. Items are dealt
+/// round-robin to the processes that see the same files.
 void compare_contents(const std::string& folder, const RunRecord& record, int32_t host,
-                      Verify verify, Turn turn) {
+                      Verify verify, WorkShare share) {
   int64_t count = 0;
-  const auto is_mine = [&] { return count++ % turn.of == turn.number; };
+  const auto is_mine = [&] { return count++ % share.of == share.number; };
   for (const auto& [name, file] : record.files) {
     const bool optimizer = name == kOptimizerFile || name == kOptimizerPartFile;
     if (verify == Verify::lengths || (verify == Verify::weights && optimizer)) continue;
     const std::string path = join_path(folder, name);
     if (file.parts.empty()) {
       if (is_mine() && hash_file(path).hex() != file.hash) {
-        fail(folder, "{} does not have its checksum: it was changed or is damaged", name);
+        fail(folder, "{} has a wrong checksum: it was changed or is damaged", name);
       }
       continue;
     }
@@ -60,15 +61,14 @@ void compare_contents(const std::string& folder, const RunRecord& record, int32_
     for (const Part& part : file.parts) {
       if (part.host == host && is_mine() && !is_intact(opened, part)) {
         fail(folder,
-             "{} does not have its checksum in a part that rank {} wrote: it was changed or is "
-             "damaged",
+             "{} has a wrong checksum in a part written by rank {}: it was changed or is damaged",
              name, part.rank);
       }
     }
   }
 }
 
-/// Whose folder it is; 0 where there is one host.
+/// Returns the index of the host that owns the folder; 0 where all ranks share one file system.
 int32_t host_of(const std::string& folder, const RunRecord& record) {
   if (record.hosts.empty()) return 0;
   const std::string path = join_path(folder, kHostFile);
@@ -76,8 +76,9 @@ int32_t host_of(const std::string& folder, const RunRecord& record) {
   return read_host(path, record);
 }
 
-/// Reads and compares, cheapest first, and returns what run.json says. Error: the first defect.
-RunRecord verified_record(const std::string& folder, Verify verify, Turn turn) {
+/// Verifies a folder, cheapest checks first, and returns its run.json. Throws Error at the first
+/// defect.
+RunRecord verified_record(const std::string& folder, Verify verify, WorkShare share) {
   const std::string run = join_path(folder, kRunFile);
   if (!file_exists(run)) fail(folder, "no {}", kRunFile);
   RunRecord record = read_record(run);
@@ -88,7 +89,8 @@ RunRecord verified_record(const std::string& folder, Verify verify, Turn turn) {
       fail(folder, "{} has {} bytes of {}", name, size, file.bytes);
     }
   }
-  // A checkpoint may be copied to any other name.
+  // The folder may have been copied to any other name, so only names of the form step-N are
+  // compared.
   const int64_t named = step_of(file_name(folder));
   if (named >= 0 && named != record.state.step) {
     fail(folder, "{} is of step {}; the folder is named after step {}", kRunFile, record.state.step,
@@ -106,26 +108,26 @@ RunRecord verified_record(const std::string& folder, Verify verify, Turn turn) {
       check_step_of(folder, name, record.state.step);
     }
   }
-  compare_contents(folder, record, host, verify, turn);
+  compare_contents(folder, record, host, verify, share);
   return record;
 }
 
-/// What one process finds: the checksum of the record, or why the folder is no intact checkpoint,
-/// without the folder's name.
+/// Result of one process: the checksum of the record, or the defect without the folder's name.
 struct Finding {
   std::string hash, defect;
 };
 
-Finding examine(const std::string& folder, Verify verify, Turn turn) {
+Finding examine(const std::string& folder, Verify verify, WorkShare share) {
   try {
-    return {verified_record(folder, verify, turn).hash, ""};
+    return {verified_record(folder, verify, share).hash, ""};
   } catch (const Error& error) {
     return {"", std::string(error.where() == folder ? error.text() : error.what())};
   }
 }
 
-/// Why a folder is no intact checkpoint for all processes, without the folder's name; empty if it
-/// is one. Who sees the same run.json sees the same folder and compares a share of it.
+/// Returns the first defect that any process finds, without the folder's name; empty if the
+/// checkpoint is intact for all. Processes that see the same run.json (by file identity) see the
+/// same folder, so they divide the comparing.
 std::string defect(const std::string& folder, Verify verify, comm::Processes& processes) {
   if (processes.size() == 1) return examine(folder, verify, {}).defect;
   const std::string run = join_path(folder, kRunFile);
@@ -133,14 +135,15 @@ std::string defect(const std::string& folder, Verify verify, comm::Processes& pr
       processes.all_gather(file_exists(run) ? file_identity(run) : "");
   const auto mine = static_cast<size_t>(processes.index());
   const auto same = [&](auto end) { return std::count(seen.begin(), end, seen[mine]); };
-  const Turn turn = {same(seen.begin() + static_cast<std::ptrdiff_t>(mine)), same(seen.end())};
+  const WorkShare share = {same(seen.begin() + static_cast<std::ptrdiff_t>(mine)),
+                           same(seen.end())};
   Finding finding;
   if (!is_directory(folder)) {
-    finding.defect = fmt::format("is not on its host {}", host_name());
+    finding.defect = fmt::format("is missing on host {}", host_name());
   } else {
-    finding = examine(folder, verify, turn);
+    finding = examine(folder, verify, share);
   }
-  // A line for the checksum, and the defect behind it.
+  // One message per process: the checksum on the first line, the defect after it.
   const std::vector<std::string> told = processes.all_gather(
       finding.hash + "\n" +
       (finding.defect.empty() ? "" : processes.name() + ": " + finding.defect));
@@ -150,10 +153,10 @@ std::string defect(const std::string& folder, Verify verify, comm::Processes& pr
   }
   const bool one = std::all_of(told.begin(), told.end(),
                                [&](const std::string& line) { return line == told[0]; });
-  return one ? "" : fmt::format("{} is not the same on all hosts", kRunFile);
+  return one ? "" : fmt::format("{} differs between hosts", kRunFile);
 }
 
-/// The names of a run's checkpoints that some process sees, by step.
+/// Returns the names of a run's checkpoints that any process sees, sorted by step.
 std::vector<std::string> names_of(const std::string& run_folder, comm::Processes& processes) {
   std::string mine;
   for (const auto& [step, path] : list_checkpoints(run_folder)) {
@@ -174,9 +177,10 @@ std::vector<std::string> names_of(const std::string& run_folder, comm::Processes
   return names;
 }
 
-/// Once per file system, while the other processes wait.
-void by_leaders(const RunFolder& run, const std::function<void()>& work) {
-  comm::together(run.processes(), [&] {
+/// Runs `work` once per file system, while the other processes wait. An error of one process is
+/// thrown in all.
+void run_on_leaders(const RunFolder& run, const std::function<void()>& work) {
+  comm::run_on_all(run.processes(), [&] {
     if (run.leads()) {
       work();
     }
@@ -217,8 +221,8 @@ std::optional<std::string> latest_checkpoint(const std::string& run_folder, Veri
       continue;
     }
     if (!damaged.empty()) {
-      log_warning("{}: damaged: {}; {} is intact and taken instead", run_folder,
-                  join(damaged, ", "), name);
+      log_warning("{}: damaged: {}; using {}, which is intact", run_folder, join(damaged, ", "),
+                  name);
     }
     return path;
   }
@@ -230,12 +234,12 @@ std::optional<std::string> latest_checkpoint(const std::string& run_folder, Veri
 }
 
 void clean_checkpoints(const RunFolder& run) {
-  by_leaders(run, [&] { remove_left_behind(run.path()); });
+  run_on_leaders(run, [&] { remove_left_behind(run.path()); });
 }
 
 void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep) {
   if (keep <= 0) return;
-  by_leaders(run, [&] {
+  run_on_leaders(run, [&] {
     auto found = list_checkpoints(run.path());
     std::erase_if(found, [last](const auto& c) {
       return c.first > last || !examine(c.second, Verify::lengths, {}).defect.empty();
@@ -248,7 +252,8 @@ void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep) {
 
 namespace {
 
-// Called before any file is opened, so that a damaged folder gets one clear message.
+// Verifies the folder before any member opens a file, so that a damaged folder gets one clear
+// message.
 const std::string& checked(const std::string& folder, Verify verify) {
   verify_checkpoint(folder, verify);
   return folder;

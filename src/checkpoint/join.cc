@@ -20,18 +20,18 @@ namespace hocket::checkpoint {
 
 namespace {
 
-/// The name of a host's file in a whole checkpoint.
+/// Returns the name that a host's partial file gets in the joined checkpoint.
 std::string whole_name(const std::string& name) {
   if (name == kModelPartFile) return kModelFile;
   return name == kOptimizerPartFile ? kOptimizerFile : name;
 }
 
-/// The joining of one checkpoint; go() is its story.
-class Joining {
+/// Joins the folders of one checkpoint; see join().
+class CheckpointJoiner {
  public:
-  Joining(const std::vector<std::string>& folders, std::string out)
+  CheckpointJoiner(const std::vector<std::string>& folders, std::string out)
       : folders_(folders), out_(std::move(out)) {}
-  Joined go();
+  Joined join();
 
  private:
   void expect_room() const;
@@ -49,9 +49,9 @@ class Joining {
   std::map<int32_t, std::string> by_host_;
 };
 
-/// Every folder must be an intact part of one checkpoint, and together they must have all of it:
-/// then, and not before, a folder is written under a temporary name, which gets its own last.
-Joined Joining::go() {
+/// Requires every folder to be an intact part of the same checkpoint, and all folders together to
+/// be complete. Only then is the output written, under a temporary name that is renamed last.
+Joined CheckpointJoiner::join() {
   open();
   expect_room();
   expect_all();
@@ -72,7 +72,7 @@ Joined Joining::go() {
   joined.step = record_.state.step;
   joined.hosts = static_cast<int64_t>(record_.hosts.size());
   for (const auto& [host, from] : by_host_) {
-    joined.of.push_back(host);
+    joined.given_hosts.push_back(host);
   }
   for (const auto& [name, file] : record_.files) {
     joined.bytes += file.parts.empty() ? 0 : file.bytes;
@@ -80,12 +80,12 @@ Joined Joining::go() {
   return joined;
 }
 
-std::string Joining::host_text(int32_t host) const {
+std::string CheckpointJoiner::host_text(int32_t host) const {
   return fmt::format("host {} of {} ({})", host, record_.hosts.size(),
                      record_.hosts[static_cast<size_t>(host)].name);
 }
 
-void Joining::open() {
+void CheckpointJoiner::open() {
   for (const std::string& folder : folders_) {
     verify_checkpoint(folder, Verify::all);
     RunRecord record = read_record(join_path(folder, kRunFile));
@@ -98,33 +98,32 @@ void Joining::open() {
       fail(folder, "is of step {}; {} is of step {}; expected parts of one step", record.state.step,
            by_host_.begin()->second, record_.state.step);
     } else if (record.hash != record_.hash) {
-      fail(folder,
-           "is of another checkpoint of step {} than {}; expected parts of one that was "
-           "saved once",
+      fail(folder, "is part of another save of step {} than {}; expected parts of one save",
            record.state.step, by_host_.begin()->second);
     }
     const int32_t host = read_host(join_path(folder, kHostFile), record_);
     if (const auto [known, fresh] = by_host_.emplace(host, folder); !fresh) {
-      fail(folder, "is the folder of {}, and so is {}; expected one of each host", host_text(host),
-           known->second);
+      fail(folder, "is the folder of {}, and so is {}; expected one folder per host",
+           host_text(host), known->second);
     }
   }
 }
 
-void Joining::expect_room() const {
+void CheckpointJoiner::expect_room() const {
   const int64_t named = step_of(file_name(out_));
   if (named >= 0 && named != record_.state.step) {
     fail(out_, "is named after step {}; the parts are of step {}; try {}", named,
          record_.state.step, step_name(record_.state.step));
   }
   if (file_exists(out_) || is_link(out_)) {
-    fail(out_, "is there already; expected the name of a new folder");
+    fail(out_, "exists already; expected the name of a new folder");
   }
 }
 
-/// Calls `take(part, begin, length)` for the ranges that the ranks of a host wrote of a file.
+/// Calls `take(part, begin, length)` for the byte ranges of a file that the ranks of a host wrote.
 template <class Take>
-void Joining::for_each_range(const FileRecord& file, int32_t host, const Take& take) const {
+void CheckpointJoiner::for_each_range(const FileRecord& file, int32_t host,
+                                      const Take& take) const {
   for (const Part& part : file.parts) {
     if (part.host != host) continue;
     for (const Range& range : part.ranges) {
@@ -135,8 +134,9 @@ void Joining::for_each_range(const FileRecord& file, int32_t host, const Take& t
   }
 }
 
-/// Error unless the folders have every byte of every file; names the first host that is lacking.
-void Joining::expect_all() const {
+/// Throws Error unless the folders hold every byte of every file. The error names the first host
+/// whose part is missing.
+void CheckpointJoiner::expect_all() const {
   for (const auto& [name, file] : record_.files) {
     if (file.parts.empty()) continue;
     Intervals have;
@@ -155,8 +155,8 @@ void Joining::expect_all() const {
       for_each_range(file, host, [&](const Part& part, int64_t begin, int64_t length) {
         if (begin > first || first >= begin + length) return;
         fail("checkpoint join",
-             "{} of {} bytes of {} are in none of the folders: from byte {} on, rank {} wrote them "
-             "on {}; give that host's folder, too",
+             "{} of {} bytes of {} are in none of the folders: from byte {} on, written by rank {} "
+             "on {}; try with that host's folder, too",
              missing, file.bytes, whole_name(name), first, part.rank, host_text(host));
       });
     }
@@ -165,8 +165,8 @@ void Joining::expect_all() const {
   }
 }
 
-/// A file of tensors, each byte from the first host that has it.
-FileRecord Joining::copy_parts(const std::string& name, const std::string& to) const {
+/// Copies a tensor file, each byte from the first host that has it.
+FileRecord CheckpointJoiner::copy_parts(const std::string& name, const std::string& to) const {
   const FileRecord& file = record_.files.at(name);
   FileWriter empty(to, FileWriter::Mode::create);
   empty.set_size(file.bytes);
@@ -189,7 +189,7 @@ FileRecord Joining::copy_parts(const std::string& name, const std::string& to) c
   return {file.bytes, "", out.finish()};
 }
 
-void Joining::write(const std::string& folder) const {
+void CheckpointJoiner::write(const std::string& folder) const {
   make_dirs(folder);
   const auto put = [&](const std::string& name, const std::string& bytes) {
     FileWriter out(join_path(folder, name), FileWriter::Mode::create);
@@ -214,7 +214,7 @@ void Joining::write(const std::string& folder) const {
 }  // namespace
 
 Joined join_checkpoint(const std::vector<std::string>& folders, const std::string& out) {
-  return Joining(folders, out).go();
+  return CheckpointJoiner(folders, out).join();
 }
 
 }  // namespace hocket::checkpoint

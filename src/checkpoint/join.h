@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One whole checkpoint from the folders that hosts without a shared file system have of it.
+// Joins the folders of a checkpoint that was saved on hosts without a shared file system.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,20 @@
 
 namespace hocket::checkpoint {
 
+/// Summary of a joined checkpoint.
 struct Joined {
   int64_t step = 0;
-  int64_t bytes = 0;        ///< of tensors, in the whole checkpoint
-  int64_t hosts = 0;        ///< that the checkpoint lies on
-  std::vector<int32_t> of;  ///< those whose folders were given, ascending
+  int64_t bytes = 0;                 ///< bytes of tensor files in the joined checkpoint
+  int64_t hosts = 0;                 ///< number of hosts that the checkpoint was saved on
+  std::vector<int32_t> given_hosts;  ///< hosts whose folders were given, ascending
 };
 
-/// Makes `out`, a checkpoint as one file system has it, of `folders`: each what one host has of the
-/// same checkpoint, wherever it was copied to. What several hosts have is copied once, and hosts
-/// are not asked for of which others have everything. `out` is complete or not there. Error: a
-/// folder that is damaged, of another checkpoint (a step saved twice is two), of a host that was
-/// given before, or of no host since it is whole; parts that no folder has, with who wrote them and
-/// where; an `out` that is there already, or is named after another step.
+/// Writes `out`, a whole checkpoint, from `folders`, which hold the parts of the same checkpoint on
+/// different hosts. Data that several hosts hold is copied once. A host's folder may be left out if
+/// the others hold all of its data. `out` is complete or absent. Error: a folder that is damaged,
+/// of another checkpoint (saving a step twice makes two), of a host that was given before, or whole
+/// already. Also an error: parts that no folder has (the text names the rank and host), and an
+/// `out` that exists already or is named after another step.
 Joined join_checkpoint(const std::vector<std::string>& folders, const std::string& out);
 
 }  // namespace hocket::checkpoint

@@ -17,7 +17,7 @@ const FileRecord& file_of(const Checkpoint& from, const char* name) {
   return found == from.record().files.end() ? none : found->second;
 }
 
-/// The first of a range's runs that does not end before `byte`.
+/// Returns the index of the first run of a range that may end after `byte`.
 int64_t first_run(const Range& range, int64_t byte) {
   if (range.times == 1) return 0;
   return std::max<int64_t>(0, (byte - range.begin - range.length) / range.stride);
@@ -72,7 +72,8 @@ void MissingParts::need_optimizer(std::string_view name, const graph::TensorType
   need(name, from_.optimizer_tensor(name, type), 0, first, count);
 }
 
-/// `offset`: the element of `name` at which the stored tensor begins.
+/// Records a byte range as missing unless this host stores it. `offset`: element of `name` at which
+/// the stored tensor begins.
 void MissingParts::need(std::string_view name, const Safetensors::Entry& entry, int64_t offset,
                         int64_t first, int64_t count) {
   const Index& index =
@@ -89,7 +90,7 @@ void MissingParts::need(std::string_view name, const Safetensors::Entry& entry, 
       });
 }
 
-/// The bytes of a stored tensor that this host has.
+/// Returns the byte intervals of a stored tensor that this host has.
 const Intervals& MissingParts::here(const Index& index, const Safetensors::Entry& entry) {
   if (known_ == entry.tensor) return here_;
   known_ = entry.tensor;
@@ -130,19 +131,18 @@ std::string MissingParts::text() const {
   std::vector<std::string> shown;
   for (size_t i = 0; i < std::min(kShown, missing_.size()); ++i) {
     const Missing& lack = missing_[i];
-    shown.push_back(fmt::format("{} elements of {}, from {} to {} on, which {} wrote",
+    shown.push_back(fmt::format("{} elements of {}, the first run from {} to {}, written by {}",
                                 lack.elements, lack.tensor, lack.first, lack.last, lack.writer));
   }
   std::string text = fmt::format(
-      "this folder is that of host {} of {}, and ranks that are here now need what it has not: {}",
+      "this folder has the part of host {} of {}; the ranks on this host need data of others: {}",
       from_.host(), from_.record().hosts.size(), join(shown, "; "));
   if (missing_.size() > kShown) {
-    text += fmt::format("; and of {} more tensors", missing_.size() - kShown);
+    text += fmt::format("; and {} more tensors", missing_.size() - kShown);
   }
   return text +
-         "; go on with the plan and the hosts that saved it, put the whole checkpoint on every "
-         "host "
-         "(hocket checkpoint join), or save under an output.dir that all hosts see";
+         "; try the plan and the hosts that saved it, or a whole checkpoint on every host (hocket "
+         "checkpoint join), or an output.dir that all hosts share";
 }
 
 }  // namespace hocket::checkpoint

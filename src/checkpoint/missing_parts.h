@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run needs of a checkpoint that lies on several hosts, and this host has not.
+// Detection of checkpoint data that a run needs and this host does not store.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,29 @@
 
 namespace hocket::checkpoint {
 
+/// Collects the elements that a process will read from a partial checkpoint, and reports those
+/// stored on other hosts only.
 class MissingParts {
  public:
-  /// `from` outlives it.
+  /// Requires: `from` outlives this object.
   explicit MissingParts(const Checkpoint& from);
 
-  /// Notes that elements [first, first + count) of a parameter will be read.
+  /// Records that elements [first, first + count) of a parameter will be read.
   void need_param(std::string_view name, int64_t first, int64_t count);
-  /// Of an optimizer state.
+  /// Records the same for an optimizer state.
   void need_optimizer(std::string_view name, const graph::TensorType& type, int64_t first,
                       int64_t count);
-  /// What of all this is not here: elements of which tensors, by which rank they were written, on
-  /// which host. Empty: nothing.
+  /// Describes the needed elements that are not on this host: tensor, range, and the rank and host
+  /// that wrote them. Empty if nothing is missing.
   std::string text() const;
 
  private:
-  /// The ranges of a file's parts, by their beginning.
+  /// Byte ranges of a file's parts, sorted by their first byte.
   struct Index {
     struct Entry {
       Range range;
       const Part* part = nullptr;
-      int64_t furthest = 0;  ///< the end of this range and of all before it
+      int64_t furthest = 0;  ///< largest end of this range and of all ranges before it
     };
     std::vector<Entry> entries;
     explicit Index(const FileRecord& file);
@@ -43,9 +45,9 @@ class MissingParts {
   };
   struct Missing {
     std::string tensor;
-    int64_t first = 0, last = 0;  ///< of the first run that is missing
-    std::string writer;           ///< of that
-    int64_t elements = 0;         ///< of all runs
+    int64_t first = 0, last = 0;  ///< first and last element of the first missing run
+    std::string writer;           ///< rank and host that wrote that run
+    int64_t elements = 0;         ///< number of missing elements in all runs
   };
   void need(std::string_view name, const Safetensors::Entry& entry, int64_t offset, int64_t first,
             int64_t count);
@@ -54,7 +56,7 @@ class MissingParts {
 
   const Checkpoint& from_;
   Index model_, optimizer_;
-  const StoredTensor* known_ = nullptr;  ///< whose bytes `here_` has
+  const StoredTensor* known_ = nullptr;  ///< tensor whose intervals `here_` caches
   Intervals here_;
   std::vector<Missing> missing_;
 };

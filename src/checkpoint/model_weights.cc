@@ -20,14 +20,15 @@ using models::WeightSlice;
 namespace {
 
 constexpr std::string_view kPrefix = "model.";
+/// Elements compared at a time, as f64: two buffers of 512 KiB.
 constexpr int64_t kCompareElements = 1 << 16;
 
-// A model without head saves the same names without "model." before them.
+// Strips the "model." prefix. A model without a head saves the same names without it.
 std::string bare_name(const std::string& name) {
   return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
 }
 
-// "a, b, c and 5 more"
+// Lists the first names, as "a, b, c and 5 more".
 std::string some(const std::vector<std::string>& names) {
   constexpr size_t kShown = 3;
   std::vector<std::string> shown;
@@ -45,9 +46,9 @@ std::string some(const std::vector<std::string>& names) {
 
 ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& config)
     : file_(path), params_(models::weight_map(config)) {
-  // Both ways must fit: every parameter finds its tensors, and every tensor its parameter, or the
-  // model would be another than the one that was saved. Checkpoints of the bare model (AutoModel)
-  // name everything without the prefix.
+  // Requires a match in both directions: every parameter finds its tensors, and every tensor
+  // belongs to a parameter. Otherwise the model would differ from the one that was saved.
+  // Checkpoints of the bare model (AutoModel) name every tensor without the prefix.
   const std::vector<std::string> names = file_.names();
   const bool bare = std::none_of(names.begin(), names.end(),
                                  [](const std::string& name) { return name.starts_with(kPrefix); });
@@ -76,7 +77,7 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
     }
   }
   if (!extra.empty()) {
-    fail(path, "holds {} tensor{} that a {} of this config.json has no place for: {}", extra.size(),
+    fail(path, "has {} tensor{} unknown to the {} of this config.json: {}", extra.size(),
          extra.size() == 1 ? "" : "s", config.family, some(extra));
   }
   for (const auto& [param, place] : places_) {
@@ -95,9 +96,9 @@ void ModelWeights::check_shape(const WeightSlice& slice) const {
 }
 
 void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::string>& missing) {
-  // A parameter can be stored in several forms (one tensor per expert, or all in one): the first
-  // form that is there completely is taken, and what lacks is told of the usual one. Aliases repeat
-  // its values and may be there or not.
+  // A parameter can be stored in several forms (one tensor per expert, or all experts in one). The
+  // first form that is complete is used; if none is, the tensors of the usual form are reported as
+  // missing. Aliases repeat the parameter's values and are optional.
   const auto named = [bare](WeightForm form) {
     for (WeightSlice& slice : form) {
       if (bare) {
@@ -160,7 +161,7 @@ void ModelWeights::load_range(std::string_view param, int64_t first, int64_t cou
   HOCKET_CHECK(first >= 0 && count >= 0 && first <= p.numel - count, "{}: elements {} + {} of {}",
                param, first, count, p.numel);
   const int64_t size = graph::size_of(dtype), end = first + count;
-  // Slices lie in order of offset and cover the parameter.
+  // Slices are sorted by offset and cover the parameter.
   auto it =
       std::upper_bound(p.form.begin(), p.form.end(), first,
                        [](int64_t at, const WeightSlice& slice) { return at < slice.offset; });
@@ -175,7 +176,7 @@ void ModelWeights::load_range(std::string_view param, int64_t first, int64_t cou
 }
 
 void ModelWeights::check_alias(std::string_view param, const WeightSlice& alias) const {
-  // Every floating-point type that is read fits into f64.
+  // f64 holds every supported floating-point type exactly.
   const Safetensors::Entry entry = file_.find(alias.name);
   std::vector<double> ours(kCompareElements), theirs(kCompareElements);
   for (int64_t at = 0; at < alias.numel(); at += kCompareElements) {

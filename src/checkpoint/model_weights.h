@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters of a model folder: graph names on one side, the tensors of its safetensors on the
-// other, whichever of the known forms the file uses.
+// Parameters of a model folder: maps graph names to the tensors of its safetensors, in whichever
+// known form the file uses.
 #pragma once
 
 #include <map>
@@ -14,29 +14,31 @@
 
 namespace hocket::checkpoint {
 
+/// Weights of a model, opened and matched with its parameters.
 class ModelWeights {
  public:
   /// Opens the safetensors of `path` (see Safetensors) and matches every tensor by name and shape.
-  /// Error: missing tensors, wrong shapes, tensors that the model has no place for, a tied head
-  /// that is stored too and differs.
+  /// Error: missing tensors, wrong shapes, tensors that the model has no place for, a stored copy
+  /// of a tied head with other values.
   ModelWeights(const std::string& path, const models::ModelConfig& config);
 
-  /// Elements [first, first + count) of a parameter in the graph's own shape. Error: stored in a
-  /// type that does not convert.
+  /// Reads elements [first, first + count) of a parameter, counted in the graph's shape, as
+  /// `dtype`. Error: stored in a type that does not convert.
   void load_range(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
                   void* dst) const;
 
-  /// The tensors that hold a parameter, under the names that this file uses; a tensor that repeats
-  /// another's values comes last.
+  /// Returns the tensors that hold a parameter, under this file's names. Tensors that repeat the
+  /// values of others (aliases) come last.
   std::vector<models::WeightSlice> slices(std::string_view param) const;
-  /// Parameters in the order of the graph.
+  /// Parameters in graph order.
   const std::vector<models::ParamWeights>& params() const { return params_; }
   const Safetensors& file() const { return file_; }
 
  private:
+  /// Tensors that hold one parameter.
   struct Place {
-    models::WeightForm form;     // with the names of this file
-    models::WeightForm aliases;  // those that are there
+    models::WeightForm form;     // under this file's names
+    models::WeightForm aliases;  // the ones that this file has
     int64_t numel = 0;
   };
   const Place& place(std::string_view param) const;
@@ -49,7 +51,7 @@ class ModelWeights {
   std::map<std::string, Place, std::less<>> places_;
 };
 
-/// One tensor's slices: views into `whole`, under the slices' names and dims.
+/// Splits a tensor into views of `whole`, under the slices' names and dims.
 std::vector<NamedTensor> to_slices(const NamedTensor& whole,
                                    const std::vector<models::WeightSlice>& slices);
 

@@ -48,7 +48,7 @@ void remove_left_behind(const std::string& run_folder) {
       fail(path, "is {}; expected a checkpoint's folder; remove it",
            file_exists(path) ? "a file" : "a link to nothing");
     }
-    if (name.starts_with(kMark)) {
+    if (name.starts_with(kMarkerPrefix)) {
       remove_file(path);
       continue;
     }

@@ -8,10 +8,12 @@ namespace hocket::checkpoint {
 
 namespace {
 
-// Where a rank's part ends and the next begins: parts are what the work of comparing is divided by.
+// Maximum size of a part, 256 MiB. Parts are the unit in which processes divide the comparing of
+// checksums.
 constexpr int64_t kPartBytes = int64_t{256} << 20;
 
-/// Adds a run of bytes, to the last range if it goes on with it: the columns of a matrix are one.
+/// Appends a run of bytes, merged with the last range where it continues its pattern: a column
+/// block of a matrix is one range.
 void append(std::vector<Range>& ranges, int64_t begin, int64_t length) {
   if (!ranges.empty()) {
     Range& last = ranges.back();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that several ranks write at once, each its own part, and the checksums of these parts.
+// Writing of a file by several ranks at once, each rank its own parts, with a checksum per part.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,23 @@
 
 namespace hocket::checkpoint {
 
-/// Of a file that is read or copied at a time.
+/// Bytes that are read or copied at a time.
 inline constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
-/// What the ranks of this process write into a file that is there in its full length. Holds a
-/// buffer, whatever the ranks have.
+/// Writer of this process's ranks into a file that already has its full length. Uses one buffer,
+/// however many ranks there are.
 class PartsWriter {
  public:
   PartsWriter(const std::string& path, int32_t host);
-  /// Bytes of the rank for the place `at`. What follows what any rank wrote last goes to the disk
-  /// together with it.
+  /// Writes bytes of the rank at offset `at`. Consecutive writes, of whichever rank, are merged
+  /// into one disk write.
   void put(int32_t rank, int64_t at, std::string_view bytes);
-  /// Waits until all is on the disk and returns what was written. A rank that wrote much has
-  /// several parts, so that many can compare them.
+  /// Waits until everything is on disk and returns the written parts. A rank with much data has
+  /// several parts, so that several processes can compare them.
   std::vector<Part> finish();
 
  private:
+  /// Part that is still being written.
   struct Open {
     Part part;
     int64_t bytes = 0;
@@ -44,7 +45,8 @@ class PartsWriter {
   std::vector<Part> done_;
 };
 
-/// Whether the file still has what was written. Error: it does not reach that far, or the disk.
+/// Returns whether the file still matches the checksum of the part. Error: the file is too short,
+/// or a disk error.
 bool is_intact(const RandomFile& file, const Part& part);
 
 }  // namespace hocket::checkpoint

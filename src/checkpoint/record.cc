@@ -19,22 +19,26 @@ using nlohmann::json;
 
 namespace {
 
+/// Version that is written; versions 1 to 3 are read.
 constexpr int64_t kFormat = 3;
 constexpr const char* kFormatKey = "hocket_checkpoint";
 constexpr const char* kChecksum = "xxh3";
+/// Largest step that is accepted; it guards against damaged records.
 constexpr int64_t kMaxStep = 1'000'000'000'000;
-// Of many parts on many ranks; a record of one rank has some hundred kilobytes.
+// Limit for records of many parts on many ranks (4 GiB); a record of one rank takes some hundred
+// kilobytes.
 constexpr JsonLimits kLimits = {.max_bytes = int64_t{4} << 30};
 
-/// XXH3-128 of a JSON file without the checksum itself, in the one way in which it is printed.
+/// Returns the XXH3-128 of a JSON object without its checksum, in the canonical form that dump()
+/// prints.
 std::string checksum_of(json object) {
   object.erase(kChecksum);
   return hash128(object.dump()).hex();
 }
 
-/// With its checksum.
+/// Prints an object with its checksum.
 std::string sealed(json object) {
-  // As it reads back: null for what is not finite.
+  // Normalises to the form that is read back: numbers that are not finite become null.
   object = json::parse(object.dump());
   object[kChecksum] = checksum_of(object);
   return object.dump(1) + "\n";
@@ -42,7 +46,7 @@ std::string sealed(json object) {
 
 void expect_sealed(const JsonView& in) {
   if (in.get_string(kChecksum) != checksum_of(in.json())) {
-    fail(in.where(), "does not have its checksum: it was changed or is damaged");
+    fail(in.where(), "has a wrong checksum: it was changed or is damaged");
   }
 }
 
@@ -65,18 +69,18 @@ json to_json(const std::vector<Part>& parts) {
   return list;
 }
 
-/// Error unless it lies in a file of `bytes`.
+/// Throws Error unless the range lies within a file of `bytes`.
 Range parse_range(const JsonView& in, int64_t bytes) {
   const std::vector<int64_t> numbers = in.as_ints();
   if (numbers.size() != 2 && numbers.size() != 4) {
-    in.fail("is no range; expected [begin, length] or [begin, length, stride, times]");
+    in.fail("is not a range; expected [begin, length] or [begin, length, stride, times]");
   }
   Range range = {numbers[0], numbers[1], 0, 1};
   if (numbers.size() == 4) {
     range.stride = numbers[2];
     range.times = numbers[3];
   }
-  // Nothing is multiplied before it is known to fit.
+  // Bounds are checked by division, so that nothing overflows.
   const bool good = range.begin >= 0 && range.length > 0 && range.times > 0 &&
                     range.begin < bytes && range.length <= bytes - range.begin &&
                     (range.times == 1 ||
@@ -91,7 +95,7 @@ Range parse_range(const JsonView& in, int64_t bytes) {
 std::vector<Part> parse_parts(const JsonView& in, int64_t bytes, size_t hosts) {
   std::vector<Part> parts;
   if (!in.is_array()) {
-    in.fail("is no list of parts");
+    in.fail("is not a list of parts");
   }
   for (size_t i = 0; i < in.size(); ++i) {
     const JsonView view = in.at(i);
@@ -108,7 +112,7 @@ std::vector<Part> parse_parts(const JsonView& in, int64_t bytes, size_t hosts) {
     part.hash = view.get_string(kChecksum);
     const JsonView ranges = view.at("ranges");
     if (!ranges.is_array()) {
-      ranges.fail("is no list");
+      ranges.fail("is not a list");
     }
     for (size_t k = 0; k < ranges.size(); ++k) {
       part.ranges.push_back(parse_range(ranges.at(k), bytes));
@@ -118,8 +122,8 @@ std::vector<Part> parse_parts(const JsonView& in, int64_t bytes, size_t hosts) {
   return parts;
 }
 
-/// A loss that was not finite was written as null and is NaN again; `data` is the trainer's own and
-/// goes through as text.
+/// Parses the state. A loss that is null was not finite and becomes NaN; `data` belongs to the
+/// trainer and is passed through as text.
 RunState parse_state(const JsonView& in) {
   RunState state;
   state.step = in.get_int(kStepKey);
@@ -128,7 +132,7 @@ RunState parse_state(const JsonView& in) {
   }
   const JsonView seed = in.at("seed");
   if (!seed.json().is_number_unsigned()) {
-    seed.fail("is no whole number from 0");
+    seed.fail("is not a whole number from 0");
   }
   state.seed = seed.json().get<uint64_t>();
   state.config = in.get_string("config");
@@ -137,7 +141,7 @@ RunState parse_state(const JsonView& in) {
   }
   const JsonView losses = in.at("losses");
   if (!losses.is_array()) {
-    losses.fail("is no list; expected [[step, loss], ...]");
+    losses.fail("is not a list; expected [[step, loss], ...]");
   }
   for (size_t i = 0; i < losses.size(); ++i) {
     const JsonView pair = losses.at(i);
@@ -151,7 +155,7 @@ RunState parse_state(const JsonView& in) {
 std::vector<Host> parse_hosts(const JsonView& in) {
   std::vector<Host> hosts;
   if (!in.is_array() || in.size() < 2) {
-    in.fail("is no list of several hosts");
+    in.fail("is not a list of several hosts");
   }
   for (size_t i = 0; i < in.size(); ++i) {
     Host& host = hosts.emplace_back();
@@ -163,7 +167,7 @@ std::vector<Host> parse_hosts(const JsonView& in) {
   return hosts;
 }
 
-/// One file of the list, in the form of the format.
+/// Parses one entry of the file list, in the given version of the format.
 FileRecord parse_file(const JsonView& files, const std::string& name, int64_t format,
                       size_t hosts) {
   FileRecord file;
@@ -201,7 +205,8 @@ int64_t Part::bytes() const {
 std::string record_json(const RunState& state, graph::DType dtype, const FileRecords& files,
                         const std::vector<Host>& hosts) {
   json losses = json::array();
-  // JSON has no NaN: null stands for it. Finite doubles are written with enough digits.
+  // JSON has no NaN, so null stands for it. Finite doubles are printed with enough digits to be
+  // exact.
   for (const auto& [step, loss] : state.losses) {
     losses.push_back({step, loss});
   }
@@ -272,7 +277,7 @@ int32_t read_host(const std::string& path, const RunRecord& record) {
   const JsonView in(object, path);
   expect_sealed(in);
   if (in.get_string(kRunFile) != record.hash) {
-    fail(path, "is of another {} than lies beside it", kRunFile);
+    fail(path, "belongs to another {} than the one beside it", kRunFile);
   }
   const int64_t host = in.get_int("host");
   if (host < 0 || static_cast<size_t>(host) >= record.hosts.size()) {

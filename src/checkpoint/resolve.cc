@@ -26,7 +26,7 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Folders that may hold models--org--name, in the order of huggingface_hub.
+/// Returns the folders that may hold models--org--name, in the search order of huggingface_hub.
 std::vector<std::string> hub_caches() {
   if (const std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) return {cache};
   std::string home = environment("HF_HOME");
@@ -37,7 +37,7 @@ std::vector<std::string> hub_caches() {
   return {join_path(home, "hub"), home};
 }
 
-/// "name" or "org/name" of the hub's alphabet.
+/// Returns whether the text is "name" or "org/name" in the hub's alphabet.
 bool is_hub_id(const std::string& text) {
   const std::vector<std::string> parts = split(text, '/');
   if (parts.size() > 2 || text.size() > 200) return false;
@@ -55,7 +55,8 @@ int64_t modified(const std::string& path) {
   return ::stat(path.c_str(), &st) == 0 ? static_cast<int64_t>(st.st_mtime) : 0;
 }
 
-/// The snapshot that refs/main names, else the newest; "" if the cache does not hold the model.
+/// Returns the snapshot that refs/main names, otherwise the newest; "" if the cache does not hold
+/// the model.
 std::string find_snapshot(const std::string& id) {
   std::string folder_name = "models--" + id;
   if (const size_t slash = folder_name.find('/'); slash != std::string::npos) {
@@ -96,7 +97,7 @@ ModelLocation at_folder(const std::string& folder) {
   return at;
 }
 
-/// What `model` names, in this order: a folder of a model, a run (its newest intact checkpoint), a
+/// Resolves `model`, tried in this order: a model folder, a run (its newest intact checkpoint), a
 /// config.json, a hub id in the local cache.
 ModelLocation find_model(const std::string& model, Need need, comm::Processes& processes) {
   const Verify verify = need == Need::intact ? Verify::weights : Verify::lengths;
@@ -132,14 +133,14 @@ ModelLocation find_model(const std::string& model, Need need, comm::Processes& p
   const std::string snapshot = find_snapshot(model);
   if (snapshot.empty()) {
     fail(model,
-         "neither a folder here nor in the Hugging Face cache; nothing is downloaded by "
-         "itself; try: hf download {}",
+         "neither a folder here nor in the Hugging Face cache; Hocket downloads nothing; try: hf "
+         "download {}",
          model);
   }
   return at_folder(snapshot);
 }
 
-/// Text of the added token with this id in a tokenizer.json; "" if there is none.
+/// Returns the text of the added token with this id in a tokenizer.json; "" if there is none.
 std::string token_text(const JsonView& tokenizer, int64_t id) {
   if (!tokenizer.has("added_tokens")) return "";
   const JsonView tokens = tokenizer.at("added_tokens");
@@ -156,9 +157,9 @@ ModelLocation resolve_model(const std::string& model, Need need, comm::Processes
   if (need != Need::config && !at.has_weights) {
     if (file_exists(join_path(at.folder, kHostFile))) {
       fail(at.folder,
-           "has the weights of the ranks of one host, of a checkpoint on several; only its own "
-           "training goes on from it; try hocket checkpoint join with the folders of all hosts, or "
-           "to save under an output.dir that all hosts see");
+           "has only the weights of one host, of a checkpoint saved on several; only its own "
+           "training can resume from it; try hocket checkpoint join with the folders of all hosts, "
+           "or an output.dir that all hosts share");
     }
     fail(at.folder,
          "no model.safetensors and no model.safetensors.index.json; expected weights in "
@@ -169,8 +170,8 @@ ModelLocation resolve_model(const std::string& model, Need need, comm::Processes
 
 std::map<std::string, std::string> tokenizer_files(const std::string& path,
                                                    const models::ModelConfig& config) {
-  // The files beside the tokenizer.json are taken as they are. transformers opens no tokenizer
-  // without a tokenizer_config.json, so one that is not there is made.
+  // The files beside tokenizer.json are copied unchanged. transformers opens no tokenizer without a
+  // tokenizer_config.json, so a missing one is generated.
   const bool folder = is_directory(path);
   const std::string file = folder ? join_path(path, "tokenizer.json") : path;
   std::map<std::string, std::string> files;

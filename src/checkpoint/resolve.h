@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MODEL of the command line → files: a Hugging Face folder, one of our checkpoints or run folders,
-// a config.json, or a hub id in the local cache. Nothing is ever downloaded.
+// Resolution of a MODEL argument to files: a Hugging Face folder, a Hocket checkpoint or run
+// folder, a config.json, or a hub id in the local cache. Nothing is ever downloaded.
 #pragma once
 
 #include <map>
@@ -11,31 +11,34 @@
 
 namespace hocket::checkpoint {
 
+/// Files that a MODEL argument refers to.
 struct ModelLocation {
-  std::string folder;          ///< holds the weights, if there are any
+  std::string folder;          ///< folder of the weights, if there are any
   std::string config_file;     ///< a config.json
-  bool is_checkpoint = false;  ///< one of ours: run.json is there
+  bool is_checkpoint = false;  ///< a checkpoint of Hocket: it has a run.json
   bool has_weights = false;
 };
 
-/// What a caller is about to read.
+/// Data that a caller is about to read.
 enum class Need {
   config,   ///< the config.json alone
-  weights,  ///< that there are weights; checkpoints of ours: by their lengths
-  intact    ///< the weights; checkpoints of ours: every byte of them is compared (Verify::weights)
+  weights,  ///< requires weights; Hocket checkpoints are verified by their lengths
+  intact    ///< as weights, and every byte of a Hocket checkpoint's weights is verified
+            ///< (Verify::weights)
 };
 
-/// All `processes` call; those that see the same checkpoint divide the comparing.
-/// `model`: a folder with config.json, a run folder (its newest intact checkpoint, also of its
-/// subfolder `checkpoints`), a path of a config.json, or "org/name" in the cache under
-/// HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface. Error: nothing there (for a hub id with the `hf
-/// download` line to run); no safetensors, or a damaged checkpoint, where they are needed.
+/// Resolves `model`: a folder with config.json, a run folder (its newest intact checkpoint, also in
+/// its subfolder `checkpoints`), the path of a config.json, or "org/name" in the cache under
+/// HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface. Collective over `processes`: processes that see
+/// the same checkpoint divide the comparing. Error: not found (for a hub id, the text has the `hf
+/// download` command); no safetensors, or a damaged checkpoint, where weights are needed.
 ModelLocation resolve_model(const std::string& model, Need need,
                             comm::Processes& processes = comm::alone());
 
-/// Files that let transformers' AutoTokenizer open a checkpoint: tokenizer.json of `path` (that
-/// file or its folder), the tokenizer_config.json and others beside it; a tokenizer_config.json is
-/// made up if there is none. `config` gives the end-of-text token. Error: absent or not JSON.
+/// Returns the files that transformers' AutoTokenizer needs to open a checkpoint: the
+/// tokenizer.json of `path` (the file or its folder), and the tokenizer_config.json and others
+/// beside it. A missing tokenizer_config.json is generated, with the end-of-text token of `config`.
+/// Error: absent or not JSON.
 std::map<std::string, std::string> tokenizer_files(const std::string& path,
                                                    const models::ModelConfig& config);
 

@@ -15,7 +15,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "checkpoint/names.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 
 namespace hocket::checkpoint {
 
@@ -30,19 +30,19 @@ RunFolder::RunFolder(const std::string& path)
 RunFolder::RunFolder(const std::string& path, comm::Processes& processes,
                      const std::vector<int32_t>& ranks)
     : RunFolder(path) {
-  // Every process writes a file of a name that nobody has looked for before, so that no cache of a
-  // network file system answers. The first process whose file is seen here leads this one; those
-  // with one leader have one file system.
+  // Every process writes a marker file with a fresh name, so that no cache of a network file system
+  // can answer. The first process whose marker is visible here is the leader. Processes with the
+  // same leader share a file system.
   processes_ = &processes;
   hosts_[0].ranks = ranks;
   if (processes.size() == 1) return;
   const std::string here = fmt::format("{} {} {}", host_name(), ::getpid(), now_ns());
-  const std::string nonce = hash128(processes.from_first(here)).hex();
+  const std::string nonce = hash128(processes.broadcast(here)).hex();
   const auto mark = [&](int32_t process) {
-    return join_path(path_, fmt::format("{}{}-{}", kMark, nonce, process));
+    return join_path(path_, fmt::format("{}{}-{}", kMarkerPrefix, nonce, process));
   };
   try {
-    comm::together(processes, [&] {
+    comm::run_on_all(processes, [&] {
       make_dirs(path_);
       FileWriter(mark(processes.index()), FileWriter::Mode::create).close();
       return std::string();
@@ -52,14 +52,14 @@ RunFolder::RunFolder(const std::string& path, comm::Processes& processes,
     throw;
   }
   while (!file_exists(mark(leader_))) {
-    ++leader_;  // up to this process, which sees its own
+    ++leader_;  // ends at this process at the latest, whose own marker is visible
   }
   const nlohmann::json mine = {
       {"leader", leader_}, {"pid", ::getpid()}, {"name", host_name()}, {"ranks", ranks}};
   const std::vector<std::string> all = processes.all_gather(mine.dump());
   remove_file(mark(processes.index()));
 
-  std::map<int32_t, int32_t> number;  // of the host, by its leader
+  std::map<int32_t, int32_t> number;  // host index by its leader
   hosts_.clear();
   for (const std::string& text : all) {
     const nlohmann::json object = parse_json(text, "a process");

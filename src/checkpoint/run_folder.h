@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of a run's checkpoints as its processes see it: one folder for all, or one on each
-// host where hosts share no file system.
+// Checkpoint folder of a run as its processes see it: one shared folder, or one per host where
+// hosts share no file system.
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,28 @@
 
 namespace hocket::checkpoint {
 
-/// The name of this host; empty: it has none.
+/// Returns the name of this host; empty if it has none.
 std::string host_name();
 
+/// Checkpoint folder of a run and the processes that share it.
 class RunFolder {
  public:
-  /// Of a run of one process.
-  RunFolder(const std::string& path);  // implicit: whoever is alone names the folder
-  /// Of a process that has these ranks; all processes call. Each writes a file into the folder and
-  /// looks for those of the others: who finds it sees the same file system. Error, in all: the
-  /// folder is not writable somewhere.
+  /// Constructs the folder of a run with a single process.
+  RunFolder(const std::string& path);  // implicit, so that a single process can pass a path
+  /// Constructs the folder for a process with these ranks. Collective. Each process writes a marker
+  /// file into the folder and looks for those of the others, to find out which of them share its
+  /// file system. Error, in all processes: the folder is not writable on some host.
   RunFolder(const std::string& path, comm::Processes& processes, const std::vector<int32_t>& ranks);
 
   const std::string& path() const { return path_; }
   comm::Processes& processes() const { return *processes_; }
-  /// Whether this process does what is done once per file system.
+  /// Returns whether this process does the work that is done once per file system.
   bool leads() const { return leader_ == processes_->index(); }
-  /// The process id of the one that does.
+  /// Process id of the leader of this file system.
   int64_t leader_pid() const { return leader_pid_; }
-  /// The hosts, of which each has a file system of its own.
+  /// Hosts, each with a file system of its own.
   const std::vector<Host>& hosts() const { return hosts_; }
-  /// The number of this one.
+  /// Index of this process's host.
   int32_t host() const { return host_; }
   bool is_shared() const { return hosts_.size() == 1; }
 

@@ -25,11 +25,14 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 namespace {
 
+/// Largest index file that is read.
 constexpr int64_t kMaxIndexBytes = 100'000'000;
+/// Buffer for conversions and streamed tensors, 1 MiB.
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
-/// Rounded once, whatever the source: via float a double would be rounded twice.
+/// Converts with a single rounding from any source type: going through float would round a double
+/// twice.
 template <typename To>
 Stored<To> rounded(double x) {
   if constexpr (kIsSmallFloat<To>) {
@@ -138,7 +141,7 @@ StoredType stored_type(DType dtype) {
   for (const auto& [ours, stored] : kSame) {
     if (ours == dtype) return stored;
   }
-  fail("safetensors", "no file is written or read with elements of {}", graph::to_string(dtype));
+  fail("safetensors", "elements of type {} are neither read nor written", graph::to_string(dtype));
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
@@ -157,11 +160,11 @@ const StoredTensor* SafetensorsFile::find(std::string_view name) const {
 
 void SafetensorsFile::read(const StoredTensor& tensor, int64_t first, int64_t count, DType dtype,
                            void* dst) const {
-  // Floating types convert into each other as their values allow; integers must fit; nothing
-  // converts between the two.
+  // Floating-point types convert into each other with rounding; integers must fit; floating-point
+  // types and integers do not convert into each other.
   HOCKET_CHECK(first >= 0 && count >= 0 && first <= tensor.numel - count,
                "{}: elements {} + {} of {}", tensor.name, first, count, tensor.numel);
-  // Elements that need no conversion go straight to where they are wanted, others through a buffer.
+  // Elements of the same type are read straight into the destination, others through a buffer.
   const int64_t size = size_of(tensor.type);
   const int64_t begin = tensor.begin + first * size;
   if (tensor.type == stored_type(dtype)) {
@@ -222,13 +225,13 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
   const nlohmann::json object = read_json(index, {.max_depth = 8, .max_bytes = kMaxIndexBytes});
   const JsonView map = JsonView(object, index).at("weight_map");
   if (!map.is_object()) {
-    map.fail("is no object; expected one from tensor names to files");
+    map.fail("is not an object; expected one from tensor names to files");
   }
   std::vector<std::string> shards;
   for (const auto& [name, file] : map.json().items()) {
-    if (!file.is_string()) fail(index, "weight_map {} is no file name", quote(name));
+    if (!file.is_string()) fail(index, "weight_map {} is not a file name", quote(name));
     const auto& shard = file.get_ref<const std::string&>();
-    // A shard lies beside its index; nothing in the file may point elsewhere.
+    // A shard lies beside its index, so the index may not name a path outside of its folder.
     if (shard.empty() || shard.find('/') != shard.npos || shard.find('\0') != shard.npos ||
         shard[0] == '.') {
       fail(index, "weight_map {} names {}; expected a file of the same folder", quote(name),
@@ -242,7 +245,7 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
   for (const std::string& shard : shards) {
     const std::string file = join_path(parent_path(index), shard);
     if (!file_exists(file)) {
-      fail(index, "names {}, which is not there; expected all {} shards in one folder",
+      fail(index, "names {}, which does not exist; expected all {} shards in one folder",
            quote(shard), shards.size());
     }
     add_file(file);
@@ -293,8 +296,8 @@ int64_t bytes_of(const graph::TensorType& type) {
 
 FileLayout lay_out(const std::vector<NamedTensor>& tensors,
                    std::map<std::string, std::string> metadata) {
-  // Tensors of large elements first, so that each is aligned to its elements if the data begin at a
-  // multiple of 8: the header is padded to that.
+  // Tensors with larger elements come first, so that every tensor is aligned to its elements if the
+  // data begins at a multiple of 8. The header is padded for that.
   FileLayout layout;
   for (size_t i = 0; i < tensors.size(); ++i) {
     layout.order.push_back(i);
@@ -341,7 +344,7 @@ FileLayout lay_out(const std::vector<NamedTensor>& tensors,
 
 int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
                           std::map<std::string, std::string> metadata) {
-  // The header, whole, then the tensors, whose data may come in chunks.
+  // Writes the header, then the tensors, whose data may come in chunks.
   const FileLayout layout = lay_out(tensors, std::move(metadata));
   out.write(layout.header);
   std::string chunk;

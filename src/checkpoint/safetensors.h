@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors files (https://github.com/huggingface/safetensors, "Format"): 8 bytes length N, N
-// bytes of JSON {name: {dtype, shape, data_offsets}}, then the tensors without gaps. The reader
-// trusts nothing in the file and reads only what is asked for; the writer streams.
+// Safetensors files (https://github.com/huggingface/safetensors, "Format"): 8 bytes with the header
+// length N, N bytes of JSON {name: {dtype, shape, data_offsets}}, then the tensors without gaps.
+// The reader validates everything and reads only the requested ranges; the writer streams.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@
 
 namespace hocket::checkpoint {
 
-/// What transformers calls the files of a model folder, and what lies beside them.
+/// Files of a model folder, named as transformers expects, and the optimizer's beside them.
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
-/// What holds some of the bytes of the two, at their places, and zeros elsewhere: no
-/// reader may take them for the whole.
+/// Files that hold some of the bytes at their offsets, and zeros elsewhere. The names differ so
+/// that no reader mistakes them for whole files.
 inline constexpr const char* kModelPartFile = "model.part.safetensors";
 inline constexpr const char* kOptimizerPartFile = "optimizer.part.safetensors";
 
-/// Element types of the format that have a whole number of bytes. Only some can be converted: see
+/// Element types of the format with a whole number of bytes. Only some are converted: see
 /// `SafetensorsFile::read`.
 enum class StoredType : uint8_t {
   f32,
@@ -46,9 +46,10 @@ enum class StoredType : uint8_t {
   f8_e5m2
 };
 int64_t size_of(StoredType type);
-const char* to_string(StoredType type);  ///< as in the file: "F32", "BOOL"
+const char* to_string(StoredType type);  ///< in the format's spelling: "F32", "BOOL"
 StoredType stored_type(graph::DType dtype);
 
+/// Tensor of a file: its type, shape and position.
 struct StoredTensor {
   std::string name;
   StoredType type = StoredType::f32;
@@ -58,24 +59,23 @@ struct StoredTensor {
   int64_t bytes() const { return numel * size_of(type); }
 };
 
-/// One file, open. Error (bad input, with the file's name) from the constructor: not a file,
-/// header longer than the file or 100 MB, bad JSON, duplicate names, unknown types, sizes that
-/// overflow, offsets that overlap, leave gaps or exceed the file, bytes missing or left over at the
-/// end.
+/// An open file. The constructor throws Error (bad input, with the file's name): not a file, header
+/// longer than the file or 100 MB, bad JSON, duplicate names, unknown types, sizes that overflow,
+/// offsets that overlap, leave gaps or exceed the file, bytes missing or left over at the end.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  /// In the order of their bytes.
+  /// Tensors in the order of their offsets.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const StoredTensor* find(std::string_view name) const;  ///< null when absent
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// Elements [first, first + count) as `dtype`. To f32, f64, bf16 and f16 from F32, F64, BF16, F16
-  /// (rounding to nearest even where bits are lost, exact otherwise); to i32 and i64 from I64, I32,
-  /// U8, BOOL (Error if a value does not fit). Error (exit code 1): the file was cut off since it
-  /// was opened.
+  /// Reads elements [first, first + count) as `dtype`. F32, F64, BF16 and F16 convert to f32, f64,
+  /// bf16 and f16, exactly or rounded to nearest even; I64, I32, U8 and BOOL convert to i32 and i64
+  /// (Error if a value does not fit). Error (exit code 1): the file was truncated after it was
+  /// opened.
   void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
             void* dst) const;
 
@@ -86,7 +86,7 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// The tensors of a model: one file, or the shards that `<name>.index.json` lists.
+/// Tensors of a model: one file, or the shards that `<name>.index.json` lists.
 class Safetensors {
  public:
   struct Entry {
@@ -95,15 +95,15 @@ class Safetensors {
   };
 
   Safetensors() = default;
-  /// `path`: a .safetensors file, an .index.json, or a folder with model.safetensors or
-  /// model.safetensors.index.json. Error also: shards that are absent, lack a tensor of the index,
-  /// or hold one that another shard holds.
+  /// Opens `path`: a .safetensors file, an .index.json, or a folder with model.safetensors or
+  /// model.safetensors.index.json. Error, besides those of SafetensorsFile: shards that are absent,
+  /// lack a tensor of the index, or hold one that another shard holds.
   explicit Safetensors(const std::string& path);
 
   const std::string& path() const { return path_; }
   Entry find(std::string_view name) const;  ///< nulls when absent
   std::vector<std::string> names() const;   ///< sorted
-  /// All of a tensor; `numel` guards the destination. Error: absent.
+  /// Reads a whole tensor. Error: absent, or not of `numel` elements, the size of the destination.
   void read(std::string_view name, graph::DType dtype, int64_t numel, void* dst) const;
 
  private:
@@ -114,11 +114,11 @@ class Safetensors {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-/// True if the folder holds model.safetensors or its index.
+/// Returns whether the folder holds model.safetensors or its index.
 bool has_safetensors(const std::string& folder);
 
-/// A whole, unsharded tensor to write. If `data` is null, `read` is asked for runs of its elements
-/// in order (a tensor that lies in pieces).
+/// Whole, unsharded tensor to write. If `data` is null, `read` is called for consecutive ranges of
+/// its elements, for a tensor that is scattered in memory.
 struct NamedTensor {
   std::string name;
   graph::TensorType type;
@@ -126,24 +126,24 @@ struct NamedTensor {
   std::function<void(int64_t first, int64_t count, void* dst)> read = nullptr;
 };
 
-/// Where tensors lie in a file: larger element types first, then by name, so that every one is
-/// aligned.
+/// Offsets of tensors in a file. Larger element types come first, then names in order, so that
+/// every tensor is aligned.
 struct FileLayout {
   std::string header;          ///< the bytes before the first tensor
-  std::vector<size_t> order;   ///< of the tensors as they were given, how they follow each other
-  std::vector<int64_t> begin;  ///< by tensor as given: its first byte, from the start of the file
-  int64_t bytes = 0;           ///< of the whole file
+  std::vector<size_t> order;   ///< the order of tensors in the file, as indices into the given list
+  std::vector<int64_t> begin;  ///< offset of each given tensor from the start of the file
+  int64_t bytes = 0;           ///< size of the whole file
 };
-/// Of tensors with or without data. The metadata {"format": "pt"} that transformers asks for is
-/// added.
+/// Lays out tensors, whose data is not needed. Adds the metadata {"format": "pt"}, which
+/// transformers requires.
 FileLayout lay_out(const std::vector<NamedTensor>& tensors,
                    std::map<std::string, std::string> metadata = {});
 
-/// Writes a whole file. Returns the bytes written.
+/// Writes a whole file and returns its size in bytes.
 int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
                           std::map<std::string, std::string> metadata = {});
 
-/// As above, to `path` by write_output: complete or not at all.
+/// Writes a whole file to `path` by write_output: complete or not at all.
 void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                       std::map<std::string, std::string> metadata = {});
 

@@ -16,9 +16,10 @@ namespace {
 
 using nlohmann::json;
 
-// The limit of the reference implementation.
+// Header limit of the reference implementation.
 constexpr uint64_t kMaxHeader = 100'000'000;
-constexpr int64_t kLengthBytes = 8;  // of the length, before the header
+constexpr int64_t kLengthBytes = 8;  // size of the length field before the header
+/// Most dims of a tensor.
 constexpr size_t kMaxRank = 16;
 
 constexpr struct {
@@ -34,8 +35,8 @@ constexpr struct {
               {StoredType::boolean, "BOOL", 1},   {StoredType::f8_e4m3, "F8_E4M3", 1},
               {StoredType::f8_e5m2, "F8_E5M2", 1}};
 
-// Events of the JSON parser → tensors. Depth 1 is the outer object, 2 a tensor or the metadata, 3 a
-// list of the tensor.
+// SAX handler that turns JSON events into tensors. Depth 1 is the outer object, 2 a tensor or the
+// metadata, 3 a list of a tensor.
 class Events : public json::json_sax_t {
  public:
   Events(Header& header, const std::string& where) : header_(header), where_(where) {}
@@ -153,7 +154,7 @@ class Events : public json::json_sax_t {
   void finish_tensor() {
     int64_t bytes = size_of(tensor_.type);
     tensor_.numel = 1;
-    // A zero anywhere makes the tensor empty, however large the other dims are.
+    // A zero dim makes the tensor empty, however large the other dims are.
     const bool empty = std::find(shape_.begin(), shape_.end(), 0) != shape_.end();
     for (int64_t d : shape_) {
       if (empty) break;
@@ -188,7 +189,8 @@ class Events : public json::json_sax_t {
   bool has_dtype_ = false, has_shape_ = false, has_offsets_ = false;
 };
 
-// Names are unique; bytes follow each other without gap up to the end of the file.
+// Requires unique names, and data without gaps or overlaps up to the end of the file. Sorts the
+// tensors by offset.
 void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
                   const std::string& where) {
   auto& list = header.tensors;
@@ -198,7 +200,7 @@ void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
   }
   std::sort(names.begin(), names.end());
   if (auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
-    fail(where, "tensor {} is there twice", quote(*twice));
+    fail(where, "tensor {} appears twice", quote(*twice));
   }
   std::sort(list.begin(), list.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::make_pair(a.begin, a.bytes()) < std::make_pair(b.begin, b.bytes());
@@ -206,8 +208,7 @@ void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
   int64_t end = 0;
   for (StoredTensor& stored : list) {
     if (stored.begin != end) {
-      fail(where,
-           "tensor {}: its data begins at byte {}, which {} what lies before it; expected {}",
+      fail(where, "tensor {}: its data begins at byte {}, which {} the data before it; expected {}",
            quote(stored.name), stored.begin, stored.begin < end ? "overlaps" : "leaves a gap to",
            end);
     }
@@ -229,9 +230,9 @@ int64_t size_of(StoredType type) { return kTypes[place_of(type)].size; }
 const char* to_string(StoredType type) { return kTypes[place_of(type)].name; }
 
 Header read_header(const RandomFile& file) {
-  // Eight bytes of length, little-endian; that many of JSON; the data. Nothing is believed before
-  // it is compared with the file's size, and the JSON is read as events, so that a header of many
-  // tensors, or a hostile one, is never a tree in memory.
+  // Eight bytes of length, little-endian; that many bytes of JSON; the data. Every number is
+  // checked against the file's size before use. The JSON is read as events, so that a large or
+  // hostile header never becomes a tree in memory.
   const std::string& where = file.path();
   if (file.size() < kLengthBytes) {
     fail(where, "not a safetensors file: {} bytes; expected at least {}", file.size(),

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Implements: save_checkpoint (checkpoint.h).
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/names.h"
 #include "checkpoint/parts.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "models/weights.h"
 
 namespace hocket::checkpoint {
@@ -39,7 +40,7 @@ const char* torch_name(graph::DType dtype) {
   return "";
 }
 
-/// Puts a finished folder in place of another of the same name, in one step where the system can.
+/// Replaces the folder `to` by the finished folder `from`, atomically where the file system can.
 void replace_folder(const std::string& from, const std::string& to) {
   if (file_exists(to)) {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
@@ -52,7 +53,7 @@ void replace_folder(const std::string& from, const std::string& to) {
   rename_durable(from, to);
 }
 
-/// The first error is the one to report, also if the disk refuses this too.
+/// Removes a folder and ignores errors: the error that led here is the one to report.
 void remove_quietly(const std::string& folder) {
   try {
     remove_tree(folder);
@@ -60,24 +61,24 @@ void remove_quietly(const std::string& folder) {
   }
 }
 
-/// Elements [first, first + count) of a tensor, which lie in a file from its byte `begin` on.
+/// Elements [first, first + count) of a tensor, stored in a file from byte `begin` on.
 struct Place {
   int64_t first = 0, count = 0, begin = 0;
 };
 
-/// A file of tensors, and where in it the elements of each source lie.
+/// Tensor file, with the file offsets of every source tensor's elements.
 struct TensorFile {
   std::string name;
   FileLayout layout;
   const std::vector<SharedTensor>* sources = nullptr;
-  std::vector<std::vector<Place>> places;  ///< by source, in ascending order of elements
+  std::vector<std::vector<Place>> places;  ///< by source, sorted by element
 };
 
-/// The checkpoint of one step, written by all processes at once; go() is its story.
-class Saving {
+/// Saves the checkpoint of one step, in all processes at once; see save().
+class CheckpointWriter {
  public:
-  Saving(const RunFolder& run, const CheckpointContent& content);
-  std::string go();
+  CheckpointWriter(const RunFolder& run, const CheckpointContent& content);
+  std::string save();
 
  private:
   void add_file(const std::string& name, const std::vector<SharedTensor>& sources,
@@ -91,8 +92,8 @@ class Saving {
   std::string record(const std::vector<std::string>& all) const;
   void finish(const std::string& text) const;
   void publish();
-  void together(const std::function<void()>& work) const {
-    comm::together(run_.processes(), [&] {
+  void on_all(const std::function<void()>& work) const {
+    comm::run_on_all(run_.processes(), [&] {
       work();
       return std::string();
     });
@@ -101,14 +102,14 @@ class Saving {
   const RunFolder& run_;
   const CheckpointContent& content_;
   const graph::DType dtype_;
-  const std::string final_;   ///< its name in the end
-  const std::string folder_;  ///< and until then
+  const std::string final_;   ///< path of the finished checkpoint
+  const std::string folder_;  ///< temporary path until then
   std::vector<TensorFile> tensor_files_;
-  FileRecords small_;  ///< files that are no tensors, of who leads
+  FileRecords small_;  ///< files other than tensor files, on leaders only
   bool published_ = false;
 };
 
-Saving::Saving(const RunFolder& run, const CheckpointContent& content)
+CheckpointWriter::CheckpointWriter(const RunFolder& run, const CheckpointContent& content)
     : run_(run),
       content_(content),
       dtype_(content.params[0].type.dtype),
@@ -120,24 +121,24 @@ Saving::Saving(const RunFolder& run, const CheckpointContent& content)
   }
 }
 
-/// One process per file system makes the folder, with everything that is no tensor and with empty
-/// files for the tensors, of their full length; then every rank writes its parts to their places;
-/// then the leaders write run.json, which lists the parts of all, and everything is synced. Last,
-/// when all have done all this, the folders get their name, that of process 0 after the others: a
-/// run goes on from what has its name on every host. An error of one process is the error of all.
-std::string Saving::go() {
+/// 1. The leader of each file system makes the folder, with all small files and with empty tensor
+/// files of full length. 2. Every rank writes its parts into the tensor files. 3. The leaders write
+/// run.json, which lists the parts of all ranks, and sync everything. 4. The folders are renamed,
+/// that of process 0 last: a run resumes only from a checkpoint that has its final name on every
+/// host. An error in one process is thrown in all.
+std::string CheckpointWriter::save() {
   try {
-    expect_same_files(comm::together(run_.processes(), [&] { return begin(); }));
+    expect_same_files(comm::run_on_all(run_.processes(), [&] { return begin(); }));
     const std::vector<std::string> parts =
-        comm::together(run_.processes(), [&] { return write_parts(); });
-    std::string text = comm::together(run_.processes(), [&] { return record(parts); })[0];
+        comm::run_on_all(run_.processes(), [&] { return write_parts(); });
+    std::string text = comm::run_on_all(run_.processes(), [&] { return record(parts); })[0];
     finish(text);
     publish();
   } catch (...) {
     if (run_.leads()) {
       remove_quietly(folder_);
       if (published_ && !run_.is_shared()) {
-        remove_quietly(final_);  // of other hosts it may not have its name
+        remove_quietly(final_);  // other hosts may lack the renamed folder
       }
     }
     throw;
@@ -145,10 +146,12 @@ std::string Saving::go() {
   return final_;
 }
 
-/// `stored` are the tensors of the file: elements from `first_of` on of the source `source_of`.
-void Saving::add_file(const std::string& name, const std::vector<SharedTensor>& sources,
-                      const std::vector<NamedTensor>& stored, const std::vector<size_t>& source_of,
-                      const std::vector<int64_t>& first_of) {
+/// Adds a file with the tensors `stored`. Tensor i holds the elements of source `source_of[i]` from
+/// `first_of[i]` on.
+void CheckpointWriter::add_file(const std::string& name, const std::vector<SharedTensor>& sources,
+                                const std::vector<NamedTensor>& stored,
+                                const std::vector<size_t>& source_of,
+                                const std::vector<int64_t>& first_of) {
   TensorFile file;
   file.name = name;
   file.sources = &sources;
@@ -165,8 +168,8 @@ void Saving::add_file(const std::string& name, const std::vector<SharedTensor>& 
   tensor_files_.push_back(std::move(file));
 }
 
-/// The parameters as the tensors that transformers would save.
-void Saving::add_model() {
+/// Adds the parameters as the tensors that transformers would save.
+void CheckpointWriter::add_model() {
   std::map<std::string_view, size_t> by_name;
   for (size_t i = 0; i < content_.params.size(); ++i) {
     HOCKET_CHECK(by_name.emplace(content_.params[i].name, i).second, "parameter {} is given twice",
@@ -193,7 +196,7 @@ void Saving::add_model() {
            first_of);
 }
 
-void Saving::add_optimizer() {
+void CheckpointWriter::add_optimizer() {
   std::vector<NamedTensor> stored;
   std::vector<size_t> source_of;
   for (const SharedTensor& source : content_.optimizer) {
@@ -204,9 +207,9 @@ void Saving::add_optimizer() {
            source_of, std::vector<int64_t>(stored.size(), 0));
 }
 
-/// What who leads does before anybody writes a part. Returns a line for every file that must be the
-/// same on all hosts.
-std::string Saving::begin() {
+/// Makes the folder and its small files, on leaders only. Returns a line for every file that must
+/// be the same on all hosts.
+std::string CheckpointWriter::begin() {
   if (!run_.leads()) return "";
   make_dirs(run_.path());
   remove_left_behind(run_.path());
@@ -237,13 +240,13 @@ std::string Saving::begin() {
   return lines;
 }
 
-void Saving::expect_same_files(const std::vector<std::string>& all) const {
+void CheckpointWriter::expect_same_files(const std::vector<std::string>& all) const {
   const std::vector<std::string> first = split(all[0], '\n');
   for (const std::string& lines : all) {
     if (lines.empty() || lines == all[0]) continue;
     for (const std::string& line : split(lines, '\n')) {
       if (std::find(first.begin(), first.end(), line) == first.end()) {
-        fail(final_, "{} is another on one host than on the first; expected the same files",
+        fail(final_, "{} on one host differs from that of the first; expected the same files",
              quote(line.substr(0, line.find(' '))));
       }
     }
@@ -251,8 +254,8 @@ void Saving::expect_same_files(const std::vector<std::string>& all) const {
   }
 }
 
-/// Every run of elements of this process to its place. Returns the parts, by file.
-std::string Saving::write_parts() const {
+/// Writes this process's elements into the tensor files. Returns the parts by file.
+std::string CheckpointWriter::write_parts() const {
   PartsByFile parts;
   std::string bytes;
   for (const TensorFile& file : tensor_files_) {
@@ -288,8 +291,8 @@ std::string Saving::write_parts() const {
   return parts_json(parts);
 }
 
-/// The text of run.json: of process 0, which gives it to all; others return nothing.
-std::string Saving::record(const std::vector<std::string>& all) const {
+/// Returns the text of run.json in process 0, which broadcasts it; empty in others.
+std::string CheckpointWriter::record(const std::vector<std::string>& all) const {
   if (run_.processes().index() != 0) return "";
   FileRecords files = small_;
   for (const TensorFile& file : tensor_files_) {
@@ -314,8 +317,8 @@ std::string Saving::record(const std::vector<std::string>& all) const {
                      run_.is_shared() ? std::vector<Host>() : run_.hosts());
 }
 
-void Saving::finish(const std::string& text) const {
-  together([&] {
+void CheckpointWriter::finish(const std::string& text) const {
+  on_all([&] {
     if (!run_.leads()) return;
     const auto put = [&](const char* name, const std::string& bytes) {
       FileWriter out(join_path(folder_, name), FileWriter::Mode::create);
@@ -331,20 +334,20 @@ void Saving::finish(const std::string& text) const {
   });
 }
 
-void Saving::publish() {
+void CheckpointWriter::publish() {
   const auto rename = [&] {
     published_ = true;
     replace_folder(folder_, final_);
   };
   const bool first = run_.processes().index() == 0;
   if (!run_.is_shared()) {
-    together([&] {
+    on_all([&] {
       if (run_.leads() && !first) {
         rename();
       }
     });
   }
-  together([&] {
+  on_all([&] {
     if (first) {
       rename();
     }
@@ -355,7 +358,7 @@ void Saving::publish() {
 
 std::string save_checkpoint(const RunFolder& run, const CheckpointContent& content) {
   HOCKET_CHECK(content.config != nullptr && !content.params.empty(), "a checkpoint needs a model");
-  return Saving(run, content).go();
+  return CheckpointWriter(run, content).save();
 }
 
 }  // namespace hocket::checkpoint

@@ -158,7 +158,7 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
                       const std::vector<std::string>& overrides) {
   using checkpoint::Need;
 #ifndef HOCKET_SIM_ONLY
-  if (comm::launched().size > 1) {
+  if (comm::launch_info().size > 1) {
     // How many they must be follows from the configuration; together they then compare the weights.
     const engine::Run probe =
         run_at(checkpoint::resolve_model(model, Need::config), model, dtype, overrides);

@@ -35,10 +35,10 @@ struct End {
 #endif
 
 /// True if this process speaks for all.
-bool speaks() {
+bool reports_failure() {
 #ifndef HOCKET_SIM_ONLY
   if (comm::Connection* const connection = engine::connection()) {
-    return connection->speaks();
+    return connection->reports_failure();
   }
 #endif
   return true;
@@ -47,12 +47,12 @@ bool speaks() {
 }  // namespace
 
 void redirect_output(const std::string& folder) {
-  const comm::Place& place = comm::launched();
-  if (place.rank == 0) return;
+  const comm::LaunchInfo& launch = comm::launch_info();
+  if (launch.rank == 0) return;
   std::string path = "/dev/null";
   if (!folder.empty()) {
     make_dirs(folder);
-    path = join_path(folder, fmt::format("rank-{}.log", place.rank));
+    path = join_path(folder, fmt::format("rank-{}.log", launch.rank));
   }
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file < 0) fail_run(path, "can't be written: {}", std::strerror(errno));
@@ -71,7 +71,7 @@ void end_together() {
 
 void tell_error(const std::string& text, [[maybe_unused]] bool own) {
   // By rank 0, whose standard error is the launcher's: all failed alike.
-  bool said = comm::noted_same_error() && comm::launched().rank != 0;
+  bool said = comm::is_common_error() && comm::launch_info().rank != 0;
   if (said && launcher_stderr() < 0) return;
 #ifndef HOCKET_SIM_ONLY
   if (comm::Connection* const connection = engine::connection(); connection && own) {
@@ -85,8 +85,8 @@ void tell_error(const std::string& text, [[maybe_unused]] bool own) {
   fmt::print(stderr, "{}\n", text);
   std::fflush(stderr);
   // Its place is asked for only where it was known: what a launcher says may be the error.
-  if (launcher_stderr() < 0 || said || !speaks()) return;
-  const std::string line = fmt::format("[rank {}] {}\n", comm::launched().rank, text);
+  if (launcher_stderr() < 0 || said || !reports_failure()) return;
+  const std::string line = fmt::format("[rank {}] {}\n", comm::launch_info().rank, text);
   [[maybe_unused]] const ssize_t written = ::write(launcher_stderr(), line.data(), line.size());
 }
 

@@ -10,8 +10,8 @@ namespace hocket::cli {
 /// several; with no folder, nowhere.
 void redirect_output(const std::string& folder);
 /// What ended this process, told once for all of them: by rank 0 alone where all have the same
-/// error (comm::note_same_error); to where they were started by rank 0, or by rank 1 if it was rank
-/// 0 that failed; by the others to their files. Alone, to standard error. `own`: it is this
+/// error (comm::mark_common_error); to where they were started by rank 0, or by rank 1 if it was
+/// rank 0 that failed; by the others to their files. Alone, to standard error. `own`: it is this
 /// process's, and ends the others, too; else it came from them.
 void tell_error(const std::string& text, bool own);
 /// Waits until all processes have done what they were started for.

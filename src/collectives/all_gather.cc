@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`, the list as one
-// transfer. The second half of a ring all_reduce. Of a dim whose `size` they do not divide the
-// first ranks have one more; or each has as much as `slots` says.
+// all_gather(x...) dim -> y...: concatenates the parts of all ranks along `dim`; a list is one
+// transfer. Second half of a ring all-reduce. Where the ranks do not divide the dim's `size`, the
+// first ranks have one more; `slots` states other lengths.
 #include "base/bytes.h"
 #include "collectives/parts.h"
 #include "collectives/pieces.h"
@@ -10,16 +10,16 @@ namespace hocket::comm {
 
 namespace {
 
-/// What a member brings of an operand.
-MemberBlocks part_of(const Together& all, const TensorType& type, size_t member) {
+/// Returns the blocks that a member contributes to an operand.
+MemberBlocks part_of(const CollectiveArgs& all, const TensorType& type, size_t member) {
   return member_blocks(type, dim_of(*all.attrs, "dim"), all.members.size(), member,
                        lengths_of(*all.attrs, kSlots));
 }
 
-/// Bytes of each operand that a member brings, of which any run is one piece of its memory. Parts
-/// begin where numbers of any type may lie.
+/// Granularity in bytes of a divided transfer. Parts begin at multiples of it, where elements of
+/// any type may begin.
 constexpr int64_t kUnit = 8;
-std::vector<Piece> pieces_of(const Together& all, size_t member) {
+std::vector<Piece> pieces_of(const CollectiveArgs& all, size_t member) {
   std::vector<int64_t> sizes;
   for (const TensorType& type : all.out) {
     const MemberBlocks b = part_of(all, type, member);
@@ -28,7 +28,7 @@ std::vector<Piece> pieces_of(const Together& all, size_t member) {
   return pieces_of_part(all, sizes, kUnit);
 }
 
-void run_all_gather(const Together& all, size_t me, int) {
+void run_all_gather(const CollectiveArgs& all, size_t me, int) {
   for (size_t member = 0; member < all.members.size(); ++member) {
     for (const Piece& piece : pieces_of(all, member)) {
       const TensorType& type = all.out[piece.operand];
@@ -44,7 +44,7 @@ void run_all_gather(const Together& all, size_t me, int) {
   }
 }
 
-std::vector<Slice> reads_all_gather(const Together& all, size_t from, size_t, int) {
+std::vector<Slice> reads_all_gather(const CollectiveArgs& all, size_t from, size_t, int) {
   std::vector<Slice> slices;
   for (const Piece& piece : pieces_of(all, from)) {
     slices.push_back({false, piece.operand, piece.begin, piece.end - piece.begin});
@@ -57,9 +57,9 @@ std::vector<Slice> reads_all_gather(const Together& all, size_t from, size_t, in
 Op describe_all_gather() {
   Op op;
   op.doc =
-      "all_gather(x...) dim -> y...: the parts of all ranks side by side along `dim`; a list is "
-      "one transfer; `size`: of all together, where the first ranks have one more, "
-      "sizes=\"9,7\": of each operand; slots=\"3,2,2\": of each, otherwise";
+      "all_gather(x...) dim -> y...: concatenates the parts of all ranks along `dim`; a list is "
+      "one transfer; `size`: total length where the first ranks have one more, sizes=\"9,7\": by "
+      "operand; slots=\"3,2,2\": other lengths, by rank";
   op.takes = Takes::dense;
   op.list = true;
   op.move = {.placed = Move::Placed::slot, .slot_dim = "dim"};

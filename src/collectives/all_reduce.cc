@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_reduce(x...) -> x...: every operand summed over the group (monoid="max": its greatest), the
-// list as one transfer. A ring moves 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a
-// tree is better where rounds count.
+// all_reduce(x...) -> x...: sums every operand over the group (monoid="max": maximum); a list is
+// one transfer. A ring moves 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a tree is
+// better where the number of rounds dominates.
 #include <cmath>
 #include <numeric>
 
@@ -13,9 +13,9 @@ namespace hocket::comm {
 
 namespace {
 
-/// What a member sums, in elements: of all operands, one behind the other, a run, so that most of
-/// what is sent at a time is one piece of memory.
-std::vector<Piece> chunk_of(const Together& all, size_t member) {
+/// Returns the chunk that a member reduces, in elements. A chunk is a run of the concatenated
+/// operands, so that most messages are one contiguous piece of memory.
+std::vector<Piece> chunk_of(const CollectiveArgs& all, size_t member) {
   const int64_t n = static_cast<int64_t>(all.members.size());
   const int64_t number = static_cast<int64_t>(member);
   std::vector<int64_t> sizes;
@@ -28,10 +28,10 @@ std::vector<Piece> chunk_of(const Together& all, size_t member) {
   return pieces_between(sizes, begin + part.begin, begin + part.end);
 }
 
-/// Sums in rank order, whatever the group does, so that bits do not depend on timing. Everybody
-/// first sums one chunk over all inputs into its own output, then collects the chunks of the
-/// others. An output may lie on its input: nobody reads the chunk that another one writes.
-void run_all_reduce(const Together& all, size_t me, int phase) {
+/// Reduces in rank order, so that the bits of the result do not depend on timing. Phase 0 is a
+/// reduce-scatter: each member reduces one chunk into its own output. Phase 1 is an all-gather of
+/// the chunks. An output may alias its input: no other member reads the chunk that a member writes.
+void run_all_reduce(const CollectiveArgs& all, size_t me, int phase) {
   if (phase == 0) {
     for (const Piece& mine : chunk_of(all, me)) {
       std::vector<const void*> from;
@@ -58,8 +58,9 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
   }
 }
 
-/// First the chunk that the other one sums, then the sums of this one's.
-std::vector<Slice> reads_all_reduce(const Together& all, size_t from, size_t to, int phase) {
+/// Phase 0 reads the input chunk that the other member reduces; phase 1 reads this member's reduced
+/// chunk.
+std::vector<Slice> reads_all_reduce(const CollectiveArgs& all, size_t from, size_t to, int phase) {
   std::vector<Slice> slices;
   for (const Piece& piece : chunk_of(all, phase == 0 ? to : from)) {
     const int64_t size = size_of(all.in[piece.operand].dtype);
@@ -74,8 +75,8 @@ std::vector<Slice> reads_all_reduce(const Together& all, size_t from, size_t to,
 Op describe_all_reduce() {
   Op op;
   op.doc =
-      "all_reduce(x...) -> x...: summed over the group, or with monoid=\"max\" the greatest, in "
-      "place or elsewhere; a list is one transfer";
+      "all_reduce(x...) -> x...: sums over the group, or with monoid=\"max\" takes the maximum, in "
+      "place or not; a list is one transfer";
   op.move = {.placed = Move::Placed::sum};
   op.list = true;
   op.in_place = true;
@@ -90,7 +91,7 @@ Op describe_all_reduce() {
   op.run = run_all_reduce;
   op.reads = reads_all_reduce;
   op.divides = true;
-  op.phases = 2;  // each sums its chunk, then collects those of the others
+  op.phases = 2;  // reduce-scatter, then all-gather
   op.samples = [](int64_t) {
     using graph::DType;
     return std::vector<Sample>{{{}, {{DType::f32, {37}}}},

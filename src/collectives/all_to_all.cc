@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by
-// expert (dim 0), which sends rows to their experts, or back. With outer=n the experts are n runs,
-// of each of which every member has a block: the first of two levels, the second one is plain. Of
-// ranks with other numbers of tokens `slots`, or on the way back `blocks`, has these.
+// all_to_all(x, sizes) from, to -> y: takes a routed tensor from a split by token (dim 1) to a
+// split by expert (dim 0), which sends rows to their experts, or back. With outer=n, the experts
+// form n runs and every member has a block of each run: the first of two levels, of which the
+// second is a plain all_to_all. `slots`, or `blocks` on the way back, state the tokens of each rank
+// where they differ.
 #include <algorithm>
 
 #include "base/math.h"
@@ -12,15 +13,15 @@ namespace hocket::comm {
 
 namespace {
 
-/// Rows arrive in the order (expert, token) of the result, each from the member that holds it now.
-void run_all_to_all(const Together& all, size_t me, int) {
+/// Receives rows in the result's order (expert, token), each from its current holder.
+void run_all_to_all(const CollectiveArgs& all, size_t me, int) {
   const int from = dim_of(*all.attrs, "from");
   const Rows rows(all.members[me].in[1], all.in[1].dims[0], all.in[1].dims[1],
                   outer_of(*all.attrs));
   const int64_t mine = static_cast<int64_t>(me);
   RowWriter out(all, me);
   if (from == 1) {
-    // To the experts: those of my experts, of every source.
+    // Token to expert split: takes the rows of this member's experts from every source.
     for (int64_t e = 0; e < rows.experts(); ++e) {
       if (rows.owner(e) != mine) continue;
       for (int64_t member = 0; member < rows.members(); ++member) {
@@ -29,15 +30,15 @@ void run_all_to_all(const Together& all, size_t me, int) {
     }
     return;
   }
-  // Back to the tokens: mine, from the owner of every expert.
+  // Expert to token split: takes this member's rows from the owner of every expert.
   for (int64_t expert = 0; expert < rows.experts(); ++expert) {
     out.take(rows.owner(expert), rows.begin(mine, expert, from), rows.of(mine, expert));
   }
 }
 
-/// The rows that run_all_to_all takes of one member: those for the experts of the other one, or
-/// those of the other one's tokens.
-std::vector<Slice> reads_all_to_all(const Together& all, size_t from, size_t to, int) {
+/// Returns the rows that run_all_to_all takes from one member: the rows of the receiver's experts,
+/// or of the receiver's tokens.
+std::vector<Slice> reads_all_to_all(const CollectiveArgs& all, size_t from, size_t to, int) {
   const int dim = dim_of(*all.attrs, "from");
   const Rows rows(all.members[from].in[1], all.in[1].dims[0], all.in[1].dims[1],
                   outer_of(*all.attrs));
@@ -58,9 +59,9 @@ std::vector<Slice> reads_all_to_all(const Together& all, size_t from, size_t to,
 Op describe_all_to_all() {
   Op op;
   op.doc =
-      "all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by "
-      "expert (dim 0), or back; outer=n: every member has a block of each of n runs of experts; "
-      "slots=\"3,2,2\", or back blocks: the tokens of each member, where these differ";
+      "all_to_all(x, sizes) from, to -> y: takes a routed tensor from a split by token (dim 1) to "
+      "one by expert (dim 0), or back; outer=n: the experts are n runs, with a block of each for "
+      "every rank; slots=\"3,2,2\", on the way back blocks: tokens by rank, where they differ";
   op.takes = Takes::routed;
   op.move = {.part = Move::Part::block,
              .placed = Move::Placed::slot,
@@ -68,7 +69,7 @@ Op describe_all_to_all() {
              .slot_dim = "from",
              .in_parts = true};
   op.needs_sizes = true;
-  // What even routing sends, or brings from members with more tokens, not the bound.
+  // Bytes that even routing sends, or receives from members with more tokens; not the upper bound.
   op.payload = [](const Attrs& attrs, std::span<const TensorType> in,
                   std::span<const TensorType> out) {
     const bool to_experts = dim_of(attrs, "from") == 1;
@@ -91,7 +92,7 @@ Op describe_all_to_all() {
     std::vector<Sample> list;
     for (int64_t from : {1, 0}) {
       for (int32_t top_k : {1, 2}) {
-        // By token: all experts and some tokens; by expert: the other way round.
+        // By token: all experts and some tokens; by expert: some experts and all tokens.
         const graph::Dims dims = from == 1 ? graph::Dims{2 * n, 5, 3} : graph::Dims{2, 5 * n, 3};
         list.push_back({{{"from", from}, {"to", 1 - from}},
                         {{DType::f64, dims, top_k}, {DType::i64, {n, 2 * n}}}});

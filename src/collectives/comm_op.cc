@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry of communication ops (an explicit list, comm_ops.inc), and what follows from their
+// Registry of communication ops (an explicit list, comm_ops.inc), and everything derived from their
 // movements.
 #include "collectives/comm_op.h"
 
@@ -46,7 +46,7 @@ const Registry& registry() {
 }
 
 bool takes(const Op& op, const TensorType& type) {
-  // Elements with scales of their own, or parts of a byte, are not added as they are.
+  // Elements with block scales or of less than a byte cannot be summed directly.
   if (op.move.placed == Move::Placed::sum && type.granule() > 1) return false;
   switch (op.takes) {
     case Takes::any:
@@ -75,10 +75,11 @@ const char* taken_text(Takes takes) {
   return "any tensor";
 }
 
-/// Dims that a routed tensor may be cut along: experts and tokens. Its other dims are whole rows.
+/// Returns the number of dims that may be split; of a routed tensor only experts and tokens, since
+/// the rest are whole rows.
 size_t num_dims(const TensorType& type) { return type.routed() ? 2 : type.dims.size(); }
 
-/// Experts whose rows the members hold together.
+/// Returns the number of experts of all members together.
 graph::Dim experts_of(const Op& op, const Attrs& attrs, const TensorType& type, int64_t members) {
   graph::Dim experts = type.dims[0];
   if (before(op, attrs) == Placement::split(0)) {
@@ -87,7 +88,7 @@ graph::Dim experts_of(const Op& op, const Attrs& attrs, const TensorType& type, 
   return experts;
 }
 
-/// How much each of so many members has, where the kind says it.
+/// Returns the length of every member along the cut dim, where the attribute states it.
 std::vector<int64_t> lengths_of_members(const Op& op, const Attrs& attrs, const char* attribute,
                                         int64_t members) {
   std::vector<int64_t> lengths = lengths_of(attrs, attribute);
@@ -98,15 +99,15 @@ std::vector<int64_t> lengths_of_members(const Op& op, const Attrs& attrs, const 
   return lengths;
 }
 
-/// What the members have together of a dim that is split over them: as much each, or the first ones
-/// one more (`size`, 0: not so), or as attribute `slots` says.
-graph::Dim together(const Op& op, const Attrs& attrs, const TensorType& type, int dim,
-                    int64_t members, int64_t me, int64_t size) {
+/// Returns the total length of a dim that is split over the members: equal shares, or the first
+/// members one more (`size`; 0: equal), or as attribute `slots` states.
+graph::Dim total_length(const Op& op, const Attrs& attrs, const TensorType& type, int dim,
+                        int64_t members, int64_t me, int64_t size) {
   const std::vector<int64_t> slots = lengths_of_members(op, attrs, kSlots, members);
   if (!slots.empty()) {
     const int64_t mine = slots[static_cast<size_t>(me)];
     if (size != 0 || type.dims[static_cast<size_t>(dim)] != mine) {
-      fail(op.name, "got {} on rank {} of those with {} along dim {}; expected {}, and no size",
+      fail(op.name, "got {} on rank {}; slots are {} along dim {}; expected {} there, and no size",
            to_string(type), me, fmt::join(slots, ", "), dim, mine);
     }
     return std::accumulate(slots.begin(), slots.end(), int64_t{0});
@@ -114,8 +115,8 @@ graph::Dim together(const Op& op, const Attrs& attrs, const TensorType& type, in
   graph::Dim mine = type.dims[static_cast<size_t>(dim)];
   if (size == 0) return mine *= members;
   if (op.takes != Takes::dense || size < members || size % members == 0) {
-    fail(op.name, "got size {} of dim {} over {} ranks; expected one that they do not divide", size,
-         dim, members);
+    fail(op.name, "got size {} of dim {} over {} ranks; expected a size that they do not divide",
+         size, dim, members);
   }
   const int64_t share = graph::share(size, members, me).length;
   if (mine != share) {
@@ -157,9 +158,9 @@ const Op& message(Role role) {
 
 int dim_of(const Attrs& attrs, const char* attribute) {
   if (!attribute) return 0;
-  constexpr int64_t kMost = std::numeric_limits<int8_t>::max();  // Placement::split
+  constexpr int64_t kMaxDim = std::numeric_limits<int8_t>::max();  // storage of Placement::split
   const int64_t dim = attrs.i(attribute);
-  if (dim < 0 || dim > kMost) {
+  if (dim < 0 || dim > kMaxDim) {
     fail("comm", "{} is {}; expected a dim, 0 or more and less than those of the operand",
          attribute, dim);
   }
@@ -191,24 +192,26 @@ graph::Monoid monoid_of(const Attrs& attrs) {
 }
 
 int64_t outer_of(const Attrs& attrs) {
-  constexpr int64_t kMost = 1 << 16;
+  /// Most parts of dim 0; a guard against damaged programs.
+  constexpr int64_t kMaxOuter = 1 << 16;
   const int64_t outer = attrs.i_or("outer", 1);
-  if (outer < 1 || outer > kMost) {
-    fail("comm", "outer is {}; expected 1 to {}", outer, kMost);
+  if (outer < 1 || outer > kMaxOuter) {
+    fail("comm", "outer is {}; expected 1 to {}", outer, kMaxOuter);
   }
   return outer;
 }
 
 std::vector<int64_t> lengths_of(const Attrs& attrs, const char* attribute) {
-  constexpr int64_t kMost = int64_t{1} << 40;
+  /// Largest length; a guard against overflow in damaged programs.
+  constexpr int64_t kMaxLength = int64_t{1} << 40;
   std::vector<int64_t> lengths;
   if (!attrs.has(attribute)) return lengths;
   const std::string& text = attrs.s(attribute);
   for (const std::string& number : split(text, ',')) {
     int64_t value = 0;
-    if (!parse_int(number, &value) || value < 1 || value > kMost) {
+    if (!parse_int(number, &value) || value < 1 || value > kMaxLength) {
       fail("comm", "{} is '{}'; expected numbers from 1 to {}, such as 3,2,2", attribute, text,
-           kMost);
+           kMaxLength);
     }
     lengths.push_back(value);
   }
@@ -276,9 +279,9 @@ Arity arity(const Op& op, size_t inputs) {
 
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                               int64_t members, int64_t me) {
-  // The number of inputs first; then the type of every moved value: a dim along which the parts are
-  // placed side by side grows by the number of members, one of which a block is taken shrinks by
-  // it.
+  // Checks the number of inputs, then infers the type of every moved value. A dim along which parts
+  // are concatenated grows by the number of members; a dim of which each member takes a block
+  // shrinks by it.
   HOCKET_CHECK(op.role != Role::receive && op.role != Role::between,
                "the type of what comes is that of what was sent");
   const size_t want = arity(op, in.size()).in;
@@ -318,7 +321,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       moved.dims[0] = experts;
     } else if (from.is_split()) {
       const int64_t whole = wholes.empty() ? 0 : wholes[out.size()];
-      moved.dims[from.dim()] = together(op, attrs, type, from.dim(), members, me, whole);
+      moved.dims[from.dim()] = total_length(op, attrs, type, from.dim(), members, me, whole);
     }
     if (exchange && to == Placement::split(0)) {
       const int64_t outer = movement.part_outer;
@@ -346,7 +349,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       }
     }
     if (const std::string why = why_invalid(moved); !why.empty()) {
-      fail(op.name, "makes {} of {}: {}", to_string(moved), to_string(type), why);
+      fail(op.name, "the result {} of {} is invalid: {}", to_string(moved), to_string(type), why);
     }
     out.push_back(std::move(moved));
   }
@@ -363,7 +366,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   return out;
 }
 
-bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other) {
+bool types_match(const Op& op, const Attrs& attrs, const Types& one, const Types& other) {
   if (op.role == Role::between) {
     const TensorType& mine = one.in.empty() ? one.out[0] : one.in[0];
     const TensorType& theirs = other.in.empty() ? other.out[0] : other.in[0];
@@ -376,8 +379,8 @@ bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other
     if (mine.size() != theirs.size()) return false;
     for (size_t i = 0; i < mine.size(); ++i) {
       if (mine[i] == theirs[i]) continue;
-      // Rows of experts, or their counts, or of tokens; or parts of a dim that the members do not
-      // divide. How many each has, infer says.
+      // Dims that may differ: experts' rows, their counts, tokens, and dims that the members do not
+      // divide. infer() checks the length that each member must have.
       const bool rows = mine[i].routed() || mine[i].dims.size() == 1;
       const bool shares = cut && op.takes == Takes::dense;
       if (mine[i].dims.size() != theirs[i].dims.size() || !(exchange ? rows : shares)) return false;
@@ -425,7 +428,7 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     if (block && !sharing.blocks.empty()) {
       set_lengths(sharing.blocks, kBlocks, &resharding.attrs);
     }
-    // Attributes that could not be set belong to a movement of another kind.
+    // A placement whose attribute could not be set belongs to another kind of movement.
     if ((slot && !from.is_split()) || (block && !to.is_split())) continue;
     if (before(*op, resharding.attrs) != from || after(*op, resharding.attrs) != to) continue;
     resharding.in = {local};
@@ -439,7 +442,7 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     try {
       resharding.out = infer(*op, resharding.attrs, resharding.in, members, sharing.me);
     } catch (const Error&) {
-      continue;  // its sizes do not divide, or it is no dim to cut along
+      continue;  // its sizes do not divide, or the dim cannot be split
     }
     resharding.payload = op->payload(resharding.attrs, resharding.in, resharding.out);
     resharding.bytes = std::numeric_limits<double>::infinity();

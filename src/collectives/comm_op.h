@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a communication op is, in one record per op: what it takes, how it moves a value between
-// ranks, what that costs, and how it is done where the memory of all members is at hand. Lowering
-// chooses ops by their movement, the check derives from it what becomes of a value, the cost model,
-// the transports and the generic tests read the rest: nobody else knows an op by name.
+// Record of a communication op: its operands, the movement of values between ranks, its cost, and
+// an implementation on the memory of all members. Lowering chooses ops by their movement, the
+// checker derives the result from it, and the cost model, transports and generic tests read the
+// rest. No other code knows an op by name.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ using graph::Attrs;
 using graph::Placement;
 using graph::TensorType;
 
-/// Every communication op; `none` is an op that involves no other rank.
+/// Identifiers of the communication ops; `none` is an op that involves no other rank.
 enum class Id : uint8_t {
   none,
 #define HOCKET_COMM_OP(name) name,
@@ -28,69 +28,68 @@ enum class Id : uint8_t {
 #undef HOCKET_COMM_OP
 };
 
-/// A collective is run by all members of a group, a message by its two ends. Between two roles, all
-/// ranks of both take part: those of one give, those of the other take.
+/// Participation of ranks. A collective is run by all members of a group, a message by its two
+/// ends. `between` involves all ranks of two roles: one role sends, the other receives.
 enum class Role : uint8_t { collective, send, receive, between };
 
-/// What the moved operands must be. Row counts are i64[experts].
+/// Kinds of tensors that the moved operands must be. Row counts are i64[experts].
 enum class Takes : uint8_t { any, dense, routed, counts };
 
-/// How a value moves: an output is, at every rank, a part of what each source holds, placed.
-/// Sources are the members of the group, in rank order, or the sender of a message. On every axis
-/// of the group this takes a value from the placement `before` to the placement `after`.
+/// Movement of a value: every rank's output combines a part of each source's value. Sources are the
+/// members of the group in rank order, or the sender of a message. On every axis of the group, the
+/// value goes from placement `before` to placement `after`.
 struct Move {
   enum class Part : uint8_t {
-    whole,  ///< all of it
-    block,  ///< the block along `part_dim` that has the receiver's number
+    whole,  ///< the whole value
+    block,  ///< the block along `part_dim` with the receiver's index
   } part = Part::whole;
   enum class Placed : uint8_t {
-    whole,  ///< the value of the one source
-    slot,   ///< side by side along `slot_dim`, by the number of the source
-    sum,    ///< added up in the order of the sources
+    whole,  ///< the value of the only source
+    slot,   ///< concatenated along `slot_dim` by the index of the source
+    sum,    ///< summed in the order of the sources
   } placed = Placed::whole;
   /// Attributes that hold the dims; null: dim 0.
   const char* part_dim = nullptr;
   const char* slot_dim = nullptr;
-  /// True if attribute `outer` may say that dim 0 is cut in so many parts first, of each of which
-  /// every member has its block: then members of one level of a machine exchange what belongs to
-  /// members of the next one with the same number.
+  /// True if attribute `outer` may split dim 0 into that many runs, with a block of each run for
+  /// every member. It serves two-level exchanges: members of one level exchange the data of
+  /// next-level members with the same index.
   bool in_parts = false;
 };
 
-/// One way to do a collective: `rounds` messages after each other, and `bytes` through a rank's
-/// link.
+/// Algorithm for a collective: `rounds` messages in sequence, and `bytes` through a rank's link.
 struct Algorithm {
   const char* name = "";
   double rounds = 0;
   double bytes = 0;
-  /// A part for every other member at the same time, instead of neighbour to neighbour in a ring.
+  /// Sends to every other member at the same time, instead of neighbour to neighbour in a ring.
   bool direct = false;
 };
 
-/// What one member brings to a collective.
+/// Operands of one member of a collective.
 struct Operands {
   std::span<void*const> in, out;
 };
 
-/// Elements that a member takes from another one, neighbours in the memory of both.
+/// Elements that a member copies from another one, contiguous in the memory of both.
 struct Copy {
-  int32_t source = 0;  ///< number of the member
+  int32_t source = 0;  ///< index of the source member
   int64_t from = 0, to = 0, count = 0;
   bool operator==(const Copy&) const = default;
 };
 
-/// A collective with the memory of all members at hand.
-struct Together {
+/// A collective with the operands of all members in this process's memory.
+struct CollectiveArgs {
   const Attrs* attrs = nullptr;
   std::span<const TensorType> in,
-      out;                            ///< types of the member that asks; those of others: see meet
+      out;                            ///< types of the calling member; for others see types_match()
   std::span<const Operands> members;  ///< in the order of the group
-  std::span<const Copy> copies = {};  ///< Role::between: what the member that asks takes
-  std::span<const Copy> given = {};   ///< and what is taken of it; Copy::source: by which member
-  int64_t part = 0, parts = 1;        ///< Op::divides: of what each phase does, this part
+  std::span<const Copy> copies = {};  ///< Role::between: elements that the calling member receives
+  std::span<const Copy> given = {};   ///< and elements that it sends; Copy::source is the receiver
+  int64_t part = 0, parts = 1;        ///< Op::divides: the part of each phase to execute
 };
 
-/// Bytes of one operand of a member: an input, or an output that a phase before has filled.
+/// Bytes of one operand of a member: an input, or an output that an earlier phase has filled.
 struct Slice {
   bool out = false;
   size_t operand = 0;
@@ -98,68 +97,71 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-/// One case for the generic tests: attributes, and the local types of a member's inputs.
+/// Test case for the generic tests: attributes, and a member's local input types.
 struct Sample {
   Attrs attrs;
   std::vector<TensorType> in;
 };
 
+/// Record of one communication op.
 struct Op {
   Id id = Id::none;       ///< set by the registry
-  const char* name = "";  ///< in program texts; set by the registry
-  const char* doc = "";   ///< what it does, in a line or two
+  const char* name = "";  ///< name in program texts; set by the registry
+  const char* doc = "";   ///< semantics, in a line or two
   Role role = Role::collective;
   Takes takes = Takes::any;
   Move move;
-  /// Any number of inputs, each moved to the output of the same number. Otherwise the first input
-  /// is moved to the last output.
+  /// Takes any number of inputs and moves each to the output with the same index. Otherwise the
+  /// first input is moved to the last output.
   bool list = false;
-  /// The output of an input may lie in the input's own buffer.
+  /// An output may be in-place, in the buffer of its input.
   bool in_place = false;
-  /// A second input: the rows of routed tensors per rank and expert, i64[members, experts], which a
-  /// `makes_sizes` op of the same routing has gathered.
+  /// Takes a second input: rows of routed tensors per rank and expert, i64[members, experts],
+  /// gathered by a `makes_sizes` op of the same routing.
   bool needs_sizes = false;
-  /// A first output: the input of every member, i64[members, experts].
+  /// Returns a first output: the inputs of all members, i64[members, experts].
   bool makes_sizes = false;
-  /// Bytes that a rank contributes or receives, whichever is more: the size that algorithms divide.
+  /// Bytes that a rank sends or receives, whichever is more: the message size of the algorithms'
+  /// costs.
   int64_t (*payload)(const Attrs&, std::span<const TensorType> in,
                      std::span<const TensorType> out) = nullptr;
-  /// Ways to do it among `members` ranks, at least one; null where the sender pays (receives).
+  /// Algorithms among `members` ranks, at least one; null where the sender pays (receives).
   std::vector<Algorithm> (*algorithms)(double members, double payload) = nullptr;
-  /// The part of member `me` in one phase; every member ends a phase before any begins the next.
-  /// Throws Error when rows do not fit their buffer. Null: messages.
-  void (*run)(const Together&, size_t me, int phase) = nullptr;
+  /// Executes one phase for member `me`. There is a barrier between phases. Throws Error when rows
+  /// do not fit their buffer. Null for messages.
+  void (*run)(const CollectiveArgs&, size_t me, int phase) = nullptr;
   int phases = 1;
-  /// A phase may be done in any number of parts, in order: what comes late then holds up little.
+  /// A phase may be executed in any number of parts, in order, so that late data delays only its
+  /// part.
   bool divides = false;
-  /// What member `to` reads of member `from` in a phase, beyond sizes: what a transport brings
-  /// where the memory of others is not at hand. One of the two is the member that asks, whose types
-  /// and sizes are there. Null: messages.
-  std::vector<Slice> (*reads)(const Together&, size_t from, size_t to, int phase) = nullptr;
-  /// Cases among `members` ranks. Null: messages.
+  /// Returns the slices, besides sizes, that member `to` reads of member `from` in a phase: the
+  /// data that a transport moves between processes. One of the two must be the calling member,
+  /// whose types and sizes are known. Null for messages.
+  std::vector<Slice> (*reads)(const CollectiveArgs&, size_t from, size_t to, int phase) = nullptr;
+  /// Test cases among `members` ranks. Null for messages.
   std::vector<Sample> (*samples)(int64_t members) = nullptr;
 };
 
-/// The record of an op other than none.
+/// Returns the record of an op. Requires: not Id::none.
 const Op& op(Id id);
-/// By its name in program texts; none if there is no such communication op.
+/// Finds an op by its name in program texts; none if there is no such communication op.
 Id find(std::string_view name);
 const std::vector<const Op*>& all();
-/// The op that sums lists of partial values over a group, and the two ends of a message.
+/// Return the op that sums lists of partial values over a group, and an op of a message's role.
 const Op& summing();
 const Op& message(Role role);
 
-/// Placement on an axis of the group that a value must have, and the one it then gets. Messages
-/// leave any placement as it is. Throws Error when an attribute is missing.
+/// Return the placement that a value must have on an axis of the group, and the placement that it
+/// gets. Messages keep any placement. Throws Error when an attribute is missing.
 Placement before(const Op& op, const Attrs& attrs);
 Placement after(const Op& op, const Attrs& attrs);
 
-/// A movement with its dims: those that Move::part_dim and Move::slot_dim name. Throws Error when
-/// an attribute is missing.
+/// Movement with its dims resolved from the attributes Move::part_dim and Move::slot_dim. Throws
+/// Error when an attribute is missing.
 struct Movement {
   Move move;
   int part_dim = 0, slot_dim = 0;
-  /// Placed::sum: how the parts become one; attribute `monoid` ("max"), by default they are added.
+  /// Placed::sum: reduction of the parts; attribute `monoid` ("max"), by default a sum.
   graph::Monoid monoid = graph::Monoid::sum;
   /// Move::in_parts: attribute `outer`; 1 for a dim other than 0.
   int64_t part_outer = 1, slot_outer = 1;
@@ -168,70 +170,69 @@ struct Movement {
 };
 Movement movement(const Op& op, const Attrs& attrs);
 
-/// The attribute of this name, which says a dim; 0 for null. Throws Error when it is missing, or no
-/// dim of any tensor: what moves a value reads dims by this alone, as who says how it is moved.
+/// Returns the dim that the attribute states; 0 for null. Throws Error when it is missing or out of
+/// range. Both inference and execution read dims by this function alone.
 int dim_of(const Attrs& attrs, const char* attribute);
 
-/// Attribute `outer` of an op with Move::in_parts, 1 without one. Throws Error for less than 1, and
-/// for more than 65,536.
+/// Returns attribute `outer` of an op with Move::in_parts, 1 without one. Throws Error unless it is
+/// 1 to 65,536.
 int64_t outer_of(const Attrs& attrs);
 
-/// How much the members have each of a dim that they cut otherwise than as evenly as it divides, in
-/// the order of the group ("3,2,2"): attribute kSlots of the dim along which their parts are placed
-/// side by side, kBlocks of the one of which each takes a block. Of rows of experts, their tokens.
+/// Attributes with the length of each member along an unevenly cut dim, in group order ("3,2,2").
+/// kSlots belongs to the dim along which parts are concatenated, kBlocks to the dim of which each
+/// member takes a block. For rows of experts, the lengths are tokens.
 inline constexpr const char* kSlots = "slots";
 inline constexpr const char* kBlocks = "blocks";
-/// Such an attribute; empty without it. Throws Error for what is no such list.
+/// Returns the lengths of such an attribute; empty without it. Throws Error for a malformed list.
 std::vector<int64_t> lengths_of(const Attrs& attrs, const char* attribute);
 void set_lengths(const std::vector<int64_t>& lengths, const char* attribute, Attrs* attrs);
-/// Whether one of the two is there.
+/// Returns whether one of the two attributes is set.
 bool has_lengths(const Attrs& attrs);
 
-/// Attribute `monoid`: how a reduction puts parts together. Throws Error for an unknown one.
+/// Returns the reduction of attribute `monoid`, by default a sum. Throws Error for an unknown one.
 graph::Monoid monoid_of(const Attrs& attrs);
 
-/// Numbers of inputs and outputs, of a kind that has this many inputs.
+/// Numbers of inputs and outputs of a task.
 struct Arity {
   size_t in = 0, out = 0;
   bool operator==(const Arity&) const = default;
 };
 Arity arity(const Op& op, size_t inputs);
 
-/// Local types of the outputs for those of the inputs, of member `me` in a group of `members`
-/// ranks. Members differ only where they do not divide a dim that is cut (graph::share): experts of
-/// an exchange, or, with the attribute `size`, what they put together; or as kSlots and kBlocks
-/// say. Throws Error when the op does not take such inputs. Not for receives and transfers, whose
-/// type the other end decides.
+/// Infers the local output types of member `me` in a group of `members` ranks. Members differ only
+/// where they do not divide a cut dim (graph::share): experts of an exchange, the dim of attribute
+/// `size`, or lengths given by kSlots and kBlocks. Throws Error when the op does not take such
+/// inputs. Not for receives and transfers, whose type the other end determines.
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                               int64_t members, int64_t me = 0);
 
-/// True if members with these types may meet in the op: all have the same, but for the numbers of
-/// experts of an exchange, of a dim that the members cut, and for what each gives or takes in a
-/// transfer.
+/// Returns whether members with these types may meet in one call of the op. Types must be equal,
+/// except for the experts of an exchange, the length along a cut dim, and the sides of a transfer.
 struct Types {
   std::span<const TensorType> in, out;
 };
-bool meet(const Op& op, const Attrs& attrs, const Types& one, const Types& other);
+bool types_match(const Op& op, const Attrs& attrs, const Types& one, const Types& other);
 
-/// Whose local type it is, where members have different ones (infer), and how many experts all have
-/// together, or of a dim that is put together; 0: as many on each. Or how much each has: see
-/// kSlots.
+/// Uneven sharing in a resharding: the member `me` whose local type is given, and the total number
+/// of experts, or the total length of a concatenated dim; 0: equal shares. Or the length of each
+/// member: see kSlots.
 struct Sharing {
   int64_t me = 0;
   graph::Dim experts = 0;
   int64_t size = 0;
   std::vector<int64_t> slots = {}, blocks = {};
 };
-/// A collective that takes a value of this local type from one placement to another on an axis of
-/// `members` ranks.
+/// Collective that changes the placement of a value on an axis of `members` ranks.
 struct Resharding {
   const Op* op = nullptr;
   Attrs attrs;
   std::vector<TensorType> in, out;  ///< local types, sizes included
   int64_t payload = 0;
-  double bytes = 0;   ///< through a rank's link, by the leanest algorithm
-  double rounds = 0;  ///< of the algorithm with the fewest
+  double bytes = 0;   ///< through a rank's link, by the algorithm with the fewest bytes
+  double rounds = 0;  ///< of the algorithm with the fewest rounds
 };
+/// Returns the first op that takes a value of type `local` from placement `from` to `to`; nothing
+/// if there is none.
 std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,
                                      int64_t members, const Sharing& sharing = {});
 

@@ -15,7 +15,7 @@ int64_t parts_among(const Op& op, int64_t payload, int64_t members) {
 }
 
 int64_t most_parts_on_way(const Op& op) {
-  // While a part of the second phase begins, there are one more of them.
+  // The next part of the second phase begins before the oldest has ended, hence one more.
   return op.phases == 2 ? 2 * kPartsAhead + 1 : kPartsAhead;
 }
 
@@ -29,7 +29,7 @@ int64_t total(std::span<const Slice> slices) {
 
 namespace {
 
-/// Of every operand, from the first byte that is read to the last.
+/// Returns the sum over operands of the span from the first byte read to the last.
 int64_t spans(std::span<const Slice> slices) {
   std::map<std::pair<bool, size_t>, std::pair<int64_t, int64_t>> spans;
   for (const Slice& slice : slices) {
@@ -44,7 +44,7 @@ int64_t spans(std::span<const Slice> slices) {
   return bytes;
 }
 
-/// Rows per member and expert, i64[members, experts], as even routing makes them.
+/// Returns the rows per member and expert, i64[members, experts], under even routing.
 std::vector<int64_t> even_sizes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                                 std::span<const TensorType> out) {
   const int64_t row = std::max<int64_t>(in[0].bytes_of(in[0].row_size()), 1);
@@ -62,14 +62,14 @@ std::vector<int64_t> even_sizes(const Op& op, const Attrs& attrs, std::span<cons
   return sizes;
 }
 
-/// What is kept of a message that comes.
-int64_t kept(const Together& all, std::span<const Slice> slices) {
+/// Returns the bytes that a member keeps of a message that it receives.
+int64_t kept(const CollectiveArgs& all, std::span<const Slice> slices) {
   return total(slices) + (is_read_packed(slices, all.in, all.out) ? 0 : spans(slices));
 }
 
-/// Most bytes that a member has of messages of a part, in any phase: as many as it sends may wait
-/// twice.
-int64_t bytes_of_part(const Op& op, const Together& all, size_t member) {
+/// Returns the most bytes of one part's messages that a member holds, over all phases. Sent data
+/// counts twice: a second message may wait behind the first.
+int64_t bytes_of_part(const Op& op, const CollectiveArgs& all, size_t member) {
   int64_t most = 0;
   for (int phase = 0; phase < op.phases; ++phase) {
     int64_t bytes = 0;
@@ -77,7 +77,7 @@ int64_t bytes_of_part(const Op& op, const Together& all, size_t member) {
       if (other == member) continue;
       const std::vector<Slice> comes = op.reads(all, other, member, phase);
       const std::vector<Slice> goes = op.reads(all, member, other, phase);
-      // Another member may send as much as comes here, and have come what is sent here.
+      // Another member may send what this one receives, and receive what this one sends.
       bytes +=
           2 * std::max(total(goes), total(comes)) + std::max(kept(all, comes), kept(all, goes));
     }
@@ -86,7 +86,8 @@ int64_t bytes_of_part(const Op& op, const Together& all, size_t member) {
   return most;
 }
 
-/// The members of whom one has as much as any: the first, or who has the most by kSlots or kBlocks.
+/// Returns members that bound all others: the first, and the ones with the largest kSlots and
+/// kBlocks.
 std::set<size_t> members_with_most(const Attrs& attrs) {
   std::set<size_t> members{0};
   for (const char* attribute : {kSlots, kBlocks}) {
@@ -104,7 +105,7 @@ bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> i
   std::set<std::pair<bool, size_t>> operands;
   int64_t at = 0;
   for (const Slice& slice : slices) {
-    // Who takes in a transfer reads what others have as inputs, and has none of its own.
+    // The receiver of a transfer reads the inputs of others and has none of its own.
     const graph::DType dtype = (slice.out || in.empty() ? out : in)[slice.operand].dtype;
     const bool aligned = graph::bits_of(dtype) <= 8 || at % graph::size_of(dtype) == 0;
     if (!aligned || !operands.insert({slice.out, slice.operand}).second) return false;
@@ -115,7 +116,8 @@ bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> i
 
 int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                        std::span<const TensorType> out, int64_t members) {
-  constexpr int64_t kMostLooked = 4096;  // at so many parts: later ones are like them
+  constexpr int64_t kMaxPartsExamined =
+      4096;  // number of parts examined; later parts are like these
   if (members < 2) return 0;
   if (op.role == Role::between) return op.payload(attrs, in, out);
   std::vector<int64_t> sizes;
@@ -130,11 +132,11 @@ int64_t exchange_bytes(const Op& op, const Attrs& attrs, std::span<const TensorT
   const int64_t at_a_time = std::min(parts, most_parts_on_way(op));
   std::deque<int64_t> on_way;
   int64_t bytes = 0, most = 0;
-  for (int64_t part = 0; part < std::min(parts, kMostLooked); ++part) {
+  for (int64_t part = 0; part < std::min(parts, kMaxPartsExamined); ++part) {
     on_way.push_back(0);
     for (const size_t member : with_most) {
-      const Together together{&attrs, in, out, all, {}, {}, part, parts};
-      on_way.back() = std::max(on_way.back(), bytes_of_part(op, together, member));
+      const CollectiveArgs args{&attrs, in, out, all, {}, {}, part, parts};
+      on_way.back() = std::max(on_way.back(), bytes_of_part(op, args, member));
     }
     bytes += on_way.back();
     if (std::ssize(on_way) > at_a_time) {

@@ -13,10 +13,11 @@ namespace hocket::comm {
 
 namespace {
 
-/// What elements of type T are added up in: those of two bytes in f32.
+/// Type in which elements of type T are summed: f32 for 16-bit types.
 template <typename T>
 using Sum = decltype(number<T>(Stored<T>{}));
 
+/// Rounds a sum to the stored type.
 template <typename T>
 Stored<T> rounded(Sum<T> sum) {
   if constexpr (kIsSmallFloat<T>) {
@@ -26,7 +27,7 @@ Stored<T> rounded(Sum<T> sum) {
   }
 }
 
-/// Adds to `total`, or puts the greater one there.
+/// Adds `next` to `total`, or takes the elementwise maximum.
 template <typename T>
 void take_in(graph::Monoid monoid, const Stored<T>* next, int64_t count, Sum<T>* total) {
   if (monoid == graph::Monoid::sum) {
@@ -40,8 +41,8 @@ void take_in(graph::Monoid monoid, const Stored<T>* next, int64_t count, Sum<T>*
   }
 }
 
-/// A block at a time, of a length that a compiler knows: it then adds several elements at once.
-/// Every sum is rounded once, at the end.
+/// Reduces in blocks of a compile-time length, so that the loops are vectorised. Every sum is
+/// rounded once, at the end.
 template <typename T>
 void reduce_as(graph::Monoid monoid, std::span<const void* const> from, int64_t begin,
                int64_t count, void* to) {
@@ -69,8 +70,8 @@ void reduce_as(graph::Monoid monoid, std::span<const void* const> from, int64_t 
   }
 }
 
-/// The elements of a region that lies in two others, from the memory of one to that of the other:
-/// dims from some on are whole in both, and neighbours there with those of the dim before.
+/// Adds the copies of a region that two larger regions contain, from the memory of one to that of
+/// the other. Trailing dims that are whole in both are contiguous and become one copy.
 void add_copies(const std::vector<graph::Run>& from, const std::vector<graph::Run>& to,
                 const std::vector<graph::Run>& region, int32_t source, std::vector<Copy>* copies) {
   size_t inner = region.size();
@@ -122,11 +123,11 @@ graph::Run run_of_member(int64_t size, size_t members, size_t member,
   return {std::accumulate(lengths.begin(), mine, int64_t{0}), *mine};
 }
 
-MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member,
+MemberBlocks member_blocks(const TensorType& whole, int64_t dim, size_t members, size_t member,
                            const std::vector<int64_t>& lengths) {
-  const Blocks all = blocks(together, dim);
-  const int64_t size = together.dims[static_cast<size_t>(dim)];
-  const int64_t index = size > 0 ? all.inner / size : 0;  // elements of one
+  const Blocks all = blocks(whole, dim);
+  const int64_t size = whole.dims[static_cast<size_t>(dim)];
+  const int64_t index = size > 0 ? all.inner / size : 0;  // elements per index along `dim`
   const graph::Run mine = run_of_member(size, members, member, lengths);
   return {all.outer, mine.length * index, mine.begin * index, all.inner};
 }
@@ -155,11 +156,11 @@ void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* cons
   fail_run("comm", "no local sum of {}", to_string(dtype));
 }
 
-Range part_of(const Together& all, int64_t size) {
+Range part_of(const CollectiveArgs& all, int64_t size) {
   return {size * all.part / all.parts, size * (all.part + 1) / all.parts};
 }
 
-std::vector<const std::byte*> inputs(const Together& all, size_t i) {
+std::vector<const std::byte*> inputs(const CollectiveArgs& all, size_t i) {
   std::vector<const std::byte*> list;
   for (const Operands& operands : all.members) {
     list.push_back(static_cast<const std::byte*>(operands.in[i]));
@@ -177,8 +178,8 @@ int64_t total_bytes(std::span<const TensorType> types) {
 
 std::optional<std::vector<Copy>> plan_copies(std::span<const Region> held, const Region& wanted,
                                              size_t first) {
-  // What is still wanted is a list of regions. Each holder gives what it has of them, which cuts
-  // every one into the part that it gave and up to two others per dim.
+  // Keeps the list of regions still wanted. Each holder supplies its intersection with them, which
+  // splits a region into the supplied part and up to two others per dim.
   const auto size_of_region = [](const Region& region) {
     int64_t size = 1;
     for (const graph::Run& run : region) {
@@ -227,7 +228,7 @@ std::optional<std::vector<Copy>> plan_copies(std::span<const Region> held, const
 }
 
 int64_t Rows::owner(int64_t expert) const {
-  // As graph::share: the first members have one more where they do not divide the run.
+  // As in graph::share, the first members have one more where the members do not divide the run.
   const int64_t run = experts_ / outer_;
   const int64_t least = run / members_;
   const int64_t more = run % members_;
@@ -271,7 +272,7 @@ int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
   return row;
 }
 
-RowWriter::RowWriter(const Together& all, size_t me)
+RowWriter::RowWriter(const CollectiveArgs& all, size_t me)
     : from_(inputs(all, 0)),
       to_(static_cast<std::byte*>(all.members[me].out[0])),
       row_bytes_(all.in[0].bytes_of(all.in[0].row_size())),
@@ -279,7 +280,7 @@ RowWriter::RowWriter(const Together& all, size_t me)
 
 void RowWriter::take(int64_t member, int64_t begin, int64_t count) {
   if (written_ + count > limit_) {
-    fail_run("comm", "more rows arrive than the {} rows of their buffer", limit_);
+    fail_run("comm", "received more rows than the {} rows of the buffer", limit_);
   }
   copy_bytes(to_ + written_ * row_bytes_, from_[member] + begin * row_bytes_, count * row_bytes_);
   written_ += count;

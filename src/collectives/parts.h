@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of tensors that the communication ops move: blocks along a dim, sums, and rows of routed
-// tensors.
+// Building blocks of communication ops: blocks along a dim, reductions, and rows of routed tensors.
 #pragma once
 
 #include <cstddef>
@@ -14,64 +13,66 @@
 
 namespace hocket::comm {
 
-/// Attribute of a list of which the members divide no operand: what they have of each together, in
-/// the order of the list, where that is not one `size`.
+/// Attribute of a list op for operands that the members do not divide: their total lengths in list
+/// order, where they are not one `size`.
 inline constexpr const char* kSizes = "sizes";
-/// What members have together, by operand, of a dim of which the first ones have one more; empty
-/// where they divide it. Throws Error for what is no such list.
+/// Returns, by operand, the total length of a dim of which the first members have one more; empty
+/// where the members divide it. Throws Error for a malformed list.
 std::vector<int64_t> sizes_of(const Attrs& attrs, size_t operands);
 void set_sizes(const std::vector<int64_t>& sizes, Attrs* attrs);
-/// Whether the members divide no operand.
+/// Returns whether the members divide no operand.
 bool has_sizes(const Attrs& attrs);
 
-/// A tensor as [outer, inner] blocks for the cuts along `dim`: elements before it, and from it on.
+/// Tensor seen as [outer, inner] for splits along `dim`: numbers of elements before the dim, and
+/// from it on.
 struct Blocks {
   int64_t outer = 1, inner = 1;
 };
 Blocks blocks(const TensorType& type, int64_t dim);
 
-/// What a member has along `dim` of a tensor that all have together: elements of a block, where a
-/// block begins (the first of them in the tensor), and how far apart the tensor's are.
+/// Blocks of one member along `dim` of the whole tensor: their number and length, the offset of the
+/// first block, and the stride between blocks, all in elements.
 struct MemberBlocks {
   int64_t outer = 1, inner = 1, begin = 0, stride = 1;
 };
-MemberBlocks member_blocks(const TensorType& together, int64_t dim, size_t members, size_t member,
+MemberBlocks member_blocks(const TensorType& whole, int64_t dim, size_t members, size_t member,
                            const std::vector<int64_t>& lengths = {});
-/// The run of `size` that a member has: as evenly as it divides, or of such lengths.
+/// Returns the range of `size` that a member holds: an even share, or one of the given lengths.
 graph::Run run_of_member(int64_t size, size_t members, size_t member,
                          const std::vector<int64_t>& lengths);
 
-/// to[i] = the sum, or the greatest, over `from` of from[k][begin + i], in this order, for `count`
-/// elements of `dtype`. `to` may be where one of the sources lies. Throws Error for a type or a
-/// monoid that is not reduced here.
+/// Computes to[i] = sum, or maximum, over k of from[k][begin + i], in the order of `from`, for
+/// `count` elements of `dtype`. `to` may alias one of the sources. Throws Error for a type or
+/// monoid that has no local reduction.
 void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* const> from,
             int64_t begin, int64_t count, void* to);
 
-/// Where the part of a collective that is done begins in `size` of something, and ends.
+/// Interval of `size` items that belongs to the current part of a divided collective.
 struct Range {
   int64_t begin = 0, end = 0;
   int64_t length() const { return end - begin; }
 };
-Range part_of(const Together& all, int64_t size);
+Range part_of(const CollectiveArgs& all, int64_t size);
 
-/// The operand of every member: inputs `i`, as bytes.
-std::vector<const std::byte*> inputs(const Together& all, size_t i);
+/// Returns input `i` of every member, as bytes.
+std::vector<const std::byte*> inputs(const CollectiveArgs& all, size_t i);
 
-/// Where a part of a tensor lies in it: a run of every dim.
+/// Box-shaped part of a tensor: a range of every dim.
 using Region = std::vector<graph::Run>;
-/// What a rank that wants a region copies from those that hold these: every element from the first
-/// of them that has it, counted from `first` on and around the end. Nothing if they lack some.
+/// Plans the copies for a rank that wants a region from the ranks that hold others. Every element
+/// comes from the first holder that has it, in cyclic order from `first`. Returns nothing if some
+/// element has no holder.
 std::optional<std::vector<Copy>> plan_copies(std::span<const Region> held, const Region& wanted,
                                              size_t first);
 
-/// Bytes of the tensors together.
+/// Returns the total bytes of the tensors.
 int64_t total_bytes(std::span<const TensorType> types);
 
-/// Rows per source rank and expert, i64[members, experts], as a `makes_sizes` op leaves them. Rows
-/// of a routed tensor lie in the order (expert, token), and so (expert, source).
+/// Row counts per source rank and expert, i64[members, experts], as a `makes_sizes` op returns
+/// them. Rows of a routed tensor are sorted by (expert, token), hence by (expert, source).
 class Rows {
  public:
-  /// `outer`: the experts are that many runs, of each of which every member has a block.
+  /// `outer`: number of expert runs; every member owns a block of each.
   Rows(const void* sizes, int64_t members, int64_t experts, int64_t outer)
       : sizes_(static_cast<const int64_t*>(sizes)),
         members_(members),
@@ -79,14 +80,15 @@ class Rows {
         outer_(outer) {}
   int64_t members() const { return members_; }
   int64_t experts() const { return experts_; }
-  /// The member that has an expert's rows when the tensor is split by expert.
+  /// Returns the member that holds an expert's rows when the tensor is split by expert.
   int64_t owner(int64_t expert) const;
   int64_t of(int64_t source, int64_t expert) const { return sizes_[source * experts_ + expert]; }
-  /// Rows of an expert, of all sources.
+  /// Returns an expert's rows from all sources.
   int64_t of_all(int64_t expert) const;
-  /// Rows that a member holds when the tensor is split by expert (dim 0) or by token (dim 1).
+  /// Returns the rows that a member holds when the tensor is split by expert (dim 0) or by token
+  /// (dim 1).
   int64_t held(int64_t member, int dim) const;
-  /// Row at which those of (source, expert) begin in the member that holds them.
+  /// Returns the first row of (source, expert) within the member that holds it.
   int64_t begin(int64_t source, int64_t expert, int dim) const;
 
  private:
@@ -94,10 +96,10 @@ class Rows {
   int64_t members_, experts_, outer_;
 };
 
-/// Copies rows of members to the rows of an output, one after the other, and refuses more than fit.
+/// Appends rows of members to an output. Throws Error when they exceed the output's capacity.
 class RowWriter {
  public:
-  RowWriter(const Together& all, size_t me);
+  RowWriter(const CollectiveArgs& all, size_t me);
   /// Appends `count` rows of a member's first input, from row `begin` on.
   void take(int64_t member, int64_t begin, int64_t count);
 

@@ -10,7 +10,7 @@ namespace hocket::comm {
 
 std::vector<Piece> pieces_between(std::span<const int64_t> sizes, int64_t begin, int64_t end) {
   std::vector<Piece> pieces;
-  int64_t first = 0;  // of the operand, among all
+  int64_t first = 0;  // begin of the operand in the concatenation
   for (size_t operand = 0; operand < sizes.size(); ++operand) {
     const int64_t from = std::max(begin - first, int64_t{0});
     const int64_t to = std::min(end - first, sizes[operand]);
@@ -22,7 +22,7 @@ std::vector<Piece> pieces_between(std::span<const int64_t> sizes, int64_t begin,
   return pieces;
 }
 
-std::vector<Piece> pieces_of_part(const Together& all, std::span<const int64_t> sizes,
+std::vector<Piece> pieces_of_part(const CollectiveArgs& all, std::span<const int64_t> sizes,
                                   int64_t unit) {
   const int64_t size = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   const Range units = part_of(all, size / unit);

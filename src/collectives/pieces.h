@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a list: what a member has of all operands, one behind the other, is cut into runs, so
-// that most of what is sent at a time is one piece of memory.
+// Pieces of a list of operands: a member's operands are treated as one concatenation that is cut
+// into runs, so that most messages are one contiguous piece of memory.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,19 @@
 
 namespace hocket::comm {
 
-/// Of what a member has of an operand, from `begin` up to `end`.
+/// Interval [begin, end) of one operand.
 struct Piece {
   size_t operand = 0;
   int64_t begin = 0, end = 0;
 };
-/// From `begin` up to `end` of all operands, one behind the other, which are of these sizes.
+/// Returns the pieces of [begin, end) of the concatenation of operands with these sizes.
 std::vector<Piece> pieces_between(std::span<const int64_t> sizes, int64_t begin, int64_t end);
-/// The part that is done (Together::part), of operands of which the member has so much; in whole
-/// units, but for the end of the last part.
-std::vector<Piece> pieces_of_part(const Together& all, std::span<const int64_t> sizes,
+/// Returns the pieces of the current part (CollectiveArgs::part) of operands with these sizes.
+/// Parts are whole units, except for the end of the last.
+std::vector<Piece> pieces_of_part(const CollectiveArgs& all, std::span<const int64_t> sizes,
                                   int64_t unit = 1);
 
-/// Calls `run` with the number of a row, and from where to where in it, for every row of so much
-/// that the piece has some of.
+/// Calls `run(row, begin, end)` for every row of length `row` that the piece intersects.
 template <class Run>
 void for_each_row(const Piece& piece, int64_t row, const Run& run) {
   for (int64_t at = piece.begin; at < piece.end;) {

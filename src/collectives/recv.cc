@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// recv() -> y: what the rank that lies `peer` further along the mesh axis `peer_axis` sent with
-// this tag.
+// recv() -> y: receives from the rank at distance `peer` along the mesh axis `peer_axis`, by tag.
 #include "collectives/parts.h"
 
 namespace hocket::comm {
@@ -8,7 +7,7 @@ namespace hocket::comm {
 Op describe_recv() {
   Op op;
   op.doc =
-      "recv() -> y: what the rank that lies `peer` further along an axis sent with the same tag";
+      "recv() -> y: receives from the rank at distance `peer` along an axis of the mesh, by tag";
   op.role = Role::receive;
   op.payload = [](const Attrs&, std::span<const TensorType>, std::span<const TensorType> out) {
     return total_bytes(out);

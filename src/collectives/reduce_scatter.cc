@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// reduce_scatter(x...) dim -> y...: summed over the group, every rank gets its block along `dim` of
-// each operand, the list as one transfer. The first half of a ring all_reduce. Of a dim that they
-// do not divide the first ranks get one more; or each gets as much as `blocks` says.
+// reduce_scatter(x...) dim -> y...: reduces over the group and gives every rank its block along
+// `dim` of each operand; a list is one transfer. First half of a ring all-reduce. Where the ranks
+// do not divide the dim, the first ranks get one more; `blocks` states other lengths.
 #include "collectives/parts.h"
 #include "collectives/pieces.h"
 
@@ -9,13 +9,13 @@ namespace hocket::comm {
 
 namespace {
 
-MemberBlocks block_of(const Together& all, size_t operand, size_t member) {
+MemberBlocks block_of(const CollectiveArgs& all, size_t operand, size_t member) {
   return member_blocks(all.in[operand], dim_of(*all.attrs, "dim"), all.members.size(), member,
                        lengths_of(*all.attrs, kBlocks));
 }
 
-/// Elements of each operand's block that a member gets.
-std::vector<Piece> pieces_of(const Together& all, size_t member) {
+/// Returns the pieces of a member's block of each operand, in elements.
+std::vector<Piece> pieces_of(const CollectiveArgs& all, size_t member) {
   std::vector<int64_t> sizes;
   for (size_t operand = 0; operand < all.in.size(); ++operand) {
     const MemberBlocks b = block_of(all, operand, member);
@@ -24,7 +24,7 @@ std::vector<Piece> pieces_of(const Together& all, size_t member) {
   return pieces_of_part(all, sizes);
 }
 
-void run_reduce_scatter(const Together& all, size_t me, int) {
+void run_reduce_scatter(const CollectiveArgs& all, size_t me, int) {
   for (const Piece& piece : pieces_of(all, me)) {
     const graph::DType dtype = all.in[piece.operand].dtype;
     const MemberBlocks b = block_of(all, piece.operand, me);
@@ -40,7 +40,7 @@ void run_reduce_scatter(const Together& all, size_t me, int) {
   }
 }
 
-std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, int) {
+std::vector<Slice> reads_reduce_scatter(const CollectiveArgs& all, size_t, size_t to, int) {
   std::vector<Slice> slices;
   for (const Piece& piece : pieces_of(all, to)) {
     const MemberBlocks b = block_of(all, piece.operand, to);
@@ -58,10 +58,8 @@ std::vector<Slice> reads_reduce_scatter(const Together& all, size_t, size_t to, 
 Op describe_reduce_scatter() {
   Op op;
   op.doc =
-      "reduce_scatter(x...) dim -> y...: summed over the group, every rank gets its block along "
-      "`dim` of each; a list is one transfer; blocks=\"3,2,2\": of each rank, where it is not as "
-      "even "
-      "as it divides";
+      "reduce_scatter(x...) dim -> y...: sums over the group and gives every rank its block along "
+      "`dim` of each operand; a list is one transfer; blocks=\"3,2,2\": uneven lengths, by rank";
   op.takes = Takes::dense;
   op.list = true;
   op.move = {.part = Move::Part::block, .placed = Move::Placed::sum, .part_dim = "dim"};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// resplit(x) from, to -> y: from blocks along one dim to blocks along another (the all-to-all of
-// sequence parallelism, DeepSpeed-Ulysses, arXiv 2309.14509). Of what every member has, each takes
-// its block along `to`. Of dims that they do not divide the first members have one more; `size`: of
-// the first dim, all together; or as `slots` and `blocks` say, of the first dim and the second.
+// resplit(x) from, to -> y: changes a split along one dim to a split along another (the all-to-all
+// of sequence parallelism, DeepSpeed-Ulysses, arXiv 2309.14509). Each member takes its block along
+// `to` of every member's data. Where members do not divide a dim, the first have one more; `size`
+// is the total of the first dim. `slots` and `blocks` state other lengths of the first and second
+// dim.
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -12,8 +13,8 @@ namespace hocket::comm {
 
 namespace {
 
-/// What a member copies from all.
-std::vector<Copy> copies_of(const Together& all, size_t me) {
+/// Returns the copies that a member makes from all members.
+std::vector<Copy> copies_of(const CollectiveArgs& all, size_t me) {
   const TensorType& had = all.in[0];
   const TensorType& gets = all.out[0];
   const auto from = static_cast<size_t>(dim_of(*all.attrs, "from"));
@@ -36,7 +37,7 @@ std::vector<Copy> copies_of(const Together& all, size_t me) {
   return *copies;
 }
 
-void run_resplit(const Together& all, size_t me, int) {
+void run_resplit(const CollectiveArgs& all, size_t me, int) {
   const TensorType& had = all.in[0];
   auto* into = static_cast<std::byte*>(all.members[me].out[0]);
   const std::vector<const std::byte*> sources = inputs(all, 0);
@@ -47,7 +48,7 @@ void run_resplit(const Together& all, size_t me, int) {
   }
 }
 
-std::vector<Slice> reads_resplit(const Together& all, size_t from, size_t to, int) {
+std::vector<Slice> reads_resplit(const CollectiveArgs& all, size_t from, size_t to, int) {
   std::vector<Slice> slices;
   for (const Copy& copy : copies_of(all, to)) {
     if (copy.source != static_cast<int32_t>(from)) continue;
@@ -61,8 +62,8 @@ std::vector<Slice> reads_resplit(const Together& all, size_t from, size_t to, in
 Op describe_resplit() {
   Op op;
   op.doc =
-      "resplit(x) from, to -> y: from blocks along one dim to blocks along another, of a tensor "
-      "that is not routed";
+      "resplit(x) from, to -> y: changes a split along one dim to a split along another; not for "
+      "routed tensors";
   op.takes = Takes::dense;
   op.move = {.part = Move::Part::block,
              .placed = Move::Placed::slot,

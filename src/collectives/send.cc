@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// send(x): to the rank that lies `peer` further along the mesh axis `peer_axis`.
+// send(x): sends to the rank at distance `peer` along the mesh axis `peer_axis`.
 #include "collectives/parts.h"
 
 namespace hocket::comm {
 
 Op describe_send() {
   Op op;
-  op.doc =
-      "send(x): to the rank that lies `peer` further along an axis of the mesh, around its end";
+  op.doc = "send(x): sends to the rank at distance `peer` along an axis of the mesh, cyclically";
   op.role = Role::send;
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
     return total_bytes(in);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// size_exchange(counts[E]) -> sizes[n, E], counts[E/n]: every rank learns how many rows each rank
-// has for each expert, and sums the counts of its own experts. What an exchange of rows needs to
-// know first. outer=n as in all_to_all.
+// size_exchange(counts[E]) -> sizes[n, E], counts[E/n]: gathers every rank's row counts per expert,
+// and sums the counts of the rank's own experts. An exchange of rows needs these sizes first.
+// outer=n as in all_to_all.
 #include <algorithm>
 
 #include "collectives/parts.h"
@@ -10,7 +10,7 @@ namespace hocket::comm {
 
 namespace {
 
-void run_size_exchange(const Together& all, size_t me, int) {
+void run_size_exchange(const CollectiveArgs& all, size_t me, int) {
   const int64_t experts = all.in[0].dims[0];
   const int64_t members = static_cast<int64_t>(all.members.size());
   auto* sizes = static_cast<int64_t*>(all.members[me].out[0]);
@@ -32,8 +32,8 @@ void run_size_exchange(const Together& all, size_t me, int) {
 Op describe_size_exchange() {
   Op op;
   op.doc =
-      "size_exchange(counts) -> sizes, counts: the rows that every rank has per expert, and the "
-      "summed counts of the rank's own experts";
+      "size_exchange(counts) -> sizes, counts: gathers every rank's row counts per expert, and "
+      "sums those of the rank's own experts";
   op.takes = Takes::counts;
   op.move = {.part = Move::Part::block, .placed = Move::Placed::sum, .in_parts = true};
   op.makes_sizes = true;
@@ -44,7 +44,7 @@ Op describe_size_exchange() {
     return std::vector<Algorithm>{{.name = "all to all", .rounds = 1, .bytes = (n - 1) * payload}};
   };
   op.run = run_size_exchange;
-  op.reads = [](const Together& all, size_t, size_t, int) {
+  op.reads = [](const CollectiveArgs& all, size_t, size_t, int) {
     return std::vector<Slice>{{false, 0, 0, all.in[0].bytes()}};
   };
   op.samples = [](int64_t n) {

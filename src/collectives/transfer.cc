@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// transfer(x), transfer() -> y: a tensor from the ranks of one role to those of another, whatever
-// the meshes of both. Where the part of a rank lies in the tensor its task says, in `begins`:
-// letter a is dim 0, b dim 1, and so on, as long as the part's type. Every rank that takes gets
-// each of its elements from one rank that has it: of several, those with its number among the
-// givers come first, so that replicas share the work.
+// transfer(x), transfer() -> y: sends a tensor from the ranks of one role to those of another, with
+// any meshes. A task's `begins` gives the offset of the rank's part in the tensor: letter a is dim
+// 0, b dim 1, and so on; the lengths are those of the part's type. Every receiver gets each element
+// from one holder. Among several holders, the one with the receiver's index comes first, so that
+// replicas share the work.
 
 #include "base/bytes.h"
 #include "collectives/parts.h"
@@ -12,7 +12,7 @@ namespace hocket::comm {
 
 namespace {
 
-void run_transfer(const Together& all, size_t me, int) {
+void run_transfer(const CollectiveArgs& all, size_t me, int) {
   if (all.out.empty()) return;
   const int64_t size = size_of(all.out[0].dtype);
   auto* to = static_cast<std::byte*>(all.members[me].out[0]);
@@ -22,8 +22,9 @@ void run_transfer(const Together& all, size_t me, int) {
   }
 }
 
-/// The member that asks knows what each takes of it, and what it takes of each.
-std::vector<Slice> reads_transfer(const Together& all, size_t from, size_t to, int) {
+/// The calling member knows its own copies: those that others make of its data, and those that it
+/// makes.
+std::vector<Slice> reads_transfer(const CollectiveArgs& all, size_t from, size_t to, int) {
   const TensorType& type = all.out.empty() ? all.in[0] : all.out[0];
   const int64_t size = size_of(type.dtype);
   std::vector<Slice> slices;
@@ -40,9 +41,8 @@ std::vector<Slice> reads_transfer(const Together& all, size_t from, size_t to, i
 Op describe_transfer() {
   Op op;
   op.doc =
-      "transfer(x), transfer() -> y: the ranks of one role give what they have of a tensor, those "
-      "of "
-      "another take what they need of it";
+      "transfer(x), transfer() -> y: sends a tensor from the ranks of one role to those of "
+      "another, whatever their meshes";
   op.role = Role::between;
   op.takes = Takes::dense;
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType> out) {

@@ -15,29 +15,31 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "comm/within.h"
+#include "comm/run_with_timeout.h"
 
 namespace hocket::comm {
 
 namespace {
 
-// What libhocket_torch gives (src/torch/c10d_wire.cc).
+// Entry points of libhocket_torch (src/torch/c10d_transport.cc).
 using Interface = const char* (*)();
-using Open = Wire* (*)(const Place&, std::chrono::milliseconds, bool nccl);
+using Open = Transport* (*)(const LaunchInfo&, std::chrono::milliseconds, bool nccl);
 using CountGpus = int32_t (*)(std::string* why_none);
 
-/// The wire. A rank that dies while all connect to all may leave the others waiting for each other
-/// in turn, longer than any single wait may take: then what opens it is left behind.
-Wire* opened_within(Open open, const Place& place, std::chrono::milliseconds timeout, bool nccl) {
+/// Opens the transport with a time limit. A rank that dies during the full-mesh connect can make
+/// the others wait for each other in turn, longer than any single timeout; then the opening thread
+/// is abandoned.
+Transport* open_with_timeout(Open open, const LaunchInfo& info, std::chrono::milliseconds timeout,
+                             bool nccl) {
   const auto longest = timeout + timeout / 2;
-  const std::optional<Wire*> wire =
-      within<Wire*>(longest, [=] { return open(place, timeout, nccl); });
-  if (wire) return *wire;
+  const std::optional<Transport*> transport =
+      run_with_timeout<Transport*>(longest, [=] { return open(info, timeout, nccl); });
+  if (transport) return *transport;
   throw std::runtime_error(fmt::format(
-      "some did not connect within {} s (plan.timeout_s, and half of it)", longest.count() / 1000));
+      "some ranks did not connect within {} s (1.5 times plan.timeout_s)", longest.count() / 1000));
 }
 
-/// Beside the program that runs.
+/// Returns the library's path: beside the running program, or HOCKET_TORCH_LIBRARY.
 std::string library_path() {
   if (const char* given = std::getenv("HOCKET_TORCH_LIBRARY"); given && *given) return given;
   char self[PATH_MAX] = {};
@@ -46,20 +48,21 @@ std::string library_path() {
   return join_path(parent_path(program), "libhocket_torch.so");
 }
 
-/// A function of the library, which is loaded if it is not yet. Null: there is none, `why`.
+/// Returns a function of the library, and loads the library on the first call. Null, with the
+/// reason in `why`, if that fails.
 template <class Function>
 Function find(const char* name, std::string* why) {
-  // OpenMP threads that spin would take the cores of the lanes, and NCCL's groups would end the
-  // process by themselves: both must be said before LibTorch is there. Its warnings of others that
-  // do not come are lists of frames; our error says the same. And a peer that goes is an error, not
-  // a signal.
+  // Must be set before LibTorch is loaded. Spinning OpenMP threads would take cores from the lanes.
+  // NCCL's error handling would terminate the process. c10d's warnings about absent peers are stack
+  // traces, and our error says the same. SIGPIPE is ignored, so that a lost peer is an error and
+  // not a signal.
   ::setenv("OMP_WAIT_POLICY", "passive", 0);
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", 0);
   ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0);
   std::signal(SIGPIPE, SIG_IGN);
   const std::string path = library_path();
   if (!file_exists(path)) {
-    *why = fmt::format("{} is not there: this build was made without LibTorch", path);
+    *why = fmt::format("{} does not exist: this build has no LibTorch", path);
     return nullptr;
   }
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -67,13 +70,13 @@ Function find(const char* name, std::string* why) {
     *why = fmt::format("{} cannot be loaded: {}", path, ::dlerror());
     return nullptr;
   }
-  const auto interface = reinterpret_cast<Interface>(::dlsym(library, "hocket_wire"));
+  const auto interface = reinterpret_cast<Interface>(::dlsym(library, "hocket_transport"));
   const auto function = reinterpret_cast<Function>(::dlsym(library, name));
   const std::string got = interface ? interface() : "none";
-  if (!function || got != HOCKET_WIRE) {
-    *why = fmt::format(
-        "{} is of another build than this program: its interface (comm/wire.h) is {}; expected {}",
-        path, got, HOCKET_WIRE);
+  if (!function || got != HOCKET_TRANSPORT) {
+    *why =
+        fmt::format("{} is from another build: its interface (comm/transport.h) is {}; expected {}",
+                    path, got, HOCKET_TRANSPORT);
     return nullptr;
   }
   return function;
@@ -81,7 +84,7 @@ Function find(const char* name, std::string* why) {
 
 }  // namespace
 
-std::string_view said(std::string_view what) {
+std::string_view without_backtrace(std::string_view what) {
   what = what.substr(0, what.find("Exception raised from"));
   return what.substr(0, what.find_last_not_of(" \n\t") + 1);
 }
@@ -97,8 +100,8 @@ const Gpus& gpus() {
   return seen;
 }
 
-std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout,
-                                Groups groups) {
+std::unique_ptr<Transport> open_c10d(const LaunchInfo& info, std::chrono::milliseconds timeout,
+                                     GroupBackend groups) {
   std::string why;
   const auto open = find<Open>("hocket_open_c10d", &why);
   if (!open) {
@@ -108,10 +111,11 @@ std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds ti
          why);
   }
   try {
-    return std::unique_ptr<Wire>(opened_within(open, place, timeout, groups == Groups::nccl));
+    return std::unique_ptr<Transport>(
+        open_with_timeout(open, info, timeout, groups == GroupBackend::nccl));
   } catch (const std::exception& error) {
-    fail_run("comm", "rank {} did not meet the others at {}:{}: {}", place.rank, place.address,
-             place.port, said(error.what()));
+    fail_run("comm", "rank {} could not connect to the others at {}:{}: {}", info.rank,
+             info.address, info.port, without_backtrace(error.what()));
   }
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport between processes: LibTorch's c10d, in a library of its own that is loaded when it
-// is asked for.
+// Transport between processes by LibTorch's c10d, in a separate library that is loaded on demand.
 #pragma once
 
 #include <chrono>
@@ -9,31 +8,33 @@
 #include <string>
 #include <string_view>
 
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 
-/// Which of c10d's groups Wire::team makes.
-enum class Groups : uint8_t {
+/// Backend of the c10d groups that Transport::group creates.
+enum class GroupBackend : uint8_t {
   gloo,
-  nccl,  ///< on a GPU of every rank, from which and to which its operands are copied
+  nccl,  ///< on a GPU of every rank; operands are copied to it and back
 };
 
 /// GPUs that this process sees.
 struct Gpus {
+  /// Number of GPUs, and the reason if there are none.
   int32_t count = 0;
-  std::string why_none;  ///< no such library, a PyTorch without CUDA, no driver
+  std::string why_none;  ///< library missing, PyTorch without CUDA, no driver
 };
-/// Asked once.
+/// Returns the GPUs; queried once.
 const Gpus& gpus();
 
-/// Meets the other processes of the run: blocks until all have come. Throws Error when there is no
-/// such library, or one that was built with another interface (comm/wire.h), or no GPU for groups
-/// of NCCL, or when some processes do not come within the timeout, or come with other groups.
-std::unique_ptr<Wire> open_c10d(const Place& place, std::chrono::milliseconds timeout,
-                                Groups groups = Groups::gloo);
+/// Connects to the other processes of the run, and blocks until all are connected. Throws Error
+/// when the library is missing or has another interface (comm/transport.h), or when NCCL groups
+/// have no GPU. Throws Error also when processes do not connect within the timeout, or use
+/// different groups.
+std::unique_ptr<Transport> open_c10d(const LaunchInfo& info, std::chrono::milliseconds timeout,
+                                     GroupBackend groups = GroupBackend::gloo);
 
-/// What an error of c10d says, without the frames of its stack behind it.
-std::string_view said(std::string_view what);
+/// Returns the message of a c10d error without its stack trace.
+std::string_view without_backtrace(std::string_view what);
 
 }  // namespace hocket::comm

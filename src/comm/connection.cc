@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/c10d.h"
-#include "comm/within.h"
+#include "comm/run_with_timeout.h"
 #include "program/program.h"
 
 namespace hocket::comm {
@@ -24,31 +24,32 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
+/// Interval of heartbeats.
 constexpr milliseconds kBeat{200};
-/// What a process that fails itself takes at most to say so before others may speak for it.
+/// Time that a failing process has to report its error before others report in its place.
 constexpr milliseconds kGrace{1500};
-/// A process that notes nothing for so long is not there, or stopped.
+/// A process without a heartbeat for this time is dead or stopped.
 constexpr milliseconds kSilence = 6 * kBeat;
 constexpr int32_t kNobody = -1;
-/// Tags of the exchanges outside of steps; programs have those below (ProcessWorld).
+/// Tags of exchanges outside of steps; programs use smaller tags (ProcessWorld).
 constexpr int32_t kSizeTag = 0x7ffffff0;
 constexpr int32_t kTextTag = kSizeTag + 1;
-constexpr int32_t kTeamTag = kTextTag + 1;
-constexpr size_t kBeginsWith = 248;  ///< bytes of a text in its first message
+constexpr int32_t kGroupTag = kTextTag + 1;
+constexpr size_t kBeginsWith = 248;  ///< bytes of text in the first message
 constexpr const char* kFailure = "failure";
 
 std::string key_of(int32_t rank) { return fmt::format("doing/{}", rank); }
 
 std::string read_key(int32_t rank) { return fmt::format("has read/{}", rank); }
 
-/// The member behind a rank, around the end.
+/// Returns the member after a rank, cyclically.
 int32_t next_of(std::span<const int32_t> members, int32_t rank) {
   const auto at = std::upper_bound(members.begin(), members.end(), rank);
   return at == members.end() ? members.front() : *at;
 }
 
-/// Texts as one, each behind its length.
-std::string together(const std::vector<std::string>& texts) {
+/// Concatenates texts, each after its length.
+std::string pack_texts(const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& text : texts) {
     const uint64_t bytes = text.size();
@@ -57,7 +58,7 @@ std::string together(const std::vector<std::string>& texts) {
   return all;
 }
 
-std::vector<std::string> apart(const std::string& all) {
+std::vector<std::string> unpack_texts(const std::string& all) {
   std::vector<std::string> texts;
   for (size_t at = 0; at < all.size();) {
     uint64_t bytes = 0;
@@ -79,7 +80,7 @@ std::string host_name() {
 
 }  // namespace
 
-/// While it lives, the notes say that this rank waits for another one.
+/// Scope in which this rank's heartbeats report that it waits for another rank.
 class Connection::Wait {
  public:
   Wait(Connection& connection, int32_t from) : connection_(connection), from_(from) {
@@ -98,11 +99,11 @@ class Connection::Wait {
   int32_t from_;
 };
 
-Connection::Connection(std::unique_ptr<Wire> wire, milliseconds timeout)
-    : wire_(std::move(wire)),
+Connection::Connection(std::unique_ptr<Transport> transport, milliseconds timeout)
+    : transport_(std::move(transport)),
       timeout_(timeout),
-      table_(wire_->table()),
-      notes_(table_, kSilence),
+      table_(transport_->table()),
+      table_client_(table_, kSilence),
       watch_([this] { watch_all(); }) {}
 
 Connection::~Connection() {
@@ -116,15 +117,15 @@ Connection::~Connection() {
   if (index() == 0) {
     await_readers();
   }
-  wire_->abort();
+  transport_->abort();
 }
 
-/// Rank 0 may hold the table: it stays until the others have read there why all end.
+/// Rank 0 may host the store: it stays alive until the others have read there why the run ends.
 void Connection::await_readers() {
   const auto deadline = steady_clock::now() + kGrace;
   for (int32_t rank = 1; rank < size(); ++rank) {
     try {
-      while (!notes_.noted(read_key(rank)) && steady_clock::now() < deadline) {
+      while (!table_client_.get(read_key(rank)) && steady_clock::now() < deadline) {
         std::this_thread::sleep_for(milliseconds(20));
       }
     } catch (const std::exception&) {
@@ -134,14 +135,15 @@ void Connection::await_readers() {
 }
 
 void Connection::leave() {
-  // Nobody watches when the first one goes: that its table, or its connections, end is no failure.
-  meet();
+  // The first barrier ends the monitoring everywhere, so that nobody takes the end of the store or
+  // of connections for a failure.
+  barrier();
   {
     std::lock_guard lock(mutex_);
     leaving_ = true;
     ends_.notify_all();
   }
-  meet();
+  barrier();
 }
 
 void Connection::watch(const void* owner, std::function<std::string()> doing,
@@ -155,9 +157,8 @@ void Connection::unwatch(const void* owner) {
   watched_.erase(owner);
 }
 
-/// A message has a size that both ends know: the first one has the length of the text and as much
-/// of it as there is room for, and what is left comes in a second one. Most texts are short, and a
-/// message takes a round trip of the link.
+/// Sends a text in one or two messages of known sizes: the first has the length and as much text as
+/// fits, the second the rest. Most texts are short, and each message costs a round trip.
 void Connection::send_text(const std::string& text, int32_t to) {
   const int64_t bytes = static_cast<int64_t>(text.size());
   const size_t begins = std::min(text.size(), kBeginsWith);
@@ -187,7 +188,7 @@ std::string Connection::receive_text(int32_t from) {
 std::vector<std::string> Connection::exchange(std::vector<std::string> given) {
   HOCKET_CHECK(std::cmp_equal(given.size(), size()), "{} texts for {} processes", given.size(),
                size());
-  // Each begins with the one behind it, so that not all send to the same one at a time.
+  // Starts with the next rank, so that not all ranks send to the same one at a time.
   for (int32_t i = 1; i < size(); ++i) {
     const int32_t to = (index() + i) % size();
     send_text(given[static_cast<size_t>(to)], to);
@@ -201,16 +202,16 @@ std::vector<std::string> Connection::exchange(std::vector<std::string> given) {
 }
 
 std::vector<std::string> Connection::all_gather(const std::string& mine) {
-  // Rank 0 collects and gives out, all in one text.
+  // Rank 0 gathers the texts and sends all of them back as one.
   if (index() != 0) {
     send_text(mine, 0);
-    return apart(receive_text(0));
+    return unpack_texts(receive_text(0));
   }
   std::vector<std::string> texts = {mine};
   for (int32_t rank = 1; rank < size(); ++rank) {
     texts.push_back(receive_text(rank));
   }
-  const std::string all = together(texts);
+  const std::string all = pack_texts(texts);
   for (int32_t rank = 1; rank < size(); ++rank) {
     send_text(all, rank);
   }
@@ -220,46 +221,47 @@ std::vector<std::string> Connection::all_gather(const std::string& mine) {
 void Connection::send(Message message, int32_t to, int32_t tag) {
   if (message.bytes == 0) return;
   try {
-    wire_->send(std::move(message), to, tag);
+    transport_->send(std::move(message), to, tag);
   } catch (const std::exception& error) {
-    blame(to, {Received::End::gone, error.what()});
+    blame(to, {WaitResult::End::disconnected, error.what()});
   }
 }
 
-std::unique_ptr<Incoming> Connection::begin_send(Message message, int32_t to, int32_t tag) {
+std::unique_ptr<Request> Connection::begin_send(Message message, int32_t to, int32_t tag) {
   if (message.bytes == 0) return nullptr;
   try {
-    return wire_->begin_send(std::move(message), to, tag);
+    return transport_->begin_send(std::move(message), to, tag);
   } catch (const std::exception& error) {
-    blame(to, {Received::End::gone, error.what()});
+    blame(to, {WaitResult::End::disconnected, error.what()});
   }
 }
 
-std::unique_ptr<Incoming> Connection::expect(void* into, int64_t bytes, int32_t from, int32_t tag) {
-  return bytes == 0 ? nullptr : wire_->receive(into, bytes, from, tag);
+std::unique_ptr<Request> Connection::begin_receive(void* into, int64_t bytes, int32_t from,
+                                                   int32_t tag) {
+  return bytes == 0 ? nullptr : transport_->receive(into, bytes, from, tag);
 }
 
-void Connection::wait(Incoming* incoming, int32_t from) {
-  if (!incoming) return;
+void Connection::wait(Request* request, int32_t from) {
+  if (!request) return;
   const Wait wait(*this, from);
-  const Received received = incoming->wait(timeout_);
-  if (received.end != Received::End::whole) {
+  const WaitResult received = request->wait(timeout_);
+  if (received.end != WaitResult::End::completed) {
     blame(from, received);
   }
 }
 
 void Connection::receive(void* into, int64_t bytes, int32_t from, int32_t tag) {
-  wait(expect(into, bytes, from, tag).get(), from);
+  wait(begin_receive(into, bytes, from, tag).get(), from);
 }
 
-Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
+CollectiveGroup& Connection::group(std::span<const int32_t> members, int32_t tag) {
   const std::vector<int32_t> ranks(members.begin(), members.end());
   {
     std::lock_guard lock(mutex_);
-    const auto known = teams_.find(ranks);
-    if (known != teams_.end()) return *known->second;
+    const auto known = groups_.find(ranks);
+    if (known != groups_.end()) return *known->second;
   }
-  // All come together by messages first, whose waits end when one of them fails.
+  // The members synchronise by messages first, because those waits end when a member fails.
   for (const int32_t other : ranks) {
     if (other == index()) continue;
     Message here(1);
@@ -271,48 +273,49 @@ Team& Connection::team(std::span<const int32_t> members, int32_t tag) {
     std::byte there{};
     receive(&there, 1, other, tag);
   }
-  // They meet at the table, which may fall silent meanwhile.
-  std::optional<std::unique_ptr<Team>> team;
+  // The members then meet at the store, which may stop answering meanwhile.
+  std::optional<std::unique_ptr<CollectiveGroup>> group;
   try {
-    team = within<std::unique_ptr<Team>>(timeout_ + timeout_ / 2,
-                                         [wire = wire_, ranks] { return wire->team(ranks); });
+    group = run_with_timeout<std::unique_ptr<CollectiveGroup>>(
+        timeout_ + timeout_ / 2,
+        [transport = transport_, ranks] { return transport->group(ranks); });
   } catch (const std::exception& error) {
-    blame(next_of(ranks, index()), {Received::End::gone, error.what()}, ranks);
+    blame(next_of(ranks, index()), {WaitResult::End::disconnected, error.what()}, ranks);
   }
-  if (!team) {
-    blame(next_of(ranks, index()), {Received::End::timed_out, "no team"}, ranks);
+  if (!group) {
+    blame(next_of(ranks, index()), {WaitResult::End::timed_out, "no group"}, ranks);
   }
   std::lock_guard lock(mutex_);
-  return *(teams_[ranks] = std::move(*team));
+  return *(groups_[ranks] = std::move(*group));
 }
 
-/// Who is late does not show. Each notes that it waits for the next member, so that the notes lead
-/// to one that does not wait.
-void Connection::wait(Incoming& collective, std::span<const int32_t> members) {
+/// The late member of a collective is not known. Each member reports that it waits for the next, so
+/// that following the chain leads to one that does not wait.
+void Connection::wait(Request& collective, std::span<const int32_t> members) {
   const int32_t next = next_of(members, index());
   const Wait wait(*this, next);
-  const Received received = collective.wait(timeout_);
-  if (received.end != Received::End::whole) {
+  const WaitResult received = collective.wait(timeout_);
+  if (received.end != WaitResult::End::completed) {
     blame(next, received, members);
   }
 }
 
-void Connection::try_team() {
+void Connection::check_collectives() {
   std::vector<int32_t> ranks(static_cast<size_t>(size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  Team& all = team(ranks, kTeamTag);
+  CollectiveGroup& all = group(ranks, kGroupTag);
   const auto memory = std::make_shared<Message>(sizeof(double));
   double sum = 1;
   std::memcpy(memory->data.get(), &sum, sizeof sum);
-  wait(*all.all_reduce({memory, memory->data.get(), memory->bytes}, Number::f64, false), ranks);
+  wait(*all.all_reduce({memory, memory->data.get(), memory->bytes}, ReduceType::f64, false), ranks);
   std::memcpy(&sum, memory->data.get(), sizeof sum);
   if (sum != size()) {
-    fail_run("comm", "{} ranks added one each in a collective of c10d, and the sum was {}", size(),
+    fail_run("comm", "an all-reduce of c10d, in which each of {} ranks adds 1, gave {}", size(),
              sum);
   }
 }
 
-// ---- who failed --------------------------------------------------------------------------------
+// ---- detection of failures ---------------------------------------------------------------------
 
 void Connection::watch_all() {
   std::unique_lock lock(mutex_);
@@ -321,14 +324,14 @@ void Connection::watch_all() {
     try {
       watch_table();
     } catch (const std::exception& error) {
-      // The table is gone, and who had it, if that was a rank. Its connections end, too, and with
-      // them what waits for it: this only tells earlier.
-      log_debug("the table of notes: {}", error.what());
+      // The store is gone, and with it the rank that hosted it, if a rank did. Its connections end
+      // too, and with them every wait for it; this only reports it earlier.
+      log_debug("the shared table: {}", error.what());
       lock.lock();
       const bool leaving = leaving_;
       lock.unlock();
       if (!leaving) {
-        const auto [rank, reason] = verdict(0, {Received::End::gone, error.what()});
+        const auto [rank, reason] = verdict(0, {WaitResult::End::disconnected, error.what()});
         stop(fmt::format("{}\n{}", rank, reason));
       }
       return;
@@ -338,22 +341,22 @@ void Connection::watch_all() {
   }
 }
 
-/// The table may be silent for as long as a rank may: then who has it is to blame.
+/// Reads the store, which may stay silent for as long as a rank may; then its host is blamed.
 void Connection::watch_table() {
-  if (notes_.silent_for() < kSilence) {
+  if (table_client_.silent_for() < kSilence) {
     try {
       return beat();
-    } catch (const Notes::Silent& silent) {
+    } catch (const TableClient::NoAnswer& silent) {
       log_debug("{}", silent.what());
     }
   }
-  if (notes_.silent_for() < timeout_) return;
+  if (table_client_.silent_for() < timeout_) return;
   const auto [rank, reason] = silent_holder();
   stop(fmt::format("{}\n{}", rank, reason));
 }
 
-/// Notes what this rank does, and looks whether one has failed. Rank 0, which may hold the table,
-/// is read each time: when it is gone, nobody can.
+/// Publishes a heartbeat with this rank's activity, and looks for a failure. The note of rank 0,
+/// which may host the store, is read each time: once it is gone, nobody can read it.
 void Connection::beat() {
   std::string now;
   {
@@ -372,12 +375,12 @@ void Connection::beat() {
     }
     said = doing_before_;
   }
-  notes_.note(key_of(index()),
-              fmt::format("{} {}\n{}\n{}", waits_for, beats_++, host_name(), said));
+  table_client_.set(key_of(index()),
+                    fmt::format("{} {}\n{}\n{}", waits_for, beats_++, host_name(), said));
   if (index() != 0) {
-    note_of(0);
+    heartbeat_of(0);
   }
-  if (const auto failure = notes_.noted(kFailure)) {
+  if (const auto failure = table_client_.get(kFailure)) {
     stop(*failure);
   }
 }
@@ -392,11 +395,11 @@ void Connection::stop(const std::string& failure) {
     ends_.notify_all();
   }
   try {
-    notes_.note(read_key(index()), "");
+    table_client_.set(read_key(index()), "");
   } catch (const std::exception& error) {
-    log_debug("the table of notes: {}", error.what());
+    log_debug("the shared table: {}", error.what());
   }
-  wire_->abort();
+  transport_->abort();
   std::lock_guard lock(watched_mutex_);
   for (const auto& [owner, watched] : watched_) {
     if (watched.stop) {
@@ -410,7 +413,7 @@ bool Connection::is_failed() {
   return !failure_.empty();
 }
 
-bool Connection::speaks() {
+bool Connection::reports_failure() {
   std::lock_guard lock(mutex_);
   return index() == (failed_rank_ == 0 ? 1 : 0);
 }
@@ -420,79 +423,80 @@ std::string Connection::fail(const std::string& reason) { return fail_for(index(
 std::string Connection::fail_for(int32_t rank, const std::string& reason) {
   std::string first = fmt::format("{}\n{}", rank, reason);
   try {
-    first = notes_.note_first(kFailure, first);
+    first = table_client_.set_if_absent(kFailure, first);
   } catch (const std::exception& error) {
-    log_debug("the table of notes: {}", error.what());
+    log_debug("the shared table: {}", error.what());
   }
   stop(first);
   std::lock_guard lock(mutex_);
   return failure_;
 }
 
-/// As the rank noted it last; of rank 0 as it was read last, if the table is gone or silent.
-Connection::Note Connection::note_of(int32_t rank) {
+/// Returns the rank's last heartbeat; for rank 0 the last one read, if the store is gone or silent.
+Connection::Heartbeat Connection::heartbeat_of(int32_t rank) {
   std::optional<std::string> text;
   try {
-    text = notes_.noted(key_of(rank));
+    text = table_client_.get(key_of(rank));
   } catch (const std::exception&) {
     if (rank == 0 && index() != 0) {
       std::lock_guard lock(mutex_);
-      const auto known = last_notes_.find(0);
-      if (known == last_notes_.end()) throw;
+      const auto known = last_heartbeats_.find(0);
+      if (known == last_heartbeats_.end()) throw;
       return known->second;
     }
     throw;
   }
-  Note note;
+  Heartbeat heartbeat;
   if (text) {
     const size_t first = text->find('\n');
     const size_t second = text->find('\n', first + 1);
-    note.waits_for = std::stoi(*text);
-    note.beat = std::stoll(text->substr(text->find(' ')));
+    heartbeat.waits_for = std::stoi(*text);
+    heartbeat.beat = std::stoll(text->substr(text->find(' ')));
     const std::string host = text->substr(first + 1, second - first - 1);
     const std::string doing = text->substr(second + 1);
-    note.doing =
+    heartbeat.doing =
         fmt::format("on host {}{}{}", host, doing.empty() ? "" : "; its last task: ", doing);
   }
   std::lock_guard lock(mutex_);
-  last_notes_[rank] = note;
-  return note;
+  last_heartbeats_[rank] = heartbeat;
+  return heartbeat;
 }
 
 bool Connection::is_table_silent() {
   try {
-    notes_.noted(kFailure);
-  } catch (const Notes::Silent&) {
+    table_client_.get(kFailure);
+  } catch (const TableClient::NoAnswer&) {
     return true;
   } catch (const std::exception& error) {
-    log_debug("the table of notes: {}", error.what());  // gone
+    log_debug("the shared table: {}", error.what());  // it is gone, not silent
   }
   return false;
 }
 
-/// Who is to blame that the table is silent, and since when. All ranks come to the same without
-/// hearing from each other.
+/// Returns the host of the silent store, which is blamed, with the reason. All ranks reach the same
+/// verdict without communication.
 std::pair<int32_t, std::string> Connection::silent_holder() {
-  const double seconds = std::chrono::duration<double>(notes_.silent_for()).count();
+  const double seconds = std::chrono::duration<double>(table_client_.silent_for()).count();
   const std::string why = fmt::format(
       "has not answered for {:.1f} s (plan.timeout_s is {}): it is stopped, or cannot be reached",
       seconds, std::chrono::duration<double>(timeout_).count());
   const int32_t rank = table_->holder();
   if (rank == kNobody) {
-    return {kNobody, "the launcher, which has the table of notes, " + why};
+    return {kNobody, "the launcher, which hosts the shared table, " + why};
   }
   std::string doing;
   {
     std::lock_guard lock(mutex_);
-    const auto known = last_notes_.find(rank);
-    if (known != last_notes_.end() && !known->second.doing.empty()) {
+    const auto known = last_heartbeats_.find(rank);
+    if (known != last_heartbeats_.end() && !known->second.doing.empty()) {
       doing = " (" + known->second.doing + ")";
     }
   }
   return {rank, fmt::format("rank {}{} {}", rank, doing, why)};
 }
 
-/// The first of the others that notes nothing any more: it is gone, or stopped. kNobody: all do.
+/// Returns the first other member without a heartbeat, which is dead or stopped; kNobody if all
+/// have one.
 int32_t Connection::silent_one(std::span<const int32_t> members) {
   if (members.empty()) return kNobody;
   std::map<int32_t, int64_t> before;
@@ -501,9 +505,9 @@ int32_t Connection::silent_one(std::span<const int32_t> members) {
       if (member == index()) continue;
       int64_t beat = 0;
       try {
-        beat = note_of(member).beat;
+        beat = heartbeat_of(member).beat;
       } catch (const std::exception&) {
-        return 0;  // it had the table
+        return 0;  // it hosted the store
       }
       if (again && beat == before[member]) return member;
       before[member] = beat;
@@ -515,10 +519,10 @@ int32_t Connection::silent_one(std::span<const int32_t> members) {
   return kNobody;
 }
 
-void Connection::blame(int32_t from, const Received& received, std::span<const int32_t> members) {
-  // Whoever ends because it failed has said so itself, if it could; others speak for it only after
-  // a while.
-  const bool timed_out = received.end == Received::End::timed_out;
+void Connection::blame(int32_t from, const WaitResult& received, std::span<const int32_t> members) {
+  // A failing rank reports its own error if it can; others report in its place only after a grace
+  // period.
+  const bool timed_out = received.end == WaitResult::End::timed_out;
   const auto deadline = steady_clock::now() + (timed_out ? milliseconds(0) : kGrace);
   while (!is_failed() && steady_clock::now() < deadline) {
     std::this_thread::sleep_for(milliseconds(20));
@@ -537,10 +541,10 @@ void Connection::blame(int32_t from, const Received& received, std::span<const i
       throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
     }
     const int32_t silent = silent_one(members);
-    if (silent == kNobody && !members.empty() && received.end == Received::End::gone) {
-      // All are there: it is not one of them.
+    if (silent == kNobody && !members.empty() && received.end == WaitResult::End::disconnected) {
+      // All members are alive, so the collective itself failed.
       reason = fail(fmt::format("rank {}: a collective among {} ranks: {}", index(), members.size(),
-                                said(received.text)));
+                                without_backtrace(received.text)));
     } else {
       const auto [rank, text] =
           silent == kNobody ? verdict(from, received) : verdict(silent, received, false);
@@ -550,16 +554,16 @@ void Connection::blame(int32_t from, const Received& received, std::span<const i
   throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
 }
 
-/// A rank, whom it waits for, whom that one waits for: to one that waits for nobody, or that stands
-/// there already. A rank that waits itself is not to blame, but for one that is stopped, whose note
-/// tells what was: the chain ends with it. Around in a circle, all are.
+/// Follows the wait-for edges from a rank to one that waits for nobody, or to a cycle, in which all
+/// are to blame. A waiting rank is not to blame unless it is stopped: then its note is stale, and
+/// the chain ends with it.
 std::vector<int32_t> Connection::waiting_from(int32_t from) {
   std::vector<int32_t> chain = {from};
   std::set<int32_t> seen = {index(), from};
-  int32_t next = note_of(from).waits_for;
+  int32_t next = heartbeat_of(from).waits_for;
   while (next != kNobody && seen.insert(next).second) {
     chain.push_back(next);
-    next = note_of(next).waits_for;
+    next = heartbeat_of(next).waits_for;
   }
   if (chain.size() > 1) {
     const auto silent = std::find(chain.begin(), chain.end(), silent_one(chain));
@@ -570,24 +574,24 @@ std::vector<int32_t> Connection::waiting_from(int32_t from) {
   return chain;
 }
 
-/// Who is to blame that nothing came from a rank, and what it did last. `asks`: a rank that waits
-/// itself is not; else it is this one.
-std::pair<int32_t, std::string> Connection::verdict(int32_t from, const Received& received,
+/// Returns the rank to blame for a missing message of `from`, and its last activity. `asks`: follow
+/// the wait-for chain; otherwise `from` itself is blamed.
+std::pair<int32_t, std::string> Connection::verdict(int32_t from, const WaitResult& received,
                                                     bool asks) {
   std::vector<int32_t> ranks = {from};
-  Note note;
+  Heartbeat heartbeat;
   try {
-    if (asks && received.end == Received::End::timed_out) {
+    if (asks && received.end == WaitResult::End::timed_out) {
       ranks = waiting_from(from);
     }
-    note = note_of(ranks.back());
+    heartbeat = heartbeat_of(ranks.back());
   } catch (const std::exception& error) {
-    log_debug("the table of notes: {}", error.what());
+    log_debug("the shared table: {}", error.what());
   }
   const int32_t rank = ranks.back();
-  const std::string where = note.doing.empty() ? "" : " (" + note.doing + ")";
-  if (received.end == Received::End::gone) {
-    return {rank, fmt::format("rank {}{} has ended without a word", rank, where)};
+  const std::string where = heartbeat.doing.empty() ? "" : " (" + heartbeat.doing + ")";
+  if (received.end == WaitResult::End::disconnected) {
+    return {rank, fmt::format("rank {}{} has exited without reporting an error", rank, where)};
   }
   return {rank, fmt::format("rank {}{} has sent nothing for {} s (plan.timeout_s): {}", rank, where,
                             std::chrono::duration<double>(timeout_).count(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process among those of its run: what each does just now, and that all end when one does.
+// Connection of this process to the others of its run: heartbeats, detection of failures, and a
+// common end.
 #pragma once
 
 #include <atomic>
@@ -15,69 +16,72 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/notes.h"
-#include "comm/wire.h"
+#include "comm/table_client.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 
-/// Every process notes several times a second what it does and whom it waits for, and looks whether
-/// one has failed. Who fails to hear from another asks these notes who is to blame: it follows who
-/// waits for whom to the end. The first one to be blamed is what all of them say.
+/// Every process publishes a heartbeat several times a second, with its activity and the rank that
+/// it waits for, and checks whether a process has failed. On a timeout, it follows the published
+/// wait-for edges to the rank that waits for nobody and blames it. The first blame published is the
+/// reason that every process reports.
 class Connection : public Processes {
  public:
-  /// `timeout`: of every wait.
-  Connection(std::unique_ptr<Wire> wire, std::chrono::milliseconds timeout);
-  /// After a failure it waits for nobody; else until its messages are gone.
+  /// `timeout`: limit of every wait.
+  Connection(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout);
+  /// Waits until all messages are delivered; after a failure, waits for nothing.
   ~Connection() override;
 
-  int32_t size() const override { return wire_->size(); }
-  int32_t index() const override { return wire_->rank(); }
+  int32_t size() const override { return transport_->size(); }
+  int32_t index() const override { return transport_->rank(); }
   std::vector<std::string> all_gather(const std::string& mine) override;
   std::vector<std::string> exchange(std::vector<std::string> given) override;
 
-  /// Messages of a program: see Wire. What fails throws Error with who is to blame.
+  /// Sends a message of a program: see Transport. Throws Error that names the failed rank.
   void send(Message message, int32_t to, int32_t tag);
-  /// The same, to be waited for; null for no bytes.
-  std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag);
-  /// Begins to receive; null for no bytes, which nobody sends.
-  std::unique_ptr<Incoming> expect(void* into, int64_t bytes, int32_t from, int32_t tag);
-  void wait(Incoming* incoming, int32_t from);
+  /// Begins a send that must be waited for; null for no bytes.
+  std::unique_ptr<Request> begin_send(Message message, int32_t to, int32_t tag);
+  /// Posts a receive; null for no bytes, which are never sent.
+  std::unique_ptr<Request> begin_receive(void* into, int64_t bytes, int32_t from, int32_t tag);
+  void wait(Request* request, int32_t from);
   void receive(void* into, int64_t bytes, int32_t from, int32_t tag);
-  /// Of this process, whichever connection has them.
+  /// Returns the peak message bytes of this process, over all connections.
   int64_t peak_message_bytes() const { return comm::peak_message_bytes(); }
 
-  /// The transport's own collectives among these ranks, ascending, this one among them. Made when
-  /// it is first asked for: then all of them call it, with messages of this tag.
-  Team& team(std::span<const int32_t> members, int32_t tag);
-  /// Waits for a collective of theirs.
-  void wait(Incoming& collective, std::span<const int32_t> members);
-  /// All ranks add one in a collective of the transport's: what does not work there fails here, not
-  /// in a step. All call it.
-  void try_team();
+  /// Returns the transport's collectives among these ranks, which are ascending and include this
+  /// one. The first call for a group is collective: all members call it, and synchronise by
+  /// messages with this tag.
+  CollectiveGroup& group(std::span<const int32_t> members, int32_t tag);
+  /// Waits for a collective of these members.
+  void wait(Request& collective, std::span<const int32_t> members);
+  /// Runs an all-reduce in which all ranks add one, so that a transport without working collectives
+  /// fails here and not in a step. Collective.
+  void check_collectives();
 
-  /// `doing` says what this rank does just now ("linear_dw L3 mb2 backward"), for the others to
-  /// tell if it ends; `stop` is called when a process fails, with why. Until the owner is
-  /// unwatched.
+  /// Registers callbacks until the owner is unwatched: `doing` describes this rank's activity
+  /// ("linear_dw L3 mb2 backward"), which other ranks report if it fails; `stop` is called with the
+  /// reason when a process fails.
   void watch(const void* owner, std::function<std::string()> doing,
              std::function<void(const std::string&)> stop);
   void unwatch(const void* owner);
-  /// Makes all processes end with this reason, unless there is one already. Returns the reason.
+  /// Ends all processes with this reason, unless a reason was published before. Returns the
+  /// effective reason.
   std::string fail(const std::string& reason);
-  /// True if this process tells why the run ends: rank 0, or rank 1 if that is who failed.
-  bool speaks();
-  /// When all have come, nobody watches any more, and each may end.
+  /// Returns whether this process prints why the run ends: rank 0, or rank 1 if rank 0 failed.
+  bool reports_failure();
+  /// Ends the monitoring in all processes; afterwards each may exit. Collective.
   void leave();
 
  private:
-  /// What a process noted last.
-  struct Note {
-    int32_t waits_for = -1;  ///< a rank; -1: nobody
-    int64_t beat = 0;        ///< how often it has noted something
+  /// Last heartbeat of a process.
+  struct Heartbeat {
+    int32_t waits_for = -1;  ///< rank; -1: none
+    int64_t beat = 0;        ///< number of its heartbeats
     std::string doing;
   };
   class Wait;
 
-  /// Who is watched here.
+  /// Callbacks of an owner.
   struct Watched {
     std::function<std::string()> doing;
     std::function<void(const std::string&)> stop;
@@ -90,36 +94,37 @@ class Connection : public Processes {
   void beat();
   void watch_table();
   bool is_failed();
-  /// `failure`: the rank, a line end, and the reason.
+  /// `failure`: the rank, a newline, and the reason.
   void stop(const std::string& failure);
   std::string fail_for(int32_t rank, const std::string& reason);
-  Note note_of(int32_t rank);
-  /// `members`: of the collective that ended so; empty: it was a message of `from`.
-  [[noreturn]] void blame(int32_t from, const Received& received,
+  Heartbeat heartbeat_of(int32_t rank);
+  /// `members`: members of the failed collective; empty for a message of `from`.
+  [[noreturn]] void blame(int32_t from, const WaitResult& received,
                           std::span<const int32_t> members = {});
   int32_t silent_one(std::span<const int32_t> members);
   bool is_table_silent();
   std::pair<int32_t, std::string> silent_holder();
   std::vector<int32_t> waiting_from(int32_t from);
-  /// A rank and why it is to blame.
-  std::pair<int32_t, std::string> verdict(int32_t from, const Received& received, bool asks = true);
+  /// Returns the rank to blame, and the reason.
+  std::pair<int32_t, std::string> verdict(int32_t from, const WaitResult& received,
+                                          bool asks = true);
 
-  const std::shared_ptr<Wire> wire_;  ///< shared with what is left behind
+  const std::shared_ptr<Transport> transport_;  ///< shared with abandoned threads
   const std::chrono::milliseconds timeout_;
-  const std::shared_ptr<Table> table_;
-  Notes notes_;
+  const std::shared_ptr<SharedTable> table_;
+  TableClient table_client_;
 
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards the members up to groups_
   std::condition_variable ends_;
   bool leaving_ = false;
-  std::string failure_;                 ///< why the run ends; empty: it does not
-  int32_t failed_rank_ = -1;            ///< whose fault it is
-  std::map<int32_t, int> waits_;        ///< ranks that lanes wait for, and how many do
-  std::string doing_before_;            ///< what the last task was, between steps
-  std::map<int32_t, Note> last_notes_;  ///< as they were read last
-  std::map<std::vector<int32_t>, std::unique_ptr<Team>> teams_;
-  int64_t beats_ = 0;         ///< of watch_ alone
-  std::mutex watched_mutex_;  ///< held while they are called
+  std::string failure_;           ///< reason why the run ends; empty: it does not
+  int32_t failed_rank_ = -1;      ///< rank to blame for it
+  std::map<int32_t, int> waits_;  ///< number of lanes that wait, by the rank that they wait for
+  std::string doing_before_;      ///< last task, reported between steps
+  std::map<int32_t, Heartbeat> last_heartbeats_;  ///< last one read, by rank
+  std::map<std::vector<int32_t>, std::unique_ptr<CollectiveGroup>> groups_;
+  int64_t beats_ = 0;         ///< used by watch_ only
+  std::mutex watched_mutex_;  ///< held while the callbacks run
   std::map<const void*, Watched> watched_;
   std::thread watch_;
 };

@@ -11,21 +11,21 @@ namespace hocket::comm {
 
 namespace {
 
-/// The variables by which a launcher tells a process its place.
+/// Environment variables by which a launcher describes a process.
 struct Launcher {
   const char* name;
   const char *rank, *size, *local_rank, *local_size;
 };
 
-// The first whose rank and size are both there counts: a launcher that speaks as torchrun does may
-// itself be started by srun.
+// The first launcher whose rank and size are both set is used: a torchrun-like launcher may itself
+// be started by srun.
 constexpr Launcher kLaunchers[] = {
     {"a launcher (RANK, WORLD_SIZE)", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
 };
-constexpr int32_t kDefaultPort = 29500;  // as torchrun's
+constexpr int32_t kDefaultPort = 29500;  // default of torchrun
 
 int32_t number(const Environment& get, const char* name, int64_t least, int64_t most,
                int32_t otherwise) {
@@ -38,7 +38,7 @@ int32_t number(const Environment& get, const char* name, int64_t least, int64_t 
   return static_cast<int32_t>(value);
 }
 
-/// The first host of Slurm's compressed list: "node[03-05,9],other" is node03.
+/// Returns the first host of Slurm's compressed list: node03 for "node[03-05,9],other".
 std::string first_host(std::string_view list) {
   const size_t bracket = list.find('[');
   const size_t comma = list.find(',');
@@ -48,8 +48,8 @@ std::string first_host(std::string_view list) {
          std::string(inside.substr(0, inside.find_first_of(",-]")));
 }
 
-/// Of Slurm's "4(x2),3", tasks of each node one after the other, those of this one (SLURM_NODEID);
-/// at most `all`. The variable is there.
+/// Returns the tasks of this node (SLURM_NODEID) from Slurm's list of tasks per node, such as
+/// "4(x2),3"; at most `all`. Requires: the variable is set.
 int32_t tasks_of_node(const Environment& get, const char* name, int32_t all) {
   const std::string_view text = get(name);
   const int32_t node = number(get, "SLURM_NODEID", 0, 1 << 20, 0);
@@ -63,16 +63,16 @@ int32_t tasks_of_node(const Environment& get, const char* name, int32_t all) {
          (run.back() == ')' &&
           parse_int(run.substr(times_at + 2, run.size() - times_at - 3), &times) && times > 0));
     if (!fits) {
-      fail("launcher", "{}={}; expected tasks of the nodes, as 4(x2),3", name, text);
+      fail("launcher", "{}={}; expected tasks per node, such as 4(x2),3", name, text);
     }
     if (left < times) return static_cast<int32_t>(tasks);
     left -= times;
   }
-  fail("launcher", "{}={} tells of no node {} (SLURM_NODEID)", name, text, node);
+  fail("launcher", "{}={} lists no node {} (SLURM_NODEID)", name, text, node);
 }
 
-/// Ranks of this host. srun says those of all nodes, of the step or else of the job; the one number
-/// for every node only if it was asked for.
+/// Returns the number of ranks on this host. srun lists the tasks of all nodes, for the step or the
+/// job; the single number per node is set only if the user requested it.
 int32_t local_size_of(const Environment& get, const Launcher& launcher, int32_t size) {
   if (std::string_view(launcher.name) == "srun") {
     for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
@@ -82,14 +82,14 @@ int32_t local_size_of(const Environment& get, const Launcher& launcher, int32_t 
   return number(get, launcher.local_size, 1, size, size);
 }
 
-/// False for a script of sbatch, or a shell of salloc, which Slurm gives the variables of rank 0 of
-/// all though it runs alone: its step has no number, or a number above all that srun counts to.
+/// Returns false for an sbatch script or a salloc shell, which run alone though Slurm sets the
+/// variables of rank 0: their step has no number, or a number beyond those of srun.
 bool starts_ranks(const Environment& get, const Launcher& launcher) {
   if (std::string_view(launcher.name) != "srun") return true;
-  constexpr int64_t kOfNoSrun = 0xfffffff0;
+  constexpr int64_t kFirstSpecialStep = 0xfffffff0;
   const char* const step = get("SLURM_STEP_ID");
   int64_t number = 0;
-  return step && parse_int(step, &number) && number < kOfNoSrun;
+  return step && parse_int(step, &number) && number < kFirstSpecialStep;
 }
 
 std::string address_of(const Environment& get, const Launcher& launcher) {
@@ -104,56 +104,56 @@ std::string address_of(const Environment& get, const Launcher& launcher) {
 
 }  // namespace
 
-Place launched(const Environment& get) {
-  Place place;
+LaunchInfo launch_info(const Environment& get) {
+  LaunchInfo info;
   for (const Launcher& launcher : kLaunchers) {
     if (!get(launcher.rank) || !get(launcher.size)) continue;
     if (!starts_ranks(get, launcher)) continue;
-    place.size = number(get, launcher.size, 1, 1 << 20, 1);
-    place.rank = number(get, launcher.rank, 0, place.size - 1, 0);
-    place.launcher = launcher.name;
-    if (place.size > 1) {
-      place.local_size = local_size_of(get, launcher, place.size);
-      place.local_rank = number(get, launcher.local_rank, 0, place.size - 1, place.rank);
+    info.size = number(get, launcher.size, 1, 1 << 20, 1);
+    info.rank = number(get, launcher.rank, 0, info.size - 1, 0);
+    info.launcher = launcher.name;
+    if (info.size > 1) {
+      info.local_size = local_size_of(get, launcher, info.size);
+      info.local_rank = number(get, launcher.local_rank, 0, info.size - 1, info.rank);
     }
-    place.address = address_of(get, launcher);
-    place.port = number(get, "MASTER_PORT", 1, 65535, kDefaultPort);
-    place.restarts = number(get, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 30, 0);
+    info.address = address_of(get, launcher);
+    info.port = number(get, "MASTER_PORT", 1, 65535, kDefaultPort);
+    info.restarts = number(get, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 30, 0);
     const char* const table = get("TORCHELASTIC_USE_AGENT_STORE");
-    place.has_table = table && std::string_view(table) == "True";
-    if (place.address.empty()) {
-      // Ranks of one host need no address.
-      if (place.local_size != place.size) {
+    info.has_table = table && std::string_view(table) == "True";
+    if (info.address.empty()) {
+      // Ranks on a single host need no address.
+      if (info.local_size != info.size) {
         fail("launcher",
              "{} started rank {} of {} on several hosts, and MASTER_ADDR is not set; expected the "
              "address of the host of rank 0",
-             launcher.name, place.rank, place.size);
+             launcher.name, info.rank, info.size);
       }
-      place.address = "127.0.0.1";
+      info.address = "127.0.0.1";
     }
-    return place;
+    return info;
   }
-  return place;
+  return info;
 }
 
 namespace {
 
-bool& same_error() {
+bool& common_error() {
   static bool noted = false;
   return noted;
 }
 
 }  // namespace
 
-void note_same_error() { same_error() = true; }
-bool noted_same_error() { return same_error(); }
+void mark_common_error() { common_error() = true; }
+bool is_common_error() { return common_error(); }
 
-const Place& launched() {
-  static const Place place = launched([](const char* name) -> const char* {
+const LaunchInfo& launch_info() {
+  static const LaunchInfo info = launch_info([](const char* name) -> const char* {
     const char* const value = std::getenv(name);
     return value && *value ? value : nullptr;
   });
-  return place;
+  return info;
 }
 
 }  // namespace hocket::comm

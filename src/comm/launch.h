@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whoever started this process as one of several.
+// Detection of the launcher that started this process as one of several.
 #pragma once
 
 #include <functional>
 
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 
 /// Reads a variable of the environment; null: it is not set.
 using Environment = std::function<const char*(const char*)>;
 
-/// What a launcher says in the environment: `hocket launch`, torchrun and whatever sets RANK,
-/// WORLD_SIZE, MASTER_ADDR and MASTER_PORT as it does (Kubernetes operators); mpirun of Open MPI;
-/// srun. Of size 1 where there is none. Error: variables that are missing or contradict each other.
-Place launched(const Environment& get);
-/// Of this process.
-const Place& launched();
+/// Reads the process's rank and address from the variables of its launcher: `hocket launch`,
+/// torchrun and others that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (Kubernetes
+/// operators); mpirun of Open MPI; srun. Size 1 without a launcher. Error: variables that are
+/// missing or contradict each other.
+LaunchInfo launch_info(const Environment& get);
+/// Returns the same for this process's environment.
+const LaunchInfo& launch_info();
 
-/// Notes that the error which now ends this process ends all that were started with it, in the same
-/// words, before they know each other: that of rank 0 is enough.
-void note_same_error();
-bool noted_same_error();
+/// Records that the error that ends this process also ends every process of the launch with the
+/// same text, before they are connected: only rank 0 has to print it.
+void mark_common_error();
+bool is_common_error();
 
 }  // namespace hocket::comm

@@ -18,27 +18,28 @@
 #include "base/scheduling.h"
 #include "base/stats.h"
 #include "collectives/comm_op.h"
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 
 namespace {
 
+/// Bytes of a message whose time is all latency.
 constexpr int64_t kSmall = 64;
 
-/// One of two ranks between which a link lies. Both do the same calls.
+/// One end of a link between two ranks. Both ends make the same calls.
 struct End {
   Communicator& own;
   std::array<int32_t, 2> members;
   bool first;
   int32_t peer() const { return members[first ? 1 : 0]; }
-  /// What the first one says, for both.
-  double told(double value) const;
-  /// The mean of what both say.
+  /// Returns the first end's value, at both ends.
+  double shared(double value) const;
+  /// Returns the mean of both ends' values.
   double mean(double value) const;
 };
 
-/// A message to the other end, or from it.
+/// Sends a message to the other end, or receives one.
 void pass(const End& end, bool sends, const graph::TensorType& type, void* data, int32_t tag) {
   const program::Kind kind =
       sends ? program::communication_kind(message(Role::send).id, {}, {type}, {})
@@ -51,7 +52,7 @@ void pass(const End& end, bool sends, const graph::TensorType& type, void* data,
   end.own.run(call);
 }
 
-double End::told(double value) const {
+double End::shared(double value) const {
   pass(*this, first, {graph::DType::f64, {1}, 0}, &value, 1);
   return value;
 }
@@ -59,10 +60,10 @@ double End::told(double value) const {
 double End::mean(double value) const {
   double other = value;
   pass(*this, !first, {graph::DType::f64, {1}, 0}, &other, 1);
-  return told((value + other) / 2);
+  return shared((value + other) / 2);
 }
 
-/// A message of so many bytes, there and back.
+/// Round trip of a message with `bytes`.
 class Messages {
  public:
   Messages(const End& end, int64_t bytes)
@@ -81,7 +82,7 @@ class Messages {
   std::vector<float> data_;
 };
 
-/// Collectives in which either end gets so many bytes of the other.
+/// All-gather in which either end receives `bytes` of the other.
 class Gathers {
  public:
   Gathers(const End& end, int64_t bytes)
@@ -109,7 +110,7 @@ class Gathers {
   program::Kind kind_;
 };
 
-/// Median seconds of one of them, as the first end found it.
+/// Returns the median seconds of one round, as measured at the first end.
 template <class What>
 double median_s(const End& end, What&& what, int rounds) {
   const RunsWhenWoken prompt;
@@ -119,11 +120,11 @@ double median_s(const End& end, What&& what, int rounds) {
     what.run();
     times.push_back(seconds_since(begin));
   }
-  return end.told(median(times));
+  return end.shared(median(times));
 }
 
-/// A thread that does something whenever it is told to, as a lane of a rank does: who tells it has
-/// meanwhile worked, and the thread has slept.
+/// Thread that runs a function on request, like a lane of a rank: the requesting thread worked
+/// meanwhile, and this one slept.
 class LaneThread {
  public:
   explicit LaneThread(std::function<void()> what)
@@ -143,7 +144,7 @@ class LaneThread {
     begins_.release();
     thread_.join();
   }
-  /// Seconds until it has done it.
+  /// Wakes the thread and returns the seconds until its function has returned.
   double run() {
     const int64_t began = now_ns();
     begins_.release();
@@ -162,8 +163,8 @@ class LaneThread {
   std::thread thread_;
 };
 
-/// Mean seconds of a collective as a step has it: each end comes from a piece of work, and its lane
-/// has slept. Of both ends, since the one that comes first waits for the other.
+/// Returns the mean seconds of a collective as in a step: each end comes from work, and its lane
+/// has slept. It averages both ends, since the one that arrives first waits for the other.
 double after_work_s(const End& end, int64_t bytes, const Work& work, int rounds) {
   Gathers gathers(end, bytes);
   LaneThread lane([&] { gathers.run(); });
@@ -178,7 +179,7 @@ double after_work_s(const End& end, int64_t bytes, const Work& work, int rounds)
   return end.mean(sum / rounds);
 }
 
-/// Does a piece of work again and again, in a thread of its own.
+/// Repeats a piece of work in a thread of its own.
 class Working {
  public:
   explicit Working(const std::function<Work()>& make)
@@ -201,9 +202,9 @@ class Working {
   std::thread thread_;
 };
 
-/// What work and collectives of `bytes` take from each other. Both ends work all the time, in
-/// pieces much shorter than a collective; between two collectives the lanes sleep, so that each has
-/// to be let in where the work is.
+/// Measures how work and collectives of `bytes` slow each other down. Both ends work all the time,
+/// in pieces much shorter than a collective. The lanes sleep between two collectives, so each must
+/// be scheduled onto a busy core.
 void time_beside(const End& end, int64_t bytes, double alone_s, const std::function<Work()>& work,
                  LinkTimes* link) {
   constexpr double kSeconds = 0.6;
@@ -222,12 +223,12 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
     rate->seconds += seconds_since(begin);
     rate->pieces += working.done() - before;
   };
-  end.told(0);
+  end.shared(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  end.told(0);
+  end.shared(0);
   const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, 100);
-  Rate in_gaps, beside;        // in turn, so that both are of the same moments of the machine
-  const RunsWhenWoken prompt;  // both ends come out of a gap at the same time
+  Rate in_gaps, beside;        // alternating, so that both see the same state of the machine
+  const RunsWhenWoken prompt;  // both ends leave a gap at the same time
   for (int i = 0; i < rounds; ++i) {
     add_to(&in_gaps, [&] { std::this_thread::sleep_for(kGap); });
     add_to(&beside, [&] { lane.run(); });
@@ -238,12 +239,13 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
 }
 
 LinkTimes time_link(const End& end, const std::function<Work()>& make_work) {
-  // Messages and collectives, each of few bytes and of so many that the latency is small.
-  constexpr int64_t kFewest = 64 << 10, kMost = 16 << 20;
-  constexpr double kLong = 0.02;
+  // Measures messages and collectives, each with few bytes and with enough to make the latency
+  // negligible.
+  constexpr int64_t kMinBytes = 64 << 10, kMaxBytes = 16 << 20;
+  constexpr double kLongSeconds = 0.02;
   LinkTimes link;
-  int64_t bytes = kFewest;
-  while (bytes < kMost && median_s(end, Gathers(end, bytes), 2) < kLong) {
+  int64_t bytes = kMinBytes;
+  while (bytes < kMaxBytes && median_s(end, Gathers(end, bytes), 2) < kLongSeconds) {
     bytes *= 4;
   }
   const auto rate = [&](double seconds, double latency_s) {
@@ -251,12 +253,12 @@ LinkTimes time_link(const End& end, const std::function<Work()>& make_work) {
   };
   link.latency_s = median_s(end, Messages(end, kSmall), 100) / 2;
   link.bytes_per_s = rate(median_s(end, Messages(end, bytes), 3) / 2, link.latency_s);
-  // Collectives come from work.
+  // Collectives follow work, as in a step.
   const Work work = make_work();
   link.collective_latency_s = after_work_s(end, kSmall, work, 40);
   const double seconds = after_work_s(end, bytes, work, 4);
   link.collective_bytes_per_s = rate(seconds, link.collective_latency_s);
-  // Beside work, of a size that steps have.
+  // Beside work, with a size that is common in steps.
   const int64_t common = std::min<int64_t>(bytes, 1 << 20);
   time_beside(end, common, after_work_s(end, common, work, 8), make_work, &link);
   return link;
@@ -279,7 +281,7 @@ LinkTimes time_local_link(const std::function<Work()>& work) {
 std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_t> here,
                                             int64_t ranks_per_node,
                                             const std::function<Work()>& work) {
-  // Rank 0 is at one end of every link; who is at neither end waits for what it found.
+  // Rank 0 is one end of every link; processes at neither end receive the result.
   Processes& processes = world.processes();
   const int64_t per_node = ranks_per_node > 0 ? ranks_per_node : world.size();
   const auto is_here = [&](int32_t rank) {
@@ -296,11 +298,11 @@ std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_
     }
     for (double* of : {&link.latency_s, &link.bytes_per_s, &link.collective_latency_s,
                        &link.collective_bytes_per_s, &link.work_beside, &link.collective_beside}) {
-      *of = std::stod(processes.from_first(fmt::format("{:.17g}", *of)));
+      *of = std::stod(processes.broadcast(fmt::format("{:.17g}", *of)));
     }
     links[name] = link;
   }
-  forget_messages();
+  release_pooled_messages();
   return links;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Local transport: ranks are threads. A collective is a meeting of its group's members: everybody
-// posts pointers, then reads from the others between two barriers, so that the bits depend on rank
-// order alone. Sends are eager: the message is copied to the transport.
+// Implements: LocalWorld (communicator.h), whose ranks are threads. In a collective, every member
+// posts its pointers and then reads from the others between two barriers, so that the bits depend
+// on the rank order alone. Sends are eager: the message is copied into the transport.
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -20,8 +20,8 @@ using program::Kind;
 
 namespace {
 
-/// Barrier of one set of ranks. All its collectives come in one lane: in two lanes of a rank, each
-/// could take the other's place.
+/// Barrier of one set of ranks. All of its collectives must be in one lane: collectives in two
+/// lanes could be matched with each other.
 struct Meeting {
   explicit Meeting(program::Lane where) : lane(where) {}
   const program::Lane lane;
@@ -29,7 +29,7 @@ struct Meeting {
   std::condition_variable arrived;
   size_t count = 0;
   uint64_t generation = 0;
-  std::vector<const Kind*> kinds;  // what each member came with, and its operands
+  std::vector<const Kind*> kinds;  // kind and operands of each member
   std::vector<Operands> operands;
 };
 
@@ -67,7 +67,8 @@ struct LocalWorld::Impl {
     int32_t rank_;
   };
 
-  /// Messages of one sender to one receiver with one tag; only that receiver waits for them.
+  /// Queue of messages from one sender to one receiver with one tag; only that receiver waits on
+  /// it.
   struct Mailbox {
     std::deque<std::vector<std::byte>> messages;
     std::condition_variable came;
@@ -75,7 +76,7 @@ struct LocalWorld::Impl {
 
   std::chrono::milliseconds timeout;
   std::vector<std::unique_ptr<Rank>> ranks;
-  std::mutex mutex;  // guards everything below
+  std::mutex mutex;  // guards the members below
   std::map<std::vector<int32_t>, std::unique_ptr<Meeting>> meetings;
   std::map<std::tuple<int32_t, int32_t, int32_t>, Mailbox> boxes;
   std::vector<int64_t> message_bytes, peak_message_bytes;  // by sender
@@ -100,7 +101,7 @@ void LocalWorld::Impl::Rank::barrier(Meeting& m, const Call& call) {
   }
   auto deadline = std::chrono::steady_clock::now() + world_.timeout;
   while (m.generation == generation) {
-    // Short naps, so that an abort is noticed without a lock shared by all groups.
+    // Wakes up every 50 ms, so that an abort is noticed without a lock shared by all groups.
     m.arrived.wait_for(lock, std::chrono::milliseconds(50));
     if (m.generation != generation) return;
     {
@@ -108,7 +109,7 @@ void LocalWorld::Impl::Rank::barrier(Meeting& m, const Call& call) {
       world_.check_abort();
     }
     if (std::chrono::steady_clock::now() > deadline) {
-      fail_run("comm", "{}: {} of {} ranks came within {} s", call.kind->op, m.count,
+      fail_run("comm", "{}: {} of {} ranks arrived within {} s", call.kind->op, m.count,
                call.members.size(), world_.timeout.count() / 1000.0);
     }
   }
@@ -125,17 +126,18 @@ Meeting& LocalWorld::Impl::Rank::meeting(const Call& call) {
   }
   if (m->lane != call.lane) {
     fail_run("comm",
-             "rank {} came in lane {} to a meeting of ranks {}; expected lane {}, in which they "
-             "met before; try one lane for all collectives of these ranks",
+             "rank {} used lane {} for a collective of ranks {}; expected lane {}, as before; try "
+             "one lane for all collectives of these ranks",
              rank_, to_string(call.lane), ranks_text(call.members), to_string(m->lane));
   }
   return *m;
 }
 
 void LocalWorld::Impl::Rank::run(const Call& call, const NextCall& /*next*/) {
-  // A collective: everybody posts its operands, and all wait until all have. Whoever finds another
-  // op or other types there throws before it reads anything. Then each does its own part, phase by
-  // phase, and leaves only when all are done, because others read its operands until then.
+  // In a collective, every member posts its operands and waits for the others. A member that finds
+  // another op or other types there throws before it reads anything. Then each executes its part,
+  // phase by phase, and returns only when all are done, because others read its operands until
+  // then.
   HOCKET_CHECK(is_communication(*call.kind), "{} involves no other rank", call.kind->op);
   const Op& op = comm::op(call.kind->communication);
   if (op.role == Role::send) return send(call);
@@ -150,11 +152,12 @@ void LocalWorld::Impl::Rank::run(const Call& call, const NextCall& /*next*/) {
   for (size_t i = 0; i < call.members.size(); ++i) {
     const Kind* other = m.kinds[i];
     if (other != call.kind && !program::may_meet(*other, *call.kind)) {
-      fail_run("comm", "rank {} came with {} to a meeting where rank {} came with {}",
+      fail_run("comm", "mismatched collectives: rank {} called {}; rank {} called {}",
                call.members[i], describe(*other), rank_, describe(*call.kind));
     }
   }
-  const Together all{&call.kind->attrs, call.kind->in, call.kind->out, m.operands, call.copies};
+  const CollectiveArgs all{&call.kind->attrs, call.kind->in, call.kind->out, m.operands,
+                           call.copies};
   for (int phase = 0; phase < op.phases; ++phase) {
     op.run(all, me, phase);
     barrier(m, call);
@@ -177,8 +180,8 @@ void LocalWorld::Impl::Rank::send(const Call& call) {
 }
 
 void LocalWorld::Impl::Rank::recv(const Call& call) {
-  // Messages of a sender with one tag come in order. A message is taken under the lock and copied
-  // outside of it; until it is copied, it counts as held by the transport.
+  // Messages of one sender with one tag arrive in order. A message is taken under the lock and
+  // copied outside of it; until then it counts as held by the transport.
   const size_t bytes = static_cast<size_t>(call.kind->out[0].bytes());
   std::vector<std::byte> message;
   {

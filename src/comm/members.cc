@@ -9,12 +9,12 @@
 
 namespace hocket::comm {
 
-void* place(const Operands& operands, const Slice& slice) {
+void* address_of(const Operands& operands, const Slice& slice) {
   void* const base = (slice.out ? operands.out : operands.in)[slice.operand];
   return static_cast<std::byte*>(base) + slice.begin;
 }
 
-void Copies::expect(const std::vector<Slice>& slices) {
+void Copies::allocate(const std::vector<Slice>& slices) {
   std::map<std::pair<bool, size_t>, std::pair<int64_t, int64_t>> spans;
   for (const Slice& slice : slices) {
     const int64_t end = slice.begin + slice.bytes;
@@ -41,7 +41,7 @@ Members::Members(const Call& call, const Op& op, int32_t rank, int64_t part, int
                               call.members.begin())) {
   const size_t n = call.members.size();
   HOCKET_CHECK(me_ < n, "rank {} is not in its group", rank);
-  // A member that gives in a transfer has an input, one that takes has none.
+  // The sender of a transfer has an input, a receiver has none.
   copies_.reserve(n);
   for (size_t i = 0; i < n; ++i) {
     copies_.emplace_back(std::max<size_t>(call.in.size(), 1), call.out.size());
@@ -52,7 +52,7 @@ Members::Members(const Call& call, const Op& op, int32_t rank, int64_t part, int
   }
 }
 
-Together Members::together() const {
+CollectiveArgs Members::args() const {
   const program::Kind& kind = *call_.kind;
   return {&kind.attrs, kind.in, kind.out, operands_, call_.copies, call_.given, part_, parts_};
 }

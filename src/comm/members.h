@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective where only the memory of one member is at hand: what came of the others lies in
-// copies, at which the op's record finds it as if all were there.
+// Operands of a collective where only one member's memory is local: data received from others is
+// placed so that the op's record can read it as if all memory were local.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +10,24 @@
 #include "collectives/comm_op.h"
 #include "collectives/exchange.h"
 #include "comm/communicator.h"
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 
-/// Where a slice of a member's operands lies.
-void* place(const Operands& operands, const Slice& slice);
+/// Returns the address of a slice of a member's operands.
+void* address_of(const Operands& operands, const Slice& slice);
 
-/// The operands of another member, as far as they came. What is read of an operand lies in memory
-/// of this process from its first byte to its last; the operand itself begins before it.
+/// Operands of another member, as far as they were received. Memory covers each operand from the
+/// first byte read to the last; the operand's address lies before it.
 class Copies {
  public:
   Copies(size_t inputs, size_t outputs) : in_(inputs), out_(outputs) {}
   Copies(Copies&&) = default;
-  /// Sizes are the same on all members.
+  /// Sets an input that is the same on all members (sizes).
   void set_in(size_t operand, void* data) { in_[operand] = data; }
-  /// Makes room for what comes.
-  void expect(const std::vector<Slice>& slices);
-  /// Or it came already, and lies at `data`, neighbours in the operand one after the other.
+  /// Allocates memory for slices to be received.
+  void allocate(const std::vector<Slice>& slices);
+  /// Uses received data in place: `data` holds slices that are contiguous in the operand.
   void set(const Slice& first, std::byte* data);
   Operands operands() const { return {in_, out_}; }
 
@@ -36,19 +36,21 @@ class Copies {
   std::vector<void*> in_, out_;
 };
 
-/// All members of a call's group, as Op::run wants them.
+/// Operands of all members of a call's group, in the form that Op::run takes.
 class Members {
  public:
-  /// `rank`, which is in the group, has the call's operands; of the collective it is `part` of
-  /// `parts`.
+  /// Constructs the operands as seen by `rank`, a member of the group with the call's operands, for
+  /// `part` of `parts` of the collective.
   Members(const Call& call, const Op& op, int32_t rank, int64_t part = 0, int64_t parts = 1);
   size_t size() const { return operands_.size(); }
   size_t me() const { return me_; }
   const Operands& of(size_t member) const { return operands_[member]; }
-  /// Makes room for what comes of another member.
-  void expect(size_t member, const std::vector<Slice>& slices) { copies_[member].expect(slices); }
+  /// Allocates memory for slices to be received from another member.
+  void allocate(size_t member, const std::vector<Slice>& slices) {
+    copies_[member].allocate(slices);
+  }
   void set(size_t member, const Slice& first, std::byte* data) { copies_[member].set(first, data); }
-  Together together() const;
+  CollectiveArgs args() const;
 
  private:
   const Call& call_;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of messages. The system clears pages that a process gives back and asks for again, which
-// costs more than what is then copied there: large messages that are gone leave theirs to the next
-// ones of their size. What is left so, and what is in use, is together never more than was once in
-// use: the plan's figure for messages is that of a process, too.
+// Implements: Message (transport.h), with a pool. The system clears pages that a process frees and
+// allocates again, which costs more than the copy of the message. Large messages therefore leave
+// their memory to later ones of the same size. Pooled memory plus memory in use never exceeds the
+// peak in use, so the plan's figure for messages holds for the process.
 #include <algorithm>
 #include <map>
 #include <mutex>
 #include <new>
 
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 
 namespace {
 
-/// Smaller ones cost less than the search.
+/// Minimum pooled size, 64 KiB: smaller messages cost less than the search.
 constexpr int64_t kLarge = 64 << 10;
 
 class Pool {
@@ -30,12 +30,12 @@ class Pool {
       return data;
     }
     while (used_ + idle_bytes_ > peak_) {
-      let_go(idle_.begin());
+      free_idle(idle_.begin());
     }
     return static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes)));
   }
 
-  void give_back(std::byte* data, int64_t bytes) {
+  void release(std::byte* data, int64_t bytes) {
     std::lock_guard lock(mutex_);
     used_ -= bytes;
     if (bytes < kLarge) {
@@ -49,7 +49,7 @@ class Pool {
   void forget_all() {
     std::lock_guard lock(mutex_);
     while (!idle_.empty()) {
-      let_go(idle_.begin());
+      free_idle(idle_.begin());
     }
     peak_ = used_;
   }
@@ -65,7 +65,7 @@ class Pool {
     idle_bytes_ -= place->first;
     idle_.erase(place);
   }
-  void let_go(Idle::iterator place) {
+  void free_idle(Idle::iterator place) {
     ::operator delete(place->second);
     forget(place);
   }
@@ -77,7 +77,7 @@ class Pool {
 };
 
 Pool& pool() {
-  static Pool& all = *new Pool;  // for as long as anybody may have a message
+  static Pool& all = *new Pool;  // never destroyed, since a message may outlive any static object
   return all;
 }
 
@@ -85,10 +85,10 @@ Pool& pool() {
 
 Message::Message(int64_t size)
     : data(pool().take(size),
-           {[](std::byte* memory, int64_t bytes) { pool().give_back(memory, bytes); }, size}),
+           {[](std::byte* memory, int64_t bytes) { pool().release(memory, bytes); }, size}),
       bytes(size) {}
 
-Message Message::lasting(int64_t size) {
+Message Message::unpooled(int64_t size) {
   Message message;
   message.data =
       decltype(message.data)(static_cast<std::byte*>(::operator new(static_cast<size_t>(size))),
@@ -98,6 +98,6 @@ Message Message::lasting(int64_t size) {
 }
 
 int64_t peak_message_bytes() { return pool().peak(); }
-void forget_messages() { pool().forget_all(); }
+void release_pooled_messages() { pool().forget_all(); }
 
 }  // namespace hocket::comm

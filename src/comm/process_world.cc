@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "collectives/comm_op.h"
 #include "collectives/exchange.h"
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "comm/members.h"
 #include "comm/transport_collectives.h"
 
@@ -22,17 +22,17 @@ namespace hocket::comm {
 
 namespace {
 
-/// Tags of collectives have this bit, those of messages do not; every second one of a group has the
-/// other bit as well, so that messages of neighbours do not meet.
+/// Tag bits. Collectives have kCollective, messages do not. Every second collective of a group has
+/// kSecond too, so that messages of consecutive ones are not confused.
 constexpr int32_t kCollective = 1 << 30;
 constexpr int32_t kSecond = 1 << 29;
 
-/// What a message of so many bytes takes on the links (Call::traffic).
+/// Returns the bytes that a message puts on the links (Call::traffic).
 int64_t on_links(const Call& call, int64_t bytes) {
   return call.traffic == 1 ? bytes : std::llround(static_cast<double>(bytes) * call.traffic);
 }
 
-/// A message with room for `bytes`, and what goes with them behind it.
+/// Allocates a message with room for `bytes`, plus zeroed padding for Call::traffic.
 Message message_of(const Call& call, int64_t bytes) {
   Message message(on_links(call, bytes));
   std::memset(message.data.get() + bytes, 0, static_cast<size_t>(message.bytes - bytes));
@@ -48,37 +48,39 @@ class ProcessWorld::Rank : public Communicator {
   Rank(Connection& connection, Collectives collectives)
       : connection_(connection), rank_(connection.index()), collectives_(collectives) {}
   void run(const Call& call, const NextCall& next) override;
-  /// Of the transport's collectives, in all lanes.
+  /// Returns the scratch bytes of the transport's collectives in all lanes.
   int64_t scratch_bytes() const;
 
  private:
   class Part;
   class Exchange;
-  bool is_ours(const Call& call, const Op& op) const;
+  bool runs_here(const Call& call, const Op& op) const;
   void exchange(const Call& call, const NextCall& next);
   void by_transport(const Call& call, const Op& op);
-  void tell_ours(const Call& call, const Op& op);
+  void warn_no_counterpart(const Call& call, const Op& op);
   int32_t tag_of(const Call& call);
   int32_t next_tag_of(const Call& call);
 
   Connection& connection_;
   const int32_t rank_;
   const Collectives collectives_;
-  // Of every lane, which alone uses its own.
+  // By lane; only the lane itself uses its entry.
   std::array<ScratchSpace, program::kNumLanes> scratch_;
-  std::array<std::unique_ptr<Exchange>, program::kNumLanes> begun_;  ///< of the lane's next call
+  std::array<std::unique_ptr<Exchange>, program::kNumLanes>
+      begun_;  ///< early parts of the lane's next call
   std::mutex mutex_;
-  std::map<int32_t, std::vector<int32_t>> groups_;  ///< by tag; guarded by mutex_
-  std::map<int32_t, bool> is_second_;               ///< by tag, its next one; guarded by mutex_
-  std::set<comm::Id> told_;                         ///< guarded by mutex_
+  std::map<int32_t, std::vector<int32_t>> groups_;  ///< members by tag; guarded by mutex_
+  std::map<int32_t, bool>
+      is_second_;              ///< by tag, the bit of its next collective; guarded by mutex_
+  std::set<comm::Id> warned_;  ///< ops with a printed warning; guarded by mutex_
 };
 
 void ProcessWorld::Rank::run(const Call& call, const NextCall& next) {
   HOCKET_CHECK(is_communication(*call.kind), "{} involves no other rank", call.kind->op);
   const Op& op = comm::op(call.kind->communication);
-  if (is_ours(call, op)) {
+  if (runs_here(call, op)) {
     if (collectives_ != Collectives::own) {
-      tell_ours(call, op);
+      warn_no_counterpart(call, op);
     }
     return exchange(call, next);
   }
@@ -105,8 +107,9 @@ void ProcessWorld::Rank::run(const Call& call, const NextCall& next) {
   }
 }
 
-/// True of what is exchanged here, part by part; false of messages, and of what c10d does.
-bool ProcessWorld::Rank::is_ours(const Call& call, const Op& op) const {
+/// Returns whether the call runs here by its record; false for messages, and for collectives of
+/// c10d.
+bool ProcessWorld::Rank::runs_here(const Call& call, const Op& op) const {
   if (!is_collective(op)) return false;
   return collectives_ == Collectives::own ||
          by_transport_among(op, call.kind->attrs, call.kind->in, std::ssize(call.members)) ==
@@ -114,9 +117,9 @@ bool ProcessWorld::Rank::is_ours(const Call& call, const Op& op) const {
 }
 
 void ProcessWorld::Rank::by_transport(const Call& call, const Op& op) {
-  Team& team = connection_.team(call.members, tag_of(call));
-  run_by_transport(call, op, rank_, team, scratch_[place_of(call.lane)],
-                   [&](Incoming& collective) { connection_.wait(collective, call.members); });
+  CollectiveGroup& group = connection_.group(call.members, tag_of(call));
+  run_by_transport(call, op, rank_, group, scratch_[place_of(call.lane)],
+                   [&](Request& collective) { connection_.wait(collective, call.members); });
 }
 
 int64_t ProcessWorld::Rank::scratch_bytes() const {
@@ -127,16 +130,16 @@ int64_t ProcessWorld::Rank::scratch_bytes() const {
   return bytes;
 }
 
-/// Says once of an op that c10d has none.
-void ProcessWorld::Rank::tell_ours(const Call& call, const Op& op) {
+/// Warns, once per op, that c10d has no counterpart.
+void ProcessWorld::Rank::warn_no_counterpart(const Call& call, const Op& op) {
   std::lock_guard lock(mutex_);
-  if (!told_.insert(op.id).second) return;
-  log_warning("plan.collectives is c10d, which has no counterpart of {}: ours does it",
+  if (!warned_.insert(op.id).second) return;
+  log_warning("plan.collectives is c10d, which has no counterpart of {}; using Hocket's own",
               program::types_text(*call.kind));
 }
 
-/// A number for the ranks of a group, the same on all of them. Two groups that share two ranks must
-/// not have the same, as their collectives may come in different lanes.
+/// Returns a tag for the group, equal on all of its ranks. Groups that share two ranks need
+/// distinct tags, since their collectives may be in different lanes.
 int32_t ProcessWorld::Rank::tag_of(const Call& call) {
   const std::vector<int32_t> members(call.members.begin(), call.members.end());
   const std::string_view bytes(reinterpret_cast<const char*>(members.data()),
@@ -146,13 +149,14 @@ int32_t ProcessWorld::Rank::tag_of(const Call& call) {
   std::lock_guard lock(mutex_);
   const auto [known, fresh] = groups_.try_emplace(tag, members);
   if (known->second != members) {
-    fail_run("comm", "two groups of ranks have the same number {}; try another order of ranks",
+    fail_run("comm", "hash collision: two groups of ranks have tag {}; try another order of ranks",
              number);
   }
   return tag;
 }
 
-/// For a collective: all members of a group begin the same ones in the same order.
+/// Returns the tag of the group's next collective: all members begin the same ones in the same
+/// order.
 int32_t ProcessWorld::Rank::next_tag_of(const Call& call) {
   const int32_t tag = tag_of(call);
   std::lock_guard lock(mutex_);
@@ -161,29 +165,28 @@ int32_t ProcessWorld::Rank::next_tag_of(const Call& call) {
   return second ? tag : tag | kSecond;
 }
 
-/// One part of one phase of a collective: what this member sends to each other one, and brings of
-/// it to where it would lie there, before it does its own part of the op.
+/// One part of one phase of a collective: sends to each other member, receives from each, and then
+/// runs this member's part of the op on the received slices.
 class ProcessWorld::Rank::Part {
  public:
   Part(Rank& rank, const Call& call, const Op& op, int32_t tag, int phase, int64_t part,
        int64_t parts);
-  /// Sends what others read. It is copied: the operands may change at once.
+  /// Sends the slices that others read. They are copied, so the operands may change at once.
   void send();
-  /// Begins to receive what is read of others.
-  void expect();
-  /// Waits for it, does the part, and waits until all that it sends has gone: a kernel that waits
-  /// for the call takes the core, and what the transport has not sent by then waits for the
-  /// system's next tick, some ms: as long as many a collective takes.
+  /// Posts the receives of the slices that are read of others.
+  void post_receives();
+  /// Waits for the receives, runs the part, and waits until its sends are delivered. The last wait
+  /// matters: a kernel that waits for the call takes the core, and unsent data would wait for the
+  /// next scheduler tick, some ms, as long as many collectives take.
   void run();
 
  private:
-  /// What comes from another member: in memory of which every slice is read where it lies, or is
-  /// given out when it is there.
+  /// Receive from another member. Its slices are read in place, or scattered once they are there.
   struct Arrival {
     std::vector<Slice> slices;
-    Message packed;  ///< null: right where it is read
+    Message packed;  ///< received bytes, slice after slice
     bool given_out = false;
-    std::unique_ptr<Incoming> incoming;
+    std::unique_ptr<Request> request;
   };
   Rank& rank_;
   const Call& call_;
@@ -193,7 +196,7 @@ class ProcessWorld::Rank::Part {
   Members members_;
   const size_t n_, me_;
   std::vector<Arrival> arrivals_;
-  std::vector<std::unique_ptr<Incoming>> sends_;  // by member
+  std::vector<std::unique_ptr<Request>> sends_;  // by member
 };
 
 ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int32_t tag, int phase,
@@ -210,22 +213,22 @@ ProcessWorld::Rank::Part::Part(Rank& rank, const Call& call, const Op& op, int32
       sends_(n_) {}
 
 void ProcessWorld::Rank::Part::send() {
-  const Together all = members_.together();
+  const CollectiveArgs all = members_.args();
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + step) % n_;
     const std::vector<Slice> slices = op_.reads(all, me_, other, phase_);
     Message message = message_of(call_, total(slices));
     std::byte* at = message.data.get();
     for (const Slice& slice : slices) {
-      copy_bytes(at, place(members_.of(me_), slice), slice.bytes);
+      copy_bytes(at, address_of(members_.of(me_), slice), slice.bytes);
       at += slice.bytes;
     }
     sends_[other] = rank_.connection_.begin_send(std::move(message), call_.members[other], tag_);
   }
 }
 
-void ProcessWorld::Rank::Part::expect() {
-  const Together all = members_.together();
+void ProcessWorld::Rank::Part::post_receives() {
+  const CollectiveArgs all = members_.args();
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + n_ - step) % n_;
     Arrival& arrival = arrivals_[other];
@@ -234,7 +237,7 @@ void ProcessWorld::Rank::Part::expect() {
     arrival.packed = Message(bytes);
     arrival.given_out = !is_read_packed(arrival.slices, call_.kind->in, call_.kind->out);
     if (arrival.given_out) {
-      members_.expect(other, arrival.slices);
+      members_.allocate(other, arrival.slices);
     } else {
       std::byte* at = arrival.packed.data.get();
       for (const Slice& slice : arrival.slices) {
@@ -242,8 +245,8 @@ void ProcessWorld::Rank::Part::expect() {
         at += slice.bytes;
       }
     }
-    arrival.incoming =
-        rank_.connection_.expect(arrival.packed.data.get(), bytes, call_.members[other], tag_);
+    arrival.request = rank_.connection_.begin_receive(arrival.packed.data.get(), bytes,
+                                                      call_.members[other], tag_);
   }
 }
 
@@ -251,35 +254,36 @@ void ProcessWorld::Rank::Part::run() {
   for (size_t step = 1; step < n_; ++step) {
     const size_t other = (me_ + n_ - step) % n_;
     Arrival& arrival = arrivals_[other];
-    rank_.connection_.wait(arrival.incoming.get(), call_.members[other]);
+    rank_.connection_.wait(arrival.request.get(), call_.members[other]);
     if (!arrival.given_out) continue;
     const std::byte* at = arrival.packed.data.get();
     for (const Slice& slice : arrival.slices) {
-      copy_bytes(place(members_.of(other), slice), at, slice.bytes);
+      copy_bytes(address_of(members_.of(other), slice), at, slice.bytes);
       at += slice.bytes;
     }
   }
-  op_.run(members_.together(), me_, phase_);
+  op_.run(members_.args(), me_, phase_);
   for (size_t other = 0; other < n_; ++other) {
     rank_.connection_.wait(sends_[other].get(), call_.members[other]);
   }
 }
 
-/// A collective under way, part by part: what a part of the first phase leaves is sent on while the
-/// next parts come. All members do the same in the same order, so that messages of one tag meet
-/// those that they are for.
+/// Collective in progress, part by part: the result of a first-phase part is sent on while later
+/// parts arrive. All members make the same steps in the same order, so that messages with one tag
+/// are matched correctly.
 class ProcessWorld::Rank::Exchange {
  public:
   Exchange(Rank& rank, const Call& call);
   const Call& call() const { return call_; }
   bool has_begun_all() const { return begun_ == parts_; }
-  /// Parts that are begun and not ended, and how many of them the plan has memory for.
+  /// Returns the number of parts begun and not ended, and the number that the plan has memory for.
   int64_t on_way() const { return std::ssize(first_) + std::ssize(second_); }
   int64_t most_on_way() const { return std::min(parts_, most_parts_on_way(op_)); }
-  /// Begins the next part: sends what others read of it. False if there is none, or enough of them
-  /// are on their way.
+  /// Begins the next part and sends the slices that others read. Returns false if there is none, or
+  /// if the maximum is in flight.
   bool begin();
-  /// Ends the oldest part of either phase, by whose turn it is; false if all have ended.
+  /// Ends the oldest part of one phase, alternating between phases; returns false if all have
+  /// ended.
   bool end();
 
  private:
@@ -290,7 +294,7 @@ class ProcessWorld::Rank::Exchange {
   const Op& op_;
   const int32_t tag_;
   const int64_t parts_;
-  int64_t begun_ = 0, summed_ = 0;  ///< parts whose first phase has begun, and has ended
+  int64_t begun_ = 0, summed_ = 0;  ///< parts whose first phase has begun, and ended
   std::deque<Part> first_, second_;
 };
 
@@ -307,8 +311,9 @@ ProcessWorld::Rank::Exchange::Exchange(Rank& rank, const Call& call)
 
 void ProcessWorld::Rank::Exchange::add(std::deque<Part>& list, int phase, int64_t part) {
   list.emplace_back(rank_, call_, op_, tag_, phase, part, parts_);
-  // Who is asked first sends at once: what says so would else stand behind what is sent here.
-  list.back().expect();
+  // Receives are posted before sends: a posted receive lets the peer send at once, and its
+  // notification would otherwise queue behind our data.
+  list.back().post_receives();
   list.back().send();
 }
 
@@ -335,8 +340,8 @@ bool ProcessWorld::Rank::Exchange::end() {
   return true;
 }
 
-/// Once all parts of this call have begun, those of the next one take the places of parts that have
-/// ended: the links have something to do while the last ones come.
+/// Runs the call. Once all of its parts have begun, parts of the next call take the slots of ended
+/// ones, so that the links stay busy while the last parts arrive.
 void ProcessWorld::Rank::exchange(const Call& call, const NextCall& next) {
   std::unique_ptr<Exchange>& ahead = begun_[place_of(call.lane)];
   const std::unique_ptr<Exchange> now =
@@ -345,7 +350,7 @@ void ProcessWorld::Rank::exchange(const Call& call, const NextCall& next) {
   const auto begin_next = [&] {
     if (!ahead) {
       const Call* following = next ? next() : nullptr;
-      if (!following || !is_ours(*following, comm::op(following->kind->communication))) return;
+      if (!following || !runs_here(*following, comm::op(following->kind->communication))) return;
       ahead = std::make_unique<Exchange>(*this, *following);
     }
     ahead->begin();

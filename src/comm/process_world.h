@@ -7,18 +7,18 @@
 #include <mutex>
 #include <vector>
 
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "comm/connection.h"
 
 namespace hocket::comm {
 
-/// Messages go as they are. A collective of our own is done by its record, as between threads,
-/// after every member has sent to each other one what that reads of it (Op::reads): in the order of
-/// sums, and so in its bits, it is that of local ranks; its bytes are those of the algorithm
-/// `direct`.
+/// World with one rank per process. Messages are sent as they are. A collective of our own runs by
+/// its record, as between threads, after every member has sent each other one the slices that it
+/// reads (Op::reads). The order of reductions, hence the bits, are those of local ranks; the
+/// traffic is that of the algorithm `direct`.
 class ProcessWorld : public World {
  public:
-  /// Worlds of one connection take turns.
+  /// Requires: worlds of one connection are used one after another.
   explicit ProcessWorld(std::shared_ptr<Connection> connection,
                         Collectives collectives = Collectives::own);
   ~ProcessWorld() override;

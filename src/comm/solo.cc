@@ -14,8 +14,8 @@ namespace hocket::comm {
 
 namespace {
 
-/// Counts of rows of a member with other tokens: those of this rank in the same proportion, so that
-/// no buffer that is planned for so many tokens has more.
+/// Returns row counts of a member with other tokens: this rank's counts in proportion, so that no
+/// buffer planned for these tokens overflows.
 std::vector<int64_t> counts_in_proportion(const Call& call, int64_t mine, int64_t theirs) {
   const auto* const own = static_cast<const int64_t*>(call.in[0]);
   std::vector<int64_t> counts;
@@ -31,19 +31,19 @@ std::vector<int64_t> counts_in_proportion(const Call& call, int64_t mine, int64_
 }  // namespace
 
 void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
-  play(call);
+  emulate_peers(call);
   if (known_) {
     known_(rank_, call);
   }
 }
 
-void SoloCommunicator::play(const Call& call) {
-  // Every peer is taken to hold the same data. A value that the peers hold, too (a sum, or the same
-  // rows in every part) is made by the op itself from as many members as there are, all with this
-  // rank's memory. Some cases need care. A sum of whole values would only be a multiple: this rank
-  // alone stands for the group, which leaves the value as it is. And a peer may hold more rows of a
-  // routed tensor than this rank does: it gets a copy with this rank's rows over and over, so that
-  // no row is left to chance; one with other tokens has rows in proportion to these.
+void SoloCommunicator::emulate_peers(const Call& call) {
+  // Every peer is assumed to hold the same data. A value that the peers would hold too (a sum, or
+  // the same rows in every part) is computed by the op itself on `n` members that all have this
+  // rank's memory. Exceptions: A sum of whole values would only be a multiple, so this rank alone
+  // stands for the group and the value is unchanged. A peer may hold more rows of a routed tensor
+  // than this rank: it gets this rank's rows repeated, so that no row is uninitialised. A peer with
+  // other tokens has rows in proportion.
   const program::Kind& kind = *call.kind;
   const Op& op = comm::op(kind.communication);
   if (op.role == Role::send) return;
@@ -58,7 +58,7 @@ void SoloCommunicator::play(const Call& call) {
   HOCKET_CHECK(me < n, "rank {} is not in its group", rank_);
   const bool alone = op.move.placed == Move::Placed::sum && op.move.part == Move::Part::whole;
   std::vector<Operands> members(alone ? 1 : n, Operands{call.in, call.out});
-  std::vector<std::vector<std::byte>> rows;  // of the peers that hold more
+  std::vector<std::vector<std::byte>> rows;  // of the peers with more rows
   std::vector<std::vector<void*>> pointers;
   std::vector<std::vector<int64_t>> counts(call.tokens.empty() ? 0 : n);
   if (op.makes_sizes && !call.tokens.empty()) {
@@ -91,8 +91,8 @@ void SoloCommunicator::play(const Call& call) {
   }
   const std::vector<int64_t> lengths = lengths_of(kind.attrs, kSlots);
   if (has_sizes(kind.attrs) || (!op.needs_sizes && !lengths.empty())) {
-    // A peer may have one index more, or more by far: this rank's over and over, which are as valid
-    // as its own where they say which experts a token chose.
+    // A peer may have one index more, or many: it gets this rank's repeated. They are as valid as
+    // the originals where they state the chosen experts of tokens.
     const int64_t most = lengths.empty() ? 2 : *std::max_element(lengths.begin(), lengths.end());
     const auto times = static_cast<size_t>(lengths.empty() ? 2 : ceil_div(most, lengths[me]));
     std::vector<void*>& longer = pointers.emplace_back();
@@ -108,7 +108,7 @@ void SoloCommunicator::play(const Call& call) {
       members[i].in = i == me ? call.in : std::span<void* const>(longer);
     }
   }
-  const Together all{&kind.attrs, kind.in, kind.out, members};
+  const CollectiveArgs all{&kind.attrs, kind.in, kind.out, members};
   for (int phase = 0; phase < op.phases; ++phase) {
     op.run(all, alone ? 0 : me, phase);
   }

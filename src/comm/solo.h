@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator for one rank that plays with copies of itself: every peer is taken to hold the
-// same data. Sizes and index tensors stay valid, so that a rank of any program can be timed alone
-// (the ex-situ tracing of Echo, arXiv 2412.12487).
+// Communicator for one rank without its peers, which are emulated as copies of it: every peer is
+// assumed to hold the same data. Sizes and index tensors stay valid, so that a rank of any program
+// can be timed alone (the ex-situ tracing of Echo, arXiv 2412.12487).
 #pragma once
 
 #include <functional>
@@ -12,9 +12,10 @@
 
 namespace hocket::comm {
 
-/// Writes into the outputs of a rank's call what is known of them without the others.
+/// Overwrites the outputs of a rank's call with values that are known without the peers.
 using KnownOutputs = std::function<void(int32_t rank, const Call& call)>;
 
+/// Communicator with emulated peers.
 class SoloCommunicator : public Communicator {
  public:
   explicit SoloCommunicator(int32_t rank, KnownOutputs known = {})
@@ -22,13 +23,13 @@ class SoloCommunicator : public Communicator {
   void run(const Call& call, const NextCall& next = {}) override;
 
  private:
-  void play(const Call& call);
+  void emulate_peers(const Call& call);
 
   int32_t rank_;
   KnownOutputs known_;
 };
 
-/// A world in which each rank is alone: its programs take no time for others.
+/// World in which every rank runs alone and waits for no other.
 class SoloWorld : public World {
  public:
   explicit SoloWorld(int32_t ranks, const KnownOutputs& known = {}) {

@@ -9,44 +9,44 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/math.h"
+#include "collectives/implementation.h"
 #include "collectives/parts.h"
-#include "collectives/transport.h"
 #include "comm/members.h"
 
 namespace hocket::comm {
 
 namespace {
 
-using Wait = std::function<void(Incoming&)>;
+using Wait = std::function<void(Request&)>;
 
-/// Of a type that by_transport lets be added up.
-Number number_of(graph::DType dtype) {
+/// Converts a type that by_transport accepts for reductions.
+ReduceType reduce_type_of(graph::DType dtype) {
   switch (dtype) {
     case graph::DType::f32:
-      return Number::f32;
+      return ReduceType::f32;
     case graph::DType::f64:
-      return Number::f64;
+      return ReduceType::f64;
     case graph::DType::bf16:
-      return Number::bf16;
+      return ReduceType::bf16;
     case graph::DType::f16:
-      return Number::f16;
+      return ReduceType::f16;
     case graph::DType::i32:
-      return Number::i32;
+      return ReduceType::i32;
     default:
       HOCKET_CHECK(dtype == graph::DType::i64, "sums of {}", graph::to_string(dtype));
-      return Number::i64;
+      return ReduceType::i64;
   }
 }
 
 bool takes_greatest(const Call& call) { return monoid_of(call.kind->attrs) == graph::Monoid::max; }
 
-/// What a part takes of a ScratchSpace.
+/// Returns the size that a part takes of a ScratchSpace.
 int64_t aligned(int64_t bytes) { return round_up(bytes, kScratchAlign); }
 
-/// A tensor that is cut along a dim into a block for each member: runs of all members, one after
-/// the other, of which a block has `outer`.
+/// Tensor that is split along a dim into a block per member. It interleaves the members' runs; a
+/// block has `outer` runs.
 struct Cut {
-  int64_t members = 1, outer = 1, row = 0;  ///< runs of a block, and the bytes of one
+  int64_t members = 1, outer = 1, row = 0;  ///< runs per block, and the bytes of a run
 
   Cut(const TensorType& block, int dim, int64_t members) : members(members) {
     const Blocks blocks = comm::blocks(block, dim);
@@ -54,7 +54,8 @@ struct Cut {
     row = block.bytes_of(blocks.inner);
   }
   int64_t block_bytes() const { return outer * row; }
-  /// Calls `copy` with a member and where its runs lie in the tensor, and in its block.
+  /// Calls `copy` with a member, and the offsets of each of its runs in the tensor and in its
+  /// block.
   template <class Copy>
   void each(Copy copy) const {
     for (int64_t o = 0; o < outer; ++o) {
@@ -65,16 +66,16 @@ struct Cut {
   }
 };
 
-/// Operands of one type, and where each begins in what a member has of them together.
+/// Operands of one type, with their offsets in a flat buffer.
 struct Flat {
   std::vector<size_t> operands;
   std::vector<int64_t> begins;
   int64_t bytes = 0;
   Scratch in, out;
-  std::unique_ptr<Incoming> begun;
+  std::unique_ptr<Request> begun;
 };
 
-/// The operands by type, which are summed as one flat piece of memory each.
+/// Groups the operands by type; each group is reduced as one flat buffer.
 std::map<graph::DType, Flat> by_type(std::span<const TensorType> types) {
   std::map<graph::DType, Flat> flats;
   for (size_t i = 0; i < types.size(); ++i) {
@@ -87,7 +88,7 @@ std::map<graph::DType, Flat> by_type(std::span<const TensorType> types) {
   return flats;
 }
 
-/// Calls `copy` with the number of every operand, and its memory in `flat`.
+/// Calls `copy` with every operand's index and its address in the flat buffer.
 template <class Copy>
 void each_operand(const Flat& flat, const Scratch& memory, Copy copy) {
   for (size_t i = 0; i < flat.operands.size(); ++i) {
@@ -97,7 +98,7 @@ void each_operand(const Flat& flat, const Scratch& memory, Copy copy) {
 
 std::byte* bytes_of(void* operand) { return static_cast<std::byte*>(operand); }
 
-/// Bytes of all, of which each is `times` in one part of a ScratchSpace.
+/// Returns the bytes of all buffers, each `times` in one part of a ScratchSpace.
 int64_t aligned_bytes(const std::map<graph::DType, Flat>& flats, int64_t times) {
   int64_t bytes = 0;
   for (const auto& [dtype, flat] : flats) {
@@ -106,7 +107,7 @@ int64_t aligned_bytes(const std::map<graph::DType, Flat>& flats, int64_t times) 
   return bytes;
 }
 
-void all_reduce(const Call& call, Team& team, ScratchSpace& space, const Wait& wait) {
+void all_reduce(const Call& call, CollectiveGroup& group, ScratchSpace& space, const Wait& wait) {
   const std::vector<TensorType>& types = call.kind->in;
   std::map<graph::DType, Flat> flats = by_type(types);
   space.begin(aligned_bytes(flats, 1));
@@ -114,7 +115,7 @@ void all_reduce(const Call& call, Team& team, ScratchSpace& space, const Wait& w
     flat.in = space.take(flat.bytes);
     each_operand(flat, flat.in,
                  [&](size_t i, std::byte* at) { copy_bytes(at, call.in[i], types[i].bytes()); });
-    flat.begun = team.all_reduce(flat.in, number_of(dtype), takes_greatest(call));
+    flat.begun = group.all_reduce(flat.in, reduce_type_of(dtype), takes_greatest(call));
   }
   for (auto& [dtype, flat] : flats) {
     wait(*flat.begun);
@@ -123,7 +124,7 @@ void all_reduce(const Call& call, Team& team, ScratchSpace& space, const Wait& w
   }
 }
 
-void reduce_scatter(const Call& call, const Op& op, Team& team, ScratchSpace& space,
+void reduce_scatter(const Call& call, const Op& op, CollectiveGroup& group, ScratchSpace& space,
                     const Wait& wait) {
   const std::vector<TensorType>& blocks = call.kind->out;
   const int dim = movement(op, call.kind->attrs).part_dim;
@@ -139,7 +140,8 @@ void reduce_scatter(const Call& call, const Op& op, Team& team, ScratchSpace& sp
         copy_bytes(first + member * bytes + in_block, bytes_of(call.in[i]) + in_tensor, cut.row);
       });
     });
-    flat.begun = team.reduce_scatter(flat.in, flat.out, number_of(dtype), takes_greatest(call));
+    flat.begun =
+        group.reduce_scatter(flat.in, flat.out, reduce_type_of(dtype), takes_greatest(call));
   }
   for (auto& [dtype, flat] : flats) {
     wait(*flat.begun);
@@ -148,7 +150,8 @@ void reduce_scatter(const Call& call, const Op& op, Team& team, ScratchSpace& sp
   }
 }
 
-void all_gather(const Call& call, const Op& op, Team& team, ScratchSpace& space, const Wait& wait) {
+void all_gather(const Call& call, const Op& op, CollectiveGroup& group, ScratchSpace& space,
+                const Wait& wait) {
   const std::vector<TensorType>& blocks = call.kind->in;
   const int dim = movement(op, call.kind->attrs).slot_dim;
   const int64_t n = std::ssize(call.members);
@@ -161,7 +164,7 @@ void all_gather(const Call& call, const Op& op, Team& team, ScratchSpace& space,
     copy_bytes(in.data + begin, call.in[i], blocks[i].bytes());
     begin += blocks[i].bytes();
   }
-  wait(*team.all_gather(in, out));
+  wait(*group.all_gather(in, out));
   begin = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const Cut cut(blocks[i], dim, n);
@@ -173,7 +176,7 @@ void all_gather(const Call& call, const Op& op, Team& team, ScratchSpace& space,
   }
 }
 
-/// True if the slices are neighbours in one operand.
+/// Returns whether the slices are contiguous in one operand.
 bool in_one_piece(const std::vector<Slice>& slices) {
   for (size_t i = 1; i < slices.size(); ++i) {
     const Slice& before = slices[i - 1];
@@ -185,25 +188,26 @@ bool in_one_piece(const std::vector<Slice>& slices) {
   return !slices.empty();
 }
 
-/// Brings what another member sent, one slice after the other, to where the op looks for it.
+/// Makes slices received from another member available to the op, in place where possible.
 void deliver(Members& members, size_t other, const std::vector<Slice>& slices, std::byte* from) {
   if (in_one_piece(slices)) {
     members.set(other, slices[0], from);
     return;
   }
-  members.expect(other, slices);
+  members.allocate(other, slices);
   for (const Slice& slice : slices) {
-    copy_bytes(place(members.of(other), slice), from, slice.bytes);
+    copy_bytes(address_of(members.of(other), slice), from, slice.bytes);
     from += slice.bytes;
   }
 }
 
-/// Every member sends what each other one reads of it, and then does its part by the record.
-void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, ScratchSpace& space,
-                const Wait& wait) {
+/// Exchanges the slices that members read of each other, then runs the member's part by the op's
+/// record.
+void all_to_all(const Call& call, const Op& op, int32_t rank, CollectiveGroup& group,
+                ScratchSpace& space, const Wait& wait) {
   Members members(call, op, rank);
   const size_t n = members.size(), me = members.me();
-  const Together all = members.together();
+  const CollectiveArgs all = members.args();
   std::vector<std::vector<Slice>> gives(n), takes(n);
   std::vector<int64_t> bytes_to(n), bytes_from(n);
   int64_t sent = 0, received = 0;
@@ -219,17 +223,17 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, Scratc
   std::byte* into = in.data;
   for (const std::vector<Slice>& slices : gives) {
     for (const Slice& slice : slices) {
-      copy_bytes(into, place(members.of(me), slice), slice.bytes);
+      copy_bytes(into, address_of(members.of(me), slice), slice.bytes);
       into += slice.bytes;
     }
   }
-  wait(*team.all_to_all(in, bytes_to, out, bytes_from));
+  wait(*group.all_to_all(in, bytes_to, out, bytes_from));
   std::byte* from = out.data;
   for (size_t other = 0; other < n; ++other) {
     deliver(members, other, takes[other], from);
     from += bytes_from[other];
   }
-  op.run(members.together(), me, 0);
+  op.run(members.args(), me, 0);
 }
 
 }  // namespace
@@ -237,7 +241,7 @@ void all_to_all(const Call& call, const Op& op, int32_t rank, Team& team, Scratc
 void ScratchSpace::begin(int64_t bytes) {
   used_ = 0;
   if (bytes <= bytes_) return;
-  memory_ = std::make_shared<Message>(Message::lasting(bytes));
+  memory_ = std::make_shared<Message>(Message::unpooled(bytes));
   bytes_ = bytes;
 }
 
@@ -248,17 +252,17 @@ Scratch ScratchSpace::take(int64_t bytes) {
   return {memory_, memory_ ? memory_->data.get() + at : nullptr, bytes};
 }
 
-void run_by_transport(const Call& call, const Op& op, int32_t rank, Team& team, ScratchSpace& space,
-                      const Wait& wait) {
+void run_by_transport(const Call& call, const Op& op, int32_t rank, CollectiveGroup& group,
+                      ScratchSpace& space, const Wait& wait) {
   switch (by_transport(op, call.kind->attrs, call.kind->in)) {
     case ByTransport::all_reduce:
-      return all_reduce(call, team, space, wait);
+      return all_reduce(call, group, space, wait);
     case ByTransport::reduce_scatter:
-      return reduce_scatter(call, op, team, space, wait);
+      return reduce_scatter(call, op, group, space, wait);
     case ByTransport::all_gather:
-      return all_gather(call, op, team, space, wait);
+      return all_gather(call, op, group, space, wait);
     case ByTransport::all_to_all:
-      return all_to_all(call, op, rank, team, space, wait);
+      return all_to_all(call, op, rank, group, space, wait);
     case ByTransport::none:
       break;
   }

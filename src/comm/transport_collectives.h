@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives by what the transport has of its own (plan.collectives: c10d): a sum is its sum, and
-// whatever else members read of each other goes by its all-to-all.
+// Collectives by the transport's own (plan.collectives: c10d): reductions and gathers by their
+// counterparts, other ops by its all-to-all.
 #pragma once
 
 #include <atomic>
@@ -8,20 +8,20 @@
 
 #include "collectives/comm_op.h"
 #include "comm/communicator.h"
-#include "comm/wire.h"
+#include "comm/transport.h"
 
 namespace hocket::comm {
 
-/// Memory for the collectives of a lane, which come one after the other: kept from each to the next
-/// ones, so that steps allocate none.
+/// Scratch memory for the collectives of a lane, which run one after another. It is kept between
+/// collectives, so that steps allocate nothing.
 class ScratchSpace {
  public:
-  /// Makes room for parts of `bytes` together, each of whole multiples of kScratchAlign; what was
-  /// taken before is no longer used.
+  /// Reserves `bytes` for parts, each rounded up to kScratchAlign. Parts taken before become
+  /// invalid.
   void begin(int64_t bytes);
-  /// The next part.
+  /// Returns the next part.
   Scratch take(int64_t bytes);
-  /// What it has: the most that was asked for.
+  /// Returns the size of the memory: the most that was reserved.
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -30,9 +30,9 @@ class ScratchSpace {
   std::atomic<int64_t> bytes_ = 0;
 };
 
-/// The part of `rank` in a collective that has a counterpart (by_transport). `wait` is called with
-/// whatever was begun.
-void run_by_transport(const Call& call, const Op& op, int32_t rank, Team& team, ScratchSpace& space,
-                      const std::function<void(Incoming&)>& wait);
+/// Executes the part of `rank` in a collective with a counterpart (by_transport). Calls `wait` for
+/// every request that it begins.
+void run_by_transport(const Call& call, const Op& op, int32_t rank, CollectiveGroup& group,
+                      ScratchSpace& space, const std::function<void(Request&)>& wait);
 
 }  // namespace hocket::comm

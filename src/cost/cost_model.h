@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "cost/cluster.h"
 #include "cost/collective.h"
 #include "cost/learned.h"

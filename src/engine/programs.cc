@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include "engine/emulate.h"
 #include "engine/params.h"
-#include "engine/timed.h"
 #include "program/contract.h"
 
 namespace hocket::engine {
@@ -22,10 +22,10 @@ const Compiled& Programs::compiled(const ProgramSpec& spec) { return *entry(spec
 Session& Programs::session(const ProgramSpec& spec) {
   Entry& found = entry(spec);
   if (!found.session) {
-    // Training is played; what it is evaluated with runs as it does.
+    // Training is emulated; what it is evaluated with runs as it does.
     const bool trains = spec.how.purpose.empty();
     found.session = std::make_unique<Session>(
-        found.compiled, store_, trains ? played(run_, found.compiled->program) : nullptr);
+        found.compiled, store_, trains ? emulate(run_, found.compiled->program) : nullptr);
   }
   return *found.session;
 }

@@ -31,8 +31,8 @@ bool is_of_host(std::string_view key) {
       "model.path",
       "data.",
       "cluster.",
-      "timed.cluster",
-      "timed.profile",
+      "emulate.cluster",
+      "emulate.profile",
       "output.dir",
       "plan.threads_per_rank",
   };
@@ -83,12 +83,12 @@ void expect_same_settings(const Run& run, comm::Processes& processes) {
 runtime::LocalRanks local_ranks(const Run& run) {
   const auto world = static_cast<int32_t>(run.plan.world());
   if (run.ranks == Ranks::local) {
-    if (const comm::Place& place = comm::launched(); place.size > 1) {
-      comm::note_same_error();
+    if (const comm::LaunchInfo& launch = comm::launch_info(); launch.size > 1) {
+      comm::mark_common_error();
       fail(run.name,
            "{} started {} processes, and plan.ranks is local: each would be a run of its own; try "
            "plan.ranks: gloo",
-           place.launcher, place.size);
+           launch.launcher, launch.size);
     }
     if (run.c10d) {
       fail(run.name,
@@ -112,12 +112,12 @@ runtime::LocalRanks local_ranks(const Run& run) {
 }
 
 Session::Session(std::shared_ptr<const Compiled> compiled, runtime::Store store,
-                 std::shared_ptr<const runtime::Played> played)
+                 std::shared_ptr<const runtime::EmulatedDevice> emulated)
     : compiled_(std::move(compiled)),
       store_(std::move(store)),
-      played_(std::move(played)),
+      emulated_(std::move(emulated)),
       run_(std::shared_ptr<const program::Program>(compiled_, &compiled_->program), store_,
-           played_) {}
+           emulated_) {}
 
 const graph::Tensor& Session::tensor(const std::string& name) const {
   graph::TensorId id = graph().find(name);

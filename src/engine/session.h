@@ -26,18 +26,18 @@ class Session {
   /// The ranks of the store outlive the session. All sessions on them share their threads and their
   /// memory, and those of one store the persistent tensors; one runs at a time. What was fed and
   /// what a step made stays until another session on the ranks is fed or run.
-  /// `played`: how long its tasks take (engine/timed.h); null: as long as they do.
+  /// `emulated`: durations of an emulated device (engine/emulate.h); null: none.
   Session(std::shared_ptr<const Compiled> compiled, runtime::Store store,
-          std::shared_ptr<const runtime::Played> played = nullptr);
+          std::shared_ptr<const runtime::EmulatedDevice> emulated = nullptr);
   Session(Compiled compiled, runtime::Store store,
-          std::shared_ptr<const runtime::Played> played = nullptr)
+          std::shared_ptr<const runtime::EmulatedDevice> emulated = nullptr)
       : Session(std::make_shared<const Compiled>(std::move(compiled)), std::move(store),
-                std::move(played)) {}
+                std::move(emulated)) {}
 
   const Compiled& compiled() const { return *compiled_; }
   const program::Program& program() const { return compiled_->program; }
   const graph::Graph& graph() const { return compiled_->reference; }
-  const std::shared_ptr<const runtime::Played>& played() const { return played_; }
+  const std::shared_ptr<const runtime::EmulatedDevice>& emulated() const { return emulated_; }
   const runtime::Store& store() const { return store_; }
   runtime::LocalRanks& ranks() const { return store_.ranks(); }
   runtime::LocalRun& run() { return run_; }
@@ -67,7 +67,7 @@ class Session {
 
   std::shared_ptr<const Compiled> compiled_;
   runtime::Store store_;
-  std::shared_ptr<const runtime::Played> played_;
+  std::shared_ptr<const runtime::EmulatedDevice> emulated_;
   runtime::LocalRun run_;
 };
 

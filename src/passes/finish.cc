@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "check/check.h"
 #include "collectives/comm_op.h"
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "ops/op.h"
 #include "program/finalize.h"
 #include "program/parts.h"

@@ -72,8 +72,8 @@ bool is_collective(const Kind& kind) {
 
 bool may_meet(const Kind& one, const Kind& other) {
   if (one.op != other.op || one.attrs != other.attrs || !is_communication(one)) return false;
-  return comm::meet(comm::op(one.communication), one.attrs, {one.in, one.out},
-                    {other.in, other.out});
+  return comm::types_match(comm::op(one.communication), one.attrs, {one.in, one.out},
+                           {other.in, other.out});
 }
 
 Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,

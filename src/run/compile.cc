@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/stop.h"
 #include "base/text.h"
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "comm/launch.h"
 #include "data/index.h"
 #include "models/build.h"
@@ -367,8 +367,8 @@ bool evaluates(const Run& run) {
 int threads_per_rank(const parallel::Plan& plan) {
   if (plan.threads_per_rank > 0) return static_cast<int>(plan.threads_per_rank);
   const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-  const comm::Place& place = comm::launched();
-  const int64_t ranks_here = place.size > 1 ? place.local_size : plan.world();
+  const comm::LaunchInfo& launch = comm::launch_info();
+  const int64_t ranks_here = launch.size > 1 ? launch.local_size : plan.world();
   return static_cast<int>(std::max<int64_t>(1, cores / ranks_here));
 }
 

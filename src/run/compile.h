@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "graph/graph.h"
 #include "parallel/lowering/template.h"
 #include "program/program.h"

@@ -174,17 +174,15 @@ void ClusterSection::fields(Fields& fields) {
       .max(kMostMemory);
 }
 
-void TimedSection::fields(Fields& fields) {
+void EmulateSection::fields(Fields& fields) {
   fields("cluster", cluster,
-         "a cluster file: every task of a training step holds its lane for as long as it would "
-         "take on "
-         "a device of it (docs/cluster-in-a-box.md)");
+         "a cluster file: every task of a training step lasts as long as it would on a device of "
+         "that cluster (docs/cluster-in-a-box.md)");
   fields("profile", profile,
          "timings of that device, written by `hocket profile`; default: the constants of the file");
   fields("set", set,
-         "what is played is this run with these keys, \"KEY=VALUE\" each, e.g. "
-         "[train.seq_len=4096]: its "
-         "durations, and its bytes in every message between processes");
+         "changes of keys, \"KEY=VALUE\", e.g. [train.seq_len=4096], that make the emulated run of "
+         "this one: its durations, and its bytes in every message between processes");
 }
 
 void OutputSection::fields(Fields& fields) {
@@ -210,7 +208,7 @@ void RunConfig::fields(Fields& fields) {
   fields("train", train, "how");
   fields("plan", plan, "how it is spread over ranks");
   fields("cluster", cluster, "what it runs on");
-  fields("timed", timed, "a device that is played, for more ranks than cores");
+  fields("emulate", emulate, "an emulated device, for more ranks than cores").formerly("timed");
   fields("output", output, "where results go");
 }
 
@@ -271,9 +269,9 @@ void expect_sharding(const parallel::Sharding& shard, const std::string& name) {
 Ranks ranks_of(const PlanSection& plan) {
   if (plan.ranks == "gloo") return Ranks::gloo;
   if (plan.ranks == "nccl") return Ranks::nccl;
-  const comm::Place& place = comm::launched();
-  if (plan.ranks == "local" || place.size == 1) return Ranks::local;
-  return comm::gpus().count >= place.local_size ? Ranks::nccl : Ranks::gloo;
+  const comm::LaunchInfo& launch = comm::launch_info();
+  if (plan.ranks == "local" || launch.size == 1) return Ranks::local;
+  return comm::gpus().count >= launch.local_size ? Ranks::nccl : Ranks::gloo;
 }
 
 /// How the global batch is dealt out to micro-batches and data-parallel ranks.
@@ -418,17 +416,17 @@ void derive(Run& run) {
   derive_heads(run);
   derive_samples(run);
   expect_tokens_for_all(run);
-  const TimedSection& timed = config.timed;
-  if (!timed.on() && (!timed.profile.empty() || !timed.set.empty())) {
+  const EmulateSection& emulate = config.emulate;
+  if (!emulate.on() && (!emulate.profile.empty() || !emulate.set.empty())) {
     fail(run.name,
-         "timed.{} is given without timed.cluster; expected the file of the cluster whose "
-         "durations are played",
-         timed.profile.empty() ? "set" : "profile");
+         "emulate.{} is given without emulate.cluster; expected the file of the cluster whose "
+         "durations are emulated",
+         emulate.profile.empty() ? "set" : "profile");
   }
-  if (timed.on() && run.c10d) {
+  if (emulate.on() && run.c10d) {
     fail(run.name,
-         "plan.collectives is c10d on a device that is played (timed.cluster); expected own: only "
-         "messages of our own are filled up to what is played");
+         "plan.collectives is c10d on an emulated device (emulate.cluster); expected own: only "
+         "our own messages are padded to the emulated bytes");
   }
   run.plan.validate(run.model.num_layers, run.model.num_experts);
   warn_of_idle_keys(run);
@@ -469,24 +467,24 @@ std::vector<std::string> schedule_says(const PlanSection& plan, const ResolvedCo
 /// given. Error: no plan.dp makes the plan's ranks as many as they are.
 std::vector<std::string> launcher_says(const PlanSection& plan, const ResolvedConfig& resolved,
                                        const std::string& name) {
-  const comm::Place& place = comm::launched();
+  const comm::LaunchInfo& launch = comm::launch_info();
   std::vector<std::string> assignments;
-  if (ranks_of(plan) == Ranks::local || place.size == 1) return assignments;
+  if (ranks_of(plan) == Ranks::local || launch.size == 1) return assignments;
   if (resolved.is_default("plan.dp")) {
     const int64_t others = plan.pp * plan.cp * plan.tp;
-    const int64_t ranks = place.size - plan.expert_ranks;
+    const int64_t ranks = launch.size - plan.expert_ranks;
     if (ranks < others || ranks % others != 0) {
-      comm::note_same_error();
+      comm::mark_common_error();
       fail(name,
            "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill "
            "up to as many; try another plan",
-           place.size, others);
+           launch.size, others);
     }
     assignments.push_back(fmt::format("plan.dp={}", ranks / others));
   }
   // All ranks on one node is what programs say without a number, however they were started.
-  if (plan.ranks_per_node == 0 && place.local_size < place.size) {
-    assignments.push_back(fmt::format("plan.ranks_per_node={}", place.local_size));
+  if (plan.ranks_per_node == 0 && launch.local_size < launch.size) {
+    assignments.push_back(fmt::format("plan.ranks_per_node={}", launch.local_size));
   }
   return assignments;
 }
@@ -516,7 +514,7 @@ namespace {
 /// True for an override of a key that no task depends on: files, and what the loop around the
 /// program does.
 bool outside_program(std::string_view override) {
-  for (std::string_view section : {"output.", "data.", "cluster.", "timed."}) {
+  for (std::string_view section : {"output.", "data.", "cluster.", "emulate.", "timed."}) {
     if (override.starts_with(section)) return true;
   }
   const std::string_view key = override.substr(0, override.find('='));

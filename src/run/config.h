@@ -91,10 +91,10 @@ struct ClusterSection {
   void fields(Fields& v);
 };
 
-struct TimedSection {
-  std::string cluster;           ///< a cluster file; empty: tasks take what they take
+struct EmulateSection {
+  std::string cluster;           ///< a cluster file; empty: no emulation
   std::string profile;           ///< written by `hocket profile`
-  std::vector<std::string> set;  ///< keys of the run that is played, "a.b=value"
+  std::vector<std::string> set;  ///< keys of the run that is emulated, "a.b=value"
   bool on() const { return !cluster.empty(); }
   void fields(Fields& v);
 };
@@ -115,7 +115,7 @@ struct RunConfig {
   TrainSection train;
   PlanSection plan;
   ClusterSection cluster;
-  TimedSection timed;
+  EmulateSection emulate;
   OutputSection output;
   void fields(Fields& v);
 };

@@ -98,7 +98,7 @@ std::vector<std::string> idle_keys(const Run& run) {
 }
 
 void warn_of_idle_keys(const Run& run) {
-  if (comm::launched().rank != 0) return;  // the first speaks for all
+  if (comm::launch_info().rank != 0) return;  // the first speaks for all
   static std::mutex mutex;
   static std::set<std::string> told;
   for (const std::string& line : idle_keys(run)) {

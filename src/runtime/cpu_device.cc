@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU as a device: a launch runs the kernel, and a record completes its event.
+// Implements: cpu_device (device.h). A launch runs the kernel; a record completes its event.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,7 +18,8 @@ namespace hocket::runtime {
 
 namespace {
 
-/// Large pages spare faults and TLB misses; a refusal of the advice costs nothing.
+/// Minimum size for large pages, 4 MiB. They save page faults and TLB misses; a refused advice
+/// costs nothing.
 constexpr int64_t kLargeEnough = 4 << 20;
 
 std::byte* map(int64_t bytes) {
@@ -29,8 +30,8 @@ std::byte* map(int64_t bytes) {
     fail_run("memory", "can't reserve {} bytes: {}; try a smaller micro_batch or recompute", bytes,
              std::strerror(errno));
   }
-  // The system forms a large page only where the advice holds for all of it: nowhere, until it is
-  // asked for by commit().
+  // Linux forms a large page only where the advice covers all of it. So it starts without, until
+  // commit() advises it.
   madvise(reserved, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
   return static_cast<std::byte*>(reserved);
 }
@@ -67,7 +68,7 @@ class CpuMemory : public Memory {
 
 int64_t CpuMemory::resident_bytes() const {
   if (!data()) return 0;
-  // Piece by piece: an arena can reserve far more addresses than it takes memory.
+  // Processed in pieces, since an arena can reserve far more address space than memory.
   constexpr int64_t kPiece = int64_t{1} << 30;
   const int64_t page = sysconf(_SC_PAGESIZE);
   std::vector<unsigned char> resident(static_cast<size_t>(std::min(bytes(), kPiece) / page + 1));
@@ -82,7 +83,7 @@ int64_t CpuMemory::resident_bytes() const {
   return pages * page;
 }
 
-/// Kernels run on the thread that launches them, so there is nothing to be in order with.
+/// Queue that runs kernels on the launching thread, hence in order.
 class CpuQueue : public Queue {
  public:
   explicit CpuQueue(Progress& progress) : progress_(progress) {}

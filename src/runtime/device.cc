@@ -12,8 +12,8 @@ struct Progress::Sleeper {
 };
 
 Progress::Wait Progress::wait(int64_t count, std::chrono::milliseconds timeout) {
-  // Most waits are short, so the thread looks a while before it sleeps. A sleeper lies on the stack
-  // of its thread; who wakes it takes it off the list, and holds the mutex while it does.
+  // Spins briefly before sleeping, since most waits are short. A Sleeper lies on the stack of its
+  // thread; the waker removes it from the list while holding the mutex.
   for (int spin = 0; spin < 256; ++spin) {
     if (this->count() >= count) return Wait::reached;
   }
@@ -31,7 +31,7 @@ Progress::Wait Progress::wait(int64_t count, std::chrono::milliseconds timeout) 
   return stopped_ ? Wait::stopped : Wait::timed_out;
 }
 
-/// Needs the mutex.
+/// Requires: mutex_ is held.
 void Progress::find_soonest() {
   int64_t soonest = INT64_MAX;
   for (const Sleeper* sleeper : sleepers_) {

@@ -33,13 +33,13 @@ using program::TaskId;
 
 namespace {
 
-/// Until when a task has its lane.
+/// Minimum duration of a task on its lane.
 struct Hold {
   TaskTime* time = nullptr;
   int64_t ns = 0;
 };
 
-/// A task with everything resolved to pointers.
+/// Task with all references resolved to pointers.
 struct Prepared {
   TaskId id = 0;
   kernels::KernelFn kernel = nullptr;  ///< null: communication
@@ -48,16 +48,16 @@ struct Prepared {
   std::vector<kernels::TensorRef> operands;
   std::vector<void*> pointers;
   std::vector<int32_t> members;
-  std::vector<comm::Copy> copies;  ///< of a transfer
-  std::vector<comm::Copy> given;   ///< of a transfer, too
-  std::vector<int64_t> tokens;     ///< of counts
+  std::vector<comm::Copy> copies;  ///< of a transfer: received elements
+  std::vector<comm::Copy> given;   ///< of a transfer: sent elements
+  std::vector<int64_t> tokens;     ///< of row counts
   std::vector<kernels::Begin> begins;
-  std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: without gaps
-  std::vector<Event> waits;                   ///< of tasks in other lanes
-  std::vector<BufferId> dead;                 ///< poisoned afterwards (tests)
-  std::vector<kernels::KernelArgs> graves;    ///< their memory
-  Hold held;                                  ///< of a kernel, if its duration is played
-  kernels::KernelArgs hold_args;              ///< point to it
+  std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: contiguous
+  std::vector<Event> waits;                   ///< for tasks of other lanes
+  std::vector<BufferId> dead;                 ///< buffers to poison afterwards (tests)
+  std::vector<kernels::KernelArgs> graves;    ///< memory of the dead buffers
+  Hold held;                                  ///< of a kernel on an emulated device
+  kernels::KernelArgs hold_args;              ///< points to held
 };
 
 /// Fills the workspace with bytes that are NaN in every floating-point type.
@@ -65,8 +65,8 @@ void fill_with_poison(const kernels::KernelArgs& args) {
   std::memset(args.workspace, 0xff, static_cast<size_t>(args.workspace_bytes));
 }
 
-/// Waits until the task before it in the queue has taken as long as is played of it; it ends only
-/// then. The thread sleeps: there are more ranks than cores.
+/// Delays until the previous task in the queue has lasted its emulated duration, and sets its end
+/// time. The thread sleeps, since there are more ranks than cores.
 void hold(const kernels::KernelArgs& args) {
   const auto* of = reinterpret_cast<const Hold*>(args.workspace);
   const int64_t left = of->time->start_ns + of->ns - now_ns();
@@ -76,7 +76,7 @@ void hold(const kernels::KernelArgs& args) {
   of->time->end_ns = now_ns();
 }
 
-/// True if an output of a call lies where an input of another does.
+/// Returns whether an output of one call overlaps an input of the other.
 bool writes_what_is_read(const comm::Call& writer, const comm::Call& reader) {
   for (size_t o = 0; o < writer.out.size(); ++o) {
     const auto* out = static_cast<const std::byte*>(writer.out[o]);
@@ -96,11 +96,11 @@ bool is_of_host(const Buffer& buffer) {
 
 }  // namespace
 
-/// The step that lanes run, and all that it needs. Where its buffers lie changes when the rank's
-/// arenas do.
+/// Step of a program on a rank, executed by the lanes. The addresses of its buffers change when the
+/// rank's arenas do.
 struct Executor::Impl : Step {
   Impl(Rank& rank, std::shared_ptr<PersistentStore> store, std::shared_ptr<const Program> program,
-       std::shared_ptr<const Played> played);
+       std::shared_ptr<const EmulatedDevice> emulated);
 
   size_t size(int lane) const override { return lanes[lane].size(); }
   std::string task_name(int lane, size_t position) const override {
@@ -129,9 +129,9 @@ struct Executor::Impl : Step {
   const int32_t rank_id;
   const std::shared_ptr<kernels::Backend> backend;
   comm::Communicator* const communicator;
-  const std::shared_ptr<const Played> played;  ///< null: none
+  const std::shared_ptr<const EmulatedDevice> emulated;  ///< null: no emulation
   std::map<std::pair<std::string, int32_t>, BufferId> named;
-  std::vector<int64_t> named_offset;  // by buffer: of inputs and outputs in their arena
+  std::vector<int64_t> named_offset;  // by buffer: offset of inputs and outputs in their arena
   std::array<int64_t, program::kNumSpaces> named_bytes{};
   std::vector<std::byte*> persistent;  // by buffer
   std::vector<TaskTime> times;
@@ -139,29 +139,29 @@ struct Executor::Impl : Step {
   program::Transfers transfers;
   bool has_inputs = false;
   std::vector<int64_t> symbol_values;
-  // Of kinds with symbols among their dims: with the dims of the step. What they are called with
-  // points here, so they stay where they are.
+  // Kinds whose types have symbolic dims, with the values of the current step. Kernel arguments
+  // point to them, so their addresses must not change.
   std::map<program::KindId, std::unique_ptr<program::Kind>> in_step;
 
-  // What the pointers of the prepared tasks are into, of which generation, and in what steps.
+  // State for which the tasks' pointers were resolved: arenas, generations, values of symbols.
   const std::shared_ptr<PersistentStore> store;
   std::array<std::byte*, program::kNumSpaces> arena{}, inputs_outputs{};
   int64_t arena_generation = -1, named_generation = -1;
-  bool views_move = false;          ///< with symbols
-  std::vector<int64_t> placed_for;  ///< values of symbols
-  /// The arenas during a step: a lane that hangs in a kernel does not lose them.
+  bool views_move = false;          ///< views whose offsets depend on symbols
+  std::vector<int64_t> placed_for;  ///< symbol values
+  /// Arenas in use during a step: a lane that hangs in a kernel must not lose them.
   std::vector<std::shared_ptr<Memory>> in_use;
 };
 
 Executor::Impl::Impl(Rank& rank, std::shared_ptr<PersistentStore> tensors,
-                     std::shared_ptr<const Program> of, std::shared_ptr<const Played> how)
+                     std::shared_ptr<const Program> of, std::shared_ptr<const EmulatedDevice> how)
     : program(std::move(of)),
       cls_id(program->class_of(rank.id_)),
       cls(program->classes[cls_id]),
       rank_id(rank.id_),
       backend(rank.backend_),
       communicator(rank.communicator_),
-      played(std::move(how)),
+      emulated(std::move(how)),
       times(cls.tasks.size()),
       transfers(*program),
       symbol_values(program->symbols.size(), 0),
@@ -179,10 +179,10 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<PersistentStore> tensors,
   }
 }
 
-/// Named buffers: the persistent ones are the store's, inputs and outputs lie one after the other,
-/// each in pages of its own.
+/// Assigns memory to named buffers: persistent ones are in the store, inputs and outputs are laid
+/// out consecutively, each in pages of its own.
 void Executor::Impl::name_buffers() {
-  store->expect_alike(*program);
+  store->expect_same_layouts(*program);
   named_offset.assign(cls.buffers.size(), kNone);
   persistent.assign(cls.buffers.size(), nullptr);
   for (size_t i = 0; i < cls.buffers.size(); ++i) {
@@ -203,8 +203,8 @@ void Executor::Impl::name_buffers() {
   }
 }
 
-/// The kind of a task as its kernel sees it: the program's own, or a copy that resolve_symbols
-/// gives the dims of each step.
+/// Returns a task's kind as its kernel sees it: the program's own, or a copy that resolve_symbols
+/// updates with each step's dims.
 const program::Kind& Executor::Impl::kind_in_step(const Task& task) {
   const program::Kind& kind = program->kind(task);
   if (!graph::any_symbolic(kind.in) && !graph::any_symbolic(kind.out)) return kind;
@@ -230,7 +230,7 @@ void Executor::Impl::require_symbols() const {
   }
 }
 
-/// Between steps: kernels of a step read the types.
+/// Sets the dims of this step. Called between steps, since kernels read the types.
 void Executor::Impl::resolve_symbols() {
   for (auto& [id, copy] : in_step) {
     const program::Kind& kind = program->kinds[id];
@@ -248,15 +248,15 @@ void Executor::Impl::resolve_symbols() {
 }
 
 void Executor::Impl::prepare(Rank& rank) {
-  // Everything that a step needs is looked up here, once, but where its buffers lie: the kernel or
-  // the communication of every task, and its dependencies as events: lanes are in order, so that a
-  // task of another lane has ended when enough tasks of that lane have.
+  // Resolves everything that a step needs, except for addresses: the kernel or communication of
+  // every task, and its dependencies as events. Lanes are in order, so a task of another lane has
+  // ended when enough tasks of that lane have.
   const std::vector<int32_t> position = program::lane_positions(cls);
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     prepare(rank, i, position);
   }
   const auto tokens = tokens_by_counts();
-  // Spans are taken only now: the vectors do not move any more.
+  // Spans are created only now, since the vectors no longer move.
   for (std::vector<Prepared>& lane : lanes) {
     for (Prepared& prepared : lane) {
       const size_t inputs = cls.tasks[prepared.id].in.size();
@@ -286,8 +286,7 @@ void Executor::Impl::prepare(Rank& rank) {
   }
 }
 
-/// By the buffer of counts of rows that they read: how many tokens of these rows each member has,
-/// of exchanges of rows among members that do not have as many each.
+/// Returns, for row-count buffers that uneven exchanges read, the tokens of each member.
 std::map<BufferId, std::vector<int64_t>> Executor::Impl::tokens_by_counts() const {
   std::map<BufferId, std::vector<int64_t>> tokens;
   for (const Task& task : cls.tasks) {
@@ -304,8 +303,8 @@ std::map<BufferId, std::vector<int64_t>> Executor::Impl::tokens_by_counts() cons
 }
 
 void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& position) {
-  // What the task waits for, in which order its operands come (inputs, then outputs), and who does
-  // it: the communicator, with the ranks that it meets, or a kernel of the rank's device.
+  // Resolves the task's dependencies, its operands (inputs, then outputs), and its executor: the
+  // communicator with the group's ranks, or a kernel of the rank's device.
   const Task& task = cls.tasks[id];
   const program::Kind& kind = kind_in_step(task);
   const auto name = [&] { return program::task_name(*program, cls_id, id); };
@@ -348,7 +347,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     if (comm::op(kind.communication).role == comm::Role::between) {
       const program::Transfer transfer = transfers.of(cls_id, id);
       auto copies = transfer.copies(rank_id);
-      if (!copies) fail_run("executor", "{} takes what no rank gives", name());
+      if (!copies) fail_run("executor", "{} receives elements that no rank sends", name());
       prepared.copies = std::move(*copies);
       prepared.given = transfer.given(rank_id);
     }
@@ -368,20 +367,20 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     prepared.args.accumulate = task.accumulate.bits();
     prepared.args.workspace_bytes = kind.workspace;
   }
-  if (played) {
-    const Played::Task& as = played->tasks[cls_id.value()][id.value()];
+  if (emulated) {
+    const EmulatedDevice::Task& as = emulated->tasks[cls_id.value()][id.value()];
     prepared.call.traffic = as.traffic;
     if (prepared.kernel) {
-      prepared.held = {&times[id], played->hold_ns(rank.id(), cls_id.value(), id.value())};
+      prepared.held = {&times[id], emulated->hold_ns(rank.id(), cls_id.value(), id.value())};
     }
   }
   lanes[place_of(task.lane)].push_back(std::move(prepared));
 }
 
 void Executor::Impl::prepare_poison() {
-  // A buffer's memory is overwritten after the last task (in issue order) that uses it, if that
-  // task is known to come after all other uses: those of its own lane, and those in its clock.
-  // Where it is not, no single task knows the buffer to be dead, and it keeps its content.
+  // A buffer is poisoned after its last task in issue order, if that task provably follows all
+  // other uses: those of its own lane and those in its vector clock. Otherwise no single task knows
+  // that the buffer is dead, and it keeps its content.
   const auto at = program::clocks(cls);
   const auto position = program::lane_positions(cls);
   std::vector<TaskId> last(cls.buffers.size(), kNone);
@@ -424,7 +423,8 @@ void Executor::Impl::prepare_poison() {
   }
 }
 
-/// Null for a step buffer that no task uses: it has no place in the plan.
+/// Returns the address of a buffer. Null for a step buffer that no task uses, which has no offset
+/// in the plan.
 std::byte* Executor::Impl::address_of(BufferId id) const {
   const Buffer& buffer = cls.buffers[id];
   if (buffer.kind == BufferKind::view) {
@@ -437,7 +437,7 @@ std::byte* Executor::Impl::address_of(BufferId id) const {
   return buffer.offset == kNone ? nullptr : arena[space] + buffer.offset;
 }
 
-/// Points the tasks to where their buffers lie now.
+/// Updates the tasks' pointers to the current addresses of their buffers.
 void Executor::Impl::place(const Rank& rank) {
   const bool same = arena_generation == rank.arena_generation() &&
                     named_generation == rank.inputs_outputs_generation() &&
@@ -479,8 +479,8 @@ void Executor::Impl::place(Prepared& prepared) {
 }
 
 void Executor::Impl::run(int lane, Lanes& rank_lanes) {
-  // The first error of any lane cancels the step for all: the others return at their next task, or
-  // from their wait. A task that fails is not counted as done.
+  // The first error of any lane cancels the step: other lanes return at their next task, or from
+  // their wait. A failed task does not count as completed.
   for (Prepared& prepared : lanes[lane]) {
     try {
       if (rank_lanes.is_cancelled() || !issue(prepared, lane, rank_lanes)) return;
@@ -491,8 +491,8 @@ void Executor::Impl::run(int lane, Lanes& rank_lanes) {
   }
 }
 
-/// What follows in the lane, if it is a communication that could run now: nobody else still works
-/// on what it reads, nor does the one before it.
+/// Returns the next task of the lane, if it is a communication that could run now: its dependencies
+/// are complete, and the current call does not write its inputs.
 const comm::Call* Executor::Impl::next_call(const Prepared& prepared, int lane) const {
   const Prepared* next = &prepared + 1;
   if (next == lanes[lane].data() + lanes[lane].size() || next->kernel) return nullptr;
@@ -501,11 +501,11 @@ const comm::Call* Executor::Impl::next_call(const Prepared& prepared, int lane) 
   return writes_what_is_read(prepared.call, next->call) ? nullptr : &next->call;
 }
 
-/// False if the step was cancelled while the task waited.
+/// Issues a task. Returns false if the step was cancelled while the task waited.
 bool Executor::Impl::issue(Prepared& prepared, int lane, Lanes& rank_lanes) {
-  // A kernel waits, and runs, where its queue does; the lane goes on as soon as the queue has taken
-  // it. A communication runs here: its operands must be complete, and the lane's turn must have
-  // come.
+  // A kernel waits and runs in its queue; the lane continues as soon as the queue has accepted it.
+  // A communication runs on this thread: its operands must be complete, and all earlier tasks of
+  // the lane too.
   Queue& queue = rank_lanes.queue(lane);
   const auto reached = [&](const Event& event, Progress::Wait outcome) {
     if (outcome == Progress::Wait::timed_out) {
@@ -551,13 +551,14 @@ BufferId Executor::Impl::find(std::string_view name, int32_t micro_batch) const 
 }
 
 Executor::Executor(Rank& rank, std::shared_ptr<PersistentStore> store,
-                   std::shared_ptr<const Program> program, std::shared_ptr<const Played> played)
+                   std::shared_ptr<const Program> program,
+                   std::shared_ptr<const EmulatedDevice> emulated)
     : rank_(rank) {
   if (rank.lanes_->is_running()) {
     fail_run("executor", "rank {} runs a step; expected a program to be prepared between steps",
              rank.id_);
   }
-  impl_ = std::make_shared<Impl>(rank, std::move(store), std::move(program), std::move(played));
+  impl_ = std::make_shared<Impl>(rank, std::move(store), std::move(program), std::move(emulated));
   const Impl& impl = *impl_;
   for (const program::Space space : {program::Space::device, program::Space::host}) {
     Rank::Arenas& arenas = rank.arenas_[place_of(space)];
@@ -608,15 +609,15 @@ const void* Executor::output(std::string_view name, int32_t micro_batch) const {
   const BufferId id = impl_->find(name, micro_batch);
   if (is_of_host(impl_->cls.buffers[id]) && !holds()) {
     fail_run("executor",
-             "'{}' of rank {} is gone: another program of the rank was fed or started since, or "
-             "this one never was; try to read it before that",
+             "'{}' of rank {} was overwritten: another program of the rank was fed or started "
+             "since, or this one never was; try to read it earlier",
              name, rank_.id_);
   }
   return impl_->address_of(id);
 }
 
-/// From now on the inputs and outputs are this executor's, and its tasks know where all buffers
-/// lie. One without inputs and outputs takes nothing from others.
+/// Makes this executor the owner of the inputs and outputs, and updates its tasks' pointers. A
+/// program without inputs and outputs takes no ownership.
 void Executor::take_over() {
   impl_->place(rank_);
   const auto& bytes = impl_->named_bytes;
@@ -626,7 +627,7 @@ void Executor::take_over() {
   }
 }
 
-/// True if what lies in the inputs and outputs is this executor's.
+/// Returns whether the inputs and outputs hold this executor's data.
 bool Executor::holds() const {
   return rank_.holder_ == this && held_ == rank_.inputs_outputs_generation();
 }
@@ -650,13 +651,13 @@ const std::vector<int64_t>& Executor::symbol_values() const { return impl_->symb
 
 void Executor::require_inputs() const {
   impl_->require_symbols();
-  // Inputs that nobody has written so far are zeros, as everything that no program of the rank has
+  // Inputs that were never written are zero, like all memory that no program of the rank has
   // touched.
   const bool untouched = held_ == kNone && rank_.holder_ == nullptr;
   if (!impl_->has_inputs || holds() || untouched) return;
   fail_run("executor",
-           "the inputs of this program on rank {} are gone: another program of the rank was fed, "
-           "started or prepared since; try to feed it again",
+           "the inputs of this program on rank {} were overwritten: another program of the rank "
+           "was fed, started or prepared since; try to feed it again",
            rank_.id_);
 }
 
@@ -674,10 +675,10 @@ void Executor::start() {
       poison();
     }
   }
-  rank_.lanes_->start(impl_);  // refuses a second step
+  rank_.lanes_->start(impl_);  // throws if a step is running
 }
 
-/// All step buffers, and outputs: by a queue of what has their memory.
+/// Poisons all step buffers and outputs, by a queue of the device.
 void Executor::poison() {
   const Impl& impl = *impl_;
   for (const program::Space space : {program::Space::device, program::Space::host}) {
@@ -712,9 +713,8 @@ void Executor::wait() {
 }
 
 void Executor::run_inline(const std::function<void(TaskId, const std::function<void()>&)>& visit) {
-  // In issue order every task finds what it needs: those of other lanes that it waits for come
-  // earlier. Queues of its own run the kernels, one in each memory; each is over when its launch
-  // is.
+  // Issue order respects all dependencies, also those between lanes. Queues of their own run the
+  // kernels, one per memory space, and each is drained before the next task.
   Impl& impl = *impl_;
   require_inputs();
   impl.resolve_symbols();

@@ -13,7 +13,7 @@ namespace hocket::runtime {
 
 namespace {
 
-/// Lanes other than those of links run kernels, with the threads of the rank.
+/// Returns whether the lane communicates. Other lanes run kernels, with the threads of the rank.
 bool is_link(program::Lane lane) {
   return lane >= program::Lane::intra && lane <= program::Lane::inter_rx;
 }
@@ -68,7 +68,7 @@ void Lanes::start(std::shared_ptr<Step> step) {
 }
 
 void Lanes::wait() {
-  // Waits inside lanes have the timeout themselves. A step that finishes no task for longer than
+  // Waits inside lanes have timeouts of their own. A step that completes no task for longer than
   // that hangs in a kernel.
   std::unique_lock lock(mutex_);
   const auto window = options_.timeout + std::chrono::seconds(1);
@@ -92,13 +92,13 @@ void Lanes::wait() {
   }
 }
 
-/// Holds the lock, but not while it tells others.
+/// Marks the step as hung and reports it. Releases the lock during the callback.
 void Lanes::declare_hung(std::unique_lock<std::mutex>& lock) {
   hung_ = true;
   const auto window = options_.timeout + std::chrono::seconds(1);
   const std::string text =
-      fmt::format("rank {}: {} has not ended, and nothing else has for {} s", rank_, unfinished(),
-                  std::chrono::duration<double>(window).count());
+      fmt::format("rank {}: {} has not ended, and no task has completed for {} s", rank_,
+                  unfinished(), std::chrono::duration<double>(window).count());
   error_ = error_.empty() ? text : error_ + "; " + text;
   cause_ = Error::Cause::own;
   stop_lanes();
@@ -116,7 +116,7 @@ std::string Lanes::doing() const {
   return steps_ > 0 ? fmt::format("the end of its step {}", steps_) : "";
 }
 
-/// Tasks that have begun and not ended, by name. Needs the mutex.
+/// Returns the names of tasks that have begun and not ended. Requires: mutex_ is held.
 std::string Lanes::unfinished() const {
   std::string names;
   for (int i = 0; i < program::kNumLanes; ++i) {
@@ -133,7 +133,7 @@ void Lanes::cancel() {
   stop_lanes();
 }
 
-/// Needs the mutex.
+/// Requires: mutex_ is held.
 void Lanes::stop_lanes() {
   cancelled_ = true;
   for (Lane& lane : lanes_) {
@@ -167,8 +167,9 @@ bool Lanes::is_running() const {
 }
 
 void Lanes::end_threads() {
-  // Joined one by one, between steps. A lane that hangs in a kernel has a second to come back; if
-  // it does not, all are left to themselves: they share this object, and end when they find out.
+  // Joins the threads one by one, between steps. A lane that hangs in a kernel has a second to
+  // return; otherwise all threads are detached. They share ownership of this object, and end by
+  // themselves later.
   {
     std::unique_lock lock(mutex_);
     stopping_ = true;
@@ -201,8 +202,8 @@ void Lanes::set_on_error(std::function<void(const std::string&)> on_error) {
 }
 
 void Lanes::main(int index) {
-  // Asleep between steps. The step is let go before the lane says that it is through with it: when
-  // the last lane has, nobody but its executor holds it.
+  // Sleeps between steps. Releases the step before it reports that the lane is done: after the last
+  // lane only the executor owns the step.
   const bool link = is_link(static_cast<program::Lane>(index));
   backend_->enter_thread(link ? 1 : options_.threads);
   if (link) {
@@ -249,7 +250,7 @@ void Lanes::fail(const std::string& task, const std::exception_ptr& exception) {
   const std::string text = fmt::format("rank {}: {}: {}", rank_, task, what);
   std::function<void(const std::string&)> on_error;
   {
-    // Together: what another lane says once it is stopped is not the cause.
+    // One critical section: errors of other lanes after the stop are consequences, not the cause.
     std::lock_guard lock(mutex_);
     if (error_.empty()) {
       error_ = text;
@@ -263,7 +264,8 @@ void Lanes::fail(const std::string& task, const std::exception_ptr& exception) {
   }
 }
 
-/// Tasks complete in the order of their launches: the one that failed is the next.
+/// Reports a task that failed after its launch. Tasks complete in launch order, so it is the next
+/// one to complete.
 void Lanes::fail_behind_launch(int lane, const std::exception_ptr& exception) {
   std::string task;
   {

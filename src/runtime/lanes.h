@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lanes of a rank: a thread and a queue each. They run a step of one program at a time, of
-// whatever program is given to them.
+// Lanes of a rank: a thread and a queue each. They run one step of one program at a time.
 #pragma once
 
 #include <atomic>
@@ -23,56 +22,59 @@ namespace hocket::runtime {
 
 class Lanes;
 
-/// A step of a program, as the lanes see it.
+/// Step of a program, as seen by the lanes.
 class Step {
  public:
   virtual ~Step() = default;
-  /// Tasks of the lane.
+  /// Number of tasks in the lane.
   virtual size_t size(int lane) const = 0;
   virtual std::string task_name(int lane, size_t position) const = 0;
-  /// Issues the tasks of the lane, in order, and records an event after each; called by the lane's
-  /// thread. Tells the lanes what went wrong, and returns early then, or when they are cancelled.
+  /// Issues the lane's tasks in order, on the lane's thread, and records an event after each.
+  /// Reports errors by Lanes::fail, and returns early on error or cancellation.
   virtual void run(int lane, Lanes& lanes) = 0;
 };
 
-/// How a rank runs.
+/// Execution options of a rank.
 struct RankOptions {
   int threads = 1;                             ///< intra-op threads of lanes that run kernels
-  std::chrono::milliseconds timeout{300'000};  ///< of every wait
+  std::chrono::milliseconds timeout{300'000};  ///< limit of every wait
   std::shared_ptr<Device> device = cpu_device();
-  /// Tests: step buffers hold NaN before their first write and after their last use, outputs until
-  /// they are written.
+  /// For tests: fills step buffers with NaN before their first write and after their last use, and
+  /// outputs until they are written.
   bool poison = false;
 };
 
-/// Shared with the lane threads: one that hangs in a kernel is left to itself, and what it uses
-/// stays as long as it does.
+/// Threads and queues of a rank. Ownership is shared with the lane threads: a thread that hangs in
+/// a kernel is detached, and its data lives as long as it does.
 class Lanes : public std::enable_shared_from_this<Lanes> {
  public:
   Lanes(int32_t rank, std::shared_ptr<kernels::Backend> backend, RankOptions options);
 
-  /// Makes the lanes that the step has tasks in, unless they are there.
+  /// Creates the lanes that have tasks in the step, if they do not exist.
   void make_for(const Step& step);
-  /// Error if a step runs. After a step that failed, nothing is run any more: `wait` says why.
+  /// Starts a step. Error if one is running. After a failed step nothing runs any more: `wait`
+  /// throws the reason.
   void start(std::shared_ptr<Step> step);
-  /// Blocks until the step is over, and throws what went wrong.
+  /// Blocks until the step has ended, and throws its error.
   void wait();
-  /// Makes the lanes stop at their next task, in this and every later step.
+  /// Stops the lanes at their next task, in this and every later step.
   void cancel();
-  /// Cancels the step if it is this one that runs, and waits for its end, but no longer than a
-  /// second for a kernel that hangs.
+  /// Cancels the step if it is the running one, and waits for its end; at most a second if a kernel
+  /// hangs.
   void leave(const Step& step);
   bool is_running() const;
-  /// Tasks that have begun and not ended, by name; between steps that the last one has ended.
+  /// Returns the names of tasks that have begun and not ended; between steps, a text that says that
+  /// the last step has ended.
   std::string doing() const;
-  /// Ends the threads; those of lanes that hang in a kernel are left to themselves.
+  /// Joins the threads; those of lanes that hang in a kernel are detached.
   void end_threads();
-  /// Called from a lane when a task fails, before the lanes stop (so that peers can be told).
+  /// Sets a callback for failures of tasks. A lane calls it before the lanes stop, so that peers
+  /// can be notified.
   void set_on_error(std::function<void(const std::string&)> on_error);
 
-  // For steps.
+  // Interface for Step.
   Queue& queue(int lane) { return *lanes_[lane].queue; }
-  /// Complete when the first `count` tasks of the lane are.
+  /// Returns the event of the first `count` tasks of the lane.
   Event event(int lane, int64_t count) { return {&lanes_[lane].progress, count}; }
   const char* lane_of(const Event& event) const;
   std::chrono::milliseconds timeout() const { return options_.timeout; }
@@ -85,7 +87,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
     std::unique_ptr<Queue> queue;
     std::thread thread;
     std::condition_variable begins;
-    bool running = false;  // guarded by mutex_: not through with the step
+    bool running = false;  // guarded by mutex_: not done with the step
   };
 
   void main(int lane);
@@ -101,13 +103,13 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;
-  std::shared_ptr<Step> step_;              // guarded by mutex_, as all below
-  int running_ = 0;                         // lanes that are not through with the step
-  int64_t steps_ = 0;                       // started
-  bool stopping_ = false;                   // the threads are to end
-  bool hung_ = false;                       // a task has not come back
-  std::string error_;                       // the first one
-  Error::Cause cause_ = Error::Cause::own;  // of that one
+  std::shared_ptr<Step> step_;              // guarded by mutex_, like all below
+  int running_ = 0;                         // lanes that are not done with the step
+  int64_t steps_ = 0;                       // number of steps started
+  bool stopping_ = false;                   // threads must end
+  bool hung_ = false;                       // a task has not returned
+  std::string error_;                       // first error
+  Error::Cause cause_ = Error::Cause::own;  // cause of that error
   std::function<void(const std::string&)> on_error_;
   std::atomic<bool> cancelled_{false};
 };

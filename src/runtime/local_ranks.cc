@@ -101,7 +101,7 @@ const std::shared_ptr<PersistentStore>& Store::shared(int32_t id) const {
 }
 
 LocalRun::LocalRun(std::shared_ptr<const program::Program> program, const Store& store,
-                   const std::shared_ptr<const Played>& played)
+                   const std::shared_ptr<const EmulatedDevice>& emulated)
     : ranks_(store.ranks()), executors_(static_cast<size_t>(ranks_.world_size())) {
   if (program->num_ranks() != ranks_.world_size()) {
     fail_run("ranks", "the program is for {} ranks; this world has {}", program->num_ranks(),
@@ -109,7 +109,7 @@ LocalRun::LocalRun(std::shared_ptr<const program::Program> program, const Store&
   }
   for (int32_t id : ranks_.ids()) {
     executors_[static_cast<size_t>(id)] =
-        std::make_unique<Executor>(ranks_.at(id), store.shared(id), program, played);
+        std::make_unique<Executor>(ranks_.at(id), store.shared(id), program, emulated);
   }
 }
 
@@ -150,7 +150,7 @@ void LocalRun::step() {
     try {
       executor(id).wait();
     } catch (const Error& error) {
-      // The rank that failed tells more than those it stopped.
+      // The error of the failed rank is more useful than those of the ranks it stopped.
       if (!first ||
           (first->cause() == Error::Cause::stopped && error.cause() == Error::Cause::own)) {
         first = error;

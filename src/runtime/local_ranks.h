@@ -15,29 +15,29 @@
 
 namespace hocket::runtime {
 
-/// The ranks that this process holds, or this part of it. When one fails, all are stopped, and the
-/// world is told.
+/// Ranks in this process, or a subset of them. A failure of one stops all, and is reported to the
+/// world.
 class LocalRanks {
  public:
-  /// All ranks of a world.
+  /// Creates all ranks of a world.
   LocalRanks(int32_t world_size, std::shared_ptr<kernels::Backend> backend,
              const RankOptions& options);
-  /// The ranks `ids`, in ascending order, of a world that has others elsewhere.
+  /// Creates the ranks `ids`, ascending, of a world that has others elsewhere.
   LocalRanks(std::shared_ptr<comm::World> world, std::vector<int32_t> ids,
              std::shared_ptr<kernels::Backend> backend, const RankOptions& options);
   ~LocalRanks();
 
   int32_t world_size() const { return world_->size(); }
-  /// The ranks that are here.
+  /// Ranks in this process.
   const std::vector<int32_t>& ids() const { return ids_; }
   bool has(int32_t id) const;
-  /// Error: the rank is not here.
+  /// Returns a rank. Error: it is not in this process.
   Rank& at(int32_t id);
   const Rank& at(int32_t id) const;
   comm::World& world() const { return *world_; }
-  /// Those that have the ranks of the world.
+  /// Processes with the ranks of the world.
   comm::Processes& processes() const { return world_->processes(); }
-  /// Memory that a rank has taken so far, by the names of program::Memory.
+  /// Returns the memory that a rank has allocated so far, by the categories of program::Memory.
   program::Memory measured(int32_t id) const;
 
  private:
@@ -47,47 +47,48 @@ class LocalRanks {
 
   std::shared_ptr<comm::World> world_;
   std::vector<int32_t> ids_;
-  std::vector<std::unique_ptr<Rank>> ranks_;  // as ids_
+  std::vector<std::unique_ptr<Rank>> ranks_;  // in the order of ids_
   std::atomic<bool> in_step_{false};
 };
 
-/// The persistent tensors of one model on the ranks that are here. Several can be on the same
-/// ranks, in layouts of their own: a policy and its reference, weights and their average. A handle:
-/// copies are of the same tensors, which go with the last one and the last program on them.
+/// Persistent tensors of one model on the local ranks. The same ranks can have several stores with
+/// layouts of their own: a policy and its reference, weights and their average. A handle with
+/// shared ownership: copies refer to the same tensors, which live as long as any copy or program on
+/// them.
 class Store {
  public:
-  /// An empty one. `ranks` outlives it.
+  /// Creates an empty store. Requires: `ranks` outlives it.
   explicit Store(LocalRanks& ranks);
   LocalRanks& ranks() const { return *ranks_; }
-  /// Of a rank that is here.
+  /// Returns the store of a local rank.
   PersistentStore& at(int32_t id) const { return *shared(id); }
   const std::shared_ptr<PersistentStore>& shared(int32_t id) const;
 
  private:
   LocalRanks* ranks_;
-  std::vector<std::shared_ptr<PersistentStore>> of_ranks_;  ///< as ranks_->ids()
+  std::vector<std::shared_ptr<PersistentStore>> of_ranks_;  ///< in the order of ranks_->ids()
 };
 
-/// A program prepared on local ranks: those classes of it that they are of.
+/// Program prepared on local ranks, with the classes that these ranks belong to.
 class LocalRun {
  public:
-  /// The ranks of the store outlive the run. `played`: as Executor has it. Error: they are of
-  /// another world than the program.
+  /// Prepares the program. Requires: the ranks of the store outlive the run. `emulated`: see
+  /// Executor. Error: the world's size is not that of the program.
   LocalRun(std::shared_ptr<const program::Program> program, const Store& store,
-           const std::shared_ptr<const Played>& played = nullptr);
-  /// Runs one step on every rank that is here; throws the first error, which names rank, task and
-  /// cause. Error, and nothing is run: these ranks run another step, or another program was fed
-  /// after this one.
+           const std::shared_ptr<const EmulatedDevice>& emulated = nullptr);
+  /// Runs one step on every local rank, and throws the first error, which names rank, task and
+  /// cause. Error, without running anything: these ranks run another step, or another program was
+  /// fed after this one.
   void step();
-  /// Executor::set_symbol, on every rank that is here.
+  /// Calls Executor::set_symbol on every local rank.
   void set_symbol(std::string_view name, int64_t value);
-  /// Of a rank that is here.
+  /// Returns the executor of a local rank.
   Executor& executor(int32_t id);
   const Executor& executor(int32_t id) const;
 
  private:
   LocalRanks& ranks_;
-  std::vector<std::unique_ptr<Executor>> executors_;  // by rank of the world; null: not here
+  std::vector<std::unique_ptr<Executor>> executors_;  // by rank of the world; null: not local
 };
 
 }  // namespace hocket::runtime

@@ -21,7 +21,7 @@ std::vector<program::Range> Arena::used() const {
 void Arena::add(const void* user, int64_t bytes, std::vector<program::Range> used) {
   users_[user] = {bytes, std::move(used)};
   if (!memory_ || bytes > memory_->bytes()) {
-    // The old memory goes first: there is never room for both.
+    // The old memory is freed first, since there may not be room for both.
     memory_.reset();
     ++generation_;
     memory_ = device_->reserve(bytes);
@@ -59,7 +59,7 @@ PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer,
   if (it == entries_.end()) {
     const int64_t bytes = round_up(buffer.type.bytes(), 64);
     Entry entry{std::move(contents), device_of(buffer.space, device_)->reserve(bytes), false};
-    // Of a tensor with a symbol only the rows that come are touched.
+    // Only the rows in use of a tensor with symbolic dims are touched.
     if (!buffer.type.symbolic()) {
       entry.memory->commit({0, bytes});
     }
@@ -67,19 +67,19 @@ PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer,
   }
   const Entry& entry = it->second;
   if (entry.space != buffer.space) {
-    fail_run("memory", "{} lies in {} memory; the program expects it in {} memory", buffer.name,
+    fail_run("memory", "{} is in {} memory; the program expects it in {} memory", buffer.name,
              to_string(entry.space), to_string(buffer.space));
   }
   if (!program::have_same_elements(entry, contents)) {
     fail_run("memory", "{} is {} in memory; the program expects {}{}", buffer.name,
              to_string(entry.type), to_string(buffer.type),
-             entry.type == buffer.type ? ", cut or filled otherwise" : "");
+             entry.type == buffer.type ? ", with another split or other slots" : "");
   }
   return it->second;
 }
 
-void PersistentStore::expect_alike(const program::Program& program) const {
-  std::map<std::string, std::string> home;  // by tensor: a buffer that is there
+void PersistentStore::expect_same_layouts(const program::Program& program) const {
+  std::map<std::string, std::string> home;  // by tensor: a buffer that holds it
   for (const auto& [name, entry] : entries_) {
     for (const std::string& tensor : program::tensors_of(name, entry.slots)) {
       home[tensor] = name;
@@ -93,7 +93,7 @@ void PersistentStore::expect_alike(const program::Program& program) const {
       if (known == home.end()) continue;
       fail_run("memory",
                "rank {} has {} in the buffer {}; the next program expects it in {}; try programs "
-               "that hold it alike",
+               "with equal layouts",
                rank_, tensor, known->second, buffer.name);
     }
   }

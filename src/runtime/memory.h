@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a rank: arenas that its programs use in turn, and persistent stores.
+// Memory of a rank: arenas that its programs share in turn, and persistent stores.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,22 @@
 
 namespace hocket::runtime {
 
-/// Memory that programs of one rank use in turn, from its beginning each: reserved to the greatest
-/// need among them, and used as far as any of them plans to.
+/// Memory that the programs of one rank use in turn, each from offset 0: reserved for the largest
+/// need, and committed where any of them plans to use it.
 class Arena {
  public:
   explicit Arena(std::shared_ptr<Device> device) : device_(std::move(device)) {}
 
-  /// `user` needs `bytes`, of which it plans to touch `used`. What others hold is lost if the arena
-  /// must grow: its generation tells.
+  /// Adds a user that needs `bytes` and plans to touch `used`. If the arena must grow, its content
+  /// is lost and its generation changes.
   void add(const void* user, int64_t bytes, std::vector<program::Range> used);
-  /// Gives back what nobody else plans to touch; after the last user everything.
+  /// Removes a user and decommits ranges that no other user plans to touch; after the last user,
+  /// everything.
   void remove(const void* user);
 
-  /// Null without users. Kept by whoever must not lose it: the arena itself may let it go.
+  /// Null without users. Copy the pointer to keep the memory alive: the arena may release it.
   const std::shared_ptr<Memory>& memory() const { return memory_; }
-  /// Another one whenever the memory is another.
+  /// Changes whenever the memory is replaced.
   int64_t generation() const { return generation_; }
   int64_t resident_bytes() const { return memory_ ? memory_->resident_bytes() : 0; }
 
@@ -46,13 +47,13 @@ class Arena {
   int64_t generation_ = 0;
 };
 
-/// What has the memory of a space, for a rank of this device.
+/// Returns the device that owns the memory of a space, for a rank of this device.
 std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<Device>& device);
-/// What runs the kernels of a lane.
+/// Returns the device that runs the kernels of a lane.
 std::shared_ptr<Device> device_of_lane(program::Lane lane, const std::shared_ptr<Device>& device);
 
-/// What one rank has of the tensors of one model that survive programs: parameters, optimizer
-/// state, KV cache. Programs that hold them alike share it; a rank may have several.
+/// One rank's part of a model's tensors that outlive programs: parameters, optimizer state, KV
+/// cache. Programs with equal layouts share a store; a rank may have several.
 class PersistentStore {
  public:
   struct Entry : program::Contents {
@@ -63,18 +64,18 @@ class PersistentStore {
       : rank_(rank), device_(std::move(device)) {}
   int32_t rank() const { return rank_; }
 
-  /// The entry of the name of a program's persistent buffer; made (zero-filled) if absent, with
-  /// room for the bounds of symbols. Throws Error if it exists with another type, with other
-  /// elements, or in another space.
+  /// Returns the entry of a persistent buffer, by name. Creates it zero-filled if absent, with room
+  /// for the upper bounds of symbols. Throws Error if it exists with another type, other elements,
+  /// or in another space.
   Entry& get(const program::Buffer& buffer, const program::Program& program);
-  /// Error: a tensor that is here, filled or not, is in another buffer of the program, which is not
-  /// here.
-  void expect_alike(const program::Program& program) const;
+  /// Error: a tensor of this store, initialised or not, is part of another buffer of the program,
+  /// which is not in the store.
+  void expect_same_layouts(const program::Program& program) const;
   Entry* find(const std::string& name);
   const std::map<std::string, Entry>& entries() const { return entries_; }
   std::map<std::string, Entry>& entries() { return entries_; }
   int64_t resident_bytes(program::Space space = program::Space::device) const;
-  /// Copies what entries have, from and to the host.
+  /// Device that copies the entries' data from and to the host.
   Device& device() const { return *device_; }
 
  private:

@@ -13,9 +13,12 @@ namespace hocket::runtime {
 
 namespace {
 
+/// Dims of the measured product.
 constexpr int64_t kSize = 256;
 constexpr double kFlops = 2.0 * kSize * kSize * kSize;
+/// Time to measure, in seconds.
 constexpr double kSeconds = 0.004;
+/// Minimum number of products.
 constexpr size_t kLeast = 3;
 
 }  // namespace
@@ -30,7 +33,7 @@ Probe::Probe(std::shared_ptr<kernels::Backend> backend)
   const std::array out = {type_};
   kernel_ = backend_->find("linear", kernels::Device::cpu, {in, out});
   if (!kernel_) {
-    fail("probe", "{} has no product of f32", backend_->describe());
+    fail("probe", "{} has no f32 matrix product", backend_->describe());
   }
   workspace_.resize(static_cast<size_t>(ops::workspace_bytes("linear", attrs_, in, out)));
 }
@@ -49,7 +52,7 @@ void Probe::multiply() {
 
 double Probe::flops_per_s() {
   backend_->enter_thread(1);
-  multiply();  // brings operands into the caches
+  multiply();  // warms up the caches
   std::vector<double> seconds;
   const int64_t begin = now_ns();
   while (seconds.size() < kLeast || seconds_since(begin) < kSeconds) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast the machine is at this moment. Clocks change, and others run beside: times of one hour
-// are those of another only at equal speed.
+// Current speed of the machine. Clock frequencies and other load vary: times measured at different
+// moments are comparable only at equal speed.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,16 @@
 
 namespace hocket::runtime {
 
-/// One fixed product, [256, 256] by [256, 256] in f32 (0.03 GFLOP), on one thread.
+/// Fixed matrix product, [256, 256] by [256, 256] in f32 (0.03 GFLOP), on one thread.
 class Probe {
  public:
   /// Error: the backend has no such product.
   explicit Probe(std::shared_ptr<kernels::Backend> backend);
 
-  /// FLOP/s of the products that about 4 ms have room for, three at the least: their median, so
-  /// that one interruption does not count. The calling thread has one thread for kernels from then
-  /// on.
+  /// Returns FLOP/s: the median of the products in about 4 ms, at least three, so that one
+  /// interruption does not matter. Sets the calling thread to one kernel thread from then on.
   double flops_per_s();
-  /// One product, some 0.2 ms: a fixed piece of work.
+  /// Runs one product, about 0.2 ms: a fixed amount of work.
   void multiply();
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank in this process: what its programs have in common. Lane threads, in every memory space
-// an arena of step buffers and one of inputs and outputs, and a communicator. Programs are bound to
-// it by executors, each with one of its stores, and one of them runs at a time.
+// State that the programs of a rank share: lane threads, a communicator, and in every memory space
+// an arena of step buffers and one of inputs and outputs. Executors bind programs to the rank, each
+// with one of its stores; one program runs at a time.
 #pragma once
 
 #include <array>
@@ -19,9 +19,10 @@
 
 namespace hocket::runtime {
 
+/// A rank in this process.
 class Rank {
  public:
-  /// `communicator` outlives the rank; null: its programs have no communication.
+  /// Requires: `communicator` outlives the rank; null: programs without communication.
   Rank(int32_t id, std::shared_ptr<kernels::Backend> backend, comm::Communicator* communicator,
        RankOptions options = {});
   ~Rank();
@@ -29,19 +30,21 @@ class Rank {
   Rank& operator=(const Rank&) = delete;
 
   int32_t id() const { return id_; }
-  /// A store in the memory of its device: one of a model's parameters, of which it may have many.
+  /// Creates a store in the device's memory, for one model's tensors; a rank may have many.
   std::shared_ptr<PersistentStore> make_store();
-  /// What all its stores have taken.
+  /// Returns the bytes allocated by all of its stores.
   int64_t stores_resident_bytes(program::Space space = program::Space::device) const;
-  /// Makes the lanes of a running step stop at their next task. The rank runs no step after it.
+  /// Stops the lanes of a running step at their next task. The rank runs no step afterwards.
   void cancel() { lanes_->cancel(); }
-  /// Tasks that have begun and not ended, by name; between steps that the last one has ended.
+  /// Returns the names of tasks that have begun and not ended; between steps, a text that says that
+  /// the last step has ended.
   std::string doing() const { return lanes_->doing(); }
-  /// Called from a lane when a task fails, before the other lanes stop (so that peers can be told).
+  /// Sets a callback for failures of tasks. A lane calls it before the other lanes stop, so that
+  /// peers can be notified.
   void set_on_error(std::function<void(const std::string&)> on_error) {
     lanes_->set_on_error(std::move(on_error));
   }
-  /// Pages of a space that its programs together have touched so far.
+  /// Returns the bytes of the pages in a space that its programs have touched so far.
   int64_t arena_resident_bytes(program::Space space = program::Space::device) const {
     return arenas_[place_of(space)].step.resident_bytes();
   }
@@ -51,13 +54,13 @@ class Rank {
 
  private:
   friend class Executor;
-  /// Those of one memory space.
+  /// Arenas of one memory space.
   struct Arenas {
     explicit Arenas(const std::shared_ptr<Device>& device) : step(device), inputs_outputs(device) {}
     Arena step;
     Arena inputs_outputs;
   };
-  /// Another number whenever one of the arenas has another memory.
+  /// Changes whenever the memory of one of the arenas is replaced.
   int64_t arena_generation() const;
   int64_t inputs_outputs_generation() const;
 
@@ -65,13 +68,14 @@ class Rank {
   const std::shared_ptr<kernels::Backend> backend_;
   comm::Communicator* const communicator_;
   const RankOptions options_;
-  // Of whoever has programs for them, and of steps: a kernel that hangs keeps what it may touch.
+  // Owned by stores' users and by running steps: a kernel that hangs keeps the memory that it may
+  // touch.
   std::vector<std::weak_ptr<PersistentStore>> stores_;
   const std::shared_ptr<Lanes> lanes_;
   std::array<Arenas, program::kNumSpaces> arenas_;
-  /// The executor that the inputs and outputs were of last, there or gone; null: nobody's yet.
+  /// Executor that owned the inputs and outputs last, possibly destroyed; null: none yet.
   const void* holder_ = nullptr;
-  int programs_ = 0;  ///< bound
+  int programs_ = 0;  ///< number of executors
 };
 
 }  // namespace hocket::runtime

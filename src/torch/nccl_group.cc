@@ -14,7 +14,7 @@ namespace hocket::comm {
 int32_t count_gpus(std::string* why_none) {
   const int32_t count = c10::cuda::device_count();
   if (count == 0) {
-    *why_none = "CUDA sees no GPU here (is there one, and its driver? CUDA_VISIBLE_DEVICES?)";
+    *why_none = "CUDA sees no GPU; check the driver and CUDA_VISIBLE_DEVICES";
   }
   return count;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// c10d's groups over NCCL, where LibTorch was built for CUDA. The build says so by USE_C10D_NCCL,
-// or in HOCKET_NO_NCCL why not.
+// Groups of c10d over NCCL, where LibTorch was built for CUDA. The build defines USE_C10D_NCCL, or
+// HOCKET_NO_NCCL with the reason.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,10 +12,10 @@
 
 namespace hocket::comm {
 
-/// GPUs that this process sees; 0: none, and why.
+/// Returns the number of GPUs that this process sees; 0: none, with the reason.
 int32_t count_gpus(std::string* why_none);
 
-/// Meets the other members: blocks until all have come with their GPUs. Throws std::exception.
+/// Creates a group; blocks until all members have come with their GPUs. Throws std::exception.
 c10::intrusive_ptr<c10d::Backend> nccl_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                              int size, at::Device gpu,
                                              std::chrono::milliseconds timeout);

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/math.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "graph/elements.h"
@@ -207,7 +207,7 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
 
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   const runtime::Store& store) {
-  comm::together(store.ranks().processes(), [&] {
+  comm::run_on_all(store.ranks().processes(), [&] {
     for (const graph::Tensor& tensor : compiled.reference.tensors) {
       const bool copy = tensor.init.kind == graph::Init::Kind::copy;
       if (tensor.kind != graph::TensorKind::param && !copy) continue;

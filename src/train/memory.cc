@@ -51,10 +51,10 @@ const char* remedy_of_all(const engine::Run& run, const program::Program& progra
 /// The ranks that are on this machine, the first and the one behind the last: all, or with ranks as
 /// processes those that the launcher started here, whose numbers follow each other.
 std::pair<int32_t, int32_t> ranks_here(const engine::Run& run, int32_t ranks) {
-  const comm::Place& place = comm::launched();
+  const comm::LaunchInfo& launch = comm::launch_info();
   const bool processes = run.ranks != engine::Ranks::local;
-  const int32_t first = processes ? place.rank - place.local_rank : 0;
-  const int32_t count = processes ? place.local_size : ranks;
+  const int32_t first = processes ? launch.rank - launch.local_rank : 0;
+  const int32_t count = processes ? launch.local_size : ranks;
   return {first, std::min(first + count, ranks)};
 }
 
@@ -184,12 +184,12 @@ void MemoryWatch::after_step(const engine::Session& session,
     if (warned_ || taken.with_host() <= plan.with_host()) continue;
     warned_ = true;
     const bool filled_up =
-        run_.config.timed.on() && taken.total() - taken.messages <= plan.total() - plan.messages;
+        run_.config.emulate.on() && taken.total() - taken.messages <= plan.total() - plan.messages;
     log_warning(
         "rank {} takes {} of memory ({}), {} more than planned ({}): {}; nothing was dropped", r,
         size_text(taken.total()), program::parts_text(taken),
         size_text(taken.with_host() - plan.with_host()), program::parts_text(plan),
-        filled_up ? "messages are filled up to what is played (timed.cluster)"
+        filled_up ? "messages are padded to the emulated bytes (emulate.cluster)"
                   : "routing is less even than ragged buffers count on");
   }
 }

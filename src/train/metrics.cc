@@ -72,8 +72,8 @@ std::string to_line(const StepMetrics& metrics) {
   if (metrics.probe_flops > 0) {
     line.member("perf/probe_gflops", metrics.probe_flops / 1e9);
   }
-  if (metrics.timed) {
-    line.member("device", "timed");
+  if (metrics.emulated) {
+    line.member("device", "emulated");
   }
   line.member("memory/peak_gib", static_cast<double>(metrics.peak_bytes) / kGib)
       .member("memory/planned_gib", static_cast<double>(metrics.planned_bytes) / kGib);

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cost/flops.h"
-#include "engine/timed.h"
+#include "engine/emulate.h"
 #include "models/build.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
@@ -63,8 +63,8 @@ void describe(const engine::Run& run, const engine::Compiled& compiled,
   tell("data", fmt::format("{}: {}; held out {}", dataset.folder(), text_of(dataset.train_stats()),
                            dataset.valid() ? text_of(dataset.valid_stats()) : "nothing"));
   tell("plan", engine::describe(run));
-  if (run.config.timed.on()) {
-    tell("device", engine::timed_text(run));
+  if (run.config.emulate.on()) {
+    tell("device", engine::emulation_text(run));
   }
 }
 
@@ -91,10 +91,10 @@ void simulate(const program::Program& program, int64_t tokens, const cost::CostM
   result.provenance = sim::provenance_text(result.report);
 }
 
-/// On a device that is played: the played run's step on the cluster that it is played on.
+/// On an emulated device: the emulated run's step on the cluster that it is emulated on.
 void simulate_played(const engine::Run& run, const engine::Compiled& compiled, Prediction& result) {
-  simulate(engine::compile(engine::played_run(run)).program, compiled.tokens_per_step,
-           engine::played_costs(run), result);
+  simulate(engine::compile(engine::emulated_run(run)).program, compiled.tokens_per_step,
+           engine::emulated_costs(run), result);
 }
 
 /// From timings of the step's own tasks on this machine.
@@ -207,7 +207,7 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
   require_memory(run, compiled.program, result.memory);
   prove(run, compiled, evaluation, result);
   comm::Processes& processes = ranks.processes();
-  if (run.config.timed.on()) {
+  if (run.config.emulate.on()) {
     if (processes.index() == 0) {
       simulate_played(run, compiled, result);
     }
@@ -217,7 +217,7 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
       simulate(run, compiled, kernels::cpu_backend(), links, result);
     }
   }
-  result.step_s = std::stod(processes.from_first(fmt::format("{:.17g}", result.step_s)));
+  result.step_s = std::stod(processes.broadcast(fmt::format("{:.17g}", result.step_s)));
   tell_memory(result);
   result.no_sample = why_no_sample(run, compiled, dataset, result, processes);
   if (processes.index() == 0) {

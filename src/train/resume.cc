@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/missing_parts.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "engine/params.h"
 
 namespace hocket::train {
@@ -148,7 +148,7 @@ void expect_parts(const checkpoint::Checkpoint& from, const engine::Compiled& co
 
 void restore(const checkpoint::Checkpoint& from, const engine::Compiled& compiled,
              const runtime::Store& store) {
-  comm::together(store.ranks().processes(), [&] {
+  comm::run_on_all(store.ranks().processes(), [&] {
     expect_parts(from, compiled, store.ranks());
     for (const graph::Tensor& tensor : compiled.reference.tensors) {
       if (tensor.kind == graph::TensorKind::param) {

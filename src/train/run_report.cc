@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "data/baselines.h"
 #include "diagnose/report_fill.h"
-#include "engine/timed.h"
+#include "engine/emulate.h"
 #include "train/sample.h"
 
 namespace hocket::train {
@@ -264,8 +264,8 @@ diagnose::ReportData RunReport::describe_run(const std::string& status) const {
                              "; the baselines are of all held-out files.");
     }
   }
-  if (run_.config.timed.on()) {
-    report.notes.push_back("The device is " + engine::timed_text(run_) + ".");
+  if (run_.config.emulate.on()) {
+    report.notes.push_back("The device is " + engine::emulation_text(run_) + ".");
   }
   report.baselines = baselines_;
   report.prediction_provenance = prediction_.provenance;
@@ -299,8 +299,8 @@ trace::Trace RunReport::median_step(const program::Program& program,
   trace.set_property("reference_hash", prediction_.certificate.reference.hex());
   trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());
   trace.set_property("config", run_.resolved.to_json_text());
-  if (run_.config.timed.on()) {
-    trace.set_property("device", engine::timed_text(run_));
+  if (run_.config.emulate.on()) {
+    trace.set_property("device", engine::emulation_text(run_));
   }
   return trace;
 }

@@ -3,7 +3,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resolve.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "graph/finite.h"
 
 namespace hocket::train {
@@ -55,7 +55,7 @@ std::string not_finite(const runtime::Store& store) {
 const std::string& Saver::save(int64_t step, const engine::Session& session,
                                const data::Dataset& dataset, const Position& position,
                                const std::vector<std::pair<int64_t, double>>& losses) {
-  comm::together(session.ranks().processes(), [&] {
+  comm::run_on_all(session.ranks().processes(), [&] {
     if (const std::string name = not_finite(session.store()); !name.empty()) {
       fail_run("train",
                "step {} left values in {} that are not finite; it is not saved; {}; try a "

@@ -19,12 +19,12 @@ namespace {
 int64_t ns_behind_first(comm::Processes& processes) {
   constexpr int kMeetings = 5;
   const std::string machine = read_file("/proc/sys/kernel/random/boot_id");
-  const bool same = processes.from_first(machine) == machine;
+  const bool same = processes.broadcast(machine) == machine;
   std::vector<double> differences;
   for (int i = 0; i < kMeetings; ++i) {
-    processes.meet();
+    processes.barrier();
     const int64_t now = now_ns();
-    const int64_t first = std::stoll(processes.from_first(std::to_string(now)));
+    const int64_t first = std::stoll(processes.broadcast(std::to_string(now)));
     differences.push_back(static_cast<double>(first - now));
   }
   return same ? 0 : static_cast<int64_t>(median(differences));

@@ -117,7 +117,7 @@ void Stepper::judge(StepMetrics& metrics) {
 
 /// Adds where the run stands, and what was measured beside the step.
 void Stepper::complete(StepMetrics& metrics) {
-  if (is_first() && !run_.config.timed.on() && seconds_since(probed_ns_) >= kProbeEverySeconds) {
+  if (is_first() && !run_.config.emulate.on() && seconds_since(probed_ns_) >= kProbeEverySeconds) {
     metrics.probe_flops = probe_.flops_per_s();
     probed_ns_ = now_ns();
   }
@@ -128,7 +128,7 @@ void Stepper::complete(StepMetrics& metrics) {
   metrics.peak_bytes = memory_.most();
   metrics.planned_bytes = most_planned(parts_.planned);
   metrics.expert_load = expert_load(session_);
-  metrics.timed = run_.config.timed.on();
+  metrics.emulated = run_.config.emulate.on();
 }
 
 bool Stepper::save_is_due() const {

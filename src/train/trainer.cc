@@ -12,7 +12,7 @@
 #include "base/folder_lock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/metrics.h"
@@ -93,7 +93,7 @@ class Trainer {
 /// checkpoint and the report; the next start then does what is left.
 int Trainer::go() {
   std::optional<FolderLock> lock;
-  comm::together(ranks_.processes(), [&] {
+  comm::run_on_all(ranks_.processes(), [&] {
     if (is_first()) {
       claim_folder(run_.config.output.dir);
       lock.emplace(run_.config.output.dir, "training into this folder",
@@ -157,7 +157,7 @@ bool Trainer::nothing_left() const {
     if (!start_.from || course_.steps == 0 || start_.done.step < course_.steps) return false;
     return !dataset_.valid() || metrics_.ends_with_final_evaluation();
   };
-  const bool nothing = ranks_.processes().from_first(is_first() && decide() ? "nothing" : "") != "";
+  const bool nothing = ranks_.processes().broadcast(is_first() && decide() ? "nothing" : "") != "";
   if (nothing) {
     fmt::print("already finished at step {} of {}; nothing to do (raise train.{} to go on)\n",
                start_.done.step, course_.steps, section_.minutes > 0 ? "minutes" : "steps");
@@ -261,7 +261,7 @@ void Trainer::correct_steps() {
   if (section_.minutes == 0 || done.step != correct_at_) return;
   const double step_s =
       (done.seconds - corrected_.seconds) / static_cast<double>(done.step - corrected_.step);
-  const int64_t steps = std::stoll(ranks_.processes().from_first(
+  const int64_t steps = std::stoll(ranks_.processes().broadcast(
       std::to_string(corrected_steps(section_, done.step, done.seconds, step_s))));
   constexpr double kWorthAWord = 0.1;
   const auto before = static_cast<double>(course_.steps);

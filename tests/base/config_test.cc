@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/rng.h"
 
 namespace hocket {
@@ -166,6 +167,34 @@ TEST(Config, Overrides) {
             std::string::npos);
   EXPECT_NE(refused(kText, {"train.steps.x=1"}).find("train.steps is a value (run.yaml:4)"),
             std::string::npos);
+}
+
+struct Renamed {
+  struct Section {
+    int64_t rate = 0;
+    void fields(Fields& v) { v("rate", rate, "").formerly("speed"); }
+  } link;
+  void fields(Fields& v) { v("link", link, "").formerly("wire"); }
+};
+
+TEST(Config, FormerNamesAreReadWithANote) {
+  std::string notes;
+  set_log_sink([&](LogLevel, const std::string& line) { notes += line + "\n"; });
+  Renamed config;
+  const ResolvedConfig resolved = parse_config(config, "wire: {speed: 3}\n", "run.yaml");
+  EXPECT_EQ(config.link.rate, 3);
+  EXPECT_EQ(resolved.entries()[0].path, "link.rate");
+  EXPECT_NE(notes.find("'wire' is now called 'link'"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("'link.speed' is now called 'link.rate'"), std::string::npos) << notes;
+  notes.clear();
+  parse_config(config, "link: {rate: 3}\n", "run.yaml", {"wire.speed=4"});
+  EXPECT_EQ(config.link.rate, 4);
+  EXPECT_NE(notes.find("wire.speed is now --set link.rate"), std::string::npos) << notes;
+  notes.clear();
+  parse_config(config, "link: {rate: 5}\n", "run.yaml", {"link.rate=6"});
+  EXPECT_EQ(notes, "");
+  set_log_sink(nullptr);
+  EXPECT_THROW(parse_config(config, "{wire: {rate: 1}, link: {rate: 2}}\n", "run.yaml"), Error);
 }
 
 /// A quantity is the same scalar to YAML with quotes and without, as in a file written as JSON.

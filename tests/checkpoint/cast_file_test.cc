@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cast between all pairs of types against PyTorch, over the file that
+// Casts between all pairs of types, compared with PyTorch on the file that
 // tests/parity/cast_parity_test.py writes.
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using graph::DType;
 
-/// The file has a tensor `<from>.<to>.in` and what PyTorch makes of it, `<from>.<to>.out`.
+/// The file has a tensor `<from>.<to>.in` and PyTorch's cast of it, `<from>.<to>.out`.
 TEST(Cast, EqualsPyTorch) {
   const char* path = std::getenv("HOCKET_CAST_FILE");
   if (!path) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model folders in every form that is read, checkpoints that survive faults, and where MODEL is
-// looked for.
+// Model folders in every supported form, checkpoints under injected faults, and resolution of
+// MODEL.
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ struct Content {
     c.state.losses = {{1, 0.1}, {2, 1.0 / 3}, {3, std::nan("")}, {4, 1e-310}};
     c.files["tokenizer.json"] = "{}";
   }
-  // Growing `storage` moved the vectors but not their bytes; they stay put from here on.
+  // Growing `storage` moved the vectors but not their bytes; it grows no more from here on.
   Content(const Content&) = delete;
 };
 
@@ -119,7 +119,7 @@ TEST(Checkpoint, PartsOfAParameter) {
   }
 }
 
-TEST(Checkpoint, LatestSkipsWhatIsNotComplete) {
+TEST(Checkpoint, LatestSkipsIncompleteOnes) {
   const TempFolder run;
   EXPECT_FALSE(latest_checkpoint(run.path(), Verify::all).has_value());
   EXPECT_FALSE(latest_checkpoint(run / "absent", Verify::all).has_value());
@@ -134,7 +134,7 @@ TEST(Checkpoint, LatestSkipsWhatIsNotComplete) {
       std::string::npos);
   remove_file(run / "step-000030/model.safetensors");
   EXPECT_EQ(latest_checkpoint(run.path(), Verify::all), run / "step-000009");
-  // What is no checkpoint by its name does not count.
+  // Folders with other names are no checkpoints.
   make_dirs(run / "step-1x");
   make_dirs(run / "step-000200.hocket-tmp-1");
   EXPECT_EQ(list_checkpoints(run.path()).size(), 3u);
@@ -146,7 +146,7 @@ TEST(Checkpoint, LatestSkipsWhatIsNotComplete) {
   }
 }
 
-TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
+TEST(Checkpoint, PruneKeepsTheLastSaved) {
   const TempFolder run;
   const auto steps = [&run] {
     std::vector<int64_t> list;
@@ -155,7 +155,7 @@ TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
     }
     return list;
   };
-  // By number, not by name: step-1000000 follows step-999999.
+  // Sorted by number, not by name: step-1000000 follows step-999999.
   for (int64_t step : {3, 20, 999999, 1000000}) {
     save_checkpoint(run.path(), Content("llama", DType::f32, step).c);
   }
@@ -167,8 +167,8 @@ TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
   EXPECT_EQ(steps(), (std::vector<int64_t>{999999, 1000000}));
 }
 
-// A folder that only has the name of a checkpoint is someone else's; it does not count either.
-TEST(Checkpoint, PruneLeavesWhatIsNoCheckpoint) {
+// A folder that only has a checkpoint's name belongs to someone else and is not counted.
+TEST(Checkpoint, PruneLeavesOtherFolders) {
   const TempFolder run;
   for (const char* name : {"step-000001", "step-000004"}) {
     make_dirs(run / name);
@@ -196,7 +196,7 @@ TEST(Checkpoint, SavingTheSameStepReplaces) {
   EXPECT_EQ(list_dir(run.path()), (std::vector<std::string>{"step-000005"}));
 }
 
-// Every write, sync, open and rename of a save fails once: the older checkpoint stays the newest.
+// Fails every write, sync, open and rename of a save once: the older checkpoint stays the newest.
 TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
   using Op = FileFaults::Op;
   const TempFolder run;
@@ -217,7 +217,7 @@ TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
       }
       if (!failed) break;
       ++operations;
-      // A folder that could not be synced after the rename is there in full.
+      // A folder whose sync failed after the rename is complete.
       const auto latest = latest_checkpoint(run.path(), Verify::all);
       ASSERT_TRUE(latest.has_value());
       if (op != Op::sync) {
@@ -230,7 +230,7 @@ TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
     }
     EXPECT_GT(operations, 0);
     if (op == Op::sync) {
-      // Every file, their folder, and the one in which it got its name.
+      // Every file, their folder, and the folder in which it was renamed.
       EXPECT_EQ(operations, static_cast<int>(list_dir(run / "step-000002").size()) + 2);
     }
     expect_equal(Checkpoint(run / "step-000002"), next);
@@ -264,8 +264,7 @@ TEST(Checkpoint, KilledAtRandomInstants) {
   }
 }
 
-// --- model folders
-// ---------------------------------------------------------------------------------
+// --- model folders ----------------------------------------------------------------------------
 
 TEST(ModelWeights, ReadsEveryForm) {
   for (const char* family : {"llama", "qwen3_moe"}) {
@@ -352,8 +351,7 @@ TEST(ModelWeights, ATiedHeadMayRepeatButNotDiffer) {
   }
 }
 
-// --- where MODEL is looked for
-// ---------------------------------------------------------------------
+// --- resolution of MODEL -----------------------------------------------------------------------
 
 class Environment {
  public:

@@ -66,7 +66,7 @@ std::vector<NamedTensor> random_params(const models::ModelConfig& config, graph:
     }
     params.push_back(std::move(t));
   }
-  // Pointers only now: the outer vector may have moved while it grew.
+  // Pointers are taken last: the outer vector may have moved while it grew.
   for (size_t i = 0; i < params.size(); ++i) {
     params[i].data = storage[storage.size() - params.size() + i].data();
   }

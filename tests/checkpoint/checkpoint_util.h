@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder that goes away, and small models with random weights, for the checkpoint tests.
+// Temporary folder and small models with random weights, for the checkpoint tests.
 #pragma once
 
 #include <string>
@@ -22,20 +22,21 @@ class TempFolder {
   std::string path_;
 };
 
-/// Text of what `action` throws; "" if it throws nothing; checks that it is bad input (exit 2).
+/// Returns the text of the error that `action` throws, "" if none; checks that it is bad input
+/// (exit 2).
 std::string error_of(const std::function<void()>& action);
 
 models::ModelConfig small_config(const std::string& family, bool tied = false);
 
-/// All parameters of a config with random values; `storage` keeps them alive.
+/// Returns all parameters of a config with random values; `storage` owns them.
 std::vector<NamedTensor> random_params(const models::ModelConfig& config, graph::DType dtype,
                                        uint64_t seed, std::vector<std::vector<char>>& storage);
 
-/// The parameters as the tensors that a checkpoint's file has.
+/// Returns the parameters as the tensors of a checkpoint's file.
 std::vector<NamedTensor> to_stored(const models::ModelConfig& config,
                                    const std::vector<NamedTensor>& params);
 
-/// Tensors as one process has them, all with one rank.
+/// Returns tensors that one rank of one process holds completely.
 std::vector<SharedTensor> shared(const std::vector<NamedTensor>& tensors);
 
 }  // namespace hocket::checkpoint

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints that were changed since they were saved: every byte, every file, every name. What is
-// damaged is refused, and an older one is taken in its place.
+// Checkpoints that were changed after the save: every byte, file and name. Damaged ones are
+// refused, and an older one is used instead.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ namespace {
 using graph::DType;
 using nlohmann::json;
 
-/// A run of two checkpoints of one small model, whose files have equal lengths.
+/// Run with two checkpoints of one small model, whose files have equal lengths.
 class Damage : public testing::Test {
  protected:
   Damage() {
@@ -57,17 +57,18 @@ class Damage : public testing::Test {
     return save_checkpoint(run_.path(), c);
   }
 
-  /// The newest is refused, whole and by name; the run goes on from the older one and says so.
+  /// Expects that the newest checkpoint is refused by name, and that the older one is used with a
+  /// warning.
   void expect_fall_back(const std::string& why) {
     const std::string refusal = error_of([&] { const Checkpoint c(newest_); });
     EXPECT_NE(refusal.find(why), std::string::npos) << refusal;
     log_.clear();
     EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), older_);
     EXPECT_NE(log_.find("step-000002 ("), std::string::npos) << log_;
-    EXPECT_NE(log_.find("step-000001 is intact and taken instead"), std::string::npos) << log_;
+    EXPECT_NE(log_.find("using step-000001, which is intact"), std::string::npos) << log_;
   }
 
-  /// The newest as versions before checksums saved it.
+  /// Rewrites the newest checkpoint in the format without checksums.
   void make_old_format() {
     json object = json::parse(read_file(newest_ + "/run.json"));
     object["hocket_checkpoint"] = 1;
@@ -94,13 +95,13 @@ TEST_F(Damage, EveryFlippedByteIsNoticed) {
     }
     for (const size_t at : places) {
       SCOPED_TRACE(name + " byte " + std::to_string(at));
-      // White space of run.json is not part of what it says.
+      // White space of run.json is not significant.
       if (name == "run.json" && std::strchr(" \n", good[at]) != nullptr) continue;
       std::string bad = good;
       bad[at] = static_cast<char>(bad[at] ^ 1);
       write_file_atomic(path, bad);
       expect_fall_back(name);
-      // Whoever only wants the weights does not read the optimizer's tensors.
+      // A caller that needs only the weights does not read the optimizer's tensors.
       if (name != "optimizer.safetensors") {
         EXPECT_EQ(latest_checkpoint(run_.path(), Verify::weights), older_);
       } else if (at == good.size() - 1) {
@@ -117,7 +118,7 @@ TEST_F(Damage, EveryOtherLengthIsNoticed) {
     const std::string path = newest_ + "/" + name, good = read_file(path);
     for (const std::string& bad :
          {good + "\n", good + good, good.substr(0, good.size() - 1), std::string()}) {
-      // One line end more or less is not part of what run.json says.
+      // A trailing newline of run.json is not significant.
       if (name == "run.json" && (bad == good + "\n" || bad + "\n" == good)) continue;
       write_file_atomic(path, bad);
       expect_fall_back(name);
@@ -141,14 +142,14 @@ TEST_F(Damage, FilesOfAnotherStepAreNoticed) {
                                         : name + " is of step '1'; run.json is of step 2");
     write_file_atomic(newest_ + "/" + name, mine);
   }
-  // Together they fit each other, but not the name.
+  // The files agree with each other, but not with the name.
   rename_durable(older_, run_ / "step-000400");
   log_.clear();
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
   EXPECT_NE(log_.find("step-000400 (run.json is of step 1; the folder is named after step 400)"),
             std::string::npos)
       << log_;
-  // Under a name that says no step a checkpoint is what it was.
+  // Under a name without a step, the checkpoint is valid.
   rename_durable(run_ / "step-000400", run_ / "best");
   EXPECT_EQ(Checkpoint(run_ / "best").state().step, 1);
 }
@@ -164,7 +165,7 @@ TEST_F(Damage, AllDamagedIsAnError) {
   EXPECT_NE(text.find("restore one, or remove them"), std::string::npos) << text;
 }
 
-TEST_F(Damage, OldCheckpointsOpenWithALine) {
+TEST_F(Damage, CheckpointsWithoutChecksumsOpenWithAWarning) {
   make_old_format();
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
   EXPECT_EQ(log_,
@@ -174,7 +175,7 @@ TEST_F(Damage, OldCheckpointsOpenWithALine) {
   expect_fall_back("model.safetensors has 100 bytes of");
 }
 
-// Nothing in an edited run.json is more than an error. Without checksums, which would hide it.
+// No edit of run.json does more than cause an error. Without checksums, which would mask it.
 TEST_F(Damage, EditedRunFilesAreErrors) {
   make_old_format();
   const json good = json::parse(read_file(newest_ + "/run.json"));
@@ -193,7 +194,7 @@ TEST_F(Damage, EditedRunFilesAreErrors) {
   for (const auto& item : good.items()) {
     for (const json& value : values) {
       if (item.key() == "data") {
-        continue;  // free, and not read
+        continue;  // any JSON, not parsed
       }
       const bool legal = (item.key() == "losses" && value == json::array()) ||
                          (item.key() == "config" && value == "x");
@@ -224,7 +225,7 @@ TEST_F(Damage, EditedRunFilesAreErrors) {
   }
 }
 
-// Nor is anything in what a run.json says of parts, also where it has a checksum again.
+// No edit of the parts in run.json does more than cause an error, even with a matching checksum.
 TEST_F(Damage, EditedPartsAreErrors) {
   const json good = json::parse(read_file(newest_ + "/run.json"));
   const auto with = [&](const std::function<void(json&)>& edit) {
@@ -259,7 +260,7 @@ TEST_F(Damage, EditedPartsAreErrors) {
               std::string::npos)
         << range;
   }
-  // Each range is one of the file, but not all of it is in one.
+  // Each range lies within the file, but together they do not cover it.
   const std::string few = with([&](json& object) { part(object)["ranges"] = {{0, 8}}; });
   EXPECT_NE(few.find("have 8 bytes together"), std::string::npos) << few;
   for (const char* key : {"host", "rank"}) {
@@ -280,7 +281,7 @@ TEST_F(Damage, EditedPartsAreErrors) {
             std::string::npos);
 }
 
-// One checksum per file, as versions before parts saved it.
+// Format with one checksum per file, before parts.
 TEST_F(Damage, FilesOfOneChecksumAreRead) {
   json object = json::parse(read_file(newest_ + "/run.json"));
   object["hocket_checkpoint"] = 2;
@@ -295,10 +296,10 @@ TEST_F(Damage, FilesOfOneChecksumAreRead) {
   std::string model = read_file(newest_ + "/model.safetensors");
   model.back() = static_cast<char>(model.back() ^ 1);
   write_file_atomic(newest_ + "/model.safetensors", model);
-  expect_fall_back("model.safetensors does not have its checksum");
+  expect_fall_back("model.safetensors has a wrong checksum");
 }
 
-// File by file, then the folder that holds them, then the one in which it got its name.
+// File by file, then the folder that holds them, then the folder in which it was renamed.
 TEST_F(Damage, EverythingIsSynced) {
   const FileFaults count(FileFaults::Op::sync, 1 << 30, 0);
   const std::string path = save(3);
@@ -339,14 +340,14 @@ TEST_F(Damage, NamesThatAreNoFolders) {
   EXPECT_NE(error_of([&] { clean_checkpoints(run_.path()); }).find("step-000003] is a file"),
             std::string::npos);
   remove_file(run_ / "step-000003");
-  // A checkpoint that lies elsewhere is one.
+  // A link to a checkpoint elsewhere is one.
   rename_durable(newest_, run_ / "elsewhere");
   ASSERT_EQ(::symlink("elsewhere", newest_.c_str()), 0);
   clean_checkpoints(run_.path());
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
 }
 
-TEST_F(Damage, ResolveReadsWhatItIsAskedFor) {
+TEST_F(Damage, ResolveVerifiesOnlyTheRequestedFiles) {
   std::string model = read_file(newest_ + "/model.safetensors");
   model.back() = static_cast<char>(model.back() ^ 1);
   write_file_atomic(newest_ + "/model.safetensors", model);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints that several processes write: what one writes, whatever each has of it; errors and
-// kills of any of them; hosts that share no file system.
+// Checkpoints written by several processes: equal to those of one, for any distribution of
+// elements; errors and kills of any process; hosts that share no file system.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@
 #include "checkpoint/join.h"
 #include "checkpoint/missing_parts.h"
 #include "checkpoint/resolve.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "tests/checkpoint/checkpoint_util.h"
 #include "tests/comm/processes_util.h"
 #include "tests/compare_util.h"
@@ -30,7 +30,7 @@ using graph::DType;
 using test::ForkedProcesses;
 using test::ThreadProcesses;
 
-/// A model of random values whose elements belong to random ranks, in runs.
+/// Model of random values whose elements belong to random ranks, in runs.
 class Model {
  public:
   Model(int64_t step, int32_t ranks, uint64_t seed) : config_(small_config("qwen3_moe")) {
@@ -49,7 +49,7 @@ class Model {
   }
   Model(const Model&) = delete;
 
-  /// What a process with these ranks gives; all of it where it is alone.
+  /// Returns the content for a process with these ranks.
   CheckpointContent content(const std::vector<int32_t>& ranks) const {
     CheckpointContent c;
     c.config = &config_;
@@ -80,7 +80,7 @@ class Model {
   void divide(const NamedTensor& tensor, int32_t ranks, Rng& rng) {
     std::vector<Share>& list = shares_[tensor.name];
     const int64_t count = tensor.type.numel();
-    // Some tensors in columns, some in runs of any length.
+    // Some tensors are split into columns, others into runs of any length.
     const int64_t step = rng.below(2) ? 1 + rng.between(0, 4) : 0;
     int32_t rank = 0;
     for (int64_t first = 0; first < count;) {
@@ -105,7 +105,7 @@ std::vector<int32_t> ranks_of(const comm::Processes& process) {
   return {2 * process.index(), 2 * process.index() + 1};
 }
 
-/// Saves with as many processes as there are folders, each with two ranks; returns what they threw.
+/// Saves with one process per folder, each with two ranks; returns the errors they threw.
 std::vector<std::string> save(ThreadProcesses& all, const std::vector<std::string>& folders,
                               const Model& model) {
   return all.run([&](comm::Processes& process) {
@@ -138,7 +138,7 @@ void expect_nothing_left(const std::string& run) {
   }
 }
 
-TEST(Processes, WriteTogetherWhatOneWrites) {
+TEST(Processes, WriteTheSameFilesAsOneProcess) {
   for (int32_t count = 1; count <= 4; ++count) {
     const TempFolder many, one;
     const Model model(7, 2 * count, static_cast<uint64_t>(count));
@@ -171,8 +171,8 @@ TEST(Processes, WriteTogetherWhatOneWrites) {
   }
 }
 
-// A part that was changed is found whoever's turn it is, and all processes fall back alike.
-TEST(Processes, DivideTheComparing) {
+// A changed part is found by whichever process compares it, and all processes fall back alike.
+TEST(Processes, DivideTheVerification) {
   const TempFolder run;
   ThreadProcesses all(3);
   const Model older(1, 6, 1), newest(2, 6, 2);
@@ -202,7 +202,7 @@ TEST(Processes, DivideTheComparing) {
   set_log_sink(nullptr);
 }
 
-// A write, sync, open or rename of any process fails: all say the same, and the older
+// A write, sync, open or rename of any process fails: all throw the same error, and the older
 // checkpoint stays the newest.
 TEST(Processes, AFaultOfOneIsTheErrorOfAll) {
   using Op = FileFaults::Op;
@@ -217,7 +217,7 @@ TEST(Processes, AFaultOfOneIsTheErrorOfAll) {
     save(all, folders, old);
     int faults = 0;
     for (const Op op : {Op::open, Op::write, Op::sync, Op::rename}) {
-      // Of thousands of writes, ever fewer.
+      // With thousands of writes, the steps between faults grow.
       for (int nth = 1;; nth += 1 + nth / 6) {
         std::vector<std::string> thrown;
         {
@@ -233,7 +233,7 @@ TEST(Processes, AFaultOfOneIsTheErrorOfAll) {
           const std::string& folder = folders[static_cast<size_t>(process.index())];
           const auto latest = latest_checkpoint(folder, Verify::all, process);
           ASSERT_TRUE(latest.has_value());
-          // A folder that could not be synced after it had its name is there in full.
+          // A folder whose sync failed after the rename is complete.
           if (!shared || op != Op::sync) {
             EXPECT_EQ(file_name(*latest), "step-000001") << thrown[0];
           }
@@ -251,8 +251,8 @@ TEST(Processes, AFaultOfOneIsTheErrorOfAll) {
   }
 }
 
-// Of three processes one is killed at a random instant: the others end, with an error, and what has
-// its name is whole.
+// One of three processes is killed at a random instant: the others end with an error, and a folder
+// with its final name is complete.
 TEST(Processes, OneIsKilled) {
   const TempFolder run;
   const Model old(1, 6, 1), next(2, 6, 2);
@@ -296,7 +296,7 @@ class Hosts : public testing::Test {
   }
   ~Hosts() override { set_log_sink(nullptr); }
 
-  /// The name of the checkpoint that all go on from.
+  /// Returns the name of the checkpoint that all resume from.
   std::string latest() {
     std::vector<std::string> names(3);
     all_.expect_run([&](comm::Processes& process) {
@@ -327,7 +327,7 @@ TEST_F(Hosts, EachKeepsItsPart) {
     EXPECT_EQ(from.host(), folder == a ? 0 : 1);
     EXPECT_EQ(from.record().hosts[0].ranks, (std::vector<int32_t>{0, 1, 2, 3}));
     EXPECT_EQ(from.record().hosts[1].ranks, (std::vector<int32_t>{4, 5}));
-    // What the ranks of this host had is there; all else is told to be elsewhere.
+    // Data of this host's ranks is present; everything else is reported to be elsewhere.
     for (const NamedTensor& tensor : newest_.params()) {
       for (const Share& share : newest_.shares(tensor.name)) {
         MissingParts missing(from);
@@ -348,10 +348,11 @@ TEST_F(Hosts, EachKeepsItsPart) {
     MissingParts missing(from);
     missing.need_optimizer(state.name, state.type, 0, state.type.numel());
     EXPECT_NE(missing.text().find(state.name), std::string::npos) << missing.text();
-    EXPECT_NE(missing.text().find(fmt::format("this folder is that of host {} of 2", from.host())),
-              std::string::npos)
+    EXPECT_NE(
+        missing.text().find(fmt::format("this folder has the part of host {} of 2", from.host())),
+        std::string::npos)
         << missing.text();
-    // Nobody takes it for a model.
+    // No reader accepts it as a model.
     EXPECT_FALSE(file_exists(folder + "/model.safetensors"));
     EXPECT_NE(error_of([&] { resolve_model(folder, Need::intact); }).find("of one host"),
               std::string::npos);
@@ -364,10 +365,10 @@ TEST_F(Hosts, AreJoined) {
   const Joined joined = join_checkpoint({b, a}, whole);
   EXPECT_EQ(joined.step, 2);
   EXPECT_EQ(joined.hosts, 2);
-  EXPECT_EQ(joined.of, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(joined.given_hosts, (std::vector<int32_t>{0, 1}));
   expect_whole(whole, newest_);
   EXPECT_FALSE(Checkpoint(whole).is_partial());
-  // To the byte what one file system would have had, but for who wrote it.
+  // Identical to the byte to a save on one file system, except for the writers.
   save(all_, same(top_ / "one", 3), newest_);
   EXPECT_EQ(list_dir(top_ / "whole"), (std::vector<std::string>{"step-000002"}));
   EXPECT_EQ(list_dir(whole), list_dir(top_ / "one/step-000002"));
@@ -381,8 +382,8 @@ TEST_F(Hosts, AreJoined) {
   EXPECT_EQ(joined.bytes, bytes);
 }
 
-/// What every host has alike is copied from one; a host that has nothing of its own may be away.
-TEST_F(Hosts, AreJoinedWithoutThoseThatHaveNothingElse) {
+/// Data that every host has is copied from one; a host with no data of its own may be absent.
+TEST_F(Hosts, AreJoinedWithoutRedundantHosts) {
   all_.expect_run([&](comm::Processes& process) {
     const RunFolder run(folders_[static_cast<size_t>(process.index())], process, ranks_of(process));
     CheckpointContent content = newest_.content({0, 1, 2, 3, 4, 5});
@@ -394,9 +395,11 @@ TEST_F(Hosts, AreJoinedWithoutThoseThatHaveNothingElse) {
     save_checkpoint(run, content);
   });
   const std::string whole = top_ / "whole";
-  EXPECT_EQ(join_checkpoint({top_ / "b/step-000003"}, whole).of, (std::vector<int32_t>{1}));
-  EXPECT_EQ(join_checkpoint({top_ / "a/step-000003", top_ / "b/step-000003"}, top_ / "both").of,
-            (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(join_checkpoint({top_ / "b/step-000003"}, whole).given_hosts,
+            (std::vector<int32_t>{1}));
+  EXPECT_EQ(
+      join_checkpoint({top_ / "a/step-000003", top_ / "b/step-000003"}, top_ / "both").given_hosts,
+      (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(read_file(whole + "/model.safetensors"), read_file(top_ / "both/model.safetensors"));
 }
 
@@ -408,17 +411,17 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
     EXPECT_NE(text.find(why), text.npos) << text;
     EXPECT_TRUE(to == a || !file_exists(to));
   };
-  refused({a}, out, "wrote them on host 1 of 2 (");
-  refused({b}, out, "wrote them on host 0 of 2 (");
+  refused({a}, out, "on host 1 of 2 (");
+  refused({b}, out, "on host 0 of 2 (");
   refused({a, a}, out, "is the folder of host 0 of 2");
   refused({a, top_ / "b/step-000001"}, out, "is of step 1; " + a + " is of step 2");
-  refused({a, b}, a, "is there already");
+  refused({a, b}, a, "exists already");
   refused({a, b}, top_ / "step-000004", "is named after step 4; the parts are of step 2");
   refused({top_ / "none"}, out, "not an intact checkpoint: no run.json");
   // The same step, saved once more by other ranks.
   save(all_, {top_ / "c", top_ / "c", top_ / "d"}, Model(2, 6, 3));
-  refused({a, top_ / "d/step-000002"}, out, "is of another checkpoint of step 2");
-  // One that is whole already.
+  refused({a, top_ / "d/step-000002"}, out, "is part of another save of step 2");
+  // A whole checkpoint.
   save(all_, same(top_ / "one", 3), newest_);
   refused({top_ / "one/step-000002"}, out, "there is nothing to join");
   const std::string path = b + "/model.part.safetensors", good = read_file(path);
@@ -451,22 +454,22 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
     }
   }
   EXPECT_GT(faults, 10);
-  // The folders of the hosts are as they were, and nothing is left of what failed.
+  // The folders of the hosts are unchanged, and the failed join left nothing.
   EXPECT_EQ(latest(), "step-000002");
   for (const std::string& name : list_dir(top_.path())) {
     EXPECT_EQ(name.find("tmp"), name.npos) << name;
   }
 }
 
-TEST_F(Hosts, CountsOnlyWhereAllHaveIt) {
+TEST_F(Hosts, ACheckpointCountsOnlyIfAllHostsHaveIt) {
   const std::string b = top_ / "b/step-000002", aside = top_ / "aside";
   rename_durable(b, aside);
   EXPECT_EQ(latest(), "step-000001");
-  const std::string absent = "(rank 2: is not on its host " + host_name() + ")";
+  const std::string absent = "(rank 2: is missing on host " + host_name() + ")";
   EXPECT_NE(log_.find("step-000002 " + absent), std::string::npos) << log_;
   rename_durable(aside, b);
   EXPECT_EQ(latest(), "step-000002");
-  // The marker, the part, and the record: each is that of this checkpoint and of this host.
+  // The marker, the part, and the record each identify this checkpoint and host.
   for (const char* name : {"host.json", "run.json", "model.part.safetensors", "tokenizer.json"}) {
     const std::string path = b + "/" + name, good = read_file(path);
     remove_file(path);
@@ -515,14 +518,14 @@ TEST_F(Hosts, OtherFilesOnAnotherHostAreAnError) {
     save_checkpoint(run, content);
   });
   for (const std::string& text : thrown) {
-    EXPECT_NE(text.find("'tokenizer.json' is another on one host"), std::string::npos) << text;
+    EXPECT_NE(text.find("'tokenizer.json' on one host differs"), std::string::npos) << text;
   }
   EXPECT_EQ(latest(), "step-000002");
 }
 
 constexpr int64_t kColumns = 64;
 
-/// The most memory that this process has had since the last call with `true`, in bytes.
+/// Returns the peak resident bytes of this process since the last call with `true`.
 int64_t peak_resident(bool reset) {
   if (reset) {
     std::ofstream("/proc/self/clear_refs") << "5";
@@ -534,16 +537,16 @@ int64_t peak_resident(bool reset) {
   return -1;
 }
 
-// A model of 97 MiB, which the ranks of one process hold in columns, is saved and compared with a
-// few MiB.
-TEST(Memory, NobodyHoldsTheModel) {
+// Saves and verifies a model of 97 MiB, held in columns by the ranks of one process, with a few MiB
+// of memory.
+TEST(Memory, SavingNeedsNoCopyOfTheModel) {
   if (test::has_address_sanitizer()) {
     GTEST_SKIP() << "the address sanitizer keeps freed memory resident";
   }
   nlohmann::json json = nlohmann::json::parse(small_config("llama").json);
   json.update({{"hidden_size", 1024}, {"intermediate_size", 8192}, {"num_hidden_layers", 1}});
   const models::ModelConfig config = models::parse_config(json.dump(), "test");
-  // Every tensor has its values from one block of memory.
+  // All tensors share one block of memory for their values.
   std::vector<float> block(1024 * 8192, 0.5F);
   CheckpointContent c;
   c.config = &config;

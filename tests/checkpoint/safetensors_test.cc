@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors reader on good, hostile and randomly damaged files, its conversions, the writer.
+// Safetensors reader on valid, hostile and randomly damaged files; conversions; the writer.
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -73,8 +73,7 @@ TEST(Safetensors, HostileHeadersAreRefused) {
   expect_refused(file_of(R"({"__metadata__":{"a":"x","a":"x"}})"), "twice");
   const std::string good = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
   const std::string data(8, 'x');
-  expect_refused(file_of("{\"a\":{" + good + "},\"a\":{" + good + "}}", data),
-                 "'a' is there twice");
+  expect_refused(file_of("{\"a\":{" + good + "},\"a\":{" + good + "}}", data), "'a' appears twice");
   expect_refused(file_of("{\"a\":{" + good + "," + good + "}}", data), "dtype is given twice");
   expect_refused(file_of("{\"a\":{" + good + ",\"x\":1}}", data), "unknown key 'x'");
   expect_refused(file_of("{\"a\":{" + good + "}}", data.substr(1)), "truncated");
@@ -139,7 +138,7 @@ TEST(Safetensors, EmptyTensorsScalarsAndPadding) {
   open_and_read(folder / "g", file_of("{}"));
 }
 
-// One file with every type that converts.
+// Returns a file with every type that converts.
 std::string sample_file() {
   const std::string header = R"({"__metadata__":{"format":"pt"},)"
                              R"("bf":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]},)"
@@ -220,7 +219,7 @@ TEST(Safetensors, RoundsToF16Once) {
   }
 }
 
-// Against the definition: the nearest of the two neighbours, the even one at a tie.
+// Compares with the definition: the nearest neighbour, the even one at a tie.
 TEST(Safetensors, RoundsToBf16Once) {
   const TempFolder folder;
   Rng rng(7);
@@ -239,7 +238,7 @@ TEST(Safetensors, RoundsToBf16Once) {
   std::vector<uint16_t> got(values.size());
   file.read(*file.find("x"), 0, t.type.dims[0], DType::bf16, got.data());
   const auto value_of = [](uint32_t b) {
-    // The next step beyond the largest finite value counts as 2^128, as in IEEE 754.
+    // The step beyond the largest finite value counts as 2^128, as in IEEE 754.
     const double x = std::bit_cast<float>(b << 16);
     return std::isinf(x) ? std::copysign(0x1p128, x) : x;
   };
@@ -298,7 +297,7 @@ TEST(Safetensors, RandomDamageNeverCrashes) {
           break;
         }
       }
-      // Half of the time the length fits the edited header, so that its content is reached.
+      // Half of the time the length matches the edited header, so that its content is reached.
       if (rng.uniform() < 0.5 && bytes.size() >= 8) {
         const uint64_t length = header + bytes.size() - good.size();
         if (length <= bytes.size()) {
@@ -382,7 +381,7 @@ TEST(Safetensors, AFullDiskLeavesTheOldFile) {
   EXPECT_EQ(list_dir(folder.path()).size(), 1u);
 }
 
-// Another process cuts off a file whose tensors are being loaded: an error, and no signal.
+// Another process truncates a file while its tensors are being loaded: an error, and no signal.
 TEST(Safetensors, CutOffWhileItIsOpen) {
   const TempFolder folder;
   const std::string path = folder / "f.safetensors";
@@ -394,7 +393,7 @@ TEST(Safetensors, CutOffWhileItIsOpen) {
   std::filesystem::resize_file(path, 8192);
   std::vector<double> to(ones.size());
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
-    file.read(x, 0, 1000, dtype, to.data());  // what is still there
+    file.read(x, 0, 1000, dtype, to.data());  // the part that is still there
     try {
       file.read(x, 0, count, dtype, to.data());
       ADD_FAILURE() << "read what is gone";
@@ -408,7 +407,7 @@ TEST(Safetensors, CutOffWhileItIsOpen) {
   }
 }
 
-// Conversion goes piece by piece: the seams change nothing.
+// Conversion in pieces gives the same result at the seams.
 TEST(Safetensors, ConvertsLongTensorsFromAnyElementOn) {
   const TempFolder folder;
   std::vector<float> values(700'000);

@@ -132,7 +132,7 @@ class Foreign(unittest.TestCase):
             self.assertEqual(0, r.returncode, r.stderr)
             self.assertIn("step-000004 (", r.stderr)
             self.assertIn(file, r.stderr)
-            self.assertIn("step-000002 is intact and taken instead", r.stderr)
+            self.assertIn("using step-000002, which is intact", r.stderr)
             self.assertIn("(step 2)", r.stdout)
             self.assertEqual(want, self.losses(f"bit{number}"))
 
@@ -142,8 +142,8 @@ class Foreign(unittest.TestCase):
         self.flip(weights, os.path.getsize(self.box.path(weights)) - 9)
         r = self.box.run("eval", "runs/read", "--ids", "ids.json")
         self.assertEqual(0, r.returncode, r.stderr)
-        self.assertIn("step-000002 is intact and taken instead", r.stderr)
-        self.refused("model.safetensors does not have its checksum", "generate", "runs/read/checkpoints/step-000004",
+        self.assertIn("using step-000002, which is intact", r.stderr)
+        self.refused("model.safetensors has a wrong checksum", "generate", "runs/read/checkpoints/step-000004",
                      "--max-new-tokens", "1")
 
     def test_files_of_another_step(self):

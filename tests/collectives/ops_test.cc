@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every communication op, from its record alone: its execution does what its movement says, in turn
-// and between threads; its types, costs and page follow. A new op is tested by being listed.
+// Every communication op, from its record alone: execution agrees with the movement, sequentially
+// and between threads; types, costs and documentation follow. A new op is tested once it is listed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 #include <thread>
 
 #include "base/error.h"
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 #include "comm/process_world.h"
 #include "tests/comm/comm_util.h"
-#include "tests/comm/wire_util.h"
+#include "tests/comm/transport_util.h"
 #include "tests/compare_util.h"
 
 namespace hocket::comm {
@@ -24,7 +24,7 @@ namespace {
 using test::Bytes;
 using test::Case;
 
-/// Calls `fn` with cases of every collective, its samples, and 1 to 5 members; of each so many.
+/// Calls `fn` with the cases of every collective's samples, for 1 to 5 members, `rounds` times.
 void for_all_cases(uint64_t rounds, const std::function<void(const Case&, Rng&)>& fn) {
   Rng rng(1);
   for (const Op* op : all()) {
@@ -47,7 +47,7 @@ constexpr uint64_t kRounds = 6;  // of values, and of orders of members
 const uint64_t kConnectedRounds = hocket::test::sampled(kRounds);
 constexpr std::chrono::milliseconds kPatience{20'000};
 
-/// The worlds of some ranks, one of all or one for each.
+/// Worlds of some ranks: one for all, or one for each.
 using Worlds = std::vector<std::shared_ptr<World>>;
 
 Worlds threads_of_a_process(int32_t ranks) {
@@ -63,11 +63,11 @@ Worlds processes_with(int32_t ranks, Collectives collectives) {
   return worlds;
 }
 Worlds processes(int32_t ranks) { return processes_with(ranks, Collectives::own); }
-/// The transport of these tests sums in the order of ranks, too.
+/// The transport of these tests reduces in rank order, too.
 Worlds processes_by_transport(int32_t ranks) { return processes_with(ranks, Collectives::c10d); }
 
-/// One thread per member of the worlds. `inplace`: outputs are the inputs. `spoil`: a member
-/// overwrites its operands as soon as it is done with them.
+/// Runs one thread per member. `inplace`: outputs are the inputs. `spoil`: a member overwrites its
+/// operands as soon as it has returned.
 std::vector<std::vector<Bytes>> run_on_threads(const Case& c, const Worlds& worlds, bool inplace,
                                                bool spoil) {
   const size_t n = c.members();
@@ -120,7 +120,7 @@ std::vector<std::vector<Bytes>> run_on_threads(const Case& c, const Worlds& worl
   return result;
 }
 
-TEST(CommOps, ExecutionDoesWhatTheMovementSays) {
+TEST(CommOps, ExecutionMatchesTheMovement) {
   int cases = 0;
   for_all_cases(kRounds, [&](const Case& c, Rng& rng) {
     EXPECT_EQ(test::difference(c, test::run_in_turn(c, rng)), "");
@@ -129,11 +129,11 @@ TEST(CommOps, ExecutionDoesWhatTheMovementSays) {
   EXPECT_GT(cases, 300);
 }
 
-/// As local ranks, and as processes would, by records and by collectives of the transport.
+/// Local ranks, and ranks as processes, by records and by collectives of the transport.
 const std::vector<Worlds (*)(int32_t)> kTransports = {threads_of_a_process, processes,
                                                       processes_by_transport};
 
-TEST(CommOps, RanksGiveTheSameBits) {
+TEST(CommOps, AllTransportsGiveTheSameBits) {
   for (const auto& transport : kTransports) {
     for_all_cases(kConnectedRounds, [&](const Case& c, Rng&) {
       const Worlds worlds = transport(static_cast<int32_t>(c.members()));
@@ -145,13 +145,13 @@ TEST(CommOps, RanksGiveTheSameBits) {
   }
 }
 
-/// What the collectives of the transport copy operands to is what was planned, and of exchanges, of
-/// which a member keeps its own part, no more.
-TEST(CommOps, WhatTheTransportTakesIsPlanned) {
+/// Scratch memory of the transport's collectives equals the plan; exchanges, in which a member
+/// keeps its own part, use no more.
+TEST(CommOps, ScratchMemoryMatchesThePlan) {
   for_all_cases(1, [&](const Case& c, Rng&) {
     const ByTransport by = by_transport(*c.op, c.attrs, c.in_types);
     ASSERT_NE(by, ByTransport::none) << c.name;
-    if (c.op->needs_sizes) return;  // as many rows as were routed
+    if (c.op->needs_sizes) return;  // size depends on the routing
     const int64_t planned = transport_bytes(Collectives::c10d, *c.op, c.attrs, c.in_types,
                                             c.out_types, static_cast<int64_t>(c.members()));
     const auto connections = test::connections(static_cast<int32_t>(c.members()), kPatience);
@@ -173,9 +173,9 @@ TEST(CommOps, WhatTheTransportTakesIsPlanned) {
   });
 }
 
-/// What ranks that are processes have of messages of our own collectives is no more than planned.
-/// They are of one process here, which has what all of them have; it is known of the largest alone.
-TEST(CommOps, MessagesOfOurOwnArePlanned) {
+/// Message memory of ranks as processes, with our own collectives, stays within the plan. Here all
+/// ranks share a process and its pool, so only the largest case is exact.
+TEST(CommOps, MessageMemoryIsWithinThePlan) {
   struct Planned {
     int64_t bytes = 0;  ///< of all members
     Case made;
@@ -188,7 +188,7 @@ TEST(CommOps, MessagesOfOurOwnArePlanned) {
       if (op->role != Role::collective || op->needs_sizes || op->makes_sizes) continue;
       std::vector<Sample> samples = op->samples(members);
       if (payload > 1 << 20) {
-        samples.resize(op->divides ? 1 : 0);  // in more parts than are on their way at a time
+        samples.resize(op->divides ? 1 : 0);  // more parts than are in flight at a time
       }
       for (const Sample& sample : samples) {
         const std::vector<TensorType> out = infer(*op, sample.attrs, sample.in, members);
@@ -221,8 +221,8 @@ TEST(CommOps, MessagesOfOurOwnArePlanned) {
   EXPECT_GT(seen, 5);
 }
 
-/// c10d has none of members with unlike parts: ours does it, and is what is planned.
-TEST(CommOps, MemoryOfCollectivesOfUnlikeParts) {
+/// c10d has no reduce-scatter for uneven parts: our own runs instead, and is planned.
+TEST(CommOps, MemoryOfCollectivesWithUnevenParts) {
   const Op& op = comm::op(find("reduce_scatter"));
   Attrs attrs;
   attrs.set("dim", int64_t{0});
@@ -234,7 +234,8 @@ TEST(CommOps, MemoryOfCollectivesOfUnlikeParts) {
     EXPECT_EQ(bytes(Collectives::c10d, 5, me), bytes(Collectives::own, 5, me));
     EXPECT_GT(bytes(Collectives::own, 5, me), 0);
   }
-  // Operands and block are copied; of messages each member has one and sends one, kept for two.
+  // c10d copies operands and block; with our own, each member has one message, and sends one that
+  // counts twice.
   EXPECT_EQ(bytes(Collectives::c10d, 6, 0), (6 + 3) * 64 * 4);
   EXPECT_EQ(bytes(Collectives::own, 6, 0), 3 * 3 * 64 * 4);
 }
@@ -247,9 +248,9 @@ TEST(CommOps, OneMemberHasNoMessages) {
   });
 }
 
-// A rank that leaves a collective may change its operands at once: nobody may still be reading
-// them. Rows are long, so that the others have not finished by then if they are not waited for.
-TEST(CommOps, AMemberMayChangeItsOperandsAsSoonAsItLeaves) {
+// A rank that returns from a collective may change its operands at once, so no other may still be
+// reading them. Rows are long, so that the others would still be reading if nobody waited.
+TEST(CommOps, AMemberMayChangeItsOperandsOnReturn) {
   Rng rng(2);
   for (const auto& transport : kTransports) {
     for (const Op* op : all()) {
@@ -289,7 +290,7 @@ TEST(CommOps, TypesThatDoNotFitAreRefused) {
         }));
       }
       for (const auto& [key, value] : sample.attrs.items()) {
-        // Without a monoid, parts are added up; without outer, the experts are one run.
+        // Without a monoid, parts are summed; without outer, the experts are one run.
         const bool optional = key == "monoid" || key == "outer";
         EXPECT_NE(refused([&](Sample& s) { s.attrs.erase(key); }), optional) << "without " << key;
         EXPECT_TRUE(refused([&](Sample& s) { s.attrs.set(key, int64_t{7}); })) << key << "=7";
@@ -306,7 +307,7 @@ TEST(CommOps, TypesThatDoNotFitAreRefused) {
         EXPECT_TRUE(refused([](Sample& s) { s.in[1].dims[1] += 2; }));
         EXPECT_TRUE(refused([](Sample& s) { s.in[1].dtype = graph::DType::i32; }));
       }
-      // Experts of an exchange need not divide, nor what dense tensors are cut along.
+      // Members need not divide the experts of an exchange, nor a cut dim of dense tensors.
       const bool may = op->makes_sizes || op->takes == Takes::dense;
       if (const Placement to = after(*op, sample.attrs); to.is_split() && !may) {
         EXPECT_TRUE(refused([&](Sample& s) { s.in[0].dims[to.dim()] += 1; }));
@@ -315,14 +316,14 @@ TEST(CommOps, TypesThatDoNotFitAreRefused) {
   }
 }
 
-TEST(CommOps, CostsAreThoseOfItsData) {
+TEST(CommOps, CostsCoverTheMovedData) {
   for (const Op* op : all()) {
     SCOPED_TRACE(op->name);
     ASSERT_TRUE(op->payload);
     if (op->role == Role::receive) continue;
     ASSERT_TRUE(op->algorithms);
     for (int64_t n : {2, 3, 8}) {
-      // A rank gets at least what it lacks of the payload, in at least one round.
+      // A rank receives at least the part of the payload that it lacks, in at least one round.
       const double least = op->role != Role::collective ? 1 : static_cast<double>(n - 1) / n;
       const auto algorithms = op->algorithms(static_cast<double>(n), 1000);
       ASSERT_FALSE(algorithms.empty());
@@ -371,8 +372,8 @@ TEST(CommOps, ReshardingFindsTheMovement) {
   EXPECT_FALSE(resharding(dense, Placement::partial(), Placement::split(0), 9));  // of 8
 }
 
-/// Of a dim that the members do not divide the first ones have one more.
-TEST(CommOps, MembersMayHaveSharesOfADim) {
+/// Where members do not divide a dim, the first ones have one more.
+TEST(CommOps, MembersMayHaveUnevenShares) {
   const Op& gather = op(find("all_gather"));
   const Op& scatter = op(find("reduce_scatter"));
   const Op& resplit = op(find("resplit"));
@@ -397,13 +398,13 @@ TEST(CommOps, MembersMayHaveSharesOfADim) {
   const std::vector<TensorType> wide{f32({3, 4})}, narrow{f32({2, 4})};
   EXPECT_EQ(infer(resplit, across, wide, 3, 0), std::vector<TensorType>{f32({7, 2})});
   EXPECT_EQ(infer(resplit, across, narrow, 3, 2), std::vector<TensorType>{f32({7, 1})});
-  EXPECT_TRUE(meet(gather, sized, {three, seven}, {two, seven}));
-  EXPECT_FALSE(meet(gather, sized, {three, seven}, {seven, seven}));
-  EXPECT_FALSE(meet(summing(), {}, {three, three}, {two, two}));
+  EXPECT_TRUE(types_match(gather, sized, {three, seven}, {two, seven}));
+  EXPECT_FALSE(types_match(gather, sized, {three, seven}, {seven, seven}));
+  EXPECT_FALSE(types_match(summing(), {}, {three, three}, {two, two}));
 }
 
-/// Rows go to their experts, and back, from members with other numbers of tokens.
-TEST(CommOps, MembersMayHaveRowsOfOtherTokens) {
+/// Rows go to their experts and back, from members with different numbers of tokens.
+TEST(CommOps, MembersMayHaveDifferentTokens) {
   const Op& exchange = op(find("all_to_all"));
   const auto rows = [](int64_t experts, int64_t tokens) {
     return TensorType{graph::DType::f32, {experts, tokens, 4}, 2};
@@ -428,9 +429,9 @@ TEST(CommOps, MembersMayHaveRowsOfOtherTokens) {
   }
   const std::vector<TensorType> five{rows(6, 5), sizes}, one{rows(6, 1), sizes};
   const std::vector<TensorType> all{rows(2, 8)}, fewer{rows(2, 7), sizes};
-  EXPECT_TRUE(meet(exchange, out, {five, all}, {one, all}));
+  EXPECT_TRUE(types_match(exchange, out, {five, all}, {one, all}));
   out.erase(kSlots);
-  EXPECT_FALSE(meet(exchange, out, {five, all}, {one, all}));
+  EXPECT_FALSE(types_match(exchange, out, {five, all}, {one, all}));
   EXPECT_THROW(infer(exchange, back, fewer, 3, 0), Error);
   for (const char* wrong : {"", "5,1", "5,1,2,3", "5,0,3", "5,,3", "5 1 2", "5,1,2x"}) {
     out.set(kSlots, std::string(wrong));
@@ -440,7 +441,7 @@ TEST(CommOps, MembersMayHaveRowsOfOtherTokens) {
   EXPECT_THROW(infer(exchange, out, five, 3, 0), Error);
 }
 
-TEST(CommOps, NamesAreFoundAgain) {
+TEST(CommOps, FindsOpsByName) {
   for (const Op* op : all()) {
     EXPECT_EQ(find(op->name), op->id);
     EXPECT_EQ(&comm::op(op->id), op);
@@ -453,8 +454,8 @@ TEST(CommOps, NamesAreFoundAgain) {
   EXPECT_EQ(message(Role::receive).role, Role::receive);
 }
 
-/// HOCKET_UPDATE=1 writes the page instead.
-TEST(CommOps, ThePageListsThem) {
+/// HOCKET_UPDATE=1 rewrites the page instead.
+TEST(CommOps, TheDocumentationListsAllOps) {
   const char* root = std::getenv("HOCKET_SOURCE_DIR");
   const std::string path = std::string(root ? root : ".") + "/docs/collectives.md";
   std::stringstream text;

@@ -35,7 +35,7 @@ Bytes bytes_of(const std::vector<T>& values) {
   return b;
 }
 
-/// Type of the whole on an axis of n ranks, for a part that lies as `p` says.
+/// Returns the type of the whole on an axis of n ranks, for a part with this placement.
 TensorType whole_type(TensorType part, Placement p, int64_t n) {
   if (p.is_split()) {
     part.dims[p.dim()] *= n;
@@ -43,14 +43,15 @@ TensorType whole_type(TensorType part, Placement p, int64_t n) {
   return part;
 }
 
-/// A dense value: the whole, and its parts under a placement.
+/// Dense value: the whole, and its parts under a placement.
 struct Dense {
   TensorType type;
   Bytes whole;
   std::vector<Bytes> parts;
 };
 
-/// The part of member i; `outer`: dim 0 is that many runs, of each of which it has a block.
+/// Returns the part of member i. `outer`: dim 0 is that many runs, with a block of each for every
+/// member.
 Bytes part_of(Dense& d, Placement p, int64_t n, int64_t i, int64_t outer = 1) {
   if (!p.is_split()) return d.whole;
   TensorType piece = d.type;
@@ -87,7 +88,7 @@ Dense random_dense(const TensorType& part, Placement p, int64_t n, graph::Monoid
   return d;
 }
 
-/// Which (expert, token) exist, with a row each, in this order.
+/// Routed value: the existing (expert, token) pairs in order, with a row each.
 struct Routed {
   TensorType type;
   std::vector<std::pair<int64_t, int64_t>> rows;
@@ -104,7 +105,7 @@ Routed random_routed(const TensorType& type, Rng& rng) {
   const bool one_expert = rng.below(4) == 0;
   for (int64_t t = 0; t < tokens; ++t) {
     if (rng.below(5) == 0) {
-      continue;  // a token that goes nowhere
+      continue;  // a token without experts
     }
     std::vector<int64_t> chosen(static_cast<size_t>(experts));
     std::iota(chosen.begin(), chosen.end(), 0);
@@ -123,7 +124,7 @@ Routed random_routed(const TensorType& type, Rng& rng) {
   return r;
 }
 
-/// The rows of member i under a placement of the n members; `outer` as in part_of.
+/// Returns the rows of member i under a placement of the n members; `outer` as in part_of.
 Bytes rows_of(const Routed& r, Placement p, int64_t n, int64_t i, int64_t outer) {
   Bytes b;
   for (size_t k = 0; k < r.rows.size(); ++k) {
@@ -136,7 +137,7 @@ Bytes rows_of(const Routed& r, Placement p, int64_t n, int64_t i, int64_t outer)
   return b;
 }
 
-/// Rows per block of tokens and expert.
+/// Returns the rows per block of tokens and expert.
 std::vector<int64_t> sizes_of(const Routed& r, int64_t n) {
   const int64_t experts = r.type.dims[0], block = r.type.dims[1] / n;
   std::vector<int64_t> sizes(static_cast<size_t>(n * experts), 0);
@@ -151,7 +152,7 @@ std::string placement_text(Placement p) {
   return p.is_split() ? fmt::format("`S({})`", p.dim()) : "`B`";
 }
 
-/// A placement of the op's movement, with the attribute's name for the dim.
+/// Prints a placement of the op's movement, with the attribute's name for the dim.
 std::string moved_text(bool split, bool partial, const char* dim) {
   if (split) return fmt::format("`S({})`", dim ? dim : "0");
   return placement_text(partial ? Placement::partial() : Placement::replicate());
@@ -234,9 +235,9 @@ void slice(const TensorType& piece_type, int64_t dim, int64_t n, int64_t i, Byte
 }
 
 Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extra, Rng& rng) {
-  // Every moved operand is made as a whole value first. A member brings its part under the
-  // placement that the movement needs, and must get its part under the one that it leaves. Row
-  // counts and the sizes of an exchange are those of the values.
+  // Every moved operand is first made as a whole value. A member contributes its part under the
+  // placement before the movement, and must get its part under the placement after it. Row counts
+  // and sizes of an exchange are derived from the values.
   const int64_t n = members;
   Case c;
   c.op = &op;
@@ -304,7 +305,7 @@ std::vector<std::vector<Bytes>> run_in_turn(const Case& c, Rng& rng) {
     }
     members.push_back({in_pointers[m], out_pointers[m]});
   }
-  const Together all{&c.attrs, c.in_types, c.out_types, members};
+  const CollectiveArgs all{&c.attrs, c.in_types, c.out_types, members};
   std::vector<size_t> order(c.members());
   std::iota(order.begin(), order.end(), 0);
   for (int phase = 0; phase < c.op->phases; ++phase) {

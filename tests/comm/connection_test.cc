@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that exchange outside of steps, and what they say when one of them fails, hangs or
-// goes.
+// Exchanges of processes outside of steps, and their reports when one fails, hangs or exits.
 #include "comm/connection.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +8,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "tests/comm/wire_util.h"
+#include "tests/comm/transport_util.h"
 
 namespace hocket::comm {
 namespace {
@@ -17,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using test::connections;
 
-/// Runs a function per rank, each on a thread of its own; what each threw.
+/// Runs a function per rank, each on its own thread; returns the errors they threw.
 std::vector<std::string> on_each(std::vector<std::shared_ptr<Connection>>& list,
                                  const std::function<void(Connection&)>& run) {
   std::vector<std::string> errors(list.size());
@@ -43,8 +42,8 @@ Message message_of(int64_t bytes) {
   return message;
 }
 
-// Pages that are given back and asked for again cost more than what is copied there.
-TEST(Message, MemoryOfLargeOnesIsUsedAgain) {
+// Freed and reallocated pages cost more than the copy of the message.
+TEST(Message, MemoryOfLargeMessagesIsPooled) {
   const std::byte* first = nullptr;
   {
     const Message message(int64_t{3} << 20);
@@ -56,8 +55,8 @@ TEST(Message, MemoryOfLargeOnesIsUsedAgain) {
   EXPECT_NE(beside.data.get(), first);
   const Message moved = std::move(again);
   EXPECT_EQ(moved.data.get(), first);
-  EXPECT_EQ(again.data, nullptr);  // NOLINT: what a moved one has is said
-  // More than is kept goes back to the system.
+  EXPECT_EQ(again.data, nullptr);  // NOLINT: a moved-from message is empty by contract
+  // Memory beyond the previous peak goes back to the system.
   std::vector<Message> many;
   for (int64_t i = 0; i < 40; ++i) {
     many.push_back(message_of((int64_t{4} << 20) + i));
@@ -66,7 +65,7 @@ TEST(Message, MemoryOfLargeOnesIsUsedAgain) {
   EXPECT_EQ(Message(0).bytes, 0);
 }
 
-TEST(Connection, GathersWhatEachGives) {
+TEST(Connection, AllGather) {
   auto list = connections(4, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {
     const std::string mine(static_cast<size_t>(connection.index()) * 1000, 'x');
@@ -75,7 +74,7 @@ TEST(Connection, GathersWhatEachGives) {
     for (size_t i = 0; i < 4; ++i) {
       EXPECT_EQ(all[i].size(), i * 1000);
     }
-    EXPECT_EQ(connection.from_first(connection.index() == 0 ? "first" : "other"), "first");
+    EXPECT_EQ(connection.broadcast(connection.index() == 0 ? "first" : "other"), "first");
     connection.leave();
   });
   for (const std::string& error : errors) {
@@ -83,7 +82,7 @@ TEST(Connection, GathersWhatEachGives) {
   }
 }
 
-/// So many bytes, no two neighbours alike, other ones of every rank and for every rank.
+/// Returns `bytes` without equal neighbours, different for every pair of ranks.
 std::string text_of(int64_t bytes, int32_t from, int32_t to) {
   std::string text(static_cast<size_t>(bytes), '\0');
   for (size_t i = 0; i < text.size(); ++i) {
@@ -92,8 +91,8 @@ std::string text_of(int64_t bytes, int32_t from, int32_t to) {
   return text;
 }
 
-// The first message of a text has 248 bytes of it, and a second one the rest, if there is any.
-TEST(Connection, TextsOfAnyLengthComeWhole) {
+// The first message of a text holds 248 bytes of it, and a second one the rest, if any.
+TEST(Connection, TextsOfAnyLengthArrive) {
   constexpr int32_t kRanks = 3;
   auto list = connections(kRanks, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {
@@ -120,7 +119,7 @@ TEST(Connection, TextsOfAnyLengthComeWhole) {
   }
 }
 
-TEST(Connection, AllEndWithTheReasonOfTheOneThatFails) {
+TEST(Connection, AllEndWithTheErrorOfTheFailedRank) {
   auto list = connections(3, milliseconds(20'000));
   const auto errors = on_each(list, [](Connection& connection) {
     if (connection.index() == 2) {
@@ -134,7 +133,7 @@ TEST(Connection, AllEndWithTheReasonOfTheOneThatFails) {
   EXPECT_NE(errors[1].find("rank 2: linear L3: no memory"), std::string::npos) << errors[1];
 }
 
-TEST(Connection, OneThatGoesIsNamedWithItsLastTask) {
+TEST(Connection, ADeadRankIsReportedWithItsLastTask) {
   auto list = connections(3, milliseconds(20'000));
   list[1]->watch(
       &list, [] { return std::string("attention L7 mb2 forward"); }, nullptr);
@@ -151,11 +150,11 @@ TEST(Connection, OneThatGoesIsNamedWithItsLastTask) {
     const std::string& error = errors[static_cast<size_t>(rank)];
     EXPECT_NE(error.find("rank 1 "), std::string::npos) << error;
     EXPECT_NE(error.find("attention L7 mb2 forward"), std::string::npos) << error;
-    EXPECT_NE(error.find("ended without a word"), std::string::npos) << error;
+    EXPECT_NE(error.find("exited without reporting an error"), std::string::npos) << error;
   }
 }
 
-TEST(Connection, OfRanksThatWaitForEachOtherTheLastOneIsToBlame) {
+TEST(Connection, TheEndOfAWaitForChainIsBlamed) {
   auto list = connections(4, milliseconds(900));
   list[3]->watch(
       &list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
@@ -177,8 +176,8 @@ TEST(Connection, OfRanksThatWaitForEachOtherTheLastOneIsToBlame) {
   }
 }
 
-// What a stopped process noted last is what was: it may have waited for one that has sent since.
-TEST(Connection, OneThatIsStoppedWhileItWaitsIsToBlame) {
+// The last note of a stopped process is stale: it may have waited for a rank that has sent since.
+TEST(Connection, ARankStoppedDuringAWaitIsBlamed) {
   auto list = connections(4, milliseconds(900));
   std::atomic<bool> stopped{false};
   list[2]->watch(
@@ -216,8 +215,8 @@ TEST(Connection, OneThatIsStoppedWhileItWaitsIsToBlame) {
   EXPECT_EQ(errors[0].find("rank 3"), std::string::npos) << errors[0];
 }
 
-// The table of notes is then silent, and every rank by itself comes to the same.
-TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
+// The shared table is then silent, and every rank reaches the same verdict by itself.
+TEST(Connection, AStoppedRankZeroIsBlamed) {
   const auto silent = std::make_shared<std::atomic<bool>>(false);
   auto list = connections(4, milliseconds(2000), silent);
   list[0]->watch(
@@ -229,10 +228,10 @@ TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
     const int32_t rank = connection.index();
     if (rank == 0) {
       std::this_thread::sleep_for(milliseconds(6000));
-      *silent = false;  // goes on
+      *silent = false;  // continues
       return;
     }
-    // Rank 3 waits for nobody, and hears of it all the same.
+    // Rank 3 waits for nobody, and is stopped all the same.
     if (rank == 3) {
       std::string stopped;
       std::mutex mutex;
@@ -250,7 +249,7 @@ TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
       connection.receive(&byte, 1, rank - 1, 0);
     } catch (...) {
       EXPECT_LT(std::chrono::steady_clock::now() - begin, milliseconds(5000));
-      EXPECT_EQ(connection.speaks(), rank == 1);
+      EXPECT_EQ(connection.reports_failure(), rank == 1);
       throw;
     }
   });
@@ -261,8 +260,8 @@ TEST(Connection, RankZeroThatIsStoppedIsToBlame) {
   }
 }
 
-// Who has the table may swap for a while.
-TEST(Connection, ATableThatIsSilentForAWhileDoesNoHarm) {
+// The table's host may swap for a while.
+TEST(Connection, AShortSilenceOfTheTableIsHarmless) {
   const auto silent = std::make_shared<std::atomic<bool>>(false);
   auto list = connections(2, milliseconds(6000), silent);
   const auto errors = on_each(list, [&](Connection& connection) {
@@ -280,20 +279,21 @@ TEST(Connection, ATableThatIsSilentForAWhileDoesNoHarm) {
   EXPECT_EQ(errors[0] + errors[1], "");
 }
 
-TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
+TEST(Connection, TheRankMissingFromACollectiveIsBlamed) {
   auto list = connections(4, milliseconds(900));
   list[2]->watch(
       &list, [] { return std::string("router L1 mb0 forward"); }, nullptr);
   const std::vector<int32_t> members = {0, 1, 2, 3};
   const auto errors = on_each(list, [&](Connection& connection) {
-    Team& team = connection.team(members, 7);
+    CollectiveGroup& group = connection.group(members, 7);
     if (connection.index() == 2) {
       std::this_thread::sleep_for(milliseconds(4500));
       return;
     }
     const auto memory = std::make_shared<Message>(8);
     std::fill_n(memory->data.get(), 8, std::byte{0});
-    connection.wait(*team.all_reduce({memory, memory->data.get(), 8}, Number::f64, false), members);
+    connection.wait(*group.all_reduce({memory, memory->data.get(), 8}, ReduceType::f64, false),
+                    members);
   });
   for (size_t rank : {0, 1, 3}) {
     EXPECT_NE(errors[rank].find("rank 2 "), std::string::npos) << errors[rank];
@@ -302,7 +302,7 @@ TEST(Connection, OfACollectiveTheOneThatDoesNotComeIsToBlame) {
   }
 }
 
-TEST(Connection, MessagesOfOneTagComeInOrder) {
+TEST(Connection, MessagesOfOneTagArriveInOrder) {
   auto list = connections(2, milliseconds(10'000));
   const auto errors = on_each(list, [](Connection& connection) {
     for (int64_t i = 1; i <= 50; ++i) {

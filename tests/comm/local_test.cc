@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The local transport on 1 to 5 ranks against naive results, and how it fails: mismatches,
-// timeouts, aborts. SoloCommunicator: one rank that stands for all.
+// Local transport on 1 to 5 ranks compared with naive results, and its failures: mismatches,
+// timeouts, aborts. SoloCommunicator: one rank with emulated peers.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -67,7 +67,7 @@ struct Side {
   const Bytes& result(size_t i) const { return inplace ? in[i] : out[i]; }
 };
 
-/// Runs every rank's calls on a thread of its own; errors are kept in the sides.
+/// Runs every rank's calls on its own thread, and stores errors in the sides.
 void run_all(LocalWorld& world, std::vector<Side>& sides) {
   for (Side& s : sides) {
     s.prepare();
@@ -149,7 +149,7 @@ TEST(LocalComm, AllReduceSumsInRankOrder) {
   }
 }
 
-TEST(LocalComm, GroupsOfOneWorldMeetApart) {
+TEST(LocalComm, GroupsOfOneWorldAreIndependent) {
   Rng rng(2);
   LocalWorld world(4, milliseconds(20'000));
   const TensorType type{DType::f64, {33}};
@@ -219,7 +219,7 @@ TEST(LocalComm, AllGatherAndReduceScatterAlongAnyDim) {
   }
 }
 
-/// Rows of one rank: counts per expert, and rows that tell where they come from.
+/// Rows of one rank: counts per expert, and rows that encode their origin.
 struct Routed {
   std::vector<int64_t> counts;
   std::vector<double> rows;  // row_size each
@@ -321,7 +321,7 @@ TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
       run_all(world, forth);
       expect_no_errors(forth);
       for (int r = 0; r < n; ++r) {
-        // My experts' rows from every source, in (expert, source) order.
+        // Rows of this rank's experts from every source, in (expert, source) order.
         std::vector<double> want;
         for (int64_t e = r * local; e < (r + 1) * local; ++e) {
           for (const Routed& g : given) {
@@ -367,7 +367,7 @@ TEST(LocalComm, AllToAllRefusesMoreRowsThanItsBuffer) {
     s.in = {Bytes(16), bytes_of(sizes)};
   }
   run_all(world, sides);
-  EXPECT_NE(sides[0].error.find("more rows arrive than the 4 rows"), std::string::npos)
+  EXPECT_NE(sides[0].error.find("received more rows than the 4 rows"), std::string::npos)
       << sides[0].error;
 }
 
@@ -393,7 +393,7 @@ std::string error_of(const std::function<void()>& what) {
   return "";
 }
 
-TEST(LocalComm, PeakOfMessagesIsTheMostEver) {
+TEST(LocalComm, PeakOfMessagesIsAMaximum) {
   Rng rng(6);
   LocalWorld world(2, milliseconds(20'000));
   const TensorType large{DType::f32, {100}}, small{DType::f32, {10}};
@@ -431,7 +431,7 @@ TEST(LocalComm, MessagesKeepTheirOrderPerTag) {
       world.communicator(0).run(s.call);
     }
   });
-  // Tags are taken in another order than sent.
+  // Tags are received in another order than sent.
   for (int tag : {2, 0, 1}) {
     for (int i = tag; i < 60; i += 3) {
       Side r = message("recv", type, 0, tag);
@@ -468,7 +468,7 @@ TEST(LocalComm, FailsWithAReason) {
   alone[0].in = {Bytes(16)};
   alone[0].members = {0, 1};
   run_all(world, alone);
-  EXPECT_NE(alone[0].error.find("all_reduce: 1 of 2 ranks came within 0.15 s"), std::string::npos)
+  EXPECT_NE(alone[0].error.find(": 1 of 2 ranks arrived within 0.15 s"), std::string::npos)
       << alone[0].error;
 }
 
@@ -494,7 +494,7 @@ TEST(LocalComm, RefusesMismatches) {
   });
   EXPECT_NE(a.find("all_gather"), std::string::npos) << a;
   EXPECT_NE(b.find("all_reduce"), std::string::npos) << b;
-  // The same op over other tensors: reading them would leave their memory.
+  // The same op on other tensors: reading them would leave their memory.
   for (const TensorType& other : {TensorType{DType::f32, {5}}, TensorType{DType::i32, {6}}}) {
     auto [c, d] = errors([&](Side& s) {
       s.kind.in = s.kind.out = {other};
@@ -511,8 +511,8 @@ TEST(LocalComm, RefusesMismatches) {
   EXPECT_NE(f, "");
 }
 
-// In two lanes, each lane of a rank could take the place of another rank at the meeting.
-TEST(LocalComm, ASetOfRanksMeetsInOneLane) {
+// With two lanes, the lanes of a rank could be matched with each other.
+TEST(LocalComm, CollectivesOfAGroupUseOneLane) {
   LocalWorld world(3, milliseconds(20'000));
   auto side = [](std::vector<int32_t> members, program::Lane lane) {
     Side s;
@@ -529,14 +529,14 @@ TEST(LocalComm, ASetOfRanksMeetsInOneLane) {
   Side other = side({0, 1}, program::Lane::inter);
   other.prepare();
   const std::string why = error_of([&] { world.communicator(0).run(other.call); });
-  EXPECT_NE(why.find("came in lane inter to a meeting of ranks 0,1"), std::string::npos) << why;
+  EXPECT_NE(why.find("used lane inter for a collective of ranks 0,1"), std::string::npos) << why;
   // Another set of ranks may meet in another lane.
   std::vector<Side> three(3, side({0, 1, 2}, program::Lane::inter));
   run_all(world, three);
   expect_no_errors(three);
 }
 
-TEST(LocalComm, AnAbortWakesEverybody) {
+TEST(LocalComm, AnAbortWakesAllRanks) {
   LocalWorld world(5, milliseconds(60'000));
   std::vector<Side> sides;
   for (int r = 0; r < 4; ++r) {  // rank 4 never comes
@@ -561,7 +561,7 @@ TEST(LocalComm, AnAbortWakesEverybody) {
   for (const Side& s : sides) {
     EXPECT_NE(s.error.find("stopped: rank 4 fell over"), std::string::npos) << s.error;
   }
-  // Later calls fail at once; the first reason stays.
+  // Later calls fail at once, with the first reason.
   world.abort("something else");
   Side late = message("send", {DType::f32, {4}}, 0, 0, Bytes(16));
   late.prepare();
@@ -618,7 +618,7 @@ TEST(SoloComm, KeepsCountsValid) {
       ASSERT_EQ(mine[e], n * counts[me * local + e]);
       rows_here += mine[e];
     }
-    // Rows are marked with their expert; beyond what exists stands -1.
+    // Rows are marked with their expert; the memory beyond them holds -1.
     TensorType there{DType::f32, {experts, tokens, 1}, k},
         back{DType::f32, {local, tokens * n, 1}, k};
     std::vector<float> rows;
@@ -677,7 +677,7 @@ TEST(SoloComm, KeepsCountsValid) {
   }
 }
 
-/// Ranks with unlike numbers of tokens have rows in proportion: as many as the bound, no more, if
+/// Ranks with different numbers of tokens have rows in proportion: up to the bound, and no more, if
 /// all go to this rank's experts.
 TEST(SoloComm, KeepsCountsInProportionToTokens) {
   const std::vector<int64_t> tokens = {9, 3};
@@ -710,8 +710,8 @@ TEST(SoloComm, KeepsCountsInProportionToTokens) {
   }
 }
 
-/// Of what members do not share evenly, a peer may have one more: what this rank has again. What is
-/// known of it stands there instead.
+/// In unevenly shared dims, a peer may have one index more, filled with this rank's data, unless
+/// the values are known.
 TEST(SoloComm, GathersUnevenParts) {
   for (const int32_t me : {0, 1}) {
     const int64_t own = me == 0 ? 3 : 2;
@@ -738,7 +738,7 @@ TEST(SoloComm, GathersUnevenParts) {
   }
 }
 
-TEST(SoloComm, AMessageBringsWhatIsKnownOfIt) {
+TEST(SoloComm, AReceiveGetsKnownValues) {
   SoloCommunicator solo(1, [](int32_t, const Call& call) {
     if (call.task == 5) {
       static_cast<int32_t*>(call.out[0])[0] = 12;
@@ -753,7 +753,7 @@ TEST(SoloComm, AMessageBringsWhatIsKnownOfIt) {
   }
 }
 
-TEST(SoloComm, MovesWhateverElseIsAsked) {
+TEST(SoloComm, ExecutesOtherCollectives) {
   SoloCommunicator solo(1);
   Rng rng(7);
   auto run = [&](Side& s) {
@@ -784,7 +784,7 @@ TEST(SoloComm, MovesWhateverElseIsAsked) {
   scatter.kind.in = {{DType::f32, {6}}}, scatter.kind.out = {{DType::f32, {2}}};
   scatter.in = {random_tensor(scatter.kind.in[0], rng)};
   run(scatter);
-  // The block of rank 1 from three ranks that hold the same.
+  // The block of rank 1 from three ranks with equal data.
   const auto whole = values_of<float>(scatter.in[0]), block = values_of<float>(scatter.out[0]);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(block[i], whole[2 + i] + whole[2 + i] + whole[2 + i]);

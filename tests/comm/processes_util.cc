@@ -15,7 +15,7 @@ namespace hocket::test {
 
 namespace {
 
-/// All get all, each text behind its length.
+/// Gathers all texts everywhere, each after its length.
 std::vector<std::string> exchange_by_gathering(comm::Processes& processes,
                                                const std::vector<std::string>& given) {
   std::string mine;
@@ -119,7 +119,7 @@ void ThreadProcesses::expect_run(const std::function<void(comm::Processes&)>& bo
 
 namespace {
 
-/// Child 0 has a socket to each of the others; what is given goes to it and comes back from it.
+/// Child 0 has a socket to each of the others; all texts go through it.
 class Child : public comm::Processes {
  public:
   Child(int32_t index, std::vector<int> sockets) : index_(index), sockets_(std::move(sockets)) {}
@@ -178,7 +178,7 @@ class Child : public comm::Processes {
   }
 
   int32_t index_;
-  std::vector<int> sockets_;  ///< of child 0: by the number of the other; else only that of child 0
+  std::vector<int> sockets_;  ///< of child 0: by index of the other; else only that of child 0
 };
 
 }  // namespace
@@ -202,7 +202,7 @@ ForkedProcesses::ForkedProcesses(int32_t size, const std::function<void(comm::Pr
   for (size_t i = 0; i < count; ++i) {
     const pid_t child = ::fork();
     if (child == 0) {
-      // Only its own ends stay open, so that the others see it end.
+      // Only its own ends stay open, so that the others notice its exit.
       std::vector<int> sockets = first;
       if (i == 0) {
         close_all(others, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes of a run without a launcher: threads that play them, and children that are some.
+// Processes of a run without a launcher: threads that emulate them, and real child processes.
 #pragma once
 
 #include <sys/types.h>
@@ -16,16 +16,16 @@
 
 namespace hocket::test {
 
-/// Processes that are threads of this one.
+/// Processes emulated by threads.
 class ThreadProcesses {
  public:
   explicit ThreadProcesses(int32_t size);
   ~ThreadProcesses();
   comm::Processes& at(int32_t index);
-  /// Runs `body` once per process and returns what each has thrown; "": nothing. Who throws is gone
-  /// for the others.
+  /// Runs `body` once per process and returns the text that each threw; "": nothing. A process that
+  /// throws has exited for the others.
   std::vector<std::string> run(const std::function<void(comm::Processes&)>& body);
-  /// As above; fails the test if one throws.
+  /// Likewise, and fails the test if one throws.
   void expect_run(const std::function<void(comm::Processes&)>& body);
 
  private:
@@ -38,10 +38,10 @@ class ThreadProcesses {
   std::vector<std::string> given_, gathered_;
   size_t count_ = 0;
   int64_t round_ = 0;
-  int32_t gone_ = -1;  ///< the first that has thrown
+  int32_t gone_ = -1;  ///< first one that has thrown
 };
 
-/// Some ranks of a world that others have the rest of.
+/// Some ranks of a world whose other ranks are elsewhere.
 class PartWorld : public comm::World {
  public:
   PartWorld(std::shared_ptr<comm::World> world, comm::Processes& processes)
@@ -60,20 +60,20 @@ class PartWorld : public comm::World {
   comm::Processes& processes_;
 };
 
-/// Child processes of this one, which may be killed. A child whose peers are gone gets an error.
+/// Child processes, which may be killed. A child whose peers are gone gets an error.
 class ForkedProcesses {
  public:
-  /// Each child runs `body` and ends, with code 3 after an Error.
+  /// Forks children that run `body` and exit, with code 3 after an Error.
   ForkedProcesses(int32_t size, const std::function<void(comm::Processes&)>& body);
-  /// Kills those that are left.
+  /// Kills the remaining children.
   ~ForkedProcesses();
   void kill(int32_t index) const;
-  /// The exit code of a child, -1 for one that was killed; waits for it. Fails the test, and kills
+  /// Waits for a child and returns its exit code, -1 if it was killed. Fails the test, and kills
   /// it, after `patience`.
   int wait(int32_t index, std::chrono::seconds patience);
 
  private:
-  std::vector<pid_t> children_;  ///< 0: waited for
+  std::vector<pid_t> children_;  ///< 0: already waited for
 };
 
 }  // namespace hocket::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who copies what in a transfer, against a walk over all elements; and a transfer among processes.
+// Copies of a transfer, compared with a walk over all elements; and a transfer among processes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "collectives/parts.h"
 #include "comm/process_world.h"
-#include "tests/comm/wire_util.h"
+#include "tests/comm/transport_util.h"
 
 namespace hocket::comm {
 namespace {
@@ -26,7 +26,7 @@ int64_t volume(const Region& region) {
   return size;
 }
 
-/// Calls `visit` with the index in the whole tensor and the place in the region's own memory.
+/// Calls `visit` with the index in the whole tensor and the offset in the region's own memory.
 template <class Visit>
 void for_each_element(const Region& region, const std::vector<int64_t>& dims, const Visit& visit) {
   for (int64_t place = 0; place < volume(region); ++place) {
@@ -44,7 +44,7 @@ void for_each_element(const Region& region, const std::vector<int64_t>& dims, co
   }
 }
 
-TEST(PlanCopies, TakeEveryElementOnceFromTheFirstThatHasIt) {
+TEST(PlanCopies, CopyEveryElementOnceFromItsFirstHolder) {
   Rng rng(7);
   const auto below = [&](int64_t n) {
     return static_cast<int64_t>(rng.next() % static_cast<uint64_t>(n));
@@ -60,7 +60,7 @@ TEST(PlanCopies, TakeEveryElementOnceFromTheFirstThatHasIt) {
       Region made;
       for (int64_t dim : dims) {
         const int64_t begin = below(dim);
-        // Often all of it.
+        // Often the whole dim.
         made.push_back(below(2) ? graph::Run{0, dim} : graph::Run{begin, 1 + below(dim - begin)});
       }
       return made;
@@ -74,7 +74,7 @@ TEST(PlanCopies, TakeEveryElementOnceFromTheFirstThatHasIt) {
     for (int64_t dim : dims) {
       all *= dim;
     }
-    // Of every element: who gives it, and from where.
+    // Expected source rank and offset of every element.
     std::vector<std::pair<int32_t, int64_t>> giver(static_cast<size_t>(all), {-1, -1});
     for (size_t i = held.size(); i-- > 0;) {
       const size_t source = (first + i) % held.size();
@@ -113,8 +113,8 @@ TEST(PlanCopies, NeighboursAreOneCopy) {
   EXPECT_EQ(plan_copies(rows, {{2, 4}, {0, 3}}, 0)->size(), 4);
 }
 
-/// Two ranks give halves of the rows; of two that take one wants rows of both, which come in one
-/// piece of each, the other columns of all rows, which come in many.
+/// Two ranks send halves of the rows. One receiver wants rows of both, contiguous in each; the
+/// other wants columns of all rows, in many pieces.
 TEST(Transfer, AmongProcesses) {
   const std::vector<int64_t> dims = {8, 3};
   const std::vector<Region> parts = {

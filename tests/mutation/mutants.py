@@ -350,7 +350,7 @@ MUTANTS = [
     Mutant(133, "src/checkpoint/missing_parts.cc", "if («found.part->host != from_.host()») return;",
            "false", "what another host has counts as here",
            ("checkpoint/processes_test", "plans/checkpoint_test")),
-    Mutant(134, "src/comm/together.cc", "if («told[0] != kDone») {", "false",
+    Mutant(134, "src/comm/run_on_all.cc", "if («message[0] != kDone») {", "false",
            "the error of another process is not heard of", ("checkpoint/processes_test",)),
 
     # --- operands of two bytes

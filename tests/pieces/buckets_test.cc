@@ -526,9 +526,9 @@ TEST(Buckets, TheHostFillsAndReadsThem) {
     });
     EXPECT_EQ(full, engine::gather(tensor, sharded.program, again));
   }
-  EXPECT_NO_THROW(many.at(0).expect_alike(sharded.program));
+  EXPECT_NO_THROW(many.at(0).expect_same_layouts(sharded.program));
   Written other = sharded_states(3, false);
-  EXPECT_THROW(many.at(0).expect_alike(other.program), Error);
+  EXPECT_THROW(many.at(0).expect_same_layouts(other.program), Error);
 }
 
 /// The first problem of a program that something was done to.

@@ -44,12 +44,12 @@ void train_session(engine::Session& session, const engine::Run& run, uint64_t se
   }
 }
 
-/// Tasks hold their lanes a little, and messages are filled up: whatever is played, it changes no
+/// Tasks hold their lanes a little, and messages are filled up: whatever is emulated, it changes no
 /// bit.
-std::shared_ptr<const runtime::Played> play_something(const program::Program& program) {
-  auto played = std::make_shared<runtime::Played>();
+std::shared_ptr<const runtime::EmulatedDevice> emulate_something(const program::Program& program) {
+  auto emulated = std::make_shared<runtime::EmulatedDevice>();
   for (const program::RankClass& cls : program.classes) {
-    std::vector<runtime::Played::Task>& tasks = played->tasks.emplace_back();
+    std::vector<runtime::EmulatedDevice::Task>& tasks = emulated->tasks.emplace_back();
     for (const program::Task& task : cls.tasks) {
       const bool alike =
           task.group == program::kNone || !program.crosses_classes(program.groups[task.group]);
@@ -57,7 +57,7 @@ std::shared_ptr<const runtime::Played> play_something(const program::Program& pr
       tasks.push_back({20'000, alike ? 1 + bytes / 2 : 1});
     }
   }
-  return played;
+  return emulated;
 }
 
 /// As threads of this process, and as one of the processes.
@@ -70,7 +70,7 @@ void compare_both_ways(const engine::Run& run, uint64_t seed) {
   train_session(local, run, seed);
   runtime::LocalRanks own(std::make_shared<comm::ProcessWorld>(connection), {rank},
                           kernels::cpu_backend(), engine::rank_options(run));
-  engine::Session remote(compiled, runtime::Store(own), play_something(compiled->program));
+  engine::Session remote(compiled, runtime::Store(own), emulate_something(compiled->program));
   train_session(remote, run, seed);
   EXPECT_EQ(remote.loss(), local.loss());
   const auto& entries = local.store().at(rank).entries();

@@ -66,7 +66,7 @@ class ApartMemory : public runtime::Memory {
 
 namespace {
 
-/// Runs kernels at once, on what lies inside.
+/// Queue that runs kernels at once, on the inside mapping.
 class ApartQueue : public runtime::Queue {
  public:
   ApartQueue(const ApartDevice& device, std::unique_ptr<runtime::Queue> queue)
@@ -101,7 +101,7 @@ class ApartQueue : public runtime::Queue {
 }  // namespace
 
 std::unique_ptr<runtime::Memory> ApartDevice::reserve(int64_t bytes) {
-  // A range without addresses is had from nobody.
+  // An empty range has no addresses to map.
   if (bytes == 0) return runtime::cpu_device()->reserve(0);
   return ApartMemory::map(*this, bytes);
 }
@@ -134,7 +134,7 @@ int64_t ApartDevice::copied() const {
   return copied_;
 }
 
-/// Hands on every call with the addresses inside; what a lane runs next, too.
+/// Forwards every call, also those by NextCall, with inside addresses.
 class ApartWorld::Inside : public comm::Communicator {
  public:
   Inside(comm::Communicator& of, std::shared_ptr<const ApartDevice> device)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device whose memory the host cannot touch: every piece of it is mapped twice, where the host
-// may neither read nor write, and where kernels work. Whoever touches it otherwise than through the
-// device dies of SIGSEGV.
+// Device whose memory the host cannot touch: each range is mapped twice, once without access for
+// the host, and once for kernels. Any access by the host other than through the device raises
+// SIGSEGV.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ class ApartDevice : public runtime::Device {
   std::unique_ptr<runtime::Queue> make_queue(runtime::Progress& progress,
                                              runtime::Failed failed) override;
   void copy(void* to, const void* from, int64_t bytes) const override;
-  /// Where kernels find what has this address; memory of the host is where it is.
+  /// Returns the address at which kernels find this address; host memory is unchanged.
   std::byte* inside(const void* address) const;
-  /// Bytes that were copied so far.
+  /// Bytes copied so far.
   int64_t copied() const;
 
  private:
@@ -35,11 +35,11 @@ class ApartDevice : public runtime::Device {
   };
 
   mutable std::mutex mutex_;
-  std::map<const std::byte*, Mapped> mapped_;  // by the first address; guarded by mutex_
+  std::map<const std::byte*, Mapped> mapped_;  // by first address; guarded by mutex_
   mutable int64_t copied_ = 0;                 // guarded by mutex_
 };
 
-/// Ranks that are threads of one process and exchange what lies on the device, as it can.
+/// World of ranks that are threads of one process, which exchanges data on the device.
 class ApartWorld : public comm::World {
  public:
   ApartWorld(int32_t ranks, std::chrono::milliseconds timeout,

@@ -120,7 +120,7 @@ class AsyncQueue : public runtime::Queue {
     }
   }
 
-  /// Every other time none, so that kernels sometimes run before the host goes on.
+  /// Sleeps every other time, so that kernels sometimes run before the host continues.
   void nap() {
     const uint64_t r = random_bits(device_.options_.seed, number_, naps_++);
     if (r % 2 == 0) return;
@@ -133,11 +133,11 @@ class AsyncQueue : public runtime::Queue {
   Progress& progress_;
   const runtime::Failed failed_;
   uint64_t naps_ = 0;
-  bool ended_early_ = false;  ///< a wait did not come to its end: nothing behind it may run
+  bool ended_early_ = false;  ///< a wait failed: nothing after it may run
   std::atomic<int64_t> ran_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Work> work_;  // guarded by mutex_, as the two below
+  std::deque<Work> work_;  // guarded by mutex_, like the two below
   bool busy_ = false;
   bool ending_ = false;
   std::thread thread_;

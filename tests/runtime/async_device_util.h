@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device that runs kernels later, on a thread per queue, out of step with whoever launches them:
-// kernels begin late and their events complete later still, by random delays.
+// Device that runs kernels later, on a thread per queue, asynchronously to the host: kernels start
+// after random delays, and their events complete later still.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ namespace hocket::fake {
 struct AsyncOptions {
   uint64_t seed = 1;                          ///< of the delays
   std::chrono::microseconds most_delay{100};  ///< of a kernel, and of an event
-  /// What the runtime must not do: a queue that waits for an event goes on when that event is
-  /// recorded, as if kernels had run when they are launched.
+  /// Fault injection: a queue that waits for an event continues when the event is recorded, as if
+  /// kernels ran inside launch().
   bool done_at_launch = false;
 };
 
@@ -33,7 +33,7 @@ class AsyncDevice : public runtime::Device {
   void copy(void* to, const void* from, int64_t bytes) const override {
     runtime::cpu_device()->copy(to, from, bytes);
   }
-  /// Launches that had not been run when launch() returned.
+  /// Launches that had not run when launch() returned.
   int64_t late() const { return late_; }
 
  private:

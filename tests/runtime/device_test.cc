@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Progress wakes who is due and nobody else; on a device that runs kernels long after they are
-// launched, everything that comes after a task comes after its event.
+// Progress wakes exactly the threads that are due. On a device that runs kernels long after their
+// launch, everything that follows a task follows its event.
 #include "runtime/device.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using program::BufferId;
 using program::Lane;
 using std::chrono::milliseconds;
 
-TEST(Progress, WakesWhoIsDue) {
+TEST(Progress, WakesExactlyTheDueThreads) {
   Progress progress;
   std::vector<std::future<Progress::Wait>> waits;
   for (int64_t count = 1; count <= 4; ++count) {
@@ -43,8 +43,8 @@ TEST(Progress, WakesWhoIsDue) {
   EXPECT_EQ(progress.wait(5, milliseconds(1)), Progress::Wait::timed_out);
 }
 
-TEST(Progress, LosesNoWake) {
-  // Two threads pass a ball to and fro: one lost wake, and a wait times out.
+TEST(Progress, LosesNoWakeUp) {
+  // Two threads alternate: with one lost wake-up, a wait times out.
   Progress here, there;
   constexpr int64_t kRounds = 20'000;
   int64_t missed = 0;
@@ -97,7 +97,7 @@ struct AsyncRanks {
   LocalRun run;
 };
 
-/// What a task of another lane sees of a value that is written 20 ms after the launch.
+/// Returns the value that a task of another lane reads, which is written 20 ms after the launch.
 int64_t seen_behind_a_late_kernel(bool done_at_launch) {
   std::atomic<int64_t> seen{-1};
   Builder b;
@@ -107,7 +107,8 @@ int64_t seen_behind_a_late_kernel(bool done_at_launch) {
     std::atomic_ref(*a.out[0].as<int64_t>()) = 7;
   });
   b.task(0, Lane::h2d, {x}, {y}, [&](const KernelArgs& a) {
-    seen = std::atomic_ref(*a.in[0].as<int64_t>());  // at once with the other, if all goes wrong
+    seen = std::atomic_ref(
+        *a.in[0].as<int64_t>());  // runs at the same time as the writer if the wait fails
   });
   AsyncRanks ranks(b.finish(),
                    {.most_delay = std::chrono::microseconds(0), .done_at_launch = done_at_launch});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The executor with fake kernels: order under delays, overlap of lanes, errors and timeouts that
+// Executor with fake kernels: order under delays, overlap of lanes, errors and timeouts that
 // surface at the step's end, poisoned memory.
 #include "runtime/executor.h"
 
@@ -41,7 +41,7 @@ double seconds_since(Clock::time_point begin) {
 constexpr Lane kLanes[] = {Lane::compute,  Lane::intra, Lane::inter, Lane::intra_rx,
                            Lane::inter_rx, Lane::h2d,   Lane::d2h,   Lane::host};
 
-/// A door that opens once; waiting for it gives up after 20 s.
+/// Latch that opens once; waiting for it gives up after 20 s.
 class Door {
  public:
   void open() {
@@ -60,7 +60,7 @@ class Door {
   bool open_ = false;
 };
 
-/// All ranks of a program, which runs on them.
+/// All ranks of a program, prepared to run on them.
 struct Ranks {
   explicit Ranks(const Program& p, const RankOptions& options = {})
       : backend(std::make_shared<fake::Backend>()),
@@ -95,8 +95,8 @@ void nap(uint64_t seed, uint64_t i) {
   }
 }
 
-/// A random program over 8 lanes; every kernel checks before and after a delay that its inputs hold
-/// what sequential execution in issue order gives, then writes its outputs.
+/// Random program over 8 lanes. Every kernel checks, before and after a delay, that its inputs hold
+/// the values of sequential execution in issue order, then writes its outputs.
 Program random_program(uint64_t seed, std::atomic<int>& ran, std::atomic<int>& wrong) {
   Rng rng(seed);
   Builder b;
@@ -121,7 +121,7 @@ Program random_program(uint64_t seed, std::atomic<int>& ran, std::atomic<int>& w
       }
     }
     for (uint64_t k = rng.below(4); k > 0 && !written.empty(); --k) {
-      // Mostly recent values, so that others die and their memory is used again.
+      // Mostly recent values, so that others die and their memory is reused.
       const size_t back = rng.below(std::min<size_t>(written.size(), rng.below(5) ? 4 : 1000));
       const size_t w = written[written.size() - 1 - back];
       in.push_back(buffers[w]);
@@ -186,7 +186,7 @@ TEST(Executor, KeepsTheOrderOfRandomProgramsUnderDelays) {
 }
 
 TEST(Executor, NoticesAMissingDependency) {
-  // The property above can fail: without its dependencies a program goes wrong.
+  // Checks that the property above can fail: without dependencies a program goes wrong.
   Door door;
   std::atomic<int64_t> seen{-1};
   Builder b;
@@ -212,7 +212,7 @@ TEST(Executor, LanesOverlap) {
   std::atomic<bool> met{true};
   Builder b;
   const BufferId x = b.buffer(0, f64s(8)), y = b.buffer(0, f64s(8));
-  // Each waits for the other: in one lane, or one after the other, neither would come back.
+  // Each waits for the other: in one lane, or sequentially, neither would return.
   b.task(0, Lane::compute, {}, {x}, [&](const KernelArgs&) {
     compute.open();
     met = met && link.wait();
@@ -228,8 +228,8 @@ TEST(Executor, LanesOverlap) {
   EXPECT_LT(std::max(t[0].start_ns, t[1].start_ns), std::min(t[0].end_ns, t[1].end_ns));
 }
 
-TEST(Executor, HoldsItsLanesForAsLongAsIsPlayed) {
-  // A short task is held, and who waits for it waits so long; a long one is not held again.
+TEST(Executor, HoldsItsLanesForTheEmulatedTime) {
+  // A short task is held, and its successor waits; a long one is not delayed further.
   Builder b;
   const BufferId x = b.buffer(0, f64s(8)), y = b.buffer(0, f64s(8)), z = b.buffer(0, f64s(8));
   b.task(0, Lane::compute, {}, {x}, nullptr);
@@ -237,10 +237,10 @@ TEST(Executor, HoldsItsLanesForAsLongAsIsPlayed) {
   b.task(0, Lane::compute, {}, {z},
          [](const KernelArgs&) { std::this_thread::sleep_for(milliseconds(50)); });
   const auto program = std::make_shared<const Program>(b.finish());
-  const auto played = std::make_shared<const Played>(
-      Played{{{{.hold_ns = 30'000'000}, {.hold_ns = 0}, {.hold_ns = 20'000'000}}}});
+  const auto emulated = std::make_shared<const EmulatedDevice>(
+      EmulatedDevice{{{{.hold_ns = 30'000'000}, {.hold_ns = 0}, {.hold_ns = 20'000'000}}}});
   LocalRanks local(1, std::make_shared<fake::Backend>(), {});
-  LocalRun run(program, Store(local), played);
+  LocalRun run(program, Store(local), emulated);
   for (int step = 0; step < 2; ++step) {
     run.step();
     const std::vector<TaskTime>& t = run.executor(0).times();
@@ -296,11 +296,11 @@ TEST(Executor, AnErrorNamesRankTaskAndCauseAndStopsTheOthers) {
   EXPECT_EQ(arrived, 0);
 }
 
-TEST(Executor, TheRankThatFailedIsNamedWhateverItSays) {
+TEST(Executor, TheFailedRankIsNamedWhateverItsText) {
   Builder b(2, 1);
   b.recv(0, b.buffer(0, f64s(4)), 1, 5);
   const BufferId x = b.buffer(1, f64s(4));
-  // The words that those say which were stopped.
+  // The text of ranks that were stopped.
   b.task(1, Lane::compute, {}, {x},
          [](const KernelArgs&) { throw std::runtime_error("stopped: the tape was cancelled"); });
   b.send(1, x, 0, 5);
@@ -331,7 +331,7 @@ TEST(Executor, ACollectiveThatMissesAMemberTimesOut) {
   const BufferId x = b.buffer(0, f64s(1));
   std::atomic<int> entered{0};
   Door door;
-  // One of three ranks, whichever comes last, does not get to the collective in time.
+  // One of three ranks, whichever comes last, does not reach the collective in time.
   b.task(0, Lane::compute, {}, {x}, [&](const KernelArgs&) {
     if (++entered == 3) {
       door.wait();
@@ -345,12 +345,11 @@ TEST(Executor, ACollectiveThatMissesAMemberTimesOut) {
   const std::string what = failure([&] { ranks.run.step(); });
   EXPECT_GE(seconds_since(begin), 0.29);
   EXPECT_LT(seconds_since(begin), 20);
-  // Whose timer ends first is a matter of chance: that of a member that waits in the collective,
-  // that of the missing one's own lane, which waits for its kernel, or, on a busy machine, that of
-  // its step, in which that kernel does not end.
+  // Any of three timers may expire first: that of a member in the collective, that of the missing
+  // rank's own lane, or, on a busy machine, that of its step.
   expect_contains(what, "rank ");
   const bool told = what.find("all_reduce") != what.npos &&
-                    (what.find("2 of 3 ranks came within 0.3 s") != what.npos ||
+                    (what.find("2 of 3 ranks arrived within 0.3 s") != what.npos ||
                      what.find("waited 0.3 s for task 0 of lane compute") != what.npos);
   EXPECT_TRUE(told || what.find("(stage0 task 0) has not ended") != what.npos) << what;
   door.open();
@@ -390,8 +389,8 @@ TEST(Executor, AHangInTheOnlyLaneIsNoticed) {
   door.open();
 }
 
-// A kernel that comes back, with an error, when its executor and its program are gone.
-TEST(Executor, AnErrorAfterTheLeakReadsNothingThatIsGone) {
+// A kernel returns with an error after its executor and its program are gone.
+TEST(Executor, ALateErrorReadsNoDestroyedObject) {
   Door door, thrown;
   Builder b;
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, [&](const KernelArgs&) {
@@ -413,7 +412,7 @@ TEST(Executor, AnErrorAfterTheLeakReadsNothingThatIsGone) {
   rank.reset();
   door.open();
   thrown.wait();
-  std::this_thread::sleep_for(milliseconds(200));  // for the lane, which nothing waits for
+  std::this_thread::sleep_for(milliseconds(200));  // for the lane, which is not joined
   EXPECT_FALSE(told);
 }
 
@@ -437,7 +436,7 @@ TEST(Executor, CancelStopsAtTheNextTask) {
   EXPECT_EQ(second, 0);
 }
 
-TEST(Executor, RefusesWhatItCannotRun) {
+TEST(Executor, RefusesInvalidPrograms) {
   auto construct = [](const std::function<void(Program&)>& spoil) {
     Builder b;
     const BufferId x = b.buffer(0, f64s(1));
@@ -478,8 +477,8 @@ TEST(Executor, NamesBuffers) {
   EXPECT_EQ(loss[1], -2);
 }
 
-/// Every rank passes what it got on to the next one along the axis, around its end, and writes down
-/// whose values came by, in the order in which they came: 10^k times the number that came as k-th.
+/// Every rank passes its value on to the next one along the axis, cyclically, and records the order
+/// in which values arrive: 10^k times the k-th number.
 Program ring(int stages, int ranks_per_stage, int32_t axis) {
   Builder b(stages, ranks_per_stage);
   const int n = axis == 0 ? stages : ranks_per_stage;
@@ -595,8 +594,8 @@ TEST(Executor, RefusesAProgramWithoutAMemoryPlan) {
   expect_contains(failure([&] { Ranks{p}; }), "no memory plan");
 }
 
-/// The transport holds all that a sender pours out before the receiver looks, and that is what the
-/// program is said to need.
+/// The transport buffers all messages that a sender sends before the receiver posts a receive, and
+/// the plan's figure says so.
 TEST(Executor, AFloodOfMessagesIsPlanned) {
   constexpr int kMessages = 6;
   Builder b(2);
@@ -624,8 +623,8 @@ TEST(Executor, AFloodOfMessagesIsPlanned) {
   EXPECT_EQ(ranks.local.measured(1).messages, 0);
 }
 
-/// Who waits for an answer before the next message never has two on the way.
-TEST(Executor, AnAnswerTellsThatTheMessageWasTaken) {
+/// A sender that waits for an answer before the next message never has two in flight.
+TEST(Executor, AnAnswerImpliesThatTheMessageWasReceived) {
   Builder b(2);
   BufferId answer = b.buffer(0, f64s(50));
   b.task(0, Lane::compute, {}, {answer}, nullptr);
@@ -670,7 +669,7 @@ TEST(Executor, HundredThousandEmptyTasks) {
   for (int i = 0; i < 100'000; ++i) {
     one.task(0, Lane::compute, {}, {x}, nullptr);
   }
-  // A chain that goes to and fro between two lanes.
+  // A chain that alternates between two lanes.
   const BufferId y = two.buffer(0, f64s(1));
   for (int i = 0; i < 5'000; ++i) {
     two.task(0, i % 2 ? Lane::intra : Lane::compute, {}, {y}, nullptr);
@@ -678,7 +677,7 @@ TEST(Executor, HundredThousandEmptyTasks) {
   const double lane = ns_per_task(one.finish()), hop = ns_per_task(two.finish());
   std::printf("%.0f ns per task in one lane, %.0f ns per hop between lanes\n", lane, hop);
   RecordProperty("ns_per_task", std::to_string(lane));
-  EXPECT_LT(lane, 100'000);  // only a runaway: the machine may be shared
+  EXPECT_LT(lane, 100'000);  // generous, since the machine may be shared
 }
 
 }  // namespace

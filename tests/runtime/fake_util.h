@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend whose kernels are lambdas, and programs made by hand: what the runtime's tests
-// run.
+// Backend whose kernels are lambdas, and hand-made programs, for tests of the runtime.
 #pragma once
 
 #include <functional>
@@ -23,7 +22,7 @@ class Backend : public kernels::Backend {
   kernels::KernelFn find(std::string_view op, kernels::Device,
                          const kernels::OperandTypes&) const override;
   void enter_thread(int num_threads) override;
-  /// Thread counts that lanes asked for.
+  /// Thread counts that lanes requested.
   std::vector<int> entered() const;
 
  private:
@@ -47,7 +46,8 @@ class Builder {
   program::TaskId all_reduce(int stage, program::Lane lane, program::BufferId buffer);
   program::TaskId send(int stage, program::BufferId from, int32_t to_stage, int32_t tag);
   program::TaskId recv(int stage, program::BufferId to, int32_t from_stage, int32_t tag);
-  /// A message along any axis (0: stages, 1: the ranks of a stage) to or from the peer at `offset`.
+  /// Adds a message along any axis (0: stages, 1: the ranks of a stage) to or from the peer at
+  /// `offset`.
   program::TaskId send_along(int stage, int32_t axis, int32_t offset, program::BufferId from,
                              int32_t tag);
   program::TaskId recv_along(int stage, int32_t axis, int32_t offset, program::BufferId to,

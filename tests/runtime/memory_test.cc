@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory reserves addresses and takes pages when touched; an arena is as large as its largest user;
+// Memory reserves addresses and allocates pages on touch; an arena is as large as its largest user;
 // the store keeps named tensors.
 #include "runtime/memory.h"
 
@@ -32,7 +32,7 @@ TEST(CpuMemory, CommitsWhatIsTouched) {
 }
 
 TEST(CpuMemory, CountsResidentBytes) {
-  const auto memory = cpu_device()->reserve(1 << 20);  // below the size that asks for large pages
+  const auto memory = cpu_device()->reserve(1 << 20);  // below the size that uses large pages
   Memory& r = *memory;
   EXPECT_EQ(r.resident_bytes(), 0);
   std::memset(r.data(), 1, 100'000);
@@ -42,7 +42,7 @@ TEST(CpuMemory, CountsResidentBytes) {
   EXPECT_EQ(r.resident_bytes(), 1 << 20);
 }
 
-TEST(CpuMemory, TakesNoMoreThanIsMeantToBeUsed) {
+TEST(CpuMemory, AllocatesOnlyCommittedLargePages) {
   constexpr int64_t kMiB = 1 << 20;
   const program::Range used[] = {{0, 9 * kMiB + kPage}, {33 * kMiB, 40 * kMiB - kPage}};
   const auto memory = cpu_device()->reserve(64 * kMiB);
@@ -56,7 +56,7 @@ TEST(CpuMemory, TakesNoMoreThanIsMeantToBeUsed) {
     bytes += u.end - u.begin;
   }
   EXPECT_EQ(r.resident_bytes(), bytes) << "a large page reaches beyond what is used";
-  r.data()[20 * kMiB] = std::byte{1};  // elsewhere a touch takes one small page
+  r.data()[20 * kMiB] = std::byte{1};  // elsewhere a touch allocates one small page
   EXPECT_EQ(r.resident_bytes(), bytes + kPage);
 }
 
@@ -68,7 +68,7 @@ TEST(CpuMemory, MayBeEmpty) {
   EXPECT_EQ(none->resident_bytes(), 0);
 }
 
-TEST(CpuMemory, GivesBackWholePages) {
+TEST(CpuMemory, DecommitsWholePages) {
   const auto memory = cpu_device()->reserve(9 * kPage + 100);
   std::memset(memory->data(), 1, static_cast<size_t>(memory->bytes()));
   EXPECT_EQ(memory->resident_bytes(), 10 * kPage);
@@ -76,9 +76,9 @@ TEST(CpuMemory, GivesBackWholePages) {
   EXPECT_EQ(memory->resident_bytes(), 9 * kPage);
   EXPECT_EQ(memory->data()[2 * kPage - 1], std::byte{1});
   EXPECT_EQ(memory->data()[3 * kPage], std::byte{1});
-  memory->decommit({5 * kPage, memory->bytes()});  // its end is whole
+  memory->decommit({5 * kPage, memory->bytes()});  // the last page counts as whole
   EXPECT_EQ(memory->resident_bytes(), 4 * kPage);
-  EXPECT_EQ(memory->data()[9 * kPage], std::byte{0});  // and comes zeroed again
+  EXPECT_EQ(memory->data()[9 * kPage], std::byte{0});  // zeroed when touched again
 }
 
 TEST(CpuMemory, RefusesTheImpossible) {
@@ -104,7 +104,7 @@ TEST(Arena, IsAsLargeAsItsLargestUser) {
   arena.add(&between, 5 * kPage, {{0, kPage}, {4 * kPage, 5 * kPage}});
   EXPECT_EQ(arena.generation(), second);
   EXPECT_EQ(arena.resident_bytes(), 8 * kPage);
-  // What only the large one uses goes with it: pages 2, 3, 5, 6, 7.
+  // Pages that only the large one uses are freed with it: 2, 3, 5, 6, 7.
   arena.remove(&large);
   EXPECT_EQ(arena.generation(), second) << "the others keep what they have";
   EXPECT_EQ(arena.resident_bytes(), 3 * kPage);
@@ -127,7 +127,7 @@ program::Buffer persistent(const char* name, const TensorType& type,
   return buffer;
 }
 
-/// A program, without tasks, of ranks on this mesh.
+/// Returns a program without tasks, with ranks on this mesh.
 program::Program on_mesh(std::vector<graph::Axis> axes) {
   program::Program program;
   program.roles = {{"all", {std::move(axes)}}};
@@ -177,7 +177,7 @@ TEST(PersistentStore, RefusesAnotherTypeOrLayout) {
   EXPECT_THROW(store.get(bucket, alone()), Error);
 }
 
-/// What counts is what a rank has of every dim, whatever the axes that split it are called.
+/// The rank's part of every dim counts, not the names of the axes that split it.
 TEST(PersistentStore, TakesTheSameElementsUnderAnyMesh) {
   const program::Program wide = on_mesh({{"dp", 8}});
   const program::Program deep = on_mesh({{"dp", 2}, {"cp", 4}});
@@ -195,13 +195,13 @@ TEST(PersistentStore, TakesTheSameElementsUnderAnyMesh) {
     PersistentStore store(rank);
     auto& entry = store.get(persistent("w", type, split({0})), wide);
     EXPECT_EQ(&store.get(persistent("w", type, split({0, 1})), deep), &entry);
-    // All of it, in sizes that are written down and are those of even blocks.
+    // All of it, in explicit sizes that equal even blocks.
     const Layout given = split({0, 1}, std::vector<int64_t>(8, 2));
     EXPECT_EQ(&store.get(persistent("w", type, given), deep), &entry);
     store.get(persistent("whole", type), wide);
     EXPECT_NO_THROW(store.get(persistent("whole", type), deep));
     EXPECT_THROW(store.get(persistent("whole", type, split({1})), deep), Error);
-    // The other order of the axes has other rows, but on the first rank and the last one.
+    // The other order of the axes gives other rows, except on the first rank and the last one.
     const Layout turned = split({1, 0});
     if (rank == 0 || rank == 7) {
       EXPECT_NO_THROW(store.get(persistent("w", type, turned), deep));

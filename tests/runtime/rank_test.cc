@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs on one rank share its threads and its memory, take turns, and keep out of what is the
-// other's.
+// Programs on one rank share its threads and its memory, take turns, and stay out of each other's
+// data.
 #include "runtime/rank.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using program::Program;
 
 constexpr int64_t kPerPage = kPageBytes / 8;
 
-/// Doubles its input through a step buffer of as many pages, in two lanes.
+/// Program that doubles its input through a step buffer of as many pages, in two lanes.
 std::shared_ptr<const Program> doubling(int64_t pages) {
   Builder b;
   const BufferId in = b.named(0, BufferKind::input, "in", f64s(pages * kPerPage), 0);
@@ -69,10 +69,10 @@ std::string failure(const std::function<void()>& what) {
 
 TEST(Rank, ProgramsShareThreadsAndMemory) {
   const auto backend = std::make_shared<fake::Backend>();
-  const auto lane_threads = [&] { return backend->entered().size(); };  // begun so far
+  const auto lane_threads = [&] { return backend->entered().size(); };  // started so far
   Rank rank(0, backend, nullptr, {});
   std::vector<std::unique_ptr<Executor>> executors;
-  // Of falling and of rising sizes: the arena is moved under the programs that are there already.
+  // In falling and rising sizes: the arena is moved under the programs that exist already.
   for (const int64_t pages : {4, 2, 16, 8, 32, 1}) {
     executors.push_back(std::make_unique<Executor>(rank, rank.make_store(), doubling(pages)));
   }
@@ -102,7 +102,7 @@ TEST(Rank, ProgramsShareThreadsAndMemory) {
   EXPECT_EQ(lane_threads(), 4u) << "a rank without programs has no threads";
 }
 
-/// A device that knows how much memory there is.
+/// Device with a limited amount of memory.
 class CountingDevice : public Device {
  public:
   kernels::Device kind() const override { return kernels::Device::cpu; }
@@ -149,13 +149,13 @@ TEST(Rank, AnArenaThatGrewIsGone) {
   EXPECT_EQ(device->most(), (8 + 16) * kPageBytes);
 }
 
-TEST(Rank, InputsAndOutputsAreOfWhoeverWasFedLast) {
+TEST(Rank, InputsAndOutputsBelongToTheLastFedProgram) {
   Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {});
   const auto store = rank.make_store();
   Executor a(rank, store, doubling(1)), b(rank, store, doubling(1));
   feed(a, 1);
   step(a);
-  step(a);  // what was fed is still there
+  step(a);  // the inputs are still there
   expect_doubled(a, 1);
   feed(a, 3);
   feed(b, 5);
@@ -166,13 +166,13 @@ TEST(Rank, InputsAndOutputsAreOfWhoeverWasFedLast) {
   feed(a, 7);
   EXPECT_NE(failure([&] { b.output("out"); }).find("another program"), std::string::npos);
   EXPECT_NE(failure([&] { b.start(); }).find("try to feed it again"), std::string::npos);
-  // A larger program moves the memory: what was fed is lost.
+  // A larger program moves the memory: the inputs are lost.
   Executor large(rank, store, doubling(9));
   EXPECT_NE(failure([&] { a.start(); }).find("try to feed it again"), std::string::npos);
   feed(a, 2);
   step(a);
   expect_doubled(a, 2);
-  // Nobody's inputs are those of a program that was never fed.
+  // A program that was never fed owns no inputs.
   EXPECT_NE(failure([&] { large.start(); }).find("try to feed it again"), std::string::npos);
 }
 
@@ -223,8 +223,8 @@ TEST(Rank, AnExecutorThatGoesStopsItsOwnStepOnly) {
   a->wait();
 }
 
-TEST(Rank, ProgramsShareWhatPersists) {
-  // One counts up what lies in the store, the other reads it.
+TEST(Rank, ProgramsShareAStore) {
+  // One program increments a value in the store, the other reads it.
   Builder up, read;
   const BufferId n = up.named(0, BufferKind::persistent, "n", f64s(1));
   up.task(0, Lane::compute, {n}, {n}, [](const KernelArgs& a) { ++*a.out[0].as<double>(); });
@@ -242,13 +242,13 @@ TEST(Rank, ProgramsShareWhatPersists) {
   }
   step(reader);
   EXPECT_EQ(*static_cast<const double*>(reader.output("out")), 3);
-  // In another store of the rank nobody has counted.
+  // In another store of the rank the value is still 0.
   Executor elsewhere(rank, rank.make_store(), reading);
   step(elsewhere);
   EXPECT_EQ(*static_cast<const double*>(elsewhere.output("out")), 0);
 }
 
-TEST(Rank, TakesWhatItsStoresTake) {
+TEST(Rank, CountsTheMemoryOfItsStores) {
   Builder builder;
   builder.task(0, Lane::compute, {},
                {builder.named(0, BufferKind::persistent, "n", f64s(kPageBytes / 4))},

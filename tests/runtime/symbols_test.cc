@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Symbols among dims as the executor gives them their values, and buffers in host memory.
+// Symbolic dims with values set by the executor, and buffers in host memory.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ using program::Lane;
 using program::Program;
 using program::Space;
 
-/// y = x + 1 over n numbers, summed over the ranks, and a state that keeps n rows. A symbol n, at
+/// Computes y = x + 1 over n numbers, summed over the ranks, and a state of n rows. Symbol n is at
 /// most 12 and a multiple of 4.
 struct Counting {
   explicit Counting(int ranks) : builder(1, ranks) {
@@ -60,7 +60,7 @@ RankOptions quick() {
   return options;
 }
 
-/// All ranks of a program, which runs on them.
+/// All ranks of a program, prepared to run on them.
 struct Ranks {
   explicit Ranks(const Program& program)
       : local(program.num_ranks(), std::make_shared<fake::Backend>(), quick()),
@@ -135,7 +135,7 @@ TEST(Symbols, ValuesAreCheckedAndMustBeThere) {
   EXPECT_EQ(counting.seen, 4);
 }
 
-/// Each of two ranks sees its half of the rows of the step through a view.
+/// Each of two ranks sees its half of the step's rows through a view.
 TEST(Symbols, AViewOfAPartBeginsBehindTheOthers) {
   Builder builder(1, 2);
   builder.raw().symbols = {{"n", 12, 4, 4}};
@@ -175,7 +175,7 @@ TEST(Symbols, AViewOfAPartBeginsBehindTheOthers) {
   }
 }
 
-TEST(Symbols, ATypeThatIsNotTheTablesIsRefused) {
+TEST(Symbols, ATypeThatContradictsTheSymbolTableIsRefused) {
   Counting counting(1);
   counting.program.symbols[0].bound = 24;
   EXPECT_NE(error_of([&] { Ranks ranks(counting.program); }).find("symbol 'n', at most 24"),
@@ -211,8 +211,8 @@ TEST(Symbols, MemoryIsPlannedByBoundAndTouchedByValue) {
   EXPECT_EQ(ranks.local.measured(0).persistent, bound / 8);
 }
 
-/// Down to the host, through a task of the host, and up again; other buffers lie at the same
-/// offsets of the other arena.
+/// Copies down to the host, through a task of the host, and up again; other buffers have the same
+/// offsets in the other arena.
 TEST(Spaces, EachHasItsArena) {
   Builder builder;
   const TensorType type{DType::f64, {512}};
@@ -333,9 +333,9 @@ TEST(Spaces, WorkspacesLieWhereTheirLanesWork) {
   }
 }
 
-/// Programs with and without symbols, on one rank and over one state, in turn: each has its values,
-/// and a step that runs keeps them.
-TEST(Symbols, AreOfOneProgram) {
+/// Programs with and without symbols alternate on one rank and one state: each has its own values,
+/// and a running step keeps them.
+TEST(Symbols, BelongToOneProgram) {
   Counting counting(1), other(1);
   LocalRanks local(1, std::make_shared<fake::Backend>(), quick());
   const Store store(local);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lane that sleeps is woken by the task that it waits for, not by something that ends later.
+// A sleeping lane is woken by the task that it waits for, not by one that ends later.
 #include <gtest/gtest.h>
 
 #include <chrono>

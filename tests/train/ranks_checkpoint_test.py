@@ -125,19 +125,19 @@ class Checkpoints(unittest.TestCase):
         for folder in newest:
             self.assertIn("model.part.safetensors", os.listdir(folder))
             r = self.run_it([HOCKET, "generate", folder, "--max-new-tokens", "1"], code=2)
-            self.assertIn("has the weights of the ranks of one host", r.stderr)
+            self.assertIn("has only the weights of one host", r.stderr)
         # Another plan needs what is on the other host.
         told = self.on_hosts(hosts, self.words("host", ["pp=2", "micro_batch=2"], 6))
         self.assertTrue(all(code != 0 for code, _ in told), told)
         text = told[0][1]
-        self.assertIn("and ranks that are here now need what it has not", text)
-        self.assertRegex(text, r"which rank [01] on host [01] \(")
+        self.assertIn("the ranks on this host need data of others", text)
+        self.assertRegex(text, r"written by rank [01] on host [01] \(")
         # Where hosts' folders are brought together, everything takes what is made of them.
         whole = self.dir / "whole/step-000004"
         r = self.run_it([HOCKET, "checkpoint", "join", *newest, "--out", whole])
         self.assertRegex(r.stdout, r"step 4, .* of tensors, from 2 folders of 2 hosts")
         self.run_it([HOCKET, "generate", whole, "--max-new-tokens", "1"])
-        self.assertIn("rank 1 wrote them on host 1 of 2",
+        self.assertIn("written by rank 1 on host 1 of 2",
                       self.run_it([HOCKET, "checkpoint", "join", newest[0], "--out", self.dir / "x"], code=2).stderr)
         joined = [self.dir / "e", self.dir / "f", self.dir / "g"]
         for folder in joined:
@@ -153,7 +153,7 @@ class Checkpoints(unittest.TestCase):
         told = self.on_hosts(hosts, self.words("host", plan, 6))
         self.assertEqual([0, 0], [code for code, _ in told], told)
         self.assertIn("(step 2)", told[0][1])
-        self.assertIn("step-000004 (rank 1: is not on its host " + os.uname().nodename + ")", told[0][1])
+        self.assertIn("step-000004 (rank 1: is missing on host " + os.uname().nodename + ")", told[0][1])
         self.assertEqual(steps_of(self.dir / "one"), steps_of(hosts[0]))
 
     def test_a_full_disk_of_one_rank_ends_all(self):

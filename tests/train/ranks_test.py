@@ -264,7 +264,7 @@ class Ranks(unittest.TestCase):
             with self.subTest(victim=victim, plan=plan):
                 errors, took = self.fail_one(victim, signal.SIGKILL, plan)
                 self.assertLess(took, 6)
-                told = [text for text in errors.values() if "has ended without a word" in text]
+                told = [text for text in errors.values() if "has exited without reporting an error" in text]
                 self.assertEqual(1, len(told), errors)
                 self.assertIn(f"rank {victim} (on host", told[0])
                 self.assertIn("its last task: ", told[0])
@@ -335,7 +335,7 @@ class Ranks(unittest.TestCase):
                 told = [process.communicate(timeout=60) for process in processes]
                 self.assertEqual(1, processes[1 - victim].returncode, told)
                 self.assertIn(f"rank {victim} (on host", told[1 - victim][1])
-                self.assertIn("has ended without a word", told[1 - victim][1])
+                self.assertIn("has exited without reporting an error", told[1 - victim][1])
                 self.assertEqual(["step-000001"], [p.name for p in (self.dir / "other/checkpoints").glob("step-??????")])
                 self.goes_on(words)
 

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "check/rules/rules.h"
+#include "collectives/implementation.h"
 #include "collectives/parts.h"
-#include "collectives/transport.h"
 
 namespace hocket::check {
 

@@ -22,9 +22,9 @@
 #include "comm/solo.h"
 #include "data/zipf.h"
 #include "engine/batch.h"
+#include "engine/emulate.h"
 #include "engine/params.h"
 #include "engine/session.h"
-#include "engine/timed.h"
 #include "runtime/probe.h"
 #include "train/known_inputs.h"
 #include "train/memory.h"
@@ -107,8 +107,8 @@ class StepBench {
     train::require_memory(run_, compiled.program);
     const runtime::Store store(*ranks_);
     engine::initialise(compiled.reference, compiled.program, 1, store);
-    auto played = engine::played(run_, compiled.program);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), store, std::move(played));
+    auto emulated = engine::emulate(run_, compiled.program);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), store, std::move(emulated));
     draw_batches();
   }
 
@@ -161,11 +161,11 @@ std::string step_run(const std::string& model) {
   return json.take();
 }
 
-/// What was played, if anything was: everything that is measured says so.
+/// Adds the emulated device, if there is one, so that no measurement is taken for a real one.
 void put_device(JsonWriter& json, const engine::Run& run, const StepBench& bench) {
-  if (!run.config.timed.on()) return;
+  if (!run.config.emulate.on()) return;
   const engine::HeldTime held = bench.held();
-  json.member("device", engine::timed_text(run));
+  json.member("device", engine::emulation_text(run));
   json.member("held_ms", held.held_s * 1e3).member("over_ms", held.over_s * 1e3);
 }
 
@@ -201,12 +201,12 @@ int bench_blocks(const engine::Run& run, const StepOptions& options) {
   StepBench quiet(run, processes.index());
   double loss = 0;
   const auto block_ms = [&](StepBench& bench, int64_t steps) {
-    processes.meet();
+    processes.barrier();
     const int64_t begin = now_ns();
     for (int64_t i = 0; i < steps; ++i) {
       loss = std::max(loss, bench.step().loss);
     }
-    processes.meet();
+    processes.barrier();
     return ms_since(begin) / static_cast<double>(steps);
   };
   for (StepBench* bench : {&loud, &quiet}) {
@@ -268,14 +268,14 @@ int bench_variants(const std::function<engine::Run(const std::vector<std::string
   for (int64_t round = 0; round < options.warmup + options.steps; ++round) {
     for (size_t i = 0; i < variants.size(); ++i) {
       Variant& variant = *variants[round % 2 == 1 ? variants.size() - 1 - i : i];
-      processes.meet();
+      processes.barrier();
       const double speed = processes.index() == 0 ? probe.flops_per_s() : 0;
-      processes.meet();
+      processes.barrier();
       const int64_t begin = now_ns();
       for (int64_t step = 0; step < std::max<int64_t>(1, options.block); ++step) {
         variant.loss = variant.bench->step().loss;
       }
-      processes.meet();
+      processes.barrier();
       if (round < options.warmup) continue;
       variant.step_ms.push_back(ms_since(begin) /
                                 static_cast<double>(std::max<int64_t>(1, options.block)));
@@ -318,8 +318,8 @@ void write_steps(const engine::Run& run, const StepBench& bench,
   if (bench.processes().index() != 0) return;
   trace::Trace trace = train::to_trace(bench.program(), run.name, steps);
   trace.set_property("config", run.resolved.to_json_text());
-  if (run.config.timed.on()) {
-    trace.set_property("device", engine::timed_text(run));
+  if (run.config.emulate.on()) {
+    trace.set_property("device", engine::emulation_text(run));
   }
   trace::write_trace(trace, path);
 }
@@ -387,10 +387,10 @@ int bench_step(const StepOptions& options) {
   } else {
     fmt::print("median {:.1f} ms (CPU {:.0f} ms), {:.0f} tokens/s, peak {:.0f} MiB above idle\n",
                median(ms), median(cpu), tokens_per_s, above);
-    if (run.config.timed.on()) {
+    if (run.config.emulate.on()) {
       const engine::HeldTime held = bench.held();
       fmt::print("{}\nlanes held {} in the last step, {} longer than that\n",
-                 engine::timed_text(run), human_time(held.held_s), human_time(held.over_s));
+                 engine::emulation_text(run), human_time(held.held_s), human_time(held.over_s));
     }
   }
   return 0;

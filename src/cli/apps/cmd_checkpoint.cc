@@ -34,14 +34,14 @@ int join_folders(const CheckpointOptions& options) {
         .member("step", joined.step)
         .member("bytes", joined.bytes)
         .member("hosts", joined.hosts)
-        .member("given", static_cast<int64_t>(joined.of.size()))
+        .member("given", static_cast<int64_t>(joined.given_hosts.size()))
         .end();
     fmt::print("{}\n", json.take());
     return 0;
   }
   fmt::print("{}: step {}, {} of tensors, from {} of {}\n", options.out, joined.step,
              human_bytes(static_cast<double>(joined.bytes)),
-             counted(static_cast<int64_t>(joined.of.size()), "folder"),
+             counted(static_cast<int64_t>(joined.given_hosts.size()), "folder"),
              counted(joined.hosts, "host"));
   return 0;
 }

@@ -15,7 +15,7 @@
 #include "cli/inputs.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "graph/finite.h"
 #include "run/describe.h"
 #include "train/evaluate.h"

@@ -16,7 +16,7 @@
 #include "cli/inputs.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -103,7 +103,7 @@ int generate(const GenerateOptions& options) {
   comm::Processes& processes = ranks.processes();
   how.prompt = options.prompt != "-"
                    ? options.prompt
-                   : processes.from_first(processes.index() == 0 ? read_stdin() : "");
+                   : processes.broadcast(processes.index() == 0 ? read_stdin() : "");
   how.seed = static_cast<uint64_t>(options.seed);
   comm::expect_same(processes, "hocket generate", "sampling of",
                     fmt::format("{} tokens, temperature {}, top_k {}, top_p {}, seed {}, a prompt "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/comm/wire_util.h"
+#include "tests/comm/transport_util.h"
 
 #include <algorithm>
 #include <atomic>
@@ -17,7 +17,7 @@ namespace hocket::comm::test {
 
 namespace {
 
-/// A receive that waits for its message.
+/// Posted receive.
 struct Asked {
   void* into = nullptr;
   int64_t bytes = 0;
@@ -25,10 +25,9 @@ struct Asked {
   bool given_up = false;  ///< its memory may be gone
 };
 
-/// What the wires of a world share.
+/// State shared by the transports of a world.
 struct Hub {
-  /// Messages of one tag from one rank to another: those that nobody has asked for, or receives
-  /// that none has come for yet, in order.
+  /// Queue of one (sender, receiver, tag): unreceived messages or unmatched receives, in order.
   struct Box {
     std::deque<Message> messages;
     std::deque<std::shared_ptr<Asked>> asked;
@@ -53,28 +52,28 @@ struct Hub {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::tuple<int32_t, int32_t, int32_t>, Box> boxes;  // from, to, tag
-  std::map<std::string, std::string> notes;
+  std::map<std::string, std::string> entries;
   std::map<int32_t, bool> gone;
-  std::shared_ptr<std::atomic<bool>> silent;  ///< the table; null: never
+  std::shared_ptr<std::atomic<bool>> silent;  ///< silences the table; null: never
 };
 
-/// What it is asked while it is silent is answered later.
-class HubTable : public Table {
+/// Table whose answers are delayed while it is silent.
+class HubTable : public SharedTable {
  public:
   explicit HubTable(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
   int32_t holder() const override { return 0; }
-  void note(const std::string& key, const std::string& value) override {
+  void set(const std::string& key, const std::string& value) override {
     const auto lock = answering();
-    hub_->notes[key] = value;
+    hub_->entries[key] = value;
   }
-  std::string note_first(const std::string& key, const std::string& value) override {
+  std::string set_if_absent(const std::string& key, const std::string& value) override {
     const auto lock = answering();
-    return hub_->notes.try_emplace(key, value).first->second;
+    return hub_->entries.try_emplace(key, value).first->second;
   }
-  std::optional<std::string> noted(const std::string& key) override {
+  std::optional<std::string> get(const std::string& key) override {
     const auto lock = answering();
-    const auto found = hub_->notes.find(key);
-    return found == hub_->notes.end() ? std::nullopt : std::optional(found->second);
+    const auto found = hub_->entries.find(key);
+    return found == hub_->entries.end() ? std::nullopt : std::optional(found->second);
   }
 
  private:
@@ -88,11 +87,11 @@ class HubTable : public Table {
   const std::shared_ptr<Hub> hub_;
 };
 
-class ThreadWire : public Wire {
+class ThreadTransport : public Transport {
  public:
-  ThreadWire(std::shared_ptr<Hub> hub, int32_t rank, int32_t size)
+  ThreadTransport(std::shared_ptr<Hub> hub, int32_t rank, int32_t size)
       : hub_(std::move(hub)), rank_(rank), size_(size) {}
-  ~ThreadWire() override {
+  ~ThreadTransport() override {
     std::lock_guard lock(hub_->mutex);
     hub_->gone[rank_] = true;
     hub_->changed.notify_all();
@@ -108,29 +107,29 @@ class ThreadWire : public Wire {
     hub_->changed.notify_all();
   }
 
-  std::unique_ptr<Incoming> begin_send(Message message, int32_t to, int32_t tag) override {
-    class Gone : public Incoming {
-      Received wait(std::chrono::milliseconds) override { return {}; }
+  std::unique_ptr<Request> begin_send(Message message, int32_t to, int32_t tag) override {
+    class Gone : public Request {
+      WaitResult wait(std::chrono::milliseconds) override { return {}; }
     };
     send(std::move(message), to, tag);
     return std::make_unique<Gone>();
   }
 
-  std::unique_ptr<Incoming> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override {
-    class Later : public Incoming {
+  std::unique_ptr<Request> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override {
+    class Later : public Request {
      public:
-      Later(ThreadWire& wire, std::shared_ptr<Asked> asked, int32_t from)
-          : wire_(wire), asked_(std::move(asked)), from_(from) {}
+      Later(ThreadTransport& transport, std::shared_ptr<Asked> asked, int32_t from)
+          : transport_(transport), asked_(std::move(asked)), from_(from) {}
       ~Later() override {
-        std::lock_guard lock(wire_.hub_->mutex);
+        std::lock_guard lock(transport_.hub_->mutex);
         asked_->given_up = true;
       }
-      Received wait(std::chrono::milliseconds timeout) override {
-        return wire_.wait(*asked_, from_, timeout);
+      WaitResult wait(std::chrono::milliseconds timeout) override {
+        return transport_.wait(*asked_, from_, timeout);
       }
 
      private:
-      ThreadWire& wire_;
+      ThreadTransport& transport_;
       const std::shared_ptr<Asked> asked_;
       int32_t from_;
     };
@@ -142,23 +141,23 @@ class ThreadWire : public Wire {
     return std::make_unique<Later>(*this, asked, from);
   }
 
-  Received wait(const Asked& asked, int32_t from, std::chrono::milliseconds timeout) {
+  WaitResult wait(const Asked& asked, int32_t from, std::chrono::milliseconds timeout) {
     std::unique_lock lock(hub_->mutex);
     const bool ended = hub_->changed.wait_for(
         lock, timeout, [&] { return aborted_ || asked.whole || asked.wrong || hub_->gone[from]; });
-    if (aborted_) return {Received::End::stopped, "stopped"};
-    if (!ended) return {Received::End::timed_out, "nothing came"};
-    if (asked.wrong) return {Received::End::gone, "of another length"};
-    if (!asked.whole) return {Received::End::gone, "the other end has gone"};
+    if (aborted_) return {WaitResult::End::stopped, "stopped"};
+    if (!ended) return {WaitResult::End::timed_out, "nothing came"};
+    if (asked.wrong) return {WaitResult::End::disconnected, "of another length"};
+    if (!asked.whole) return {WaitResult::End::disconnected, "the other end has gone"};
     return {};
   }
 
-  Received take(void* into, int64_t bytes, int32_t from, int32_t tag,
-                std::chrono::milliseconds timeout) {
+  WaitResult take(void* into, int64_t bytes, int32_t from, int32_t tag,
+                  std::chrono::milliseconds timeout) {
     return receive(into, bytes, from, tag)->wait(timeout);
   }
 
-  std::unique_ptr<Team> team(std::span<const int32_t> members) override;
+  std::unique_ptr<CollectiveGroup> group(std::span<const int32_t> members) override;
 
   void abort() override {
     std::lock_guard lock(hub_->mutex);
@@ -166,7 +165,7 @@ class ThreadWire : public Wire {
     hub_->changed.notify_all();
   }
 
-  std::shared_ptr<Table> table() override { return std::make_shared<HubTable>(hub_); }
+  std::shared_ptr<SharedTable> table() override { return std::make_shared<HubTable>(hub_); }
 
  private:
   const std::shared_ptr<Hub> hub_;
@@ -174,35 +173,35 @@ class ThreadWire : public Wire {
   bool aborted_ = false;
 };
 
-/// Messages of teams have this tag.
-constexpr int32_t kTeamTag = 0x7fffff00;
+/// Tag of messages of groups.
+constexpr int32_t kGroupTag = 0x7fffff00;
 
-/// Collectives from messages, summed in the order of the members: every rank sends each other one
-/// all that it has, at once, and does its part when it waits.
-class ThreadTeam : public Team {
+/// Collectives from messages, reduced in the order of the members: every rank sends all of its data
+/// to each other one at once, and computes its part in wait().
+class ThreadGroup : public CollectiveGroup {
  public:
-  ThreadTeam(ThreadWire& wire, std::span<const int32_t> members)
-      : wire_(wire), members_(members.begin(), members.end()) {
-    const auto at = std::find(members_.begin(), members_.end(), wire.rank());
+  ThreadGroup(ThreadTransport& transport, std::span<const int32_t> members)
+      : transport_(transport), members_(members.begin(), members.end()) {
+    const auto at = std::find(members_.begin(), members_.end(), transport.rank());
     me_ = static_cast<size_t>(at - members_.begin());
   }
 
-  std::unique_ptr<Incoming> all_reduce(Scratch data, Number number, bool max) override {
-    return reduce(data, data, 0, number, max);
+  std::unique_ptr<Request> all_reduce(Scratch data, ReduceType type, bool max) override {
+    return reduce(data, data, 0, type, max);
   }
-  std::unique_ptr<Incoming> reduce_scatter(Scratch in, Scratch out, Number number,
-                                           bool max) override {
-    return reduce(in, out, static_cast<int64_t>(me_) * out.bytes, number, max);
+  std::unique_ptr<Request> reduce_scatter(Scratch in, Scratch out, ReduceType type,
+                                          bool max) override {
+    return reduce(in, out, static_cast<int64_t>(me_) * out.bytes, type, max);
   }
-  std::unique_ptr<Incoming> all_gather(Scratch in, Scratch out) override {
+  std::unique_ptr<Request> all_gather(Scratch in, Scratch out) override {
     const std::vector<int64_t> same(members_.size(), in.bytes);
     for (size_t i = 0; i < members_.size(); ++i) {
       send(i, in, 0, in.bytes);
     }
     return take(out, same);
   }
-  std::unique_ptr<Incoming> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
-                                       std::span<const int64_t> bytes_from) override {
+  std::unique_ptr<Request> all_to_all(Scratch in, std::span<const int64_t> bytes_to, Scratch out,
+                                      std::span<const int64_t> bytes_from) override {
     int64_t begin = 0;
     for (size_t i = 0; i < members_.size(); ++i) {
       send(i, in, begin, bytes_to[i]);
@@ -212,13 +211,14 @@ class ThreadTeam : public Team {
   }
 
  private:
-  class Later : public Incoming {
+  class Later : public Request {
    public:
-    explicit Later(std::function<Received(std::chrono::milliseconds)> run) : run_(std::move(run)) {}
-    Received wait(std::chrono::milliseconds timeout) override { return run_(timeout); }
+    explicit Later(std::function<WaitResult(std::chrono::milliseconds)> run)
+        : run_(std::move(run)) {}
+    WaitResult wait(std::chrono::milliseconds timeout) override { return run_(timeout); }
 
    private:
-    std::function<Received(std::chrono::milliseconds)> run_;
+    std::function<WaitResult(std::chrono::milliseconds)> run_;
   };
 
   void send(size_t to, const Scratch& from, int64_t begin, int64_t bytes) {
@@ -226,36 +226,37 @@ class ThreadTeam : public Team {
     if (bytes > 0) {
       copy_bytes(message.data.get(), from.data + begin, bytes);
     }
-    wire_.send(std::move(message), members_[to], kTeamTag);
+    transport_.send(std::move(message), members_[to], kGroupTag);
   }
 
-  /// What all send, one after the other.
-  std::unique_ptr<Incoming> take(Scratch out, std::vector<int64_t> bytes) {
+  /// Concatenates the data of all members.
+  std::unique_ptr<Request> take(Scratch out, std::vector<int64_t> bytes) {
     return std::make_unique<Later>([this, out, bytes](std::chrono::milliseconds timeout) {
       std::byte* into = out.data;
       for (size_t i = 0; i < members_.size(); ++i) {
-        const Received received = wire_.take(into, bytes[i], members_[i], kTeamTag, timeout);
-        if (received.end != Received::End::whole) return received;
+        const WaitResult received =
+            transport_.take(into, bytes[i], members_[i], kGroupTag, timeout);
+        if (received.end != WaitResult::End::completed) return received;
         into += bytes[i];
       }
-      return Received{};
+      return WaitResult{};
     });
   }
 
-  /// Of what all have in `in`, the part from `begin` on that fits into `out`.
-  std::unique_ptr<Incoming> reduce(Scratch in, Scratch out, int64_t begin, Number number,
-                                   bool max) {
+  /// Reduces over all members the part of `in` from `begin` on that fits into `out`.
+  std::unique_ptr<Request> reduce(Scratch in, Scratch out, int64_t begin, ReduceType type,
+                                  bool max) {
     const auto n = static_cast<int64_t>(members_.size());
     const auto all = std::make_shared<Message>(n * in.bytes);
-    std::unique_ptr<Incoming> gathered = all_gather(in, {all, all->data.get(), all->bytes});
+    std::unique_ptr<Request> gathered = all_gather(in, {all, all->data.get(), all->bytes});
     return std::make_unique<Later>([=, size = in.bytes,
-                                    gathered = std::shared_ptr<Incoming>(std::move(gathered))](
+                                    gathered = std::shared_ptr<Request>(std::move(gathered))](
                                        std::chrono::milliseconds timeout) {
-      Received received = gathered->wait(timeout);
-      if (received.end != Received::End::whole) return received;
+      WaitResult received = gathered->wait(timeout);
+      if (received.end != WaitResult::End::completed) return received;
       constexpr graph::DType kTypes[] = {graph::DType::f32, graph::DType::f64, graph::DType::bf16,
                                          graph::DType::f16, graph::DType::i32, graph::DType::i64};
-      const graph::DType dtype = kTypes[static_cast<size_t>(number)];
+      const graph::DType dtype = kTypes[static_cast<size_t>(type)];
       std::vector<const void*> parts;
       for (int64_t i = 0; i < n; ++i) {
         parts.push_back(all->data.get() + i * size + begin);
@@ -266,13 +267,13 @@ class ThreadTeam : public Team {
     });
   }
 
-  ThreadWire& wire_;
+  ThreadTransport& transport_;
   const std::vector<int32_t> members_;
   size_t me_ = 0;
 };
 
-std::unique_ptr<Team> ThreadWire::team(std::span<const int32_t> members) {
-  return std::make_unique<ThreadTeam>(*this, members);
+std::unique_ptr<CollectiveGroup> ThreadTransport::group(std::span<const int32_t> members) {
+  return std::make_unique<ThreadGroup>(*this, members);
 }
 
 }  // namespace
@@ -285,7 +286,7 @@ std::vector<std::shared_ptr<Connection>> connections(
   std::vector<std::shared_ptr<Connection>> list;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     list.push_back(
-        std::make_shared<Connection>(std::make_unique<ThreadWire>(hub, rank, ranks), timeout));
+        std::make_shared<Connection>(std::make_unique<ThreadTransport>(hub, rank, ranks), timeout));
   }
   return list;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/transport.h"
+#include "collectives/implementation.h"
 
 #include <algorithm>
 #include <iterator>
@@ -23,7 +23,7 @@ bool adds(graph::DType dtype) {
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kScratchAlign); }
 
-/// Operands of one type lie together.
+/// Returns the bytes of one buffer per type, each aligned.
 int64_t bytes_by_type(std::span<const TensorType> types) {
   std::map<graph::DType, int64_t> bytes;
   for (const TensorType& type : types) {
@@ -36,7 +36,7 @@ int64_t bytes_by_type(std::span<const TensorType> types) {
   return sum;
 }
 
-/// True if the op takes and makes such types, as one of its members.
+/// Returns whether some member of the op can have these types.
 bool fits(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
           std::span<const TensorType> out, int64_t members) {
   if (op.role == Role::between) return true;
@@ -45,7 +45,7 @@ bool fits(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
       const std::vector<TensorType> made = infer(op, attrs, in, members, me);
       if (std::equal(made.begin(), made.end(), out.begin(), out.end())) return true;
     } catch (const Error&) {
-      continue;  // a share of another member
+      continue;  // the types may be those of another member's share
     }
   }
   return false;
@@ -92,7 +92,7 @@ int64_t transport_bytes(Collectives how, const Op& op, const Attrs& attrs,
     case ByTransport::all_gather:
       return aligned(total_bytes(in)) + aligned(total_bytes(out));
     case ByTransport::all_to_all:
-      // What goes to others and what comes of them: a little less, without the member's own part.
+      // Bytes sent to and received from others; an upper bound, since the member's own part stays.
       return 2 * aligned(op.makes_sizes ? out[0].bytes() : op.payload(attrs, in, out));
     case ByTransport::none:
       break;

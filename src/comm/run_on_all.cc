@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/together.h"
+#include "comm/run_on_all.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@ namespace hocket::comm {
 
 namespace {
 
-// What a process tells the others: one of these letters, then what its work gave, or, of an error,
+// Result kind, the first letter of a process's message. After it comes the result, or for an error
 // `where`, a zero byte, and the text.
 constexpr char kDone = 'd';
 constexpr char kInput = 'i';
@@ -19,17 +19,18 @@ constexpr char kRun = 'r';
 
 std::string failed(char kind, std::string_view where, std::string_view text,
                    const std::string& name) {
-  std::string told(1, kind);
-  told += where;
-  told += '\0';
-  told += name + ": ";
-  told += text;
-  return told;
+  std::string message(1, kind);
+  message += where;
+  message += '\0';
+  message += name + ": ";
+  message += text;
+  return message;
 }
 
 }  // namespace
 
-std::vector<std::string> together(Processes& processes, const std::function<std::string()>& work) {
+std::vector<std::string> run_on_all(Processes& processes,
+                                    const std::function<std::string()>& work) {
   if (processes.size() == 1) return {work()};
   std::string mine;
   try {
@@ -41,14 +42,14 @@ std::vector<std::string> together(Processes& processes, const std::function<std:
     mine = failed(kRun, "process", error.what(), processes.name());
   }
   std::vector<std::string> all = processes.all_gather(mine);
-  for (std::string& told : all) {
-    if (told[0] != kDone) {
-      const size_t end = told.find('\0');
-      const std::string_view view = told;
-      throw Error(told[0] == kInput ? Error::Kind::kInput : Error::Kind::kRun,
+  for (std::string& message : all) {
+    if (message[0] != kDone) {
+      const size_t end = message.find('\0');
+      const std::string_view view = message;
+      throw Error(message[0] == kInput ? Error::Kind::kInput : Error::Kind::kRun,
                   view.substr(1, end - 1), view.substr(end + 1));
     }
-    told.erase(0, 1);
+    message.erase(0, 1);
   }
   return all;
 }

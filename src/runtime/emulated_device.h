@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device that is played: tasks compute what they compute, and take as long as they would on it.
+// Emulated devices: tasks compute their results, and last as long as they would on the device.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,21 @@
 
 namespace hocket::runtime {
 
-/// What is played of a program, by class and task.
-struct Played {
+/// Emulated durations and traffic of a program, by class and task.
+struct EmulatedDevice {
   struct Task {
-    /// Its lane is held so long after its start, however soon the kernel is done. Communication
-    /// takes what it takes.
+    /// Minimum time that the lane is held after the task's start. Communication lasts its actual
+    /// time.
     int64_t hold_ns = 0;
     double traffic = 1;  ///< comm::Call::traffic
   };
   std::vector<std::vector<Task>> tasks;
-  /// Of ranks on other kinds of devices than those of `tasks`: hold_ns by kind (from 1), class and
-  /// task, and the kind of every rank. Empty: there are none.
+  /// For ranks on other kinds of devices (a heterogeneous cluster): hold_ns by kind (from 1), class
+  /// and task, and the kind of every rank. Empty: all ranks are of kind 0.
   std::vector<std::vector<std::vector<int64_t>>> others = {};
   std::vector<size_t> kind_of_rank = {};
 
-  /// How long a rank of the class holds its lane for the task.
+  /// Returns how long a rank of the class holds its lane for the task, in nanoseconds.
   int64_t hold_ns(int32_t rank, size_t cls, size_t task) const {
     const size_t kind = kind_of_rank.empty() ? 0 : kind_of_rank[static_cast<size_t>(rank)];
     return kind == 0 ? tasks[cls][task].hold_ns : others[kind - 1][cls][task];

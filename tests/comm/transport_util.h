@@ -11,8 +11,8 @@
 
 namespace hocket::comm::test {
 
-/// Of so many ranks, by rank. `silent`: while it is true, the table of notes, which rank 0 has,
-/// answers nobody.
+/// Creates one connection per rank. `silent`: while true, the shared table, hosted by rank 0, does
+/// not answer.
 std::vector<std::shared_ptr<Connection>> connections(
     int32_t ranks, std::chrono::milliseconds timeout,
     const std::shared_ptr<std::atomic<bool>>& silent = nullptr);

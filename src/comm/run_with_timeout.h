@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work that may never end, with a limit.
+// Time limit for work that may never end.
 #pragma once
 
 #include <chrono>
@@ -14,17 +14,17 @@
 
 namespace hocket::comm {
 
-/// What the work gives, on a thread of its own; nothing if it has not ended within the limit: it is
-/// left behind, with what it holds. Throws what it throws.
+/// Runs the work on a thread of its own and returns its result; nothing if it exceeds the limit.
+/// The thread is then abandoned, with everything that it holds. Rethrows exceptions of the work.
 template <class T>
-std::optional<T> within(std::chrono::milliseconds limit, std::function<T()> work) {
+std::optional<T> run_with_timeout(std::chrono::milliseconds limit, std::function<T()> work) {
   const auto promise = std::make_shared<std::promise<T>>();
   std::future<T> result = promise->get_future();
   std::thread([promise, work = std::move(work)]() mutable {
-    run_when_woken();  // and so will the threads that it starts
+    run_when_woken();  // inherited by the threads that it starts
     try {
       T made = work();
-      work = nullptr;  // holds nothing any more when others go on
+      work = nullptr;  // releases everything it holds before others continue
       promise->set_value(std::move(made));
     } catch (...) {
       work = nullptr;

@@ -3,7 +3,7 @@
 # ctest: serial
 # ctest: slow
 # ctest: timeout=300
-"""A device that is played: losses are those of a run without it, on threads and on processes, lanes are held, and
+"""An emulated device: losses are those of a run without it, on threads and on processes, lanes are held, and
 everything that was measured says so."""
 import gzip, json, os, pathlib, random, shutil, subprocess, tempfile, unittest
 
@@ -72,31 +72,31 @@ class Timed(unittest.TestCase):
 
     def check(self, folder):
         self.assertEqual(self.losses(folder), self.plain)
-        self.assertTrue(all(row["device"] == "timed" for row in self.rows))
-        self.assertIn("device   timed: ", self.said)
+        self.assertTrue(all(row["device"] == "emulated" for row in self.rows))
+        self.assertIn("device   emulated: ", self.said)
         self.assertIn("slow one", self.said)
-        # Every task took at least the launch of the device that is played.
+        # Every task took at least the launch of the emulated device.
         trace = json.loads(gzip.open(folder / "trace.json.gz").read())
-        self.assertIn("timed: ", trace["otherData"]["properties"]["device"])
+        self.assertIn("emulated: ", trace["otherData"]["properties"]["device"])
         durations = [event["dur"] for event in trace["traceEvents"]
                      if event.get("ph") == "X" and event["args"].get("phase") and event["name"].startswith("linear")]
         self.assertGreater(len(durations), 20)
         self.assertGreaterEqual(min(durations), 500)
 
     def test_threads(self):
-        self.check(self.train("threads", f"timed.cluster={self.cluster}"))
+        self.check(self.train("threads", f"emulate.cluster={self.cluster}"))
 
     def test_processes_with_the_bytes_of_longer_sequences(self):
         if not (BUILD / "libhocket_torch.so").exists():
             self.skipTest("this build has no libhocket_torch.so (tools/setup.sh --torch)")
-        self.check(self.train("processes", f"timed.cluster={self.cluster}", "timed.set=[train.seq_len=64]",
+        self.check(self.train("processes", f"emulate.cluster={self.cluster}", "emulate.set=[train.seq_len=64]",
                               launch=["launch", "-n", "2"]))
 
     def test_refusals(self):
-        for key, what in (("timed.set=[plan.micro_batch=2]", "another program"),
-                          ("timed.cluster=nowhere.yaml", "nowhere.yaml")):
+        for key, what in (("emulate.set=[plan.micro_batch=2]", "another program"),
+                          ("emulate.cluster=nowhere.yaml", "nowhere.yaml")):
             ran = subprocess.run([HOCKET, "train", self.config, "--set", f"output.dir={self.dir / 'bad'}", "--set",
-                                  f"timed.cluster={self.cluster}", "--set", key], capture_output=True, text=True,
+                                  f"emulate.cluster={self.cluster}", "--set", key], capture_output=True, text=True,
                                  check=False)
             self.assertEqual(ran.returncode, 2, ran.stdout + ran.stderr)
             self.assertIn(what, ran.stderr)

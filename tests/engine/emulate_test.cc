@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is played of a run: durations of the cost model, bytes of the played run, and what is
+// What is emulated of a run: durations of the cost model, bytes of the emulated run, and what is
 // refused.
-#include "engine/timed.h"
+#include "engine/emulate.h"
 
 #include <gtest/gtest.h>
 
@@ -21,10 +21,10 @@ const char* const kText =
     "train: {global_batch: 4, seq_len: 8}\n"
     "plan: {tp: 2, pp: 2, threads_per_rank: 1}\n";
 
-class Timed : public ::testing::Test {
+class Emulation : public ::testing::Test {
  protected:
   void SetUp() override {
-    cluster_ = ::testing::TempDir() + "timed-cluster.yaml";
+    cluster_ = ::testing::TempDir() + "emulated-cluster.yaml";
     write("1GFLOP/s");
   }
   void TearDown() override { std::filesystem::remove(cluster_); }
@@ -41,13 +41,13 @@ class Timed : public ::testing::Test {
                           unlike);
   }
   engine::Run run(std::vector<std::string> more) const {
-    more.insert(more.begin(), "timed.cluster=" + cluster_);
+    more.insert(more.begin(), "emulate.cluster=" + cluster_);
     return parse_run(kText, "test", more);
   }
   std::string refusal(const std::vector<std::string>& more) const {
     try {
       const engine::Run refused = run(more);
-      played(refused, compile(refused).program);
+      emulate(refused, compile(refused).program);
     } catch (const Error& e) {
       EXPECT_EQ(e.exit_code(), 2);
       return e.what();
@@ -58,12 +58,12 @@ class Timed : public ::testing::Test {
   std::string cluster_;
 };
 
-TEST_F(Timed, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
+TEST_F(Emulation, DurationsAndBytesAreThoseOfTheEmulatedRun) {
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
-  const auto same = played(own, program);
-  const auto larger = played(run({"timed.set=[train.seq_len=32]"}), program);
-  const cost::CostModel costs = played_costs(own);
+  const auto same = emulate(own, program);
+  const auto larger = emulate(run({"emulate.set=[train.seq_len=32]"}), program);
+  const cost::CostModel costs = emulated_costs(own);
   int messages = 0;
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const program::ClassId cls = c;
@@ -83,15 +83,15 @@ TEST_F(Timed, TasksTakeWhatTheCostModelSaysAndMessagesHaveThePlayedBytes) {
     }
   }
   EXPECT_GT(messages, 0);
-  EXPECT_EQ(played(parse_run(kText, "test", {}), program), nullptr);
+  EXPECT_EQ(emulate(parse_run(kText, "test", {}), program), nullptr);
 }
 
-TEST_F(Timed, RanksOnUnlikeNodesTakeWhatTheirDevicesTake) {
+TEST_F(Emulation, RanksOfAHeterogeneousClusterHaveTheirOwnDurations) {
   write("1GFLOP/s", "unlike: [{first: 1, speed: 0.25}]\n");
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
-  const auto how = played(own, program);
-  const cost::CostModel costs = played_costs(own);
+  const auto how = emulate(own, program);
+  const cost::CostModel costs = emulated_costs(own);
   int longer = 0;
   for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
     const program::ClassId cls = program.class_of(rank);
@@ -107,13 +107,13 @@ TEST_F(Timed, RanksOnUnlikeNodesTakeWhatTheirDevicesTake) {
   EXPECT_GT(longer, 0);
 }
 
-TEST_F(Timed, ChangesNoBitAndTakesAsLong) {
+TEST_F(Emulation, ChangesNoBitAndLastsAsLong) {
   const auto losses = [](const engine::Run& run) {
     runtime::LocalRanks ranks = local_ranks(run);
     Compiled compiled = compile(run);
     const runtime::Store store(ranks);
     initialise(compiled.reference, compiled.program, 1, store);
-    auto how = played(run, compiled.program);
+    auto how = emulate(run, compiled.program);
     Session session(std::move(compiled), store, std::move(how));
     std::vector<double> losses;
     for (int64_t step = 1; step <= 2; ++step) {
@@ -132,10 +132,10 @@ TEST_F(Timed, ChangesNoBitAndTakesAsLong) {
       session.step();
       losses.push_back(session.loss());
     }
-    if (session.played()) {
+    if (session.emulated()) {
       for (int32_t rank : ranks.ids()) {
         const auto& times = session.run().executor(rank).times();
-        const auto& tasks = session.played()->tasks[session.program().class_of(rank).value()];
+        const auto& tasks = session.emulated()->tasks[session.program().class_of(rank).value()];
         for (size_t i = 0; i < times.size(); ++i) {
           EXPECT_GE(times[i].end_ns - times[i].start_ns, tasks[i].hold_ns);
         }
@@ -144,34 +144,41 @@ TEST_F(Timed, ChangesNoBitAndTakesAsLong) {
     }
     return losses;
   };
-  EXPECT_EQ(losses(run({"timed.set=[train.seq_len=32]"})), losses(parse_run(kText, "test", {})));
+  EXPECT_EQ(losses(run({"emulate.set=[train.seq_len=32]"})), losses(parse_run(kText, "test", {})));
 }
 
-TEST_F(Timed, RefusesWhatCannotBePlayed) {
+TEST_F(Emulation, RefusesUnsuitableRuns) {
   const auto expect = [&](const std::vector<std::string>& more, const std::string& what) {
     const std::string said = refusal(more);
     EXPECT_NE(said.find(what), std::string::npos) << said;
   };
-  expect({"timed.set=[train.seq_len=4]"}, "expected at least");
-  expect({"timed.set=[plan.micro_batch=2]"}, "another program");
-  expect({"timed.set=[plan.sequence_parallel=true]"}, "another program");
-  expect({"timed.set=[train.seq_lem=4]"}, "unknown key 'train.seq_lem'");
+  expect({"emulate.set=[train.seq_len=4]"}, "expected at least");
+  expect({"emulate.set=[plan.micro_batch=2]"}, "another program");
+  expect({"emulate.set=[plan.sequence_parallel=true]"}, "another program");
+  expect({"emulate.set=[train.seq_lem=4]"}, "unknown key 'train.seq_lem'");
   expect({"plan.collectives=c10d"}, "expected own");
-  expect({"timed.profile=none.json"}, "none.json");
-  expect({"timed.cluster=none.yaml"}, "none.yaml");
+  expect({"emulate.profile=none.json"}, "none.json");
+  expect({"emulate.cluster=none.yaml"}, "none.yaml");
   write("1kFLOP/s");
   expect({"plan.timeout_s=1"}, "expected less than plan.timeout_s");
-  for (const char* alone : {"timed.set=[train.seq_len=16]", "timed.profile=p.json"}) {
+  for (const char* alone : {"emulate.set=[train.seq_len=16]", "emulate.profile=p.json"}) {
     EXPECT_THROW(parse_run(kText, "test", {alone}), Error) << alone;
   }
 }
 
-TEST_F(Timed, SaysWhatIsPlayed) {
-  const std::string text = timed_text(run({"timed.set=[train.seq_len=32]"}));
-  for (const char* part : {"timed: ", "32 tokens", "slow one", "not measured compute"}) {
+TEST_F(Emulation, FormerSectionIsRead) {
+  const engine::Run former = parse_run(kText, "test", {"timed.cluster=" + cluster_});
+  EXPECT_EQ(former.config.emulate.cluster, cluster_);
+  const std::string section = std::string(kText) + "timed: {cluster: '" + cluster_ + "'}\n";
+  EXPECT_EQ(parse_run(section, "test", {}).config.emulate.cluster, cluster_);
+}
+
+TEST_F(Emulation, DescribesTheDevice) {
+  const std::string text = emulation_text(run({"emulate.set=[train.seq_len=32]"}));
+  for (const char* part : {"emulated: ", "32 tokens", "slow one", "not measured compute"}) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   }
-  EXPECT_EQ(timed_text(parse_run(kText, "test", {})), "");
+  EXPECT_EQ(emulation_text(parse_run(kText, "test", {})), "");
 }
 
 }  // namespace
