@@ -47,8 +47,8 @@ void Update::apply(const std::string& op, graph::Attrs attrs,
     }
   }
   in.insert(in.end(), {of_.coef, of_.hyper});
-  ops::apply(graph_, has_master ? op + "_master" : op, std::move(attrs), std::move(in), op + "." + param.name,
-             param.layer, graph::Phase::optimizer);
+  ops::apply(graph_, has_master ? op + "_master" : op, std::move(attrs), std::move(in),
+             op + "." + param.name, param.layer, graph::Phase::optimizer);
 }
 
 const Optimizer& optimizer_of(const OptimizerConfig& config) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer on top of the common part (gradient sums, norm, clipping): its states and update op.
-// Internal to src/autodiff; optimizers.inc lists the optimizers.
+// One optimizer on top of the common part (gradient sums, norm, clipping): its states and update
+// op. Internal to src/autodiff; optimizers.inc lists the optimizers.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fit of a cluster's link constants to measured times of collectives. docs/cluster-files.md describes
-// the fitted constants and those that are kept.
+// Fit of a cluster's link constants to measured times of collectives. docs/cluster-files.md
+// describes the fitted constants and those that are kept.
 #pragma once
 
 #include <string>

@@ -307,7 +307,6 @@ int64_t arena_workspace(const Kind& kind) { return is_communication(kind) ? 0 : 
 
 }  // namespace
 
-
 void plan_memory(const Program& program, RankClass& cls) {
   // Addresses, in each space from 0: dense buffers, cut and joined as they come and go; for each
   // lane that works there, the workspace that its kernels share, since they run one after the

@@ -27,8 +27,8 @@ std::vector<Clock> clocks(const RankClass& cls);
 /// Position of every task inside its lane.
 std::vector<int32_t> lane_positions(const RankClass& cls);
 
-/// Assigns an offset in the arena of its space to every step buffer and workspace. Two buffers share
-/// memory only if all uses of one happen before the first use of the other, by lane order and
+/// Assigns an offset in the arena of its space to every step buffer and workspace. Two buffers
+/// share memory only if all uses of one happen before the first use of the other, by lane order and
 /// dependencies. Ragged buffers (with an expected size) are in slots of their own, with tenants of
 /// one size that start together, away from dense buffers: the touched memory is the largest content
 /// so far.

@@ -38,8 +38,8 @@ bool is_straggler(const std::string& beginning);
 MeasuredRun read_straggler(const std::vector<std::string>& paths, const cost::Cluster* cluster);
 
 bool is_hocket(const std::string& beginning);
-/// Our own traces (docs/outputs.md), of runs and simulations: lanes are in-order queues, messages and
-/// collectives are told by their ids, and tasks wait as the trace's program does.
+/// Our own traces (docs/outputs.md), of runs and simulations: lanes are in-order queues, messages
+/// and collectives are told by their ids, and tasks wait as the trace's program does.
 MeasuredRun read_hocket(const std::vector<std::string>& paths, const cost::Cluster* cluster);
 
 bool is_kineto(const std::string& beginning);

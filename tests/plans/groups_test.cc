@@ -198,7 +198,8 @@ Bytes counted(const program::Program& program) {
   return bytes;
 }
 
-/// The formulas of docs/parallelism.md, in parameters: of m ranks of a group, g groups, s micro-batches.
+/// The formulas of docs/parallelism.md, in parameters: of m ranks of a group, g groups, s
+/// micro-batches.
 Bytes expected(const Split& split, int ranks) {
   const double m = kGroup, g = ranks / kGroup, s = kMicroBatches;
   const double inside = (m - 1) / m, across = (g - 1) / g / m;
