@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // bucket: merges collectives of parameters and gradients over the same ranks into coalesced ones of
-// plan.bucket_mib: fewer, larger messages. Sums of gradients, whole (PyTorch DDP, Li et al., arXiv
-// 2006.15704) or scattered (ZeRO, FSDP), still start while the backward pass is running, and end in
-// small buckets, since no compute hides the last one; sharded parameters are gathered together
-// where they are asked for together, layer by layer.
+// plan.bucket_mib: fewer, larger messages. Gradient all-reduces (PyTorch DDP, Li et al., arXiv
+// 2006.15704) and reduce-scatters (ZeRO, FSDP) still start during the backward pass, and end in
+// small buckets, since no compute hides the last one. Sharded parameters that are needed together
+// are gathered together, layer by layer.
 #include <algorithm>
 #include <map>
 
@@ -32,11 +32,11 @@ struct Open {
 /// Smaller messages cost more than they gain.
 constexpr int64_t kLeast = 1 << 20;
 
-/// What one bucket may hold: collectives that differ in their operands alone.
+/// Key of a bucket: collectives that differ only in their operands.
 struct Alike {
   program::GroupId group;
   comm::Id op;
-  std::vector<graph::Attrs> attrs;  ///< by class of those with one list, but for sizes
+  std::vector<graph::Attrs> attrs;  ///< by class of those with one list, up to sizes
   program::Phase phase;
   auto operator<=>(const Alike&) const = default;
 };
@@ -48,8 +48,8 @@ struct Candidate {
   int64_t bytes = 0;
 };
 
-/// True if the lists of two classes are one but for the sizes of what their tasks work on: what may
-/// be merged in one may then be in the other.
+/// Returns whether the lists of two classes are equal up to operand sizes, so that the same tasks
+/// can be merged in both.
 bool alike_but_for_sizes(const Program& program, const RankClass& one, const RankClass& other) {
   const auto same_task = [&](const Task& mine, const Task& theirs) {
     const program::Kind& kind = program.kind(mine);
@@ -67,7 +67,7 @@ bool alike_but_for_sizes(const Program& program, const RankClass& one, const Ran
                     other.buffers.end(), same_buffer);
 }
 
-/// By class: the first one whose list is alike but for sizes.
+/// Returns, per class, the first class with an equal list up to sizes.
 std::vector<size_t> first_alike(const Program& program) {
   std::vector<size_t> first;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
@@ -80,13 +80,13 @@ std::vector<size_t> first_alike(const Program& program) {
   return first;
 }
 
-/// Which tasks of a class may be merged.
+/// The mergeable tasks of a class.
 class Mergeable {
  public:
   Mergeable(const Program& program, const RankClass& cls, const std::vector<size_t>& alike)
       : program_(program), cls_(cls), first_alike_(alike) {}
 
-  /// Sums of gradients, scattered or in place, and what gathers the parts of parameters.
+  /// Returns whether the task is a gradient all-reduce or reduce-scatter, or a parameter gather.
   bool operator()(const Task& task) {
     const program::Kind& kind = program_.kind(task);
     if (task.group == kNone || !program::is_collective(kind)) return false;
@@ -130,8 +130,8 @@ class Mergeable {
   std::map<program::GroupId, bool> keeps_place_;
 };
 
-/// By task of classes whose lists are alike but for sizes: what all of them do with it, so that
-/// what meets in one order still does.
+/// Returns, per task of classes with equal lists up to sizes, a decision for all of them, so that
+/// collectives still match in order.
 std::vector<Candidate> candidates(const Program& program, const std::vector<size_t>& classes,
                                   const std::vector<size_t>& alike) {
   std::vector<Candidate> list(program.classes[classes[0]].tasks.size());
@@ -172,11 +172,11 @@ class Bucketing {
         joined_(cls_.tasks.size(), false) {}
 
   void run() {
-    // A bucket is closed when it is full, before it would grow over the limit, before a task that
-    // touches what it has, and, if somebody computes with what it brings, before any task that is
-    // not its like; one of the last sums also before the last exchange of a pass, which takes the
-    // link. Who waits for a sum only to have its memory back waits for a bucket if that sum is its
-    // last: else for a later one, or compute would stand still for sums of its own time.
+    // A bucket closes when it is full, before it would exceed the limit, before a task that touches
+    // its buffers, and, if compute reads its results, before any other kind of task; one of the
+    // last reductions also before the last exchange of a pass, which needs the link. A task that
+    // depends on a reduction only to reuse its memory depends on the bucket only through the
+    // bucket's last member; otherwise compute would stall on gradients produced at the same time.
     for (const Candidate& task : candidates_) {
       if (task.merges && task.alike.phase == program::Phase::grad) {
         open_[task.alike].to_come += task.bytes;
@@ -223,14 +223,14 @@ class Bucketing {
   }
 
  private:
-  /// What the bucket may hold: of sums at most half of those to come, so that the last ones are
-  /// small.
+  /// Returns the limit of the bucket: for reductions at most half of the remaining bytes, so that
+  /// the last ones are small.
   int64_t most(const Open& bucket, const Task& task) const {
     if (task.phase != program::Phase::grad) return limit_;
     return std::min(limit_, std::max(kLeast, bucket.to_come / 2));
   }
 
-  /// True if it has much of what is still to come, and is worth a message.
+  /// Returns whether the bucket has much of the remaining bytes, and is worth a message.
   static bool is_of_last(const Open& bucket) {
     return bucket.bytes >= std::max(kLeast, bucket.to_come / 4);
   }
@@ -286,9 +286,8 @@ class Bucketing {
     tasks_.push_back(cls_.tasks[i]);
   }
   void flush(Open& bucket) {
-    // The collectives of a bucket become one, at the place of the last of them: operands one after
-    // the other, waiting for all that they waited for. `renamed_` leads whoever waited for one of
-    // them to it. A bucket of one stays what it was.
+    // Merges the collectives of a bucket at the place of the last one: concatenated operands, and
+    // all dependencies. `renamed_` maps each to the merged one. A bucket of one stays as it is.
     if (bucket.tasks.size() == 1) {
       emit(bucket.tasks[0]);
     } else if (bucket.tasks.size() > 1) {
@@ -349,7 +348,7 @@ struct BucketOptions {
 void run_bucket(Program& program, const BucketOptions& options) {
   const auto limit = static_cast<int64_t>(options.bucket_mib * (1 << 20));
   const std::vector<size_t> alike = first_alike(program);
-  std::map<size_t, std::vector<size_t>> classes;  // by the first of those alike
+  std::map<size_t, std::vector<size_t>> classes;  // by the first of the equal ones
   for (size_t cls = 0; cls < alike.size(); ++cls) {
     classes[alike[cls]].push_back(cls);
   }

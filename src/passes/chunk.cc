@@ -68,7 +68,7 @@ class Chunker {
       }
     }
   }
-  /// What is wanted whole is made of what is whole.
+  /// Marks the inputs of values that are needed whole as needed whole.
   void look_back(const TaskList& list) {
     for (size_t i = list.size(); i-- > 0;) {
       if (wanted_whole(list[i])) {
@@ -76,7 +76,7 @@ class Chunker {
       }
     }
   }
-  /// Whether the task makes routing that is wanted for all tokens, too.
+  /// Returns whether the task makes routing that is also needed for all tokens.
   bool wanted_whole(const TaskTemplate& made) const {
     return makes_routing(kind_of(made)) &&
            std::any_of(made.out.begin(), made.out.end(), [&](ValueId value) {
@@ -85,8 +85,8 @@ class Chunker {
   }
 
   TaskList rewritten(TaskList list) {
-    // Tasks on rows wait until something else needs what they make, or would change what they
-    // read; all that have come together are then written chunk by chunk.
+    // Tasks on rows are collected until another task reads their outputs or overwrites their
+    // inputs, and are then written chunk by chunk.
     TaskList result;
     for (TaskTemplate& made : list) {
       parts_.rename(&made);
@@ -128,9 +128,9 @@ class Chunker {
   }
 
   void write_waiting(TaskList* result) {
-    // A round is what can be done of a chunk before the next exchange of rows, and that exchange.
-    // All chunks go through a round before any goes on to the next one: dispatches (each followed
-    // by its exchange), then experts (each followed by the exchange back), then combines.
+    // A round is the work on a chunk up to the next exchange of rows, and that exchange. All chunks
+    // finish a round before any enters the next one: dispatches (each followed by its exchange),
+    // then experts (each followed by the exchange back), then combines.
     std::map<ValueId, int> round_of;
     std::vector<int> rounds;
     int last = 0;
@@ -173,7 +173,7 @@ class Chunker {
   std::set<ValueId> waiting_reads_, waiting_writes_;
 };
 
-/// Generation takes as many tokens as come: there is nothing to cut.
+/// Returns whether the program has symbolic token counts, as in generation: these cannot be cut.
 bool has_symbols(const Templates& templates) { return !templates.frame.symbols.empty(); }
 
 struct ChunkOptions {

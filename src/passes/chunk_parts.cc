@@ -28,8 +28,8 @@ bool makes_routing(const Kind& kind) {
 
 namespace {
 
-/// The letter for tokens in an op's notation: that of dim 1 of rows, or of dim 0 of what routing
-/// starts from. 0: there is none.
+/// Returns the letter for tokens in an op's notation: that of dim 1 of rows, or of dim 0 of a
+/// routing input; 0: none.
 char letter_of_tokens(const ops::Op& op, const Kind& kind, const ops::Letters& letters) {
   if (letters.any) return 0;
   if (op.routing.counts >= 0) return letters.in[0][0];
@@ -47,7 +47,7 @@ struct Along {
   std::vector<int> in, out;
 };
 Along tokens_of(const Kind& kind) {
-  // Of a communication only rows have them; of an op whatever has the letter for them.
+  // In a communication only rows have tokens; in an op every operand with the letter.
   Along along;
   if (program::is_communication(kind)) {
     const auto dim = [](const graph::TensorType& type) { return type.routed() ? 1 : -1; };
@@ -74,9 +74,8 @@ Along tokens_of(const Kind& kind) {
 }  // namespace
 
 void ChunkParts::note(const TaskTemplate& made) {
-  // Routing: how it is made again for other chunks. Rows have the routing of what they are made of
-  // (of rows, or else of row numbers); an exchange brings them to their experts, with sizes, or
-  // back.
+  // Records how routing is recomputed for other chunks. Rows inherit the routing of their inputs
+  // (rows, or row numbers); an exchange moves them to their experts, with sizes, or back.
   const Kind& kind = kind_of(made);
   if (makes_routing(kind)) {
     for (ValueId value : made.out) {
@@ -165,7 +164,7 @@ void ChunkParts::regroup(ValueId value, int64_t from, const program::Task& user,
             .in = edit_.types_of(made.in),
             .out = edit_.types_of(made.out)};
   if (!rows.came_by.empty()) {
-    // The rank's experts among all that the sizes tell of.
+    // The rank's experts among all experts of the sizes.
     const std::vector<int32_t>& axes = rows.came_by[0].axes;
     const int32_t ranks = frame_.roles[0].mesh.axes[axes[0]].size;
     program::Table table{.role = 0, .axes = axes, .values = {}};
@@ -220,8 +219,8 @@ TaskTemplate ChunkParts::chunk_of(const TaskTemplate& whole, int64_t chunk) {
   }
   for (size_t i = 0; i < whole.out.size(); ++i) {
     made.out[i] = part_made(whole, i, along.out[i], chunk);
-    // A sum over tokens: the first chunk writes it. (Stamping does so for what is summed over
-    // micro-batches, too.)
+    // A sum over tokens: the first chunk writes it. (Stamping does the same for sums over
+    // micro-batches.)
     if (made.out[i] == whole.out[i] && chunk > 0 && !rank_.values[whole.out[i]].accumulator) {
       made.task.accumulate.add(i);
     }
@@ -237,8 +236,8 @@ ChunkParts::ValueId ChunkParts::part_read(ValueId value, int dim, int64_t chunk)
 
 ChunkParts::ValueId ChunkParts::part_made(const TaskTemplate& whole, size_t output, int dim,
                                           int64_t chunk) {
-  // The value that the task makes, or the one whose buffer that takes over: of its own in every
-  // chunk, or a sum over them, or made part by part.
+  // Returns the task's output, or the one whose buffer it reuses: separate per chunk, a sum over
+  // chunks, or written part by part.
   const Kind& kind = kind_of(whole);
   ValueId made = whole.out[output];
   for (const auto& [shared, taken] : whole.shares) {
@@ -308,7 +307,7 @@ ChunkParts::ValueId ChunkParts::view(ValueId whole, int dim, int64_t chunk) {
   return parts[chunk];
 }
 
-/// The kind of the task on the parts: what it costs follows from their types.
+/// Returns the kind of the task on the parts; its costs follow from their types.
 program::KindId ChunkParts::kind_of_chunk(const TaskTemplate& whole, const TaskTemplate& part) {
   const Kind& kind = kind_of(whole);
   int64_t experts = 0;  // over which all rows are spread
@@ -322,7 +321,7 @@ program::KindId ChunkParts::kind_of_chunk(const TaskTemplate& whole, const TaskT
     experts_[whole.out[i]] = experts;
   }
   if (program::is_communication(kind)) {
-    // Of members with other numbers of tokens, the same part of each.
+    // If members have different numbers of tokens, the same share of each.
     graph::Attrs attrs = kind.attrs;
     for (const char* attribute : {comm::kSlots, comm::kBlocks}) {
       std::vector<int64_t> tokens = comm::lengths_of(attrs, attribute);

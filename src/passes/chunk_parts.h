@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks and values of a template in chunks of its tokens: what the pass `chunk` writes instead of
-// tasks that take all tokens at once.
+// Tasks and values of a template in chunks of its tokens, for the pass `chunk`.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +16,19 @@ bool moves_rows(const program::Kind& kind);
 /// Makes counts and row numbers of tokens, or the sizes of their exchange.
 bool makes_routing(const program::Kind& kind);
 
-/// Of one class of ranks. Three sorts of values take part. Rows and their routing (counts, row
-/// numbers, sizes of exchanges) are made chunk by chunk, in values of their own, since row numbers
-/// and the order of rows are those of a chunk. Dense values by token are seen through views of
-/// them, so that who makes or reads them whole is left as it is. What is summed over tokens
-/// (gradients) is added up by the chunks, one after the other.
-///
-/// Where the backward pass has another number of chunks, the routing that it reads is made again
-/// for them, and rows of the forward pass are put into them by the sizes of both exchanges.
+/// The chunks of one class of ranks, with three kinds of values. Rows and their routing (counts,
+/// row numbers, sizes of exchanges) are computed per chunk, in values of their own, since row
+/// numbers and the order of rows belong to a chunk. Dense values by token are accessed through
+/// views, so tasks that use them whole stay unchanged. Sums over tokens (gradients) are accumulated
+/// chunk by chunk.
+/// If the backward pass has another number of chunks, its routing is recomputed, and rows of the
+/// forward pass are regrouped by the sizes of both exchanges.
 class ChunkParts {
  public:
   using ValueId = parallel::ValueId;
   using TaskList = std::vector<parallel::TaskTemplate>;
 
-  /// All must outlive it.
+  /// Requires: all arguments outlive it.
   ChunkParts(program::Program& frame, parallel::RankTemplate& rank, int64_t forward,
              int64_t backward)
       : frame_(frame),
@@ -40,19 +38,19 @@ class ChunkParts {
         backward_(backward),
         chunks_(forward) {}
 
-  /// What follows is backward.
+  /// Switches to the chunks of the backward pass.
   void go_backward() { chunks_ = backward_; }
   int64_t chunks() const { return chunks_; }
 
-  /// Tells of a task on rows or routing, before its chunks are made.
+  /// Records a task on rows or routing, before its chunks are made.
   void note(const parallel::TaskTemplate& made);
-  /// Sees to it that what was made in chunks is there in as many as there are now; `result` gets
-  /// the tasks that it takes. `user`: the task that reads it.
+  /// Converts a value made in chunks to the present number of chunks; appends the necessary tasks
+  /// to `result`. `user`: the reading task.
   void bring(ValueId value, const program::Task& user, TaskList* result);
-  /// The task on values of one chunk, the first of which comes first. Throws Error where its tokens
-  /// do not divide, or where its op can't do with a part of them.
+  /// Returns the task on values of one chunk. Throws Error if its tokens do not divide, or if its
+  /// op cannot work on a part of them.
   parallel::TaskTemplate chunk_of(const parallel::TaskTemplate& whole, int64_t chunk);
-  /// Brings a later task to the values that chunks write in place of those that it names.
+  /// Redirects a later task to the values that chunks write.
   void rename(parallel::TaskTemplate* made) const;
 
  private:
@@ -90,7 +88,7 @@ class ChunkParts {
   const int64_t forward_, backward_;
   int64_t chunks_;
   std::map<InChunks, std::vector<ValueId>> own_, views_, own_sizes_;  // by chunk
-  std::map<ValueId, ValueId> renamed_;               // to the value whose buffer it took over
+  std::map<ValueId, ValueId> renamed_;               // to the value whose buffer it reuses
   std::map<ValueId, int64_t> experts_;               // of rows: of all ranks together
   std::map<ValueId, Rows> rows_;                     // of rows and row numbers
   std::map<ValueId, parallel::TaskTemplate> maker_;  // of routing

@@ -148,7 +148,7 @@ bool Codecs::matches(const Rule& rule, const std::string& parameter) {
 }
 
 Codecs::Rule Codecs::parse(const std::string& text) const {
-  // From the end: `host`, the route, the codec; what is left is the pattern.
+  // Parsed from the end: `host`, the route, the codec; the rest is the pattern.
   Rule rule;
   rule.text = rule.pattern = text;
   const auto last_word = [&] {

@@ -30,8 +30,8 @@ struct CodecOps {
   bool by_rows(const graph::TensorType& type) const;
 };
 
-/// How codes of a sum travel along an axis of ranks (compress.cc): by the way of fewer bytes, or as
-/// a rule says where rows can be cut so.
+/// Route of codes along an axis of ranks (compress.cc): the one with fewer bytes, or that of a rule
+/// if rows divide.
 enum class Route { least_bytes, at_once, by_blocks };
 /// "at_once" or "by_blocks"; of least_bytes empty.
 const char* to_string(Route route);
@@ -48,13 +48,13 @@ class Codecs {
   /// Error: a rule that is none, or of an unknown codec.
   explicit Codecs(const Options& options);
 
-  /// True if some gradient may be told to take a codec.
+  /// Returns whether some gradient may have a codec.
   bool any() const { return fallback_ != nullptr || !rules_.empty(); }
-  /// That of a parameter's gradient; null: none. Without a name: plan.grad_codec.
+  /// Returns the codec of a parameter's gradient; null: none. Without a name: plan.grad_codec.
   const CodecOps* of(const std::string& parameter) const;
   /// The route that its rule says.
   Route route_of(const std::string& parameter) const;
-  /// Whether its rule says that the host encodes and decodes it.
+  /// Returns whether its rule encodes and decodes on the host.
   bool is_on_host(const std::string& parameter) const;
   /// Error: there is no such codec.
   const CodecOps& named(const std::string& name) const;
@@ -80,7 +80,7 @@ class Codecs {
   std::map<std::string, CodecOps> ops_;
   const CodecOps* fallback_ = nullptr;
   std::vector<Rule> rules_;
-  std::set<std::string> known_;  ///< parameters whose gradients may travel as codes
+  std::set<std::string> known_;  ///< parameters whose gradients may be encoded
 };
 
 }  // namespace hocket::passes

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// compress (QSGD, Alistarh et al., arXiv 1610.02132; of blocks, EQuARX, arXiv 2506.17615): sums of
-// gradients travel as codes. Codes are not added up, so every rank decodes what comes, adds it up
-// in the order of the ranks, its own part as it was decoded, and all end with the same bits. Codes
-// go the ways of grad_sums.h. What encodes, decodes and adds up is the device, or its host, to
-// which gradients and codes are then copied, and from which codes and sums come back. A sum stays
-// what it is if it would move fewer bytes than the codes, is of vectors, meets other classes, or is
-// of products of different nodes (tied parameters), or if plan.grad_codec_of says so of the
-// parameter whose gradient it is.
+// compress (QSGD, Alistarh et al., arXiv 1610.02132; for blocks, EQuARX, arXiv 2506.17615):
+// gradient all-reduces carry codes. Codes cannot be added, so every rank decodes the received ones
+// and adds them in the order of the ranks, its own part decoded too, and all get the same bits.
+// Codes take the routes of grad_sums.h. The device encodes, decodes and adds, or its host, with
+// copies of gradients, codes and sums between them. An all-reduce stays plain if codes would move
+// more bytes, for vectors, between classes, and for products of different nodes (tied parameters),
+// or if plan.grad_codec_of says so.
 #include "passes/compress.h"
 
 #include <algorithm>
@@ -38,11 +37,11 @@ using program::TaskId;
 
 namespace {
 
-/// A sum that has begun. Each stage but the first begins with what waits for messages: it is
-/// listed later, so that what the device does meanwhile does not wait with it.
+/// An all-reduce in progress. Each stage but the first starts with tasks that wait for messages,
+/// and is listed later, so that other work of the device does not wait with it.
 struct Begun {
   const CodecOps* codec = nullptr;
-  Space memory = Space::device;  ///< of who encodes, decodes and adds up
+  Space memory = Space::device;  ///< memory of the encoding, decoding and adding side
   size_t origin = 0;             ///< place of the task that it stands for
   std::vector<BufferId> buffers;
   std::deque<std::vector<Task>> stages;
@@ -59,9 +58,9 @@ class Compression {
         tag_(*tag) {}
 
   void run() {
-    // A sum of gradients becomes the stages of those that are encoded, and what is left of its
-    // list. Sums go on by a stage whenever another one begins, and to their end before anybody
-    // touches their buffers.
+    // Replaces a gradient all-reduce by the stages of its encoded part, and the rest of its list. A
+    // stage is emitted whenever another all-reduce starts; all remaining ones before a task that
+    // touches its buffers.
     const std::vector<Task> tasks = std::move(writer_.list().tasks);
     renamed_.assign(tasks.size(), kNone);
     for (size_t i = 0; i < tasks.size(); ++i) {
@@ -95,8 +94,7 @@ class Compression {
   }
 
  private:
-  /// True if the task waits for the sum, or uses its buffers, or what has memory in common with
-  /// them.
+  /// Returns whether the task depends on the sum, or uses its buffers or aliased memory.
   bool touches(const Begun& sum, const Task& task) const {
     const auto waited_for = [&](TaskId dep) { return std::cmp_equal(dep.value(), sum.origin); };
     if (std::any_of(task.deps.begin(), task.deps.end(), waited_for)) return true;
@@ -171,7 +169,7 @@ class Compression {
     renamed_[sum->origin] = made_.size() - 1;
   }
 
-  /// The sum of what ranks have in `from` along the axes of all levels, in `to`.
+  /// Adds the ranks' parts of `from` along the axes of all levels into `to`.
   void add_up(BufferId from, BufferId to, std::vector<AxisSum> levels, const Task& task,
               Begun* sum) {
     // Codes of hop k come from the rank k before, and their values lie in the slot of that rank:
@@ -230,7 +228,7 @@ class Compression {
     }
   }
 
-  /// What is finished of every block of rows along the axis, as codes, and all of them decoded.
+  /// Gathers the finished blocks of rows along the axis as codes, and decodes all of them.
   void gather(BufferId block, BufferId to, const AxisSum& level, const Task& task, Begun* sum) {
     const GroupId group = program_.intern(program::group_over({level.axis}, writer_.list().role));
     std::vector<BufferId> all;
@@ -257,7 +255,7 @@ class Compression {
     return codes;
   }
 
-  /// An op by who encodes and decodes the sum, in the stage that is being made.
+  /// Appends an op of the encoding side to the current stage.
   void work(const std::string& op, const graph::Attrs& attrs, std::vector<BufferId> in,
             std::vector<BufferId> out, const Task& task, Begun* sum) {
     Task made = writer_.local(op, attrs, std::move(in), std::move(out), task);
@@ -267,7 +265,7 @@ class Compression {
     sum->stages.back().push_back(std::move(made));
   }
 
-  /// What a buffer holds, in this memory: itself, or a copy that this stage makes.
+  /// Returns the buffer in this memory: itself, or a copy made in this stage.
   BufferId in_memory(Space memory, BufferId buffer, const Task& task, Begun* sum) {
     if (writer_.list().buffers[buffer].space == memory) return buffer;
     const BufferId copy = writer_.step(TensorType(writer_.type(buffer)), memory);
@@ -282,7 +280,7 @@ class Compression {
     return buffers;
   }
 
-  /// Where the block of the rank `by` further along the axis begins.
+  /// Returns the offsets of the block of the rank `by` further along the axis.
   program::TableId moved(const AxisSum& level, int32_t by, int64_t rows) {
     program::Table table{.role = writer_.list().role, .axes = {level.axis}, .values = {}};
     for (int32_t rank = 0; rank < level.ranks; ++rank) {

@@ -52,7 +52,7 @@ struct ExpandOptions {
         .min(1)
         .max(kMostPieces);
   }
-  /// Of algorithms for nodes: in how many pieces.
+  /// Returns the number of pieces, for hierarchical algorithms.
   int64_t pieces(const std::string& algorithm) const {
     return algorithm == kHoRing ? ho_ring_pieces : 1;
   }
@@ -69,10 +69,10 @@ class Expander {
       : program_(program), cls_(cls), options_(options), stages_(stages), next_tag_(*next_tag) {}
 
   void run() {
-    // What becomes of each task is written first, and then put in order: as the list has it, but
-    // for the last phase of a sum of gradients over nested levels. Where the next sum is the next
-    // communication, and nobody needs the first one until then, that phase goes behind the next
-    // one's first phase, in the lane inside of nodes: so the links between nodes need not wait.
+    // Expands each task first, then orders the results as in the list, except the last phase of a
+    // gradient all-reduce over nested levels. If the next all-reduce is the next communication, and
+    // nothing needs the first result until then, that phase moves behind the next one's first phase
+    // in the lane inside of nodes, so that the links between nodes do not wait.
     const std::vector<Task> before = std::move(program_.classes[cls_].tasks);
     for (size_t i = 0; i < before.size(); ++i) {
       for (Task& one : one_by_one(before[i])) {
@@ -100,8 +100,8 @@ class Expander {
     program_.classes[cls_].tasks = std::move(after_);
   }
 
-  /// Whether other ranks of the same stages have other sizes: which sums are taken row by row, and
-  /// what lies where in a flat buffer, then depends on the class, which the check does not follow.
+  /// Returns whether ranks of the same stages have different sizes. Row-wise reductions and the
+  /// layout of flat buffers would then depend on the class, which the check does not follow.
   bool shares_are_uneven() const {
     const RankClass& mine = program_.classes[cls_];
     for (size_t other = 0; other < program_.classes.size(); ++other) {
@@ -114,17 +114,17 @@ class Expander {
   }
 
  private:
-  /// What a task, or one operand of it, becomes.
+  /// The expansion of a task, or of one of its operands.
   struct Written {
     Task whole{};
     TaskId of = kNone;  ///< in the list before
     bool messages = false;
     std::vector<Task> tasks{};  ///< the whole itself, if it stays
     Rings::Phases phases{};
-    std::array<TaskId, program::kNumLanes> ends{};  ///< of those put so far the last, by lane
+    std::array<TaskId, program::kNumLanes> ends{};  ///< last emitted task per lane
   };
 
-  /// Tasks [begin, end) of those come next.
+  /// Emits tasks [begin, end) of the expansion.
   void put(Written& one, size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) {
       Task& task = one.tasks[i];
@@ -135,8 +135,8 @@ class Expander {
     }
   }
 
-  /// Two collectives are under way in a lane at a time: one more begins when the one before these
-  /// is through with the lane, and what that had of memory may then be had again.
+  /// Two collectives are in progress per lane: the next one starts when the previous but one has
+  /// left the lane, and then reuses its memory.
   void follow(size_t number) {
     Written& one = written_[number];
     if (!one.messages) return;
@@ -157,7 +157,7 @@ class Expander {
   static bool sums_in_phases(const Written& one) {
     return one.whole.phase == program::Phase::grad && one.phases.last_begin > 0;
   }
-  /// Whether its last phase may wait for the first one of the next communication.
+  /// Returns whether its last phase may wait for the first one of the next communication.
   bool may_hold(size_t number) const {
     const Written& sum = written_[number];
     if (!sums_in_phases(sum)) return false;
@@ -222,7 +222,7 @@ class Expander {
     return one;
   }
 
-  /// A collective whose members all have this list of tasks.
+  /// Returns whether all members of the collective have this list of tasks.
   bool joins_one_class(const Task& task) const {
     const Kind& kind = program_.kind(task);
     if (task.group == kNone || kind.communication == comm::Id::none) return false;
@@ -231,7 +231,7 @@ class Expander {
            !group.axes.empty() && !program_.crosses_classes(group);
   }
 
-  /// What a collective becomes; nothing if it stays.
+  /// Writes the expansion of a collective; nothing if it stays native.
   void write(const Task& task, Rings* rings) const {
     const Kind& kind = program_.kind(task);
     const Group& group = program_.groups[task.group];
@@ -246,7 +246,7 @@ class Expander {
     const bool along_rows = !all_reduces && kind.in[0].dims.size() > 0;
     const Nested nested = nested_rings(program_, cls_, axes_of(group));
     if (all_reduces && summed && options_.all_reduce != kNative) {
-      // A sum may begin between neighbours, whose links are the fastest.
+      // An all-reduce may start between neighbours, with the fastest links.
       std::vector<RingLevel> levels = levels_of(group, options_.all_reduce);
       std::reverse(levels.begin(), levels.end());
       // Parts of a maximum are not put together in a flat buffer, either.
@@ -299,7 +299,7 @@ class Expander {
   Rings::CutOtherwise cut_;
   std::vector<Written> written_;
   std::vector<Task> after_;
-  std::vector<TaskId> renamed_;  // by task before: the last of those that it became
+  std::vector<TaskId> renamed_;  // per original task the last task of its expansion
   std::array<std::vector<size_t>, program::kNumLanes> users_;  // by lane: the collectives in it
 };
 

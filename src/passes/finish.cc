@@ -62,7 +62,7 @@ void complete_communication(const program::Program& program, program::KindId id,
   kind->bytes = op.payload(kind->attrs, graph::expected_types(kind->in, program.symbols),
                            graph::expected_types(kind->out, program.symbols));
   if (kind->workspace > 0) {
-    // Which transport its text means is known if that is what it takes; a run says it again.
+    // The transport is recognised by its workspace; a run states it again.
     const int64_t members = program::most_members(program)[id.value()];
     const auto takes = [&](comm::Collectives how) {
       return comm::transport_bytes(how, op, kind->attrs, kind->in, kind->out, members);
@@ -83,8 +83,8 @@ std::vector<bool> used_kinds(const program::Program& program) {
   return used;
 }
 
-/// Experts over which the rows of a kind's tasks are spread, by kind; 0: none. Rows have as many as
-/// they were dispatched to, which the sizes of an exchange still tell.
+/// Returns, per kind, the number of experts over which its rows are spread; 0: none. Rows keep the
+/// number of their dispatch, which the sizes of an exchange record.
 std::vector<int64_t> experts_of(const program::Program& program) {
   std::vector<int64_t> by_kind(program.kinds.size(), 0);
   for (const program::RankClass& cls : program.classes) {
@@ -162,7 +162,7 @@ void complete_lanes(program::Program& program) {
 }  // namespace
 
 void complete(program::Program& program, const std::string& where, std::string_view text) {
-  // Costs come after the types of all kinds: these tell over how many experts rows are spread.
+  // Costs come after the types of all kinds, which give the number of experts.
   const std::vector<bool> used = used_kinds(program);
   const auto for_each_kind = [&](const auto& visit) {
     for (size_t id = 0; id < program.kinds.size(); ++id) {
@@ -192,9 +192,8 @@ void complete(program::Program& program, const std::string& where, std::string_v
 }
 
 program::Program with_dependencies(const program::Program& program, const std::string& where) {
-  // Dependencies need tasks in an order that respects the data, and the memory plan needs every
-  // buffer to be written before it is read: both are asked of the structural check, whose words are
-  // those that `check` would use.
+  // Dependencies need topological order, and the memory plan needs a write before every read: the
+  // structural check verifies both, with the same messages as `check`.
   program::Program draft = program;
   for (program::RankClass& cls : draft.classes) {
     cls.arena_bytes = 0;

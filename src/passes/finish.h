@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes a program of a text that was written or edited by hand.
+// Completion of a text that was written or edited by hand.
 #pragma once
 
 #include <string>
@@ -9,10 +9,9 @@
 
 namespace hocket::passes {
 
-/// Fills in what follows from the rest: output types of kinds that name none, costs of kinds that
-/// have none, payloads and workspaces, and the lanes of communication. Kinds that no task has stay
-/// as they are. Error, with the kind and its line: its op does not take these operands. `text`:
-/// what the program was read from, if from a text.
+/// Fills in derived fields: output types and costs of kinds without them, payloads and workspaces,
+/// and the lanes of communication. Unused kinds stay as they are. Throws Error, with the kind and
+/// its line, if its op does not accept the operands. `text`: the source text, if any.
 void complete(program::Program& program, const std::string& where = "program",
               std::string_view text = {});
 /// The program with its dependencies and without a memory plan. Error, with the check's words: no

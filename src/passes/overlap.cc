@@ -234,8 +234,8 @@ class Ordering {
     }
   }
 
-  /// Sums of gradients, in their order, come behind the last task of the backward pass, unless one
-  /// before that asks for them.
+  /// Moves gradient all-reduces, in order, behind the last task of the backward pass, unless an
+  /// earlier task needs them.
   void sum_behind_backward() {
     std::vector<Task>& tasks = cls_.tasks;
     size_t last = tasks.size();
@@ -260,9 +260,8 @@ class Ordering {
     reorder(moves, last, true);
   }
 
-  /// Tasks of one op in a row, none of which needs another or what the optimizer computed before,
-  /// in the order of the communication that brings what they read: else the first of them would
-  /// wait for the last of the sums.
+  /// Orders consecutive independent optimizer tasks of one op by the arrival of their inputs;
+  /// otherwise the first would wait for the last all-reduce.
   void optimizer_takes_what_comes() {
     std::map<BufferId, size_t> brought;  // by root: the place of the communication that wrote it
     std::set<BufferId> computed;         // roots that tasks of the optimizer wrote
@@ -307,7 +306,7 @@ class Ordering {
   }
 
   void sort_by_arrival(size_t begin, size_t end, const std::map<BufferId, size_t>& brought) {
-    std::vector<std::pair<size_t, size_t>> order;  // when what it reads comes, and its place
+    std::vector<std::pair<size_t, size_t>> order;  // arrival of the input, and its place
     for (size_t i = begin; i < end; ++i) {
       size_t last = 0;
       for (BufferId buffer : cls_.tasks[i].in) {
@@ -332,8 +331,8 @@ class Ordering {
            !program_.crosses_classes(program_.groups[task.group]);
   }
 
-  /// Those that move come before task `end`, in their order, and if they wait, after the one that
-  /// was before it, which stays.
+  /// Moves the marked tasks before task `end`, in order; with `wait`, they depend on the task
+  /// before it, which stays.
   void reorder(const std::vector<bool>& moves, size_t end, bool wait) {
     std::vector<size_t> order;
     for (const bool moved : {false, true}) {

@@ -41,7 +41,7 @@ const Pass& find(std::string_view name) {
 
 namespace {
 
-/// What a command makes of the text of a program.
+/// Runs a command on the text of a program.
 void run_on_text(program::Program& program, const std::string& name) {
   const std::string command = name.substr(kCommand.size());
   const std::string text = run_command(command, program::print(program), name);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Passes: rewrites of the graph (between autodiff and lowering), of the templates of a micro-batch
-// (before they are stamped) or of the program (after that), each with a declared effect on
-// numerics. A run names its passes in order, and those of each level run in it; any can be skipped.
-// What a pass may be told is a struct with fields() in its own file, whose keys are keys of `plan`
-// in run.yaml.
+// (before stamping) or of the program (after it), each with a declared effect on numerics. A run
+// names its passes in order, and those of each level run in it; any can be skipped. The options of
+// a pass are a struct with fields() in its own file; their keys are keys of `plan` in run.yaml.
 #pragma once
 
 #include <any>
@@ -37,7 +36,7 @@ class AnyOptions {
   std::any value_;
   void (*fields_)(std::any&, Fields&);
 };
-/// Those of a pass that has none.
+/// Options of a pass without any.
 struct NoOptions {
   void fields(Fields&) {}
 };
@@ -46,11 +45,11 @@ struct Pass {
   std::string name;
   const char* help;
   bool same_numerics;  ///< results are bit-identical with and without it
-  /// Settings "key=value" of its options, each of which the generic tests run it with. Under one
-  /// at least it changes what a small plan is lowered to.
+  /// Settings "key=value" with which the generic tests run the pass. At least one changes the
+  /// lowering of a small plan.
   std::vector<std::string> samples;
   AnyOptions defaults;
-  /// Exactly one is set: what it rewrites.
+  /// Exactly one is set.
   std::function<void(graph::Graph&, const AnyOptions&)> on_graph = nullptr;
   std::function<void(parallel::Templates&, const AnyOptions&)> on_templates = nullptr;
   std::function<void(program::Program&, const AnyOptions&)> on_program = nullptr;

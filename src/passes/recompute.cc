@@ -21,7 +21,7 @@ using graph::TensorId;
 
 namespace {
 
-/// "cast, dispatch, ..": what selective recomputation may repeat.
+/// Returns the ops of selective recomputation: "cast, dispatch, ..".
 std::string cheap_ops() {
   std::vector<std::string> names;
   for (const ops::Op* op : ops::all()) {
@@ -62,10 +62,10 @@ struct RecomputeOptions {
   }
 };
 
-/// Forward nodes of `layer` whose repetition the backward nodes of the layer need.
+/// Returns the forward nodes of `layer` that its backward nodes need recomputed.
 std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, const RecomputeOptions& options) {
-  // Back from what the backward nodes read, through forward nodes of the layer that may be
-  // repeated; what another layer makes, or a node that is not repeated, is kept and ends the walk.
+  // Walks back from the inputs of backward nodes through repeatable forward nodes of the layer. An
+  // output of another layer, or of a node that is not repeated, is kept and ends the walk.
   std::set<NodeId> repeat;
   std::vector<TensorId> wanted;
   for (const graph::Node& node : graph.nodes) {

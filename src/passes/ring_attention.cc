@@ -37,7 +37,7 @@ namespace {
 using TaskList = TemplateEdit::TaskList;
 using Coords = std::vector<int32_t>;
 
-/// Where a letter is in an operand; -1: it has none.
+/// Returns the position of a letter in an operand, or -1.
 int dim_of(const std::string& operand, char letter) {
   const size_t at = operand.find(letter);
   return at == operand.npos ? -1 : static_cast<int>(at);
@@ -92,8 +92,8 @@ class RingWriter {
   }
 
   void run() {
-    // First what is gathered, and what becomes of the gradients of keys: where those end. Then
-    // every list is written anew, ring by ring. Gathers that nobody reads any more go.
+    // First finds gathered keys, and the destinations of their gradients. Then rewrites every list,
+    // ring by ring. Gathers without readers are dropped.
     find_gathered();
     find_summed();
     if (zigzag_) {
@@ -143,7 +143,7 @@ class RingWriter {
     });
   }
 
-  /// What becomes of sums that nobody reads but who sums them.
+  /// Finds sums whose parts only the sum reads.
   void find_summed() {
     std::map<ValueId, size_t> readers;
     for_each_list([&](const TaskList& list) {
@@ -164,7 +164,7 @@ class RingWriter {
     std::erase_if(summed_,
                   [&](const auto& one) { return readers[one.first] != one.second.size(); });
   }
-  /// Whether the task adds up values over one axis, for all.
+  /// Returns whether the task is an all-reduce over one axis.
   bool sums(const TaskTemplate& made) const {
     const program::Kind& kind = kind_of(made);
     if (!program::is_communication(kind) || kind.communication != comm::summing().id) return false;
@@ -173,7 +173,7 @@ class RingWriter {
            comm::monoid_of(kind.attrs) == graph::Monoid::sum;
   }
 
-  /// What a task is to the ring, if its keys are gathered over an axis that splits its queries.
+  /// Returns the ring of a task whose keys are gathered over an axis that splits its queries.
   std::optional<Site> site_of(const TaskTemplate& made) const {
     const program::Kind& kind = kind_of(made);
     if (program::is_communication(kind)) return {};
@@ -202,7 +202,7 @@ class RingWriter {
     return site;
   }
 
-  /// A table of what a function says at every coordinate.
+  /// Returns a table of a function's values at every coordinate.
   template <class Function>
   TableId table(std::vector<int32_t> axes, const Function& function) {
     program::Table made{.role = frame_.classes[cls_].role, .axes = std::move(axes), .values = {}};
@@ -250,7 +250,7 @@ class RingWriter {
       made.task.peer_axis = axis_;
       made.task.peer = sends ? offset : -offset;
       made.task.tag = tag;
-      // What comes has room from now on, not from the beginning of the step.
+      // A received value takes memory from here on, not from the beginning of the step.
       made.ahead = !sends;
       made.task.lane = program::link_lane(role, frame_.leaves_node(made.task.way(), cls_),
                                           program::Order::collectives);
@@ -277,8 +277,8 @@ class RingWriter {
     return result;
   }
 
-  /// In place of a task that sums what a ring made: that is at home, each part on one rank, from
-  /// where it is brought to where the task has it.
+  /// Replaces a task that sums a ring's result: the result is at home, each part on one rank, and
+  /// is brought to the task's layout.
   TaskTemplate brought(const TaskTemplate& sum, size_t operand, graph::Placement to) {
     const ValueId whole = sum.in[operand];
     const Gathered& home = home_.at(whole);
@@ -308,7 +308,7 @@ class RingWriter {
     return made;
   }
 
-  /// A task that adds up what was not made by a ring. What was is gathered instead.
+  /// Sums values not made by a ring. Those made by one are gathered instead.
   void gather_homes(TaskTemplate made, TaskList* result) {
     TaskTemplate rest = made;
     rest.in.clear();
@@ -330,10 +330,10 @@ class RingWriter {
   }
 
   void write_ring(const TaskTemplate& made, const Site& site, TaskList* result) {
-    // `keys`: what travels, by the gathered value that it stands for. `grads`: what of the outputs
-    // goes by keys, and travels with them, one step behind. As many hops as some query needs (in
-    // zigzag order there may be one before the last where nothing meets); then gradients go home in
-    // one message, into the values that a scattered sum would have made.
+    // `keys`: travelling values by the gathered value that they replace. `grads`: outputs by keys,
+    // which travel with them, one step behind. There is one hop per step that some query needs (in
+    // zigzag order one before the last may be empty); then gradients return home in one message,
+    // into the values of a reduce-scatter.
     const program::Task& user = made.task;
     int32_t hops = places_.size();
     while (hops > 1 && places_.meetings(made.task, site, hops - 1).empty()) {
@@ -377,14 +377,14 @@ class RingWriter {
     }
   }
 
-  /// A value like another one, of which the sender has more or less.
+  /// Returns a value like another one, of the sender's size.
   ValueId resized(ValueId other, int dim, int64_t length) {
     graph::TensorType type = rank_.values[other].type;
     type.dims[dim] = length;
     return edit_.like(other, std::move(type));
   }
 
-  /// A value of keys, and the place of the rank whose keys these are.
+  /// A value of keys, and the ring position of their home rank.
   struct OfPlace {
     ValueId value = kNone;
     int32_t place = 0;
@@ -425,8 +425,8 @@ class RingWriter {
   void meet(const TaskTemplate& made, const Site& site, const Meeting& meeting, int32_t hop,
             const std::map<ValueId, ValueId>& keys, const std::map<size_t, ValueId>& grads,
             TaskList* result) {
-    // The task on parts of its operands. What a rank's own queries and keys make when they first
-    // meet is the value itself; what comes later is a value beside it, which is added, or merged.
+    // The task on parts of its operands. The first meeting of a rank's own queries and keys writes
+    // the value itself; later ones write a second value, which is added or merged.
     const bool first = hop == 0 && meeting.queries == meeting.keys;
     const auto part = [&](ValueId value, const std::string& operand) {
       const int asks = dim_of(operand, site.asks);
@@ -471,7 +471,7 @@ class RingWriter {
     }
   }
 
-  /// Adds up, or merges, what was made with what was there.
+  /// Adds or merges a new part into the previous one.
   void put_together(const program::Task& user, const Site& site, const std::vector<ValueId>& held,
                     const std::vector<ValueId>& more, TaskList* result) {
     if (site.op->layout.monoid(site.asked) == graph::Monoid::softmax) {
@@ -544,9 +544,9 @@ class RingWriter {
     takes->push_back(edit_.local(place, ops::of(ops::Meaning::identity), {}, {from}, {to}));
   }
 
-  /// Of an input of all tokens the value that ranks take their early parts of, or their late ones,
-  /// and where it begins. Where these are of unlike lengths, or on ranks of several classes, a copy
-  /// of them alone: which the ranks then share out, each up to where the next one begins.
+  /// Returns the value from which ranks take their early or late parts of an input of all tokens,
+  /// and its offset. If the parts differ in length, or ranks are in several classes, it is a copy
+  /// of these parts, which the ranks then split at each offset.
   std::pair<ValueId, int64_t> side_of(ValueId input, int dim, int64_t part, TaskList* takes) {
     const bool one_class = frame_.span(cls_, axis_).count == places_.size();
     if (one_class && !places_.halves().unlike()) return {input, 0};
@@ -611,9 +611,9 @@ class RingWriter {
   const RingPlaces places_;
   const std::string pins_;
   int32_t next_tag_;
-  std::map<ValueId, Gathered> gathered_;           // by what it becomes
-  std::map<ValueId, std::vector<Summed>> summed_;  // by what it was
-  std::map<ValueId, Gathered> home_;  // of gradients that travelled, by what they would be whole
+  std::map<ValueId, Gathered> gathered_;           // by gathered value
+  std::map<ValueId, std::vector<Summed>> summed_;  // by summed value
+  std::map<ValueId, Gathered> home_;               // travelling gradients by their whole value
   std::map<std::tuple<ValueId, int, int64_t, TableId>, ValueId> views_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a ring of attention is made of: the task whose keys travel, what these are gathered from,
-// and what the ranks have of the tokens of all: one block each, or in zigzag order (Llama 3, arXiv
-// 2407.21783) two parts, one from the front and one from the back.
+// Parts of a ring of attention: the task whose keys travel, their source, and the ranks' shares of
+// the tokens: one block each, or in zigzag order (Llama 3, arXiv 2407.21783) two parts, one from
+// the front and one from the back.
 #pragma once
 
 #include <array>
@@ -14,25 +14,24 @@
 
 namespace hocket::passes {
 
-/// What the rank at each place in a ring has of the tokens of all of them: one rank's queries and
-/// keys are of the same tokens.
+/// Tokens of the rank at each ring position. A rank's queries and keys are of the same tokens.
 using Blocks = std::vector<graph::Run>;
 
-/// A value that is gathered over one axis: from what, and along which dim.
+/// A value gathered over one axis: its source and dim.
 struct Gathered {
   parallel::ValueId from = program::kNone;
   int dim = 0;
   int32_t axis = program::kNone;
 };
 
-/// What becomes of a sum over one axis: every rank gets its block of it along a dim, or all of it.
+/// Use of a sum over one axis: every rank gets its block along a dim, or all of it.
 struct Summed {
   parallel::ValueId to = program::kNone;
   int dim = program::kNone;  ///< kNone: all
   int32_t axis = program::kNone;
 };
 
-/// A task whose queries are split over the axis of the ring and whose keys are gathered over it.
+/// A task with queries split over the axis of the ring, and keys gathered over it.
 struct Site {
   const ops::Op* op = nullptr;
   ops::Letters letters;
@@ -41,7 +40,7 @@ struct Site {
   Blocks blocks;
 };
 
-/// Which part of its tokens a rank takes: a number by its place in the ring.
+/// A rank's choice among its parts, by its ring position.
 struct Choice {
   /// The early or the late part on all ranks; or the late one on those before place `hop`, the
   /// early one on the others.
@@ -59,21 +58,21 @@ struct Meeting {
   Choice queries, keys;
 };
 
-/// The two parts of every rank in zigzag order, each as long as one half of its block is (the first
-/// one longer by one if it is odd). Early ones lie from the first rank to the last, and behind all
-/// of them the late ones, from the last rank to the first.
+/// The two parts of every rank in zigzag order, each half of its block (the first one longer by one
+/// if it is odd). Early parts lie from the first rank to the last, followed by the late parts from
+/// the last rank to the first.
 class Halves {
  public:
   Halves() = default;
   explicit Halves(const Blocks& ring);
 
-  /// Where a part (0: the early one) of the rank at a place lies.
+  /// Returns part 0 (early) or 1 (late) of the rank at a position.
   const graph::Run& at(int64_t place, int64_t part) const {
     return of_[static_cast<size_t>(place)][static_cast<size_t>(part)];
   }
-  /// Whether they are not all of one length.
+  /// Returns whether their lengths differ.
   bool unlike() const { return unlike_; }
-  /// All early ones, or all late ones.
+  /// Returns all early parts, or all late ones.
   graph::Run side(int64_t part) const;
   /// Tokens of all ranks.
   int64_t size() const { return side(1).begin + side(1).length; }

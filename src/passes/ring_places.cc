@@ -92,7 +92,7 @@ const Blocks& RingPlaces::blocks_at(const program::Task& task, const Coords& coo
   return own_blocks();
 }
 
-/// The part that the rank at `chooser` takes of what the one at `place` has.
+/// Returns the part that the rank at `chooser` takes of the part of the one at `place`.
 graph::Run RingPlaces::part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
                                int32_t place) const {
   return zigzag_ ? halves_.at(place, choice.at(chooser)) : blocks[place];
@@ -116,7 +116,7 @@ graph::Run RingPlaces::keys_at(const program::Task& task, const Site& site, cons
   return part;
 }
 
-/// Whether on some rank of a ring some query of the part needs a key of the part.
+/// Returns whether some query of the part needs a key of the part on some rank of a ring.
 bool RingPlaces::needed(const program::Task& task, const Site& site, const Meeting& meeting,
                         int32_t hop) const {
   bool any = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the tokens of a class's rings of attention lie, whose keys a rank has after each step, and
-// who then meets whom.
+// Token positions of a class's rings of attention: the keys of a rank after each step, and the
+// meetings of queries and keys.
 #pragma once
 
 #include <vector>
@@ -12,41 +12,42 @@ namespace hocket::passes {
 
 class RingPlaces {
  public:
-  /// Of the rings along `axis` that ranks of the class `cls` are on. `blocks`: those of each class,
-  /// none of classes without rings; empty: not known yet, so that only `blocks_of` may be asked.
+  /// The rings along `axis` of the ranks of class `cls`. `blocks`: those of each class, empty for
+  /// classes without rings; an empty list: unknown yet, so that only `blocks_of` is available.
   RingPlaces(const program::Program& frame, program::ClassId cls, int32_t axis, bool zigzag,
              std::vector<Blocks> blocks);
 
   /// Blocks of `size` tokens, which the ranks of the class's rings have together: each ends where
   /// the next one begins.
   Blocks blocks_of(const program::Begin* begin, int64_t size) const;
-  /// Those of the class itself.
+  /// Returns the blocks of the class itself.
   const Blocks& own_blocks() const { return blocks_[cls_.value()]; }
   /// The parts of every rank, in zigzag order.
   const Halves& halves() const { return halves_; }
 
   int32_t size() const { return mesh_.axes[axis_].size; }
-  /// The place of the first rank of the class; where ranks have unlike parts, of all of it.
+  /// Returns the ring position of the first rank of the class; with different parts per rank, of
+  /// all its ranks.
   int32_t own() const { return frame_.span(cls_, axis_).begin; }
-  /// Whose keys the rank at this place has after `hop` steps.
+  /// Returns the home position of the keys at this position after `hop` steps.
   int32_t owner(int64_t place, int32_t hop) const { return mesh_.wrap(axis_, place - hop); }
-  /// The keys that ranks of the class have after `hop` steps: as many on all of them.
+  /// Returns the number of keys of the class's ranks after `hop` steps.
   int64_t keys_after(const Site& site, int32_t hop) const {
     return site.blocks[owner(own(), hop)].length;
   }
 
   /// Axes that the begins of a task depend on, and that of the ring.
   std::vector<int32_t> axes_of(const program::Task& task) const;
-  /// Where the queries' part lies, on the rank at these coordinates, and that of the keys that come
-  /// to it after `hop` steps.
+  /// Return the tokens of the queries' part at these coordinates, and of the keys' part after `hop`
+  /// steps.
   graph::Run queries_at(const program::Task& task, const Site& site, const Choice& choice,
                         std::vector<int32_t> coords) const;
   graph::Run keys_at(const program::Task& task, const Site& site, const Choice& choice, int32_t hop,
                      const std::vector<int32_t>& coords) const;
 
-  /// Who meets whom after `hop` steps. In the first one a rank has its own keys, and what is met
-  /// first there comes first. Of halves of other lengths both meet theirs, one of them for nothing:
-  /// a task has operands of one size on all ranks of all classes.
+  /// Returns the meetings after `hop` steps. In the first step a rank has its own keys; its first
+  /// meeting comes first. With halves of different lengths both are computed, one of them masked: a
+  /// task has operands of one size on all ranks of all classes.
   std::vector<Meeting> meetings(const program::Task& task, const Site& site, int32_t hop) const;
 
  private:
@@ -67,7 +68,7 @@ class RingPlaces {
   Halves halves_;        ///< in zigzag order
 };
 
-/// What a task says of where a letter begins; null: nothing.
+/// Returns a task's offset of a letter; null: none.
 const program::Begin* begin_of(const program::Task& task, char letter);
 
 }  // namespace hocket::passes

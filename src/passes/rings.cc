@@ -57,8 +57,8 @@ std::vector<RingLevel> joined(std::vector<RingLevel> first, const std::vector<Ri
   return first;
 }
 
-/// Of the ranks of an axis that lie `stride` ranks apart, how many neighbours are on one node: the
-/// same number everywhere, or 1.
+/// Returns the number of consecutive ranks, `stride` apart on the axis, on one node: the same
+/// everywhere, or 1.
 int64_t on_node(int64_t size, int64_t stride, int64_t ranks_per_node) {
   if (ranks_per_node % stride != 0) return 1;
   const int64_t run = ranks_per_node / stride;
@@ -75,7 +75,7 @@ int64_t pieces_of(int64_t size, int64_t most) {
   return std::max<int64_t>(pieces, 1);
 }
 
-/// Of the rank's blocks at these levels, one inside of the other, the last.
+/// Returns the innermost of the rank's nested blocks at these levels.
 Part own_block(Part part, const std::vector<RingLevel>& levels) {
   for (const RingLevel& level : levels) {
     part = part.block(level, 0);
@@ -194,7 +194,7 @@ bool Rings::sums_rows(const std::vector<RingLevel>& levels) const {
 }
 
 void Rings::all_reduce(const Nested& levels, int64_t pieces) {
-  // Neighbours first, whose links are the fastest; pieces where there are two kinds of links.
+  // Neighbours first, with the fastest links; pieces if there are two kinds of links.
   std::vector<RingLevel> inside(levels.inside.rbegin(), levels.inside.rend());
   std::vector<RingLevel> across(levels.across.rbegin(), levels.across.rend());
   const bool two = !inside.empty() && !across.empty();
@@ -203,9 +203,9 @@ void Rings::all_reduce(const Nested& levels, int64_t pieces) {
 
 void Rings::all_reduce(const std::vector<RingLevel>& inside, const std::vector<RingLevel>& rest,
                        int64_t pieces) {
-  // One operand of which all ranks have as many rows is summed where it lies. Else the operands are
-  // copied into one flat buffer, with zeros behind them up to a multiple of the ranks, and back:
-  // then a list is one message per hop, and sizes need not divide.
+  // Reduces in place if there is one operand with equal rows on all ranks. Otherwise operands are
+  // copied into one flat buffer, padded to a multiple of the ranks, and back: a list is then one
+  // message per hop, and sizes need not divide.
   const std::vector<RingLevel> levels = joined(inside, rest);
   if (levels.empty()) return;
   begin_at(levels[0]);
@@ -262,9 +262,9 @@ void Rings::all_reduce_flat(const std::vector<RingLevel>& inside,
   }
 }
 
-/// All pieces inside, then each of them over the rest, then all inside: two lanes that work at the
-/// same time, on different pieces. Over the rest a piece is gathered when the next one's sum has
-/// begun: a link has something to carry while a rank waits for what it then adds.
+/// All pieces inside, then each of them over the rest, then all inside: two lanes work at the same
+/// time on different pieces. Over the rest, a piece is gathered after the next one's reduction has
+/// started: the link is busy while a rank waits for its next addend.
 void Rings::all_reduce(Part from, Part to, const std::vector<RingLevel>& inside,
                        const std::vector<RingLevel>& rest, int64_t pieces) {
   std::vector<Part> summed;
@@ -291,7 +291,7 @@ void Rings::all_reduce(Part from, Part to, const std::vector<RingLevel>& inside,
   }
 }
 
-/// A buffer of which others see parts is copied first, and last. `scatter_all(from, last)`.
+/// Copies a buffer with other views first, and back last. `scatter_all(from, last)`.
 template <class Scatter>
 void Rings::reduce_scatter_by(const Scatter& scatter_all) {
   BufferId from = whole_.in[0];
@@ -400,8 +400,8 @@ void Rings::all_gather(const Nested& levels, int64_t pieces) {
   });
 }
 
-/// Sums over the levels, one after the other. What a rank then has is its block of `to`, which may
-/// be `from` itself; without `to` it is `last`. Of one level, a piece of each block.
+/// Reduces over the levels in sequence. Returns the rank's block of `to`, which may be `from`
+/// itself; without `to` it is `last`. With one level, a piece of each block.
 Part Rings::scatter(Part from, const Part* to, const Part* last,
                     const std::vector<RingLevel>& levels, Piece piece) {
   Part target = to ? *to : Part{};
@@ -447,10 +447,10 @@ Part Rings::scatter_level(const Part& from, const Part& result, const RingLevel&
   return result;
 }
 
-/// Collects the blocks of all ranks in `to`, of which every rank has its own, over the levels from
-/// the last to the first. Of one level, a piece of each block.
+/// Gathers the blocks of all ranks in `to`, over the levels from the last to the first. With one
+/// level, a piece of each block.
 void Rings::gather(Part to, const std::vector<RingLevel>& levels, Piece piece) {
-  std::vector<Part> parts;  // by level: what its blocks make up
+  std::vector<Part> parts;  // per level: the union of its blocks
   for (const RingLevel& level : levels) {
     parts.push_back(to);
     to = to.block(level, 0);
@@ -466,7 +466,7 @@ void Rings::gather(Part to, const std::vector<RingLevel>& levels, Piece piece) {
   }
 }
 
-/// What is copied before the first message, over this level, is copied where that arrives.
+/// Places copies for the first message over this level in the lane of its receives.
 void Rings::begin_at(const RingLevel& level) {
   const bool leaves = writer_.program().leaves_node(way(level, -1), writer_.cls());
   arrives_ = program::link_lane(comm::Role::receive, leaves);
@@ -480,8 +480,8 @@ void Rings::pass_on(const RingLevel& level, BufferId from, BufferId to) {
   ++tag_;
 }
 
-/// To the rank that lies `shift` further along the ring: an offset along the axis, if the rings of
-/// the level end where the axis does; else a table tells where each of them ends.
+/// Returns the mapping to the rank `shift` further along the ring: an offset along the axis if the
+/// rings of the level end with the axis, otherwise a table.
 program::Way Rings::way(const RingLevel& level, int64_t shift) {
   const int64_t size = mesh().axes[level.axis].size;
   if (level.ranks * level.stride == size) {
@@ -530,7 +530,7 @@ bool Rings::CutOtherwise::contains(const std::vector<Buffer>& buffers, BufferId 
   return cut_[buffer];
 }
 
-/// Whether parts of the buffer along dim 0 can't be seen: it is one itself, or is cut otherwise.
+/// Returns whether the buffer has no views along dim 0: it is a view, or is cut otherwise.
 bool Rings::is_cut(BufferId buffer) const {
   const std::vector<Buffer>& buffers = writer_.list().buffers;
   return buffers[buffer].kind == BufferKind::view || cut_->contains(buffers, buffer);

@@ -26,10 +26,10 @@ struct RingLevel {
 };
 /// One ring along every axis, the outermost axis first.
 std::vector<RingLevel> whole_rings(const graph::Mesh& mesh, const std::vector<int32_t>& axes);
-/// Recursive halving and doubling: axis by axis rings of two, between ranks that are a power of two
-/// apart, the furthest first, for as long as the ranks can be halved; what remains of an axis, an
-/// odd number, is a ring of its own, before them. In the opposite order a sum is halved between
-/// neighbours first, and little of it goes far.
+/// Returns the levels of recursive halving and doubling: axis by axis rings of two, between ranks a
+/// power of two apart, the furthest first, while the ranks can be halved; the odd rest of an axis
+/// is a ring of its own, before them. In the opposite order a sum is halved between neighbours
+/// first, and little of it goes far.
 std::vector<RingLevel> halvings(const graph::Mesh& mesh, const std::vector<int32_t>& axes);
 
 /// Levels of a sum or of blocks for ranks on nodes, the outermost first: rings between nodes, of
@@ -38,13 +38,13 @@ struct Nested {
   std::vector<RingLevel> across, inside;
   std::vector<RingLevel> all() const;
 };
-/// Axis by axis: an axis whose ranks lie on nodes in equal runs is a ring inside of them and one
-/// across; others are a ring of one kind.
+/// Returns the rings axis by axis: an axis with equal runs of ranks per node is a ring inside and
+/// one across; others are a ring of one kind.
 Nested nested_rings(const program::Program& program, program::ClassId cls,
                     const std::vector<int32_t>& axes);
 
-/// A part of a buffer of the class, of which a rank has, at every level, the block of its number:
-/// indices of dim 0, or elements. It begins at `begin` and the sum of its digits.
+/// A part of a buffer of the class: at every level, the rank's block of indices of dim 0, or of
+/// elements. Its offset is `begin` plus the sum of its digits.
 struct Part {
   /// `length` times the number of the rank that lies `shift` further along the ring of a level.
   struct Digit {
@@ -57,25 +57,25 @@ struct Part {
   std::vector<Digit> digits{};
   int64_t begin = 0;
 
-  /// Of its block at the level, that of the rank `shift` further along the ring.
+  /// Returns the block of the rank `shift` further along the ring at the level.
   Part block(const RingLevel& level, int64_t shift) const;
   /// Piece `number` of `pieces` equal ones.
   Part piece(int64_t number, int64_t pieces) const;
 };
 
-/// Views that were made of parts, by what they are views of.
+/// Views of parts, by their base.
 using PartViews = std::map<program::BufferId, std::vector<program::BufferId>>;
 /// The buffer that is the part: the base itself, or a view of it, one of `made` if it is there.
 program::BufferId part_view(Writer& writer, const Part& part, PartViews* made);
 
-/// The tasks of one collective in the class, in an order that respects the data: a value is summed
-/// or gathered over one level after the other. Around a ring of n ranks, with blocks of 1/n:
-///   summing: n - 1 times a message with what is summed of a block, to which the receiver adds its
-///     own part; at last every rank has the sum of the block of its number.
-///   gathering: n - 1 times a message with a finished block.
-/// Over nested levels a piece goes between nodes while others go inside of them (HO-Ring, Wu et
-/// al., arXiv 2310.06003 §3.3): these are links of their own, with lanes of their own. Sums and
-/// copies are made where messages arrive, in that lane, so that no kernel waits behind them.
+/// The tasks of one collective in the class, in topological order: a value is reduced or gathered
+/// over one level after the other. In a ring of n ranks, with blocks of 1/n:
+///   reduce: n - 1 messages with partial sums of a block, to which the receiver adds its own part;
+/// at the end every rank has the sum of its block.
+///   gather: n - 1 messages with a finished block.
+/// Over nested levels a piece travels between nodes while others travel inside (HO-Ring, Wu et al.,
+/// arXiv 2310.06003 §3.3): these are separate links, with separate lanes. Sums and copies are in
+/// the lane of the receives, so that no kernel waits behind them.
 class Rings {
  public:
   /// The buffers of a class that have a view along another dim than 0. While buffers are only
@@ -89,13 +89,13 @@ class Rings {
     size_t seen_ = 0;
   };
 
-  /// `whole`: the collective, whose labels the tasks have. Messages are told apart from others by
-  /// tags from `first_tag` on. `cut` is the class's, and outlives this.
+  /// `whole`: the collective, whose labels the tasks get. Messages have tags from `first_tag` on.
+  /// Requires: `cut`, the class's, outlives this.
   Rings(program::Program& program, program::ClassId cls, const program::Task& whole,
         int32_t first_tag, CutOtherwise* cut);
 
-  /// Whether the sum over these levels needs no flat buffer of its own: one operand of which all
-  /// ranks have as many rows.
+  /// Returns whether the reduction over these levels needs no flat buffer: one operand with equal
+  /// rows on all ranks.
   bool sums_rows(const std::vector<RingLevel>& levels) const;
   /// Sums operands, or takes their maximum, over these levels, in `in` and `out` as the collective
   /// has them.
@@ -104,7 +104,7 @@ class Rings {
   void all_reduce(const Nested& levels, int64_t pieces);
   /// The block of the rank among all on these levels, outermost first, of the sum along dim 0.
   void reduce_scatter(const std::vector<RingLevel>& levels) { reduce_scatter(levels, 1); }
-  /// Of one level, each block in so many equal pieces, one after the other.
+  /// With one level, each block in this many equal pieces, in sequence.
   void reduce_scatter(const std::vector<RingLevel>& levels, int64_t pieces);
   void reduce_scatter(const Nested& levels, int64_t pieces);
   /// The blocks of all ranks on these levels, outermost first, along dim 0.
@@ -114,8 +114,8 @@ class Rings {
 
   std::vector<program::Task> take() { return std::move(tasks_); }
   int32_t next_tag() const { return tag_; }
-  /// Of a sum for all over nested levels: where among its tasks the first phase ends, which sums
-  /// inside of nodes, and where the last one begins, which gathers there. Both 0: it has no phases.
+  /// For an all-reduce over nested levels: the end of the first phase, which reduces inside of
+  /// nodes, and the begin of the last one, which gathers there. Both 0: no phases.
   struct Phases {
     size_t first_end = 0, last_begin = 0;
   };

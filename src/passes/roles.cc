@@ -26,7 +26,7 @@ bool is_of_experts(const Program& program, const Task& task) {
   return moves_rows(program.kind(task)) || makes_routing(program.kind(task));
 }
 
-/// What goes between the tasks of experts of a class and its others.
+/// The exchange between the expert tasks of a class and its others.
 class Side {
  public:
   Side(const Program& program, program::ClassId cls)
@@ -53,8 +53,8 @@ class Side {
       return task.micro_batch == micro_batch && task.layer == layer;
     }
   };
-  /// What experts take from others, or others from experts, in the order in which tasks take it.
-  /// Routing that others read (its counts) is made where they are.
+  /// Tensors that experts take from others, or others from experts, in order of use. Routing that
+  /// others read (its counts) is computed on their side.
   const std::vector<Crossing>& to_experts() const { return to_experts_; }
   const std::vector<Crossing>& from_experts() const { return from_experts_; }
   /// The last task that makes some of the buffer.
@@ -121,8 +121,8 @@ class Join {
       : graph_(graph), all_(std::move(all)), experts_(std::move(experts)), made_(all_) {}
 
   Program run() {
-    // Both lists come in the order of the graph, micro-batch by micro-batch, and so do transfers:
-    // the k-th of one role meets the k-th of the other.
+    // Both lists are in the order of the graph, micro-batch by micro-batch, and so are transfers:
+    // the k-th of one role matches the k-th of the other.
     made_.roles[0].name = "attention";
     program::Role role = experts_.roles[0];
     role.name = "experts";
@@ -157,8 +157,8 @@ class Join {
     return sides;
   }
 
-  /// Where what crosses begins on every rank of a role. Its classes have the same list of it, and
-  /// ranks, in their order, have one part after the other, each as much as its class has.
+  /// Finds the offsets of crossing tensors on every rank of a role. Its classes have the same list,
+  /// and ranks have consecutive parts of their class's size.
   void find_begins(const Program& program, const std::vector<Side>& sides, program::RoleId role) {
     for (const auto list : {&Side::to_experts, &Side::from_experts}) {
       for (size_t number = 0; number < (sides[0].*list)().size(); ++number) {
@@ -234,8 +234,8 @@ class Join {
     HOCKET_CHECK(false, "no op transfers between roles");
   }
 
-  /// A class of the second role: its tasks of experts, with what they take before the first one of
-  /// a layer, and what they give behind the last one that makes it.
+  /// Adds a class of the second role: its expert tasks, preceded by the inputs of a layer, and
+  /// followed by its outputs.
   void add_class(program::ClassId from, const Side& side) {
     const program::ClassId id(made_.classes.size());
     made_.classes.push_back(experts_.classes[from]);
@@ -257,7 +257,7 @@ class Join {
       }
     }
   }
-  /// What crosses in the layer and micro-batch of a task, if nothing of it did so far.
+  /// Takes the crossing tensors of a task's layer and micro-batch, once.
   void take_before(const std::vector<Side::Crossing>& all, program::ClassId cls, bool gives,
                    const Task& task) {
     for (const Side::Crossing& crossing : all) {
@@ -297,8 +297,8 @@ class Join {
     return task;
   }
 
-  /// The first role without experts: in place of the first of a layer's tasks what they need is
-  /// given, in place of the last one what they made is taken.
+  /// The first role without experts: a layer's inputs are given in place of its first expert task,
+  /// and its results taken in place of the last one.
   void keep_others(program::ClassId id, const Side& side) {
     const RankClass& cls = all_.classes[id];
     made_.classes[id].tasks.clear();
@@ -328,7 +328,7 @@ class Join {
   Program made_;
   program::GroupId group_ = kNone;
   std::set<std::pair<program::ClassId, BufferId>> moved_;
-  /// Of what crosses, by class and buffer of the made program.
+  /// Offsets of crossing tensors, by class and buffer of the new program.
   std::map<std::pair<program::ClassId, BufferId>, std::vector<program::Begin>> begins_;
 };
 

@@ -8,12 +8,12 @@
 
 namespace hocket::passes {
 
-/// One program of two roles from two forward programs of one graph: the ranks of `all` do what they
-/// did, but for routing tokens and what experts make of them, which the ranks of `experts` do.
-/// Tokens, their experts and weights are given to these, what is made of them comes back. Of
-/// `experts` nothing else is left. Both without dependencies and memory plan, of one stage, and as
-/// many micro-batches. Throws Error for a model without experts, and where a rank of either has no
-/// even share of what is given.
+/// Builds a program of two roles from two forward programs of one graph: the ranks of `all` keep
+/// everything except routing and experts, which the ranks of `experts` do. Tokens, their experts
+/// and weights are transferred to these, and results back. Nothing else of `experts` remains.
+/// Requires: both without dependencies and memory plan, of one stage, with the same number of
+/// micro-batches. Throws Error for a model without experts, and if a rank of either has an uneven
+/// share.
 program::Program with_expert_role(const graph::Graph& graph, program::Program all,
                                   program::Program experts);
 

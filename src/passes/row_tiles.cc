@@ -34,8 +34,8 @@ class RowTiling {
     }
   }
 
-  /// Which products go with which collective is found in the list as it is; then both are written
-  /// anew, the products where the first (or only) of them was, block by block.
+  /// Finds the products of each collective in the list, then writes both anew, block by block, the
+  /// products in place of the first (or only) of them.
   void run() {
     RankClass& cls = writer_.list();
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
@@ -62,7 +62,7 @@ class RowTiling {
   }
 
  private:
-  /// How a collective and the products beside it are cut.
+  /// Cut of a collective and the products beside it.
   struct Cut {
     RingLevel level;
     int64_t pieces = 1;  ///< of the rows of every other rank
@@ -107,13 +107,13 @@ class RowTiling {
     products_[products.tasks[0]] = std::move(products);
   }
 
-  /// Of what is scattered, the product that makes it, or that makes the last operand of what adds
-  /// it to others, as in a parallel block: sums take no time behind which a scatter could hide.
-  /// What comes between it and the collective goes with it, and moves up to its place.
+  /// Finds the product behind a scattered value, or behind the last operand of its sum, as in a
+  /// parallel block: sums take no time to hide a scatter. Tasks between it and the collective move
+  /// with it.
   void find_makers(const std::vector<Task>& tasks, size_t place, Products* products) const {
     Products found{products->cut, place, {}, {}};
     std::vector<BufferId> taken{products->cut.whole};  // by the collective and all found
-    std::vector<BufferId> operands = taken;  // and what they make: nothing else touches these
+    std::vector<BufferId> operands = taken;  // and their outputs, which nothing else touches
     while (true) {
       const size_t maker = last_toucher(tasks, place, operands);
       if (maker == kNowhere || taken_.contains(maker)) return;
@@ -139,7 +139,8 @@ class RowTiling {
     *products = std::move(found);
   }
 
-  /// A sum of which every rank gets a block of rows, or blocks that all get, along one axis.
+  /// Returns whether the task is a reduction with a block of rows per rank, or a gather of blocks,
+  /// along one axis.
   bool is_along_rows(const Task& task, Cut* cut) const {
     const Kind& kind = program_.kind(task);
     if (task.group == kNone || !program::is_collective(kind) || !task.parts.empty()) return false;
@@ -256,8 +257,8 @@ class RowTiling {
       ring = around_ring(before[products.collective], products.cut);
       add_deps(before, {products.collective}, *renamed, &ring);
     }
-    // A task of the ring comes as soon as the blocks are there that it moves or adds up, so that
-    // what it receives may come before the next block is made.
+    // A task of the ring is placed as soon as its blocks are there, so that a received block may
+    // come before the next computed one.
     size_t written = 0;
     for (Task& task : ring) {
       const size_t needed = blocks_needed(task, products, made);
@@ -275,9 +276,8 @@ class RowTiling {
     }
   }
 
-  /// What has to be written before the products so that their scatter can be written among them:
-  /// the collectives that would come between, whose turn in their lane is before it. Nothing if it
-  /// can't be.
+  /// Returns the tasks to write before the products so that their scatter can be interleaved: the
+  /// collectives that precede it in its lane. Nothing if that is impossible.
   std::optional<std::vector<size_t>> ahead_of(const std::vector<Task>& tasks,
                                               const Products& products) const {
     if (products.cut.gathers) return std::nullopt;
@@ -314,8 +314,8 @@ class RowTiling {
     return ahead;
   }
 
-  /// How many tasks of the blocks come before a task of the ring: up to the last block that is an
-  /// operand of it; all of them where the operand is no block as they are.
+  /// Returns the number of block tasks before a task of the ring: up to its last operand block; all
+  /// if its operand is no block.
   size_t blocks_needed(const Task& task, const Products& products,
                        const std::vector<Task>& made) const {
     const RankClass& cls = writer_.list();
@@ -365,7 +365,7 @@ class RowTiling {
     return rings.take();
   }
 
-  /// What was written waits for what those in its place waited for.
+  /// The new tasks inherit the dependencies of those that they replace.
   static void add_deps(const std::vector<Task>& before, const std::vector<size_t>& which,
                        const std::vector<TaskId>& renamed, std::vector<Task>* made) {
     std::vector<TaskId> deps;
@@ -373,7 +373,7 @@ class RowTiling {
       for (TaskId dep : before[task].deps) {
         if (renamed[dep] != kNone) {
           deps.push_back(renamed[dep]);
-        }  // else it is written with this one, which takes what it makes
+        }  // otherwise it is written with this one, its reader
       }
     }
     for (Task& task : *made) {
@@ -394,7 +394,7 @@ class RowTiling {
     return from;
   }
   static constexpr size_t kNowhere = static_cast<size_t>(-1);
-  /// The last task before `place` that touches one of these.
+  /// Returns the last task before `place` that touches one of these buffers.
   size_t last_toucher(const std::vector<Task>& tasks, size_t place,
                       const std::vector<BufferId>& buffers) const {
     while (place-- > 0) {
@@ -406,7 +406,7 @@ class RowTiling {
   static bool has(const std::vector<BufferId>& list, BufferId buffer) {
     return std::find(list.begin(), list.end(), buffer) != list.end();
   }
-  /// True if the task takes or changes what one of these makes.
+  /// Returns whether the task reads or changes an output of one of these.
   bool follows(const std::vector<Task>& tasks, const std::vector<size_t>& which,
                const Task& task) const {
     return std::any_of(which.begin(), which.end(), [&](size_t i) {

@@ -9,12 +9,11 @@
 
 namespace hocket::passes {
 
-/// The collective goes around a ring, in messages. Products that take what is gathered begin with
-/// the rows that the rank itself has, and go on with those that come; a product that is scattered
-/// makes the rows of others first, and its own while these are on their way. The rows of others are
-/// made in as many blocks as make up to `most` with the own one. Sums of two ranks keep their bits,
-/// those of more are added up in the order of the ring.
-/// `next_tag`: of messages; moves on by those that are made.
+/// Turns the collective into a ring of messages. Products of gathered rows start with the rank's
+/// own rows and continue with received ones; a scattered product computes the rows of others first,
+/// and its own while those are in flight. The rows of others are computed in as many blocks as give
+/// `most` with the own one. Sums of two ranks keep their bits, those of more are added in the order
+/// of the ring. `next_tag`: first message tag; advanced by the messages made.
 void tile_rows(program::Program& program, program::ClassId cls, int64_t most, int32_t* next_tag);
 
 }  // namespace hocket::passes

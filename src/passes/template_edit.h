@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// New values and tasks in the template of a class: what passes on templates write with.
+// New values and tasks in the template of a class, for passes on templates.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class TemplateEdit {
   using ValueId = parallel::ValueId;
   using TaskList = std::vector<parallel::TaskTemplate>;
 
-  /// Both must outlive it.
+  /// Requires: both outlive it.
   TemplateEdit(program::Program& frame, parallel::RankTemplate& rank)
       : frame_(frame), rank_(rank) {}
 
@@ -25,12 +25,12 @@ class TemplateEdit {
   /// A value of a micro-batch with this type, otherwise like another one.
   ValueId like(ValueId other, graph::TensorType type);
   ValueId like(ValueId other) { return like(other, rank_.values[other].type); }
-  /// Indices of a dim from `begin` on, and as much further as the table `by` says.
+  /// Returns a view of indices of a dim from `begin`, plus the number of table `by`.
   ValueId view(ValueId whole, int dim, int64_t length, int64_t begin,
                program::TableId by = program::kNone);
   std::vector<graph::TensorType> types_of(const std::vector<ValueId>& values) const;
 
-  /// With what an application costs; `experts`: over which all routed rows are spread.
+  /// Interns a kind with its costs; `experts`: number of experts of all routed rows.
   program::KindId intern_local(program::Kind kind, int64_t experts = 0);
   program::KindId intern_communication(const comm::Op& op, graph::Attrs attrs,
                                        const std::vector<ValueId>& in,

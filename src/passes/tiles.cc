@@ -27,7 +27,7 @@ using program::TaskId;
 
 namespace {
 
-/// How an op can be done in blocks of rows of one of its operands.
+/// Cut of an op in blocks of rows of one of its operands.
 struct Cutting {
   char letter = 0;              ///< 0: it can't
   std::vector<size_t> columns;  ///< inputs that have the letter behind their first dim
@@ -82,8 +82,7 @@ class Tiling {
       : program_(program), writer_(program, cls), most_(most) {}
 
   void run() {
-    // Who makes what a collective moves, and who takes what it made, is found in the list as it
-    // is; then those that are cut are written anew.
+    // Finds the producer and the reader of each collective in the list; then writes cut tasks anew.
     std::vector<Task>& tasks = writer_.list().tasks;
     for (const program::Buffer& buffer : writer_.list().buffers) {
       if (buffer.kind == program::BufferKind::view) {
@@ -205,8 +204,7 @@ class Tiling {
            std::any_of(task.out.begin(), task.out.end(), meets);
   }
 
-  /// The task that leaves in its buffer what the collective takes; the end if it is none that could
-  /// be cut.
+  /// Returns the producer of the collective's operand; the end if it cannot be cut.
   size_t maker_of(size_t place) const {
     const std::vector<Task>& tasks = writer_.list().tasks;
     const BufferId buffer = tasks[place].in[0];
@@ -219,7 +217,7 @@ class Tiling {
     }
     return tasks.size();
   }
-  /// The first task that takes what the collective leaves.
+  /// Returns the first reader of the collective's result.
   size_t taker_of(size_t place) const {
     const std::vector<Task>& tasks = writer_.list().tasks;
     const BufferId buffer = tasks[place].out[0];
@@ -237,8 +235,8 @@ class Tiling {
     Cutting cut;
     int64_t blocks = 1;
   };
-  /// A task of which some inputs are cut behind their first dim: their parts are copied, block by
-  /// block, each before it is needed.
+  /// Writes a task whose inputs are cut along a later dim: their parts are copied, block by block,
+  /// each before its use.
   void write_blocks(const Task& task, const Columns& columns, std::vector<Task>* made) {
     const Kind kind = program_.kind(task);
     const ops::Letters letters = ops::letters(ops::find(kind.op), kind.in, kind.out);

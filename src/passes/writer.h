@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// New tasks and buffers of a class: what passes on programs write.
+// New tasks and buffers of a class, for passes on programs.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace hocket::passes {
 
-/// Adds buffers to a class of the program, and makes tasks on them, whose places in the list are
-/// for the caller to choose. Tasks get the phase, stage and layer of the one that they stand for.
+/// Adds buffers to a class of the program, and makes tasks on them; the caller places the tasks.
+/// They inherit phase, stage and layer of the task that they replace.
 class Writer {
  public:
   Writer(program::Program& program, program::ClassId cls) : program_(program), cls_(cls) {}
@@ -27,7 +27,7 @@ class Writer {
   program::BufferId part(program::BufferId base, int32_t dim, int64_t length, int64_t begin,
                          program::TableId by = program::kNone);
 
-  /// An op on the device; what it costs follows. Error: it does not take such operands.
+  /// Returns an op on the device, with its costs. Throws Error if it does not accept the operands.
   program::Task local(const std::string& op, const graph::Attrs& attrs,
                       std::vector<program::BufferId> in, std::vector<program::BufferId> out,
                       const program::Task& stands_for) const;
@@ -38,7 +38,7 @@ class Writer {
   /// A copy of a buffer in the other memory, by the lane that goes there.
   program::Task copy_over(program::BufferId from, program::BufferId to,
                           const program::Task& stands_for) const;
-  /// The end of a message whose other end lies that way.
+  /// Returns an end of a message with this peer mapping.
   program::Task message(comm::Role role, program::BufferId buffer, const program::Way& way,
                         int32_t tag, const program::Task& stands_for) const;
 
