@@ -25,7 +25,7 @@ struct Batch {
 
   /// Row 0 .. rows - 1, to be filled.
   data::SequenceOut row(int64_t r);
-  /// Tokens that are predicted; of these rows only, if any are named.
+  /// Returns the number of predicted tokens; of the named rows only, if any are named.
   int64_t num_targets(const std::vector<bool>& of_rows = {}) const;
   /// By the names of a model's inputs; the batch outlives them.
   FeedMap feeds() const;
@@ -37,14 +37,15 @@ struct Batch {
   std::vector<double> hyper;  ///< for a program that updates: hyper_of()
 };
 
-/// A batch of the size that the program reads: as many rows of `seq_len` as its micro-batches hold,
-/// with symbols as expected.
+/// Returns a batch of the program's size: the rows of `seq_len` of its micro-batches, with expected
+/// values of symbols.
 Batch empty_batch(const Compiled& compiled, int64_t seq_len);
 
 /// Rows of a batch of `rows` that ranks read.
 struct RowsRead {
-  std::vector<bool> here;   ///< by a rank that is here
-  std::vector<bool> first;  ///< of these, by no rank before it: each row is so on one rank of all
+  std::vector<bool> here;  ///< by a rank that is here
+  std::vector<bool>
+      first;  ///< rows that no earlier rank has; each row is first on exactly one rank
 };
 RowsRead rows_read(const Compiled& compiled, const std::vector<int32_t>& ranks, int64_t rows,
                    int64_t seq_len);

@@ -14,7 +14,7 @@ namespace hocket::engine {
 
 namespace {
 
-/// What every rank has of a tensor, in the order in which it lies there.
+/// Returns every rank's elements of a tensor, in local order.
 std::vector<std::vector<Held>> held_by_rank(const graph::Tensor& tensor,
                                             const Placement& placement) {
   const program::Program& program = placement.program();
@@ -48,7 +48,7 @@ std::vector<int32_t> asked_by(int32_t rank, const program::Program& program) {
 class Spans {
  public:
   void add(std::byte* data, int64_t bytes) { list_.push_back({data, bytes}); }
-  /// Calls `use(data, bytes)` for the next ones, at most so many.
+  /// Calls `use(data, bytes)` for the next pieces, up to a limit.
   template <class Use>
   void take(int64_t most, const Use& use) {
     while (most > 0 && next_ < list_.size()) {
@@ -75,9 +75,8 @@ class Spans {
   size_t next_ = 0;
 };
 
-/// Copies of tensors: between ranks that are here at once, else by messages, which must be sent
-/// for. Every process looks at what all ranks give and take, so that both ends of a message know
-/// it.
+/// Copies of tensors: directly between local ranks, otherwise by messages, which must be flushed.
+/// Every process enumerates all copies, so both ends of a message agree.
 class TensorCopies {
  public:
   TensorCopies(const program::Program& from, const runtime::Store& from_store,
@@ -106,8 +105,8 @@ class TensorCopies {
     }
   }
 
-  /// What was added is where it belongs: a part of every message at a time, so that all links are
-  /// busy and little is on its way. With ranks as processes all call it.
+  /// Completes the added copies: a part of every message at a time, so that all links are busy with
+  /// little in flight. With ranks as processes all call it.
   void flush() {
     if (processes_ == 1) return;
     const int64_t part = std::max<int64_t>(1, together_ / std::ssize(given_));
@@ -126,7 +125,7 @@ class TensorCopies {
   }
 
  private:
-  /// Of the ranks that are here, which have one kind.
+  /// Returns the device of the local ranks, which share one kind.
   runtime::Device& device() const { return to_store_.at(to_store_.ranks().ids().front()).device(); }
 
   void exchange(int64_t part) {
@@ -150,7 +149,7 @@ class TensorCopies {
     }
   }
 
-  /// Of the ranks that are asked, each gives of the piece what those before it lack.
+  /// Each giving rank provides the part of the piece that earlier ones lack.
   void take(const graph::Tensor& tensor, const std::vector<std::vector<Held>>& had,
             const std::vector<int32_t>& asked, int32_t taker, const Held& piece) {
     const int64_t end = piece.begin + piece.count;

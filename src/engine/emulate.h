@@ -14,7 +14,7 @@
 namespace hocket::engine {
 
 /// Returns the run whose durations and bytes are emulated: `run` with the keys of emulate.set.
-/// Error: the keys are not valid.
+/// Throws Error for invalid keys.
 Run emulated_run(const Run& run);
 
 /// Returns the cost model of emulate.cluster, as `hocket simulate` uses it. Error: the profile is

@@ -8,8 +8,8 @@ namespace hocket::engine {
 
 namespace {
 
-/// Where the values of a buffer's micro-batch begin. Error: they are of another type than the
-/// input, or not as many as it has.
+/// Returns the values of a buffer's micro-batch. Throws Error for another type or number of values
+/// than the input's.
 const std::byte* values_for(const program::Buffer& buffer, const graph::TensorType& type,
                             const Feed& feed, int32_t micro_batches) {
   if (feed.dtype != type.dtype) {

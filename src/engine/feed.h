@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step reads, and the one way in which it gets to the ranks: values by the names of a
+// Inputs of a step, and the one path by which they reach the ranks: values by the names of a
 // program's inputs, of any type.
 #pragma once
 
@@ -27,12 +27,12 @@ struct Feed {
   int64_t stride = kOneAfterTheOther;  ///< 0: all micro-batches read the same
 };
 
-/// What a feed has for a micro-batch, or with kNone for the whole step; `type`: of the input.
+/// Returns the values of a feed for a micro-batch, or with kNone for the whole step; `type`: the
+/// input's.
 std::span<const std::byte> values_of(const Feed& feed, const graph::TensorType& type,
                                      int32_t micro_batch);
 
-/// The inputs of a step by their names. A program takes those that it has; what it lacks may be
-/// there, too.
+/// The inputs of a step by name. A program takes its own; others are ignored.
 class FeedMap {
  public:
   /// `values` outlive the feeding.

@@ -15,7 +15,7 @@ namespace hocket::engine {
 
 namespace {
 
-/// What is copied between the host and a device at a time.
+/// Elements per copy between host and device.
 constexpr int64_t kPieceElements = int64_t{1} << 18;
 
 Placement stored_by(const program::Program& program, const std::string& only = "") {
@@ -146,7 +146,7 @@ Owners::Owners(const program::Program& program, runtime::Store store, std::vecto
     : placement_(stored_by(program)), store_(std::move(store)), among_(std::move(among)) {}
 
 std::vector<checkpoint::Share> Owners::shares(const graph::Tensor& tensor) const {
-  // Ranks take turns in the tensor (columns, rows of experts), so what they have is sorted.
+  // Ranks interleave in the tensor (columns, rows of experts), so their shares are sorted.
   std::vector<checkpoint::Share> owned;
   const auto add = [&](const Held& held) {
     if (!store_.ranks().has(held.rank)) return;

@@ -20,12 +20,12 @@ namespace hocket::engine {
 /// holds no tensor.
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
                 runtime::PersistentStore& store);
-/// Of all ranks that are here.
+/// Initialises the local ranks.
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
                 const runtime::Store& store);
 
-/// Elements [begin, begin + count) of a persistent tensor that lie side by side on some rank that
-/// is here: what scatter() asks for.
+/// Calls the function for contiguous elements [begin, begin + count) of a persistent tensor on some
+/// local rank, for scatter().
 void for_each_element_run(const graph::Tensor& tensor, const program::Program& program,
                           const runtime::LocalRanks& ranks,
                           const std::function<void(int64_t begin, int64_t count)>& use);
@@ -36,13 +36,13 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
              const runtime::Store& store,
              const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
 
-/// Who stores what of the persistent tensors, so that what several ranks hold is stored once: an
-/// element belongs to the first of the ranks `among` that holds it.
+/// Owners of the elements of persistent tensors, so that replicas are stored once: an element
+/// belongs to the first of the ranks `among` that holds it.
 class Owners {
  public:
   /// `among`: in ascending order. The program outlives it.
   Owners(const program::Program& program, runtime::Store store, std::vector<int32_t> among);
-  /// What of the tensor belongs to the ranks that are here, in ascending order of elements.
+  /// Returns the elements of the tensor owned by local ranks, ascending.
   std::vector<checkpoint::Share> shares(const graph::Tensor& tensor) const;
 
  private:
@@ -56,11 +56,10 @@ class Owners {
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
                               const runtime::Store& store);
 
-/// Every parameter of a graph from where one program has it in a store to where another one does in
-/// a store of its own, on the same ranks or others: every rank gets what it is to hold, of itself
-/// as far as it can, then of its node, and nobody holds more. Between processes each byte crosses
-/// once for each that lacks it, and no more than `together` bytes leave a process, or come to it,
-/// at a time. Of ranks as processes all call it.
+/// Copies every parameter of a graph from its place in one program and store to its place in
+/// another, on the same ranks or others. A rank takes its elements from itself if possible, then
+/// from its node. Between processes each byte crosses once per receiver, with at most `together`
+/// bytes in flight per process and direction. With ranks as processes all call it.
 inline constexpr int64_t kTogetherBytes = int64_t{4} << 20;
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::Store& from_store, const program::Program& to,

@@ -91,8 +91,7 @@ std::vector<std::byte> put_together(const graph::Tensor& tensor, const Placement
     fail_run("params", "{} of {} elements of {} are on no rank that is here", missing,
              tensor.type.numel(), tensor.name);
   }
-  // Every process has one rank, of its own number. What it gives lies in the order in which all
-  // look at the tensor.
+  // Every process has the rank of its own number. Its data are in the common order of enumeration.
   const std::vector<Holder> holders = placement.holders(tensor.name);
   std::string mine;
   const int64_t missing = for_each_once(tensor, program, holders, [&](const Held& held) {

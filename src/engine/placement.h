@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank holds which elements of which tensor: what all that goes between the host and the
-// memory of ranks is found by.
+// Index of the ranks that hold each element of a tensor, for all traffic between the host and
+// ranks' memory.
 #pragma once
 
 #include <cstddef>
@@ -64,9 +64,9 @@ class Placement {
 /// Copies elements of a rank that is here to the host. `element` counts from the buffer's first.
 using Fetch = std::function<void(const Holder& holder, int64_t element, int64_t count, void* to)>;
 
-/// The full tensor, every element of it of the first rank that holds it. With ranks as processes
-/// all call it, each gives what is of its own, and each gets it. Error: some of it is on no rank,
-/// or, in a run of one process, on none that is here.
+/// Returns the full tensor, every element from the first rank that holds it. With ranks as
+/// processes all call it, and all get it. Throws Error if an element is on no rank, or, in a run of
+/// one process, on no local one.
 std::vector<std::byte> put_together(const graph::Tensor& tensor, const Placement& placement,
                                     const runtime::LocalRanks& ranks, const Fetch& fetch);
 

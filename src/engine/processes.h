@@ -10,8 +10,8 @@
 
 namespace hocket::engine {
 
-/// Made when it is first asked for, which blocks until all processes have come. Error: there are
-/// not as many as the plan has ranks.
+/// Returns the connection, which the first call opens; that blocks until all processes have joined.
+/// Throws Error if their number is not the plan's ranks.
 std::shared_ptr<comm::Connection> connection(const Run& run);
 /// The one that is there already; null: none.
 comm::Connection* connection();

@@ -22,7 +22,7 @@ const Compiled& Programs::compiled(const ProgramSpec& spec) { return *entry(spec
 Session& Programs::session(const ProgramSpec& spec) {
   Entry& found = entry(spec);
   if (!found.session) {
-    // Training is emulated; what it is evaluated with runs as it does.
+    // Training is emulated; its evaluation runs at its own speed.
     const bool trains = spec.how.purpose.empty();
     found.session = std::make_unique<Session>(
         found.compiled, store_, trains ? emulate(run_, found.compiled->program) : nullptr);

@@ -15,12 +15,12 @@ namespace hocket::engine {
 
 class Programs {
  public:
-  /// Both outlive it; the run does not change meanwhile.
+  /// Requires: both outlive it, and the run does not change.
   Programs(const Run& run, runtime::LocalRanks& ranks) : run_(run), store_(ranks) {}
 
   /// The program of this spec, by its key; nothing is taken of the ranks for it.
   const Compiled& compiled(const ProgramSpec& spec);
-  /// That which trains the run.
+  /// Returns the training program.
   const Compiled& compiled() { return compiled(training(run_)); }
   /// It, ready to run on the parameters. Error: it holds them otherwise than the programs before
   /// it.
@@ -32,7 +32,7 @@ class Programs {
   void end_sessions();
 
   runtime::LocalRanks& ranks() { return store_.ranks(); }
-  /// What the sessions run on.
+  /// Returns the store of the sessions.
   const runtime::Store& store() const { return store_; }
   size_t num_compiled() const { return entries_.size(); }
 

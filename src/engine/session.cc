@@ -24,8 +24,8 @@ runtime::RankOptions rank_options(const Run& run) {
 
 namespace {
 
-/// Keys that ranks may have other values of: places and sizes of their own hosts. What lies there
-/// is compared by those who read it.
+/// Returns whether ranks may differ in a key: places and sizes of their own hosts. Readers of those
+/// compare the contents.
 bool is_of_host(std::string_view key) {
   constexpr std::string_view kOfHost[] = {
       "model.path",
@@ -51,8 +51,8 @@ std::string settings_of(const Run& run) {
   return lines;
 }
 
-/// Error, in all processes, where their settings differ, with the first that do: they would train,
-/// or evaluate, what none of them was asked for.
+/// Throws Error, in all processes, with the first differing setting: they would otherwise run
+/// something that none was asked for.
 void expect_same_settings(const Run& run, comm::Processes& processes) {
   constexpr int kTold = 3;
   const std::vector<std::string> all = processes.all_gather(settings_of(run));
@@ -98,8 +98,8 @@ runtime::LocalRanks local_ranks(const Run& run) {
     }
     return {world, kernels::cpu_backend(), rank_options(run)};
   }
-  // What waits for a lane waits for what that lane gets from another process: that wait ends first,
-  // and says why.
+  // A wait for a lane includes that lane's wait for another process, which must time out first and
+  // give the reason.
   runtime::RankOptions options = rank_options(run);
   options.timeout += std::chrono::seconds(5) + options.timeout / 10;
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A compiled program on the ranks of this process, fed and read by logical tensors: what train,
-// eval, generate and profile have in common.
+// A compiled program on the ranks of this process, fed and read by logical tensors, for train,
+// eval, generate and profile.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace hocket::engine {
 
-/// How a run's ranks execute: plan.threads_per_rank and plan.timeout_s.
+/// Returns the execution options of a run: plan.threads_per_rank and plan.timeout_s.
 runtime::RankOptions rank_options(const Run& run);
 
 /// The ranks of a run's plan that this process has, with the kernels of its CPU: all of them, as
@@ -23,10 +23,10 @@ runtime::LocalRanks local_ranks(const Run& run);
 
 class Session {
  public:
-  /// The ranks of the store outlive the session. All sessions on them share their threads and their
-  /// memory, and those of one store the persistent tensors; one runs at a time. What was fed and
-  /// what a step made stays until another session on the ranks is fed or run.
-  /// `emulated`: durations of an emulated device (engine/emulate.h); null: none.
+  /// Requires: the ranks of the store outlive the session. Sessions on the same ranks share threads
+  /// and memory, those of one store also persistent tensors; one runs at a time. Inputs and outputs
+  /// are valid until another session on the ranks is fed or run. `emulated`: durations of an
+  /// emulated device (engine/emulate.h); null: none.
   Session(std::shared_ptr<const Compiled> compiled, runtime::Store store,
           std::shared_ptr<const runtime::EmulatedDevice> emulated = nullptr);
   Session(Compiled compiled, runtime::Store store,
@@ -45,7 +45,7 @@ class Session {
 
   /// The value of a symbol of the program, from the next step on; before `feed`.
   void set_symbol(std::string_view name, int64_t value) { run_.set_symbol(name, value); }
-  /// Gives every rank that is here its part of what the next step reads.
+  /// Gives every local rank its part of the next step's inputs.
   void feed(const FeedMap& feeds);
   void feed(const Batch& batch) { feed(batch.feeds()); }
   /// The full output tensor: its parts put together, each taken once. With ranks as processes all

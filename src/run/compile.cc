@@ -27,8 +27,8 @@ namespace hocket::engine {
 
 namespace {
 
-/// Notes in the kinds of collectives what memory they take of a transport, which threads have none
-/// of: in the largest of the groups that have them.
+/// Adds to the kinds of collectives the transport's memory for the largest of their groups; threads
+/// need none.
 void note_transport(const std::optional<comm::Collectives>& how, program::Program* program) {
   const std::vector<int64_t> members = program::most_members(*program);
   for (size_t k = 0; k < program->kinds.size(); ++k) {
@@ -43,11 +43,10 @@ void note_transport(const std::optional<comm::Collectives>& how, program::Progra
 }  // namespace
 
 Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how) {
-  // The graph as it came is what check compares with; graph passes work on a copy of it. Then it is
-  // lowered to templates, which have passes of their own, and these are stamped into a program.
-  // Where experts have ranks of their own, these are lowered as well, and both become one program.
-  // Program passes rewrite that, and last come dependencies and the memory plan. The observer sees
-  // every stage.
+  // The given graph is the check's reference; graph passes rewrite a copy. It is lowered to
+  // templates, which have passes of their own, and these are stamped into a program. If experts
+  // have ranks of their own, these are lowered as well, and both become one program. Program passes
+  // follow, then dependencies and the memory plan. The observer sees every stage.
   Compiled result;
   result.reference = std::move(reference);
   graph::Graph graph = result.reference;
@@ -124,7 +123,7 @@ Compiled compile(const ProgramSpec& spec) {
 
 namespace {
 
-/// What a graph of a model ends with, beside its losses or logits.
+/// Appends the end of a model's graph, after its losses or logits.
 using Append = std::function<void(graph::Graph&)>;
 
 /// The model's graph, differentiated if there is something to append to that.
@@ -152,7 +151,7 @@ std::function<graph::Graph(const Observer&)> graph_of(const Run& run,
   };
 }
 
-/// A program of the run's model in other sizes, whose graph is not set yet. `name`: "" is that of
+/// Returns the spec of the run's model in other sizes, without its graph. `name`: "" is the
 /// training.
 ProgramSpec sized(const Run& run, const std::string& name, const Sizes& sizes,
                   models::BuildOptions* how) {
@@ -253,7 +252,7 @@ ProgramSpec generation(const Run& run, int64_t new_tokens, int64_t cache_slots) 
   how.cache_slots = cache_slots;
   how.token_ranks = plan.ep > 1 ? plan.dp * plan.cp * (plan.sequence_parallel ? plan.tp : 1) : 1;
   if (how.token_ranks > 1) {
-    // What attention makes of all tokens goes on by token, to the experts.
+    // Attention over all tokens continues by token, to the experts.
     std::string pin = "*attn.out edp:S0 edp_inner:S0 ep:S0 ep_inner:S0 cp:S0";
     pin += plan.sequence_parallel ? " tp:S0" : "";
     plan.layouts.insert(plan.layouts.begin(), pin);
@@ -348,7 +347,7 @@ Compiled compile_given(const Run& run, program::Program given) {
          to_string(given.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep,
          run.plan.cp, run.plan.tp);
   }
-  // Which of its transfers leave a node was decided for nodes of this size.
+  // The transfers that leave a node were decided for nodes of this size.
   if (given.ranks_per_node != run.plan.ranks_per_node) {
     fail(run.name,
          "the program has {} ranks per node (0: all on one), the plan in its configuration {}; try "

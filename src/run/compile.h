@@ -21,8 +21,7 @@ struct OptimizerConfig;
 
 namespace hocket::engine {
 
-/// What there is of a compilation after a stage: templates and program are empty until they are
-/// made.
+/// State of a compilation after a stage; templates and program are empty until they are made.
 struct Progress {
   const graph::Graph& graph;
   const parallel::Templates& templates;
@@ -33,35 +32,35 @@ struct Progress {
 using Observer = std::function<void(const std::string&, const Progress&)>;
 
 struct Compiled {
-  graph::Graph reference;  ///< single-device graph before any pass: what check compares with
+  graph::Graph reference;  ///< single-device graph before any pass: the check's reference
   program::Program program;
   int64_t tokens_per_step = 0;
-  /// What is saved by choosing layouts over the whole graph, if something is.
+  /// Saving by choosing layouts over the whole graph, if any.
   std::optional<parallel::LayoutsSaved> layouts_saved;
 };
 
-/// How a graph becomes a program, besides the plan.
+/// Options of compilation besides the plan.
 struct Lowering {
   std::vector<std::string> passes;       ///< names, in order
-  std::vector<std::string> skip_passes;  ///< of these
+  std::vector<std::string> skip_passes;  ///< of `passes`
   passes::PassOptions pass_options;
-  std::string config;   ///< Program::config: what the program was made from
+  std::string config;   ///< Program::config: the source configuration
   std::string purpose;  ///< Program::purpose
   Observer observe;
-  /// How those collectives are done that are not written as messages, where ranks are processes.
+  /// Implementation of collectives that are not messages, for ranks that are processes.
   std::optional<comm::Collectives> collectives;
 };
 
-/// The program that computes what the graph of one global micro-batch says, under a plan: passes of
-/// every level, each after what it rewrites was made, dependencies and memory plan. Any application
-/// can call it with any graph; those below call it for a model and a run's configuration.
+/// Compiles the graph of one global micro-batch under a plan: passes of every level, dependencies
+/// and memory plan. Any application can call it with any graph; the functions below call it for a
+/// model and a run's configuration.
 Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how);
 
-/// A program that can be asked for: what it computes, under which plan, and how it is lowered. An
-/// application with a graph of its own makes one; those below are of a run's model.
+/// Specification of a program: its computation, plan and lowering. An application with a graph of
+/// its own makes one; those below are of a run's model.
 struct ProgramSpec {
-  /// Names it among the programs of a model: the same key, the same program. Who changes anything
-  /// of a spec gives it another one.
+  /// Names it among the programs of a model: equal keys, equal programs. A changed spec needs
+  /// another key.
   std::string key;
   std::string where;  ///< in errors
   /// Builds the single-device graph of a micro-batch of all ranks. The observer sees it before and
@@ -89,7 +88,7 @@ ProgramSpec losses(const Run& run, const Sizes& sizes = {});
 ProgramSpec gradients(const Run& run, const Sizes& sizes = {});
 /// Forward only; output logits. Parameters lie as in the other programs.
 ProgramSpec logits(const Run& run, const Sizes& sizes = {});
-/// How held-out data is evaluated under the run's plan: losses.
+/// Returns the spec of evaluating held-out data under the run's plan: losses.
 ProgramSpec evaluation(const Run& run);
 /// Forward of one sequence with a KV cache: at most `new_tokens` in a step, behind at most
 /// `cache_slots` in the cache. All data-parallel ranks have all of the sequence; where experts are
@@ -114,9 +113,9 @@ Compiled compile(const Run& run);
 /// Its graph for one device. Nothing is lowered.
 graph::Graph reference(const Run& run);
 
-/// `run` with this program, whatever it is, in place of the one that is lowered under its name:
-/// what check compares it with, and the tokens of its step. Nothing is lowered. Error: the run has
-/// another number of micro-batches, or no program of such a name.
+/// Returns `run` compiled with the given program in place of the lowered one of its name, with the
+/// check's reference and the tokens of its step. Throws Error if the number of micro-batches
+/// differs, or for an unknown program name.
 Compiled with_program(const Run& run, program::Program given);
 /// To be trained: Error if it is for something else, or of another mesh of ranks, or of other
 /// nodes, than the run's plan.
@@ -127,10 +126,11 @@ bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
 
-/// How a training updates its parameters.
+/// Returns the optimizer of a training.
 autodiff::OptimizerConfig optimizer_of(const TrainSection& train);
 
-/// How a run's collectives are done that are not written as messages, if its ranks are processes.
+/// Returns the implementation of a run's collectives that are not messages, if its ranks are
+/// processes.
 std::optional<comm::Collectives> collectives_of(const Run& run);
 /// Threads of a rank's compute lane on this machine.
 int threads_per_rank(const parallel::Plan& plan);

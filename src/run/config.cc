@@ -23,9 +23,9 @@ namespace hocket::engine {
 
 namespace {
 
-// Bounds of sizes: far beyond what anybody runs, and their products stay below 2^62.
+// Bounds of sizes: far beyond any practical run, with products below 2^62.
 constexpr double kMaxTokens = 1 << 27;  // of a micro-batch (models/builder.cc)
-constexpr double kMaxDropout = 0.999;   // what is kept is divided by 1 - dropout
+constexpr double kMaxDropout = 0.999;   // kept elements are divided by 1 - dropout
 // AdamW divides by 1 - beta^t.
 constexpr double kMaxBeta = 0.999999;
 // AdamW divides by the root of a moment, which can be 0, and this; far less is 0 in f32.
@@ -70,7 +70,7 @@ void DataSection::fields(Fields& fields) {
 }
 
 void TrainSection::fields(Fields& fields) {
-  // One line per key: name, where it goes, what docs/config.md says of it, its bounds.
+  // One line per key: name, member, meaning for docs/config.md, bounds.
   fields("steps", steps, "optimizer steps").min(1);
   fields("minutes", minutes,
          "if above 0: as many steps as fit into this time replace `steps`: at first by the "
@@ -238,15 +238,16 @@ void derive_model(Run& run) {
   const checkpoint::ModelLocation at = checkpoint::resolve_model(
       model.path, required ? checkpoint::Need::weights : checkpoint::Need::config);
   run.model = models::read_config(at.config_file);
-  // Who names a config.json means the configuration alone.
+  // A path of a config.json means the configuration alone.
   const bool config_only = at.config_file == model.path;
   if (required || (model.init == "auto" && at.has_weights && !config_only)) {
     run.weights = at.folder;
   }
 }
 
-/// Throws Error: an update of less than what is split, which would hold states for what the rank
-/// neither has nor sums; parameters that are freed and yet expected to be there.
+/// Throws Error for an update split less than the gradients or parameters, which would hold states
+/// for elements that the rank neither has nor reduces; and for parameters that are freed but
+/// needed.
 void expect_sharding(const parallel::Sharding& shard, const std::string& name) {
   if (shard.reshard_after_forward && !shard.reshard_after_backward) {
     fail(name,
@@ -265,7 +266,7 @@ void expect_sharding(const parallel::Sharding& shard, const std::string& name) {
        least == parallel::Shard::all ? "all" : "group or all");
 }
 
-/// What plan.ranks says, or follows from who started this process.
+/// Returns the kind of ranks, from plan.ranks or from the launcher.
 Ranks ranks_of(const PlanSection& plan) {
   if (plan.ranks == "gloo") return Ranks::gloo;
   if (plan.ranks == "nccl") return Ranks::nccl;
@@ -274,10 +275,10 @@ Ranks ranks_of(const PlanSection& plan) {
   return comm::gpus().count >= launch.local_size ? Ranks::nccl : Ranks::gloo;
 }
 
-/// How the global batch is dealt out to micro-batches and data-parallel ranks.
+/// Distributes the global batch over micro-batches and data-parallel ranks.
 void derive_samples(Run& run) {
-  // As told, or micro_batch for each; if that does not divide the batch, as many micro-batches as
-  // it then takes, dealt out as evenly as may be.
+  // As given, or micro_batch for each; if that does not divide the batch, the resulting number of
+  // micro-batches, distributed as evenly as possible.
   parallel::Plan& plan = run.plan;
   const int64_t batch = run.config.train.global_batch;
   const bool given = !plan.dp_samples.empty();
@@ -304,8 +305,8 @@ void derive_samples(Run& run) {
   }
 }
 
-/// Throws Error: a part of a data-parallel rank's `tokens` that is nothing for some rank; parts
-/// that differ from one data-parallel rank to another, of what is not passed on from rank to rank.
+/// Throws Error if a part of a data-parallel rank's `tokens` is empty for some rank, or if parts
+/// differ between data-parallel ranks where nothing passes their sizes on.
 void expect_shares_for_all(const Run& run, const std::string& shared, int64_t tokens) {
   const parallel::Plan& plan = run.plan;
   if (plan.cp_shares.empty()) return;
@@ -369,11 +370,11 @@ void expect_tokens_for_all(const Run& run) {
   }
 }
 
-/// How attention is split over tp and cp.
+/// Splits attention over tp and cp.
 void derive_heads(Run& run) {
   parallel::Plan& plan = run.plan;
   const int64_t heads = run.model.num_heads;
-  // Query heads over all of tp, key heads over as many ranks as divide them.
+  // Query heads over all of tp, key heads over the largest divisor of the ranks.
   const bool shared = heads >= plan.tp;
   const int64_t apart = std::gcd(plan.tp, shared ? run.model.num_kv_heads : heads);
   plan.heads_apart = apart < plan.tp ? apart : 0;
@@ -397,8 +398,8 @@ void derive_heads(Run& run) {
 }  // namespace
 
 void derive(Run& run) {
-  // The model, then ranks and how they talk, then the plan key by key; heads and samples are dealt
-  // once the mesh is known, and what only a whole plan can break is checked at the end.
+  // The model, then ranks and their transport, then the plan key by key; heads and samples follow
+  // the mesh, and constraints on the whole plan are checked at the end.
   const RunConfig& config = run.config;
   derive_model(run);
   if (config.model.float8 && config.model.dtype != "bf16") {
@@ -434,13 +435,13 @@ void derive(Run& run) {
 
 namespace {
 
-/// What plan.pp_schedule fixes of keys that are not given: the stages per rank, and of a file the
-/// ranks, too.
+/// Returns the keys implied by plan.pp_schedule, if not given: the stages per rank, and for a file
+/// the ranks, too.
 std::vector<std::string> schedule_says(const PlanSection& plan, const ResolvedConfig& resolved) {
   std::vector<std::string> assignments;
   int64_t chunks = 1;
   if (parallel::is_schedule_file(plan.pp_schedule)) {
-    // One that is not there is told by whoever runs it.
+    // A missing file is reported when it is used.
     if (!file_exists(plan.pp_schedule)) return {};
     const parallel::Extent extent =
         parallel::extent_of(parallel::parse_csv(read_file(plan.pp_schedule), plan.pp_schedule));
@@ -463,8 +464,8 @@ std::vector<std::string> schedule_says(const PlanSection& plan, const ResolvedCo
   return assignments;
 }
 
-/// Where ranks are processes that a launcher started: what their number says of keys that are not
-/// given. Error: no plan.dp makes the plan's ranks as many as they are.
+/// Returns the keys implied by the number of launched processes, if not given. Throws Error if no
+/// plan.dp gives that number of ranks.
 std::vector<std::string> launcher_says(const PlanSection& plan, const ResolvedConfig& resolved,
                                        const std::string& name) {
   const comm::LaunchInfo& launch = comm::launch_info();
@@ -482,7 +483,7 @@ std::vector<std::string> launcher_says(const PlanSection& plan, const ResolvedCo
     }
     assignments.push_back(fmt::format("plan.dp={}", ranks / others));
   }
-  // All ranks on one node is what programs say without a number, however they were started.
+  // Without a number all ranks are on one node, however they were launched.
   if (plan.ranks_per_node == 0 && launch.local_size < launch.size) {
     assignments.push_back(fmt::format("plan.ranks_per_node={}", launch.local_size));
   }
@@ -511,8 +512,8 @@ Run resolve_text(const std::string& text, const std::string& name,
 
 namespace {
 
-/// True for an override of a key that no task depends on: files, and what the loop around the
-/// program does.
+/// Returns whether an override is of a key that no task depends on: files, and the loop around the
+/// program.
 bool outside_program(std::string_view override) {
   for (std::string_view section : {"output.", "data.", "cluster.", "emulate.", "timed."}) {
     if (override.starts_with(section)) return true;
@@ -554,7 +555,7 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
   if (given) {
     *given = std::move(program);
   }
-  // A text is a program: its passes have run, and nobody expects commands to be run by reading it.
+  // The text is a program whose passes have run; reading it must not execute commands.
   Run run = resolve_text(config, path, overrides);
   std::erase_if(run.config.plan.passes,
                 [](const std::string& name) { return name.starts_with(passes::kCommand); });

@@ -66,7 +66,7 @@ struct TrainSection {
   double save_minutes = 10;
   int64_t keep_last = 2;
   bool resume = true;
-  /// Where the learning rate ends: min_lr, or a tenth of lr; at most lr.
+  /// Returns the final learning rate: min_lr, or a tenth of lr; at most lr.
   double final_lr() const { return std::min(min_lr.value_or(lr / 10), lr); }
   void fields(Fields& v);
 };
@@ -120,14 +120,14 @@ struct RunConfig {
   void fields(Fields& v);
 };
 
-/// What the ranks of a run are.
+/// Kind of a run's ranks.
 enum class Ranks {
   local,  ///< threads of one process
   gloo,   ///< processes, which reach each other through c10d's Gloo
   nccl,   ///< the same with a GPU each, through which c10d's collectives go
 };
 
-/// A configuration with what follows from it.
+/// A configuration with derived values.
 struct Run {
   RunConfig config;
   ResolvedConfig resolved;
@@ -144,14 +144,14 @@ struct Run {
 /// then without commands. Throws Error.
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
                 std::optional<program::Program>* given = nullptr);
-/// The same of its text, named `name` in errors. Where a launcher has started several processes,
-/// what their number says of plan.dp and plan.ranks_per_node is filled in.
+/// Resolves the text of a configuration, named `name` in errors. Under a launcher with several
+/// processes, plan.dp and plan.ranks_per_node are filled in from their number.
 Run resolve_text(const std::string& text, const std::string& name,
                  const std::vector<std::string>& overrides);
-/// What follows from the configuration: model, weights and plan. Error if they do not fit.
+/// Derives model, weights and plan from the configuration. Throws Error if they do not fit.
 void derive(Run& run);
 
-/// Both.
+/// Resolves and derives.
 Run read_run(const std::string& path, const std::vector<std::string>& overrides,
              std::optional<program::Program>* given = nullptr);
 Run parse_run(const std::string& text, const std::string& name,

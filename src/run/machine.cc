@@ -87,8 +87,8 @@ constexpr std::string_view kThisMachine =
 #include "run/local.yaml.inc"
     ;
 
-/// A cluster of this machine's cores and memory, with the constants of `described`: one node, or of
-/// ranks that are processes as many as their hosts are, all alike.
+/// Returns a cluster of this machine's cores and memory, with the constants of `described`: one
+/// node, or for ranks that are processes one per host, all equal.
 cost::Cluster on_this_machine(cost::Cluster described, const Run& run) {
   const double memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
@@ -103,7 +103,7 @@ cost::Cluster on_this_machine(cost::Cluster described, const Run& run) {
                              "this machine's, shared evenly"};
   // Ranks of a host share its link to the others.
   described.topology.adapters_per_node = described.nodes > 1 ? 1 : 0;
-  // What a plan puts into the network's queue goes through memory, too.
+  // Transfers in the network's lane go through memory, too.
   described.links.inter = described.links.intra;
   return described;
 }

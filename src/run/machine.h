@@ -18,7 +18,7 @@ cost::Cluster cluster_of(const Run& run, const std::string& file);
 /// This machine as configs/clusters/local.yaml describes it: the constants of that file.
 cost::Cluster local_cluster(const Run& run);
 
-/// CPU, cores, kernel: what identifies this machine in profiles and reports.
+/// Returns CPU, cores and kernel, which identify this machine in profiles and reports.
 std::map<std::string, std::string> machine_facts();
 /// The CPU as the text of /proc/cpuinfo names it: its model name; where there is none, as mostly on
 /// 64-bit Arm, "aarch64, implementer 0x41, part 0xd0c"; at the least the architecture.

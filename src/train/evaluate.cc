@@ -91,14 +91,14 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
 
 namespace {
 
-/// Lists that a rank runs at a time: one, or so many that each of the ranks of experts has one.
+/// Returns the number of lists per rank and step: one, or enough that each expert rank has one.
 int64_t lists_per_rank(const parallel::Plan& plan) {
   return ceil_div(std::max(plan.dp, plan.expert_ranks), plan.dp);
 }
 
 int64_t lists_at_once(const parallel::Plan& plan) { return plan.dp * lists_per_rank(plan); }
 
-/// Length of the rows of all lists: the longest one, padded to what ranks share out.
+/// Returns the common row length: the longest list, padded to a multiple for the ranks.
 int64_t row_length(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
   int64_t longest = 1;
   for (const auto& list : ids) {
@@ -123,7 +123,7 @@ engine::Batch pack(std::span<const std::vector<int32_t>> ids, int64_t rows, int6
   return batch;
 }
 
-/// All lists, in as many micro-batches as a schedule that goes back runs.
+/// Packs all lists, in as many micro-batches as a schedule with a backward pass needs.
 engine::Batch pack_all(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
   const int64_t at_once = lists_at_once(run.plan);
   const int64_t micro_batches = parallel::fitting_micro_batches(
@@ -150,8 +150,8 @@ engine::Sizes sizes_for(const engine::Run& run, const engine::Batch& batch) {
 void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                      engine::Programs& programs,
                      const std::function<void(size_t list, std::vector<float> logits)>& take) {
-  // Step after step over so many lists, a micro-batch of one list per rank; `raw` holds the padded
-  // logits of one micro-batch, [lists, seq_len, vocab], and every list takes the rows of its
+  // Runs step after step over groups of lists, a micro-batch of one list per rank; `raw` holds the
+  // padded logits of one micro-batch, [lists, seq_len, vocab], and every list takes the rows of its
   // tokens.
   const int64_t per = lists_at_once(run.plan);
   const int64_t rows = per * forward_micro_batches(run.plan, std::ssize(ids));

@@ -51,8 +51,8 @@ void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32
                      engine::Programs& programs,
                      const std::function<void(size_t list, std::vector<float> logits)>& take);
 
-/// The program of gradients_of. Ranks may hold more parameters for it than for others: stages of
-/// which a schedule has copies.
+/// Returns the spec of gradients_of. Ranks may hold more parameters for it than for others: stages
+/// that a schedule replicates.
 engine::ProgramSpec gradient_spec(const engine::Run& run,
                                   const std::vector<std::vector<int32_t>>& ids);
 /// Gradients of the mean next-token loss over all lists, by parameter name (full tensors in the

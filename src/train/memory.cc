@@ -20,7 +20,7 @@ namespace {
 
 std::string size_text(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
-/// What the system can give without swapping, in bytes; 0 if it does not say.
+/// Returns the memory available without swapping, in bytes; 0: unknown.
 int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
   for (std::string key; file >> key; file.ignore(1 << 10, '\n')) {
@@ -40,7 +40,7 @@ const char* remedy(const program::Program& program, const program::Memory& need)
   return trains ? "plan.shard, a larger plan.tp or plan.pp" : "a larger plan.tp or plan.pp";
 }
 
-/// Of all ranks that are on a machine.
+/// Returns the remedy for all ranks of a machine.
 const char* remedy_of_all(const engine::Run& run, const program::Program& program,
                           const program::Memory& need) {
   const int64_t state = need.persistent + need.inputs_outputs;
@@ -48,8 +48,8 @@ const char* remedy_of_all(const engine::Run& run, const program::Program& progra
   return run.plan.dp > run.plan.ep ? "a smaller plan.dp" : "a smaller model";
 }
 
-/// The ranks that are on this machine, the first and the one behind the last: all, or with ranks as
-/// processes those that the launcher started here, whose numbers follow each other.
+/// Returns [first, last + 1) of the ranks on this machine: all, or with ranks as processes those
+/// launched here, which are consecutive.
 std::pair<int32_t, int32_t> ranks_here(const engine::Run& run, int32_t ranks) {
   const comm::LaunchInfo& launch = comm::launch_info();
   const bool processes = run.ranks != engine::Ranks::local;
@@ -58,7 +58,7 @@ std::pair<int32_t, int32_t> ranks_here(const engine::Run& run, int32_t ranks) {
   return {first, std::min(first + count, ranks)};
 }
 
-/// Of every class, how many of these.
+/// Returns the number of local ranks per class.
 std::vector<int64_t> count_ranks_here(const engine::Run& run, const program::Program& program) {
   const auto [first, end] = ranks_here(run, program.num_ranks());
   std::vector<int64_t> ranks(program.classes.size());
@@ -106,8 +106,8 @@ void require_memory(const engine::Run& run, const program::Program& program) {
 
 void require_memory(const engine::Run& run, const program::Program& program,
                     const std::vector<program::Memory>& planned) {
-  // A budget is of one rank and stands for the device that it will have. Without one the ranks are
-  // threads here, and all of them together must fit into what this machine has free.
+  // A budget is per rank, and stands for its future device. Without one the ranks are threads, and
+  // all of them together must fit into this machine's free memory.
   require_addresses(run, program);
   if (const auto& budget = run.config.cluster.memory_budget) {
     const program::MemoryLimits limits{.budget = static_cast<int64_t>(*budget)};

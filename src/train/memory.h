@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of local ranks: enough before anything is allocated, and what they take against what was
-// planned.
+// Memory of local ranks: a check before anything is allocated, and the comparison of use with the
+// plan.
 #pragma once
 
 #include <vector>
@@ -16,17 +16,16 @@ namespace hocket::train {
 /// by class.
 void require_memory(const engine::Run& run, const program::Program& program,
                     const std::vector<program::Memory>& planned);
-/// Of a program with no evaluation beside it.
+/// The same for a program without evaluation.
 void require_memory(const engine::Run& run, const program::Program& program);
 
-/// Why ranks with so many bytes each are too many: as require_memory, of what is planned for later.
-/// "" if they are not.
+/// Returns why ranks with these bytes do not fit, like require_memory for later needs, or "".
 std::string why_too_large(const engine::Run& run, const std::vector<int64_t>& by_rank);
 
 /// Bytes of the class that needs most.
 int64_t most_planned(const std::vector<program::Memory>& planned);
 
-/// Compares what the ranks take with what was planned, step by step.
+/// Compares the ranks' memory with the plan, step by step.
 class MemoryWatch {
  public:
   explicit MemoryWatch(const engine::Run& run) : run_(run) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step tells: its line in metrics.jsonl (docs/outputs.md has the tags and formulas) and on
-// the progress line.
+// Metrics of a step: its line in metrics.jsonl (docs/outputs.md has the tags and formulas) and its
+// progress line.
 #pragma once
 
 #include <cstdint>
@@ -36,25 +36,25 @@ struct StepMetrics {
 
   double tokens_per_s() const { return static_cast<double>(tokens) / step_s; }
   double flops_per_s() const { return model_flops / step_s; }
-  /// Of the layer whose busiest expert is furthest above the layer's mean; 0 without experts.
+  /// Returns the largest ratio of a layer's busiest expert to its mean; 0 without experts.
   double load_max_over_mean() const;
 };
 
-/// Of the session's last step, every layer with experts in order.
+/// Returns the load of every layer with experts, in order, in the session's last step.
 std::vector<LayerLoad> expert_load(const engine::Session& session);
 
 /// The line of a step, without its end.
 std::string to_line(const StepMetrics& metrics);
-/// The line of an evaluation after so many steps; `final`: the one at the end of a run.
+/// Returns the line of an evaluation after a step; `final`: at the end of a run.
 std::string to_line(const HeldOut& held_out, int64_t step, double time_s, bool final);
 
-/// "step 3/60  loss 7.6489  10414 tok/s  ETA ...": `steps` is where the run ends, `eta_s` the time
-/// until then, `held_out` what is said of the last evaluation ("": none yet).
+/// Returns "step 3/60  loss 7.6489  10414 tok/s  ETA ...": `steps` is the last step, `eta_s` the
+/// time until then, `held_out` a note on the last evaluation ("": none yet).
 std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_s,
                           const std::string& held_out);
 
-/// "step 250: held-out loss 5.0123, 2.3456 bits/byte (32 of 98 held-out sequences, 2.1 s)": what an
-/// evaluation that took so long came to.
+/// Returns "step 250: held-out loss 5.0123, 2.3456 bits/byte (32 of 98 held-out sequences, 2.1 s)"
+/// for an evaluation of this duration.
 std::string evaluation_text(const HeldOut& held_out, int64_t step, double seconds);
 
 /// metrics.jsonl of one run.
@@ -62,8 +62,8 @@ class MetricsFile {
  public:
   explicit MetricsFile(std::string path) : path_(std::move(path)) {}
 
-  /// A run goes on after so many steps: removes the lines of steps that will be done again, and
-  /// half a line that a kill left. 0, a new run: all lines. Error: a whole line without a step.
+  /// Prepares a resumed run: removes the lines of steps after `step`, and a partial line left by a
+  /// kill. 0, a new run: removes all lines. Throws Error for a complete line without a step.
   void begin_after(int64_t step) const;
   /// Error: a disk that is full.
   void append(const std::string& line) const;

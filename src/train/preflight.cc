@@ -48,7 +48,7 @@ void tell(const char* name, const std::string& what) {
   std::fflush(stdout);
 }
 
-/// Sizes of the model and of its step, and the lines on what is trained, from what, on what, how.
+/// Computes sizes of the model and its step, and prints model, weights, data and plan.
 void describe(const engine::Run& run, const engine::Compiled& compiled,
               const data::Dataset& dataset, const std::string& weights, Prediction& result) {
   result.params = models::param_count(compiled.reference);
@@ -68,7 +68,8 @@ void describe(const engine::Run& run, const engine::Compiled& compiled,
   }
 }
 
-/// One line about a verdict. Error, with all that it says, if the check refuses `what`.
+/// Returns one line about a verdict. Throws Error, with the whole verdict, if the check refuses
+/// `what`.
 std::string summary_of(const engine::Run& run, const char* what, const check::Verdict& verdict) {
   if (!verdict.ok()) fail(run.name, "the static check refuses the {}:\n{}", what, to_text(verdict));
   return fmt::format(
@@ -118,7 +119,7 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
   simulate(compiled.program, compiled.tokens_per_step, costs, result);
 }
 
-/// Why no sample is drawn at the end; "": one is. What one process lacks memory for none does.
+/// Returns why no sample is drawn at the end, or "". If one process lacks the memory, none draws.
 std::string why_no_sample(const engine::Run& run, const engine::Compiled& compiled,
                           const data::Dataset& dataset, const Prediction& result,
                           comm::Processes& processes) {
@@ -195,8 +196,8 @@ void prove(const engine::Run& run, const engine::Compiled& compiled,
 Prediction preflight(const engine::Run& run, engine::Programs& programs,
                      const data::Dataset& dataset, const std::string& weights,
                      runtime::LocalRanks& ranks) {
-  // What costs nothing comes first: description, memory, proof; only a program that has passed is
-  // timed, which takes its memory for the first time.
+  // Cheap steps come first: description, memory, proof; only a program that has passed is timed,
+  // which allocates its memory.
   Prediction result;
   const engine::Compiled& compiled = programs.compiled();
   describe(run, compiled, dataset, weights, result);

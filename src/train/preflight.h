@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run shows before its first step: the model, the plan, the static check's verdict, and the
+// Output of a run before its first step: the model, the plan, the static check's verdict, and the
 // planned memory and predicted step time.
 #pragma once
 
@@ -43,10 +43,10 @@ void prove(const engine::Run& run, const engine::Compiled& compiled,
 /// The prepared data of a run. Error: not named, or no such folder.
 const std::string& data_dir(const engine::Run& run);
 
-/// Prints and returns it; `weights` says what the run starts from. All processes time the
-/// links between them, the first one the tasks, while the others wait for the step's time. Error
-/// (exit code 2) with the verdict if the check refuses the program, or that of the evaluation if
-/// data is held out.
+/// Prints and returns the prediction; `weights` describes the initial weights. All processes time
+/// the links between them, the first one the tasks, while the others wait for the step's time.
+/// Throws Error (exit code 2) with the verdict if the check refuses the program, or the
+/// evaluation's with held-out data.
 Prediction preflight(const engine::Run& run, engine::Programs& programs,
                      const data::Dataset& dataset, const std::string& weights,
                      runtime::LocalRanks& ranks);

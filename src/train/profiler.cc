@@ -61,13 +61,12 @@ constexpr int kWarmUp = 2, kLeast = 5;  // passes over the tasks of a class
 /// Nanoseconds of a task by its key, a value per pass: the mean over the tasks of that key.
 using Samples = std::map<std::string, std::vector<double>>;
 
-/// How routers share rows out among experts, seen while tasks run.
+/// Distribution of rows over experts, observed while tasks run.
 class Routing {
  public:
   explicit Routing(int64_t experts) : experts_(experts) {}
 
-  /// How many times as many rows a task has as if experts got as many each; 1: none are routed.
-  /// Before it runs.
+  /// Returns a task's rows relative to even routing, before it runs; 1: no routed rows.
   double share(const program::Kind& kind, const program::Task& task,
                const runtime::Executor& executor) const {
     const auto rows = std::find_if(kind.in.begin(), kind.in.end(),
@@ -174,7 +173,7 @@ void time_passes(const program::Program& program, const program::RankClass& cls,
   }
 }
 
-/// A rank of a class whose tasks run alone: what others would send comes at once.
+/// A rank of a class whose tasks run alone; communication from others completes at once.
 class SoloRank {
  public:
   SoloRank(const engine::Compiled& compiled, int32_t rank, const engine::Batch& batch,
@@ -316,7 +315,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   for (const cost::ProfileTarget& target : targets) {
     classes.insert(target.cls);
   }
-  // As many ranks compute at a time as there are on a machine, and as it has cores for.
+  // The number of concurrently timed ranks: those of a machine, at most one per core.
   const int64_t here = options.links.empty() || run.plan.ranks_per_node == 0
                            ? run.plan.world()
                            : std::min(run.plan.ranks_per_node, run.plan.world());
@@ -426,7 +425,7 @@ cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compil
     cost::Profile earlier = with_links(cost::read_profile(own), options);
     if (shortcoming(earlier, run, compiled.program, *backend).empty()) return earlier;
   } catch (const Error& error) {
-    // Not there, of an older form, or damaged; what never was a profile stays.
+    // Absent, of an older format, or damaged; a file that was never a profile stays.
     if (file_exists(own) && read_file(own).find("hocket-profile-") == std::string::npos) {
       throw error.with("this run would replace it with its own timings; choose another output.dir");
     }

@@ -20,18 +20,18 @@ namespace hocket::train {
 struct ProfileOptions {
   double seconds = 1.5;  ///< per rank class: passes are repeated at least this long, 5 at least
   std::function<void(const std::string& text)> progress;
-  /// Of ranks in several processes, what measure_links() found; empty: ranks are threads, and their
-  /// links are timed with the tasks.
+  /// Results of measure_links() between processes; empty: ranks are threads, and their links are
+  /// timed with the tasks.
   std::map<std::string, cost::TimedLink> links;
-  /// Whose kernels are timed; null: this machine's CPU.
+  /// Device whose kernels are timed; null: this machine's CPU.
   std::shared_ptr<runtime::Device> device;
 };
 
-/// The tasks of a rank run one at a time, in the program's order, while others of the machine's
-/// ranks do the same, as far as there are cores for them: inputs are valid, caches hold what they
-/// hold in a step (repeating one task on warm buffers makes an optimizer look ten times too fast),
-/// and memory is shared as there. A kind's time is the median over passes of its mean in a pass.
-/// Parameters and optimizer state are scratch; nothing of a run is touched.
+/// Times the tasks of a rank one at a time, in program order, while other ranks of the machine do
+/// the same, as far as there are cores: inputs are valid, caches hold the same data as in a step
+/// (repeating one task on warm buffers makes an optimizer look ten times too fast), and memory is
+/// shared. A kind's time is the median over passes of its mean in a pass. Parameters and optimizer
+/// state are scratch; a run is not touched.
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options);
@@ -41,10 +41,11 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
 std::map<std::string, cost::TimedLink> measure_links(const engine::Run& run,
                                                      runtime::LocalRanks& ranks);
 
-/// The timings that a training predicts with: those of cluster.profile, an input that is never
+/// Returns the timings for a training's prediction: those of cluster.profile, which is never
 /// written, if they have every task of the program, from this CPU with these kernels and threads
-/// (what is amiss is printed); else those of output.dir/profile.json, which an earlier start wrote;
-/// else new ones, which go there. Error (exit code 2): cluster.profile is not there, or no profile.
+/// (the mismatch is printed); else those of output.dir/profile.json from an earlier start; else new
+/// ones, which are written there. Throws Error (exit code 2) if cluster.profile is absent or no
+/// profile.
 cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compiled,
                           const std::shared_ptr<kernels::Backend>& backend,
                           const ProfileOptions& options);

@@ -86,7 +86,7 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   const json saved = models::values_of(from.config());
   const nlohmann::ordered_json values = models::values_of(run.model);
   for (const auto& [key, now] : values.items()) {
-    // What the model does not say, the checkpoint has from the tokenizer, or has not either.
+    // Tokens missing in the model are the tokenizer's in the checkpoint, or missing as well.
     if (is_unset_token(key, now)) continue;
     compare("the model's " + key, saved.at(key), now);
   }
@@ -123,7 +123,7 @@ std::vector<std::string> changed_settings(const engine::Run& run,
 
 namespace {
 
-/// Error if another host has what a rank needs: told before anything is read.
+/// Throws Error if another host has a part that a rank needs, before anything is read.
 void expect_parts(const checkpoint::Checkpoint& from, const engine::Compiled& compiled,
                   const runtime::LocalRanks& ranks) {
   if (!from.is_partial()) return;
@@ -170,7 +170,7 @@ void restore(const checkpoint::Checkpoint& from, const engine::Compiled& compile
 
 std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& compiled,
                  const runtime::Store& store, checkpoint::CheckpointContent content) {
-  // What ranks of one file system hold alike is there once.
+  // Replicas within one file system exist once.
   const std::vector<int32_t>& known = folder.hosts()[static_cast<size_t>(folder.host())].ranks;
   const engine::Owners owners(compiled.program, store, known.empty() ? store.ranks().ids() : known);
   for (const graph::Tensor& tensor : compiled.reference.tensors) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint says of its run, who may go on from it (docs/config.md, "Going on"), what the
-// data of a run must be like, and the way of tensors between checkpoint and ranks.
+// State of a run in a checkpoint, conditions for resuming (docs/config.md, "Resuming"),
+// requirements on the data, and the transfer of tensors between checkpoint and ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace hocket::train {
 
-/// What the trainer keeps in run.json beside step, seed, configuration and losses.
+/// The trainer's state in run.json beside step, seed, configuration and losses.
 struct Position {
   std::string fingerprint;         ///< of the data
   check::Certificate certificate;  ///< of the program that trained; empty hashes: not known
@@ -26,7 +26,7 @@ struct Position {
   std::string kernels;  ///< kernels::cpu_level of its last steps; empty: not known
 
   std::string to_json() const;
-  /// Error: what a checkpoint has in its place is none.
+  /// Throws Error if the checkpoint's state is invalid.
   static Position of(const checkpoint::Checkpoint& from);
 };
 
@@ -40,19 +40,19 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
 /// and the shards have their checksums (all ids are read once).
 void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights);
 
-/// What the run does otherwise than the one that saved the checkpoint: "train.lr 0.001 -> 0.01" for
-/// every key that differs, in the order of keys. Keys that the checkpoint does not have count with
-/// their default; those of `model` are left out, since they must be the same or no longer matter.
+/// Returns the differences to the run that saved the checkpoint: "train.lr 0.001 -> 0.01" for every
+/// differing key, in order. Keys missing in the checkpoint have their default; those of `model` are
+/// omitted, since they must be equal or no longer matter.
 std::vector<std::string> changed_settings(const engine::Run& run,
                                           const checkpoint::Checkpoint& from);
 
-/// Parameters and optimizer state of the checkpoint into a store: each rank that is here reads its
-/// own part. All processes call. Error, in all: a host lacks what its ranks need.
+/// Reads parameters and optimizer state of the checkpoint into a store: each local rank its own
+/// part. All processes call. Throws Error, in all, if a host lacks parts of its ranks.
 void restore(const checkpoint::Checkpoint& from, const engine::Compiled& compiled,
              const runtime::Store& store);
 
-/// Writes a checkpoint of what a store has on the ranks of all processes, which all call, and
-/// returns its path.
+/// Writes a checkpoint of a store on the ranks of all processes, which all call, and returns its
+/// path.
 std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& compiled,
                  const runtime::Store& store, checkpoint::CheckpointContent content);
 
