@@ -25,7 +25,7 @@ namespace hocket::train {
 
 namespace {
 
-constexpr size_t kKeptSteps = 7;       // the median of which is shown
+constexpr size_t kKeptSteps = 7;       // steps with traces, of which the median one is shown
 constexpr double kMuch = 0.1;          // by which a machine's speed may move without a word
 constexpr int64_t kSettledAfter = 20;  // steps before that warm caches, pages and clocks
 
@@ -64,8 +64,8 @@ std::vector<diagnose::Baseline> baselines_of(const engine::OutputSection& output
   return list;
 }
 
-/// "c++" if most of the files whose names say what they hold are C or C++; standard headers have no
-/// suffix, so those without one say nothing.
+/// Returns "c++" if most files with telling suffixes are C or C++. Standard headers have no suffix,
+/// so those do not count.
 std::string language_of(const data::Dataset& dataset) {
   const std::set<std::string> suffixes = {"c", "cc", "cpp", "cxx", "cu",
                                           "h", "hh", "hpp", "hxx", "tcc"};
@@ -139,7 +139,7 @@ void RunReport::gather_all(engine::Programs& programs) {
   gather(programs.ranks().processes(), &kept_);
 }
 
-/// In the order of the page: what the run was, what its step did, what it left behind.
+/// In the order of the page: the run, its step, its results.
 void RunReport::write(engine::Programs& programs, const std::string& status, bool draws_sample) {
   const program::Program& program = programs.compiled().program;
   const std::string& dir = run_.config.output.dir;
@@ -176,7 +176,7 @@ std::optional<diagnose::Sample> RunReport::draw_sample(engine::Programs& program
   return sample;
 }
 
-/// What all ranks took, of each class the one that took most.
+/// Gathers the memory of all ranks, the largest per class.
 void RunReport::gather_memory(const program::Program& program, const runtime::LocalRanks& ranks) {
   measured_.assign(program.classes.size(), {});
   std::string mine;
@@ -284,7 +284,7 @@ diagnose::ReportData RunReport::describe_run(const std::string& status) const {
   return report;
 }
 
-/// Of the kept steps, the one of median duration.
+/// Returns the kept step of median duration.
 trace::Trace RunReport::median_step(const program::Program& program,
                                     const std::string& title) const {
   std::vector<const StepTimes*> by_time;
@@ -369,7 +369,7 @@ void RunReport::print_summary(const diagnose::ReportData& report,
   }
   print_step_time(report);
   for (size_t c = 0; c < measured_.size(); ++c) {
-    // A run that had all its steps behind it has not taken what steps take.
+    // A resumed run without new steps has measured none.
     const std::string measured =
         steps_seen_ == 0 ? ""
                          : human_bytes(static_cast<double>(measured_[c].total())) + " measured, ";
@@ -379,7 +379,7 @@ void RunReport::print_summary(const diagnose::ReportData& report,
   }
 }
 
-/// What a step took beside what it was predicted to take.
+/// Prints the measured beside the predicted step time.
 void RunReport::print_step_time(const diagnose::ReportData& report) const {
   const diagnose::StepsThatCount steps =
       diagnose::steps_that_count(report.metrics, report.first_step, report.settled_step);

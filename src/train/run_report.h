@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects what a run's trace and report need, and writes them at the end.
+// Collects the data of a run's trace and report, and writes them at the end.
 #pragma once
 
 #include <optional>
@@ -18,24 +18,23 @@ namespace hocket::train {
 
 class RunReport {
  public:
-  /// All of these outlive the report.
+  /// Requires: all arguments outlive the report.
   RunReport(const engine::Run& run, const data::Dataset& dataset, const Prediction& prediction)
       : run_(run), dataset_(dataset), prediction_(prediction) {}
 
-  /// Before the first step: the held-out files, which the baselines need, may be gone at the end.
-  /// `command` as typed; `began_with` what the run started from at first, empty: not known.
+  /// Call before the first step: the held-out files for the baselines may be gone at the end.
+  /// `command`: as typed; `began_with`: the run's initial state, empty: unknown.
   void begin(const std::string& command, const std::string& began_with);
   /// Keeps the task times of a few settled steps.
   void after_step(const engine::Session& session, int64_t step);
   /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir, and
-  /// prints what the run came to. All processes call it; the first one writes what all have done.
-  /// The memory of all programs, but for the parameters, is given back before the sample is drawn:
-  /// nothing runs after it.
+  /// prints the results. All processes call it; the first one writes. The memory of all programs,
+  /// except parameters, is released before the sample is drawn: nothing runs after it.
   void finish(engine::Programs& programs, int64_t steps_done);
   /// The same of a run that a signal ended before all `steps` were done, without a sample.
   void finish_stopped(engine::Programs& programs, int64_t steps_done, int64_t steps);
-  /// The same of a run that `error` ended, as far as it can be had: what other processes have is
-  /// not asked for, and an error in doing so is none.
+  /// The same for a run ended by `error`, as far as possible: without data of other processes, and
+  /// ignoring further errors.
   void finish_failed(engine::Programs& programs, int64_t steps_done, const Error& error);
 
   /// The evaluation at the end.

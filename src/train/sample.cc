@@ -29,9 +29,9 @@ constexpr int64_t kPromptTokens = 32;  // of a prompt that is taken from the dat
 }  // namespace
 
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position) {
-  // Tokens in falling order of their logits (ties: the smaller id); of these the first top_k, of
-  // these as many as it takes to make up top_p of their probability, at least one; then one of them
-  // by a random number that depends on seed and position alone.
+  // Sorts tokens by falling logits (ties: the smaller id), takes the first top_k, of these the
+  // fewest with probability top_p, at least one; then draws one by a random number of seed and
+  // position.
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   auto by_logit = [&](int32_t a, int32_t b) {
@@ -92,8 +92,8 @@ int64_t least_tokens(const program::Program& program) {
   return symbol->divisor;
 }
 
-/// Runs ids[begin, begin + count) behind the `begin` tokens in the cache. Rows without a token fill
-/// up what the ranks must divide.
+/// Runs ids[begin, begin + count) after the `begin` tokens in the cache. Rows without a token pad
+/// to a multiple for the ranks.
 void forward(engine::Session& session, const std::vector<int32_t>& ids, int64_t begin,
              int64_t count) {
   const int64_t rows = round_up(count, least_tokens(session.program()));
@@ -142,10 +142,9 @@ std::vector<program::Memory> generation_memory(const engine::Compiled& generatio
 
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                      engine::Session& session, const GenerateOptions& options) {
-  // One program reads the prompt but for its last token in pieces, and then one token after the
-  // other. `done` tokens are in the cache. The logits of one are those that the next one is drawn
-  // from; only they are collected, which between processes crosses links. They are the same on all
-  // processes, and so is what is drawn.
+  // One program reads the prompt except its last token in pieces, and then one token after the
+  // other. `done` tokens are in the cache. Only the logits of the last token are collected, which
+  // crosses links between processes. They are the same on all processes, and so is the drawn token.
   std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
   const int64_t prompt = static_cast<int64_t>(ids.size());
   engine::initialise(session.graph(), session.program(), 0, session.store());
@@ -184,7 +183,7 @@ std::string prompt_from(const data::Dataset& dataset) {
   const auto length = [&](int64_t d) {
     return stream.document_begin(d + 1) - stream.document_begin(d);
   };
-  // Of a short document, half: something must be left to say.
+  // Half of a short document, so that something remains to be generated.
   int64_t document = 0;
   for (int64_t d = stream.documents(); d-- > 0;) {
     if (length(d) >= 2 * kPromptTokens) {
@@ -206,7 +205,7 @@ std::string prompt_from(const data::Dataset& dataset) {
 
 namespace {
 
-/// Those of the tensors that are parameters.
+/// Returns the tensors that are parameters.
 std::vector<graph::TensorId> params_in(const graph::Graph& graph,
                                        const std::vector<std::string>& names) {
   std::vector<graph::TensorId> params;
@@ -228,9 +227,9 @@ std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) 
 
 std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compiled& training,
                                    const data::Dataset& dataset) {
-  // What lies in memory together: the program that generates with its parameters; if it holds these
-  // otherwise, those of the training, and between processes what is on its way, as it was, copied
-  // to be sent, and as it comes.
+  // Memory at the same time: the generating program with its parameters; if their layout differs,
+  // the training's, and between processes messages in flight: the source, the copy to send, and the
+  // received one.
   const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
   const int64_t longest = prompt + run.config.output.sample_tokens;
   const engine::Compiled generation = compile_generation(run, longest);

@@ -38,20 +38,19 @@ engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text
 std::vector<program::Memory> generation_memory(const engine::Compiled& generation, int64_t prompt,
                                                int64_t longest);
 
-/// Continues the prompt with a session of the program that generates, whose ranks have the
-/// parameters: returns the text after the prompt. With ranks as processes all call it, and all draw
-/// the same. Error (exit code 1): logits that are not finite.
+/// Continues the prompt with a session of the generating program, whose ranks have the parameters,
+/// and returns the text after the prompt. With ranks as processes all call it, and draw the same.
+/// Throws Error (exit code 1) for logits that are not finite.
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                      engine::Session& session, const GenerateOptions& options);
 
-/// How a text of the data begins, to be continued: the first held-out document that is long enough
-/// (of the training data if nothing is held out), as far as whole lines of at most 32 tokens go.
+/// Returns the beginning of a text to continue: whole lines, up to 32 tokens, of the first held-out
+/// document that is long enough (of the training data if nothing is held out).
 std::string prompt_from(const data::Dataset& dataset);
 
-/// A sample from the parameters that the ranks of a training have in memory, after
-/// output.sample_prompt or what prompt_from() finds. What the ranks hold besides, of sessions and
-/// optimizer state, is given back first: the training can run no further step. With ranks as
-/// processes all call it.
+/// Draws a sample from the parameters in the memory of a training's ranks, after
+/// output.sample_prompt or prompt_from(). Other memory of sessions and optimizer state is released
+/// first: the training can run no further step. With ranks as processes all call it.
 diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const data::Dataset& dataset);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checkpoints of a run while it trains, and what everyone who ends it says there is to go on
-// from.
+// Checkpoints of a run during training, and the message about the newest one when a run ends.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@
 
 namespace hocket::train {
 
-/// Where the checkpoints of a run are.
+/// Returns the folder of a run's checkpoints.
 std::string checkpoint_folder(const engine::Run& run);
 
 class Saver {
@@ -32,15 +31,14 @@ class Saver {
   /// The newest checkpoint, at first the one that the run starts from; empty: none. From then on a
   /// signal that ends the process says it.
   void set_last(const std::string& checkpoint);
-  /// Saves what the ranks hold after `step`; all processes call. Returns the checkpoint's path.
-  /// Error, and nothing is saved, if a parameter or optimizer state holds a value that is not
-  /// finite.
+  /// Saves the ranks' tensors after `step`; all processes call. Returns the checkpoint's path.
+  /// Throws Error, and saves nothing, if a parameter or optimizer state is not finite.
   const std::string& save(int64_t step, const engine::Session& session,
                           const data::Dataset& dataset, const Position& position,
                           const std::vector<std::pair<int64_t, double>>& losses);
   /// Removes those before `step` that are beyond train.keep_last.
   void prune(int64_t step) const;
-  /// Runs `write`; its error (a full disk) also says what there is to go on from.
+  /// Runs `write`; adds the newest checkpoint to its error (a full disk).
   template <typename Write>
   void storing(const Write& write) const {
     try {
@@ -49,7 +47,7 @@ class Saver {
       throw error.with(last_or_none(" is complete, and the same command goes on from it"));
     }
   }
-  /// "there is no checkpoint yet", or the newest with `what` behind it.
+  /// Returns "there is no checkpoint yet", or the newest followed by `what`.
   std::string last_or_none(const std::string& what) const;
 
  private:

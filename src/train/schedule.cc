@@ -29,7 +29,7 @@ int64_t steps_in(const engine::TrainSection& train, double seconds, double step_
   return static_cast<int64_t>(std::clamp(seconds / each_s, 0.0, kMostSteps));
 }
 
-/// Of the way down from the peak learning rate, what is behind after a step.
+/// Returns the completed share of the decay from the peak learning rate, after a step.
 double share_done(const engine::TrainSection& train, int64_t step, const Course& course) {
   const int64_t from = std::max(train.warmup_steps, course.since);
   const double span = static_cast<double>(std::max<int64_t>(1, course.steps - from));

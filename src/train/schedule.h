@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many steps there are, the learning rate of each, and the sequences it reads. All but the
-// number of steps that fit into a time (train.minutes) is settled before the first one, and depends
-// on neither the clock nor an interruption.
+// Number of steps, the learning rate of each, and its sequences. All but the number of steps that
+// fit into a time (train.minutes) is fixed before the first one, independent of clock and
+// interruptions.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ struct StepsDone {
   std::vector<std::pair<int64_t, double>> losses;  ///< of each
 };
 
-/// Decides, and says, how many steps train.minutes has room for: each takes as long as those that
-/// are done did, or, without any, `predicted_s`. At least 1.
+/// Decides and prints the number of steps for train.minutes: each takes as long as those done, or
+/// `predicted_s` without any. At least 1.
 int64_t decide_steps(const engine::TrainSection& train, double predicted_s,
                      const StepsDone& done = {});
-/// How many there are in all if `done` took so many seconds, and each of the rest takes `step_s`;
-/// at least those that are done.
+/// Returns the total number of steps if `done` took `seconds`, and each of the rest takes `step_s`;
+/// at least `done`.
 int64_t corrected_steps(const engine::TrainSection& train, int64_t done, double seconds,
                         double step_s);
 /// The step after which `steps` is corrected next, from step `done` on: the tenth, then each time
 /// that the measured ones have doubled, and at the end each time that half of the rest is done.
 int64_t next_correction(int64_t done, int64_t steps);
 
-/// Where a run ends, and how far its learning rate had come down where that was changed last.
+/// End of a run, and the state of the learning rate's decay at its last change.
 struct Course {
   int64_t steps = 0;
   int64_t since = 0;  ///< the step after which `steps` was changed
-  double done = 0;    ///< of the way down, what was behind it then
+  double done = 0;    ///< completed share of the decay at that step
 
   /// The same way from this step on, with another end. The learning rate does not jump.
   Course with_end(const engine::TrainSection& train, int64_t step, int64_t steps) const;
@@ -50,7 +50,7 @@ inline double learning_rate(const engine::TrainSection& train, int64_t step, int
   return learning_rate(train, step, Course{steps});
 }
 
-/// Warns of what the schedule of so many steps does not do although it seems to.
+/// Warns of settings without effect in a schedule of this many steps.
 void tell_schedule(const engine::TrainSection& train, int64_t steps);
 
 /// The sequences of step 1, 2, ...: row r is sequence (step - 1) · rows + r of the training. Only

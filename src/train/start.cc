@@ -61,7 +61,7 @@ bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset,
   if (!position.kernels.empty() && !kernels::use_cpu_level(position.kernels)) {
     start.kernels = position.kernels;
   }
-  // How many steps fit goes on from what it was, and from where.
+  // The number of steps that fit continues from the previous one, and its position.
   const std::string where = *latest + "/run.json: config";
   const nlohmann::json config = parse_json(state.config, where);
   const double minutes = JsonView(config, where).at("train").get_double("minutes", 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run starts from: a checkpoint of its own, weights of another folder, or random values.
+// Initial state of a run: its own checkpoint, weights of another folder, or random values.
 #pragma once
 
 #include <optional>
@@ -17,9 +17,9 @@ struct Start {
   std::optional<checkpoint::Checkpoint> from;
   std::optional<checkpoint::ModelWeights> weights;
 
-  std::string began_with;  ///< what the run started from at first, see Position
+  std::string began_with;  ///< initial state of the run, see Position
   StepsDone done;
-  /// Where the run ends; of 0 steps: train.minutes say so, once a step is timed.
+  /// End of the run; with 0 steps: decided by train.minutes once a step is timed.
   Course course;
   std::string kernels;  ///< that the steps so far ran on, where they are not those of here
 
@@ -38,8 +38,8 @@ void claim_folder(const std::string& dir);
 Start find_start(const engine::Run& run, const data::Dataset& dataset,
                  const checkpoint::RunFolder& checkpoints);
 
-/// Parameters and optimizer state onto all ranks: what `start` has of them, which is closed then,
-/// and initial values for the rest. Says what a resumed run does otherwise than before.
+/// Loads parameters and optimizer state on all ranks: those of `start`, which is then closed, and
+/// initial values for the rest. Prints the changed settings of a resumed run.
 void load(Start& start, const engine::Run& run, engine::Session& session);
 
 }  // namespace hocket::train

@@ -13,9 +13,8 @@ namespace hocket::train {
 
 namespace {
 
-/// What must be added to this process's clock to have that of the first one: nothing on one
-/// machine, else what they differ by where all processes have just met, which is right to about the
-/// time of a message.
+/// Returns the offset of this process's clock to the first one's: 0 on one machine, otherwise the
+/// difference right after a barrier, accurate to about the time of a message.
 int64_t ns_behind_first(comm::Processes& processes) {
   constexpr int kMeetings = 5;
   const std::string machine = read_file("/proc/sys/kernel/random/boot_id");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the tasks of all ranks ran in a step: kept as steps go by, brought together, made a trace.
+// Start and end of all ranks' tasks in a step: recorded, gathered, and made into a trace.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ struct StepTimes {
   int64_t duration_ns() const;
 };
 
-/// Of the session's last step, which is the training's `step`.
+/// Returns the times of the session's last step, number `step` of the training.
 StepTimes times_of(const engine::Session& session, int64_t step);
 
-/// All processes call it with the same steps: each then has those of all ranks, on the clock of the
-/// first process.
+/// Gathers the times of all ranks on the clock of the first process. All processes call it with the
+/// same steps.
 void gather(comm::Processes& processes, std::vector<StepTimes>* steps);
 
 /// The trace of gathered steps, on one clock that begins with the first task.

@@ -16,11 +16,10 @@ namespace hocket::train {
 namespace {
 
 constexpr double kProbeEverySeconds = 5;
-/// Of a training that goes on without the steps that are skipped: so many in a row say that no step
-/// is left that counts.
+/// consecutive skipped steps after which the training has diverged
 constexpr int64_t kMostSkippedInARow = 10;
 
-/// As the program decides it (ops/clip.cc).
+/// Returns the program's own decision (ops/clip.cc).
 bool is_skipped(const engine::TrainSection& train, double grad_norm) {
   return !std::isfinite(grad_norm) ||
          (train.skip_grad_norm > 0 && grad_norm > train.skip_grad_norm);
@@ -47,7 +46,7 @@ int Stepper::prepare(int word) {
   batch_ = std::move(data.batch);
   const bool late =
       section_.save_minutes > 0 && seconds_since(saved_ns_) >= section_.save_minutes * 60;
-  // One meeting: what there is to predict in all, what all have to say, and the first one's clock.
+  // One exchange: the total number of targets, all processes' requests, and the first one's clock.
   int64_t targets = 0;
   int largest = 0;
   const std::vector<std::string> all = session_.ranks().processes().all_gather(
@@ -72,7 +71,7 @@ StepMetrics Stepper::run(double learning_rate) {
   StepMetrics metrics = parts_.known;
   metrics.step = done_.step + 1;
   metrics.lr = learning_rate;
-  // The moments have had as many updates as steps counted.
+  // The bias correction counts the steps that were not skipped.
   batch_->hyper = engine::hyper_of(section_, learning_rate, metrics.step - done_.skipped);
   batch_->first_token = done_.step * batch_->rows * batch_->seq_len;
   session_.feed(*batch_);
@@ -93,7 +92,7 @@ StepMetrics Stepper::run(double learning_rate) {
   return metrics;
 }
 
-/// Whether the step counts, is skipped, or ends the run.
+/// Decides whether the step counts, is skipped, or ends the run.
 void Stepper::judge(StepMetrics& metrics) {
   const bool skipped = is_skipped(section_, metrics.grad_norm);
   const bool goes_on =
@@ -115,7 +114,7 @@ void Stepper::judge(StepMetrics& metrics) {
   metrics.skipped = done_.skipped;
 }
 
-/// Adds where the run stands, and what was measured beside the step.
+/// Adds the position of the run, and measurements beside the step.
 void Stepper::complete(StepMetrics& metrics) {
   if (is_first() && !run_.config.emulate.on() && seconds_since(probed_ns_) >= kProbeEverySeconds) {
     metrics.probe_flops = probe_.flops_per_s();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step at a time: reads its sequences, runs the program, tells what it came to, and
-// says when a checkpoint is due. Which steps there are, at which learning rate, and what happens
-// between them is the business of the loop around it.
+// One optimizer step at a time: reads its sequences, runs the program, reports metrics, and says
+// when a checkpoint is due. The loop around it chooses the steps, their learning rates and the work
+// between them.
 #pragma once
 
 #include <cstdint>
@@ -25,25 +25,25 @@ struct StepData {
   int64_t targets = 0;  ///< those of its rows that no other process counts
 };
 
-/// What a stepper is given by its loop; what the functions refer to outlives it.
+/// Callbacks of a stepper. Requires: everything they refer to outlives it.
 struct StepperParts {
-  /// Where sequences come from: those of step 1, 2, ...
+  /// Returns the sequences of step 1, 2, ...
   std::function<StepData(int64_t step)> data;
-  /// Where what a step came to goes, in every process.
+  /// Receives the metrics of a step, in every process.
   std::function<void(const StepMetrics&)> metrics;
-  /// Saves what the ranks hold after the steps that are done; all processes call it.
+  /// Saves the ranks' tensors after the completed steps; all processes call it.
   std::function<void(const StepsDone&)> save;
-  /// What there is to go on from, for the errors of a step: "there is no checkpoint yet".
+  /// Describes the newest checkpoint, for the errors of a step: "there is no checkpoint yet".
   std::function<std::string()> last_checkpoint;
-  /// What the metrics of every step say that it does not tell itself: what was predicted, planned.
+  /// Metrics that the step does not measure: predictions, planned memory.
   StepMetrics known;
   std::vector<program::Memory> planned;  ///< of a rank of every class
 };
 
 class Stepper {
  public:
-  /// Both outlive it; the session has the parameters that are trained. With ranks as processes all
-  /// of them have a stepper, and call it alike.
+  /// Requires: both outlive it; the session has the trained parameters. With ranks as processes
+  /// each has a stepper, and all call it alike.
   Stepper(const engine::Run& run, engine::Session& session, StepperParts parts, StepsDone done);
 
   const StepsDone& done() const { return done_; }
@@ -55,13 +55,13 @@ class Stepper {
   /// Reads the data of the next step. Returns the largest `word` that a process has to say, such as
   /// a signal that came to it: all get the same.
   int prepare(int word);
-  /// Runs the step that was prepared. A step whose gradient norm train.skip_grad_norm or
-  /// train.on_nonfinite rules out changes nothing and counts as skipped. Error: its loss or norm is
-  /// not finite and should be; ten in a row were skipped.
+  /// Runs the prepared step. A step whose gradient norm train.skip_grad_norm or train.on_nonfinite
+  /// rejects changes nothing and counts as skipped. Throws Error if its loss or norm is not finite
+  /// and should be, or after ten consecutive skipped steps.
   StepMetrics run(double learning_rate);
 
-  /// Whether a checkpoint should be saved now: by steps (train.save_every) or by time
-  /// (train.save_minutes, by the clock of the first process).
+  /// Returns whether a checkpoint is due: by steps (train.save_every) or by time
+  /// (train.save_minutes, on the clock of the first process).
   bool save_is_due() const;
   void save();
 

@@ -34,7 +34,7 @@ const char* name_of(int signal) {
   }
 }
 
-/// The terminal is gone: what is still printed must not end the process before its checkpoint.
+/// The terminal is gone: further output must not end the process before its checkpoint.
 void leave_terminal() {
   ::signal(SIGPIPE, SIG_IGN);
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -58,7 +58,7 @@ StopSignals::StopSignals() {
     if (ignored && signal == SIGHUP) {
       continue;  // nohup
     }
-    // Shells start what a script puts into the background with SIGINT ignored.
+    // Shells start background jobs of scripts with SIGINT ignored.
     if (ignored) {
       ::signal(signal, SIG_DFL);
     }
@@ -122,7 +122,7 @@ void StopSignals::take(int signal) {
   if (signal == SIGHUP) {
     leave_terminal();
   }
-  // The lock is held until the words are out: what is told of the step is still so.
+  // Holds the lock until the message is printed, so that it is still true.
   const std::lock_guard lock(mutex_);
   const auto now = std::chrono::steady_clock::now();
   if (signal == requested_ && now - requested_at_ < kSameSignal) return;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a signal ends a training. While steps run, the first SIGINT, SIGTERM or SIGHUP is
-// acknowledged at once and asks for an end after this step, with a checkpoint; a second one ends
-// the process there and then (the same signal within half a second is still the first: `timeout`
-// and launchers send it to the process and to its group). At any other time (before the first step,
-// in the evaluation at the end) the first one does. Either way it says from where the same command
-// goes on.
-//
-// A thread of its own takes the signals: it may print, and it answers while a step hangs.
+// Ending a training by signals. While steps run, the first SIGINT, SIGTERM or SIGHUP is
+// acknowledged at once and ends the run after this step, with a checkpoint; a second one ends the
+// process immediately (the same signal within half a second counts as the first: `timeout` and
+// launchers send it to the process and to its group). At any other time (before the first step, in
+// the evaluation at the end) the first one does. Both print the checkpoint from which the same
+// command resumes.
+// A separate thread handles signals: it may print, and it responds while a step hangs.
 #pragma once
 
 #include <signal.h>
@@ -45,7 +44,7 @@ class StopSignals {
 
   sigset_t signals_, before_;
   int signal_fd_ = -1, end_fd_ = -1;
-  std::mutex mutex_;   ///< guards what follows
+  std::mutex mutex_;   ///< guards the members below
   int64_t step_ = 0;   ///< the one that runs; 0: none
   int requested_ = 0;  ///< the first signal that came while steps ran
   std::chrono::steady_clock::time_point requested_at_;

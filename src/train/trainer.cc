@@ -28,12 +28,11 @@ namespace hocket::train {
 
 namespace {
 
-/// One training; go() is its story. It owns, in the order in which they are made: the data, where
-/// the run stands (start_), the loader of its sequences, and the ranks, which hold parameters and
-/// optimizer state, with two programs on them: that of the training, and that of the evaluator
-/// (which has a store of its own if it holds parameters otherwise). With ranks as processes each of
-/// them runs it with its own rank; the first one decides what is decided once, and writes what is
-/// written once.
+/// One training; go() is its story. It owns, in order of creation: the data, the position of the
+/// run (start_), the loader of its sequences, and the ranks with parameters and optimizer state and
+/// two programs: the training's, and the evaluator's (with a store of its own if its layouts
+/// differ). With ranks as processes each runs it with its own rank; the first one makes single
+/// decisions and writes shared files.
 class Trainer {
  public:
   Trainer(const engine::Run& run, const TrainOptions& options, StopSignals& stop)
@@ -82,15 +81,15 @@ class Trainer {
   engine::RowsRead rows_;
   std::optional<Stepper> stepper_;
   Course course_;           ///< where the run ends; of 0 steps: not known yet
-  StepsDone corrected_;     ///< what was done when the number of steps was corrected last
+  StepsDone corrected_;     ///< state at the last correction of the number of steps
   int64_t correct_at_ = 0;  ///< the step after which it is next
   int stopped_by_ = 0;      ///< the signal that ended the steps; 0: none
-  std::string held_out_;    ///< what the progress line says of the last evaluation
+  std::string held_out_;    ///< note on the last evaluation for the progress line
 };
 
-/// A run is found or begun, goes step by step with evaluations and checkpoints in between, and ends
-/// with a checkpoint, an evaluation and the report. A signal ends it after a step, with its
-/// checkpoint and the report; the next start then does what is left.
+/// Finds or starts a run, steps with evaluations and checkpoints in between, and ends with a
+/// checkpoint, an evaluation and the report. A signal ends it after a step, with its checkpoint and
+/// the report; the next start completes the rest.
 int Trainer::go() {
   std::optional<FolderLock> lock;
   comm::run_on_all(ranks_.processes(), [&] {
@@ -130,8 +129,8 @@ int Trainer::go() {
   }
 }
 
-/// What is left after step `first`: steps, a checkpoint, the evaluation and the report. Returns the
-/// exit code.
+/// Runs the rest after step `first`: steps, a checkpoint, the evaluation and the report. Returns
+/// the exit code.
 int Trainer::run_to_end(int64_t first) {
   run_steps();
   progress_->finish();
@@ -165,11 +164,11 @@ bool Trainer::nothing_left() const {
   return nothing;
 }
 
-/// Data, program and prediction, and only then the memory for them: what does not fit or is refused
-/// ends the run before it has taken anything.
+/// Data, program and prediction, and only then their memory: a refusal ends the run before it has
+/// taken anything.
 void Trainer::set_up() {
   check_data(run_, dataset_, start_.weights ? start_.weights->file().path() : "");
-  // Data that are too short for one sequence are told before anything is timed.
+  // Data shorter than one sequence are reported before anything is timed.
   loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), section_.seq_len,
                                                  dataset_.tokenizer().eos_id(),
                                                  static_cast<uint64_t>(section_.seed));
@@ -193,7 +192,7 @@ void Trainer::set_up() {
   }
 }
 
-/// Parameters and optimizer state, and what was written down of the steps that are done.
+/// Loads parameters and optimizer state, and the record of completed steps.
 void Trainer::load() {
   train::load(start_, run_, *session_);
   if (is_first()) {
@@ -229,7 +228,7 @@ void Trainer::run_steps() {
   while (done.step < course_.steps && all_go_on()) {
     stepper_->run(learning_rate(section_, done.step + 1, course_));
     correct_steps();
-    if (done.step >= course_.steps) break;  // what is due at the end, go() does
+    if (done.step >= course_.steps) break;  // go() does the work that is due at the end
     if (section_.eval_every > 0 && done.step % section_.eval_every == 0) {
       evaluate(done.step, false);
     }
@@ -254,8 +253,8 @@ bool Trainer::any_signal(int mine) {
   return stopped_by_ != 0;
 }
 
-/// Of train.minutes: now and then, how many steps there are by the time that the last ones took,
-/// as the first process measured it.
+/// With train.minutes: updates the number of steps from time to time, by the last steps' time on
+/// the first process.
 void Trainer::correct_steps() {
   const StepsDone& done = stepper_->done();
   if (section_.minutes == 0 || done.step != correct_at_) return;
@@ -275,7 +274,7 @@ void Trainer::correct_steps() {
   correct_at_ = next_correction(done.step, course_.steps);
 }
 
-/// Writes down what a step came to.
+/// Records the metrics of a step.
 void Trainer::tell(const StepMetrics& metrics) {
   if (is_first()) {
     saver_.storing([&] { metrics_.append(to_line(metrics)); });
