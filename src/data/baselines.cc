@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kTokenBits = 21;
 
-// Counts what `xz -9e` would write. One encoder for many texts: liblzma keeps its memory between
-// them. A text is begun, added piece by piece, and finished.
+// Counts the output bytes of `xz -9e`. One encoder serves many texts, since liblzma keeps its
+// memory between them. A text is begun, added piece by piece, and finished.
 class XzEncoder {
  public:
   ~XzEncoder() { lzma_end(&stream_); }
@@ -43,7 +43,7 @@ class XzEncoder {
     expect(rc, LZMA_STREAM_END);
     return static_cast<int64_t>(stream_.total_out);
   }
-  // All of a text; returns its bytes.
+  // Compresses a whole text; returns its bytes.
   int64_t add(const TextPart& part) {
     const std::string text = part.read();
     add(std::string_view(text));
@@ -240,7 +240,7 @@ BaselineResult Trigram::evaluate(const TokenStream& held_out) const {
 
 namespace {
 
-// What xz is to compress.
+// The files for xz.
 struct HeldOut {
   std::vector<TextPart> files;
   int64_t bytes = 0;
@@ -262,7 +262,7 @@ HeldOut held_out_files(const Dataset& dataset) {
   return held_out;
 }
 
-// Of what xz made of all files. Error: one was cut or grew while they were compressed.
+// Returns the result of xz over all files. Throws Error if one was truncated or grew meanwhile.
 double bits_per_byte_of(const HeldOut& held_out, const BaselineResult& compressed) {
   if (compressed.bytes != held_out.bytes) {
     fail("baselines",
@@ -273,7 +273,8 @@ double bits_per_byte_of(const HeldOut& held_out, const BaselineResult& compresse
   return compressed.bits_per_byte();
 }
 
-// What baselines.json has of this data; nothing if it is not there, damaged, or of other data.
+// Returns the content of baselines.json for this data; nothing if it is absent, damaged, or of
+// other data.
 Baselines read_kept(const std::string& path, const std::string& fingerprint) {
   Baselines kept;
   try {
@@ -313,8 +314,8 @@ void keep(const std::string& path, const std::string& fingerprint, const Baselin
 
 Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
                         const std::function<void(const std::string&)>& progress) {
-  // The held-out texts are compared with what was prepared before anything is computed: xz reads
-  // the files again, the trigram the tokens, and both must speak of the same.
+  // Compares the held-out texts with the prepared data before computing: xz reads the files again,
+  // the trigram the tokens, and both must agree.
   if (dataset.valid() == nullptr || dataset.train() == nullptr) {
     fail("baselines", "{} has no validation split; try valid_fraction above 0", dataset.folder());
   }
@@ -350,8 +351,8 @@ Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
 
 Baselines kept_baselines(const Dataset& dataset, BaselineChoice choice,
                          const std::function<void(const std::string&)>& progress) {
-  // What an earlier call kept beside the data, completed by what is asked for and missing there;
-  // all of it is kept, and what was asked for returned.
+  // Completes the results of an earlier call, stored beside the data, by missing ones; stores all,
+  // and returns the requested ones.
   const std::string path = join_path(dataset.folder(), "baselines.json");
   Baselines all = read_kept(path, dataset.fingerprint());
   const BaselineChoice missing = {choice.xz && !(all.xz_each && all.xz_one_piece),

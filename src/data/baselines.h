@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model has to beat, in bits per byte of the held-out files: `xz -9e` on each of them alone
-// and, harder, on all of them in one piece; and a trigram model over the same tokens, trained on
-// the same training split.
+// Baselines in bits per byte of the held-out files: `xz -9e` on each file alone and, harder, on all
+// of them as one text; and a trigram model over the same tokens and training split.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +28,13 @@ struct BaselineResult {
 /// memory.
 int64_t xz_size(std::string_view text);
 
-/// All files, each compressed alone. `progress` gets the number done. Error: no files or no bytes.
+/// Compresses each file alone. `progress` gets the number done. Throws Error without files or
+/// bytes.
 BaselineResult xz_each(const std::vector<TextPart>& files,
                        const std::function<void(int64_t)>& progress = nullptr);
 
-/// All files one after the other as one text, so that each is described by what came before it, as
-/// far back as 64 MiB. Otherwise as xz_each.
+/// Compresses all files as one text, so that each may refer to earlier ones, up to 64 MiB back.
+/// Otherwise like xz_each.
 BaselineResult xz_one_piece(const std::vector<TextPart>& files,
                             const std::function<void(int64_t)>& progress = nullptr);
 
@@ -80,7 +80,7 @@ class Trigram {
 
 class Dataset;
 
-/// Which baselines are wanted. The trigram reads 10 MB a second and more, xz about 1.5 (twice).
+/// Selection of baselines. The trigram reads 10 MB a second and more, xz about 1.5 (twice).
 struct BaselineChoice {
   bool xz = true, trigram = true;
 };
@@ -90,13 +90,13 @@ struct Baselines {
   std::optional<double> xz_each, xz_one_piece, trigram;
 };
 
-/// Of a prepared folder. `progress` gets what is being done. Error: no validation split; files that
-/// are gone or changed since they were prepared.
+/// Computes baselines of a prepared folder. `progress` gets the current step. Throws Error without
+/// a validation split, or if files are gone or changed since preparation.
 Baselines run_baselines(const Dataset& dataset, BaselineChoice choice = {},
                         const std::function<void(const std::string&)>& progress = nullptr);
 
-/// As run_baselines; what was computed before is taken from baselines.json in the folder, and what
-/// is new is kept there (a warning if it can't be).
+/// Like run_baselines, with earlier results from baselines.json in the folder; new ones are stored
+/// there (a failure is a warning).
 Baselines kept_baselines(const Dataset& dataset, BaselineChoice choice,
                          const std::function<void(const std::string&)>& progress = nullptr);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which files a list of inputs means, and which split each belongs to.
+// Files of a list of inputs, and the split of each.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -15,7 +15,7 @@
 namespace hocket::data {
 namespace {
 
-// What is there to try where an input matches nothing: patterns that only a shell expands.
+// Returns advice for an input without matches: patterns that only a shell expands.
 std::string advice(const std::string& input) {
   if (input.starts_with('~')) return "; ~ is not expanded here; try the folder's full path";
   if (input.find('{') != std::string::npos) {
@@ -38,7 +38,7 @@ Corpus::Why why_of(GlobSkipped::Why why) {
   return Corpus::Why::no_file;
 }
 
-// Every path once, in the order of the inputs; what the walks passed by is dropped.
+// Returns every path once, in the order of the inputs, and the skipped entries.
 std::vector<std::string> expand(const std::vector<std::string>& inputs,
                                 std::vector<Corpus::Dropped>* dropped) {
   if (inputs.empty()) fail("data", "no inputs; expected files, folders or globs");
@@ -71,7 +71,7 @@ std::vector<std::string> expand(const std::vector<std::string>& inputs,
   return paths;
 }
 
-// What one reading of a file tells. The hash is of the whole only if it is text.
+// Result of one reading of a file. The hash covers the whole file only if it is text.
 struct Content {
   int64_t bytes = 0;
   Hash128 hash;
@@ -95,9 +95,9 @@ Content content_of(const std::string& path) {
   return content;
 }
 
-/// Tells what `hocket data` wrote from texts, folder by folder: the tokenizer beside its
-/// tokenizer_source.json, and the files of a prepared folder, whose index.json names its format
-/// first. Its shards are binary.
+/// Recognises outputs of `hocket data`, folder by folder: the tokenizer beside its
+/// tokenizer_source.json, and the files of a prepared folder, whose index.json starts with its
+/// format. Its shards are binary.
 class Outputs {
  public:
   bool contains(const std::string& path) {
@@ -131,8 +131,8 @@ double draw_of(const Hash128& content, uint64_t seed) {
 
 bool is_inside_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-/// Where the end of a text begins that is held out: at a line that is near to its share, or at a
-/// character if there is none. 0: the text is too short to be cut.
+/// Returns the start of the held-out end of a text: a line near its share, or a character if there
+/// is none. 0: the text is too short.
 size_t end_begins(std::string_view text, double share) {
   const auto wanted = static_cast<size_t>(static_cast<double>(text.size()) * (1 - share));
   const auto distance = [&](size_t at) { return at < wanted ? wanted - at : at - wanted; };
@@ -278,7 +278,7 @@ Corpus scan_corpus(const CorpusOptions& options) {
       corpus.dropped.push_back({path, Corpus::Why::duplicate, known->second});
     }
   };
-  // What is held out by name comes first, so that no copy of it is trained on.
+  // Explicitly held-out files come first, so that no copy of one is trained on.
   std::set<std::string> held_out;
   if (!options.valid_inputs.empty()) {
     for (const std::string& path : expand(options.valid_inputs, &corpus.dropped)) {

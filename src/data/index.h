@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be said of a prepared folder by its index alone, without its tokenizer and shards.
+// Facts of a prepared folder from its index alone, without tokenizer and shards.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,11 +11,12 @@
 
 namespace hocket::data {
 
-/// The file that says what a prepared folder holds.
+/// Manifest of a prepared folder.
 inline constexpr const char* kIndex = "index.json";
 
-/// Whether files of a prepared folder are held out; none if it is not prepared. Error: a bad index.
-/// In a header, since a build that only checks and simulates has nothing else of data.
+/// Returns whether a prepared folder has held-out files; nothing if it is not prepared. Throws
+/// Error for a bad index. In a header, since a build for check and simulation has no other data
+/// code.
 inline std::optional<bool> holds_out(const std::string& folder) {
   const std::string path = join_path(folder, kIndex);
   if (!file_exists(path)) return std::nullopt;

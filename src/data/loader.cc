@@ -21,8 +21,8 @@ void check_sizes(const SequenceOut& out, int64_t seq_len) {
                out.targets.size(), out.positions.size());
 }
 
-// The sequence whose targets are t[begin .. begin + count), the stream taken as a ring; count may
-// be less than the rows, whose rest is left alone.
+// Fills the sequence of targets t[begin .. begin + count), with the stream as a ring; rows beyond
+// count are unchanged.
 void cut(const TokenStream& stream, int32_t eos, int64_t begin, int64_t count,
          const SequenceOut& out) {
   const int64_t total = stream.tokens();

@@ -15,7 +15,7 @@
 
 namespace hocket::data {
 
-/// Where a sequence goes: three rows of seq_len.
+/// Destination of a sequence: three rows of seq_len.
 struct SequenceOut {
   std::span<int32_t> tokens;
   std::span<int32_t> targets;    ///< -100: nothing to predict
@@ -58,7 +58,7 @@ class PackedLoader {
   uint64_t seed_;
 };
 
-/// All of a stream, in order, once; the last sequence is filled up with targets to ignore.
+/// Loads a whole stream in order, once; the last sequence is padded with ignored targets.
 class ValidLoader {
  public:
   /// `token_lengths` as Tokenizer::token_lengths.
@@ -67,7 +67,7 @@ class ValidLoader {
 
   int64_t seq_len() const { return seq_len_; }
   int64_t size() const { return size_; }
-  /// Of the whole split: what bits per byte divides by.
+  /// Returns the bytes of the whole split, the divisor of bits per byte.
   int64_t bytes() const { return stream_->bytes(); }
   /// Fills sequence `index`; returns the bytes of text that its targets stand for (their sum over
   /// all sequences is bytes()).

@@ -118,7 +118,7 @@ bool same_paths(const std::vector<Corpus::File>& a, const std::vector<Corpus::Fi
       [](const Corpus::File& file, const Corpus::File& y) { return file.path == y.path; });
 }
 
-// True and *result if the folder holds what would be made.
+// Returns whether the folder has the requested result, and that in *result.
 bool is_up_to_date(const PrepareOptions& options, const Corpus& corpus, const Tokenizer& tokenizer,
                    PrepareResult* result) {
   if (!file_exists(join_path(options.output, kIndex))) return false;
@@ -137,8 +137,8 @@ bool is_up_to_date(const PrepareOptions& options, const Corpus& corpus, const To
   }
 }
 
-// What Dataset reads: the fingerprint and the hash that say what the folder holds, how it was made,
-// what is in the shards, and every file, taken or dropped, in the order of the corpus.
+// Returns the manifest for Dataset: the fingerprint and hash of the content, the options, the
+// shards, and every file, taken or dropped, in the order of the corpus.
 std::string index_json(const PrepareOptions& options, const Corpus& corpus,
                        const std::vector<int64_t>& tokens, const Tokenizer& tokenizer,
                        const std::string& print, const SplitStats& train, const SplitStats& valid) {
@@ -201,7 +201,7 @@ void require_own(const std::string& folder) {
        has_index ? index : tokenizer);
 }
 
-// Moves what was staged into the folder, index.json last, and drops shards of an earlier result.
+// Moves the staged files into the folder, index.json last, and removes shards of an earlier result.
 void publish(const std::string& folder, const std::string& staging,
              const std::set<std::string>& shards) {
   remove_file(join_path(folder, kIndex));
@@ -220,8 +220,7 @@ void publish(const std::string& folder, const std::string& staging,
 }
 
 /// Reads and encodes every file into the staging folder, shard by shard, then the tokenizer and the
-/// index, which says that all of it is there. Returns what was made. Error: a file that changed
-/// since it was scanned.
+/// index, which marks completeness. Throws Error for a file that changed since it was scanned.
 PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
                            const Tokenizer& tokenizer, const std::string& staging) {
   SplitWriter train("train", staging, tokenizer, options.shard_tokens);
@@ -241,7 +240,7 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
     for (const int32_t id : ids) {
       bytes += lengths[id];
     }
-    // A normaliser may change the text; bits per byte are about what the ids stand for.
+    // A normaliser may change the text; bits per byte refer to the text of the ids.
     HOCKET_CHECK(bytes == file.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
                  "{}: ids of {} bytes for {}", file.path, bytes, file.bytes);
     ids.push_back(tokenizer.eos_id());
@@ -271,8 +270,8 @@ JsonWriter& put_sizes(JsonWriter& json, const SplitStats& stats) {
 }
 
 PrepareResult prepare(const PrepareOptions& options) {
-  // Nothing is done twice, nothing is half done: what is there already is left alone, and what is
-  // made stands aside until all of it is there.
+  // Idempotent and atomic: an existing result is left alone, and a new one is staged until
+  // complete.
   if (options.output.empty()) fail("data", "no output folder");
   if (options.shard_tokens < 1) {
     fail("data", "shard_tokens {}; expected 1 or more", options.shard_tokens);
@@ -290,7 +289,7 @@ PrepareResult prepare(const PrepareOptions& options) {
   if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
   make_dirs(options.output);
   const FolderLock lock(options.output, "preparing data into this folder", "choose another one");
-  // Whoever held the lock may have made just that.
+  // The previous holder of the lock may have made this result.
   if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
   const std::string staging = join_path(options.output, kStaging);
   remove_tree(staging);
@@ -311,8 +310,8 @@ PrepareResult prepare(const PrepareOptions& options) {
 }
 
 Dataset::Dataset(const std::string& folder) : folder_(folder) {
-  // The index first; then the tokenizer, which the shards of both splits must have been made by;
-  // and the shards must hold what the index says, since either may be of another preparation.
+  // The index first; then the tokenizer, which must be that of both splits' shards; and the shards
+  // must match the index, since either may be of another preparation.
   const std::string path = join_path(folder, kIndex);
   if (!file_exists(path)) {
     fail("data", "{} has no {}; expected a folder made by `hocket data prepare`", folder, kIndex);

@@ -27,13 +27,12 @@ struct Corpus {
     int64_t bytes = 0;
     Hash128 hash;        ///< of the content
     bool valid = false;  ///< in the validation split
-    int64_t begin = 0;   ///< where the text begins in the file, of which it may be a part
+    int64_t begin = 0;   ///< start of the text in the file, of which it may be a part
     TextPart text() const { return {path, begin, bytes}; }
   };
-  /// Why something below the inputs is left out: `binary` holds a NUL byte, `utf16` begins with
-  /// the mark of UTF-16 or UTF-32; `hidden` to `no_file` are what a walk through folders passes by
-  /// (list_glob); `output` is no text
-  /// but what `hocket data` wrote: beside it lies an index or a source that says so.
+  /// Reason for skipping an entry below the inputs: `binary` has a NUL byte, `utf16` the byte order
+  /// mark of UTF-16 or UTF-32; `hidden` to `no_file` are skipped by list_glob; `output` was written
+  /// by `hocket data`, as an index or source beside it shows.
   enum class Why {
     duplicate,
     empty,
@@ -73,10 +72,9 @@ struct CorpusOptions {
 };
 
 /// Reads and hashes every file. The split of a file depends on its content and the seed only; but
-/// where one of the splits would be empty, the file that is nearest to it goes there, and a single
-/// file is cut in two: its end, from a line on, is held out. What is held out by name is so
-/// wherever the inputs name it, too.
-/// Error: an input without files; no text left; nothing to train on; a single byte to cut in two.
+/// if a split would be empty, it gets the nearest file, and a single file is cut in two, with its
+/// end held out from the start of a line. Files held out by name are so even among the inputs.
+/// Throws Error for an input without files, no text, nothing to train on, or a single byte to cut.
 Corpus scan_corpus(const CorpusOptions& options);
 
 struct PrepareProgress {
@@ -107,9 +105,9 @@ struct PrepareResult {
 };
 
 /// Tokenises each file as one document and writes the shards, the tokenizer and index.json, the
-/// latter last; until all is written the folder keeps what it had. Same inputs, same bytes, whoever
-/// runs it. Does nothing if the folder holds the result already. Error: another process prepares
-/// into the same folder (FolderLock), or the folder has a tokenizer or index of someone else.
+/// latter last; until then the folder keeps its content. Deterministic: same inputs, same bytes.
+/// Does nothing if the folder has the result. Throws Error if another process prepares into the
+/// folder (FolderLock), or if its tokenizer or index was not written by this.
 PrepareResult prepare(const PrepareOptions& options);
 
 /// A prepared folder, opened.
@@ -127,10 +125,10 @@ class Dataset {
   std::shared_ptr<const TokenStream> train() const { return train_; }
   std::shared_ptr<const TokenStream> valid() const { return valid_; }
   const std::vector<Corpus::File>& files() const { return files_; }
-  /// What was prepared: changes with texts, their order and split, tokenizer and format, not with
-  /// where the files lie (but in version 1).
+  /// Returns the identity of the data: texts, order, split, tokenizer and format, but not paths
+  /// (except in version 1).
   const std::string& fingerprint() const { return fingerprint_; }
-  /// Of index.json: 1 or 2.
+  /// Returns the version of index.json: 1 or 2.
   int64_t version() const { return version_; }
 
  private:

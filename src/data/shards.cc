@@ -168,8 +168,8 @@ void Shard::read(int64_t begin, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   HOCKET_CHECK(begin >= 0 && begin <= info_.tokens - count, "tokens {} to {} of {}", begin,
                begin + count, info_.tokens);
-  // Narrow ids are read into the end of `out` and widened from its beginning: what is written
-  // never reaches what is still to be read.
+  // Reads narrow ids into the end of `out` and widens them from its beginning: writes never reach
+  // unread ids.
   const size_t bytes = out.size() * width_;
   char* raw = reinterpret_cast<char*>(out.data()) + out.size_bytes() - bytes;
   file_.read(ids_at_ + begin * static_cast<int64_t>(width_), raw, bytes);

@@ -90,7 +90,7 @@ class TokenStream {
   /// First token of document `d`; tokens() for d = documents().
   int64_t document_begin(int64_t d) const;
   int64_t document_bytes(int64_t d) const;
-  /// Of every shard; `progress(done, total)` in bytes.
+  /// Verifies every shard; `progress(done, total)` in bytes.
   void verify(const std::function<void(int64_t, int64_t)>& progress = nullptr) const;
 
  private:

@@ -19,7 +19,7 @@ std::vector<int64_t> even_layers(int64_t layers, int64_t stages) {
 
 namespace {
 
-/// What every stage has to do.
+/// Returns the work of every stage.
 std::vector<double> stage_costs(const LayerCosts& costs, const std::vector<int64_t>& layers) {
   std::vector<double> found;
   auto next = costs.layer.begin();
@@ -32,7 +32,7 @@ std::vector<double> stage_costs(const LayerCosts& costs, const std::vector<int64
   return found;
 }
 
-/// How long every rank takes for its stages.
+/// Returns the time of every rank for its stages.
 std::vector<double> rank_times(const LayerCosts& costs, const Stages& stages,
                                const std::vector<double>& speed,
                                const std::vector<int64_t>& layers) {
@@ -45,8 +45,8 @@ std::vector<double> rank_times(const LayerCosts& costs, const Stages& stages,
   return found;
 }
 
-/// Moves layers from stages of the busiest rank to others, one by one, for as long as that makes
-/// the busiest rank faster, or the longest stage shorter where it is as fast.
+/// Moves layers from stages of the busiest rank to others, one by one, while that makes the busiest
+/// rank faster, or its longest stage shorter at equal speed.
 void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
               std::vector<int64_t>* layers) {
   const auto worth = [&](const std::vector<int64_t>& laid) {
@@ -161,8 +161,8 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stag
 }
 
 std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed) {
-  // One after the other to the replica that is done with it first, of like ones to the first: so
-  // neighbours that are alike have as many, but for one more in the first of them.
+  // Assigns each sequence to the replica that finishes it first, ties to the first: so equal
+  // neighbours get equal numbers, up to one more in the first ones.
   struct Next {
     double done = 0;
     size_t replica = 0;

@@ -85,7 +85,7 @@ const Estimator::TransferTime& Estimator::transfer(comm::Id op, double payload,
   return at->second;
 }
 
-/// Of the message of a micro-batch from a rank to the next stage.
+/// Returns the bytes of a micro-batch's message from a rank to the next stage.
 double Estimator::message_bytes(const Choice& choice) const {
   return tables_[0].residual_bytes * choice.micro_batch / choice.cp /
          ranks_of_tp(choice, Share::tokens);
@@ -205,7 +205,7 @@ void Estimator::add_sums(const Choice& choice, size_t kind, const Groups& groups
     add(kForward, sums * sum);
     add(kInputs, sums * sum * (1 + again));
     if (choice.sequence_parallel) {
-      // What products read is gathered again for the gradients of their weights.
+      // Inputs of products are gathered again for the gradients of their weights.
       add(kInputs, sums * collective_s(comm::Id::all_gather, residual, groups.tp));
     }
     const bool own_sums = !how_.blocking || costs_.calibrated();
@@ -333,8 +333,8 @@ const std::vector<Estimator::Counts>& Estimator::stages(const Choice& choice) {
   return known;
 }
 
-/// Time by which sums over replicas make a step longer: what does not fit beside the passes of the
-/// micro-batches (plan.overlap_grad_reduce), and what follows the last of them.
+/// Returns the time that gradient all-reduces add to a step: the part that does not fit beside the
+/// passes of the micro-batches (plan.overlap_grad_reduce), and the part after the last of them.
 double Estimator::sync_s(const Choice& choice, const Groups& groups, double dense, double experts,
                          double forward, double backward) const {
   const double count = static_cast<double>(num_micro_batches(space_, choice));
@@ -369,9 +369,9 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
   }
 }
 
-/// Time of what is summed along the pipeline when the last pass has ended, before replicas sum it:
-/// the embedding's gradients, which the head of a tied model has a part of, and those of stages
-/// that have copies.
+/// Returns the time of all-reduces along the pipeline after the last pass, before those of
+/// replicas: the embedding's gradients, of which a tied head has a part, and those of replicated
+/// stages.
 double Estimator::sums_along_pipeline_s(const Choice& choice, const Groups& groups, double dense,
                                         double experts, double tied, bool has_copies) const {
   const double bytes = tied + (has_copies ? dense + experts : 0);
@@ -380,8 +380,8 @@ double Estimator::sums_along_pipeline_s(const Choice& choice, const Groups& grou
              : collective_s(comm::Id::all_reduce, bytes * tables_[0].gradient_share, groups.ends);
 }
 
-/// Bytes of parameters, gradients and states of a rank that has so many bytes of parameters before
-/// they are split among replicas.
+/// Returns the bytes of parameters, gradients and states of a rank with these bytes of parameters
+/// before sharding over replicas.
 double Estimator::held_bytes(const Choice& choice, int64_t micro_batches, double dense,
                              double experts, bool least) const {
   const ModelTable& table = tables_[0];
@@ -401,8 +401,8 @@ double Estimator::held_bytes(const Choice& choice, int64_t micro_batches, double
          gradients;
 }
 
-/// What the backward pass of one layer has at a time beyond what is kept: about as much as its
-/// forward pass would keep without recompute, and its parameters where these are gathered.
+/// Returns the working memory of one layer's backward pass beyond kept tensors: about the
+/// activations of its forward pass without recompute, and its parameters if gathered.
 double Estimator::working_bytes(const Choice& choice, size_t kind) const {
   const double sequences = static_cast<double>(choice.micro_batch) / choice.cp;
   const double element = static_cast<double>(tables_[0].element_bytes);
@@ -419,10 +419,9 @@ double Estimator::working_bytes(const Choice& choice, size_t kind) const {
 }
 
 Guess Estimator::guess(const Choice& choice) {
-  // Prices by kind of layer, summed over the layers of every pipeline rank; the slowest of these
-  // sets the pace, and the schedule says how long it waits, and how many micro-batches a rank
-  // keeps. The bound adds to a rank's own work the passes that must come before its first and
-  // after its last one.
+  // Prices by kind of layer, summed over the layers of every pipeline rank. The slowest rank sets
+  // the pace; the schedule gives its waits, and the micro-batches that a rank keeps. The bound adds
+  // the passes before a rank's first and after its last work to its own.
   const Prices& price = prices(choice);
   const std::vector<Counts>& layers = stages(choice);
   const Groups& lie = groups(choice);
@@ -439,7 +438,7 @@ Guess Estimator::guess(const Choice& choice) {
     }
     return total;
   };
-  // By stage: what passes through the stages before it take at least.
+  // Per stage: lower bound of the passes through earlier stages.
   std::vector<std::array<double, kParts>> before(layers.size() + 1);
   for (size_t stage = 0; stage < layers.size(); ++stage) {
     for (size_t p = 0; p < kParts; ++p) {
@@ -503,15 +502,14 @@ Guess Estimator::guess(const Choice& choice) {
     guess.least_s = std::max(guess.least_s, least_s + static_cast<double>(count) * sums);
 
     const double kept = sum(all, [](const Layer& layer) { return layer.kept; });
-    // Gradients of weights that are put off need what was computed again, and the gradients of
-    // outputs.
+    // Delayed weight gradients need recomputed activations, and the gradients of outputs.
     const double whole = sum(all, [](const Layer& layer) { return layer.whole; });
     const double put_off = rank.pending * ((1 + kOutputGradients) * whole - kept);
     guess.bytes = std::max(
         guess.bytes, held_bytes(choice, count, dense, experts, false) +
                          (rank.live * kept + put_off + working) * (unlike ? unlike->most : 1));
-    // What a stage gives to the next one it does not keep; of a split backward pass the first half
-    // may free what only it reads.
+    // A stage does not keep its output; of a split backward pass the first half may free its own
+    // operands.
     const double least_kept = sum(all, [](const Layer& layer) { return layer.least_kept; });
     const double sent = choice.pp > 1 ? residual / choice.tp * choice.chunks : 0;
     const double live = shape.splits_backward ? rank.live / 2 : rank.live;
@@ -558,7 +556,7 @@ Guess Estimator::with_schedule_replayed(const Choice& choice) {
   const std::array<int32_t, 3> schedule{choice.schedule, choice.pp, choice.chunks};
   const auto [at, fresh] = replayed_.try_emplace({&price, &lie, schedule, choice.layers}, 0.0);
   if (fresh) {
-    // Passes are about as long as a unit of the schedule's clock.
+    // Passes take about a unit of the schedule's clock.
     const auto cell = [&](int rank, std::span<const parallel::Action> actions) {
       double sum = 0;
       for (const parallel::Action& action : actions) {
@@ -579,8 +577,8 @@ Guess Estimator::with_schedule_replayed(const Choice& choice) {
 }
 
 Guess Estimator::floor_of_mesh(const Choice& mesh) {
-  // All of the work shared evenly by the pipeline's ranks, nothing done again, everything split
-  // that can be, nothing kept.
+  // All work shared evenly by the pipeline's ranks, no recomputation, everything sharded, nothing
+  // kept.
   Choice choice = mesh;
   choice.recompute = 0;
   choice.shard = choice.replicas() > 1 ? kZero3 : 0;

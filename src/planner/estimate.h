@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan takes of time and memory, without making its program: bounds that no program of the
-// plan is below, and an estimate by which plans are tried in turn. Both price the nodes of the
-// model's single-device graph, each divided by the ranks that can share it, and the collectives
-// that no layout avoids, by the cost model of the simulator.
+// Time and memory of a plan without making its program: lower bounds (to prune) and an estimate (to
+// order candidates). Both price the nodes of the model's single-device graph, each divided by the
+// ranks that can share it, and the collectives that no layout avoids, by the simulator's cost
+// model.
 //
-//   memory >= parameters, their gradients and states, and what live micro-batches keep
+//   memory >= parameters, their gradients and states, and activations of live micro-batches
 //   time   >= the busiest pipeline rank's kernels, its wait for the first micro-batch to come and
-//             the last to go back, and sums over tp in forward passes
+//             the last to go back, and all-reduces over tp in forward passes
 //          >= the messages between stages: those of a rank, and those through a node's adapters
 #pragma once
 
@@ -33,7 +33,7 @@ struct Guess {
   double least_s = 0, seconds = 0;
   double least_any_s = 0;  ///< the bound whatever algorithms sums have
   double least_bytes = 0, bytes = 0;
-  // Of `seconds`.
+  // Parts of `seconds`.
   double after_s = 0;     ///< sums and updates beside the passes
   double messages_s = 0;  ///< for which messages between stages keep a link busy
 };
@@ -46,8 +46,8 @@ class Estimator {
     bool blocking = true;
     double bucket_bytes = 25 << 20;  ///< plan.bucket_mib
   };
-  /// `graph`: of training, of one sequence on one rank, before any pass (engine::reference).
-  /// `costs`: of a run of as many ranks, and outlives this.
+  /// `graph`: of training, one sequence on one rank, before any pass (engine::reference). `costs`:
+  /// of a run with the same number of ranks. Requires: `costs` outlives this.
   Estimator(const Space& space, const graph::Graph& graph, const cost::CostModel& costs, How how);
   ~Estimator();
   Estimator(const Estimator&) = delete;
@@ -56,8 +56,8 @@ class Estimator {
   /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
   Guess floor_of_mesh(const Choice& mesh);
   Guess guess(const Choice& choice);
-  /// The same, with the plan's schedule replayed if its messages are long enough to matter: what of
-  /// them passes hide depends on the order of both. Takes milliseconds where guess() takes
+  /// The same, with the plan's schedule replayed if its messages are long enough to matter: the
+  /// hidden part depends on the order of passes and messages. Takes milliseconds; guess() takes
   /// microseconds.
   Guess with_schedule_replayed(const Choice& choice);
   /// A plan's layers laid on its stages by the time that these take; none where even ones are as
@@ -66,14 +66,15 @@ class Estimator {
   /// Other ways to lay them, where even ones take more than `limit` bytes or near to it: by time
   /// and memory, and by memory alone.
   std::vector<StageLayers> layers_by_memory(const Choice& choice, double limit);
-  /// The mesh, with as many ranks of ep together as let rows come soonest to their experts.
+  /// Returns the mesh with the number of ep ranks per group that brings rows to their experts
+  /// soonest.
   Choice with_fastest_exchange(const Choice& mesh);
 
  private:
   struct Layer;   // prices of a layer
   struct Prices;  // of every kind of layer, for a mesh, micro-batch and way to recompute
   struct Groups;  // how the groups of a mesh lie
-  struct Pace;    // of devices that are unlike
+  struct Pace;    // of heterogeneous devices
   const Groups& groups(const Choice& choice);
   const Prices& prices(const Choice& choice);
   const Pace& pace(const Choice& choice);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers on the stages of a plan, by what they take of time and memory there.
+// Layers per stage of a plan, by their time and memory there.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -15,8 +15,8 @@ namespace hocket::planner {
 
 namespace {
 
-/// Where all ranks on average are estimated to take more than this times what there is, no layers
-/// on stages will fit.
+/// Ratio of the ranks' average estimated memory to the limit beyond which no assignment of layers
+/// fits.
 constexpr double kHopeless = 1.3;
 
 }  // namespace
@@ -29,7 +29,7 @@ double Estimator::layer_bytes(const Choice& choice, const Layer& layer,
          (rank.live * layer.kept + put_off) * share * most;
 }
 
-/// Of a plan whose ranks have a stage each.
+/// Returns the loads of a plan with one stage per rank.
 StageLoads Estimator::loads(const Choice& choice, bool with_bytes) {
   const Prices& price = prices(choice);
   const int64_t count = num_micro_batches(space_, choice);
@@ -53,8 +53,7 @@ StageLoads Estimator::loads(const Choice& choice, bool with_bytes) {
   return loads;
 }
 
-/// Of a plan whose layers are all alike: what every rank, or ranks with copies of the same stages,
-/// takes.
+/// Returns the loads of every rank, or of ranks with the same stages, for a plan of equal layers.
 std::vector<SharedStages> Estimator::shared_stages(const Choice& choice) {
   const Prices& price = prices(choice);
   const int64_t count = num_micro_batches(space_, choice);
@@ -110,9 +109,8 @@ std::vector<SharedStages> Estimator::shared_stages(const Choice& choice) {
   return found;
 }
 
-/// Of ranks with several stages of unlike layers, a heuristic: layers go one by one from the rank
-/// that takes most memory to the one that takes least, for as long as the former takes more than
-/// there is.
+/// Heuristic for ranks with several stages of unequal layers: moves layers one by one from the rank
+/// with most memory to the one with least, while the former exceeds the limit.
 std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double limit) {
   const Prices& price = prices(choice);
   const int64_t count = num_micro_batches(space_, choice);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the sources of the Estimator have in common.
+// Shared parts of the Estimator's sources.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace hocket::planner {
 
-/// Seconds and bytes of one layer on one rank, per micro-batch. `least`: what no layout goes below.
+/// Seconds and bytes of one layer on one rank, per micro-batch. `least`: lower bound over layouts.
 struct Estimator::Layer {
   std::array<double, kParts> seconds{}, least{};
   double least_sums = 0;  ///< seconds of the sums that a forward pass waits for
@@ -30,15 +30,15 @@ struct Estimator::Groups {
   cost::GroupShape inside, across;  ///< replicas of one shard.group, and those that have one part
 };
 
-/// How many times as long ranks take as the fastest device would with as many sequences as the
-/// others, by their place in the pipeline; and how many times as many the replica with most has.
+/// Slow-down of ranks, by pipeline position, relative to the fastest device with equal sequences;
+/// and the largest replica's share of sequences relative to the mean.
 struct Estimator::Pace {
   std::vector<double> times;
   double most = 1;
 };
 
-/// Of what a forward pass keeps, the gradients that products of weights need later on are about as
-/// much: those of the outputs of linear layers, some of which are freed when they are used.
+/// Share of a forward pass's kept bytes that weight gradients need later: gradients of linear
+/// outputs, some of which are freed on use.
 inline constexpr double kOutputGradients = 0.15;
 
 }  // namespace hocket::planner

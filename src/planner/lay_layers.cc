@@ -17,8 +17,8 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// Work is counted in whole units, of which all layers together have about so many on the slowest
-/// device: sums are then the same in whatever order they are made, and so are their squares.
+/// Work in integer units, of which all layers have about this many on the slowest device: sums and
+/// squares are then exact in any order.
 constexpr double kUnits = 1 << 29;
 constexpr double kRounding = 1e-6;
 
@@ -62,8 +62,7 @@ class Layout {
   std::vector<int64_t> units_;  // by kind
 };
 
-/// Calls `visit` with what a stage may have of the layers before `end`, more and more of them,
-/// until it returns false.
+/// Calls `visit` with growing sets of layers before `end` for a stage, until it returns false.
 template <class Visit>
 void Layout::visit_runs(size_t stage, size_t end, Visit visit) const {
   const bool is_first = stage == 0, is_last = stage + 1 == stages_;
@@ -109,7 +108,7 @@ double Layout::least_largest(Value value) const {
   return least[layers_];
 }
 
-/// Of the ways that are as fast the one whose stages are the most alike: their squares are least.
+/// Returns the most even of the equally fast assignments: the least sum of squares.
 std::vector<int64_t> Layout::most_alike(int64_t slowest, double limit) const {
   // Squares of the stages' times, and where the stages begin, in all.
   using Worth = std::pair<int64_t, size_t>;
@@ -154,7 +153,7 @@ double Layout::least_bytes() const {
   return least_largest([](const Run& run) { return run.bytes; });
 }
 
-/// The most of what stages take, with `add` called with every stage and the kinds that it has.
+/// Returns the maximum over stages; `add` is called with every stage and its kinds.
 template <class Add>
 double most_of_stages(const StageLoads& loads, const std::vector<int64_t>& layers, Add add) {
   double most = 0;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the messages between the stages of a pipeline take: priced as the simulator prices sends,
-// with the ranks of a node sharing its adapters. Levels of the network above nodes are not shared
-// out.
+// Times of the messages between pipeline stages, priced like the simulator's sends, with the ranks
+// of a node sharing its adapters. Levels of the network above nodes are not shared.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +10,15 @@
 
 namespace hocket::planner {
 
-/// Messages of one size between the ranks of a pipeline, each of which is so many devices.
+/// Messages of one size between pipeline ranks of several devices each.
 class Messages {
  public:
   Messages(const cost::CostModel& costs, int64_t devices, double bytes);
 
-  /// Of one from a rank of the pipeline to another, while all devices of the rank send theirs.
+  /// Returns the time of a message between two pipeline ranks, while all devices of the rank send.
   double seconds(int64_t from, int64_t to) const;
 
-  /// What a micro-batch sends over the links of a node and out of it.
+  /// Bytes of a micro-batch over the links of a node and out of it.
   struct Load {
     double inside = 0, across = 0;  ///< messages of the device that sends most of them
     double adapter = 0;             ///< messages through the adapters of the busiest node, each
@@ -39,12 +38,12 @@ class Messages {
  private:
   int64_t devices_, per_node_;
   double inside_s_ = 0;  ///< of one that stays on its node
-  /// Of one that leaves it: alone, with those that share the adapter, and of an adapter's time.
+  /// A message out of the node: alone, with those on the same adapter, and the adapter's time.
   double alone_s_ = 0, across_s_ = 0, adapter_s_ = 0;
 };
 
-/// Seconds of a transfer while so many like it, one on each of as many groups of a node, share its
-/// adapters; `used`: of which each takes so many.
+/// Returns the seconds of a transfer beside equal ones, one on each of `groups` of a node, which
+/// share its adapters; `used`: adapters per transfer.
 double beside_others_s(const cost::Way& way, const cost::Cluster& cluster, double groups,
                        double used);
 

@@ -23,7 +23,7 @@ using graph::TensorKind;
 class Layers {
  public:
   explicit Layers(const Graph& graph) : works_(static_cast<size_t>(graph.num_layers) + 2) {}
-  /// Null: of no layer, such as what the optimizer keeps.
+  /// Null: of no layer, such as optimizer state.
   LayerWork* find(int32_t layer) {
     const auto at = static_cast<size_t>(layer + 1);
     return layer < -1 || at >= works_.size() ? nullptr : &works_[at];
@@ -41,7 +41,7 @@ bool is_residual(const graph::TensorType& type, const graph::TensorType& stream)
   return !type.routed() && type.dims == stream.dims;
 }
 
-/// How ranks of tp share an activation, or a parameter.
+/// Returns how ranks of tp share an activation or a parameter.
 Share share_of(const Tensor& tensor, const graph::TensorType& stream) {
   if (tensor.kind == TensorKind::param) {
     if (tensor.expert) return Share::experts;
@@ -52,7 +52,7 @@ Share share_of(const Tensor& tensor, const graph::TensorType& stream) {
                                                                          : Share::features;
 }
 
-/// How they share a node's work.
+/// Returns how they share a node's work.
 Share share_of(const Graph& graph, const graph::Node& node, const graph::TensorType& stream) {
   const auto any = [&](const std::vector<TensorId>& list, auto test) {
     for (const TensorId id : list) {
@@ -76,7 +76,7 @@ Share share_of(const Graph& graph, const graph::Node& node, const graph::TensorT
              : Share::features;
 }
 
-/// The type of the residual stream: what the first layer reads.
+/// Returns the type of the residual stream, the first layer's input.
 graph::TensorType stream_type(const Graph& graph) {
   for (const graph::Node& node : graph.nodes) {
     if (node.layer == -1 && node.phase == Phase::forward && !node.out.empty()) {
@@ -126,7 +126,7 @@ NodeWork work_of(const Graph& graph, const graph::Node& node, const std::set<Ten
   return work;
 }
 
-/// Adds what the backward pass reads of the forward pass, by the layer that makes it.
+/// Adds the activations that the backward pass reads, by the producing layer.
 void add_kept(const Graph& graph, const graph::TensorType& stream, Layers* layers) {
   std::set<TensorId> kept;
   for (const graph::Node& node : graph.nodes) {
@@ -148,7 +148,7 @@ void add_kept(const Graph& graph, const graph::TensorType& stream, Layers* layer
   }
 }
 
-/// Adds what layers read of the embedding's parameters.
+/// Adds the layers' reads of the embedding's parameters.
 void add_tied(const Graph& graph, const graph::TensorType& stream, Layers* layers) {
   constexpr int32_t kOfEmbedding = -1;
   std::set<std::pair<int32_t, TensorId>> read;
@@ -183,7 +183,7 @@ void add_attention(const Graph& graph, Layers* layers) {
   }
 }
 
-/// What gradients and the optimizer's states are beside the parameters.
+/// Adds gradients and optimizer states beside the parameters.
 void add_states(const graph::Graph& graph, ModelTable* table) {
   double parameters = 0, gradients = 0, states = 0;
   for (const Tensor& tensor : graph.tensors) {
@@ -201,7 +201,7 @@ void add_states(const graph::Graph& graph, ModelTable* table) {
   table->state_share = states / parameters;
 }
 
-/// All but the kinds of layers.
+/// Returns everything except the kinds of layers.
 ModelTable totals_of(const Graph& graph, const graph::TensorType& stream) {
   ModelTable table;
   table.residual_bytes = static_cast<double>(stream.bytes());

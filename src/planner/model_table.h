@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's single-device training graph says of a plan's costs: by kind of layer, the work of
-// its nodes, its parameters, and what its backward pass reads of its forward pass.
+// Costs of a plan from a model's single-device training graph: by kind of layer, the work of its
+// nodes, its parameters, and the activations of its backward pass.
 #pragma once
 
 #include <array>
@@ -14,10 +14,10 @@
 namespace hocket::planner {
 
 /// Kinds of layers, by number. Layers of one kind have equal nodes, parameters and kept bytes,
-/// however the model recomputes. The first two are what comes before and after all layers.
+/// under any recomputation. The first two are the parts before and after all layers.
 inline constexpr size_t kEmbedding = 0, kHead = 1, kFirstLayerKind = 2;
 
-/// What ranks of tp share of something.
+/// Sharing among the ranks of tp.
 enum class Share : uint8_t {
   tokens,    ///< the residual stream: split where sequence_parallel splits the tokens
   features,  ///< heads, widths, vocabulary
@@ -25,10 +25,10 @@ enum class Share : uint8_t {
 };
 inline constexpr size_t kShares = 3;
 
-/// Where in a micro-batch a node runs.
+/// Part of a micro-batch in which a node runs.
 enum class PassPart : uint8_t {
   forward,
-  inputs,   ///< of the backward pass: gradients of inputs, and what is computed again
+  inputs,   ///< backward pass: gradients of inputs, and recomputed nodes
   weights,  ///< gradients of parameters
 };
 inline constexpr size_t kParts = 3;
@@ -64,23 +64,23 @@ struct LayerWork {
   /// Bytes that the forward pass leaves to the backward pass.
   ByShare<double> kept{};
   double key_bytes = 0;      ///< keys and values of its attention
-  double head_bytes = 0;     ///< queries of its attention, as much as that gives
+  double head_bytes = 0;     ///< queries of its attention, equal to its output
   bool has_experts = false;  ///< rows go to experts and back
   bool operator==(const LayerWork&) const = default;
 };
 
-/// Of one way to recompute.
+/// The table of one recomputation mode.
 struct ModelTable {
   std::vector<LayerWork> kinds;
   std::vector<size_t> kind_of;  ///< by layer
   double residual_bytes = 0;    ///< [tokens of a sequence, width]
   int64_t element_bytes = 4;
-  /// Bytes of the gradients, and of what the optimizer keeps, per byte of parameters.
+  /// Bytes of gradients and of optimizer state, per byte of parameters.
   double gradient_share = 1, state_share = 2;
 };
 
 /// `graph`: of training, before any pass, of one sequence (engine::reference). `recompute`: values
-/// of plan.recompute, of which each has its table; kinds are the same in all of them.
+/// of plan.recompute, a table each; kinds are the same in all.
 std::vector<ModelTable> tables_of(const graph::Graph& graph,
                                   std::span<const char* const> recompute);
 

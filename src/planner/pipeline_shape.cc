@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kShown = 2;
 
-/// Micro-batches of which a schedule shows its pattern, so many times as many as it has ranks: what
-/// more of them add is always the same.
+/// Returns the micro-batches that show a schedule's pattern, a multiple of its ranks: each further
+/// one adds a constant.
 int shown_micro_batches(const parallel::BuiltIn& schedule, const Choice& choice, int64_t count,
                         int64_t times) {
   const int64_t enough = std::min<int64_t>(count, times * choice.pp);
@@ -44,7 +44,7 @@ PipelineShape::Rank rank_of(const std::vector<parallel::Action>& row, int micro_
   return rank;
 }
 
-/// Adds what each rank sends: what a pass makes, to the rank with the next one of the micro-batch.
+/// Adds the sends of each rank: outputs of a pass, to the rank with the micro-batch's next one.
 void add_sends(const parallel::Schedule& schedule, int64_t stages, int micro_batches,
                PipelineShape* shape) {
   std::map<std::pair<int, int>, int64_t> rank_of;  // by stage and micro-batch

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pipeline schedule alone says of a step, whatever the model: how long ranks wait, for how
-// many micro-batches they keep what backward passes read, where their first and last work lies, and
-// which messages they send.
+// Facts of a pipeline schedule alone, for any model: waits of ranks, the number of micro-batches
+// whose activations they keep, their first and last work, and their messages.
 #pragma once
 
 #include <array>
@@ -23,7 +22,7 @@ struct PipelineShape {
     int64_t last_stage = 0;   ///< of its last work
     char last_kind = 'B';     ///< of that: parallel::Action::kind
     double live = 1;          ///< most micro-batches alive, in shares of all of its layers
-    double pending = 0;       ///< most whose gradients of weights are put off, likewise
+    double pending = 0;       ///< largest number of delayed weight gradients, likewise
     /// Messages of a micro-batch that it sends, by the rank that they go to.
     std::map<int64_t, double> sends = {};
   };
@@ -35,8 +34,8 @@ struct PipelineShape {
   bool overlaps = false;         ///< passes of two micro-batches take turns on a rank
 };
 
-/// Seconds that the passes of a step and the messages between them take, as long as `times` says:
-/// replayed, but for micro-batches beyond those that show what each more of them adds.
+/// Returns the seconds of a step's passes and messages with these times: replayed, except for
+/// micro-batches beyond those that show the constant increment.
 double replayed_s(const Choice& choice, int64_t micro_batches, const sim::CellTimes& times);
 
 /// Shapes of the built-in schedules, each worked out once.

@@ -33,7 +33,7 @@ struct Candidate {
   float least_any_s = 0;  ///< whatever algorithms sums have
   float key = 0;
   float guess_s = 0, bytes = 0;  ///< estimated
-  uint32_t order = 0;            ///< of those with one key
+  uint32_t order = 0;            ///< among those with one key
   bool replayed = false;         ///< estimated with its schedule replayed
   bool varied = false;           ///< plan.ep_inner is not the one that it was bounded with
   bool surest = false;           ///< it is to be the first plan, of a search that was stopped
@@ -41,7 +41,7 @@ struct Candidate {
   /// comes. Its bounds are those of all plans of the mesh.
   bool stands_for_layers = false;
 };
-/// What a mesh has.
+/// The candidates of a mesh.
 struct Bounded {
   std::vector<Candidate> candidates;
   Counts counts;
@@ -55,42 +55,40 @@ struct Later {
 
 /// Candidates that are held, at most; of more the worst by their keys are left.
 constexpr size_t kMostCandidates = 4'000'000;
-/// A plan estimated to take more than there is of memory is tried late: its key grows with what is
-/// too much.
+/// Growth of a candidate's key per excess of its estimated memory: such plans are tried late.
 constexpr double kMemoryPenalty = 4;
-/// As long as none fits, one that will is worth more than a fast one: then it grows by so much.
+/// The same while no plan fits: one that fits is then worth more than a fast one.
 constexpr double kMemoryPenaltyAtFirst = 100;
 /// A rank that is estimated to take less than this of the memory that there is does fit.
 constexpr double kSureToFit = 0.9;
-/// By so much more than was thought of, a plan is put off again.
+/// Requeues a candidate whose corrected estimate exceeds its key by more than this factor.
 constexpr double kMisjudged = 1.02;
-/// And of two plans that are as good the one with the shorter program is tried first: its key grows
-/// by this with every doubling of its passes through layers beyond kFewPasses. Where keys go around
-/// a ring, every kRingSteps of its ranks make a pass as long as another one.
+/// Of equally good plans the shorter program comes first: the key grows by this with every doubling
+/// of passes through layers beyond kFewPasses. With keys around a ring, every kRingSteps ranks add
+/// the length of a pass.
 constexpr double kSizePenalty = 0.02, kFewPasses = 1024, kRingSteps = 8;
 /// Algorithms of sums are tried of plans within this of the best one, and of others last.
 constexpr double kNear = 1.05;
 constexpr float kLast = 1e6f;
-/// Of the time that is left, so much goes into bounds before plans are simulated; but there must be
-/// some candidates to choose among.
+/// Share of the remaining time for bounds before plans are simulated, as long as there are some
+/// candidates.
 constexpr double kBoundingShare = 0.5;
 constexpr size_t kEnoughToChoose = 5000;
-/// A search that has ended without a plan goes on to the first that fits, for so long and so many
-/// plans at least. It takes what is sure to fit and short to simulate: a rank's estimated memory
-/// must be below the limit by a margin, which grows with every plan that did not fit; and the key
-/// grows by so much with every doubling of passes.
+/// A search without a plan at its end continues to the first that fits, for at least this time and
+/// number of plans. It takes short programs that are certain to fit: a rank's estimated memory must
+/// be below the limit by a margin, which grows with every misfit; the key grows by this with every
+/// doubling of passes.
 constexpr double kMoreSeconds = 60;
 constexpr int kMorePlans = 16;
 constexpr double kFirstMargin = 1.1, kMoreMargin = 1.25, kSurePenalty = 100;
 constexpr double kHurriedSizePenalty = 0.5;
-/// What is being simulated when it ends is given up if its program is so many times as long as that
-/// of the plan that is then the surest.
+/// A simulation in progress at the end is given up if its program is this many times as long as the
+/// surest plan's.
 constexpr double kMuchLonger = 8;
 
-/// How many times as much time, or memory, simulated plans took as was estimated, by their
-/// schedule, what they repeat and split, and how many ranks their pipelines and experts have: of
-/// the others that many times as much is expected. Of a kind of which no plan was simulated nothing
-/// is known but what all of them say together.
+/// Ratios of simulated to estimated time and memory, by schedule, recomputation, sharding, and
+/// number of pipeline and expert ranks; applied to further estimates of the same kind. A kind
+/// without simulated plans uses the ratio over all.
 class Misjudged {
  public:
   void record(const Choice& choice, double times) {
@@ -101,7 +99,7 @@ class Misjudged {
     const auto kind = kinds_.find(kind_of(choice));
     return kind == kinds_.end() ? 1 : kind->second.mean();
   }
-  /// Of any plan.
+  /// Returns the ratio over all plans.
   double times() const { return all_.count == 0 ? 1 : all_.mean(); }
 
  private:
@@ -122,7 +120,7 @@ class Misjudged {
   Kind all_;
 };
 
-/// What a thread estimates with.
+/// A thread's estimators.
 struct Pricing {
   Pricing(const Trial& trial, const Space& space)
       : costs(trial.costs()),
@@ -145,7 +143,7 @@ class Search {
   bool out_of_time() const;
   /// It was asked to end, or its time is up.
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
-  /// And there is a plan: what is being simulated need not come to its end.
+  /// Stopped, with a plan: running simulations need not finish.
   bool is_done() const { return failed_ || (stopped() && fits_); }
   /// Nothing more is begun.
   bool ends() const { return is_done() || gave_up_; }
@@ -228,8 +226,8 @@ void Search::look_whether_to_stop() {
   more_.notify_all();
 }
 
-/// Runs `body` on every thread; this one waits, shows progress, and says when to stop. Throws what
-/// a body threw first.
+/// Runs `body` on every thread; this one waits, shows progress, and decides when to stop. Throws
+/// the first exception of a body.
 void Search::in_threads(const std::function<void(int)>& body) {
   std::unique_lock lock(mutex_);
   look_whether_to_stop();
@@ -273,7 +271,7 @@ void Search::report() {
   options_.progress(counts, result_.best.empty() ? nullptr : &result_.best.front(), result_.ended);
 }
 
-/// How long a plan's program is: passes of its micro-batches through layers.
+/// Returns the length of a plan's program: passes of its micro-batches through layers.
 double Search::passes(const Choice& choice) const {
   const bool in_ring = choice.cp > 1 && choice.keys == kKeysInRing;
   return static_cast<double>(num_micro_batches(space_, choice) * space_.model.num_layers) *
@@ -295,7 +293,7 @@ Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
 
 /// Bounds and estimates of a plan. Returns the estimated bytes.
 double Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const {
-  // Whether replicas are unlike depends on the layers of their stages.
+  // The speed of replicas depends on the layers of their stages.
   if (!deals_well(space_, plan)) return 0;
   ++found->counts.plans;
   const Guess guess = estimator->guess(plan);
@@ -312,7 +310,7 @@ double Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* fou
 void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found) const {
   const double limit = static_cast<double>(trial_.memory());
   for (const Choice& sized : micro_batches(space_, mesh)) {
-    // Bounds are the same however ep lies on the mesh: other ways are added to what is tried.
+    // Bounds do not depend on the placement of ep: other placements are added to the candidates.
     Choice choice = estimator->with_fastest_exchange(sized);
     const Guess floor = estimator->floor_of_mesh(choice);
     const bool fits = options_.everything || floor.least_bytes <= limit;
@@ -321,7 +319,7 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found
       choice.chunks = pipeline.chunks;
       visit_rest(space_, choice, [&](const Choice& plan) {
         if (!fits) {
-          // Whatever layers its stages have.
+          // For any layers of its stages.
           ++found->counts.plans;
           ++found->counts.too_large;
           found->nearest.take({plan, floor.least_bytes});
@@ -348,7 +346,7 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found
   }
 }
 
-/// What a thread prices plans by, made by that thread.
+/// Returns a thread's estimator, made by that thread.
 Estimator* Search::estimator_of(int thread) {
   std::unique_ptr<Pricing>& own = pricing_[static_cast<size_t>(thread)];
   if (!own) {
@@ -357,7 +355,7 @@ Estimator* Search::estimator_of(int thread) {
   return &own->estimator;
 }
 
-/// Enough is bounded for now: it is time to simulate what there is.
+/// Returns whether enough is bounded to start simulating.
 bool Search::bounds_enough() const {
   if (ends()) return true;
   const bool late = bound_until_s_ > 0 && spent_s() >= bound_until_s_;
@@ -385,7 +383,7 @@ void Search::bound(Estimator* estimator) {
   }
 }
 
-/// Bounds of all meshes, or of as many as there is time for; the queue is in order then.
+/// Bounds all meshes, or those that time permits; the queue is then in order.
 void Search::bound_meshes() {
   const double from = spent_s();
   held_ = queue_.size();
@@ -547,7 +545,7 @@ bool Search::is_put_off(Candidate candidate) {
   return true;
 }
 
-/// Estimates a plan whose turn has come more closely.
+/// Refines the estimate of the next plan.
 void Search::replay_schedule(Candidate* candidate, Estimator* estimator) const {
   const Guess guess = estimator->with_schedule_replayed(candidate->choice);
   const Candidate closer = this->candidate(candidate->choice, guess);
@@ -620,8 +618,8 @@ void Search::record(const Candidate& candidate, Outcome outcome, Estimator* esti
   best_s_ = std::min(best_s_, outcome.step_s);
   const auto at = std::upper_bound(result_.best.begin(), result_.best.end(), outcome,
                                    [](const Outcome& left, const Outcome& right) {
-                                     // Of plans that are as fast the order is theirs, whichever was
-                                     // simulated first.
+                                     // Among equally fast plans the fixed order decides, not the
+                                     // time of simulation.
                                      return left.step_s != right.step_s
                                                 ? left.step_s < right.step_s
                                                 : left.choice < right.choice;
@@ -631,7 +629,7 @@ void Search::record(const Candidate& candidate, Outcome outcome, Estimator* esti
 
 void Search::simulate(Estimator* estimator) {
   Candidate candidate;
-  // What was begun before the end is given up for what is there much sooner.
+  // Work started before the end is given up for a plan that is available much sooner.
   const auto stop = [&] {
     return is_done() || (stopped() && !candidate.surest && passes(candidate.choice) > too_long_);
   };
@@ -649,7 +647,7 @@ void Search::simulate(Estimator* estimator) {
   }
 }
 
-/// While it lives, warnings go nowhere: what keys of a plan have no effect is told by who takes it.
+/// Suppresses warnings during its lifetime: keys without effect are reported when a plan is used.
 class Quiet {
  public:
   Quiet() {
@@ -669,7 +667,7 @@ class Quiet {
   bool set_ = false;
 };
 
-/// What was not simulated, and whether that matters.
+/// Counts the plans that were not simulated, and whether they matter.
 void Search::finish() {
   for (const Candidate& candidate : queue_) {
     if (candidate.least_s > best_s_) {
@@ -693,9 +691,8 @@ void Search::finish() {
 }
 
 SearchResult Search::run() {
-  // Bounds for all plans, or, where these take long, for a share of the time; then simulations. If
-  // it is stopped before there is a plan, what is bounded by then is simulated until one fits; and
-  // if none does, more is bounded.
+  // Bounds all plans, or, if that takes long, for a share of the time; then simulates. If stopped
+  // without a plan, bounded plans are simulated until one fits; if none does, more are bounded.
   const Quiet quiet;
   meshes_ = meshes(space_);
   pricing_.resize(static_cast<size_t>(num_threads()));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search for the plan with the shortest simulated step: every plan of a space is bounded, what
-// cannot fit into memory is dropped, the rest is simulated in the order of an estimate, and what
-// cannot beat the best simulated one is passed over. It ends when nothing is left, so that the best
-// plan is that of the whole space, or when its time is up; but not without a plan, if one that fits
-// is found soon.
+// The search for the plan with the shortest simulated step: every plan of a space is bounded, plans
+// that cannot fit into memory are dropped, and the rest is simulated in the order of an estimate;
+// plans that cannot beat the best are pruned. It ends when nothing is left, so that the best plan
+// is that of the whole space, or with its time; but not without a plan, if one that fits is found
+// soon.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace hocket::planner {
 
-/// How far a search is. Every plan is in one of these numbers at the end.
+/// Progress of a search. Every plan is in exactly one of these numbers at the end.
 struct Counts {
   int64_t plans = 0;      ///< looked at
   int64_t too_large = 0;  ///< dropped: their bound on memory is above the limit
@@ -26,12 +26,12 @@ struct Counts {
   int64_t refused = 0;      ///< of the simulated ones: there is no such program
   int64_t left = 0;         ///< neither
   int64_t meshes = 0;       ///< of the space
-  int64_t meshes_left = 0;  ///< none of whose plans was looked at
+  int64_t meshes_left = 0;  ///< meshes without visited plans
 };
 
 struct SearchOptions {
   double time_limit_s = 60;  ///< 0: none
-  int threads = 0;           ///< 0: as many as there are cores
+  int threads = 0;           ///< 0: one per core
   /// No bounds: every plan of the space is simulated, for tests.
   bool everything = false;
   std::function<bool()> stop = nullptr;  ///< true ends the search with the best so far
@@ -59,7 +59,7 @@ struct SearchResult {
   TooLarge nearest_simulated;               ///< of the simulated ones
   std::map<std::string, int64_t> refusals;  ///< why there is no program: how often
   double seconds = 0;                       ///< that the search took
-  double bounding_s = 0;                    ///< of these, for bounds
+  double bounding_s = 0;                    ///< part of it for bounds
   double least_s = 0;  ///< no plan of the space is faster than this; 0: not known
 };
 

@@ -48,7 +48,7 @@ constexpr const char* kLayers = "plan.pp_layers";
 constexpr const char* kSamples = "plan.dp_samples";
 constexpr const char* kInner = "plan.ep_inner";
 
-/// Of plan.pp_layers or plan.dp_samples, if it is given.
+/// Returns plan.pp_layers or plan.dp_samples, if given.
 std::vector<int64_t> given_numbers(const Space& space, const char* key) {
   return nlohmann::json::parse(space.given.at(key)).get<std::vector<int64_t>>();
 }
@@ -319,7 +319,7 @@ std::vector<Choice> micro_batches(const Space& space, const Choice& mesh) {
       found.push_back(choice);
     }
   };
-  // In zigzag order all replicas have as many; [] says so, too.
+  // In zigzag order all replicas have equal numbers; [] means that, too.
   const std::vector<int64_t> samples =
       is_given(space, kSamples) ? given_numbers(space, kSamples) : std::vector<int64_t>();
   const bool may_differ =
@@ -371,7 +371,7 @@ std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh) {
       if (!fits(space, "plan.pp_chunks", chunks)) continue;
       // An interleaved schedule of one chunk is another name of 1F1B.
       if (schedule.chunks == 0 && schedule.shown_chunks > 1 && chunks == 1) continue;
-      // Of chunks that leave a rank as many layers, the fewer send less.
+      // Of numbers of chunks with equal layers per chunk, the smaller sends less.
       const int64_t layers = space.model.num_layers;
       const auto most = [&](int64_t stages) { return (layers + stages - 1) / stages; };
       if (chunks > 2 && schedule.chunks == 0 &&
@@ -445,7 +445,7 @@ std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
 
 namespace {
 
-/// "4", or "(2 of 3 + 2 of 1)": replicas that have as many sequences each.
+/// Returns "4", or "(2 of 3 + 2 of 1)": groups of replicas by their number of sequences.
 std::string samples_text(const Space& space, const Choice& choice) {
   if (choice.sequences == 0) return std::to_string(choice.micro_batch);
   const std::vector<int64_t> each = samples(space, choice);

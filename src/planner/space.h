@@ -36,13 +36,12 @@ class StageLayers {
   std::shared_ptr<const std::vector<int64_t>> each_;  // shared by the plans that have them
 };
 
-/// What a search chooses; all other keys of a plan are as the run has them.
+/// The searched keys of a plan; all others are the run's.
 struct Choice {
   int32_t pp = 1, chunks = 1, dp = 1, ep = 1, etp = 1, cp = 1, tp = 1;
   int32_t ep_inner = 1;     ///< ranks of ep_over().dp that lie together: rows take two steps
-  int32_t micro_batch = 1;  ///< sequences of a replica; of unlike ones the mean, rounded up
-  /// Sequences of a micro-batch that all replicas have together, where these have as many as their
-  /// speed says; 0: micro_batch each.
+  int32_t micro_batch = 1;  ///< sequences of a replica; for heterogeneous ones the mean, rounded up
+  /// Sequences of a micro-batch over all replicas, if distributed by speed; 0: micro_batch each.
   int32_t sequences = 0;
   bool sequence_parallel = false;
   StageLayers layers = {};
@@ -65,7 +64,7 @@ struct Choice {
   int64_t expert_replicas() const;
 };
 
-/// All keys on every rank, or passed on around a ring; or heads in exchange for tokens.
+/// All keys on every rank, or around a ring; or heads exchanged for tokens.
 inline constexpr const char* kKeys[] = {"all_gather", "p2p", "a2a"};
 inline constexpr uint8_t kKeysInRing = 1, kHeadsForTokens = 2;
 inline constexpr const char* kRecompute[] = {"none", "selective", "full"};
@@ -80,7 +79,7 @@ inline constexpr const char* kSums[] = {"native", "ring", "halving_doubling", "h
 /// Keys of a run that a search sets, "plan.pp" and so on.
 const std::vector<std::string>& searched_keys();
 
-/// How a plan's stages lie.
+/// Returns the placement of a plan's stages.
 Stages stages_of(const Choice& choice);
 
 /// The limits of a search.
@@ -95,52 +94,52 @@ struct Space {
   /// rank has less to do than with layers as even as may be. Not there: even ones are as good, or
   /// there are several chunks on devices that are alike.
   std::map<Stages, std::vector<int64_t>> balanced = {};
-  /// Of every rank, how fast its device is beside the fastest one; empty: all are alike.
+  /// Speed of every rank's device relative to the fastest; empty: all equal.
   std::vector<double> speed = {};
-  /// What each replica has of the sequences of a micro-batch, where with as many each the slowest
-  /// would keep the others waiting.
+  /// Sequences per replica of a micro-batch, where equal numbers would make others wait for the
+  /// slowest.
   struct Replicas {
     int32_t pp = 1, dp = 1, sequences = 1;
     bool balanced = false;  ///< with layers that are not as even as may be
     auto operator<=>(const Replicas&) const = default;
   };
   std::map<Replicas, std::vector<int64_t>> dealt = {};
-  /// Only plans of which this is true are in it, if it is there: those that another trainer can
-  /// express (interop/foreign.h).
+  /// If set, only plans that it accepts: those that another trainer can express
+  /// (interop/foreign.h).
   std::function<bool(const Choice&)> expressible = nullptr;
 };
 
 /// A searched key has its value from elsewhere.
 bool is_given(const Space& space, const char* key);
-/// Of every replica, how fast the stages are that its ranks have, with such layers each.
+/// Returns the speed of every replica, with these layers per stage.
 std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCosts& costs,
                                    const std::vector<int64_t>& layers);
 /// plan.shard.group of a hybrid plan: replicas that lie on one node. 1: there is no such plan.
 int64_t shard_group(const Space& space, const Choice& choice);
-/// False: of replicas with other sequences each, whose stages have such layers, none is faster.
+/// Returns false if no replica is faster, with its sequences and layers, than with equal numbers.
 bool deals_well(const Space& space, const Choice& choice);
 /// Layers of every stage of a plan.
 std::vector<int64_t> stage_layers(const Space& space, const Choice& choice);
 /// Sequences of a micro-batch of every replica of a plan.
 std::vector<int64_t> samples(const Space& space, const Choice& choice);
 
-/// Layers are laid on stages by their costs, and sequences dealt out to replicas by their speed,
-/// where what takes longest is shorter by more than this.
+/// Layers are assigned by cost, and sequences by speed, if the longest time shrinks below this
+/// ratio.
 inline constexpr double kWorthBalancing = 0.995;
 /// A rank of cp has this many tokens of a sequence at least, unless plan.cp is given.
 inline constexpr int64_t kLeastTokens = 1024;
-/// Sequences of a micro-batch on a data-parallel rank, at most, unless plan.micro_batch is given;
-/// of unlike replicas on average.
+/// Largest number of sequences of a micro-batch per data-parallel rank, unless plan.micro_batch is
+/// given; for heterogeneous replicas on average.
 inline constexpr int64_t kMostMicroBatch = 16;
-/// Members of the largest group whose sums are tried in messages, unless their keys are given: each
-/// sum is then as many messages as twice that, of every rank.
+/// Largest group whose collectives are tried as messages, unless their keys are given: each is then
+/// twice that many messages per rank.
 inline constexpr int64_t kMostSummedByMessages = 32;
 
-/// "KEY=VALUE" for every key that differs from its default; what has no effect is left out.
+/// Returns "KEY=VALUE" for every key that differs from its default and has an effect.
 std::vector<std::string> assignments(const Choice& choice, const Space& space);
 
-/// All meshes, each with one micro-batch, no schedule, nothing recomputed and nothing split; rows
-/// go to experts in one step unless plan.ep_inner is given.
+/// Returns all meshes, each with one micro-batch, without schedule, recomputation or sharding, and
+/// with one expert exchange unless plan.ep_inner is given.
 std::vector<Choice> meshes(const Space& space);
 /// The other ways to lay ep over a mesh with one step: with plan.ep_inner ranks on a node, where ep
 /// is on several. None where rows would not cross the network in fewer messages.

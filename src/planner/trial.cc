@@ -47,8 +47,8 @@ std::vector<std::string> kept_keys(const engine::Run& run) {
 Trial::Trial(const engine::Run& run, const std::string& cluster_file,
              std::optional<cost::Profile> profile, int64_t ranks)
     : base_(run), kept_(kept_keys(run)), profile_(std::move(profile)) {
-  // This machine is shared by as many ranks as the plans have, by default as many as it has cores;
-  // other clusters have a size.
+  // This machine is shared by the plans' ranks, by default one per core; other clusters have a
+  // size.
   std::erase_if(kept_, [](const std::string& key) { return key.starts_with("cluster.file="); });
   if (!cluster_file.empty()) {
     kept_.push_back(fmt::format("cluster.file={}", nlohmann::json(cluster_file).dump()));
@@ -111,7 +111,7 @@ Space Trial::space(std::map<std::string, std::string> given) const {
   return space;
 }
 
-/// How fast devices of every kind do what a micro-batch takes, beside the fastest ones.
+/// Returns the speed of each kind of device for a micro-batch, relative to the fastest.
 std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
   const cost::CostModel all(cluster_, profile_, threads(), engine::collectives_of(base_));
   std::vector<double> speeds;
@@ -167,8 +167,8 @@ void Trial::balance_layers(const LayerCosts& costs, Space* space) const {
   }
 }
 
-/// Deals out micro-batches to replicas of unlike speed: of every number of sequences that divides
-/// the batch, what takes less time for each than as many on every replica do.
+/// Distributes micro-batches over heterogeneous replicas: for every divisor of the batch, the
+/// sequences that take less time than equal numbers.
 void Trial::deal_samples(const LayerCosts& costs, Space* space) const {
   if (space->speed.empty()) return;
   const int64_t layers = std::ssize(costs.layer);

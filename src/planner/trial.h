@@ -18,11 +18,10 @@
 
 namespace hocket::planner {
 
-/// "KEY=VALUE" of what a run sets beside the keys that a search sets, and those that fit one mesh
-/// alone.
+/// Returns "KEY=VALUE" of the run's keys, without searched ones and those that fit one mesh only.
 std::vector<std::string> kept_keys(const engine::Run& run);
 
-/// What came of it. Seconds are of a step, and of a rank on average.
+/// Result of a trial. Seconds are of a step, averaged over ranks.
 struct Outcome {
   Choice choice;
   std::string refused;  ///< why there is no such program; empty: there is
@@ -34,11 +33,11 @@ struct Outcome {
   bool good() const { return refused.empty() && fits; }
 };
 
-/// A run without the keys that a search sets, and what it is predicted with.
+/// A run without the searched keys, and the basis of its prediction.
 class Trial {
  public:
-  /// `run`: what is searched for; of its plan the keys of searched_keys() are left aside.
-  /// `cluster_file`: empty for this machine. `ranks`: of every plan. Error: the cluster has fewer.
+  /// `run`: the target; its searched_keys() are ignored. `cluster_file`: empty for this machine.
+  /// `ranks`: of every plan. Throws Error if the cluster has fewer.
   Trial(const engine::Run& run, const std::string& cluster_file,
         std::optional<cost::Profile> profile, int64_t ranks);
 
@@ -75,7 +74,7 @@ class Trial {
   int64_t ranks_, memory_;
 };
 
-/// A run.yaml of what a run sets, with `comment` above it, a line for each of its lines.
+/// Returns a run.yaml of a run's keys, with `comment` above it, line by line.
 std::string run_text(const engine::Run& run, const std::string& comment);
 
 }  // namespace hocket::planner

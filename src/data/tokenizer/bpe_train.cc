@@ -158,7 +158,7 @@ class Merger {
     s.length = to;
   }
 
-  // Pairs whose count rose since the last call get a candidate with the count they have now.
+  // Queues pairs whose count rose since the last call, with their present count.
   void requeue() {
     std::sort(raised_.begin(), raised_.end());
     raised_.erase(std::unique(raised_.begin(), raised_.end()), raised_.end());
@@ -215,8 +215,8 @@ BpeTrainer::~BpeTrainer() = default;
 void BpeTrainer::add(std::string_view text) {
   impl_->cursor.start(text);
   for (std::string_view word; impl_->cursor.next(&word);) {
-    // A longer word is no word: what would be learned from it is of no use elsewhere, and the
-    // pieces keep symbols and counts within 32 bits.
+    // Splits longer words: merges learned from them are useless elsewhere, and the pieces keep
+    // symbols and counts within 32 bits.
     for (; word.size() > (1 << 20); word.remove_prefix(1 << 20)) {
       impl_->counts.add(word.substr(0, 1 << 20));
     }
@@ -271,7 +271,7 @@ Tokenizer BpeTrainer::train() {
     const std::string bytes = spec.tokens[left] + spec.tokens[right];
     // Two ways to the same bytes make one token.
     const auto known = ids.find(bytes);
-    // What spells a special token is not learned: text must not become one.
+    // Never learns the spelling of a special token, since text must not become one.
     if (known != ids.end() && known->second < specials) continue;
     const int32_t id = known == ids.end() ? append(bytes) : known->second;
     spec.merges.push_back({left, right});

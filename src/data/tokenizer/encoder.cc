@@ -35,7 +35,7 @@ class WordCache {
     return ids_.data() + found->ids;
   }
 
-  // Of a word that find() does not know.
+  // Inserts a word. Requires: find() does not know it.
   void insert(std::string_view word, uint64_t hash, std::span<const int32_t> ids) {
     if (entries_.size() >= kMaxWords) {
       entries_.clear();
@@ -113,8 +113,8 @@ struct Encoder::Impl {
   std::vector<uint32_t> ranks;   // of each symbol with the next
 };
 
-// Cuts out the added tokens of one kind, leftmost and longest first; what is between goes on to
-// the other kind and then to plain().
+// Cuts out the added tokens of one kind, leftmost and longest first; the rest goes to the other
+// kind and then to plain().
 void Encoder::Impl::split_added(std::string_view text, bool normalized, std::vector<int32_t>* ids) {
   const auto rest = [&](std::string_view piece) {
     if (piece.empty()) return;

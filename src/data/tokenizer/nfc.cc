@@ -115,7 +115,7 @@ void compose(std::vector<uint32_t>* text) {
   const Tables& t = tables();
   size_t kept = 0;
   ptrdiff_t starter = -1;
-  int last_class = -1;  // of what was kept since the starter; -1 if nothing was
+  int last_class = -1;  // combining class of the last kept mark since the starter; -1: none
   for (const uint32_t c : *text) {
     const int combining = t.combining_class(c);
     if (starter >= 0 && last_class < combining) {

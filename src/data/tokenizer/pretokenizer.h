@@ -12,7 +12,7 @@ namespace hocket::data {
 
 /// GPT-2's pattern, also that of the tokenizers that we train.
 extern const char* const kGpt2Pattern;
-/// Those of Llama 3 and Qwen 2/3, as their tokenizer.json write them.
+/// Patterns of Llama 3 and Qwen 2/3, as in their tokenizer.json.
 extern const char* const kLlama3Pattern;
 extern const char* const kQwen2Pattern;
 

@@ -16,7 +16,8 @@
 namespace hocket::data {
 namespace {
 
-// Two hashes: of what decides the ids of a text, and of that with the end of text.
+// Computes two hashes: of everything that determines a text's ids, and of that with the end of
+// text.
 void hash_spec(const TokenizerSpec& spec, Hash128* content, Hash128* all) {
   Hasher hasher;
   const auto text = [&](std::string_view s) { hasher.add(uint64_t{s.size()}).add(s); };

@@ -28,7 +28,7 @@ struct AddedToken {
   bool normalized = false;  ///< looked for after all others
 };
 
-/// What a tokenizer is made of.
+/// Content of a tokenizer.
 struct TokenizerSpec {
   /// Bytes of each id; empty for ids that stand for nothing.
   std::vector<std::string> tokens;
@@ -45,15 +45,15 @@ struct TokenizerSpec {
 /// Immutable; safe to share between threads.
 class Tokenizer {
  public:
-  /// Error: an id out of range, a merge whose result is no token, a token twice.
+  /// Throws Error for an id out of range, a merge whose result is no token, or a duplicate token.
   explicit Tokenizer(TokenizerSpec spec);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  /// A tokenizer.json, or a folder that holds one. The end of text is what the
-  /// tokenizer_config.json beside it says, else the first of the usual names that there is. Error:
-  /// absent or broken file, or a kind of tokenizer other than byte-level BPE.
+  /// Loads a tokenizer.json, or a folder with one. The end of text is that of the
+  /// tokenizer_config.json beside it, else the first present of the usual names. Throws Error for
+  /// an absent or broken file, or another kind of tokenizer than byte-level BPE.
   static Tokenizer load(const std::string& path);
   /// The same from text; `where` names it in errors, `eos_text` (may be empty) is the end of text.
   static Tokenizer parse(std::string_view json, const std::string& where,
@@ -78,7 +78,8 @@ class Tokenizer {
   /// -1 if there is none.
   int32_t find_token(std::string_view bytes) const;
   const TokenizerSpec& spec() const;
-  /// Of all that decides ids: equal hashes, equal ids for every text, and the same end of text.
+  /// Returns a hash of everything that determines ids: equal hashes mean equal ids for every text,
+  /// and the same end of text.
   Hash128 hash() const;
   /// The same but for the end of text: equal hashes, equal ids for every text.
   Hash128 content_hash() const;
@@ -89,9 +90,9 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Error, naming both, if the folder of a model holds a tokenizer.json by which ids mean other text
-/// than by `tokenizer`; `where` says what the latter belongs to and `advice` what to try. A warning
-/// if they differ in the end of text alone. A folder without tokenizer.json says nothing.
+/// Throws Error, naming both, if the tokenizer.json of a model's folder gives ids another meaning
+/// than `tokenizer`; `where` is the latter's owner and `advice` the suggestion. A difference in the
+/// end of text alone is a warning. A folder without tokenizer.json passes.
 void require_tokenizer_of(const std::string& model_folder, const Tokenizer& tokenizer,
                           const std::string& where, const std::string& advice);
 

@@ -18,7 +18,7 @@ inline uint64_t pair_key(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
-/// What a pair merges to, and how early.
+/// Result and rank of a merge.
 struct Merge {
   uint32_t rank = 0;
   int32_t result = 0;

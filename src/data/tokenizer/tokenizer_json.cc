@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// What ends a text, where nothing says so: the first of these that is there.
+// Default end of text: the first present one.
 constexpr const char* kUsualEos[] = {"<|endoftext|>", "<|end_of_text|>", "</s>",
                                      "<|im_end|>",    "<|eot_id|>",      "<eos>"};
 
@@ -116,8 +116,8 @@ class SpecReader {
     return found->second;
   }
 
-  // A merge is a pair of tokens, "a b" in older files and ["a", "b"] in newer ones, of which
-  // only the latter can have a blank in a token. Its rank is its place in the list.
+  // Reads merges. A merge is a pair of tokens, "a b" in older files and ["a", "b"] in newer ones,
+  // which allow blanks in tokens. Its rank is its place in the list.
   void merges(const JsonView& list) {
     const size_t count = list.size();
     if (!list.is_array()) {

@@ -29,7 +29,7 @@ using program::TaskId;
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
 
-/// Choices of what hosts encode that are all tried, at most.
+/// Largest number of host assignments that are all tried.
 constexpr double kMostOffloads = 4096;
 
 /// Nanoseconds of a step, from begin until before end.
@@ -37,7 +37,7 @@ struct Span {
   int64_t begin = 0, end = 0;
 };
 
-/// What the links of one rank carry in a replayed step.
+/// Use of one rank's links in a replayed step.
 class LinkTimes {
  public:
   LinkTimes(const Program& program, const sim::Replay& replay, size_t index)
@@ -52,8 +52,8 @@ class LinkTimes {
     }
   }
 
-  /// When the sums of each transfer are under way, by place; none: this rank has no such task, or
-  /// only of codes.
+  /// Returns the span of each transfer's all-reduces, by place; none: this rank has no such task,
+  /// or only codes.
   std::vector<std::optional<Span>> of(const std::vector<GradSum>& transfers) const {
     std::map<std::string, size_t> place;
     for (size_t t = 0; t < transfers.size(); ++t) {
@@ -90,9 +90,10 @@ class LinkTimes {
 
  private:
   const program::RankClass& list_;
-  const std::map<program::BufferId, std::string> parameters_;  ///< whose gradients buffers hold
+  const std::map<program::BufferId, std::string>
+      parameters_;  ///< parameter of the gradient in each buffer
   std::vector<Span> carried_;
-  std::vector<size_t> tasks_;  ///< of each of these, its place in the list
+  std::vector<size_t> tasks_;  ///< place of each of these in the list
 };
 
 /// A transfer is before a bubble if it is so on every rank that takes part; its gap is the shortest
@@ -287,7 +288,7 @@ class CodecSearch {
     result_.all.emplace_back(codec, simulate(trial_.all_by(codec), nullptr));
   }
 
-  /// Algorithm 2 of the paper: of what is encoded in one way and of one size, a number.
+  /// Algorithm 2 of the paper: chooses a number per group of equal size and codec.
   void offload() {
     const std::vector<std::vector<size_t>> groups = groups_to_offload();
     std::vector<size_t> sizes;
@@ -321,8 +322,8 @@ class CodecSearch {
         [&] { return stopped(); });
     result_.offload->gain_s = before_s - result_.chosen.step_s;
   }
-  /// Places of what is encoded, by size and codec; in a group the furthest from the output, whose
-  /// sum begins last, comes first.
+  /// Returns the places of encoded transfers, by size and codec; in a group the furthest from the
+  /// output, whose all-reduce starts last, comes first.
   std::vector<std::vector<size_t>> groups_to_offload() const {
     std::map<std::pair<int64_t, std::string>, std::vector<size_t>> by_way;
     for (size_t t = choice_.size(); t > 0; --t) {

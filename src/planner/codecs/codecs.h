@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which gradients travel through which codec, decided transfer by transfer with the simulator
-// (Espresso, Wang et al., EuroSys 2023, arXiv 2205.14465, first called ByteComp, Algorithm 1):
-// start without; leave aside what is sent before a bubble, a time in which links wait for a
-// gradient, and find the bubbles anew after each decision; by falling size, of one size the nearest
-// to the output first, take the codec with the shortest step. The paper's algorithm ends there.
-// Here, if a codec for everything is faster still, the same is done from there, by rising size and
-// with no codec among the choices: the plan found is never slower than none or all. Then, if it is
-// asked for, hosts take over what shortens the step (offload.h, Algorithm 2).
+// Choice of a codec per gradient transfer, with the simulator (Espresso, Wang et al., EuroSys 2023,
+// arXiv 2205.14465, first called ByteComp, Algorithm 1). Starts without codecs; skips transfers
+// before a bubble, a time in which links wait for a gradient, and finds the bubbles anew after each
+// decision; by falling size, ties nearest to the output first, takes the codec with the shortest
+// step. The paper's algorithm ends there. Here, if a codec for everything is faster still, the same
+// continues from it, by rising size and with no codec among the choices, so the result is never
+// slower than none or all. Then hosts optionally take over work that shortens the step (offload.h,
+// Algorithm 2).
 #pragma once
 
 #include <cstdint>
@@ -27,23 +27,23 @@
 
 namespace hocket::planner {
 
-/// A codec for each transfer of a run, in the order of CodecTrial::transfers(), with what else a
-/// rule of plan.grad_codec_of says of it ("int8 at_once host"); "none": as it is.
+/// A codec per transfer of a run, in the order of CodecTrial::transfers(), with the rest of a rule
+/// of plan.grad_codec_of ("int8 at_once host"); "none": uncompressed.
 using CodecChoice = std::vector<std::string>;
 
-/// The step of a run whose gradients travel so.
+/// Predicted step of a run with a choice of codecs.
 struct CodecOutcome {
   double step_s = 0;
   bool fits = true;  ///< into the memory of every rank
 };
 
-/// What the links do around a transfer that is not encoded.
+/// Use of the links around an uncompressed transfer.
 struct TransferTimes {
   double gap_s = 0;            ///< in which no link of its rank carries anything, before it begins
   bool before_bubble = false;  ///< links wait for a later gradient when it is done
 };
 
-/// A run whose plan stays, but for the codecs of its gradients, and what it is predicted with.
+/// A run with a fixed plan except for gradient codecs, and the basis of its prediction.
 class CodecTrial {
  public:
   /// `cluster_file`: empty for this machine. Error: the cluster is too small, `codecs` names one
@@ -54,12 +54,12 @@ class CodecTrial {
   const std::vector<passes::GradSum>& transfers() const { return transfers_; }
   const std::vector<std::string>& codecs() const { return codecs_; }
   const cost::Cluster& cluster() const { return cluster_; }
-  /// All transfers that it takes something of through this codec, or "CODEC host".
+  /// Returns this codec, or "CODEC host", for every transfer to which it applies.
   CodecChoice all_by(const std::string& codec) const;
   /// The run with these codecs.
   engine::Run run_of(const CodecChoice& choice) const;
   CodecOutcome simulate(const CodecChoice& choice) const;
-  /// The same; `times` receives those of every transfer, empty for what is encoded.
+  /// The same; `times` receives those of every transfer, empty for encoded ones.
   CodecOutcome simulate(const CodecChoice& choice,
                         std::vector<std::optional<TransferTimes>>* times) const;
 
@@ -80,7 +80,7 @@ struct CodecSearchOptions {
   std::function<void(int64_t simulated, double best_s)> progress = nullptr;
 };
 
-/// What was decided of a transfer.
+/// Decision for a transfer.
 struct CodecDecision {
   std::string codec = passes::kNoCodec;
   double gap_s = 0;      ///< before it, with nothing encoded (TransferTimes)
@@ -99,9 +99,9 @@ struct CodecResult {
   CodecChoice choice() const;
 };
 
-/// Chooses with the simulator as the judge. What does not fit into memory is not taken, unless the
-/// run does not fit with nothing encoded either. Error: `offload`, and the cluster does not say how
-/// fast hosts are.
+/// Chooses codecs with the simulator as the judge. A choice beyond the memory limit is rejected,
+/// unless the run does not fit without codecs either. Throws Error for `offload` if the cluster
+/// lacks the speed of hosts.
 CodecResult choose_codecs(const CodecTrial& trial, const CodecSearchOptions& options = {});
 
 }  // namespace hocket::planner

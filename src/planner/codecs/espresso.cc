@@ -30,18 +30,18 @@ void EspressoInput::fields(Fields& visit) {
 
 namespace {
 
-/// What a tensor does before the routes are named.
+/// Treatment of a tensor, before the routes are named.
 enum Step : int { kFp32, kFp16, kCodes, kTwoLevels, kOnCpu };
 
 // Constants of the selector: microseconds, per collective and per 1,000 bytes.
 constexpr double kAlpha = 150, kIntraNvlink = 0.02, kIntraPcie = 0.4, kInter = 0.8;
 /// Bits that a CPU encodes in a microsecond.
 constexpr double kCpuBits = 20'000;
-/// Elements up to which a codec takes the time of so many; the most of a tensor for CPUs; and those
-/// from which codes of one bit take two collectives between nodes.
+/// Elements up to which a codec takes constant time; the largest tensor for CPUs; and the elements
+/// from which 1-bit codes take two collectives between nodes.
 constexpr double kLeastElements = 1 << 20;
 constexpr int64_t kMostOnCpu = 32 << 20, kManyElements = 1 << 24;
-/// A gap is what is left of it after so many microseconds.
+/// us; gaps are counted modulo this.
 constexpr int64_t kGapModulo = 1000;
 /// Choices of tensors for CPUs that are tried, at most.
 constexpr double kMostChoices = 1e7;
@@ -105,7 +105,7 @@ class Selector {
     return collectives * kAlpha + per_intra * std::floor(2 * (gpus - 1) / gpus * intra / 1000) +
            kInter * std::floor(2 * (nodes - 1) / nodes * inter / 1000);
   }
-  /// Of a tensor that is scattered over the GPUs of a node.
+  /// Returns the time for a tensor scattered over the GPUs of a node.
   double by_size(size_t i, double us) const {
     const double part =
         static_cast<double>(elements(i)) / static_cast<double>(in_.gpus_per_node) / kLeastElements;
@@ -116,7 +116,8 @@ class Selector {
     return by_size(i, in_.codec_us[step] - in_.decode_us[step]);
   }
 
-  /// The last tensor from `first` on that the link waits for; encoding delays what comes after.
+  /// Returns the last tensor from `first` on that the link waits for; encoding delays the following
+  /// ones.
   size_t last_gap(size_t first, bool encodes) const {
     size_t last = first;
     double end = 0, encoding = 0;
@@ -132,7 +133,7 @@ class Selector {
     return last;
   }
 
-  /// When the tensors from `first` on have been sent, GPUs encoding.
+  /// Returns the time at which the tensors from `first` on have been sent, with encoding on GPUs.
   double end_us(size_t first) const {
     double end = 0, encoding = 0;
     for (size_t i = first; i < size(); ++i) {
@@ -151,7 +152,7 @@ class Selector {
     if (elements(i) > two_levels && in_.two_level) return kTwoLevels;
     return elements(i) > codes ? kCodes : kFp32;
   }
-  /// By falling size, of one size the one that is made last: what shortens the step stays.
+  /// By falling size, ties the last computed one first: keeps an encoding that shortens the step.
   void encode_by_size(size_t first) {
     std::vector<size_t> order;
     for (size_t i = size(); i > first; --i) {
@@ -186,8 +187,7 @@ class Selector {
     }
     return std::max(end, cpu_end);
   }
-  /// Of the encoded tensors of one size the first ones go to CPUs: every number of each size is
-  /// tried.
+  /// Moves the first of the encoded tensors of one size to CPUs: tries every number of each size.
   void move_to_cpus() {
     std::vector<std::vector<size_t>> groups;
     std::map<int64_t, size_t> place;

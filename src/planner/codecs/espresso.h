@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the public selector of Espresso (zhuangwang93/Espresso, simulator_espresso.py) decides of
-// the gradients of a model: its decisions are what the paper's runs were made with, though it is
-// not the paper's algorithm, which is in planner/codecs/codecs.h. Thresholds of size stand in place
-// of the tree of options, and of every gap it counts what is left over after whole milliseconds.
+// Decisions of Espresso's public selector (zhuangwang93/Espresso, simulator_espresso.py) for a
+// model's gradients. The paper's runs used it, though it is not the paper's algorithm, which is in
+// planner/codecs/codecs.h. Size thresholds replace the tree of options, and gaps are counted modulo
+// a millisecond.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct EspressoTensor {
   void fields(Fields& visit);
 };
 
-/// What is decided, and for which cluster and codec.
+/// Gradients, cluster and codec of a decision.
 struct EspressoInput {
   int64_t nodes = 2, gpus_per_node = 8;
   bool nvlink = false;     ///< inside of a node; else PCIe
@@ -29,7 +29,7 @@ struct EspressoInput {
   bool cpu = false;        ///< CPUs may encode
   bool sparse = true;   ///< the codec keeps some elements, with their indices; else 1 bit of each
   double ratio = 0.01;  ///< sparse: of the elements
-  /// Microseconds of one gradient by option (0 to 3): to encode and decode, and of these to decode.
+  /// Microseconds per gradient and option (0 to 3): encoding plus decoding, and decoding alone.
   std::vector<double> codec_us{0, 0, 0, 0}, decode_us{0, 0, 0, 0};
   std::vector<EspressoTensor> tensors;
   void fields(Fields& visit);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many gradients of each group the hosts encode in place of the devices (Espresso, Wang et al.,
-// EuroSys 2023, Algorithm 2): gradients of one size that travel in one way are a group, and of each
-// group only a number has to be chosen, since it is those furthest from the output that go to
-// hosts.
+// Number of gradients per group that hosts encode in place of devices (Espresso, Wang et al.,
+// EuroSys 2023, Algorithm 2). Gradients of one size and route are a group, and only a number per
+// group has to be chosen, since hosts take those furthest from the output.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@
 
 namespace hocket::planner {
 
-/// How many of each group.
+/// A number per group.
 using OffloadCounts = std::vector<size_t>;
 
 struct OffloadSearch {

@@ -118,7 +118,7 @@ const char* text_of(Over over) {
 
 constexpr double kElement = 4;  ///< bytes of an f32
 
-/// So many elements, or a few more, as rows, which codecs take.
+/// Returns a type of about this many elements as rows, for codecs.
 TensorType rows_of(double elements) {
   constexpr double kRow = 1024;
   const double rows = std::max(1.0, std::ceil(elements / kRow));
@@ -164,7 +164,7 @@ std::string to_string(const SumOption& option) {
   return text;
 }
 
-/// What a rank has of the sum.
+/// A rank's state of the sum.
 struct SumCosts::State {
   double elements = 0;
   double pieces = 1;  ///< that are to be added up: of codes there may be several
@@ -218,7 +218,7 @@ const cost::GroupShape& SumCosts::shape(Over over) const {
   return over == Over::all ? all_ : over == Over::inside ? inside_ : between_;
 }
 
-/// Of all pieces together.
+/// Returns the bytes of all pieces.
 double SumCosts::bytes(const State& state) const {
   if (!state.codes) return state.elements * kElement;
   double bytes = 0;
@@ -228,8 +228,8 @@ double SumCosts::bytes(const State& state) const {
   return state.pieces * bytes;
 }
 
-/// The collective, and what a rank has then. A sum that was scattered inside of nodes goes on
-/// between them on all ranks of a node at once.
+/// Prices a collective, and updates the state. A sum scattered inside of nodes continues between
+/// them on all ranks of a node at once.
 double SumCosts::communicate(const SumAct& act, State* state) const {
   const double time = bring(false, state) + collective_s(act, *state);
   const double n = members(act.over);
@@ -251,7 +251,7 @@ double SumCosts::communicate(const SumAct& act, State* state) const {
 double SumCosts::collective_s(const SumAct& act, const State& state) const {
   const double n = members(act.over);
   const double payload = bytes(state);
-  // An op that gathers counts what comes of it.
+  // A gathering op is priced by its output.
   const bool gathers = act.part == SumPart::gather ||
                        (act.codes && (act.part == SumPart::whole || act.part == SumPart::to_root));
   const std::vector<cost::Way> ways = costs_.ways(
@@ -267,7 +267,7 @@ double SumCosts::collective_s(const SumAct& act, const State& state) const {
   return best;
 }
 
-/// Encodes what is there; decodes all pieces and adds them up.
+/// Prices encoding; or decoding and adding all pieces.
 double SumCosts::work(const SumAct& act, State* state) const {
   const Lane lane = act.on_host ? Lane::host : Lane::compute;
   const TensorType type = rows_of(state->elements);
@@ -285,7 +285,7 @@ double SumCosts::work(const SumAct& act, State* state) const {
   return time;
 }
 
-/// Copies what there is to the other memory, if it is not there.
+/// Prices copying the data to the other memory, if they are not there.
 double SumCosts::bring(bool to_host, State* state) const {
   if (state->on_host == to_host) return 0;
   state->on_host = to_host;

@@ -28,7 +28,7 @@
 
 namespace hocket::planner {
 
-/// What a collective does to a sum: all of it, or the first or second of the two that do.
+/// Effect of a collective on a sum: all of it, or the first or second half of a pair.
 enum class SumPart : uint8_t { whole, scatter, gather, to_root, from_root };
 enum class Over : uint8_t { all, inside, between };  ///< ranks, those of a node, nodes
 
@@ -36,7 +36,7 @@ enum class Over : uint8_t { all, inside, between };  ///< ranks, those of a node
 struct SumAct {
   enum class Kind : uint8_t { communicate, encode, decode } kind = Kind::communicate;
   bool on_host = false;  ///< of the work
-  // Of a collective.
+  // Part of a collective.
   SumPart part = SumPart::whole;
   Over over = Over::all;
   bool codes = false;  ///< travel, not the gradient
@@ -44,7 +44,7 @@ struct SumAct {
 };
 using SumOption = std::vector<SumAct>;
 
-/// All paths; flat ones first, of these the plain all-reduce.
+/// Returns all paths; flat ones first, of these the plain all-reduce first.
 std::vector<SumOption> sum_options();
 bool is_flat(const SumOption& option);
 bool works_on_host(const SumOption& option);
@@ -52,7 +52,7 @@ bool is_encoded(const SumOption& option);
 /// "encode, all_to_all inside, decode, .., decode (host)".
 std::string to_string(const SumOption& option);
 
-/// What options cost among the first `per_node` ranks of each of the first nodes of a cluster.
+/// Costs of options among the first `per_node` ranks of each of the first nodes of a cluster.
 class SumCosts {
  public:
   /// `costs` and `codec` must stay.
