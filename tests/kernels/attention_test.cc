@@ -364,7 +364,7 @@ TEST(AttentionKernels, CachedReadsAShortCacheWhereItIs) {
       }
       return values;
     };
-    Call call{.op = "attention_cached", .attrs = {{"scale", 0.3}}};
+    Call call{.op = "attention_cached", .attrs = {{"scale", 0.3}}, .in = {}, .out = {}};
     call.in = {rounded({n, h, d}),     rounded({n, g, d}),     rounded({n, g, d}),
                rounded({slots, g, d}), rounded({slots, g, d}), pos};
     call.out = {zeros({n, h, d}), call.in[3], call.in[4]};
