@@ -8,8 +8,6 @@ namespace {
 
 constexpr int32_t kTag = 900;  // unused by lowered programs
 
-graph::TensorType f32(graph::Dims dims) { return {graph::DType::f32, std::move(dims)}; }
-
 /// Appends a task that fills a new buffer with zeros; returns the buffer.
 BufferId zeros(Edit& e, int64_t n, int32_t c = 0) {
   const graph::TensorType type = f32({n});

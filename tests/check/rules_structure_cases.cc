@@ -10,8 +10,6 @@
 namespace hocket::check::test {
 namespace {
 
-graph::TensorType f32(graph::Dims dims) { return {graph::DType::f32, std::move(dims)}; }
-
 /// Adds an input buffer `name` of micro-batch 0 that no task reads.
 program::Buffer& add_input(Edit& e, const std::string& name, graph::TensorType type, int32_t c) {
   program::Buffer b;

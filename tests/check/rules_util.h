@@ -24,6 +24,8 @@ using program::Space;
 using program::Task;
 using program::TaskId;
 
+inline graph::TensorType f32(graph::Dims dims) { return {graph::DType::f32, std::move(dims)}; }
+
 /// A program without faults, and edits of it. Added buffers, kinds and tasks are complete: types,
 /// costs, memory and dependencies are those that lowering and the memory plan would give.
 class Edit {
