@@ -501,18 +501,19 @@ Guess Estimator::guess(const Choice& choice) {
     guess.least_any_s = std::max(guess.least_any_s, least_s);
     guess.least_s = std::max(guess.least_s, least_s + static_cast<double>(count) * sums);
 
+    const double alive = shape.live(rank, count);
     const double kept = sum(all, [](const Layer& layer) { return layer.kept; });
     // Delayed weight gradients need recomputed activations, and the gradients of outputs.
     const double whole = sum(all, [](const Layer& layer) { return layer.whole; });
     const double put_off = rank.pending * ((1 + kOutputGradients) * whole - kept);
-    guess.bytes = std::max(
-        guess.bytes, held_bytes(choice, count, dense, experts, false) +
-                         (rank.live * kept + put_off + working) * (unlike ? unlike->most : 1));
+    guess.bytes =
+        std::max(guess.bytes, held_bytes(choice, count, dense, experts, false) +
+                                  (alive * kept + put_off + working) * (unlike ? unlike->most : 1));
     // A stage does not keep its output; of a split backward pass the first half may free its own
     // operands.
     const double least_kept = sum(all, [](const Layer& layer) { return layer.least_kept; });
     const double sent = choice.pp > 1 ? residual / choice.tp * choice.chunks : 0;
-    const double live = shape.splits_backward ? rank.live / 2 : rank.live;
+    const double live = shape.splits_backward ? alive / 2 : alive;
     guess.least_bytes =
         std::max(guess.least_bytes, held_bytes(choice, count, dense, experts, true) +
                                         live * std::max(0.0, least_kept - sent));

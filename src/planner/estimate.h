@@ -83,7 +83,7 @@ class Estimator {
   using Counts = std::vector<double>;  // layers by kind
   const std::vector<Counts>& stages(const Choice& choice);
   double layer_bytes(const Choice& choice, const Layer& layer, const PipelineShape::Rank& rank,
-                     double share, double most) const;
+                     double share, double most);
   bool has_stage_each(const Choice& choice);
   StageLoads loads(const Choice& choice, bool with_bytes);
   std::vector<SharedStages> shared_stages(const Choice& choice);

@@ -18,15 +18,19 @@ namespace {
 /// Ratio of the ranks' average estimated memory to the limit beyond which no assignment of layers
 /// fits.
 constexpr double kHopeless = 1.3;
+/// Programs may take more than is estimated: layers are laid for so much of the memory, too.
+constexpr double kLessMemory[] = {1, 0.95, 0.9, 0.85};
 
 }  // namespace
 
 /// Bytes that a layer adds to those of a rank, which runs it for such a share of the micro-batches.
 double Estimator::layer_bytes(const Choice& choice, const Layer& layer,
-                              const PipelineShape::Rank& rank, double share, double most) const {
+                              const PipelineShape::Rank& rank, double share, double most) {
   const double put_off = rank.pending * ((1 + kOutputGradients) * layer.whole - layer.kept);
-  return held_bytes(choice, num_micro_batches(space_, choice), layer.dense, layer.experts, false) +
-         (rank.live * layer.kept + put_off) * share * most;
+  const int64_t count = num_micro_batches(space_, choice);
+  const double live = shapes_.of(choice, count).live(rank, count);
+  return held_bytes(choice, count, layer.dense, layer.experts, false) +
+         (live * layer.kept + put_off) * share * most;
 }
 
 /// Returns the loads of a plan with one stage per rank.
@@ -223,9 +227,11 @@ std::vector<StageLayers> Estimator::layers_by_memory(const Choice& even, double 
       return found;
     }
     const std::vector<SharedStages> ranks = shared_stages(choice);
-    if (std::optional<std::vector<int64_t>> by_both =
-            lay_alike_layers(std::ssize(kind_of), ranks, limit)) {
-      add(std::move(*by_both));
+    for (const double part : kLessMemory) {
+      if (std::optional<std::vector<int64_t>> by_both =
+              lay_alike_layers(std::ssize(kind_of), ranks, part * limit)) {
+        add(std::move(*by_both));
+      }
     }
     add(lay_alike_layers_by_bytes(std::ssize(kind_of), ranks));
     return found;
@@ -238,8 +244,10 @@ std::vector<StageLayers> Estimator::layers_by_memory(const Choice& even, double 
                               loads.bytes[stage].begin(), 0.0);
   }
   if (all > limit * kHopeless * static_cast<double>(counts.size())) return found;
-  if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, limit)) {
-    add(std::move(*by_both));
+  for (const double part : kLessMemory) {
+    if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, part * limit)) {
+      add(std::move(*by_both));
+    }
   }
   add(*lay_layers(loads, least_bytes(loads)));
   return found;

@@ -67,7 +67,9 @@ void add_sends(const parallel::Schedule& schedule, int64_t stages, int micro_bat
 
 PipelineShape shape_of(const Choice& choice, int64_t count) {
   if (choice.pp == 1) {
-    return {.ranks = {{.stages = {{0, 1.0}}}}};
+    PipelineShape alone{.ranks = {{.stages = {{0, 1.0}}}}};
+    alone.shown = 2;  // of which one is alive at a time
+    return alone;
   }
   const parallel::BuiltIn& built_in = parallel::built_in_schedules()[choice.schedule];
   const int shown = shown_micro_batches(built_in, choice, count, kShown);
@@ -75,6 +77,7 @@ PipelineShape shape_of(const Choice& choice, int64_t count) {
   const sim::ScheduleReport report =
       sim::simulate_schedule(schedule, choice.pp * choice.chunks, shown, {});
   PipelineShape shape;
+  shape.shown = shown;
   double busiest = 0;
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     shape.ranks.push_back(rank_of(schedule.ranks[r], shown, choice.chunks));

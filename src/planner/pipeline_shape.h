@@ -3,6 +3,7 @@
 // whose activations they keep, their first and last work, and their messages.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -21,12 +22,21 @@ struct PipelineShape {
     int64_t first_stage = 0;  ///< of its first work, which is a forward pass
     int64_t last_stage = 0;   ///< of its last work
     char last_kind = 'B';     ///< of that: parallel::Action::kind
-    double live = 1;          ///< most micro-batches alive, in shares of all of its layers
-    double pending = 0;       ///< largest number of delayed weight gradients, likewise
+    /// Largest number of live micro-batches among those shown, in shares of all of its layers.
+    double live = 1;
+    double pending = 0;  ///< largest number of delayed weight gradients, likewise
     /// Messages of a micro-batch that it sends, by the rank that they go to.
     std::map<int64_t, double> sends = {};
   };
   std::vector<Rank> ranks;
+  int64_t shown = 1;  ///< micro-batches; more of them show nothing new
+  /// Most micro-batches that a rank has alive of so many: where these were all that it is shown
+  /// with, all.
+  double live(const Rank& rank, int64_t micro_batches) const {
+    const auto all = static_cast<double>(shown);
+    return rank.live < all ? rank.live
+                           : rank.live * std::max(1.0, static_cast<double>(micro_batches) / all);
+  }
   /// Time that ranks wait in a step, in passes (forward and backward) of a micro-batch through all
   /// stages of a rank, where forward passes and the two halves of backward passes take the same.
   double waits = 0;

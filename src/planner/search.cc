@@ -61,6 +61,8 @@ constexpr double kMemoryPenalty = 4;
 constexpr double kMemoryPenaltyAtFirst = 100;
 /// A rank that is estimated to take less than this of the memory that there is does fit.
 constexpr double kSureToFit = 0.9;
+/// The same growth per doubling of a program's length: a short one teaches more in the same time.
+constexpr double kSizePenaltyAtFirst = 0.1;
 /// Requeues a candidate whose corrected estimate exceeds its key by more than this factor.
 constexpr double kMisjudged = 1.02;
 /// Of equally good plans the shorter program comes first: the key grows by this with every doubling
@@ -160,8 +162,12 @@ class Search {
   void keep(Bounded found);
   bool take(Candidate* candidate, Estimator* estimator);
   bool is_put_off(Candidate candidate);
-  void replay_schedule(Candidate* candidate, Estimator* estimator) const;
+  void replay_schedule(Candidate* candidate, Estimator* estimator,
+                       std::unique_lock<std::mutex>* lock);
   double passes(const Choice& choice) const;
+  double doublings(const Choice& choice) const;
+  double first_key(const Candidate& candidate) const;
+  void forget_what_was_put_off();
   size_t surest() const;
   bool take_surest(Candidate* candidate, Estimator* estimator);
   void simulate(Estimator* estimator);
@@ -197,6 +203,7 @@ class Search {
   double best_s_ = std::numeric_limits<double>::infinity();
   double left_least_s_ = std::numeric_limits<double>::infinity();
   Misjudged misjudged_bytes_, misjudged_seconds_;
+  Misjudged misjudged_schedules_;  // by estimates beside those with the schedule replayed
   SearchResult result_;
 };
 
@@ -278,17 +285,27 @@ double Search::passes(const Choice& choice) const {
          (in_ring ? std::max(1.0, choice.cp / kRingSteps) : 1);
 }
 
+/// How often that has doubled beyond what is short.
+double Search::doublings(const Choice& choice) const {
+  return std::log2(std::max(1.0, passes(choice) / kFewPasses));
+}
+
+/// By its own estimates alone.
+double Search::first_key(const Candidate& candidate) const {
+  const double over = std::max(0.0, candidate.bytes / static_cast<double>(trial_.memory()) - 1);
+  return candidate.guess_s * (1 + kMemoryPenalty * over);
+}
+
 /// A plan with its bounds, to be tried the sooner the less its estimates are.
 Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
-  const double limit = static_cast<double>(trial_.memory());
-  const double size = 1 + kSizePenalty * std::log2(std::max(1.0, passes(plan) / kFewPasses));
-  const double over = std::max(0.0, guess.bytes / limit - 1);
-  return {.choice = plan,
-          .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
-          .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
-          .key = static_cast<float>(guess.seconds * size * (1 + kMemoryPenalty * over)),
-          .guess_s = static_cast<float>(std::max(1e-9, guess.seconds * size)),
-          .bytes = static_cast<float>(std::max(1.0, guess.bytes))};
+  const double size = 1 + kSizePenalty * doublings(plan);
+  Candidate found{.choice = plan,
+                  .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
+                  .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
+                  .guess_s = static_cast<float>(std::max(1e-9, guess.seconds * size)),
+                  .bytes = static_cast<float>(std::max(1.0, guess.bytes))};
+  found.key = static_cast<float>(first_key(found));
+  return found;
 }
 
 /// Bounds and estimates of a plan. Returns the estimated bytes.
@@ -459,9 +476,7 @@ bool Search::take(Candidate* candidate, Estimator* estimator) {
         ++busy_;
         if (candidate->replayed || options_.everything) return true;
         // Then others may come first.
-        lock.unlock();
-        replay_schedule(candidate, estimator);
-        lock.lock();
+        replay_schedule(candidate, estimator, &lock);
         --busy_;
         add(*candidate);
         more_.notify_all();
@@ -534,7 +549,9 @@ bool Search::is_put_off(Candidate candidate) {
   if (none_fits) {
     bytes = std::max(bytes, misjudged_bytes_.times());
   }
-  const double seconds = misjudged_seconds_.times(candidate.choice);
+  const double seconds = misjudged_seconds_.times(candidate.choice) *
+                         (candidate.replayed ? 1 : misjudged_schedules_.times(candidate.choice)) *
+                         (none_fits ? 1 + kSizePenaltyAtFirst * doublings(candidate.choice) : 1);
   const double limit = static_cast<double>(trial_.memory());
   const double over = std::max(0.0, candidate.bytes * bytes / limit - 1);
   const double penalty = none_fits ? kMemoryPenaltyAtFirst : kMemoryPenalty;
@@ -545,13 +562,28 @@ bool Search::is_put_off(Candidate candidate) {
   return true;
 }
 
-/// Refines the estimate of the next plan.
-void Search::replay_schedule(Candidate* candidate, Estimator* estimator) const {
+/// Refines the estimate of the next plan, without the mutex.
+void Search::replay_schedule(Candidate* candidate, Estimator* estimator,
+                             std::unique_lock<std::mutex>* lock) {
+  lock->unlock();
   const Guess guess = estimator->with_schedule_replayed(candidate->choice);
   const Candidate closer = this->candidate(candidate->choice, guess);
-  candidate->key = std::max(candidate->key, closer.key);
+  log_debug("plan {}: estimated {:.4g} s, {:.4g} s with its schedule replayed",
+            describe(candidate->choice, space_), candidate->guess_s, closer.guess_s);
+  lock->lock();
+  misjudged_schedules_.record(candidate->choice, closer.guess_s / candidate->guess_s);
+  candidate->key = candidate->key < kLast ? closer.key : candidate->key;
   candidate->guess_s = closer.guess_s;
   candidate->replayed = true;
+}
+
+/// Now that there is a plan: plans come by their own estimates again. The mutex is held.
+void Search::forget_what_was_put_off() {
+  for (Candidate& candidate : queue_) {
+    candidate.key =
+        candidate.key < kLast ? static_cast<float>(first_key(candidate)) : candidate.key;
+  }
+  std::make_heap(queue_.begin(), queue_.end(), Later());
 }
 
 void Search::add(const Candidate& candidate) {
@@ -613,6 +645,9 @@ void Search::record(const Candidate& candidate, Outcome outcome, Estimator* esti
     margin_ *= stopped() ? kMoreMargin : 1;
     result_.over_memory.push_back(std::move(outcome));
     return;
+  }
+  if (!fits_) {
+    forget_what_was_put_off();
   }
   fits_ = true;
   best_s_ = std::min(best_s_, outcome.step_s);
