@@ -107,7 +107,7 @@ TEST(AdamW, GradientsMayHaveTheTypeOfTheirParameters) {
       options.float8 = float8;
       graph::Graph g = models::build(model, options);
       differentiate(g, GradType::params);
-      append_adamw(g, {});
+      append_optimizer(g, {});
       for (const graph::ParamGrad& grad : g.grads) {
         const graph::Tensor& param = g.tensor(grad.param);
         for (const TensorId contribution : grad.contributions) {

@@ -668,8 +668,7 @@ class Cli(unittest.TestCase):
                             (["schedule"], "SCHEDULE is missing"),
                             (["--schedule", "zb-h1"], "try: hocket simulate schedule NAME"),
                             (["--op", "all_reduce"], "try: hocket simulate op NAME"),
-                            (["configs/quickstart.yaml", "--ranks", "4"], "unknown option '--ranks'"),
-                            ([], "RUN is missing")]:
+                            (["configs/quickstart.yaml", "--ranks", "4"], "unknown option"), ([], "RUN is missing")]:
             self.refused(["simulate", *words], what)
 
     def test_passes(self):
