@@ -12,7 +12,7 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr size_t kKindsTried = 200;  // kinds of which a replay each is made
+constexpr size_t kKindsTried = 200;  // Op kinds replayed one by one, at most.
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -37,8 +37,8 @@ class Analyst {
   }
 
   Analysis analyze() {
-    // All measured, all ideal; ideal but for one stage, replica, kind; measured but for the last
-    // stage and for the slowest workers.
+    // Replays the baselines (all measured, all ideal), then one part measured and the rest ideal,
+    // then one part ideal and the rest measured: the last stage and the slowest workers.
     out_.step_measured = run_.measured_step;
     out_.measured = mean_of(run_.measured_step);
     out_.step_T = replayer_.replay(run_.duration);
@@ -77,7 +77,8 @@ class Analyst {
   }
 
  private:
-  /// Of many kinds those whose durations differ most from the ideal; the others count as ideal.
+  /// Replays each op kind. Beyond kKindsTried, keeps the kinds whose durations differ most from
+  /// their ideal; the others count as ideal.
   void kinds() {
     std::vector<double> excess(run_.kinds.size(), 0);
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
@@ -111,7 +112,7 @@ class Analyst {
     return most;
   }
 
-  /// All ideal but what is chosen.
+  /// Replays with all durations ideal except the chosen ones.
   template <typename Chosen>
   Slowdown only(Chosen&& chosen) {
     Blend durations = blend(run_, run_.duration, ideal_, chosen);
@@ -125,7 +126,7 @@ class Analyst {
     return slowdown;
   }
 
-  /// Seconds of a step, all measured but what is chosen.
+  /// Returns seconds per step with all durations measured except the chosen ones.
   template <typename Chosen>
   double without(Chosen&& chosen) {
     return replayer_.mean(blend(run_, ideal_, run_.duration, chosen));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stragglers cost, where they are and why: a run is replayed with some of its ops as measured
-// and the others ideal. Definitions and causes are those of "Understanding Stragglers in Large
-// Model Training Using What-if Analysis" (2505.05713, sections 3 to 5; StragglerAnalysis);
-// docs/whatif.md gives them.
+// Straggler analysis: the cost of stragglers, their location and their cause. Replays a run with
+// some ops as measured and the others ideal. Definitions and causes follow "Understanding
+// Stragglers in Large Model Training Using What-if Analysis" (2505.05713, sections 3 to 5;
+// StragglerAnalysis). docs/whatif.md repeats them.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@
 
 namespace hocket::whatif {
 
-/// S from which a run is said to straggle (2505.05713, section 4), and what less than this share of
-/// a step is lost is not worth a cause.
+/// Slowdown S from which a run counts as straggling (2505.05713, section 4), and the share of a
+/// step below which a loss is not worth a cause.
 inline constexpr double kStraggles = 1.1, kWorthNaming = 0.01;
-/// Of the measured step: a replay that is off by more says nothing of why it is slow.
+/// Share of the measured step: a replay that is off by more cannot explain why the step is slow.
 inline constexpr double kFarOff = 0.1;
 
-/// A slowdown by what is left as measured, all else being ideal: over the mean of the steps, and by
-/// step.
+/// Slowdown caused by the part left as measured while all else is ideal: over the mean step, and
+/// per step.
 struct Slowdown {
   double mean = 1;
   std::vector<double> by_step;
@@ -33,11 +33,11 @@ enum class Cause { slow_worker, last_stage, slow_stage, uneven_sequences, pauses
 
 struct CauseFound {
   Cause cause;
-  std::string where;    ///< "dp 3 pp 2"; empty if it is everywhere
-  double fixed = 0;     ///< seconds of a step without it
-  double gain = 0;      ///< T / fixed; of pauses between ops T with these
-  double explains = 0;  ///< (T - fixed) / (T - T_ideal), likewise; see Analysis::loses()
-  bool named = false;  ///< the run's cause: explains half of the loss, or is what its test asks for
+  std::string where;     ///< "dp 3 pp 2"; empty if it is everywhere
+  double fixed = 0;      ///< seconds of a step without it
+  double gain = 0;       ///< T / fixed; of pauses between ops T with these
+  double explains = 0;   ///< (T - fixed) / (T - T_ideal), likewise; see Analysis::loses()
+  bool named = false;    ///< the run's cause: explains half of the loss, or passes its own test
   std::string evidence;  ///< one sentence
 };
 
@@ -58,7 +58,7 @@ struct Analysis {
   double T_without_last_stage = 0, T_without_slowest = 0;
   std::vector<int32_t> slowest;    ///< those 3 %, at least one
   double correlation = 0;          ///< Pearson's, of a micro-batch's forward and backward time
-  std::vector<CauseFound> causes;  ///< the one that is named first, then by what they gain
+  std::vector<CauseFound> causes;  ///< the named cause first, then by gain
 
   bool is_far_off() const { return off > kFarOff || off < -kFarOff; }
   /// Enough for shares of it to mean something.

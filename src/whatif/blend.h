@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Durations of a run of which some are other ones.
+// Durations of a run with some of them replaced.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace hocket::whatif {
 struct Blend {
   std::span<const double> some, others;
   std::vector<char> chosen;  ///< [op * replicas + replica]; empty: none is
-  /// Of every op `others` are the same in all replicas of a step: those of which nothing is chosen
-  /// are one to the replay.
+  /// True if `others` are equal in all replicas of a step: replicas without chosen ops then replay
+  /// as one.
   bool replicas_alike = false;
 };
 
-/// Of the ops of which `chosen(op, replica)` is true.
+/// Chooses the ops for which `chosen(op, replica)` is true.
 template <typename Chosen>
 Blend blend(const MeasuredRun& run, const std::vector<double>& some,
             const std::vector<double>& others, Chosen&& chosen) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the blocks of a measured run took, by lane, and which of them are passes: what the
-// search for causes compares and cures.
+// Durations of the blocks of a measured run by lane, and which blocks are passes. The search for
+// causes compares and cures them.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class BlockTimes {
   /// Durations with every op of `block` in `lane` scaled so that the block takes `seconds`.
   void set(int32_t block, int32_t lane, double seconds, std::vector<double>* durations) const;
 
-  /// Of the passes of a worker in a chunk, in one direction: all have the same work but for the
-  /// sequences.
+  /// Key of passes with equal work: a worker's passes in one chunk and direction differ only by
+  /// their sequences.
   using Alike = std::tuple<int32_t, int32_t, int32_t, bool>;  // worker, replica, chunk, backward
   std::map<Alike, Cells> alike() const;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Is the network the bottleneck of data-parallel training ("Is Network the Bottleneck of
-// Distributed Training?", 2006.10103, section 3)? Two processes are replayed: gradients become
-// ready as the backward pass makes them, and are fused into batches as Horovod does; batches are
-// summed one after another around a ring of N ranks, on a network that is used fully, or to a
-// share. What the last sum ends later than the backward pass is what the network costs:
-//   f = T / (T + overhead), T a step in which sums of gradients take no time.
+// Distributed Training?", 2006.10103, section 3)? Replays two processes. Gradients become ready in
+// the order of the backward pass and are fused into batches, as Horovod does. Batches are
+// all-reduced one after another around a ring of N ranks, on a network used fully or to a share.
+// Overhead is the time from the end of the backward pass to the end of the last all-reduce:   f = T
+// / (T + overhead), T a step whose gradient all-reduces take no time.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace hocket::whatif {
 
-/// How long adding two vectors of some bytes takes: a table, linear between its rows, from nothing
-/// below the first on and with the rate of the last beyond it. Empty: no time.
+/// Seconds to add two vectors, by bytes: a table, linear between its rows. Starts from zero before
+/// the first row and keeps the rate of the last beyond it. Empty means no time.
 class AddTimes {
  public:
   AddTimes() = default;
@@ -47,8 +47,8 @@ struct Batch {
 /// greater, `fusion.timeout` after its first gradient, or with the last gradient.
 std::vector<Batch> fuse(const GradientLog& log, const Fusion& fusion);
 
-/// N ranks on links of `bandwidth` bytes/s (what they reach), payloads divided by `ratio` by a
-/// codec that takes no time.
+/// A ring of N ranks on links of `bandwidth` bytes/s (achieved). A codec that takes no time divides
+/// payloads by `ratio`.
 struct NetworkCase {
   int64_t ranks = 2;
   double bandwidth = 0, ratio = 1;
@@ -58,7 +58,7 @@ struct NetworkCase {
 /// bytes / ratio.
 double ring_seconds(double bytes, const NetworkCase& network, const AddTimes& add);
 
-/// When the last of `batches` is summed, one after another.
+/// Returns when the last of `batches` is reduced, one after another.
 double end_of_sums(const std::vector<Batch>& batches, const NetworkCase& network,
                    const AddTimes& add);
 

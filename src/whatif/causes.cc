@@ -23,7 +23,7 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr double kHalf = 0.5;        // of the loss: what a cause must explain to be named
+constexpr double kHalf = 0.5;        // share of the loss that a named cause must explain
 constexpr double kCorrelated = 0.9;  // forward and backward times of a micro-batch (the paper's)
 constexpr double kRelated = 0.5;     // the same, from where on long passes may be sequences
 constexpr size_t kLinksTried = 6;    // links that are replayed, those of most excess first
@@ -62,9 +62,10 @@ class Search {
   }
 
  private:
-  /// The first of those that explain half of the loss is the run's, from what is one op's to what
-  /// is a whole stage's. Pauses are it too where S does not show them: of what stands still in
-  /// every other step, or on all workers, the ideal is a mean or a median that counts it in.
+  /// Returns whether a cause is the run's. The first that explains half of the loss is, from causes
+  /// of one op to causes of a whole stage. Pauses are named even where S does not show them: a
+  /// pause in every other step, or on all workers, is part of the mean or median that the ideal
+  /// uses.
   bool names(const CauseFound& cause) const {
     if (out_.S < kStraggles) return cause.cause == Cause::pauses && cause.gain >= kStraggles;
     return cause.explains >= kHalf &&
@@ -81,9 +82,9 @@ class Search {
     add(cause, std::move(where), out_.T, fixed, std::move(evidence));
   }
 
-  /// Micro-batches whose forward and backward passes are long together have long sequences. Both
-  /// are taken relative to their worker's mean, so that a slow worker is none; cured by passes that
-  /// take the mean of their worker.
+  /// Tests for uneven sequence lengths: micro-batches whose forward and backward passes are long
+  /// together. Compares each pass to its worker's mean, so that a slow worker does not count. Cured
+  /// by passes that take their worker's mean.
   void uneven_sequences() {
     if (times_.passes().empty()) return;
     std::vector<double> even = run_.duration;
@@ -139,13 +140,14 @@ class Search {
 
   /// Transfers among one set of workers.
   struct Link {
-    double took = 0, usual = 0;                 ///< seconds, of those that wait for all members
+    double took = 0,
+           usual = 0;  ///< seconds; the second over the transfers in which all members wait
     std::set<std::pair<int32_t, int32_t>> ops;  ///< op, replica; -1: all
     double excess() const { return took - usual; }
   };
   using Links = std::map<std::vector<int32_t>, Link>;
 
-  /// Who sends or reduces with whom.
+  /// Returns the pairs of workers that exchange messages or share collectives.
   Links links() const {
     Links links;
     for (const Group& group : run_.groups) {
@@ -175,9 +177,9 @@ class Search {
     return links;
   }
 
-  /// Durations with a link as fast as others: its transfers take the usual time; those that more
-  /// workers take part in, and cross it, take less by the same factor; and its workers begin their
-  /// steps as others do, since hosts exchange over it what the last step came to.
+  /// Returns durations with the link as fast as others. Its transfers take the usual time.
+  /// Transfers of more workers that cross it shrink by the same factor. Its workers begin steps
+  /// with the others, since hosts exchange the result of the last step over it.
   std::vector<double> as_usual(const Links& links, const std::vector<int32_t>& workers) const {
     std::vector<double> durations = run_.duration;
     const auto each = [&](int32_t op, int32_t replica, const auto& f) {
@@ -256,8 +258,8 @@ class Search {
                     counted(static_cast<int64_t>(run_.workers.size()), "worker")));
   }
 
-  /// The only worker of a stage of several: nobody else has the same to do, and so it is the stage
-  /// that is named.
+  /// Returns whether the worker is alone in a stage of several stages. No other worker has the same
+  /// work then, so the stage is named instead.
   bool is_stage(int32_t worker) const {
     const int32_t stage = run_.workers[static_cast<size_t>(worker)].stage;
     return run_.stages > 1 &&
@@ -265,9 +267,9 @@ class Search {
                          [&](const Worker& other) { return other.stage == stage; }) == 1;
   }
 
-  /// Durations with the passes of the workers that are `slow` as long as those of the others: of
-  /// the same stage and chunk if it has others, else of all. The ideal would not do: its means
-  /// count the slow ones. What is communicated takes the ideal time.
+  /// Returns durations with the passes of `slow` workers as long as those of the others: of the
+  /// same stage and chunk if it has others, else of all. The ideal would not do, because its means
+  /// include the slow ones. Communication takes its ideal time.
   std::vector<double> as_others(const std::vector<char>& slow) {
     using Alike = std::array<int32_t, 3>;  // kind, stage, chunk; kNone: of any
     struct Mean {
@@ -316,8 +318,8 @@ class Search {
     return durations;
   }
 
-  /// The last stage, whose head and loss the others lack, or another one that computes longer.
-  /// Layers that leave it go to the others.
+  /// Tests for a slow stage: the last one, which has the head and loss that others lack, or another
+  /// that computes longer. Cured by moving its layers to the others.
   void slow_stage() {
     if (run_.stages < 2) return;
     const EvenStages even = even_stages(run_, times_);

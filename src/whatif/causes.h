@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a run straggles: what each cause that is known would be cured by, replayed.
+// Causes of straggling: each known cause, its cure, and the replay of that cure.
 #pragma once
 
 #include <vector>

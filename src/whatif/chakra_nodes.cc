@@ -39,12 +39,12 @@ void set_type(const std::string& text, ChakraNode* node) {
   node->unknown_type = text;
 }
 
-/// What an attribute says, in either form of the file.
+/// Content of an attribute, in either form of the file.
 struct Attribute {
   std::string name, text;
   double number = 0;
   bool is_number = false;
-  bool some_false = false;  ///< a list of bools of which one is false
+  bool some_false = false;  ///< a list of bools with at least one false
 };
 
 void set_start(double micros, ChakraNode* node) {
@@ -230,8 +230,8 @@ bool parse_ids(const Wire& field, std::vector<int64_t>* out) {
   return field.type == 2;
 }
 
-/// False for what is no Node. What protobuf leaves out is 0: the id of a first node, and a
-/// duration.
+/// Parses a protobuf Node. Returns false if `bytes` is none. Protobuf leaves zeros out: the id of a
+/// first node, or a duration.
 bool parse_node(std::string_view bytes, ChakraNode* node) {
   Wire wire(bytes);
   node->id = 0;
@@ -339,7 +339,7 @@ void json_attribute(trace::JsonStream& json, ChakraNode* node) {
   apply(out, node);
 }
 
-/// A key of a node, in either of protobuf's spellings, or in that of Chakra's own JSON, whose
+/// Reads one key of a node. Accepts both protobuf spellings, and Chakra's own JSON, whose
 /// attributes are keys.
 void json_member(std::string_view key, trace::JsonStream& json, ChakraNode* node) {
   double number = 0;
@@ -416,7 +416,7 @@ class NodeReader {
   void keep(ChakraNode node) {
     const bool says = !node.name.empty() || node.type != ChakraType::invalid;
     if (node.id == kNone && says) {
-      node.id = 0;  // protobuf's JSON leaves out what is 0
+      node.id = 0;  // protobuf's JSON leaves zeros out
     }
     if (node.id == kNone) return;
     const int64_t id = node.id;

@@ -47,7 +47,7 @@ struct ChakraNode {
 
 using ChakraNodes = std::map<int64_t, ChakraNode>;  ///< by id
 
-/// What a file had that is no node of the result; sentences for people.
+/// Parts of a file that gave no node of the result, as sentences for people.
 struct ChakraDamage {
   std::vector<std::string> notes;
   int64_t events = 0;
@@ -67,9 +67,10 @@ struct ChakraCollectives {
 };
 std::vector<ChakraCollectives> chakra_collectives(const std::vector<ChakraNodes>& ranks);
 
-/// Gives durations to nodes without, from `cluster`: the rooflines of operations and bytes, and our
-/// models of collectives and messages; rank i is its i-th device. Returns what it could not price,
-/// and how many it did, for people. Error: more ranks than devices.
+/// Gives durations to nodes without one, from `cluster`: rooflines of operations and bytes, and
+/// Hocket's models of collectives and messages. Rank i is the cluster's i-th device. Returns a
+/// sentence for people with the nodes it priced and could not price. Throws Error if there are more
+/// ranks than devices.
 std::string price_chakra(const cost::Cluster& cluster, std::vector<ChakraNodes>* ranks);
 
 }  // namespace hocket::whatif

@@ -13,8 +13,8 @@
 namespace hocket::whatif {
 namespace {
 
-/// CollectiveCommType of the schema, to our op; and by how many members comm_size is multiplied to
-/// be what a rank brings or gets, whichever is more: ASTRA-sim takes it as what a rank brings.
+/// CollectiveCommType of the schema mapped to Hocket's op. The factor times members turns comm_size
+/// into the larger of a rank's input and output; ASTRA-sim takes comm_size as a rank's input.
 struct CollectiveType {
   int64_t number;
   const char* op;
@@ -65,7 +65,7 @@ class Pricer {
     return costs_.ways(op, bytes, false, costs_.cluster().shape(group)).front().seconds();
   }
 
-  /// What one rank does, and messages.
+  /// Prices a rank's own work and its messages.
   void alone(size_t rank, ChakraNode* node) {
     switch (node->type) {
       case ChakraType::compute:

@@ -21,8 +21,8 @@ class Circles {
   }
 
   int64_t break_all() {
-    // What waits for nothing starts. If then nothing can, the group that has waited longest is cut
-    // in two, until no group has a member that could.
+    // Ops without dependencies start. If none can start, the group that has waited longest is split
+    // in two, until some group has a member that can.
     for (size_t op = 0; op < missing_.size(); ++op) {
       if (missing_[op] == 0) {
         ready_.push_back(static_cast<int32_t>(op));
@@ -89,8 +89,8 @@ class Circles {
   }
 
   MeasuredRun& run_;
-  std::vector<size_t> missing_;               ///< by op: what it still waits for
-  std::vector<std::vector<int32_t>> behind_;  ///< by op: who waits for it
+  std::vector<size_t> missing_;               ///< by op: dependencies left
+  std::vector<std::vector<int32_t>> behind_;  ///< by op: the ops that depend on it
   std::vector<int32_t> ready_;
   std::vector<std::vector<int32_t>> there_;  ///< by group: members that could start
   std::vector<int32_t> order_;               ///< of groups, by when their first member could

@@ -8,9 +8,9 @@
 
 namespace hocket::whatif {
 
-/// Takes groups apart that wait for each other in a circle, as they do where members were paired
-/// that never met: members that could start then do so without the others, which are a group of
-/// their own. Returns how often. For groups within a replica that all members wait for.
+/// Breaks dependency cycles between groups, which arise where members were paired that never met.
+/// Splits off the members that can start without the others into a group of their own. Returns the
+/// number of splits. Requires: groups are within a replica and need all members.
 int64_t break_circles(MeasuredRun* run);
 
 }  // namespace hocket::whatif

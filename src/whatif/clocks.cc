@@ -83,7 +83,8 @@ class Clocks {
     return early;
   }
 
-  /// How many transfers are; 0 if on no clock a tenth of them.
+  /// Returns the number of impossible transfers, or 0 if no clock has a tenth of its own
+  /// impossible.
   int64_t impossible() const {
     std::vector<int64_t> all(offset_.size(), 0), early(offset_.size(), 0);
     each_transfer(run_, [&](int32_t op, int32_t lane, double by) {
@@ -110,7 +111,7 @@ class Clocks {
     }
   }
 
-  /// Of clocks that are not known those that share collectives with one that is. False: none does.
+  /// Sets unknown clocks that share collectives with a known one. Returns false if there are none.
   bool follow_collectives() {
     std::vector<std::vector<double>> differences(offset_.size());
     std::vector<double> known_end(static_cast<size_t>(run_.replicas));
@@ -145,8 +146,8 @@ class Clocks {
     return any;
   }
 
-  /// The same by messages: the least time there, and back, from when a sender starts to when who
-  /// receives ends, differ by twice the offset.
+  /// Sets unknown clocks by messages. The shortest times there and back, from a sender's start to
+  /// the receiver's end, differ by twice the offset.
   bool follow_messages() {
     constexpr double kNever = 1e300;
     std::vector<double> there(offset_.size(), kNever), back(offset_.size(), kNever);

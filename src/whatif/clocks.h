@@ -6,12 +6,12 @@
 
 namespace hocket::whatif {
 
-/// Sets the clocks of workers where some of them cannot be right: of the transfers of a worker more
-/// than a tenth ended, by more than a thousandth of a step, before all of their members had
-/// started. Members of a collective end together, so a clock is off by the median of the
-/// differences of these ends; of workers that only exchange messages a message takes as long there
-/// as back. Kept if fewer transfers are impossible then. Moves starts and `measured_step`; a note
-/// says so. True if it moved any.
+/// Sets the clocks of workers that cannot be right: more than a tenth of a worker's transfers end,
+/// by more than a thousandth of a step, before all members have started. Members of a collective
+/// end together, so a clock's offset is the median difference of these ends. For workers that only
+/// exchange messages, a message takes equally long in both directions. Keeps the offsets if fewer
+/// transfers are impossible then. Moves starts and `measured_step`, and adds a note. Returns
+/// whether any clock moved.
 bool set_clocks(MeasuredRun* run);
 
 }  // namespace hocket::whatif

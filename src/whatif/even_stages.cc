@@ -16,12 +16,12 @@ double mean_of(const ByStage& seconds) {
   return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
 }
 
-/// Three things move with layers. Passes of a kind take their mean over the stages. So does, of
-/// each sort, what a stage does once a step for its parameters: its optimizer, what it gathers and
-/// what it sums. But longer passes and sums are no more of them. Of n sums of s seconds behind
-/// parts of b seconds of the last pass, the last ends b + n s after the pass began, or n b + s if
-/// parts are longer. Those of a stage that has m < n of its own, each n / m times as long, end
-/// (n / m - 1) min(b, s) later: so much less do they take.
+/// Evens out three times that move with layers. Passes of a kind take their mean over the stages.
+/// So does each kind of a stage's work per step on its parameters: optimizer, gathers and
+/// reductions. Longer passes and reductions do not change their count, however. Of n reductions of
+/// s seconds behind parts of b seconds of the last pass, the last ends b + n s after the pass
+/// began, or n b + s if parts are longer. A stage with m < n of its own, each n / m times longer,
+/// ends (n / m - 1) min(b, s) later. Its reductions are shortened by that.
 class Mover {
  public:
   Mover(const MeasuredRun& run, const BlockTimes& times)
@@ -99,8 +99,8 @@ class Mover {
     return static_cast<size_t>(worker * run_.lanes() + lane);
   }
 
-  /// Whether an op is done once a step for the parameters of a stage: its optimizer, and what its
-  /// own workers gather and sum among them.
+  /// Returns whether an op runs once a step for the parameters of a stage: its optimizer, and the
+  /// gathers and reductions among its own workers.
   bool is_of_parameters(int32_t op) const {
     if (run_.ops[op].micro_batch != kNone) return false;
     const OpKind& kind = run_.kind(op);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run whose pipeline stages all compute as long, as after layers of the heaviest were moved to
+// A run whose pipeline stages all compute equally long, as if layers of the heaviest had moved to
 // the others.
 #pragma once
 

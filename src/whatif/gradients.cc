@@ -42,7 +42,7 @@ struct Table {
   }
 };
 
-/// Sums of gradients whose bytes are known, by how many ranks sum with each other.
+/// Gradient all-reduces of known bytes, by number of ranks in the group.
 struct Sums {
   std::vector<int32_t> groups;  ///< of the run
   double bytes = 0;             ///< of all
@@ -93,8 +93,8 @@ std::pair<int64_t, Sums> most_sums(const MeasuredRun& run, std::vector<std::stri
 }  // namespace
 
 Gradients gradients_of(const MeasuredRun& run, Replayer* replayer) {
-  // Sums without their time; when each could begin is when its gradient is ready. Sets of ranks are
-  // told apart by their first one.
+  // Gives gradient all-reduces no time: each gradient is ready when its all-reduce could begin.
+  // Groups of ranks are told apart by their first rank.
   Gradients found;
   const auto [ranks, sums] = most_sums(run, &found.notes);
   found.ranks = ranks;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the gradients of a step become ready, and how many bytes they are: of a measured run, or of
-// a table.
+// Gradients of a step: when each becomes ready and its bytes, from a measured run or a table.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@ struct GradientLog {
   std::vector<Gradient> gradients;
 };
 
-/// What one step, or the mean of several, is of: a log per step and per set of ranks.
+/// Backward pass of one step, or the mean of several: one log per step and group of ranks.
 struct BackwardStep {
   std::vector<GradientLog> logs;
   double backward = 0;  ///< seconds from the start of the step to the end of the backward pass
@@ -32,13 +31,13 @@ struct BackwardStep {
 /// Gradients of a run, or of a table.
 struct Gradients {
   std::vector<BackwardStep> steps;
-  double step = 0;  ///< T: mean seconds of a step in which sums of gradients take no time
-  // Of a run that had such sums; 0 without.
+  double step = 0;  ///< T: mean seconds of a step whose gradient all-reduces take no time
+  // Present if the run had gradient all-reduces; 0 otherwise.
   int64_t ranks = 0;         ///< of the trace that sum with each other
   double measured_step = 0;  ///< mean seconds of the replay with sums as measured
   double bus_bandwidth =
       0;  ///< bytes/s that a ring of `ranks` would have sent in the measured time
-  std::vector<std::string> notes;  ///< what is left out
+  std::vector<std::string> notes;  ///< parts left out, as sentences
 };
 
 /// Gradients of `run`: sums of the size of group that moves most bytes; an op's payload is ready
@@ -47,8 +46,8 @@ struct Gradients {
 /// many bytes.
 Gradients gradients_of(const MeasuredRun& run, Replayer* replayer);
 
-/// A table of gradients, in the order in which they become ready (docs/whatif.md). Error: not one
-/// of these keys, a time before the one above it, or no gradient.
+/// Reads a table of gradients in the order in which they become ready (docs/whatif.md). Throws
+/// Error on an unknown key, a time before the one above it, or an empty table.
 Gradients read_gradients(const std::string& path);
 
 }  // namespace hocket::whatif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chakra execution traces, a file per rank: nodes with durations, or what a cluster makes of their
-// operations and bytes, and what each depends on.
+// Implements: read_chakra (importers.h). Chakra execution traces, one file per rank: nodes with
+// their dependencies and durations, or durations that a cluster gives to their operations and
+// bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ class ChakraReader {
   }
 
   MeasuredRun read() {
-    // Nodes of every file; their times; the table; kinds; what waits for what; who meets.
+    // Reads nodes of every file, their times, the table, op kinds, dependencies and groups, in this
+    // order.
     files();
     durations();
     std::vector<Observed> seen;
@@ -64,7 +66,7 @@ class ChakraReader {
     run_.dropped.notes.push_back(std::move(text));
   }
 
-  /// Ranks whose files have nothing to read are left out.
+  /// Leaves out ranks whose files hold nothing readable.
   void files() {
     std::vector<Error> unread;
     int64_t negative = 0;
@@ -200,9 +202,8 @@ class ChakraReader {
     }
   }
 
-  /// Linked profiles often lack what kernels wait for in their stream (mlcommons/chakra#215). A
-  /// kernel waits for the last one of its device, of those that compute or of those that
-  /// communicate, that had ended when it started.
+  /// Adds stream order, which linked profiles often lack (mlcommons/chakra#215). A kernel depends
+  /// on the last compute or communication kernel of its device that had ended when it started.
   void queues() {
     int64_t inferred = 0;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
@@ -235,8 +236,8 @@ class ChakraReader {
     }
   }
 
-  /// Messages by who, to whom and tag: the k-th that is sent is the k-th that is received. Where
-  /// one side has more they are held back until clocks are set.
+  /// Matches messages by sender, receiver and tag: the k-th send is the k-th receive. Holds surplus
+  /// ones of either side back until clocks are set.
   void messages() {
     using Ends = std::tuple<int64_t, int64_t, int64_t>;  // source, target, tag
     std::map<Ends, std::array<std::vector<int32_t>, 2>> messages;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our own traces. A rank is a worker; its lanes are in-order queues. What a task waits for in other
-// lanes the trace says, or it is inferred from what had always ended.
+// Implements: read_hocket (importers.h). Hocket's own traces: a rank is a worker, its lanes are
+// in-order queues. Dependencies across lanes come from the trace, or are inferred from tasks that
+// had always ended.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,12 +25,12 @@ namespace {
 /// Number and lane of the op that stands for how late a rank begins; no task and no lane has them.
 constexpr int32_t kHostStart = INT32_MAX, kHostStream = kNone;
 
-/// Of an event, as kArguments names them.
+/// Arguments of an event, in the order of kArguments.
 enum class Argument { task, phase, step, micro_batch, stage, bytes, group, flow, end, rank };
 constexpr std::array<std::string_view, 10> kArguments = {
     "task", "phase", "step", "micro_batch", "stage", "bytes", "group", "flow", "end", "rank"};
 
-/// What an event says of a task beyond its time; the same in every step.
+/// Facts of a task beside its times; equal in every step.
 struct TaskFacts {
   int32_t phase = kNone;  ///< index into phases_
   int32_t stage = kNone, group = kNone;
@@ -39,7 +40,7 @@ struct TaskFacts {
   bool sends = false;
 };
 
-/// All that the arguments of an event say.
+/// Arguments of one event.
 struct Said {
   TaskFacts task;
   int32_t number = kNone;  ///< of the task
@@ -51,11 +52,11 @@ class HocketReader {
  public:
   explicit HocketReader(const std::string& path) : path_(path) {
     run_.source = "hocket";
-    run_.names = {"task"};  // tasks are told apart by their number
+    run_.names = {"task"};  // a task's number is its name
   }
 
   MeasuredRun read() {
-    // Events; ranks; the table of times; what is one element of a kind; who meets; what waits.
+    // Reads events, ranks, the table of times, op kinds, groups and dependencies, in this order.
     events();
     if (seen_.empty()) fail(path_, "got no task; expected the trace of a run or of a simulation");
     ranks();
@@ -144,7 +145,7 @@ class HocketReader {
     return false;
   }
 
-  /// A task of a step, with what was said of it.
+  /// Adds one task of a step.
   void take_task(const trace::ChromeEvent& event) {
     if (!event.has_start || said_.number < 0) {
       ++without_task_;
@@ -170,7 +171,8 @@ class HocketReader {
     seen_.push_back(op);
     const auto [at, added] = tasks_.try_emplace({op.worker, said_.number}, task);
     if (!added && task.flow != 0) {
-      // Ids of messages differ from step to step; the first step's tell who meets whom.
+      // Ids of messages differ from step to step, so the first step's ids match senders and
+      // receivers.
       at->second.flow = std::min(at->second.flow, task.flow);
     }
   }
@@ -188,7 +190,7 @@ class HocketReader {
     of_unknown_phases_ += kKnown.find(event.phase) == kKnown.npos ? 1 : 0;
   }
 
-  /// What the document says beside its events.
+  /// Reads a key of the document beside its events.
   bool read_fact(std::string_view key, trace::JsonStream& json) {
     if (trace::is_key(key, "waits") && json.next() == '[') {
       waits_ = trace::read_waits(json);
@@ -277,8 +279,8 @@ class HocketReader {
     tasks_ = std::move(tasks);
   }
 
-  /// How much later than the first rank another one of a run begins a step: before it, hosts
-  /// exchange what the last one came to. A simulated rank begins when it has something to do.
+  /// Adds the delay of each rank's step behind the first rank's. In a run, hosts exchange the
+  /// result of the last step before it. A simulated rank begins with its first task.
   void host_starts() {
     if (!of_run_) return;
     std::map<int32_t, std::map<int32_t, double>> first;  // by step and worker
@@ -417,7 +419,7 @@ class HocketReader {
   }
 
   void messages() {
-    std::map<int64_t, std::array<int32_t, 2>> ends;  // by flow: who sends, who receives
+    std::map<int64_t, std::array<int32_t, 2>> ends;  // by flow: sender and receiver
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
       const TaskFacts& task = task_of(op);
       if (task.flow != 0) {
@@ -443,7 +445,7 @@ class HocketReader {
   /// Collectives of a group, kind, phase and micro-batch of each of its ranks; and of a stage,
   /// where its ranks are of one pipeline rank: else each calls it its own. True if clocks were set.
   bool collectives() {
-    std::map<int64_t, size_t> class_of;  // of a rank, whose ranks run the same tasks
+    std::map<int64_t, size_t> class_of;  // by rank; ranks of a class run the same tasks
     for (size_t number = 0; number < waits_.size(); ++number) {
       for (const int32_t rank : waits_[number].ranks) {
         class_of.emplace(rank, number);
@@ -479,7 +481,8 @@ class HocketReader {
     return meet(list, /*timed=*/true, &run_);
   }
 
-  /// Tasks of a class are numbered from 0 on; its ranks run all of them. Tells which are not there.
+  /// Reports missing tasks. Tasks of a class are numbered from 0 on, and all its ranks run all of
+  /// them.
   void missing_tasks() {
     std::map<int64_t, std::set<int32_t>> numbers;  // by rank
     for (const Op& op : run_.ops) {
@@ -534,8 +537,8 @@ class HocketReader {
     }
   }
 
-  /// What tasks wait for in other lanes: as the trace says of its program; by when they ran of
-  /// ranks of which it says nothing, and of tasks that wait for one that is not in the trace.
+  /// Adds dependencies across lanes as the trace gives them. Infers them from times for ranks
+  /// without, and for tasks whose dependency is not in the trace.
   void waits() {
     std::map<int64_t, int32_t> worker_of;  // by rank
     for (int32_t worker = 0; worker < run_.pattern_workers; ++worker) {

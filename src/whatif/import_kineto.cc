@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch profiles (Kineto), a file per rank: kernels and copies in streams, and the host, which
-// launches them and waits for them. Clocks of ranks are set by when collectives end, and where a
-// record of one is lost, by that it is told which collectives of ranks are one.
+// Implements: read_kineto (importers.h). PyTorch profiles (Kineto), one file per rank: kernels and
+// copies in streams, and the host that launches them and waits for them. Clocks of ranks are set by
+// the ends of collectives. Where records of collectives are lost, those ends match them too.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ namespace {
 class KinetoReader {
  public:
   MeasuredRun read(const std::vector<std::string>& paths) {
-    // Files; which ranks and steps are used; one clock; which collectives are one; ops with what
-    // they wait for within a rank; who meets.
+    // Reads files, chooses ranks and steps, sets one clock, matches collectives, adds ops with
+    // their dependencies within a rank, then groups.
     run_.source = "kineto";
     run_.waits_from = "of streams and of the host's calls";
     for (const std::string& path : paths) {
@@ -54,7 +54,7 @@ class KinetoReader {
  private:
   void ops(const std::set<int64_t>& steps) {
     const StepTimes times = step_times(steps, profiles_);
-    // What ops wait for is that of a step that is used: all are held to be like it.
+    // Dependencies come from one used step; all steps are taken to be alike.
     Names names;
     std::vector<Observed> seen;
     std::vector<RankOps> ranks;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The straggler data: which ops there are is in the file, what they wait for is megatron.h's.
+// Implements: read_straggler (importers.h). The straggler data: ops come from the file, their
+// dependencies from megatron.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,12 +27,12 @@ namespace {
 
 constexpr int64_t kMostRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
 constexpr double kMicro = 1e-6;
-constexpr double kPart = 0.01;        // of a thread's ops or their time: as much may be unknown
+constexpr double kPart = 0.01;  // share of a thread's ops, or of their time, that may be unknown
 constexpr double kMostGrowth = 1000;  // of the table of ops, where more is expected
 
 using megatron::kTypes;
 
-/// Of an event, as kOpArguments names them.
+/// Arguments of an event, in the order of kOpArguments.
 enum class OpArgument { step, chunk, micro_batch, sequence };
 constexpr std::array<std::string_view, 4> kOpArguments = {"step", "model_chunk", "mb_id", "seq_id"};
 
@@ -40,7 +41,7 @@ struct Coordinates {
   int32_t chunk = kNone, micro_batch = kNone, sequence = kNone;
 };
 
-/// When something ran, in seconds.
+/// Start and end of an op, in seconds.
 struct Span {
   int32_t thread = 0;
   double start = 0, duration = 0;
@@ -75,7 +76,7 @@ class StragglerReader {
   }
 
   MeasuredRun read() {
-    // Events, then who the threads are, then the table of times, and what waits for what.
+    // Reads events, identifies threads, builds the table of times, then adds dependencies.
     events();
     if (seen_.empty()) {
       fail(path_,
@@ -186,7 +187,7 @@ class StragglerReader {
 
   int32_t thread(int64_t pid, int64_t tid) {
     const auto is = [&](size_t i) { return threads_[i].pid == pid && threads_[i].tid == tid; };
-    // Mostly the same thread's event follows, or one of whom it was the last time.
+    // Events mostly follow one of the same thread, or of the thread that followed it last time.
     if (!threads_.empty() && is(last_)) return static_cast<int32_t>(last_);
     if (!threads_.empty() && is(next_[last_])) {
       last_ = next_[last_];
@@ -242,7 +243,7 @@ class StragglerReader {
     seen_.push_back(op);
   }
 
-  /// For as many ops as the file will have had if the rest is like what was read.
+  /// Returns the ops to reserve memory for, if the rest of the file is like the part read.
   static size_t room_for(size_t seen, double share_read) {
     constexpr double kMore = 1.05;
     const auto size = static_cast<double>(seen);
@@ -250,7 +251,7 @@ class StragglerReader {
     return static_cast<size_t>(std::clamp(all, 2 * size, kMostGrowth * size)) + 64;
   }
 
-  /// Who the threads are, and who is missing.
+  /// Identifies the workers, and reports missing ones.
   void workers() {
     straggler::Workers found = straggler::find_workers(threads_, replica_named_);
     run_.replicas = found.replicas;
@@ -273,13 +274,13 @@ class StragglerReader {
     }
   }
 
-  /// Of which threads ops, or how long they took, are not known.
+  /// Returns, by thread, whether it lost ops or their durations.
   std::vector<char> lost_records() const {
     std::vector<char> lost(threads_.size(), 0);
     for (const int32_t thread : with_negative_) {
       lost[static_cast<size_t>(thread)] = 1;
     }
-    // A step that lacks one is not used: what most steps lack is lost.
+    // Drops steps that lack an op. An op that most steps lack counts as lost.
     std::set<int64_t> steps;
     for (const Observed& op : seen_) {
       if (steps.empty() || op.step != *steps.rbegin()) {
@@ -300,8 +301,8 @@ class StragglerReader {
     return lost;
   }
 
-  /// An event of an unknown type is an op, or a user's mark or range: it is one of those that run
-  /// in a thread when nothing that is known does, and not for nearly no time.
+  /// Tells ops of unknown type from a user's marks and ranges: an op runs in a thread while no
+  /// known op does, and takes more than almost no time.
   void unknown_ops(std::vector<char>* lost) const {
     struct Busy {
       Intervals ops, others;
@@ -341,9 +342,9 @@ class StragglerReader {
   bool cut_ = false;                          ///< the file is cut off or damaged
   std::map<int64_t, int32_t> replica_named_;  ///< by process
   std::vector<straggler::Thread> threads_;
-  FlatMap<int32_t> thread_of_;            ///< by process and thread: index into threads_
-  std::vector<size_t> next_;              ///< whose event came behind one of this thread last
-  std::vector<Span> unknown_;             ///< events of unknown types that have a step
+  FlatMap<int32_t> thread_of_;  ///< by thread: the thread of the event that followed its last one
+  std::vector<size_t> next_;    ///< by thread: the thread of the event that followed its last one
+  std::vector<Span> unknown_;   ///< events of unknown types that have a step
   std::map<int32_t, int64_t> broken_of_;  ///< by thread: ops without a step or a time
   std::set<int32_t> with_negative_;       ///< threads
   std::vector<megatron::Place> places_;   ///< by worker

@@ -35,7 +35,7 @@ const Importer* importer_of(const std::string& beginning) {
   return nullptr;
 }
 
-/// A file without a name that holds what came out of a pipe, which can be read only once.
+/// An unnamed temporary file that holds the content of a pipe, which can be read only once.
 class Spooled {
  public:
   explicit Spooled(const std::string& pipe) : pipe_(pipe) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The importers of `hocket whatif`: each makes a measured run of the files of one schema. They
-// share who meets (meet.h), clocks (clocks.h) and how transfers are settled (transfers.h); a new
-// one is a file and a row of importers.cc.
+// Importers of `hocket whatif`: each turns the files of one schema into a measured run. They share
+// the matching of collectives (meet.h), clocks (clocks.h) and transfer times (transfers.h). A new
+// importer is a file and a row of importers.cc.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,10 @@ struct Importer {
 };
 const std::vector<Importer>& importers();
 
-/// Reads `paths` with the importer that is named, or, if `format` is empty, that knows the first
-/// one. Error: none does; a format of that name is not there; several files of one that takes one;
-/// a cluster for one whose ops always have durations.
+/// Reads `paths` with the importer named `format`, or, if that is empty, with the first one that
+/// recognizes the first path. Throws Error if no importer does, `format` is unknown, several files
+/// are given to an importer of one, or a cluster is given for a format whose ops always have
+/// durations.
 MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format = "",
                      const cost::Cluster* cluster = nullptr);
 
@@ -38,8 +39,8 @@ bool is_straggler(const std::string& beginning);
 MeasuredRun read_straggler(const std::vector<std::string>& paths, const cost::Cluster* cluster);
 
 bool is_hocket(const std::string& beginning);
-/// Our own traces (docs/outputs.md), of runs and simulations: lanes are in-order queues, messages
-/// and collectives are told by their ids, and tasks wait as the trace's program does.
+/// Reads Hocket's own traces (docs/outputs.md), of runs and simulations. Lanes are in-order queues,
+/// ids match messages and collectives, and dependencies are those of the trace's program.
 MeasuredRun read_hocket(const std::vector<std::string>& paths, const cost::Cluster* cluster);
 
 bool is_kineto(const std::string& beginning);

@@ -16,7 +16,7 @@
 namespace hocket::whatif::kineto {
 namespace {
 
-constexpr double kApart = 1e-3;      // seconds between ends of a collective that are told
+constexpr double kApart = 1e-3;      // seconds between the ends of a collective that are reported
 constexpr double kEndsAgree = 2e-5;  // seconds between ends that agree
 
 /// Index of the value nearest to `value` in an ascending list that is not empty.
@@ -62,8 +62,8 @@ std::vector<Common> in_common(const Ends& first, const Ends& other) {
   return all;
 }
 
-/// Of an ascending list the values of which the last is at most `width` above the first: as many as
-/// there can be, of equally many those nearest 0.
+/// Returns the largest group of values of an ascending list that lie within `width` of each other;
+/// among equals the group nearest 0.
 std::vector<double> densest(const std::vector<double>& values, double width) {
   size_t most = 0, best = 0, last = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -80,13 +80,14 @@ std::vector<double> densest(const std::vector<double>& values, double width) {
   return {begin, begin + static_cast<int64_t>(most)};
 }
 
-/// How much later a rank's clock is than the first one's, and how far ends are from each other
-/// once it is set (median).
+/// Offset of a rank's clock against the first rank's, and the median distance of ends once it is
+/// set.
 struct ClockOffset {
   double seconds = 0, apart = 0;
 };
 
-/// By the k-th collectives of what both ranks have equally often.
+/// Returns the offset by pairing the k-th collectives of every name that both ranks have equally
+/// often.
 std::optional<ClockOffset> offset_by_order(const std::vector<Common>& common) {
   std::vector<double> differences;
   for (const auto& [few, many, sign] : common) {
@@ -103,11 +104,11 @@ std::optional<ClockOffset> offset_by_order(const std::vector<Common>& common) {
   return found;
 }
 
-/// Of all differences between an end on one rank and what may be the same on the other, the one
-/// that most have; `most_agree` is whether more than half of the ends do.
+/// Returns the most frequent difference between an end on one rank and its candidates on the other.
+/// Sets `most_agree` if more than half of the ends agree.
 ClockOffset offset_by_agreement(const std::vector<Common>& common, bool* most_agree) {
-  // The k-th of the rank that has fewer is one of those of the other from the k-th on, unless
-  // that rank lacks one, too.
+  // Candidates: the k-th of the rank with fewer is one of the other's from the k-th on, unless that
+  // rank lacks records too.
   constexpr size_t kSampled = 1000;
   std::vector<double> differences;
   size_t compared = 0;
@@ -147,7 +148,7 @@ std::optional<ClockOffset> clock_offset(const std::vector<Common>& common) {
   return most_agree || !by_order ? by_agreement : by_order;
 }
 
-/// When the first step that is used begins: its mark, or without marks the host's first call.
+/// Returns the begin of the first used step: its mark, or without marks the host's first call.
 double begin_of_steps(const std::set<int64_t>& steps, const Profile& profile) {
   for (const Step& step : profile.steps) {
     if (step.number == *steps.begin()) return step.start;
@@ -171,7 +172,7 @@ void set_back(double seconds, Profile* profile) {
 /// Collectives of a name and step, by rank.
 using ByRank = std::vector<std::vector<Activity*>>;
 
-/// What was launched, in the order of its launches, of ranks that have any.
+/// Returns the collectives of each rank that has any, in launch order.
 std::vector<ByRank> collectives_of(std::vector<Profile>* profiles) {
   std::map<std::pair<int64_t, std::string>, ByRank> all;
   for (size_t i = 0; i < profiles->size(); ++i) {
@@ -193,8 +194,8 @@ std::vector<ByRank> collectives_of(std::vector<Profile>* profiles) {
   return list;
 }
 
-/// Whether the k-th ones can be one: all ranks have as many, and none ended it more than
-/// `tolerance` before another one began.
+/// Returns whether pairing by order is possible: all ranks have equally many collectives, and none
+/// ends more than `tolerance` before another member begins.
 bool can_be_in_order(const ByRank& by_rank, double tolerance) {
   const size_t count = by_rank[0].size();
   for (const std::vector<Activity*>& list : by_rank) {
@@ -260,8 +261,8 @@ void number_by_time(double tolerance, ByRank* by_rank) {
 
 double set_clocks(const std::set<int64_t>& steps, std::vector<Profile>* profiles,
                   Dropped* dropped) {
-  // Every clock is set to the first rank's, by the ends of collectives that both were in, else by
-  // the steps; then how far clocks were apart, and how far ends still are, is told.
+  // Sets every clock to the first rank's, by the ends of shared collectives, else by the steps.
+  // Then reports the clocks' distance, and the distance of ends left.
   const Profile& reference = profiles->front();
   const Ends first = collective_ends(reference);
   double most = 0, apart = 0;
@@ -299,7 +300,7 @@ double set_clocks(const std::set<int64_t>& steps, std::vector<Profile>* profiles
 }
 
 void number_collectives(double apart, std::vector<Profile>* profiles) {
-  // Where clocks are apart, times say nothing against the order of what all have.
+  // Between distant clocks, times are no evidence against the order of records that all ranks have.
   const double tolerance = kEndsAgree + 10 * apart;
   for (ByRank& by_rank : collectives_of(profiles)) {
     if (can_be_in_order(by_rank, apart > kApart ? 1e300 : tolerance)) {

@@ -54,8 +54,8 @@ void RankOps::go(const std::set<int64_t>& steps) {
   }
 }
 
-/// What the host does before its first call. Where the step before is there, this follows on that
-/// one's last call, and streams have its ops to do first.
+/// Adds the host's time before its first call. If the step before is present, the call follows that
+/// step's last call, and streams finish its ops first.
 void RankOps::begin_step(const Activity& call) {
   const bool follows = step_ != kNone && call.step == step_ + 1;
   std::vector<Place> last = follows ? calls_before(call) : std::vector<Place>();
@@ -115,9 +115,9 @@ Place RankOps::add_call(const Activity& call) {
   return place;
 }
 
-/// What a call waits for on the host: the last one of any thread that had ended when it began,
-/// since threads hand over to each other (PyTorch's backward pass has its own), and the one
-/// before in its thread. Calls of two threads at once do not wait for each other.
+/// Returns the calls that a call depends on: the one before it in its thread, and the last call of
+/// any thread that had ended when it began. Threads hand over to each other, as PyTorch's backward
+/// pass does to its own thread. Concurrent calls do not depend on each other.
 std::vector<Place> RankOps::calls_before(const Activity& call) {
   std::erase_if(running_, [&](const Place& other) {
     if (other.end > std::max(call.start, earliest_) + kClockError) return false;
@@ -137,8 +137,8 @@ std::vector<Place> RankOps::calls_before(const Activity& call) {
   return before;
 }
 
-/// What a call launches waits for it, for the last op of its stream, and where the host made
-/// streams wait, for those of others.
+/// Adds a launched op. It depends on its launch, on the last op of its stream, and on ops of other
+/// streams that the host made the stream wait for.
 void RankOps::add_launched(const Activity& call, const Place& launch) {
   const Activity& activity = profile_.device[static_cast<size_t>(call.launches)];
   Observed kernel = observed(activity.name, activity.stream);

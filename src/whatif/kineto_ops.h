@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of a rank by its PyTorch profile, and what they wait for within the rank.
+// Ops of a rank from its PyTorch profile, and their dependencies within the rank.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace hocket::whatif::kineto {
 
-/// Worker, name and sequence, by which assemble() tells ops apart.
+/// Worker, name and sequence: the key of an op in assemble().
 using OpKey = std::tuple<int32_t, int32_t, int32_t>;
 
 /// An op of a rank, and when it ended.
@@ -24,7 +24,7 @@ struct Place {
   bool of_last_step = false;  ///< that is, of the one before the step that waits for it
 };
 
-/// What a collective moves.
+/// Payload of a collective.
 struct Sent {
   int64_t bytes = 0;
   bool of_backward = false;  ///< a sum that a thread of the backward pass launched
@@ -36,23 +36,24 @@ struct Names {
   std::map<std::string, int32_t> ids;
 };
 
-/// What ops wait for, and what they move.
+/// Dependencies of ops, and their payloads.
 struct Waits {
   std::map<OpKey, std::vector<Place>> of;
   std::map<OpKey, Sent> sent;
 };
 
-/// Goes through the calls of a rank's host: each is an op, and what it launches is another one. A
-/// host may be ahead of its device, by steps: each of its steps begins where the one before it left
-/// off, and streams have their last ops of that one to do first.
+/// Goes through the calls of a rank's host. Each call is an op, and so is the kernel or copy that
+/// it launches. A host may be steps ahead of its device. Each of its steps begins where the one
+/// before ended, and streams finish the ops of that step first.
 class RankOps {
  public:
-  /// `begins`: when a step begins if none before it is there; what the host did before is no part.
+  /// `begins` gives the begin of steps whose predecessor is absent; earlier work of the host is
+  /// left out.
   RankOps(const Profile& profile, int32_t worker, const std::map<int64_t, double>& begins,
           Names* names);
 
   void add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen);
-  /// What they wait for in one of these steps, with the step before it if that is among `steps`.
+  /// Adds the dependencies of one step, with those on the step before if that is among `steps`.
   void add_waits(const std::set<int64_t>& steps, int64_t step, Waits* waits);
 
  private:
@@ -63,7 +64,7 @@ class RankOps {
 
   void go(const std::set<int64_t>& steps);
   void begin_step(const Activity& call);
-  /// Streams as they are for what comes next: where the step has no op yet, with those of the step
+  /// Returns the streams at this point; before the step's first op, with the ops of the step
   /// before.
   std::map<int32_t, Stream> streams_now() const;
   Place add_call(const Activity& call);
@@ -77,18 +78,18 @@ class RankOps {
   const std::map<int64_t, double>& begins_;
   Names& names_;
   std::map<int64_t, size_t> threads_;  ///< in the order of their first calls
-  // Where they are added; null: not asked for.
+  // Receives the ops seen; null to skip them.
   std::vector<Observed>* seen_ = nullptr;
   Waits* waits_ = nullptr;
-  int64_t step_of_waits_ = kNone;  ///< the only one whose waits are asked for
+  int64_t step_of_waits_ = kNone;  ///< the only step whose dependencies are collected
 
   std::map<std::pair<int64_t, int32_t>, int32_t> count_;  ///< of ops, by step and name
-  // Of the step.
+  // The current step.
   int64_t step_ = kNone;
-  double earliest_ = -1e300;                  ///< what was before it is no part of the step
+  double earliest_ = -1e300;                  ///< earlier work is not part of the step
   std::map<int32_t, Stream> streams_, left_;  ///< `left_`: with ops of the step before
   std::vector<Place> running_;                ///< calls that have not ended
-  Place ended_;                               ///< of those that have the one that did last
+  Place ended_;                               ///< the call that ended last
   std::map<int64_t, Place> last_by_;          ///< by thread: its last call
 };
 

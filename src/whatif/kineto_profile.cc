@@ -58,7 +58,7 @@ double elements_of(trace::JsonStream& json) {
   return is_list ? sum : product;
 }
 
-/// What an event says beside its name and time that is of interest here.
+/// Arguments of an event that matter here, beside its name and time.
 struct Arguments {
   static constexpr std::array<std::string_view, 6> kNames = {
       "correlation", "stream", "In msg nelems", "dtype", "Input Dims", "Input type"};
@@ -116,7 +116,7 @@ struct Arguments {
   }
 };
 
-/// What an event is of.
+/// Kind of an event.
 enum class Record { kernel, call, step, mark, other };
 Record record_of(const trace::ChromeEvent& event) {
   const std::string& category = event.category;
@@ -213,7 +213,7 @@ class ProfileReader {
   }
 
   Profile& profile_;
-  Activity at_;  ///< what is read
+  Activity at_;  ///< the event being read
   Arguments arguments_;
 };
 
@@ -230,7 +230,7 @@ int64_t step_at(const Profile& profile, double time) {
   return last == nullptr ? kNone : last->number;
 }
 
-/// In which steps the host calls, and what it launches in them.
+/// Assigns steps to host calls, and to the activities that they launch.
 void give_steps(Profile* profile) {
   std::map<int64_t, int32_t> activity_of;  // by correlation
   for (size_t i = 0; i < profile->device.size(); ++i) {

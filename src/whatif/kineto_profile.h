@@ -27,12 +27,12 @@ struct Activity {
   int64_t thread = 0;  ///< of the host
   int32_t stream = kCallStream;
   int64_t step = kNone;      ///< in which the host called or launched it
-  int32_t launches = kNone;  ///< of a call: index of what it launches
+  int32_t launches = kNone;  ///< of a call: index of the launched activity
   int32_t number = kNone;    ///< of a collective: the how many-th of its name in the step
   int64_t bytes = 0;         ///< of a collective; 0: not said
 };
 
-/// What a host call means to the device.
+/// Meaning of a host call for the device.
 enum class Call { launches, waits_for_device, makes_streams_wait, other };
 Call call_of(std::string_view name);
 
@@ -51,25 +51,25 @@ struct Profile {
   std::string unusable;  ///< why; empty: it is used
   int32_t rank = kNone, world_size = 0;
   std::vector<Activity> host, device;  ///< in the order of their starts
-  std::vector<Activity> marks;  ///< of the host, "nccl:all_reduce": what launches a collective
-  std::vector<Step> steps;      ///< empty: the whole profile is step 0
+  std::vector<Activity> marks;         ///< host marks "nccl:all_reduce", which launch a collective
+  std::vector<Step> steps;             ///< empty: the whole profile is step 0
   std::map<int64_t, int64_t> calls_of_step;  ///< by its number
   int64_t without_time = 0;                  ///< events that are not used
   int64_t outside = 0;                       ///< calls in no step
-  int64_t unrecorded = 0;                    ///< launches of what is not in the profile
-  int64_t orphans = 0;                       ///< kernels whose launch is not, or in no step
-  int64_t orphans_within = 0;                ///< of these those that ran while a step did
+  int64_t unrecorded = 0;                    ///< launches whose activity is not in the profile
+  int64_t orphans = 0;                       ///< kernels whose launch is absent or in no step
+  int64_t orphans_within = 0;                ///< orphans that ran during a step
   bool lost_records() const { return without_time + unrecorded + orphans_within > 0; }
 };
 
-/// Reads a profile; of one that cannot be used what is known, and why. Error: there is no such
-/// file.
+/// Reads a profile. Returns the readable part of an unusable one and adds the reason to `dropped`.
+/// Throws Error if the file does not exist.
 Profile read_profile(const std::string& path, Dropped* dropped);
 
 /// Bytes of the mark that a call lies in.
 int64_t marked_bytes(const Profile& profile, const Activity& call);
 
-/// Tells what is not used.
+/// Adds a note on events that are not used.
 inline void note(int64_t events, std::string text, Dropped* dropped) {
   dropped->events += events;
   dropped->notes.push_back(std::move(text));

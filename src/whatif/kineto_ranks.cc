@@ -38,9 +38,9 @@ void number_ranks(std::vector<Profile>* profiles) {
 
 using Places = std::vector<size_t>;  ///< of profiles, ascending
 
-/// Steps are compared between ranks, so those are used that the same ranks have, as many ranks as
-/// can be; fewer of them only if these have more than twice as many steps in common. Ranks that
-/// do not have these steps are left out, and steps that one of those ranks lacks are not used.
+/// Chooses ranks and steps. Steps are compared between ranks, so all used ranks have all used
+/// steps. Prefers more ranks; takes fewer only for more than twice the common steps. Leaves out the
+/// other ranks, and steps that a used rank lacks.
 class Choice {
  public:
   Choice(std::vector<Profile>* profiles, Dropped* dropped)
@@ -79,7 +79,7 @@ class Choice {
     return sets;
   }
 
-  /// Steps that all of these ranks have.
+  /// Returns the steps common to all of `ranks`.
   std::set<int64_t> steps_of(const Places& ranks) const {
     std::set<int64_t> steps;
     for (const auto& [step, have] : who_) {
@@ -142,7 +142,7 @@ class Choice {
 
   std::vector<Profile>& profiles_;
   Dropped& dropped_;
-  std::map<int64_t, Places> who_;  ///< by step: who has it
+  std::map<int64_t, Places> who_;  ///< by step: the ranks that have it
   std::set<int64_t> steps_;        ///< chosen
   Places ranks_;                   ///< chosen
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the profiles, and which of their steps, a run is made of.
+// Choice of the profiles, and of their steps, that make a run.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kNever = 1e300;
 
-/// When a rank's device comes to a step: at its first activity, or before that, when what lies
+/// Returns when a rank's device reaches a step: at its first activity, or earlier, once all work
 /// before the step has ended.
 double device_comes_to(int64_t step, const Profile& profile) {
   double first = kNever, before = -kNever;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long steps take by PyTorch profiles. A host marks its steps (ProfilerStep#N) where it
-// launches them, which may be long before the device comes to them: marks say when a host is where,
-// and not how long a step takes.
+// Durations of steps in PyTorch profiles. A host marks its steps (ProfilerStep#N) where it launches
+// them, possibly long before the device reaches them. Marks therefore give the host's position, and
+// not a step's duration.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace hocket::whatif::kineto {
 
 /// On the common clock of all ranks, by step.
 struct StepTimes {
-  /// When the first rank's host begins it, or if devices still do what lies before it, when they
-  /// come to it. Empty: there are no marks.
+  /// Begin by step: when the first rank's host begins it, or when devices reach it if they are
+  /// still busy with earlier work. Empty if there are no marks.
   std::map<int64_t, double> begins;
-  /// When the last of what its hosts called and launched has ended, on all ranks, and all of the
-  /// steps before it.
+  /// End by step: when the last call and activity of the step, and of all steps before it, has
+  /// ended on all ranks.
   std::map<int64_t, double> ends;
 
   /// From the end of the step before to its own; from its begin where that is not in the profiles.

@@ -17,7 +17,7 @@
 namespace hocket::whatif {
 namespace {
 
-/// How many steps that were dropped are named one by one.
+/// Dropped steps that a note lists by number, at most.
 constexpr size_t kNamedSteps = 8;
 
 void number(std::vector<Observed>* seen) {
@@ -42,8 +42,7 @@ void number(std::vector<Observed>* seen) {
   }
 }
 
-/// What was seen, in the order of steps and replicas, and which of it is the same op in all of
-/// them.
+/// Observed ops in the order of steps and replicas, and the matching of equal ops across them.
 class Table {
  public:
   Table(std::vector<Observed> seen, const std::string& where, int32_t optional, MeasuredRun* run)
@@ -67,7 +66,7 @@ class Table {
   struct Lane {
     size_t first = 0, last = 0;
     size_t needed = 0;       ///< without those that may lack
-    uint64_t signature = 0;  ///< of which those are: a sum that no order changes
+    uint64_t signature = 0;  ///< order-independent sum over the lane's ops
     bool is_like(const Lane& other) const {
       return signature == other.signature && needed == other.needed;
     }
@@ -160,8 +159,8 @@ class Table {
     });
   }
 
-  /// What most lanes have; of equally many what has most ops, since a step that is cut has fewer;
-  /// of those the first.
+  /// Chooses the pattern that most lanes have. Among equals takes the one with most ops, since a
+  /// cut step has fewer, then the first.
   void choose_pattern() {
     std::map<uint64_t, int64_t> times;
     for (const Lane& lane : lanes_) {
@@ -189,8 +188,8 @@ class Table {
                        [&](const Lane& lane) { return lane.is_like(pattern_); });
   }
 
-  /// Where no step is whole, replicas that are never as others are (a worker of theirs was not
-  /// recorded) are left out, if others are.
+  /// Leaves out replicas that never match the others, because a worker of theirs was not recorded.
+  /// Applies only where no step is whole and other replicas remain.
   void leave_out_replicas() {
     const auto replicas = static_cast<size_t>(run_.replicas);
     for (size_t step = 0; step < steps_.size(); ++step) {
@@ -295,7 +294,7 @@ class Table {
         run_.names[static_cast<size_t>(example->name)], example->sequence, example->worker);
   }
 
-  /// Rows in the order of worker and start of the first lane; behind them what may lack.
+  /// Adds rows in the order of worker and start in the first lane; optional ops come last.
   void add_rows() {
     std::vector<uint32_t> rows;
     for (const uint32_t i : ops_of(kept_.front())) {
@@ -364,9 +363,9 @@ class Table {
   const std::string& where_;
   const int32_t optional_;
   MeasuredRun& run_;
-  std::vector<int32_t> id_;        ///< of what was seen
+  std::vector<int32_t> id_;        ///< by observation
   std::vector<uint32_t> example_;  ///< by id: an op of it
-  std::vector<uint32_t> order_;    ///< what was seen, by lane
+  std::vector<uint32_t> order_;    ///< observations sorted by lane
   std::vector<int64_t> steps_;     ///< numbers, ascending
   std::vector<Lane> lanes_;        ///< [step * replicas + replica]
   Lane pattern_;

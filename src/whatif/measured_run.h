@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A measured run, whoever measured it: ops with where and when they ran, what they wait for, and
-// who starts together. What importers make and what replay and analysis read.
-//
-// Steps repeat, and so do data-parallel replicas: a run is a *pattern* of ops and a table of times
-// with a row per op of the pattern and a column, a *lane*, per step and replica. Runs without
-// replicas that are alike (a rank per program) have one replica, and the pattern holds all ranks.
+// A measured run, independent of its source: ops with their worker and times, dependencies, and
+// groups that start together. Importers make it; replay and analysis read it.  Steps repeat, and so
+// do data-parallel replicas. A run is therefore a *pattern* of ops and a table of times, with a row
+// per op of the pattern and a column, a *lane*, per step and replica. Runs without equal replicas
+// (a program per rank) have one replica, and the pattern holds all ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +15,11 @@ namespace hocket::whatif {
 
 inline constexpr int32_t kNone = -1;
 
-/// What ops of a kind move between workers.
+/// Traffic that ops of a kind cause between workers.
 enum class Traffic : uint8_t { none, message, collective, gradients };
 
-/// Ops that do the same and could take the same time: the unit of what is made ideal, and of "this
-/// op k times faster". The time of a communication is that of its transfer, once all members have
-/// started.
+/// Ops that do the same work and could take the same time: the unit that is made ideal, or k times
+/// faster. The time of a communication is its transfer's, once all members have started.
 struct OpKind {
   std::string name;
   Traffic traffic = Traffic::none;
@@ -52,11 +50,11 @@ struct Block {
 struct Group {
   std::vector<int32_t> ops;
   bool across_replicas = false;  ///< and so have these ops in all replicas of the step
-  /// A message whose sender, ops[0], waits for nobody: ops[1] transfers once both have started.
+  /// A message whose sender, ops[0], does not wait; ops[1] transfers once both have started.
   bool eager = false;
 };
 
-/// Who an op ran on, of the pattern and a replica.
+/// Worker that runs an op: one of the pattern, in one replica.
 struct Worker {
   int64_t rank = 0;                ///< number in the trace
   int32_t stage = 0, replica = 0;  ///< pipeline rank; data-parallel rank
@@ -65,7 +63,7 @@ struct Worker {
   bool records_lost = false;
 };
 
-/// What was in the trace and is not in the run, and why; one sentence each.
+/// Parts of the trace left out of the run, with the reason; one sentence each.
 struct Dropped {
   std::vector<std::string> notes;
   int64_t events = 0, steps = 0;
@@ -81,9 +79,9 @@ struct MeasuredRun {
   std::vector<Block> blocks;
   std::vector<Group> groups;
   std::vector<std::vector<int32_t>> waits_for;  ///< by op: ops of the pattern that end before it
-  /// By op: those of the step before that end before it. Empty: every step begins with nothing left
-  /// to do. With them a step is as long as it ends later than the one before, since a host may have
-  /// launched much of it by then.
+  /// By op: ops of the step before that it depends on. Empty if every step begins with no work
+  /// left. Otherwise a step's length is the difference between its end and the end of the step
+  /// before, since a host may have launched much of it by then.
   std::vector<std::vector<int32_t>> waits_for_last;
   std::vector<int64_t> steps;  ///< their numbers in the trace
   int32_t replicas = 1;
@@ -96,7 +94,7 @@ struct MeasuredRun {
   /// before, or where that is not in the trace from when the device could begin.
   std::vector<double> measured_step;
   bool has_starts = true;     ///< else it is not known how long a step took
-  bool clocks_apart = false;  ///< who waited for whom is not known (settle_transfers())
+  bool clocks_apart = false;  ///< waiting among members is unknown (settle_transfers())
   Dropped dropped;
 
   int32_t lanes() const { return static_cast<int32_t>(steps.size()) * replicas; }
@@ -110,7 +108,7 @@ struct MeasuredRun {
   }
   int64_t num_ops() const { return static_cast<int64_t>(ops.size()) * lanes(); }
   bool steps_overlap() const { return !waits_for_last.empty(); }
-  /// Whether the step before it in the trace is the one before it here.
+  /// Returns whether the run's previous step is also the trace's previous step.
   bool follows(size_t step) const { return step > 0 && steps[step] == steps[step - 1] + 1; }
 };
 
@@ -123,22 +121,23 @@ struct Observed {
   int32_t stream = 0, micro_batch = kNone, chunk = kNone;
 };
 
-/// Numbers what has no sequence, by name and worker, in the order of starts; then fills ops, steps
-/// and times from what was seen. The pattern is what most lanes have, of equally many the one with
-/// most ops; steps of which a lane differs are dropped, with a note that says which and why.
-/// Blocks, groups and dependencies are left to the importer. Ops named by `optional` (an index into
-/// names) may lack: they take no time there. `replicas` and `pattern_workers` must be set. Error:
-/// nothing that repeats is left.
+/// Fills ops, steps and times from observations. Numbers observations without a sequence by name
+/// and worker, in the order of starts. The pattern is the one that most lanes have, among equals
+/// the one with most ops. Drops steps with a deviating lane, and a note gives which and why. Leaves
+/// blocks, groups and dependencies to the importer. Ops named by `optional` (an index into names)
+/// may be absent, and take no time there. Requires: `replicas` and `pattern_workers` are set.
+/// Throws Error if no repeating step is left.
 void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
               int32_t optional = kNone);
 
-/// Tells that the only step of the run is not whole: a file that is `cut` off ended within it.
+/// Adds a note that the run's only step is not whole, because a file that is `cut` off ended within
+/// it.
 void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run);
 
 /// A block of its own for every op that has none, of the kind of its name; `traffic` is by name.
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run);
 
-/// Adds `before` to what `op` waits for, if it is not there yet.
+/// Adds `before` to the dependencies of `op`, if absent.
 void add_wait(MeasuredRun* run, int32_t op, int32_t before);
 
 }  // namespace hocket::whatif

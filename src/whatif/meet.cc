@@ -14,7 +14,7 @@
 namespace hocket::whatif {
 namespace {
 
-/// Who meets, of collectives of one kind.
+/// Groups of a kind of collective: the op of each member.
 using Met = std::vector<std::vector<int32_t>>;
 
 Met by_order(const Collectives& kind) {
@@ -42,8 +42,9 @@ Met by_number(const Collectives& kind, const MeasuredRun& run) {
   return met;
 }
 
-/// Nobody ends a collective before its last member has started, so those of one were all in it at
-/// that time, and have started before any starts the next one.
+/// Matches by time. No member ends a collective before its last member has started. Members of one
+/// collective are therefore all in it at that time, and have started before any starts the next
+/// one.
 Met by_time(const Collectives& kind, const MeasuredRun& run) {
   std::vector<int32_t> ops;
   for (const auto& [worker, list] : kind.of_worker) {
@@ -86,7 +87,8 @@ bool is_impossible(const Met& met, const MeasuredRun& run) {
   return early > kFew && early * kQuarter > all;
 }
 
-/// Whether the starts of every worker are in the order of its ops: else when they ran says nothing.
+/// Returns whether every worker's starts follow the order of its ops; times are no evidence
+/// otherwise.
 bool is_in_order(const Collectives& kind, const MeasuredRun& run) {
   return std::all_of(kind.of_worker.begin(), kind.of_worker.end(), [&](const auto& of) {
     return std::is_sorted(of.second.begin(), of.second.end(), [&](int32_t a, int32_t b) {

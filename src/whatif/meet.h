@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who was in a collective with whom, also where records of some of its members were lost.
+// Matching of a collective's members across workers, also where records of some members were lost.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,10 @@ struct Collectives {
   bool numbered = false;   ///< ops of the same number (Op::sequence) are in the same one
 };
 
-/// Makes groups of collectives, and sets clocks (set_clocks(); true if it did). Where they are not
-/// numbered the k-th ones of all workers meet; where some workers have fewer of a kind than others,
-/// or that cannot be since members would have ended before others had started, those meet that were
-/// in it at a time, if the trace has starts (`timed`). Notes say what was done, and how many have
-/// members missing.
+/// Makes groups of collectives, and sets clocks (set_clocks()); returns whether it set any.
+/// Unnumbered collectives match by order: the k-th of all workers. Times match them (`timed`: the
+/// trace has starts) where workers have different counts, or where members would have ended before
+/// others started. Notes report the method, and the collectives with missing members.
 bool meet(const std::vector<Collectives>& kinds, bool timed, MeasuredRun* run);
 
 }  // namespace hocket::whatif

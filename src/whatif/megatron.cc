@@ -137,10 +137,11 @@ class Model {
     return launched;
   }
 
-  /// Whether all passes of a stage have messages to or from a neighbour in one direction, which
-  /// take time.
+  /// Returns whether all passes of a stage have messages of nonzero duration to or from a neighbour
+  /// in one direction.
   bool has_neighbour(int32_t stage, int direction) const {
-    constexpr double kOfOthers = 0.1;  // the time of what was not launched is far less
+    constexpr double kOfOthers =
+        0.1;  // share of the usual time; messages that were never launched take far less
     double here = 0, all = 0;
     int64_t num_here = 0, num_all = 0;
     for (size_t worker = 0; worker < places_.size(); ++worker) {
@@ -173,8 +174,9 @@ class Model {
     return false;
   }
 
-  /// Stages of which not even a name is in the trace: without chunks the outermost ones have nobody
-  /// to exchange messages with. Where both ends note any, these need not have been launched.
+  /// Adds stages that the trace does not even name. Without chunks, the outermost stages have no
+  /// neighbour to exchange messages with. Where both ends note messages, these need not have been
+  /// launched.
   void stages_beyond() {
     if (chunks_ > 1 || run_.stages < 2) return;
     const int32_t last = run_.stages - 1;
@@ -188,9 +190,9 @@ class Model {
     run_.stages += behind ? 1 : 0;
   }
 
-  /// A receive before its pass and behind the one before, a send behind its pass. Messages at the
-  /// ends of the model, where there is nobody, are groups of their own, as those that were never
-  /// launched.
+  /// Places a receive before its pass and behind the pass before, and a send behind its pass.
+  /// Messages beyond the ends of the model have no peer: each is a group of its own, as are
+  /// messages never launched.
   void messages(size_t worker, const MessageType& type) {
     const std::vector<int32_t>& passes = of_[worker][type.computes];
     const std::vector<int32_t> ops = launched(worker, type);
@@ -278,9 +280,10 @@ class Model {
     }
   }
 
-  /// Parameters are gathered, and gradients scattered, in one stream in the order of their starts;
-  /// a chunk's first forward pass waits for its last gather. Where sums of gradients overlap with
-  /// the backward pass, a chunk's first one waits for the chunk's last backward pass.
+  /// Adds data-parallel dependencies. Parameters are gathered, and gradients reduce-scattered, in
+  /// one stream in the order of their starts. A chunk's first forward pass waits for the chunk's
+  /// last gather. Where gradient reductions overlap the backward pass, a chunk's first one waits
+  /// for its last backward pass.
   void replicas(size_t worker) {
     if (!shards_) return;
     const auto& gathers = of_[worker][params_gather];
@@ -331,8 +334,8 @@ class Model {
     return found;
   }
 
-  /// Last pass, gc, sums of what is not sharded, sums of gradients where they do not overlap,
-  /// clipping, optimizer.
+  /// Adds the end of a step: last pass, gc, all-reduces of unsharded parameters, gradient
+  /// reductions without overlap, clipping, optimizer.
   void end_of_step(size_t worker) {
     const auto& of = of_[worker];
     std::vector<int32_t> order;

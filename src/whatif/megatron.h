@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ops of a Megatron step wait for: the dependency model of "Understanding Stragglers in
-// Large Model Training Using What-if Analysis" (2505.05713, section 3, and the published
-// StragglerAnalysis), found on one step of one replica and held to be that of all.
+// Dependencies of the ops of a Megatron step: the model of "Understanding Stragglers in Large Model
+// Training Using What-if Analysis" (2505.05713, section 3, and the published StragglerAnalysis).
+// Found on one step of one replica and used for all.
 #pragma once
 
 #include <array>
@@ -59,8 +59,8 @@ struct Place {
   int32_t peer = 0;  ///< among the workers of that stage: tensor and context ranks that were seen
 };
 
-/// Fills groups and waits of `run`, whose names are kTypes. Notes in run->dropped say of messages
-/// that met nobody.
+/// Fills groups and dependencies of `run`, whose names are kTypes. Adds notes to run->dropped on
+/// messages without a peer.
 void add_dependencies(const std::vector<Place>& places, MeasuredRun* run);
 
 }  // namespace hocket::whatif::megatron

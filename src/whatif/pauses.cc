@@ -15,10 +15,11 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr double kRare = 0.1;    // of passes or ops: more long ones may be another thing
-constexpr double kFar = 1.5;     // times what is usual
-constexpr double kWorth = 0.05;  // of a step, of what no long pass is beside
-constexpr double kMostly = 0.7;  // of what a block takes longer, in one of its ops
+constexpr double kRare = 0.1;  // of passes or ops: more long ones may be another thing
+constexpr double kFar = 1.5;   // factor over the usual time from which an op is far longer
+constexpr double kWorth =
+    0.05;  // share of a step from which a pause without a long pass beside it counts
+constexpr double kMostly = 0.7;  // share of a block's excess that lies in one of its ops
 
 class PauseSearch {
  public:
@@ -33,8 +34,8 @@ class PauseSearch {
         usual_(run.blocks.size() * static_cast<size_t>(run.lanes()), kAsMeasured) {}
 
   Pauses find() {
-    // What is longer than others of its worker; than itself in other steps; than the same of other
-    // workers; and what is no op at all.
+    // Compares ops with others of their worker, with themselves in other steps, with the same op of
+    // other workers; then looks at gaps between ops.
     collections();
     passes();
     beside_passes();
@@ -52,7 +53,7 @@ class PauseSearch {
     return usual_[static_cast<size_t>(block) * static_cast<size_t>(lanes_) +
                   static_cast<size_t>(lane)];
   }
-  /// What is left of a block once it is cured.
+  /// Returns the duration of a block after the cure.
   double left(int32_t block, int32_t lane) {
     const double cured = usual(block, lane);
     return cured == kAsMeasured ? times_.time(block, lane) : cured;
@@ -90,14 +91,14 @@ class PauseSearch {
     }
   }
 
-  /// What is usual among times of the same work, and from where on one is far longer.
+  /// Usual time of equal work, and the limit above which a time is far longer.
   struct Usual {
     double seconds = 0, limit = 0;
     bool of_two_sorts = false;
   };
-  /// The median, and beyond it by half and by 6 median deviations. Where half of the times or more
-  /// are long, as if pauses came with every other step, it is long itself: of two sorts that lie
-  /// well apart the short one is what is usual.
+  /// Returns the median, with a limit of 1.5 times it plus 6 median deviations. If half of the
+  /// times or more are long, as with a pause in every other step, the median itself is long. Of two
+  /// well separated clusters the short one is usual then.
   static Usual usual_of(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const size_t count = values.size();
@@ -166,9 +167,9 @@ class PauseSearch {
     }
   }
 
-  /// A worker that stands still holds up all that it is a member of: ops beside passes, transfers
-  /// too, that take longer than in other steps by as much as long passes do. Where no pass is long,
-  /// those of two sorts, one step longer and another one not.
+  /// Finds pauses beside passes. A paused worker holds up every group it belongs to, including
+  /// transfers: they exceed other steps by as much as long passes do. Where no pass is long, looks
+  /// for ops with two clusters of times, long in one step and short in another.
   void beside_passes() {
     const double least = excess_.empty() ? kWorth * step_ : median(excess_) / 2;
     std::vector<char> is_pass(run_.blocks.size(), 0);
@@ -192,9 +193,9 @@ class PauseSearch {
     }
   }
 
-  /// A pause that comes with every step hits the same op again and again, and no other step shows
-  /// what it usually takes: workers that do the same do. Of a slow worker most ops are long; of one
-  /// that is paused a single one.
+  /// Finds pauses that hit the same op in every step, where no other step shows its usual time.
+  /// Compares with workers that do the same work. A slow worker is slow in most ops, a paused one
+  /// in a single op.
   void beside_other_workers() {
     std::map<int32_t, std::vector<Long>> found;  // by worker
     for (const std::vector<Place>& places : same_work()) {
@@ -214,10 +215,10 @@ class PauseSearch {
 
   struct Long {
     Place place;
-    double takes = 0, usual = 0;  ///< in most steps; what others take
+    double takes = 0, usual = 0;  ///< in most steps: its time, and that of others
   };
 
-  /// Of every computation of a stage who does it.
+  /// Returns, for every computation of a stage, the workers that run it.
   std::vector<std::vector<Place>> same_work() const {
     std::map<std::array<int32_t, 4>, std::vector<Place>> found;  // kind, stage, chunk, micro-batch
     for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
@@ -271,8 +272,8 @@ class PauseSearch {
     }
   }
 
-  /// Of what a worker computes: at most a tenth, or one, which others spend less than half of their
-  /// time on.
+  /// Returns whether long ops are rare on a worker: at most a tenth of its computations, or a
+  /// single one on which others spend less than half of their time.
   bool are_few(int32_t worker, const std::vector<Long>& list) {
     int64_t places = 0;
     double usual = 0, rest = 0;
@@ -298,8 +299,8 @@ class PauseSearch {
     return median(values);
   }
 
-  /// Of a block of several ops: one of them is what takes longer than that of others, in most
-  /// steps. Who has more to do takes longer in all, or has more ops.
+  /// Returns whether one op of the block holds most of its excess over other workers, in most
+  /// steps. A worker with more work is longer in all ops, or has more of them.
   bool in_one_op(const Place& place, const std::vector<Place>& others) const {
     const std::vector<int32_t>& ops = times_.ops(place.first);
     if (ops.size() == 1) return true;
@@ -331,8 +332,8 @@ class PauseSearch {
     return in_one * 2 >= static_cast<int64_t>(run_.steps.size());
   }
 
-  /// Time in which a worker could have begun an op and did not; of workers all of whose ops are
-  /// known.
+  /// Finds time in which a worker could have begun an op and did not, for workers all of whose ops
+  /// are known.
   void between_ops() {
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
       const std::vector<int32_t>& waits = run_.waits_for[static_cast<size_t>(op)];
@@ -356,8 +357,8 @@ class PauseSearch {
   double end(int32_t op, int32_t lane) const {
     return run_.start[run_.at(op, lane)] + run_.duration[run_.at(op, lane)];
   }
-  /// When the last of what an op waits for in the step before has ended; where that step is not
-  /// there, so late that nothing is a gap.
+  /// Returns when an op's last dependency in the step before ended. If that step is absent, returns
+  /// a time so late that no gap counts.
   double left_by_last_step(int32_t op, int32_t lane) const {
     double ready = -1e300;
     if (!run_.steps_overlap()) return ready;
@@ -408,7 +409,7 @@ class PauseSearch {
   const bool may_be_sequences_;
   const int32_t lanes_;
   std::vector<double> paused_, cured_;
-  std::vector<double> usual_;   ///< of what is cured, [block * lanes + lane]
+  std::vector<double> usual_;   ///< usual time of cured blocks, [block * lanes + lane]
   std::vector<double> excess_;  ///< of long passes
   std::map<Place, int64_t> hits_;
   int64_t collections_ = 0, passes_ = 0, long_passes_ = 0, others_ = 0, beside_workers_ = 0,

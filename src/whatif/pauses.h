@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workers that stood still: single ops that took far longer than what they can be compared with,
-// and time between ops in which nothing was waited for.
+// Paused workers: single ops that took far longer than comparable ones, and gaps between ops in
+// which the worker waited for nothing.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@
 namespace hocket::whatif {
 
 struct Pauses {
-  /// As MeasuredRun::duration: with the time for which a worker stood still before an op, which a
-  /// replay leaves out otherwise, as part of this op; and without any pause.
+  /// Durations as in MeasuredRun::duration. `paused` adds a worker's pause before an op to that op,
+  /// since a replay leaves gaps out. `cured` has no pauses.
   std::vector<double> paused, cured;
-  bool between_ops = false;  ///< `paused` is not what was measured
+  bool between_ops = false;  ///< `paused` differs from the measured durations
   std::string evidence;      ///< one sentence
 };
 

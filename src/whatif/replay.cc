@@ -12,7 +12,7 @@
 namespace hocket::whatif {
 namespace {
 
-/// Lanes that are looked at together: as many as registers hold.
+/// Lanes processed together: as many as vector registers hold.
 constexpr size_t kVectorLanes = 8;
 /// Lanes of a tile, but at least those of a step.
 constexpr size_t kTile = 128;
@@ -40,7 +40,7 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
       unit_of[op] = group;
     }
   }
-  // What starts an eager send starts the transfer of its message as well.
+  // The start of an eager send also starts the transfer of its message.
   std::vector<std::vector<int32_t>> waits_for = run.waits_for;
   for (int32_t group = 0; group < num_groups; ++group) {
     const std::vector<int32_t>& ops = run.groups[group].ops;

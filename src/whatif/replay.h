@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays a measured run with other durations, many lanes at once: an op starts when the last of
-// what it waits for has ended; a communication ends its own transfer after the last start of its
+// Replays a measured run with other durations, many lanes at once. An op starts when its last
+// dependency has ended. A communication ends its own transfer time after the last start of its
 // group. Nothing waits for a host: launch delays are left out, as in the published method. Where
-// steps overlap (MeasuredRun::waits_for_last), each goes on from where the one before left its ops.
+// steps overlap (MeasuredRun::waits_for_last), each continues from the op ends of the step before.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,20 @@ namespace hocket::whatif {
 /// waits.
 class Replayer {
  public:
-  /// Error: ops wait for each other in a circle.
+  /// Throws Error if ops depend on each other in a cycle.
   explicit Replayer(const MeasuredRun& run);
 
-  /// Seconds of every step: from 0, when what waits for nothing starts, to the last end; where
-  /// steps overlap, from the last end of the step before. `duration` as MeasuredRun::duration.
+  /// Returns the seconds of every step: from 0, when ops without dependencies start, to the last
+  /// end. Where steps overlap, counts from the last end of the step before. `duration` is laid out
+  /// as MeasuredRun::duration.
   std::vector<double> replay(std::span<const double> duration);
   std::vector<double> replay(const Blend& durations);
   /// Mean over the steps of replay().
   double mean(std::span<const double> duration);
   double mean(const Blend& durations);
-  /// When every op ends, seconds from the start of its step, as MeasuredRun::duration. Below 0
-  /// where steps overlap, of what is done while the step before still runs.
+  /// Returns the end of every op in seconds from the start of its step, laid out as
+  /// MeasuredRun::duration. Negative where steps overlap, for work done while the step before still
+  /// runs.
   std::vector<double> ends(std::span<const double> duration);
 
  private:
@@ -45,19 +47,19 @@ class Replayer {
     Range waits_for_last;  ///< of waits_: ops of the step before
   };
   static Range append(const std::vector<int32_t>& some, std::vector<int32_t>* all);
-  /// The steps that are replayed now: as many as have ends that fit into a cache.
+  /// Steps replayed together: their ends fit into a cache.
   struct Tile {
     size_t first = 0, count = 0;
   };
   void replay(const Blend& durations, Tile tile);
-  /// How many steps are replayed at once: those that overlap one by one.
+  /// Returns the number of steps replayed at once; overlapping steps go one by one.
   size_t steps_at_once() const;
-  /// Fills begin_ with when the last of what a unit waits for ended. That may be before 0, where
-  /// the step starts: transfers can take negative time (Early::kept).
+  /// Fills begin_ with the end of a unit's last dependency. That may be before 0, the start of the
+  /// step: transfers can take negative time (Early::kept).
   void begin(const Unit& unit, size_t lanes);
-  /// Sets which replicas are replayed: of those that are alike one is enough.
+  /// Chooses the replicas to replay: one of each set of equal replicas.
   void choose_replicas(const Blend& durations);
-  /// How long an op takes in the lanes of the tile.
+  /// Returns an op's durations in the lanes of the tile.
   const double* durations_of(size_t op, const Blend& durations, Tile tile);
 
   const MeasuredRun& run_;
@@ -65,10 +67,10 @@ class Replayer {
   std::vector<int32_t> members_, waits_;  ///< of the units: ops
   std::vector<size_t> replicas_;          ///< that are replayed
   /// A lane of a tile is a step of one of replicas_.
-  size_t stride_ = 0;                 ///< most lanes, rounded up to what is looked at together
-  std::vector<double> end_;           ///< [op * stride_ + lane of the tile]
+  size_t stride_ = 0;        ///< largest lane count, rounded up to a multiple of kVectorLanes
+  std::vector<double> end_;  ///< [op * stride_ + lane of the tile]
   std::vector<double> begin_, last_;  ///< by lane of the tile: of a unit; the last end of all
-  // Where steps overlap: end_ of the step before (empty: there is none), and when it ended.
+  // Where steps overlap: end_ of the step before (empty for the first), and the end of that step.
   std::vector<double> end_before_;
   double step_begin_ = 0;
   std::vector<double> row_;  ///< durations_of an op where they do not lie side by side

@@ -240,7 +240,8 @@ std::string loss_text(const Analysis& found) {
 }
 
 std::string to_text(const MeasuredRun& run, const Findings& findings) {
-  // What was read, what the replay is worth, what is lost, where, why, and what if.
+  // Prints the input, the replay's accuracy, the loss, its location, its cause, and what-if
+  // results.
   const Analysis& found = findings.analysis;
   std::string out =
       fmt::format("trace     {}: {} (dp {}, pp {}), {} ops\n", run.source, size_text(run),

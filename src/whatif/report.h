@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text, JSON and HTML forms of what `hocket whatif` found.
+// Text, JSON and HTML forms of the findings of `hocket whatif`.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace hocket::whatif {
 
 /// A step with one scale, or with all of them.
 struct ScaledStep {
-  std::string text;  ///< the scale as it was given; of all "all of these"
+  std::string text;  ///< the scale as given; "all of these" for all together
   double seconds = 0;
 };
 
@@ -26,7 +26,7 @@ struct Findings {
   std::optional<Bottleneck> bottleneck;
 };
 
-/// Of a share of the loss above 100 %, and where no cause is named.
+/// Footnote for shares of the loss above 100 %, and for runs without a named cause.
 inline constexpr const char* kMoreThanAll =
     "more than 100 % of the loss: the ideal, a mean or median, counts in what is slow; cured to "
     "the "
@@ -40,7 +40,7 @@ inline constexpr const char* kNotSeen =
 std::string loss_text(const Analysis& found);
 /// Why it is slow, or why there is no cause to name.
 std::string cause_text(const MeasuredRun& run, const Analysis& found);
-/// Whether causes are worth a table: it straggles, or one of them is named.
+/// Returns whether to print a table of causes: the run straggles, or a cause is named.
 bool shows_causes(const Analysis& found);
 /// "3 steps, 8 workers".
 std::string size_text(const MeasuredRun& run);

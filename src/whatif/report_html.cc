@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page of `hocket whatif --html`: tables whose cells are coloured by slowdown.
+// Implements: report_html (report.h). The page of `hocket whatif --html`: tables with cells
+// coloured by slowdown.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,7 +72,7 @@ std::string workers_table(const MeasuredRun& run, const Analysis& found) {
          scrolled(out + "</tr>");
 }
 
-/// Of a step table: what is on its own as measured.
+/// Column of a step table: the part left as measured.
 struct Column {
   std::string name;
   const Slowdown* slowdown;

@@ -42,7 +42,7 @@ bool lies(const Scale& scale, const MeasuredRun& run, int32_t op, int32_t lane) 
   });
 }
 
-/// Divides what `scale` means; how many ops that were.
+/// Divides the durations that `scale` selects. Returns the number of ops changed.
 int64_t apply(const Scale& scale, const MeasuredRun& run, std::vector<double>* durations) {
   int64_t meant = 0;
   for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// "What if this op were k times faster, this link k times wider, this collective compressed r
-// times": a measured run replayed with some of its durations divided.
+// What if this op were k times faster, this link k times wider, or this collective compressed r
+// times: replays a measured run with some of its durations divided.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace hocket::whatif {
 
-/// Durations of what it matches are divided by `factor`. A transfer's is taken to be bytes over
-/// bandwidth: a link k times wider and a payload compressed k times without a codec's time are the
-/// same to it.
+/// Divides the durations of matching ops by `factor`. A transfer's time is taken as bytes over
+/// bandwidth. A link k times wider and a payload compressed k times by a codec that takes no time
+/// are thus the same.
 struct Scale {
   std::string text;  ///< as given
   /// A kind or op by name, a name's beginning and '*', or compute, communication, messages,
   /// collectives, gradients, all.
   std::string what;
-  std::vector<std::pair<std::string, int64_t>> where;  ///< dp, pp, rank or step, all of which hold
+  std::vector<std::pair<std::string, int64_t>> where;  ///< dp, pp, rank or step; all must match
   double factor = 1;
 };
 
@@ -32,9 +32,9 @@ Scale parse_scale(const std::string& text, const MeasuredRun& run);
 /// Durations with all of `scales` applied, one after the other.
 std::vector<double> scaled(const MeasuredRun& run, const std::vector<Scale>& scales);
 
-/// A step by how many times wider all links are and how many times less the sums of gradients send
-/// ("Is Network the Bottleneck of Distributed Training?", 2006.10103): seconds, and the scaling
-/// factor f, the time of a step without any communication over that time.
+/// A step by link bandwidth factor and by compression ratio of gradient all-reduces ("Is Network
+/// the Bottleneck of Distributed Training?", 2006.10103). Gives seconds and the scaling factor f:
+/// the step's time without communication over its time.
 struct Surface {
   std::vector<double> bandwidths, ratios;
   std::vector<std::vector<double>> seconds, factor;  ///< [bandwidth][ratio]

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kThreadsPerWorker = 5;  // compute, pp, tp and dp communication, others
 
-/// The rank whose thread this is where threads are numbered as StragglerAnalysis does.
+/// Returns a thread's rank, where threads are numbered as StragglerAnalysis does.
 int64_t rank_of(const Thread& thread) { return thread.tid / kThreadsPerWorker; }
 
 /// "PP rank 1, TP rank 0, compute" names one of a worker's threads, "PP rank 1" all of them.
@@ -41,7 +41,7 @@ class Finder {
   }
 
  private:
-  /// Stage, tensor rank, and the how many-th of those that are alike in both.
+  /// Stage, tensor rank, and index among threads equal in both.
   using Place = std::array<int64_t, 3>;
   struct Member {
     int64_t rank = 0, first_thread = 0;
@@ -50,8 +50,8 @@ class Finder {
 
   // ---- threads without names ----
 
-  /// Stages are in the order of ranks. A stage of which no process has events shows as a gap where
-  /// ranks are those of stage after stage, as many from one stage to the next in all processes.
+  /// Stages follow the order of ranks. A stage without events in any process shows as a gap, where
+  /// ranks go stage by stage with an equal distance between stages in all processes.
   void by_number() {
     std::map<int64_t, std::set<int64_t>> ranks_of;  // by process
     for (const Thread& thread : threads_) {
@@ -69,7 +69,7 @@ class Finder {
     }
   }
 
-  /// How many ranks are from one stage to the next; 0 if ranks do not say that stages are missing.
+  /// Returns the distance in ranks between stages, or 0 if ranks do not show missing stages.
   static int64_t stages_apart(const std::map<int64_t, std::set<int64_t>>& ranks_of) {
     int64_t apart = 0;
     for (const auto& [pid, ranks] : ranks_of) {
@@ -91,7 +91,7 @@ class Finder {
 
   // ---- workers ----
 
-  /// Of threads that are named alike each is another worker's.
+  /// Threads of equal names belong to different workers.
   void members() {
     std::map<std::pair<int64_t, std::string>, std::set<int64_t>> alike;
     const auto which = [](const Thread& thread) {
@@ -117,7 +117,7 @@ class Finder {
     }
   }
 
-  /// Where threads are numbered in another way than StragglerAnalysis does, ranks are in their
+  /// Where threads are numbered in another way than StragglerAnalysis does, ranks follow their
   /// order.
   void number_ranks() {
     std::set<int64_t> ranks;
@@ -172,7 +172,7 @@ class Finder {
     }
   }
 
-  // ---- who is there ----
+  // ---- present and missing workers ----
 
   void replicas() {
     std::map<int64_t, int64_t> by_name, by_process;  // number in the trace, to process

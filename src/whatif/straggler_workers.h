@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who the threads of a straggler trace are: a process per data-parallel rank, in it a worker per
-// pipeline and tensor rank with a thread for each kind of op. Also who of them is missing.
+// Workers behind the threads of a straggler trace: a process per data-parallel rank, in it a worker
+// per pipeline and tensor rank, with a thread for each kind of op. Reports missing workers.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace hocket::whatif::straggler {
 
-/// A thread of the file, with what its name "PP rank 1, TP rank 0, compute" says.
+/// A thread of the file, with the ranks in its name "PP rank 1, TP rank 0, compute".
 struct Thread {
   int64_t pid = 0, tid = 0;
   int32_t stage = kNone, tensor = 0;
@@ -27,11 +27,12 @@ struct Workers {
   std::vector<megatron::Place> places;                 ///< by worker of the pattern
   std::vector<std::pair<int32_t, int32_t>> of_thread;  ///< worker of the pattern, and replica
   int32_t replicas = 1, stages = 1;
-  std::vector<std::string> notes;  ///< who has no events
+  std::vector<std::string> notes;  ///< workers without events, as sentences
 };
 
-/// `replica_named`: of processes, by "DP rank [3]"; kNone: by another name. Data-parallel ranks are
-/// in the order of these names, or of processes if not all have one of their own.
+/// Returns the workers of `threads`. `replica_named` maps a process to the number in its name "DP
+/// rank [3]", or kNone for another name. Data-parallel ranks follow these names, or the order of
+/// processes if not all have a distinct one.
 Workers find_workers(std::vector<Thread> threads, const std::map<int64_t, int32_t>& replica_named);
 
 }  // namespace hocket::whatif::straggler

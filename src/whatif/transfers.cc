@@ -66,7 +66,7 @@ void measure_steps(MeasuredRun* run) {
 
 namespace {
 
-/// Whether communication is its transfer alone.
+/// Returns whether communication times are the transfer alone.
 bool is_of_transfers(const MeasuredRun& run) {
   Starts starts(run);
   int64_t groups = 0, at_once = 0;

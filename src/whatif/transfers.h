@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The times of communications: which of them cannot be on one clock, and what of each is waiting
-// for its other members.
+// Times of communication: impossible ones on a common clock, and the part of each spent waiting for
+// other members.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +11,20 @@
 
 namespace hocket::whatif {
 
-inline constexpr double kAtOnce = 1e-5;  ///< seconds: what starts within them does so at once
-inline constexpr int64_t kOneOf = 10;    ///< as many transfers at most may be impossible
-inline constexpr double kEarly = 1e-2;   ///< seconds by which a transfer ends too early, from where
-                                         ///< on it is told
+inline constexpr double kAtOnce =
+    1e-5;  ///< seconds: starts within this distance count as simultaneous
+inline constexpr int64_t kOneOf = 10;  ///< one in this many transfers may be impossible
+inline constexpr double kEarly =
+    1e-2;  ///< seconds by which a transfer must end too early to be reported
 
-/// How much earlier than its last member starts a transfer may seem to end: what reads the clock
-/// does not do so at once, and less than this does not change what is found.
+/// Returns how much earlier than its last member's start a transfer may seem to end. Clocks are not
+/// read at once, and smaller differences do not change the findings.
 double tolerance(const MeasuredRun& run);
 
-/// Of what a step may lack (assemble()) there is no time where it does.
+/// Returns whether an optional op (assemble()) is absent in this cell.
 bool is_absent(const MeasuredRun& run, size_t cell);
 
-/// Whether anybody waits for anybody.
+/// Returns whether any member waits for another.
 bool has_others(const Group& group, const MeasuredRun& run);
 
 /// By lane, when the first and the last member of a group started.
@@ -40,9 +41,9 @@ class Starts {
   const MeasuredRun& run_;
 };
 
-/// Calls `f(op, lane, early)` for all that transfer: by how many seconds an op ended before the
-/// last member of its group had started. On one clock that is never more than 0. A negative
-/// duration, of which no clock is the reason, counts as none.
+/// Calls `f(op, lane, early)` for all transfers, with the seconds by which an op ended before the
+/// last member of its group had started. On one clock that is never above 0. A negative duration,
+/// which no clock explains, counts as none.
 template <typename F>
 void each_transfer(const MeasuredRun& run, F&& f) {
   Starts starts(run);
@@ -64,15 +65,15 @@ void each_transfer(const MeasuredRun& run, F&& f) {
 /// Fills `measured_step`: of every step from the first start to the last end.
 void measure_steps(MeasuredRun* run);
 
-/// What becomes of a transfer that ended less than kEarly too early: it takes no time, or the
-/// negative time that it took, as in StragglerAnalysis.
+/// Handling of a transfer that ended less than kEarly too early: it takes no time, or the negative
+/// time that it took, as in StragglerAnalysis.
 enum class Early { zero, kept };
 
-/// Turns what members of groups waited for each other into waiting: their duration becomes the part
-/// after the last start; unless nine of ten groups have members that all start at once, as in a
-/// trace of transfers (but for those that StragglerAnalysis took to be 0, of which it says only the
-/// end). What ends before that is a clock's fault and counts as 0, with a note from kEarly on; if
-/// more than a tenth do by more than tolerance(), clocks are apart (MeasuredRun::clocks_apart).
+/// Splits waiting for other members from transfer times: a duration becomes the part after the last
+/// start. Leaves a trace of transfers alone, where in nine of ten groups all members start at once
+/// (except the transfers of which StragglerAnalysis gives only the end, as 0). An end before that
+/// is the clock's fault and counts as 0, with a note from kEarly on. If more than a tenth end
+/// earlier by more than tolerance(), sets MeasuredRun::clocks_apart.
 void settle_transfers(MeasuredRun* run, Early how = Early::zero);
 
 }  // namespace hocket::whatif
