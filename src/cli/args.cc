@@ -162,7 +162,7 @@ void Args::unknown_option(const std::string& word) const {
 bool Args::assign(const std::vector<std::string>& words) {
   HOCKET_CHECK(positionals_.size() <= 1, "{}: a second positional gets nothing", name_);
   bool options_end = false;              // after "--" every word is a positional
-  const std::string* surplus = nullptr;  // told at the end: --help may follow
+  const std::string* surplus = nullptr;  // reported at the end, since --help may follow
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     // "-" and negative numbers are values.

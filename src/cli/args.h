@@ -18,7 +18,7 @@ struct Example {
   std::string command, what;
 };
 
-/// Where an option's value goes. A vector takes the option as often as it is given.
+/// Destination of an option's value. A vector takes the option repeatedly.
 using Target = std::variant<bool*, std::string*, int64_t*, double*, std::optional<int64_t>*,
                             std::optional<double>*, std::vector<std::string>*>;
 
@@ -30,9 +30,10 @@ class Args {
   Args(const Args&) = delete;
   Args& operator=(const Args&) = delete;
 
-  /// What the command does, for people who use it for the first time.
+  /// Describes the command for a first-time user.
   void about(std::string summary, std::string text);
-  /// RUN, MODEL: what is no option; at most one of these. A vector takes any number of words.
+  /// Declares the positional argument (RUN, MODEL); at most one. A vector takes any number of
+  /// words.
   void positional(std::string name, std::string* value, std::string help, bool required = true);
   void positional(std::string name, std::vector<std::string>* values, std::string help,
                   bool required = true);
@@ -46,7 +47,7 @@ class Args {
               int64_t least, int64_t most);
   void flag(std::string flag, bool* value, std::string help);
   void example(std::string command, std::string what);
-  /// What the command returns as exit code.
+  /// Sets the body; its result is the exit code.
   void run(std::function<int()> body) { body_ = std::move(body); }
   /// Adds a command below this one. The first word must name one, unless this command has a body
   /// of its own, which then takes every other word.
@@ -54,8 +55,8 @@ class Args {
   /// An option of earlier releases: giving it is an error that names the command in its place.
   void replaced(std::string flag, std::string command);
 
-  /// Parses the words behind the name and runs. Error (exit code 2) for what does not fit, with the
-  /// nearest option. `--help` prints help() and returns 0.
+  /// Parses the words behind the name and runs. Throws Error (exit code 2), with the nearest
+  /// option, for words that do not fit. `--help` prints help() and returns 0.
   int call(const std::vector<std::string>& words);
   std::string help() const;
 

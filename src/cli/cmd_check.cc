@@ -28,7 +28,7 @@ const char* name_of(check::Localisation localisation) {
   return kNames[place_of(localisation)];
 }
 
-/// `count` random faults, one at a time, and what the check says to each.
+/// Injects `count` random faults, one at a time, and prints the check's verdict on each.
 int mutants(const engine::Compiled& compiled, const check::CheckOptions& options, int64_t count,
             int64_t seed, bool json) {
   check::Checker checker(compiled.reference, compiled.program.num_micro_batches);
@@ -83,9 +83,9 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
   return 0;
 }
 
-/// What a rank may take: --memory-budget, else cluster.memory_budget, and in any case no more than
-/// the devices of cluster.file have; and how many of them a node has. `evaluation`: a program that
-/// evaluates beside the run's, or null.
+/// Returns the memory limit of a rank: --memory-budget, else cluster.memory_budget, and at most the
+/// memory of the devices of cluster.file; also the devices of a node. `evaluation` is an evaluation
+/// program beside the run's, or null.
 check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
                               const program::Program* evaluation) {
   check::CheckOptions options;
@@ -122,8 +122,8 @@ struct CheckOptions {
   int64_t mutants = 0, seed = 1;
 };
 
-/// What activations and gradients take through links, if layouts that are chosen over the whole
-/// graph change that.
+/// Returns the time of activations and gradients on links, if a global choice of layouts changes
+/// it.
 std::string saved_by_layouts(const engine::Compiled& compiled) {
   if (!compiled.layouts_saved) return "";
   const parallel::LayoutCost& cost = compiled.layouts_saved->chosen;
@@ -178,7 +178,7 @@ int check_run(const CheckOptions& options) {
 }  // namespace
 
 void verb_check(Args& args) {
-  // What can be given, and its help; check_run() does it.
+  // Declares options and help; check_run() does the work.
   auto options = std::make_shared<CheckOptions>();
   args.about(
       "prove that a run's program is right, before it costs anything",

@@ -83,13 +83,13 @@ std::string text_of(const parallel::Templates& templates, const GraphOptions& op
   return parallel::print(templates, class_of(templates.frame, options));
 }
 
-/// The stage or the pass whose result is wanted.
+/// Returns the selected stage or pass.
 std::string wanted_of(const GraphOptions& options) {
   if (!options.dump_after.empty()) return options.dump_after;
   return options.stage.empty() ? "program" : options.stage;
 }
 
-/// What is wanted of it: "graph", "templates" or "program".
+/// Returns the selected level: "graph", "templates" or "program".
 std::string level_of(const GraphOptions& options) {
   if (!options.dump_after.empty()) return passes::resolve(options.dump_after).level();
   const std::string wanted = wanted_of(options);
@@ -101,8 +101,8 @@ engine::ProgramSpec spec_of(const engine::Run& run, const GraphOptions& options)
   return engine::spec_named(run, options.purpose, "hocket graph --for");
 }
 
-/// Watches a compilation: keeps the text of the stage or pass that is wanted, times every stage,
-/// and checks what a pass made if asked.
+/// Observes a compilation: keeps the text of the selected stage or pass, times every stage, and
+/// checks each pass's result on request.
 class Watcher {
  public:
   Watcher(const engine::Run& run, const GraphOptions& options)
@@ -146,7 +146,7 @@ class Watcher {
                                  : text_of(made.program, options_);
   }
 
-  /// What a pass left, as far as it has come: lowered and stamped where there is no program yet.
+  /// Returns the program after a pass; lowers and stamps it where there is none yet.
   program::Program program_of(const engine::Progress& made) const {
     if (!made.program.classes.empty()) return made.program;
     if (!made.templates.ranks.empty()) return parallel::stamp(made.templates);
@@ -269,7 +269,8 @@ std::vector<std::string> overrides_of(const GraphOptions& options) {
   return overrides;
 }
 
-/// The text of `path`, if it is that of a program, whose passes have run; "-": standard input.
+/// Returns the text of `path` if it is a program's, whose passes have run; "-" reads standard
+/// input.
 std::optional<std::string> program_text(const std::string& path) {
   if (path != "-" && (!file_exists(path) || is_directory(path))) return std::nullopt;
   std::string text = read_file(path == "-" ? "/dev/stdin" : path);
@@ -291,8 +292,8 @@ int finish_text(const GraphOptions& options) {
   return 0;
 }
 
-/// The text of one stage of the run's way, or of what one pass left: the whole way is gone, and the
-/// watcher keeps what is wanted.
+/// Returns the text of one stage of the compilation, or of a pass's result. Compiles to the end;
+/// the observer keeps the selected text.
 int show(const GraphOptions& options) {
   if (options.list_passes) {
     list_passes();
@@ -334,7 +335,7 @@ int show(const GraphOptions& options) {
 }  // namespace
 
 void verb_graph(Args& args) {
-  // What can be given, and its help; show() does it.
+  // Declares options and help; show() does the work.
   auto options = std::make_shared<GraphOptions>();
   args.about(
       "show the graph or the program of a run, and what a pass changes",

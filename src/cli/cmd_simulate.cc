@@ -38,7 +38,7 @@ struct SimulateOptions {
   bool all_ranks = false, json = false;
 };
 
-/// OP=K of --what-if.
+/// Parses the OP=K words of --what-if.
 std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
   constexpr double kMost = 1e9;
   std::vector<sim::Speedup> list;
@@ -99,7 +99,7 @@ void expect_sound(const std::string& path, const program::Program& program) {
   fail(path, "{}, or, if it is not finished, hocket graph --finish {}", what, path);
 }
 
-/// The report with what standard error was told of the run.
+/// Returns the report with the run's warnings, which also go to standard error.
 sim::SimReport with_warnings(sim::SimReport report, const engine::Run& run) {
   std::vector<std::string> warnings = engine::idle_keys(run);
   warnings.push_back(long_text(run.model, run.config.train.seq_len, "train.seq_len"));

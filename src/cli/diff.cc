@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differences of programs and graphs. Ids of buffers, tensors and kinds shift with every rewrite,
-// so a task is compared by what it is: all its fields that are no places (program::identity). The
-// order is compared by the shortest edit script (Myers, "An O(ND) Difference Algorithm and Its
+// Differences of programs and graphs. Ids of buffers, tensors and kinds shift with every rewrite. A
+// task is therefore compared by its identity (program::identity): all fields that are no positions.
+// The order is compared by the shortest edit script (Myers, "An O(ND) Difference Algorithm and Its
 // Variations", Algorithmica 1, 1986).
 #include "cli/diff.h"
 
@@ -35,13 +35,13 @@ Fact number(std::string name, size_t n) {
 /// A list of tasks (one rank class) or nodes, ready to be compared.
 struct Listing {
   std::string name;                ///< "stage 0"
-  std::string counted = "kinds";   ///< what `kinds` holds
+  std::string counted = "kinds";   ///< unit of `kinds`
   std::vector<std::string> kinds;  ///< op and types of each entry, and buffers
   std::vector<std::string> lines;  ///< per entry, in order: all that identifies it
   std::vector<Fact> facts;
 };
 
-/// Every field of the class's own line, but addresses and what names the listing.
+/// Adds every field of the class's own line, except addresses and the listing's name.
 void add_facts(const program::Program& program, const program::RankClass& cls,
                std::vector<Fact>* facts) {
   program::for_each_field<program::RankClass>(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of verbs, the help over all of them, and what every call has in common: errors, exit
-// codes, the state of standard output.
+// Table of verbs, the overall help, and parts common to every call: errors, exit codes, the state
+// of standard output.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -119,7 +119,7 @@ int main_of(const std::vector<std::string>& words) {
     command += " " + shell_quoted(text);
   }
   int code = 0;
-  log_level();  // a wrong HOCKET_LOG is told at once
+  log_level();  // Reports a wrong HOCKET_LOG at once.
   try {
     code = run(words);
     end_together();

@@ -32,8 +32,7 @@ bool is_config_json(const std::string& path) {
   return json.is_object() && json.contains("model_type");
 }
 
-/// Sequences of a micro-batch, of all ranks; what is wrong with them is told when the run is
-/// parsed.
+/// Returns the sequences of a micro-batch, over all ranks. Parsing the run reports faults in them.
 int64_t sequences_of(const parallel::Plan& plan) {
   if (plan.dp_samples.empty()) return plan.dp * plan.micro_batch;
   int64_t sequences = 0;
@@ -100,7 +99,7 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
   }
   if (bare_model && (!file_exists(path) || is_directory(path) || is_config_json(path))) {
     if (path.ends_with(".yaml") || path.ends_with(".txt")) {
-      read_file(path);  // says what is wrong
+      read_file(path);  // Throws with the reason.
     }
     const std::string config =
         checkpoint::resolve_model(path, checkpoint::Need::config).config_file;
@@ -127,7 +126,7 @@ engine::Run run_at(const checkpoint::ModelLocation& at, const std::string& model
                    const std::string& dtype, const std::vector<std::string>& overrides) {
   nlohmann::json tree = {{"model", {{"path", at.folder}, {"init", "weights"}, {"dtype", dtype}}}};
   if (at.is_checkpoint) {
-    // What it was trained on and with; the plan is the caller's.
+    // Settings of the training run; the plan is the caller's.
     const std::string file = join_path(at.folder, "run.json");
     const nlohmann::json state = read_json(file);
     nlohmann::json config;
@@ -159,7 +158,7 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
   using checkpoint::Need;
 #ifndef HOCKET_SIM_ONLY
   if (comm::launch_info().size > 1) {
-    // How many they must be follows from the configuration; together they then compare the weights.
+    // The configuration gives the number of processes. Together they then compare the weights.
     const engine::Run probe =
         run_at(checkpoint::resolve_model(model, Need::config), model, dtype, overrides);
     if (probe.ranks != engine::Ranks::local) {
@@ -214,12 +213,12 @@ void add_prediction_basis(Args& args, std::string* cluster, std::string* profile
 
 namespace {
 
-/// errno of writing a file, as far as it can be told before; 0: none.
+/// Returns the errno that writing a file would give, as far as it can be predicted; 0 for none.
 int error_of_writing(const std::string& path) {
   std::error_code none;
   std::filesystem::path place =
       std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
-  if (none) return none.value();  // links in a circle
+  if (none) return none.value();  // a cycle of links
   if (std::filesystem::is_directory(place, none)) return EISDIR;
   // A regular file is replaced by one that its folder takes; into others the bytes go.
   if (!std::filesystem::exists(place, none) || std::filesystem::is_regular_file(place, none)) {
@@ -232,7 +231,7 @@ int error_of_writing(const std::string& path) {
 
 void require_output(const std::string& option, const std::string& path,
                     const std::vector<std::string>& inputs) {
-  std::error_code none;  // what cannot be looked at is no input
+  std::error_code none;  // an unreadable path is no input
   const std::filesystem::path output = std::filesystem::canonical(path, none);
   if (none || !std::filesystem::is_regular_file(output, none)) return;
   for (const std::string& name : inputs) {

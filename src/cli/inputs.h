@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several verbs read: RUN (a run.yaml, a program's text, or a model's config.json with a
-// default plan), and --set.
+// Inputs shared by several verbs: RUN (a run.yaml, a program's text, or a model's config.json with
+// a default plan), and --set.
 #pragma once
 
 #include <cstdio>
@@ -28,9 +28,9 @@ struct Source {
   std::optional<engine::Compiled> evaluation() const;
 };
 
-/// `path`: a run.yaml, a program's text; with `bare_model` also a MODEL, whose missing settings
-/// are: sequences of 4,096 tokens (less if the model allows less), one per rank and micro-batch,
-/// and four micro-batches per pipeline stage.
+/// Reads `path`: a run.yaml or a program's text, with `bare_model` also a MODEL. A bare model
+/// trains on sequences of 4,096 tokens (fewer if the model allows fewer), one per rank and
+/// micro-batch, and four micro-batches per pipeline stage.
 Source read_source(const std::string& path, const std::vector<std::string>& overrides,
                    bool bare_model = false);
 
@@ -43,21 +43,21 @@ void require_dtype(const char* verb, const std::string& dtype);
 engine::Run model_run(const std::string& model, const std::string& dtype,
                       const std::vector<std::string>& overrides);
 
-/// A warning if `tokens` positions, those of `what`, are more than the model was made for.
+/// Warns if `tokens` positions, described by `what`, exceed the model's maximum.
 void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what);
-/// What it warns of; empty: nothing.
+/// Returns the text of that warning; empty for none.
 std::string long_text(const models::ModelConfig& model, int64_t tokens, const std::string& what);
 
-/// What a verb that predicts is told beside the run.
+/// Options of a verb that predicts, beside the run.
 struct PredictionOptions {
   std::string verb;              ///< "hocket plan", in errors
   std::string source;            ///< RUN
-  std::string cluster, profile;  ///< --cluster and --profile; empty: what the run says
+  std::string cluster, profile;  ///< --cluster and --profile; empty uses the run's
   /// Options that name files to write, and these files: none may be one that is read, and each must
   /// be in a place that can be written.
   std::vector<std::pair<std::string, std::string>> outputs;
 };
-/// What a run is predicted on, and with.
+/// Cluster and profile of a prediction.
 struct PredictionBasis {
   std::string cluster_file;  ///< empty: this machine
   cost::Cluster cluster;
@@ -72,13 +72,13 @@ void add_set(Args& args, std::vector<std::string>* overrides);
 /// Adds --cluster and --profile.
 void add_prediction_basis(Args& args, std::string* cluster, std::string* profile);
 
-/// Error if `option` names, as a file to write, what the command reads: one of `inputs`, or a file
-/// that lies in one of them. Without a name, and for what is not there yet, there is none.
+/// Throws Error if `option` names an output that is also an input of the command: one of `inputs`,
+/// or a file inside one. Accepts an empty name, and paths that do not exist yet.
 void require_output(const std::string& option, const std::string& path,
                     const std::vector<std::string>& inputs);
 
-/// Error if `path`, which `option` names, cannot be written: told before what may take long.
-/// Nothing is written yet.
+/// Throws Error if `path`, given by `option`, cannot be written. Called before long work; writes
+/// nothing.
 void require_writable(const std::string& option, const std::string& path);
 
 /// Files and folders that a run reads.
@@ -87,8 +87,8 @@ std::vector<std::string> inputs_of(const engine::Run& run);
 /// Writes `text` to `path`, or to standard output if it is empty or "-".
 void emit(const std::string& path, const std::string& text);
 
-/// Where a command says what it did when its result goes to `path`: standard error if standard
-/// output is taken by the result ("-").
+/// Returns the stream for a command's messages when its result goes to `path`: standard error if
+/// the result takes standard output ("-").
 std::FILE* words_beside(const std::string& path);
 
 }  // namespace hocket::cli

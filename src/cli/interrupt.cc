@@ -11,7 +11,7 @@ namespace hocket::cli {
 
 namespace {
 
-/// When the first one came, in ns since the machine began; 0: none did.
+/// Time of the first signal in ns since boot; 0 if none came.
 std::atomic<int64_t> came_ns{0};
 
 int64_t now_ns() {
@@ -20,7 +20,7 @@ int64_t now_ns() {
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
 }
 
-/// Only what a signal handler may call.
+/// Calls only async-signal-safe functions.
 void take(int signal) {
   const int64_t now = now_ns();
   int64_t before = 0;

@@ -13,7 +13,7 @@ class Interrupt {
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
-  /// True if one came since the last one of these began to live.
+  /// Returns whether a signal came since the latest instance was constructed.
   static bool came();
 
  private:

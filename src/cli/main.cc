@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one binary. A reader that goes away ends it quietly, even if the parent ignores SIGPIPE. A
-// file that grows beyond the limit of the shell (ulimit -f) does not end it: the write fails, is
-// told, and what was begun is taken away.
+// file beyond the shell's limit (ulimit -f) does not end it: the write fails, the error is
+// reported, and the partial file is removed.
 #include <csignal>
 
 #include "cli/verbs.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What who writes the text of a program needs to know of ops.
+// Reference of ops for authors of program texts.
 #pragma once
 
 #include <string>

@@ -27,7 +27,7 @@ int& launcher_stderr() {
 }
 
 #ifndef HOCKET_SIM_ONLY
-/// Ends the connection when the error is told.
+/// Closes the connection once the error is sent.
 struct End {
   const std::string& why;
   ~End() { engine::disconnect(why); }
@@ -70,7 +70,7 @@ void end_together() {
 }
 
 void tell_error(const std::string& text, [[maybe_unused]] bool own) {
-  // By rank 0, whose standard error is the launcher's: all failed alike.
+  // Rank 0 reports it, whose standard error is the launcher's: all failed alike.
   bool said = comm::is_common_error() && comm::launch_info().rank != 0;
   if (said && launcher_stderr() < 0) return;
 #ifndef HOCKET_SIM_ONLY
@@ -84,7 +84,8 @@ void tell_error(const std::string& text, [[maybe_unused]] bool own) {
   std::fflush(stdout);
   fmt::print(stderr, "{}\n", text);
   std::fflush(stderr);
-  // Its place is asked for only where it was known: what a launcher says may be the error.
+  // The launcher's stream is used only if known, since the launcher's own settings may be the
+  // error.
   if (launcher_stderr() < 0 || said || !reports_failure()) return;
   const std::string line = fmt::format("[rank {}] {}\n", comm::launch_info().rank, text);
   [[maybe_unused]] const ssize_t written = ::write(launcher_stderr(), line.data(), line.size());

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks as processes print: rank 0 to where it was started, the others to files.
+// Output of ranks as processes: rank 0 prints where it was started, the others into files.
 #pragma once
 
 #include <string>
 
 namespace hocket::cli {
 
-/// From now on, what this process prints goes to `<folder>/rank-N.log`, if it is rank N > 0 of
-/// several; with no folder, nowhere.
+/// Sends this process's output to `<folder>/rank-N.log` from now on, if it is rank N > 0 of
+/// several; with no folder, discards it.
 void redirect_output(const std::string& folder);
-/// What ended this process, told once for all of them: by rank 0 alone where all have the same
-/// error (comm::mark_common_error); to where they were started by rank 0, or by rank 1 if it was
-/// rank 0 that failed; by the others to their files. Alone, to standard error. `own`: it is this
-/// process's, and ends the others, too; else it came from them.
+/// Reports the error that ended this process, once for all of them. If all have the same error
+/// (comm::mark_common_error), only rank 0 does. Otherwise rank 0 reports to the launcher's stream,
+/// or rank 1 if rank 0 failed, and the others to their files. A single process reports to standard
+/// error. `own` marks an error of this process, which ends the others too, in contrast to one
+/// received from them.
 void tell_error(const std::string& text, bool own);
-/// Waits until all processes have done what they were started for.
+/// Waits until all processes have finished their work.
 void end_together();
 
 }  // namespace hocket::cli

@@ -10,8 +10,8 @@
 
 namespace hocket::cli {
 
-/// One self-contained page about a predicted step: its figures, where the time of every rank and
-/// kind of task goes, its timeline, and what each class of ranks holds in memory.
+/// Returns a self-contained page about a predicted step: its figures, the time of every rank by
+/// kind of task, its timeline, and the memory of each class of ranks.
 std::string simulate_page(const engine::Run& run, const engine::Compiled& compiled,
                           const sim::SimReport& report, const sim::Replay& replay);
 

@@ -39,7 +39,7 @@ struct Shape {
 /// Largest number of passes through a stage: each is three tasks, and messages.
 constexpr int64_t kMaxPasses = 1 << 18;
 
-/// Error unless what was given for the shape of a file is what the file has.
+/// Throws Error if an option for the shape contradicts the file.
 void expect_same(const char* option, std::optional<int64_t> given, int has,
                  const std::string& file) {
   if (given && *given != has) {
@@ -48,7 +48,7 @@ void expect_same(const char* option, std::optional<int64_t> given, int has,
   }
 }
 
-/// What the rows and cells of a file say.
+/// Returns the shape given by the rows and cells of a file.
 Shape shape_of(const parallel::Schedule& schedule, const ScheduleOptions& options) {
   Shape shape;
   shape.ranks = static_cast<int>(schedule.ranks.size());
@@ -80,7 +80,7 @@ void expect_bounded(const Shape& shape) {
   }
 }
 
-/// What the options say, and how many stages per rank the schedule has by itself.
+/// Returns the shape given by the options, and the schedule's own number of stages per rank.
 Shape shape_of(const ScheduleOptions& options) {
   Shape shape;
   for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {

@@ -17,7 +17,7 @@ namespace hocket::cli {
 
 struct Verb {
   const char* name;
-  void (*declare)(Args&);  ///< names the options and what to run
+  void (*declare)(Args&);  ///< declares the options and the body
 };
 struct VerbGroup {
   const char* job;

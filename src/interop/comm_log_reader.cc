@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading of nccl-tests logs and Vidur's tables, which other tools wrote and people cut and pasted:
-// what does not fit is dropped and told.
+// Readers of nccl-tests logs and Vidur's tables. Other tools write them, and people cut and paste
+// them: rows that do not fit are dropped and reported.
 #include "interop/comm_log_reader.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ using cost::CommSample;
 
 constexpr int64_t kMostLogBytes = int64_t{256} << 20;
 constexpr int64_t kMostLogRanks = 1 << 20;
-/// Below so many bytes the two columns of a row differ by noise alone; above, the one out of place
+/// Bytes below which the two columns of a row differ by noise alone. Above, the out-of-place column
 /// also moves memory.
 constexpr double kNoisyBytes = 65536;
 
@@ -72,8 +72,8 @@ bool has_time_of_day(std::string_view text) {
   return colon != text.npos && text.find(':', colon + 1) != text.npos;
 }
 
-/// A line without what mpirun puts before it ("[1,0]<stdout>:"), and into it: where a program
-/// writes a line in pieces, each has a tag.
+/// Returns a line without the tags of mpirun ("[1,0]<stdout>:"), in front and inside: a program
+/// that writes a line in pieces gets a tag per piece.
 std::string without_launcher(std::string_view line) {
   constexpr size_t kMostBefore = 40;  // characters before a tag that may be the launcher's
   constexpr std::string_view kStreams[] = {"<stdout>:", "<stderr>:"};
@@ -147,7 +147,7 @@ struct NcclRow {
   int64_t figures = 0;   ///< root included
 };
 
-/// What the rows of a table have in common.
+/// Columns common to the rows of a table.
 struct NcclTable {
   int64_t times = 0;  ///< columns by the head of the table, at least; 0: it has none
   bool root = false;
@@ -162,8 +162,8 @@ NcclTable table_of(const std::vector<std::string>& words) {
   return table;
 }
 
-/// Whether a row has the figures that the table's head, or its first row, says: in one that was cut
-/// off, what stands in the place of a time is none.
+/// Returns whether a row has the table's columns. In a row that was cut off, another word stands in
+/// the place of a time.
 bool belongs_to(const NcclRow& row, const NcclTable& table) {
   constexpr int64_t kOfATime = 4;
   if (table.figures > 0 && row.figures != table.figures) return false;
@@ -174,8 +174,8 @@ bool belongs_to(const NcclRow& row, const NcclTable& table) {
 }
 
 bool read_row(const std::vector<std::string>& words, NcclRow* row) {
-  // Whatever stands in front (a launcher's rank, a time), size and count come before the type.
-  // Behind it a word, where there is a reduction or the lack of one, and then figures.
+  // Size and count come before the type, whatever a launcher puts in front (rank, time). Behind the
+  // type come a word, for the reduction or its absence, and then figures.
   const auto type = std::find_if(words.begin(), words.end(), is_element_type);
   int64_t bytes = 0, count = 0;
   if (type == words.end() || type - words.begin() < 2 || !parse_int(*(type - 2), &bytes) ||
@@ -207,7 +207,7 @@ bool read_row(const std::vector<std::string>& words, NcclRow* row) {
   return !row->broken && (row->out_of_place_us > 0 || row->in_place_us > 0);
 }
 
-/// What was left of a row of a table: it begins with a size, or has a type.
+/// Returns whether words are the rest of a table's row: they begin with a size, or have a type.
 bool was_row(const std::vector<std::string>& words) {
   int64_t size = 0;
   return !words.empty() && (parse_int(words.front(), &size) ||
@@ -222,8 +222,8 @@ double microseconds(const NcclRow& row) {
   return std::min(row.in_place_us, row.out_of_place_us);
 }
 
-/// "15 hosts of 8, 2 of others (node-2 of 7, node- of 1)" where not all hosts have as many ranks,
-/// which a host's name that was read wrongly looks like; empty if they have.
+/// Returns "15 hosts of 8, 2 of others (node-2 of 7, node- of 1)" if hosts have different numbers
+/// of ranks, as a misread host name makes it look. Empty otherwise.
 std::string uneven_hosts(const NcclRun& run) {
   std::map<std::string, int64_t> on;
   for (const auto& [rank, host] : run.host_of) {
@@ -248,7 +248,7 @@ std::string uneven_hosts(const NcclRun& run) {
                      std::ssize(on) - hosts_of[usual], join(others, ", "));
 }
 
-/// Where ranks lie: by the lines of the log that name their hosts.
+/// Returns the placement of ranks, from the lines of the log that name their hosts.
 CommSample group_of(const NcclRun& run) {
   CommSample sample;
   sample.op = run.op;
@@ -282,7 +282,7 @@ std::string program_of(std::string_view file) {
   return end == std::string_view::npos ? "" : std::string(file.substr(0, end)) + "_perf";
 }
 
-/// The op of rows that nothing names: a sum for all, if that is what they look like.
+/// Returns the op of rows that nothing names: all-reduce, if the row looks like one.
 std::string assumed_op(const NcclRow& row, CommLog* log) {
   if (row.rooted) {
     fail(log->path,
@@ -299,8 +299,8 @@ std::string assumed_op(const NcclRow& row, CommLog* log) {
 }
 
 void read_nccl(const std::string& text, const std::string& given_op, CommLog* log) {
-  // A file is a list of runs. A run begins with lines of its own or of its ranks and has a table; a
-  // row counts if it has as many figures as its table's others.
+  // A file is a list of runs. A run begins with its own lines, or with lines of its ranks, and has
+  // a table. A row counts if it has the columns of the table's other rows.
   NcclRun run;
   NcclTable table;
   run.op = comm_op_of(file_name(log->path));

@@ -45,7 +45,7 @@ bool among(const Keys& keys, const std::string& key) {
   return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
 }
 
-/// What the run sets to something else than its default, each with that.
+/// Returns the keys that the run sets to another value than their default, each with that default.
 std::vector<std::pair<ResolvedConfig::Entry, std::string>> unlike_default(const engine::Run& run) {
   engine::RunConfig copy;
   const ResolvedConfig by_default = parse_config(copy, "{}", "defaults");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What writers of other trainers' files have in common.
+// Functions shared by the writers of other trainers' files.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,19 @@
 
 namespace hocket::interop {
 
-/// Error, naming the key, if the run sets a key of `plan` to something else than its default that
-/// is neither among those that every trainer has in some form nor among `others`. `trainer`: who
-/// cannot express it.
+/// Throws Error, naming the key, if the run sets a key of `plan` that the trainer cannot express:
+/// not its default, and neither among the keys that every trainer has in some form nor among
+/// `others`. `trainer` is the trainer's name for the message.
 void expect_expressed(const engine::Run& run, const std::string& trainer,
                       const std::vector<std::string>& others);
 /// A note of each of `keys` that the run sets to something else than its default.
 std::vector<std::string> notes_of_left_out(const engine::Run& run, const std::string& trainer,
                                            const std::vector<std::string>& keys);
-/// As many whole units of `seconds` as last as long at least; a note where that is longer.
+/// Returns the least number of whole units not shorter than `seconds`; adds a note if they are
+/// longer.
 int64_t timeout_in(int64_t seconds, const engine::Run& run, const std::string& trainer,
                    std::vector<std::string>* notes);
-/// Error of a key whose value cannot be expressed.
+/// Throws Error for a key whose value cannot be expressed.
 [[noreturn]] void refuse_key(const engine::Run& run, const std::string& trainer,
                              const std::string& key, const std::string& value,
                              const std::string& expected);

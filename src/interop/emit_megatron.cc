@@ -190,7 +190,7 @@ class Script {
         }
       }
       const bool overlaps = plan_.pass_options.text("overlap_param_gather") == "true";
-      // What an update made is gathered once a step.
+      // Updated parameters are gathered once a step.
       const bool once = shard.params == most && !shard.reshard_after_backward;
       const bool gathers = shard.params == most && !once;
       if (once && !overlaps) {
@@ -289,7 +289,7 @@ class Script {
       add("--recompute-num-layers", 1);
       return;
     }
-    // Of what selective repeats they have norms, and activations of experts.
+    // Megatron-LM's selective recomputation covers norms, and the experts' activations.
     const bool experts = run_.model.num_experts > 0;
     const std::string named = plan_.pass_options.text("recompute_ops");
     std::vector<std::string> modules;

@@ -26,8 +26,8 @@ const char* schedule_name(std::string_view ours) {
   return found == std::end(kTorchtitanSchedules) ? nullptr : found->theirs;
 }
 
-/// True if mixed precision takes effect where tp and pp have so many ranks, and FSDP and cp others:
-/// with the former alone it is off.
+/// Returns whether torchtitan's mixed precision takes effect, with `inside` ranks in tp and pp, and
+/// `split` in FSDP and cp: it is off with tp or pp alone.
 bool has_bf16(int64_t inside, int64_t split) { return split > 1 || inside == 1; }
 
 /// A number that TOML does not take for an integer.
@@ -233,7 +233,7 @@ class JobFile {
       add("enable", true);
       add("interval", train.save_every);
     }
-    // It keeps two at least, the last of which may not be whole yet.
+    // torchtitan keeps at least two, since the last may not be whole yet.
     if (train.save_every > 0 && train.keep_last != 1) {
       add("keep_latest_k", train.keep_last);
     } else {

@@ -14,7 +14,7 @@
 
 namespace hocket::interop {
 
-/// What a file of another trainer says.
+/// Content of another trainer's file.
 struct Imported {
   /// Keys of the run, "plan.tp" to "8".
   std::map<std::string, std::string> keys;
@@ -27,14 +27,15 @@ struct Imported {
   std::vector<std::string> notes;    ///< where a run says the same in another way
 };
 
-/// How many ranks a run of a file has, from which its data-parallel ranks follow.
+/// Number of ranks for a file; its data-parallel degree follows from it.
 struct RanksOfFile {
   int64_t asked = 0;      ///< whatever its launcher says; 0: as the file says
   int64_t otherwise = 0;  ///< where the file does not say; 0: not known
 };
 
-/// `name`: the file, in errors. Error: what there is no run for, by argument. `has_model`: the run
-/// names its model, so that the script need not have one.
+/// Reads a Megatron-LM script. `name` is the file, for errors. With `has_model` the run names its
+/// model, so the script need not have one. Throws Error, naming the argument, for settings that
+/// Hocket cannot express.
 Imported import_megatron(const std::string& text, const std::string& name, const RanksOfFile& ranks,
                          bool has_model);
 Imported import_torchtitan(const std::string& text, const std::string& name,
@@ -49,8 +50,8 @@ struct Emitted {
 Emitted emit_megatron(const engine::Run& run);
 Emitted emit_torchtitan(const engine::Run& run);
 
-/// Says of what a search chooses whether they can express it beside the other keys of `run`, which
-/// they can (or there is an Error).
+/// Returns a test of whether Megatron-LM can express a search's choice beside the other keys of
+/// `run`. Throws Error if it cannot express those.
 std::function<bool(const planner::Choice&)> expressed_by_megatron(const engine::Run& run);
 std::function<bool(const planner::Choice&)> expressed_by_torchtitan(const engine::Run& run);
 

@@ -25,7 +25,7 @@ class Import {
       : arguments_(text, name), name_(name), ranks_(ranks), has_model_(has_model) {}
 
   Imported run() {
-    // The model, the mesh, and what of the training a run has keys for.
+    // Reads the model, the mesh, and the training settings that a run has keys for.
     read_model();
     read_mesh();
     read_pipeline();
@@ -184,7 +184,7 @@ class Import {
   bool counts_embedding() { return arguments_.has("--account-for-embedding-in-pipeline-split"); }
   bool counts_loss() { return arguments_.has("--account-for-loss-in-pipeline-split"); }
 
-  /// Each stage has as many, or Megatron-LM refuses them.
+  /// Reads an even split of layers over stages; Megatron-LM refuses an uneven one here.
   void read_even(int64_t chunks) {
     if (layers_ == 0) {
       const char* const why = "the script has no --num-layers";
@@ -206,7 +206,7 @@ class Import {
     set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
   }
 
-  /// Layers of the first and the last stage are told, the others share what is left.
+  /// Reads a split with given layers of the first and last stage; the others share the rest.
   void read_ends(int64_t first, int64_t last, int64_t chunks) {
     if (layers_ == 0) {
       const char* const why = "the script has no --num-layers: set plan.pp_layers";
@@ -308,8 +308,8 @@ class Import {
     }
   }
 
-  /// When split parameters are gathered. Where only what follows from them is split, Megatron-LM
-  /// gathers what an update made; with --overlap-param-gather beside the next step's forward
+  /// Reads when sharded parameters are gathered. If only optimizer states are sharded, Megatron-LM
+  /// gathers the updated parameters, with --overlap-param-gather beside the next step's forward
   /// passes.
   void read_gathers(const std::string& split, const std::string& among) {
     const bool overlap = arguments_.has("--overlap-param-gather");
@@ -475,7 +475,8 @@ class Import {
                     steps, flag, share, counted(all, "step")));
   }
 
-  /// Steps are told as such, or as samples, of which every step has as many; 0: they are not told.
+  /// Reads the steps, given as such or as samples, which every step has equally many of. Returns 0
+  /// if the file gives neither.
   int64_t read_steps(const std::string& flag, const std::string& samples, const std::string& key) {
     copy(flag, key);
     const int64_t told = arguments_.integer(flag, 0);

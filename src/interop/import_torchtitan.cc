@@ -123,7 +123,7 @@ class Job {
     }
     return list;
   }
-  /// How many entries of each list of a list of lists of texts begin with `prefix`.
+  /// Returns, for a list of lists of texts, the number of entries of each that begin with `prefix`.
   std::vector<int64_t> counts(const std::string& path, const std::string& prefix) {
     const toml::node* found = node(path);
     std::vector<int64_t> list;
@@ -140,7 +140,7 @@ class Job {
     return list;
   }
   void leave(const std::string& path, const std::string& why) { reasons_[name_of(path)] = why; }
-  /// Error: the file has a key that makes another plan of it and that nobody asked for.
+  /// Throws Error if the file has an unread key that changes the plan.
   void refuse_other_plans() const {
     for (const std::string& path : others_) {
       const toml::node* value = table_.at_path(path).node();
@@ -169,7 +169,8 @@ class Job {
   }
 
  private:
-  /// Whether a key sets how ranks share the work, what a step is of, or the stages of a pipeline.
+  /// Returns whether a key changes the plan: the mesh, the content of a step, or the stages of a
+  /// pipeline.
   static bool makes_a_plan(const std::string& path, std::string_view key, const toml::node& value) {
     if (path.starts_with("validation.")) return false;  // is no part of a step
     if (key.ends_with("_degree")) {
@@ -469,7 +470,7 @@ class Import {
       }
     }
   }
-  /// Whether float8 is on by a key of a release before there were converters.
+  /// Returns whether float8 is on by a key from releases before converters.
   bool had_float8() {
     const bool by_switch = job_.truth("float8.enable_float8_linear", false);
     const bool by_older_switch = job_.truth("training.enable_fp8_linear", false);
@@ -490,7 +491,7 @@ class Import {
   void read_training() {
     const int64_t dp = product_at_most({replicate_, split_});
     const int64_t local = job_.at_least(1, "training.local_batch_size", 8);
-    // Below 0: what the ranks have together.
+    // Batch of all ranks together; negative for unset.
     const int64_t global = job_.integer("training.global_batch_size", -1);
     if (global == 0) {
       job_.at_least(1, "training.global_batch_size", 0);
@@ -537,8 +538,8 @@ class Import {
     read_intervals();
   }
 
-  /// Sequences that go through the pipeline at once. Releases that had its degree in [experimental]
-  /// counted passes instead, by default as many as stages.
+  /// Returns the sequences per pipeline pass. Releases with the degree in [experimental] counted
+  /// passes instead, by default one per stage.
   int64_t sequences_of_a_pass(int64_t local) {
     const char* const kCounted = "parallelism.pipeline_parallel_microbatches";
     const char* const kSized = "parallelism.pipeline_parallel_microbatch_size";

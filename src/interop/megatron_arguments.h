@@ -13,7 +13,7 @@
 
 namespace hocket::interop {
 
-/// The arguments of a script by flag, each with its words, and what the launcher was told.
+/// Arguments of a script by flag, each with its words, and the arguments of the launcher.
 class MegatronArguments {
  public:
   /// `name`: the file's, in errors. Error: it has no arguments, or two commands with some.
@@ -22,17 +22,17 @@ class MegatronArguments {
   bool has(const std::string& flag) { return find(flag) != nullptr; }
   /// The one word of a flag; empty if it is not there.
   std::string text(const std::string& flag);
-  /// All words of a flag; none if it is not there.
+  /// Returns all words of a flag; empty if it is absent.
   std::vector<std::string> words(const std::string& flag);
   int64_t integer(const std::string& flag, int64_t otherwise);
   double number(const std::string& flag, double otherwise);
   int64_t at_least(int64_t least, const std::string& flag, int64_t otherwise);
-  /// Of the launcher, whose flags have dashes or underscores; 0, with a note, if it is there and
-  /// only known where the script runs.
+  /// Returns a number of the launcher, whose flags have dashes or underscores. Returns 0, with a
+  /// note, if it is known only where the script runs.
   int64_t launcher(const std::string& flag, int64_t otherwise);
   /// Says why a flag is left aside, if it is there.
   void leave(const std::string& flag, const std::string& why) { reasons_[flag] = why; }
-  /// Every flag that nobody asked for, or that is left aside.
+  /// Returns every flag that no reader used.
   std::vector<std::string> ignored() const;
   const std::vector<std::string>& notes() const { return notes_; }
 

@@ -60,7 +60,7 @@ int64_t window_of(MegatronArguments& arguments, const std::string& name) {
   return before + 1;
 }
 
-/// Of what a file says of its model a config.json, and notes of what differs.
+/// Builds a config.json from the file's model, with notes on differences.
 class ModelOf {
  public:
   ModelOf(MegatronArguments& arguments, const std::string& name, std::vector<std::string>* notes)
@@ -109,8 +109,8 @@ class ModelOf {
     model_["num_key_value_heads"] = grouped ? arguments_.integer("--num-query-groups", 1) : heads;
   }
 
-  /// By default an MLP with a gate has about as many parameters as one without of 4 x hidden: two
-  /// thirds of that, rounded down to a multiple of 64, which is 64 for every 24 of hidden.
+  /// Default: a gated MLP has about the parameters of an ungated one of 4 x hidden. That is two
+  /// thirds of 4 x hidden, rounded down to a multiple of 64, which gives 64 for every 24 of hidden.
   void read_feed_forward() {
     const bool narrow = arguments_.has("--swiglu");
     wide_ = arguments_.integer("--ffn-hidden-size", narrow ? product_at_most({hidden_ / 24, 64})

@@ -15,9 +15,9 @@ struct MegatronModel {
   std::vector<std::string> lacks;
 };
 
-/// A llama, a mistral with a window, or a qwen3_moe with experts. What these do in another way is
-/// added to `notes`. Error: its sizes are missing or cannot be; `name` is the file. Of layers the
-/// caller has seen that they are at most models::kMaxLayers.
+/// Returns a llama, a mistral with a window, or a qwen3_moe with experts. Adds differences from
+/// these to `notes`. Throws Error if sizes are missing or impossible; `name` is the file. Requires:
+/// at most models::kMaxLayers layers.
 MegatronModel megatron_model(MegatronArguments& arguments, const std::string& name,
                              std::vector<std::string>* notes);
 

@@ -24,8 +24,8 @@ class Reader {
   Reader(std::string_view text, const std::string& name) : text_(text), name_(name) {}
 
   ShellScript read() {
-    // A command is the words up to the end of a line, a semicolon, or what joins commands. An
-    // assignment in front of it is remembered; so is each word of an array.
+    // A command ends at the end of a line, a semicolon, or an operator that joins commands.
+    // Remembers assignments in front of it, and the words of arrays.
     while (at_ < text_.size()) {
       read_command();
     }
@@ -270,7 +270,7 @@ class Reader {
     return {std::string(1, next())};
   }
 
-  /// What begins with a dollar; `quoted`: inside of ", where nothing splits it.
+  /// Expands a dollar expression; `quoted` means inside of ", where the result is not split.
   Piece expand(bool quoted = false) {
     const size_t begin = at_;
     next();
@@ -332,8 +332,8 @@ class Reader {
     return {known->second.words.empty() ? "" : known->second.words[0], true};
   }
 
-  /// A default is read as the shell reads it: its quotes are none of its letters, and what is in
-  /// them is one word.
+  /// Reads a default value by the shell's rules: its quotes are no letters, and a quoted text is
+  /// one word.
   Piece otherwise_of(const std::string& inside, bool quoted) {
     const std::string_view outer = std::exchange(text_, inside);
     const size_t place = std::exchange(at_, 0);

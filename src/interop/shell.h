@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words of a shell script, without running anything: assignments, arrays, quotes, comments and
-// the expansions $NAME, ${NAME}, ${NAME:-default} (and -, := and =), ${NAME[@]} and $((a * b)). It
-// is read as if it were called without arguments: $@ and $* are no words. What else only a shell
-// knows ($1, output of commands) stays as it is written.
+// Words of a shell script, without running anything: assignments, arrays, quotes, comments and the
+// expansions $NAME, ${NAME}, ${NAME:-default} (and -, := and =), ${NAME[@]} and $((a * b)). Read as
+// if called without arguments: $@ and $* give no words. Other expansions ($1, output of commands)
+// stay as written.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What torchtitan calls what a plan here says in words of its own.
+// Names that differ between torchtitan and Hocket's plans.
 #pragma once
 
 namespace hocket::interop {
 
-/// Names of pipeline schedules on both sides; of these two stages per rank where nothing else is
-/// said.
+/// Names of pipeline schedules on both sides, with the default number of stages per rank.
 struct ScheduleName {
   const char* ours;
   const char* theirs;

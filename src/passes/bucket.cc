@@ -36,7 +36,7 @@ constexpr int64_t kLeast = 1 << 20;
 struct Alike {
   program::GroupId group;
   comm::Id op;
-  std::vector<graph::Attrs> attrs;  ///< by class of those with one list, up to sizes
+  std::vector<graph::Attrs> attrs;  ///< by class with one list, without sizes
   program::Phase phase;
   auto operator<=>(const Alike&) const = default;
 };

@@ -321,7 +321,7 @@ program::KindId ChunkParts::kind_of_chunk(const TaskTemplate& whole, const TaskT
     experts_[whole.out[i]] = experts;
   }
   if (program::is_communication(kind)) {
-    // If members have different numbers of tokens, the same share of each.
+    // Members with different numbers of tokens take the same share of each.
     graph::Attrs attrs = kind.attrs;
     for (const char* attribute : {comm::kSlots, comm::kBlocks}) {
       std::vector<int64_t> tokens = comm::lengths_of(attrs, attribute);

@@ -14,11 +14,11 @@ namespace hocket::passes {
 /// its line, if its op does not accept the operands. `text`: the source text, if any.
 void complete(program::Program& program, const std::string& where = "program",
               std::string_view text = {});
-/// The program with its dependencies and without a memory plan. Error, with the check's words: no
-/// plan can be made of it, since its tasks do not fit together or read what nothing has written.
+/// Returns the program with its dependencies and without a memory plan. Throws Error, in the
+/// check's words, if its tasks do not fit together or read buffers that nothing has written.
 program::Program with_dependencies(const program::Program& program, const std::string& where);
-/// Completes the program, and gives it dependencies and a memory plan. Error, with the check's
-/// words: no plan can be made of it. What else is wrong is for the check.
+/// Completes the program: adds dependencies and a memory plan. Throws Error, in the check's words,
+/// if no memory plan can be made. Other faults are left to the check.
 void finish(program::Program& program, const std::string& where, std::string_view text = {});
 
 }  // namespace hocket::passes

@@ -18,8 +18,9 @@ using program::Task;
 
 namespace {
 
-/// The parameter of which a named buffer holds an optimizer state, or the gradient for the host;
-/// empty: neither, or of several. `belongs`: Program::parameters_of_tensors.
+/// Returns the parameter of a named buffer that holds an optimizer state, or the gradient for the
+/// host. Returns an empty name for another buffer, or one of several parameters. `belongs`:
+/// Program::parameters_of_tensors.
 std::string parameter_of(const program::Buffer& buffer,
                          const std::map<std::string, std::string>& belongs) {
   if (buffer.slots.size() > 1) return "";
@@ -102,9 +103,9 @@ std::vector<GradSum> GradSums::all(const Codecs& codecs,
   return sums;
 }
 
-/// Buffers in which products of different nodes of the model come together, on a rank or from
-/// ranks that run other lists, as the gradients of tied parameters, and where these are moved to:
-/// what ranks have of each are different parts of different sums, which no code stands for.
+/// Finds buffers that add up products of different nodes of the model, on one rank or over ranks
+/// with other lists, such as the gradients of tied parameters, and buffers these are moved to. Each
+/// rank's part then belongs to a different sum, so one code cannot stand for it.
 void GradSums::find_sums_of_several() {
   std::map<BufferId, std::string> made_by;
   for (const Task& task : list().tasks) {
@@ -188,7 +189,7 @@ std::vector<AxisSum> GradSums::axes_of(const Task& task) const {
   return levels;
 }
 
-/// Whether codes of an operand go another way by this route than by least bytes.
+/// Returns whether an operand's codes take another route here than the one of least bytes.
 bool GradSums::differs(const CodecOps& codec, Route route, const Task& task, size_t operand) const {
   const TensorType& type = program_.kind(task).in[operand];
   const std::vector<AxisSum> axes = axes_of(task);

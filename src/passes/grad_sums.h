@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of gradients in a program: which of them codecs can take, and along which way their
-// codes then travel.
+// Gradient reductions in a program: those that codecs can take, and the route of their codes.
 //
-// Along one axis of n ranks there are two ways, of which the one that moves fewer bytes is taken,
-// or the one that plan.grad_codec_of says:
+// Along one axis of n ranks there are two routes. The one that moves fewer bytes is taken, or the
+// one of plan.grad_codec_of:
 //   at once     every rank gets all codes of all others: (n - 1) x codes
 //   by blocks   every rank gets a block of rows of all others, adds it up, encodes the sum, and all
 //               gather the codes of sums: 2 (n - 1) / n x codes
-// Of several axes the innermost comes first, whose ranks are nearest; by blocks, the others then
-// sum up a block each.
+// With several axes the innermost comes first, since its ranks are nearest. By blocks, the other
+// axes then each reduce one block.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +24,7 @@
 
 namespace hocket::passes {
 
-/// How codes of a sum travel along one axis.
+/// Route of a reduction's codes along one axis.
 struct AxisSum {
   int32_t axis = 0;
   int32_t ranks = 1;
@@ -36,26 +35,26 @@ struct Ways {
   double bytes = 0;  ///< through a rank's link
 };
 
-/// The way of least bytes to sum up `type` along the axes, the last one first, or that of `route`
-/// along all axes whose ranks rows divide into.
+/// Returns the route of least bytes to reduce `type` along the axes, last one first, or `route`
+/// along all axes whose ranks divide the rows.
 Ways best_ways(const CodecOps& codec, graph::TensorType type, std::vector<AxisSum> axes,
                Route route = Route::least_bytes);
 
-/// Those of one class's list, as it is when this is made.
+/// Gradient reductions of one class's list, as the list was at construction.
 class GradSums {
  public:
   GradSums(const program::Program& program, program::ClassId cls);
 
-  /// A sum of gradients of ranks that run one list. Between classes the order of what meets is that
-  /// of all of them: such a sum stays what it is.
+  /// Returns whether a task reduces gradients among ranks that run one list. Reductions between
+  /// classes stay unchanged, because the order of such collectives is common to all of them.
   bool is_sum(const program::Task& task) const;
-  /// Whose gradient an operand of a sum is; empty: nobody's that has a name.
+  /// Returns the parameter of an operand's gradient; empty if it has no name.
   const std::string& parameter(const program::Task& task, size_t operand) const;
   std::vector<AxisSum> axes_of(const program::Task& task) const;
-  /// Whether an operand can be encoded, and no more bytes are moved than by the sum itself.
+  /// Returns whether an operand can be encoded without moving more bytes than the reduction itself.
   bool takes(const CodecOps& codec, const program::Task& task, size_t operand) const;
-  /// The sums of which one of the codecs `names` takes a gradient that has a name, in the order of
-  /// the list.
+  /// Returns the reductions with a named gradient that one of the codecs `names` takes, in list
+  /// order.
   std::vector<GradSum> all(const Codecs& codecs, const std::vector<std::string>& names) const;
 
  private:

@@ -76,7 +76,7 @@ class Ordering {
   }
 
  private:
-  /// A message of the forward or backward pass whose other end has other stages.
+  /// Returns whether a task is a forward or backward message to another stage.
   bool joins_stages(const Task& task) const {
     if (task.peer_axis == kNone || task.phase == Phase::grad || task.phase == Phase::optimizer) {
       return false;
@@ -93,7 +93,8 @@ class Ordering {
            task.phase != Phase::optimizer;
   }
 
-  /// It begins when the compute before it in the list is done, and what comes behind it waits.
+  /// Makes a communication blocking: it begins after the compute before it in the list, and later
+  /// tasks wait for it.
   void block(size_t place) {
     std::vector<Task>& tasks = cls_.tasks;
     for (size_t i = place; i-- > 0;) {
@@ -147,8 +148,8 @@ class Ordering {
     return places;
   }
 
-  /// What the last layer of a pass computes that the communication at its end does not need comes
-  /// behind that; and with it what asks for it in between.
+  /// Delays computation of a pass's last layer that the communication at its end does not need,
+  /// with the communication in between that depends on it.
   void delay_weight_gradients() {
     for (const size_t end : ends_of_backward()) {
       const std::vector<bool> delayed = not_needed_by(end);
@@ -158,7 +159,8 @@ class Ordering {
     }
   }
 
-  /// Of the last layer before the communication; empty if there is nothing, or it must stay.
+  /// Returns the last layer's tasks that the communication does not need; empty if there are none,
+  /// or they must stay.
   std::vector<bool> not_needed_by(size_t end) const {
     const std::vector<Task>& tasks = cls_.tasks;
     const auto of_pass = [&](const Task& task) {
@@ -181,7 +183,7 @@ class Ordering {
                            : sums_gradients(task) && task.layer == tasks[last].layer;
     };
     std::vector<bool> delayed(tasks.size(), false);
-    std::set<BufferId> read, written;  // by what stays
+    std::set<BufferId> read, written;  // by tasks that stay
     std::set<TaskId> awaited;
     bool any = false;
     for (size_t i = end + 1; i-- > first;) {
@@ -202,8 +204,8 @@ class Ordering {
     return delayed;
   }
 
-  /// Sums that touch nothing that a delayed product does are not delayed, either: the link has
-  /// nothing to do. Those of what is made last go behind the communication, which waits for that.
+  /// Keeps reductions that share no buffer with a delayed product, since the link is idle.
+  /// Reductions of the last gradients go behind the communication that waits for those.
   void keep_sums_of_others(size_t first, size_t end, std::vector<bool>* delayed) const {
     std::set<BufferId> touched;
     size_t last = end;

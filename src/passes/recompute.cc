@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // recompute (Chen et al., arXiv 1604.06174): repeats forward nodes of a block in front of its
-// backward nodes, so that what they make need not be kept. `full`: a block keeps only its input;
-// `selective`: only ops that cost memory traffic but little arithmetic are repeated, all of them or
-// those that are named. A repeated dispatch brings its rows to the experts again: where they are on
-// other ranks, that is an exchange more.
+// backward nodes, so that their results need not be kept. `full`: a block keeps only its input.
+// `selective`: repeats only ops that cost memory traffic but little arithmetic, all of them or the
+// named ones. A repeated dispatch sends its rows to the experts again: one more exchange where they
+// are on other ranks.
 #include <algorithm>
 #include <map>
 #include <set>

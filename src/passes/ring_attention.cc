@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// ring_attention (Liu et al., arXiv 2310.01889; zigzag order: Llama 3, arXiv 2407.21783): of
-// a sequence that is split over ranks, keys and values travel around the ring of these ranks
-// instead of being gathered on each. Every rank has its queries meet what is there and puts the
-// parts of the softmax together; in the backward pass the gradients of keys and values travel along
-// and end where those are at home. In zigzag order a rank has one block from the front and one from
-// the back of the tokens, so that causal attention is as much work on each; where such blocks are
-// not all as long as each other, every rank has its tokens in two halves, the first one longer by
-// one if they are odd.
+// ring_attention (Liu et al., arXiv 2310.01889; zigzag order: Llama 3, arXiv 2407.21783): keys and
+// values of a sequence that is split over ranks travel around the ring of these ranks, instead of
+// being gathered on each. Every rank attends from its queries to the present keys and merges the
+// partial softmax results. In the backward pass the gradients of keys and values travel along and
+// end on their home rank. In zigzag order a rank has one block from the front and one from the back
+// of the tokens, so that causal attention is equal work on each. Where blocks differ in length,
+// every rank has its tokens in two halves, the first one longer by one if their number is odd.
 #include <algorithm>
 #include <map>
 #include <optional>

@@ -262,9 +262,9 @@ void Rings::all_reduce_flat(const std::vector<RingLevel>& inside,
   }
 }
 
-/// All pieces inside, then each of them over the rest, then all inside: two lanes work at the same
-/// time on different pieces. Over the rest, a piece is gathered after the next one's reduction has
-/// started: the link is busy while a rank waits for its next addend.
+/// Reduces all pieces inside, then each over the rest, then gathers all inside: two lanes work at
+/// the same time on different pieces. Over the rest, a piece is gathered after the next one's
+/// reduction has started: the link stays busy while a rank waits for its next addend.
 void Rings::all_reduce(Part from, Part to, const std::vector<RingLevel>& inside,
                        const std::vector<RingLevel>& rest, int64_t pieces) {
   std::vector<Part> summed;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Is the network the bottleneck of data-parallel training ("Is Network the Bottleneck of
-// Distributed Training?", 2006.10103, section 3)? Replays two processes. Gradients become ready in
-// the order of the backward pass and are fused into batches, as Horovod does. Batches are
-// all-reduced one after another around a ring of N ranks, on a network used fully or to a share.
-// Overhead is the time from the end of the backward pass to the end of the last all-reduce:   f = T
-// / (T + overhead), T a step whose gradient all-reduces take no time.
+// Distributed Training?", 2006.10103, section 3)?
+//
+// Replays two processes. Gradients become ready in the order of the backward pass and are fused
+// into batches, as Horovod does. Batches are all-reduced one after another around a ring of N
+// ranks, on a network used fully or to a share. Overhead is the time from the end of the backward
+// pass to the end of the last all-reduce:
+//   f = T / (T + overhead), T a step whose gradient all-reduces take no time.
 #pragma once
 
 #include <cstdint>

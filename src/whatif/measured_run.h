@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A measured run, independent of its source: ops with their worker and times, dependencies, and
-// groups that start together. Importers make it; replay and analysis read it.  Steps repeat, and so
-// do data-parallel replicas. A run is therefore a *pattern* of ops and a table of times, with a row
-// per op of the pattern and a column, a *lane*, per step and replica. Runs without equal replicas
-// (a program per rank) have one replica, and the pattern holds all ranks.
+// groups that start together. Importers make it; replay and analysis read it.
+//
+// Steps repeat, and so do data-parallel replicas. A run is therefore a *pattern* of ops and a table
+// of times, with a row per op of the pattern and a column, a *lane*, per step and replica. Runs
+// without equal replicas (a program per rank) have one replica, and the pattern holds all ranks.
 #pragma once
 
 #include <cstdint>

@@ -38,14 +38,14 @@ struct PlanOptions {
   bool json = false;
 
   size_t rows() const { return static_cast<size_t>(top); }
-  /// Where the plan goes, "-" for standard output; empty: nowhere, only the table is printed.
+  /// Returns the path for the plan: "-" is standard output; empty prints only the table.
   std::string destination() const { return out.empty() && !emit.empty() ? "-" : out; }
-  /// Where messages go.
+  /// Returns the stream for messages.
   std::FILE* words() const { return json ? stderr : words_beside(destination()); }
 };
 
-/// Ranks of a file of another trainer. Its own stay, since its batch may follow from them; --ranks
-/// or those of the cluster fill in what the file leaves open.
+/// Returns the number of ranks for another trainer's file. A number in the file stays, since its
+/// batch may follow from it. Otherwise --ranks, or the cluster's number, fills it in.
 interop::RanksOfFile ranks_of_file(const PlanOptions& options) {
   if (options.ranks) return {.otherwise = *options.ranks};
   const cost::Cluster cluster = cost::read_cluster(options.cluster);
@@ -55,7 +55,7 @@ interop::RanksOfFile ranks_of_file(const PlanOptions& options) {
 /// Searched keys that --set gives, with their values: they stay as they are.
 std::map<std::string, std::string> given_keys(const std::vector<std::string>& assignments) {
   std::map<std::string, std::string> given;
-  // Whatever the mesh is, each must be of its type.
+  // Checks the type of each, independent of the mesh.
   const engine::Run run = engine::resolve_text("{}", "hocket plan --set", assignments);
   for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
     if (entry.origin != "--set") continue;
@@ -80,7 +80,8 @@ bool is_of_its_plan(const std::string& assignment, const std::vector<std::string
          });
 }
 
-/// What is searched for: RUN or the MODEL, without a plan; `given`: searched keys that --set gives.
+/// Returns the search's subject: RUN or MODEL, without a plan. `given` receives searched keys that
+/// --set gives.
 engine::Run read_target(const PlanOptions& options, std::map<std::string, std::string>* given) {
   std::vector<std::string> rest, fixed;
   const std::vector<std::string>& searched = planner::searched_keys();
@@ -112,7 +113,7 @@ engine::Run read_target(const PlanOptions& options, std::map<std::string, std::s
     rest.push_back(fmt::format("plan.dp={}", *options.file.global_batch));
     run = read_source(options.file.path, rest, true).run;
   }
-  // Any plan will do for what is not searched for: a sequence on each rank.
+  // Any plan will do for keys that are not searched: a sequence on each rank.
   std::vector<std::string> all = planner::kept_keys(run);
   if (!options.file.from.empty()) {
     std::erase_if(all, [&](const std::string& key) { return is_of_its_plan(key, rest); });
@@ -157,7 +158,7 @@ bool has_plan(const planner::Space& space) {
   return false;
 }
 
-/// Which of the given keys there would be plans without.
+/// Returns a text with the given keys that exclude every plan.
 std::string fault_text(const planner::Space& space) {
   std::vector<std::string> at_fault;
   for (const auto& [key, value] : space.given) {
@@ -170,7 +171,7 @@ std::string fault_text(const planner::Space& space) {
   return at_fault.empty() ? "" : "; " + join(at_fault, ", ");
 }
 
-/// What may help where nothing fits.
+/// Returns advice for a search in which nothing fits.
 std::string remedies(const planner::SearchResult& result, const planner::Space& space) {
   std::vector<std::string> tries = {"more ranks or another batch"};
   for (const auto& [key, value] : space.given) {
@@ -212,7 +213,8 @@ std::string remedies(const planner::SearchResult& result, const planner::Space& 
   for (const auto& [text, count] : result.refusals) {
     why += fmt::format("\n  {} x {}", count, text);
   }
-  // Bounds say that a plan never fits; what was simulated may, with other layers on its stages.
+  // Lower bounds prove that a plan never fits. A simulated plan may fit with other layers on its
+  // stages.
   const bool is_proven = result.complete && result.counts.simulated == 0;
   throw Error(
       Error::Kind::kRun, "hocket plan",
@@ -262,8 +264,8 @@ planner::SearchResult run_search(const PlanOptions& options, const planner::Tria
   return result;
 }
 
-/// The plans of a space are searched for the fastest one, of which a table is printed; then it is
-/// written. What would keep it from being written is told before, as far as it can be known.
+/// Searches a space for the fastest plan, prints a table, and writes the plan. Reports obstacles to
+/// writing it before the search, where they are known.
 int search_plan(const PlanOptions& options) {
   std::map<std::string, std::string> given;
   const engine::Run run = read_target(options, &given);

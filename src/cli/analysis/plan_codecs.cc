@@ -62,7 +62,7 @@ planner::CodecResult search(const CodecTrial& trial, const CodecOptions& options
   return result;
 }
 
-/// Of each transfer: what it is of, and what was decided.
+/// Returns a row per transfer: its payload and the decision.
 std::string table_text(const CodecTrial& trial, const CodecResult& result) {
   std::string text = fmt::format("{:>3}  {:>10}  {:>10}  {:>14}  {:>10}  {}\n", "", "bytes",
                                  "gap before", "codec", "gain", "gradients of");
@@ -96,7 +96,7 @@ std::string steps_text(const CodecResult& result) {
   return text + step_text("chosen", result.chosen, result.none);
 }
 
-/// What hosts encode in place of devices, and how that was found.
+/// Returns a text on encoding by hosts instead of devices, and the method that chose it.
 std::string offload_text(const CodecResult& result) {
   if (!result.offload) return "";
   const planner::CodecChoice choice = result.choice();

@@ -25,7 +25,7 @@ struct PlanFile {
 
   /// --set, --global-batch and --seq-len as assignments of keys.
   std::vector<std::string> overrides() const;
-  /// Whether the model is named by --set.
+  /// Returns whether --set names the model.
   bool sets_model() const;
 };
 
@@ -37,10 +37,10 @@ void add_emit(Args& args, std::string* emit, std::string help);
 /// Throws Error unless each is a known format or empty, and --model-out goes with --from megatron.
 void expect_formats(const std::string& verb, const PlanFile& file, const std::string& emit);
 
-/// Reads the run that a file of another trainer describes. Prints notes, and what was ignored, to
+/// Reads the run that another trainer's file describes. Prints notes and ignored settings to
 /// `words`. Writes the model's config.json if the file has its sizes. With `keeps_plan` the plan
-/// must fit; otherwise only the keys are resolved. `model_name` gets the file's name of the model,
-/// or nothing.
+/// must fit; otherwise only the keys are resolved. `model_name` receives the file's name of the
+/// model, or stays empty.
 engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks, bool keeps_plan,
                          std::FILE* words, std::string* model_name);
 

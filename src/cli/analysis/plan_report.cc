@@ -19,7 +19,7 @@ namespace hocket::cli {
 
 namespace {
 
-/// Where a plan loses against the best one, the greatest part first.
+/// Returns where a plan loses time against the best one, largest part first.
 std::string loss_text(const planner::Outcome& best, const planner::Outcome& other) {
   std::vector<std::pair<double, const char*>> parts = {
       {other.compute_s - best.compute_s, "compute"},
@@ -39,7 +39,7 @@ std::string loss_text(const planner::Outcome& best, const planner::Outcome& othe
   return join(words, ", ");
 }
 
-/// What a plan chooses, by the key of each choice: keys that only go together are one.
+/// Choices of a plan by key; keys that only go together are one choice.
 struct Chosen {
   std::string value;  ///< plans with the same one have chosen the same
   std::string set;    ///< "KEY=VALUE", one after the other
@@ -59,7 +59,7 @@ std::map<std::string, Chosen> choices_of(const planner::Outcome& outcome,
     chosen.set += (chosen.set.empty() ? "" : " ") + assignment;
     chosen.value = chosen.set;
   }
-  // How many sequences a micro-batch has, and whether all replicas have as many, are two choices.
+  // The sequences of a micro-batch, and an uneven split over replicas, are two choices.
   const std::vector<int64_t> each = planner::samples(space, outcome.choice);
   const bool dealt = outcome.choice.sequences > 0;
   const std::string set = dealt ? fmt::format("plan.dp_samples=[{}]", fmt::join(each, ", "))
@@ -70,8 +70,8 @@ std::map<std::string, Chosen> choices_of(const planner::Outcome& outcome,
   return choices;
 }
 
-/// The choice in which alone a plan differs from the best one, and what it has in its place
-/// ("without plan.ep_inner=8"); two empty texts: it differs in more.
+/// Returns the only choice in which a plan differs from the best one, and its replacement ("without
+/// plan.ep_inner=8"). Returns two empty texts if several choices differ.
 std::pair<std::string, std::string> only_change(const planner::Outcome& best,
                                                 const planner::Outcome& other,
                                                 const planner::Space& space) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads logs, fits the links of a cluster to them, and judges the fit by what it had not seen.
+// Reads logs, fits the links of a cluster to them, and tests the fit on held-out times.
 #include "cli/analysis/profile_import.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kImport = "hocket profile --import";
 
-/// What of the logs is fitted, and what is only predicted.
+/// Samples to fit, and samples only to predict.
 struct Logs {
   std::vector<cost::CommSample> fitted, kept_back;
   std::vector<std::string> dropped, assumed;
@@ -47,7 +47,7 @@ std::set<int64_t> ranks_of(const std::string& list) {
 }
 
 Logs read_logs(const ImportOptions& options) {
-  // A file that cannot be used is told and left out, as long as another one can.
+  // An unusable file is reported and left out, if another is usable.
   Logs logs;
   const std::set<int64_t> kept_back = ranks_of(options.hold_out);
   std::vector<std::string> names;
@@ -93,7 +93,7 @@ Logs read_logs(const ImportOptions& options) {
   return logs;
 }
 
-/// Warns of logs whose device is of another kind than the cluster's, as far as the names tell.
+/// Warns of logs whose device is of another kind than the cluster's, judged by their names.
 void warn_of_devices(const Logs& logs, const cost::Cluster& base) {
   const std::string of_logs = cost::known_cluster_of(logs.device);
   const std::string of_base = cost::known_cluster_of(base.device.name);
@@ -104,7 +104,7 @@ void warn_of_devices(const Logs& logs, const cost::Cluster& base) {
   }
 }
 
-/// The cluster that keeps what logs say nothing of.
+/// Returns the cluster to start from; values that logs do not cover stay.
 cost::Cluster base_of(const ImportOptions& options, const Logs& logs) {
   if (!options.cluster.empty()) {
     const cost::Cluster base = cost::read_cluster(options.cluster);
@@ -189,8 +189,8 @@ void print_json(const ImportOptions& options, const std::string& base, const Log
 }  // namespace
 
 int import_logs(const ImportOptions& options) {
-  // Refuse what cannot be written, read logs, fit links, tell the error on times that were not
-  // fitted, write the cluster.
+  // Refuses unwritable outputs, reads logs, fits links, prints the error on held-out times, and
+  // writes the cluster.
   if (options.json && options.out == "-") {
     fail(kImport, "--json and --out - both go to standard output; expected one there");
   }

@@ -12,11 +12,12 @@ struct ImportOptions {
   std::string cluster;  ///< the base; empty: the shipped one of the logs' device
   std::string op;       ///< where the logs do not say it
   std::string out;
-  std::string hold_out;  ///< "16" or "16,32": ranks whose times are not fitted but predicted
+  std::string
+      hold_out;  ///< "16" or "16,32": group sizes whose times are held out of the fit and predicted
   bool json = false;
 };
 
-/// Writes the cluster, and tells what was fitted, left out, and how far held-out times are off.
+/// Writes the cluster. Prints the fit, the times left out, and the error on held-out times.
 int import_logs(const ImportOptions& options);
 
 }  // namespace hocket::cli

@@ -29,7 +29,7 @@ namespace hocket::cli {
 namespace {
 
 constexpr const char* kWhere = "hocket simulate op";
-/// Largest group: as many ranks as a cluster may have.
+/// Largest group: the largest cluster.
 constexpr int64_t kMaxRanks = int64_t{1} << 24;
 
 struct OpOptions {
@@ -90,7 +90,7 @@ std::vector<double> sizes_of(const std::string& list) {
   return sizes;
 }
 
-/// Ranks of the group, so many on each node from its first device on.
+/// Returns the ranks of the group: a number of devices per node, from its first one.
 std::vector<int32_t> group_of(const OpOptions& options, const cost::Cluster& cluster) {
   const int64_t ranks = options.ranks.value_or(cluster.capacity());
   const int64_t per_node = options.per_node.value_or(cluster.devices_per_node);
@@ -111,7 +111,8 @@ std::vector<int32_t> group_of(const OpOptions& options, const cost::Cluster& clu
   return group;
 }
 
-/// The cluster file, or this machine with as many ranks as are asked for, else one a core.
+/// Returns the cluster of the file, or this machine with the ranks asked for, by default one per
+/// core.
 cost::Cluster cluster_of(const OpOptions& options) {
   if (!options.cluster.empty()) return cost::read_cluster(options.cluster, options.set);
   if (!options.set.empty()) {
@@ -167,7 +168,7 @@ struct TimedSum {
   double seconds = 0;
 };
 
-/// Of a size all ways, the fastest first.
+/// Returns all ways to all-reduce one size, fastest first.
 std::vector<TimedSum> timed_sums(const std::vector<planner::SumOption>& all,
                                  const planner::SumCosts& costs, double bytes) {
   std::vector<TimedSum> sums;
@@ -185,7 +186,7 @@ const TimedSum& plain_of(const std::vector<TimedSum>& sums) {
                        [](const TimedSum& sum) { return !planner::is_encoded(*sum.option); });
 }
 
-/// Those that these ranks, and what is known of the cluster, allow.
+/// Returns the ways that these ranks, and the known facts of the cluster, allow.
 std::vector<planner::SumOption> possible_sums(const cost::CostModel& costs,
                                               const cost::GroupShape& shape) {
   std::vector<planner::SumOption> options = planner::sum_options();

@@ -59,7 +59,7 @@ AddTimes add_times_of(const cost::Profile& profile, const std::string& file) {
   }
   std::vector<std::pair<double, double>> rows;
   for (auto& [bytes, seconds] : timed) {
-    // Of noise, more bytes may seem to take less time.
+    // By noise, more bytes may seem to take less time.
     const double least = rows.empty() ? 0 : rows.back().second;
     rows.push_back({bytes, std::max(least, median(seconds))});
   }

@@ -16,7 +16,7 @@ struct BottleneckWords {
 
 void add_bottleneck(Args& args, BottleneckWords* words);
 
-/// Error: what cannot be read, or an option of --bottleneck without it.
+/// Throws Error for words that cannot be parsed, or an option of --bottleneck without it.
 whatif::BottleneckOptions bottleneck_options(const BottleneckWords& words);
 
 }  // namespace hocket::cli

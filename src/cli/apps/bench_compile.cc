@@ -55,7 +55,7 @@ struct Times {
   double total_s = 0, cpu_s = 0;
 };
 
-/// The size of what was compiled, and the time of each stage in the order in which they came.
+/// Prints the size of the program, and the time of each stage in order.
 void tell(const BenchCompileOptions& options, const engine::Compiled& compiled, const Times& times,
           bool accepted) {
   int64_t tasks = 0;
@@ -86,8 +86,8 @@ void tell(const BenchCompileOptions& options, const engine::Compiled& compiled, 
   }
 }
 
-/// Builds and proves a program of the size that is asked for and reports every stage by its own
-/// time: `observe` is called after each, and what has passed since the last call is its share.
+/// Builds and proves a program of the given size, and reports the time of each stage. `observe` is
+/// called after each stage; the time since the last call is the stage's.
 int bench_compile(const BenchCompileOptions& options) {
   const engine::Run run = engine::parse_run(large_run(options), "hocket bench compile", {});
   const int64_t start = now_ns();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hocket bench executor: empty tasks, so that what remains is the executor itself.
+// hocket bench executor: empty tasks, so that only the executor's own time remains.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace hocket::cli {
 namespace {
 
-/// Kernels that do nothing: what remains is the executor.
+/// Kernels that do nothing, so that only the executor's time remains.
 class EmptyBackend : public kernels::Backend {
  public:
   std::string describe() const override { return "empty kernels"; }
@@ -67,8 +67,8 @@ double time_empty(int32_t count, bool hop, int rounds) {
 }  // namespace
 
 void declare_bench_executor(Args& args) {
-  // Two figures: what a task costs when nothing waits for it, and what it costs to wake another
-  // lane, which takes so much longer that a twentieth of the tasks will do.
+  // Two figures: the cost of a task without dependents, and the cost of waking another lane. Waking
+  // takes far longer, so a twentieth of the tasks is enough.
   struct Options {
     int64_t tasks = 100'000;
     bool json = false;

@@ -55,7 +55,8 @@ class StepBench {
         documents_(std::move(documents)) {
     prepare();
   }
-  /// A rank whose others take no time and bring nothing: what a step costs without them.
+  /// Builds a single rank whose peers take no time and bring no data: the cost of a step without
+  /// them.
   StepBench(const engine::Run& run, int32_t rank)
       : run_(run),
         ranks_(new runtime::LocalRanks(
@@ -70,7 +71,7 @@ class StepBench {
   comm::Processes& processes() const { return ranks_->processes(); }
   engine::HeldTime held() const { return engine::held_time(*session_); }
   const program::Program& program() const { return session_->program(); }
-  /// When the tasks of the last step ran.
+  /// Returns the times of the last step's tasks.
   train::StepTimes times() const { return train::times_of(*session_, steps_); }
 
   StepTime step() {
@@ -123,7 +124,7 @@ class StepBench {
     }
   }
 
-  /// Of the documents in a sequence, by its number over all steps.
+  /// Returns the length of a sequence's documents, by its number over all steps.
   int64_t document_length(int64_t sequence) const {
     if (documents_.empty()) return run_.config.train.seq_len;
     return documents_[static_cast<size_t>(sequence) % documents_.size()];
@@ -151,7 +152,7 @@ void put_memory(JsonWriter& json, double idle_mib) {
   json.member("idle_mib", idle_mib);
 }
 
-/// What is trained, before --set, as the text of a run.yaml.
+/// Returns the trained run, before --set, as the text of a run.yaml.
 std::string step_run(const std::string& model) {
   JsonWriter json;
   json.object().key("model").object().member("path", model).end();
@@ -192,9 +193,9 @@ int answer_lines(StepBench& bench, double idle_mib) {
   return 0;
 }
 
-/// Blocks of steps, in turn with blocks of quiet ones, in which collectives return at once: what
-/// they differ by is communication that no computation hides. Rank 0 prints what
-/// bench/compare_dist.py reads.
+/// Alternates blocks of steps with blocks of quiet ones, in which collectives return at once. The
+/// difference is communication that no computation hides. Rank 0 prints the input of
+/// bench/compare_dist.py.
 int bench_blocks(const engine::Run& run, const StepOptions& options) {
   StepBench loud(run);
   comm::Processes& processes = loud.processes();
@@ -244,8 +245,8 @@ struct Variant {
   double loss = 0;
 };
 
-/// Blocks of steps of all variants in turn, in the opposite order of the round before, on the same
-/// ranks. Rank 0 prints what bench/overlaps.py reads.
+/// Alternates blocks of steps of all variants on the same ranks, reversing the order every round.
+/// Rank 0 prints the input of bench/overlaps.py.
 int bench_variants(const std::function<engine::Run(const std::vector<std::string>&)>& run_with,
                    const StepOptions& options) {
   std::vector<std::unique_ptr<Variant>> variants;
@@ -311,7 +312,7 @@ std::vector<int64_t> parse_documents(const std::string& text, int64_t seq_len) {
   return lengths;
 }
 
-/// Of all ranks; the first process writes it.
+/// Writes the steps of all ranks; only the first process writes.
 void write_steps(const engine::Run& run, const StepBench& bench,
                  std::vector<train::StepTimes> steps, const std::string& path) {
   train::gather(bench.processes(), &steps);
@@ -325,8 +326,8 @@ void write_steps(const engine::Run& run, const StepBench& bench,
 }
 
 int bench_step(const StepOptions& options) {
-  // Memory counts from before anything is compiled; then steps, of which the first `warmup` are not
-  // counted; at the end the median, and how far memory rose.
+  // Reads memory before anything is compiled, runs steps without counting the first `warmup`, then
+  // prints the median and the rise of memory.
   if (options.steps < 1 || options.warmup < 0) {
     fail("hocket bench step", "--steps and --warmup must be positive");
   }

@@ -15,8 +15,7 @@
 namespace hocket::cli {
 namespace {
 
-/// What train-tokenizer and prepare share: settings from the data section of RUN, and flags over
-/// it.
+/// Options shared by train-tokenizer and prepare: the data section of RUN, and flags over it.
 struct Corpus {
   explicit Corpus(const char* called) : verb(called) {}
 
@@ -41,8 +40,8 @@ struct Corpus {
     args.option("--seed", "S", &seed, "of the split into training and held-out files [0]");
     args.flag("--json", &json, "the result as JSON");
   }
-  /// Of the run.yaml, if there is one, and over it what the flags say. Error: no files, or what no
-  /// one can have meant.
+  /// Returns the section of the run.yaml, if any, with the flags over it. Throws Error for no
+  /// files, or for values that cannot be meant.
   engine::DataSection section() const {
     engine::DataSection section;
     if (!files.empty() && !run.empty() && !run.ends_with(".yaml") && !run.ends_with(".yml")) {
@@ -230,7 +229,7 @@ void declare_prepare(Args& args) {
 }
 
 void declare_stats(Args& args) {
-  // What can be given; data_stats() reads the folder.
+  // Declares the options; data_stats() reads the folder.
   struct Options {
     DataStatsOptions how;
     bool json = false;

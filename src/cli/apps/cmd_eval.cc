@@ -33,7 +33,7 @@ void load(const engine::Run& run, const engine::Compiled& compiled, const runtim
   train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, store);
 }
 
-/// Those of programs that go forward.
+/// Loads the parameters of forward programs.
 void load(const engine::Run& run, const runtime::Store& store) {
   load(run, engine::compile(engine::logits(run, {.num_micro_batches = 1})), store);
 }
@@ -104,7 +104,7 @@ struct EvalOptions {
   bool json = false;
 };
 
-/// What --ids came to: of the lists, the mean loss of a next token (nan: no list has one).
+/// Prints the result of --ids: lists, and the mean loss of a next token (nan if no list has one).
 void tell_ids(const EvalOptions& options, const Lists& ids, double loss) {
   int64_t tokens = 0;
   for (const auto& list : ids) {
@@ -179,7 +179,7 @@ int on_ids(const EvalOptions& options, const engine::Run& run) {
                   hash_of(ids), options.grads.empty() ? "without" : "with"));
   engine::Programs programs(run, ranks);
   load(run, programs.store());
-  // Every process has what was collected; one writes it.
+  // Every process has the collected results; one writes them.
   const bool writes = ranks.processes().index() == 0;
   const bool saves_logits = !options.logits.empty() && writes;
   NextTokenLoss next_tokens(run.model.vocab_size);
@@ -209,13 +209,14 @@ int on_ids(const EvalOptions& options, const engine::Run& run) {
       save_grads(options.grads, run, gradients);
     }
   }
-  // What was asked for is written all the same: it shows where.
+  // The requested output is written all the same, since it locates the fault.
   require_finite(run, bad_logit, gradients, loss);
   tell_ids(options, ids, loss);
   return 0;
 }
 
-/// Error unless the model can read the data, and it is what was prepared.
+/// Throws Error unless the model can read the data, and the data is unchanged since it was
+/// prepared.
 void check_data(const engine::Run& run, const data::Dataset& dataset) {
   if (dataset.tokenizer().vocab_size() > run.model.vocab_size) {
     fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
@@ -312,7 +313,7 @@ int eval(const EvalOptions& options) {
 }  // namespace
 
 void verb_eval(Args& args) {
-  // What can be given, and its help; eval() does it.
+  // Declares options and help; eval() does the work.
   auto options = std::make_shared<EvalOptions>();
   args.about(
       "held-out loss of a model, or its logits and gradients for comparison",

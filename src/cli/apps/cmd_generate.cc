@@ -87,8 +87,8 @@ int64_t tokens_of(const std::string& prompt, const data::Tokenizer& tokenizer, i
   return std::ssize(ids);
 }
 
-/// Model, tokenizer and weights are opened and checked one after the other, so that whatever is
-/// wrong is told before the first token; then text comes as it is drawn, or as JSON at the end.
+/// Opens and checks model, tokenizer and weights one after the other, so that faults are reported
+/// before the first token. Prints text while it is sampled, or JSON at the end.
 int generate(const GenerateOptions& options) {
   check_ranges(options.how);
   require_dtype("hocket generate", options.dtype);
@@ -143,7 +143,7 @@ int generate(const GenerateOptions& options) {
 }  // namespace
 
 void verb_generate(Args& args) {
-  // What can be given, and its help; generate() does it.
+  // Declares options and help; generate() does the work.
   auto options = std::make_shared<GenerateOptions>();
   args.about("continue a prompt, token by token",
              "Prints the prompt and what the model adds, as it comes. The prompt stands at the "

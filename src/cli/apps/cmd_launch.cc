@@ -34,7 +34,7 @@ struct LaunchOptions {
   std::vector<std::string> command;
 };
 
-/// A port of this host that nobody listens at just now.
+/// Returns a free port of this host.
 int free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};
@@ -102,7 +102,7 @@ int Processes::run() {
 }
 
 void Processes::start() {
-  // Blocked, signals come to the descriptor alone; the processes have what was set before.
+  // Blocked signals come to the descriptor alone; the processes keep the previous mask.
   sigset_t taken, before;
   sigemptyset(&taken);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `hocket data train-tokenizer|stats|encode|decode` do, as functions; `prepare` is in
-// data/prepare.h. Nothing here prints: results are values, progress goes to callbacks.
+// Functions behind `hocket data train-tokenizer|stats|encode|decode`; `prepare` is in
+// data/prepare.h. They return values, call back with progress, and never print.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,16 @@ struct TrainTokenizerResult {
   bool up_to_date = false;       ///< the folder held the result of this very call already
 };
 
-/// Remembers in `output`/tokenizer_source.json what it was trained on; a second call with the same
-/// files, settings and an untouched tokenizer does nothing. Error: see train_bpe and scan_corpus.
+/// Trains a tokenizer and records its input in `output`/tokenizer_source.json. A second call with
+/// the same files and settings, and an untouched tokenizer, does nothing. Throws Error like
+/// train_bpe and scan_corpus.
 TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options);
 
 struct DataStatsOptions {
   std::string folder;      ///< made by prepare
   bool verify = false;     ///< reads every id and compares checksums
   bool baselines = false;  ///< of the validation split; xz needs the files where they were
-  std::function<void(const std::string&)> progress;  ///< what is being done
+  std::function<void(const std::string&)> progress;  ///< receives a sentence per stage
 };
 
 struct DataStats {
@@ -63,8 +64,8 @@ struct EncodeOptions {
   bool lines = false;
 };
 
-/// Text → ids. Added tokens in the text become their ids. Error: input that is not what `lines`
-/// says (with the line number).
+/// Encodes text to ids. Added tokens in the text become their ids. Throws Error, with the line
+/// number, for input that does not match `lines`.
 void encode_text(const EncodeOptions& options);
 /// Ids → text. With `lines`, bytes that are not UTF-8 are written as U+FFFD; else as they are.
 void decode_ids(const EncodeOptions& options);

@@ -47,7 +47,7 @@ void tell_longest(std::FILE* words, const program::Program& program, const cost:
   }
 }
 
-/// What the timings say of ops that are not among them.
+/// Prints the fitted model for ops without a timing.
 void tell_learned(std::FILE* words, const engine::Run& run, const cost::Profile& profile) {
   const cost::CostModel costs(engine::local_cluster(run), profile,
                               engine::threads_per_rank(run.plan));

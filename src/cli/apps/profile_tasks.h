@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hocket profile RUN: what is timed on this machine, which needs the kernels.
+// hocket profile RUN: timings on this machine, which need the kernels.
 #pragma once
 
 #include <string>
