@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far results are from what they should be, and what runs of tests are told from outside.
+// Distances between results and expected values, and settings of test runs from the environment.
 #pragma once
 
 #include <cmath>
@@ -29,21 +29,21 @@ inline double relative_l2(const std::vector<double>& a, const std::vector<double
   return norm > 0 && apart < INFINITY ? apart / norm : apart;
 }
 
-/// Whether what is tested is watched by AddressSanitizer, or by any. Test sources are the same
-/// objects in every build (tests/CMakeLists.txt), so that only what they are linked with can say.
+/// Returns whether the program runs under AddressSanitizer, or under any sanitizer. Test sources
+/// are the same objects in every build (tests/CMakeLists.txt), so only the linked runtime can tell.
 inline bool has_address_sanitizer() { return &::__asan_init != nullptr; }
 inline bool is_sanitized() { return has_address_sanitizer() || &::__tsan_init != nullptr; }
-/// How many of `all` random cases to try: sanitizers make one about eight times as slow, and look
-/// at what code does rather than at which numbers come out.
+/// Returns how many of `all` random cases to try. Sanitizers make one about eight times slower, and
+/// check the code's behaviour rather than its numbers.
 inline uint64_t fewer(uint64_t all) { return is_sanitized() ? (all + 7) / 8 : all; }
 
-/// HOCKET_LONG=1: whether what takes minutes is tried in full, too.
+/// Returns whether HOCKET_LONG=1 asks for tests that take minutes.
 inline bool is_long() {
   const char* const text = std::getenv("HOCKET_LONG");
   return text && *text && std::string_view(text) != "0";
 }
-/// How many of `all` cases a test tries whose all take minutes: a third, unless HOCKET_LONG=1 asks
-/// for all.
+/// Returns how many of `all` cases to try in a test that takes minutes: a third, unless
+/// HOCKET_LONG=1 asks for all.
 inline uint64_t sampled(uint64_t all) { return is_long() ? all : (all + 2) / 3; }
 
 /// A number that says how much to try, or which: HOCKET_MUTANTS, HOCKET_SEED, ..

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer part of a graph: one update per parameter, of what is decayed and how.
+// The optimizer part of a graph: one update per parameter, and its weight decay.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -90,13 +90,13 @@ TEST(AdamW, FrozenParametersHaveNeitherGradientNorState) {
   }
   EXPECT_EQ(g.grads.size(), params - 1);
   EXPECT_EQ(states, 2 * (params - 1));
-  // The text keeps what is frozen and what belongs to what.
+  // The text keeps frozen parameters, and the parameter that each tensor belongs to.
   EXPECT_EQ(graph::print(graph::parse_graph(graph::print(g))), graph::print(g));
   EXPECT_FALSE(graph::parse_graph(graph::print(g)).tensor(frozen).trained);
 }
 
-/// All contributions, their sums and what reads these; also of products of 8 bits, of an embedding
-/// that is the head too, and of experts.
+/// Covers all contributions to a gradient, their sums and readers, also with 8-bit products, a tied
+/// embedding, and experts.
 TEST(AdamW, GradientsMayHaveTheTypeOfTheirParameters) {
   for (const bool float8 : {false, true}) {
     for (const auto& model : {check::test::dense(2, true), check::test::moe(2)}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strict configuration: values, units, overrides and origins; every kind of mistake is refused with
-// its place and the nearest key; what is printed reads back to the same.
+// Strict configuration: values, units, overrides and origins. Every kind of mistake is refused with
+// its place and the nearest key. Printed configurations read back equal.
 #include "base/config.h"
 
 #include <fmt/format.h>
@@ -210,8 +210,8 @@ TEST(Config, QuantitiesMayBeQuoted) {
   EXPECT_EQ(refused("bandwidth: \"fast\"\n"), refused("bandwidth: fast\n"));
 }
 
-/// Of a section's own keys first; then of keys called so in another one, but not of what lies
-/// deeper there and means another thing.
+/// A section's own keys come first, then equal keys of another section. Keys deeper in that one
+/// mean another thing and are not suggested.
 TEST(Config, TheNearestKeyIsOfTheSection) {
   struct Shard {
     int64_t optimizer = 0, level = 0;
@@ -310,7 +310,7 @@ TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
   EXPECT_NE(refused("a: [1\n").find("not valid YAML"), std::string::npos);
   EXPECT_NE(refused("a: 1\n---\nb: 2\n").find("run.yaml:2] more text after the end"),
             std::string::npos);
-  // What yaml-cpp's LoadAll reads for ever.
+  // yaml-cpp's LoadAll never returns on these.
   for (const char* text : {"[1],2]\n", "{a: 1}, b\n", ","}) {
     EXPECT_NE(refused(text).find("run.yaml:1] more text after the end"), std::string::npos) << text;
   }
@@ -377,7 +377,7 @@ TEST(Config, HostileYaml) {
   }
 }
 
-// What walks a tree calls itself once a level.
+// Tree walks recurse once per level.
 TEST(Config, DepthIsLimited) {
   const auto refused_override = [](const std::string& assignment) -> std::string {
     RunConfig run;

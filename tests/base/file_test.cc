@@ -124,7 +124,7 @@ mode_t type_of(const std::string& path) {
   return ::lstat(path.c_str(), &st) == 0 ? st.st_mode & S_IFMT : 0;
 }
 
-// A link stays a link: what it names is replaced, or made.
+// A link stays a link: its target is replaced, or created.
 TEST_F(File, AtomicWriteFollowsLinks) {
   make_dirs(at("store"));
   write_file_atomic(at("store/real"), "old");
@@ -143,7 +143,7 @@ TEST_F(File, AtomicWriteFollowsLinks) {
   for (const char* name : {"link", "second", "dangling", "circle", "round"}) {
     EXPECT_EQ(type_of(at(name)), mode_t{S_IFLNK}) << name;
   }
-  // The temporary lies beside what is replaced, and a failure leaves that as it was.
+  // The temporary lies beside the target, and a failure leaves the target unchanged.
   for (const auto op : {FileFaults::Op::write, FileFaults::Op::rename}) {
     const FileFaults faults(op, 1, ENOSPC);
     EXPECT_THROW(write_file_atomic(at("link"), "lost"), Error);
@@ -170,7 +170,7 @@ TEST_F(File, AtomicWriteIntoAPipe) {
   EXPECT_EQ(list_dir(dir_), (std::vector<std::string>{"link", "pipe"}));
 }
 
-// Nodes of our own: the device that everybody uses is not for tests.
+// Uses device nodes of its own, since the shared device is not for tests.
 TEST_F(File, AtomicWriteIntoADevice) {
   for (const auto& [name, minor] : {std::pair("null", 3), std::pair("full", 7)}) {
     if (::mknod(at(name).c_str(), S_IFCHR | 0666, makedev(1, minor)) != 0 ||
@@ -253,7 +253,7 @@ TEST_F(File, WritesAtAnyPlaceOfAFile) {
   FileWriter one(path, FileWriter::Mode::within), other(path, FileWriter::Mode::within);
   one.seek(8);
   one.write("i");
-  one.write("j");  // behind what was written last
+  one.write("j");  // behind the last write
   one.seek(10);
   one.write("k");
   other.write("a");

@@ -47,11 +47,11 @@ void expect_like_map(uint64_t keys) {
 TEST(FlatMap, LikeAMap) {
   expect_like_map<MixedBits>(1000);
   expect_like_map<MixedBits>(100'000);
-  // All keys begin at one slot as long as there are fewer than 0x1000 of them.
+  // Below 0x1000 keys, all keys begin at one slot.
   expect_like_map<OwnBits>(300);
 }
 
-// Texts under a key of 2 bits: what a 64-bit hash does once in a while, all the time.
+// Texts under a 2-bit key: every lookup has the collisions that are rare with a 64-bit hash.
 TEST(FlatMap, ValuesThatShareAKey) {
   std::vector<std::string> texts;
   FlatMap<size_t> table(100);

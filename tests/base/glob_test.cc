@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which files a pattern stands for.
+// Expansion of file patterns.
 #include "base/glob.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class Glob : public testing::Test {
       write_file_atomic(at(name), "x");
     }
   }
-  /// What a walk passes by, and why.
+  /// Returns the paths that a walk skips, with the reason.
   std::vector<std::string> skipped(const std::string& pattern) const {
     std::vector<GlobSkipped> list;
     list_glob(at(pattern), &list);
@@ -74,7 +74,7 @@ TEST_F(Glob, TellsWhatAWalkPassesBy) {
   EXPECT_EQ(skipped("a/**"), walked);
   EXPECT_EQ(skipped("a/**/*"), walked);
   EXPECT_EQ(skipped("**/*.h"), walked);
-  EXPECT_EQ(skipped("a/*"), Names{});  // a pattern that says what it wants
+  EXPECT_EQ(skipped("a/*"), Names{});  // an explicit pattern skips nothing
 }
 
 TEST_F(Glob, TellsWhatCannotBeRead) {

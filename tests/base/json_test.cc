@@ -41,7 +41,7 @@ TEST(Json, ErrorsGivePositionAndCause) {
   EXPECT_NE(parse_error("{\"a\": 1").find("unexpected end of input"), std::string::npos);
   EXPECT_NE(parse_error("[1] x").find("line 1, column 5"), std::string::npos)
       << parse_error("[1] x");
-  // What is wrong, without the library's own position and stage.
+  // Errors name the fault, without the library's own position and stage.
   for (const char* bad :
        {"", "{", "[", "[1", "{\"a\"", "{\"a\": ", "{\"a\": 1,", "{1", "[1] x", "tru"}) {
     const std::string said = parse_error(bad);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the writer writes is exactly this text, and a parser reads the same values back.
+// The writer's exact text; a parser reads the same values back.
 #include "base/json_writer.h"
 
 #include <gtest/gtest.h>

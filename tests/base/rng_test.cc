@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Philox against the known answers of Random123 (kat_vectors), element addressing, and the moments
-// and independence of what is built on it.
+// and independence of the distributions built on it.
 #include "base/rng.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantities with units: the values, what is refused, and that printing parses back exactly.
+// Quantities with units: values, refused texts, and that printing parses back exactly.
 #include "base/units.h"
 
 #include <gtest/gtest.h>

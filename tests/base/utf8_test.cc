@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which bytes are well-formed UTF-8, and code points there and back.
+// Well-formed UTF-8, and code points there and back.
 #include "base/utf8.h"
 
 #include <gtest/gtest.h>

@@ -257,8 +257,8 @@ TEST_F(Movements, PartsOfOneReductionUnite) {
   EXPECT_EQ(s_.pieces.from_peer(partial('t', mine), {2, 0, {1}}), partial('t', next));
 }
 
-/// Guesses about ranks of other classes do not tell values apart that are equal on the class's own
-/// ranks; certain knowledge does.
+/// Uncertain facts about ranks of other classes do not separate values that are equal on the
+/// class's own ranks; certain facts do.
 TEST(Pieces, GuessesAboutOtherClassesDoNotSplitEqualValues) {
   Setting s;
   const graph::CoordBox first{{}, {1, 1, 3}};

@@ -398,7 +398,7 @@ TEST(Refuse, RaggedBufferThatExpectsLessThanEvenRouting) {
   b.expected_bytes = enough / 2;
   expect_refused(check(c.program, c.graph), "expected-rows",
                  {"planned to hold", "even routing brings"});
-  // With less headroom than lowering gives, the certificate prints what is left.
+  // With less headroom than lowering gives, the certificate prints the rest.
   b.expected_bytes = enough * 9 / 10;
   const Verdict v = check(c.program, c.graph);
   EXPECT_TRUE(v.ok()) << to_text(v);

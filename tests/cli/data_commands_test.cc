@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the subcommands of `hocket data` do beside preparing: training once, statistics, and texts
-// to ids and back.
+// Subcommands of `hocket data` other than prepare: training once, statistics, and texts to ids and
+// back.
 #include "cli/apps/data_commands.h"
 
 #include <gtest/gtest.h>
@@ -117,7 +117,7 @@ TEST(TrainTokenizer, TrainsOnTheTrainingSplitAndOnlyOnce) {
   EXPECT_FALSE(train_tokenizer(options).up_to_date);
   folder.add("tok/tokenizer.json", "{}");  // damaged: made anew
   EXPECT_FALSE(train_tokenizer(options).up_to_date);
-  // What it and prepare wrote is no text where the inputs cover it.
+  // Inputs that cover the outputs of train-tokenizer and prepare leave those out.
   options.corpus.inputs = {folder.path()};
   train_tokenizer(options);
   EXPECT_TRUE(train_tokenizer(options).up_to_date);

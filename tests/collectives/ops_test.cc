@@ -249,7 +249,7 @@ TEST(CommOps, OneMemberHasNoMessages) {
 }
 
 // A rank that returns from a collective may change its operands at once, so no other may still be
-// reading them. Rows are long, so that the others would still be reading if nobody waited.
+// reading them. Rows are long, so that the others would still be reading without a barrier.
 TEST(CommOps, AMemberMayChangeItsOperandsOnReturn) {
   Rng rng(2);
   for (const auto& transport : kTransports) {

@@ -162,7 +162,7 @@ std::string moved_text(bool split, bool partial, const char* dim) {
 
 Bytes random_tensor(const TensorType& type, Rng& rng) {
   Bytes b(static_cast<size_t>(type.bytes()));
-  // Drawn numbers repeat. They are as many as a prime, so that parts moved by whole rows differ.
+  // Random numbers repeat with a prime period, so that parts moved by whole rows differ.
   constexpr int64_t kDrawn = 4093;
   const int64_t drawn = std::min(type.numel(), kDrawn);
   size_t size = 2;

@@ -231,7 +231,7 @@ TEST(Connection, AStoppedRankZeroIsBlamed) {
       *silent = false;  // continues
       return;
     }
-    // Rank 3 waits for nobody, and is stopped all the same.
+    // Rank 3 waits for no other rank, and is stopped all the same.
     if (rank == 3) {
       std::string stopped;
       std::mutex mutex;

@@ -65,7 +65,7 @@ TEST(Collective, RingsEnterEveryNodeOnceAndPayForOversubscription) {
 
 TEST(Collective, AllToAllIsBoundByLeafUplinks) {
   const Cluster c = two_levels();
-  // Of 64 ranks each sends 1/64 of its bytes to each other one: a leaf's 32 ranks send half of
+  // Each of 64 ranks sends 1/64 of its bytes to each other one. A leaf's 32 ranks send half of
   // theirs through 80 GB/s; a node's 8 send 56/64 through 80 GB/s.
   const Way way = best(c, "resplit", 64e6, first(c, 64));
   EXPECT_NEAR(way.data_s, 32 * 32 * 1e6 / 80e9, 1e-9);
@@ -138,8 +138,8 @@ TEST(Collective, HierarchicalAllReduceStartsInsideNodes) {
   EXPECT_NEAR(way.latency_s, 14e-6 + 60e-6, 1e-12);
   EXPECT_NEAR(way.data_s, 2 * 7 / 8.0 / 100 + 2 * 3 / 4.0 / 80, 1e-9);
   EXPECT_TRUE(hierarchical(c, ring, first(c, 8)).empty());
-  // The cost model uses it if the cluster's library has it: few bytes are faster in 7 short steps
-  // and 3 long ones than in 31 of which 3.9 are long.
+  // The cost model uses it if the cluster's library has it: small sizes are faster in 7 short steps
+  // and 3 long ones than in 31 steps of which 3.9 are long.
   Kind kind;
   kind.op = "all_gather";
   kind.communication = comm::find("all_gather");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers of the data tests: a folder that goes away, and what an Error says.
+// Helpers of the data tests: a temporary folder, and the text of an Error.
 #pragma once
 
 #include <gtest/gtest.h>

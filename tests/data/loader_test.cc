@@ -51,7 +51,7 @@ class Loader : public testing::Test {
     }
     return std::make_shared<TokenStream>(paths);
   }
-  // What a sequence with targets t[begin...] must look like, from the definition.
+  // Checks a sequence with targets t[begin...] against the definition.
   void check(const Row& row, int64_t begin, int64_t count) {
     const auto total = static_cast<int64_t>(all_.size());
     for (int64_t i = 0; i < count; ++i) {
@@ -135,7 +135,7 @@ TEST_F(Loader, SequencesFollowTheDefinition) {
             }
           }
         }
-        // Disjoint: nothing twice; what is left out is less than a sequence.
+        // Disjoint: nothing occurs twice, and less than a sequence is left out.
         const std::set<int32_t> unique(targets.begin(), targets.end());
         EXPECT_EQ(unique.size(), targets.size());
         EXPECT_EQ(static_cast<int64_t>(targets.size()) + ends, per_epoch * length);

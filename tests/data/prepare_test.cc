@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From files to a folder of shards: what is kept, how it is split, when it is made anew, and what
-// is left when it fails.
+// From files to a folder of shards: the texts kept, the split, when it is made anew, and the state
+// after a failure.
 #include "data/prepare.h"
 
 #include <gtest/gtest.h>
@@ -100,7 +100,7 @@ TEST_F(Prepare, SecondCallDoesNothing) {
   EXPECT_EQ(snapshot(), before);
 }
 
-// A second process neither takes away what the first one has staged nor publishes over it.
+// A second process neither removes the first one's staged files nor publishes over them.
 TEST_F(Prepare, OneAtATime) {
   bool refused = false;
   options_.progress = [&](const PrepareProgress&) {
@@ -240,7 +240,7 @@ TEST_F(Prepare, OneFileIsCutInTwo) {
   ASSERT_EQ(data.files().size(), 2U);
   EXPECT_EQ(data.files()[0].text().read() + data.files()[1].text().read(), text);
   EXPECT_GT(*run_baselines(data, {.trigram = false}).xz_each, 0);
-  // The tokenizer learns from what is trained on alone.
+  // The tokenizer learns from the training split alone.
   EXPECT_EQ(scan_corpus(options_.corpus).texts(false)[0].read(), text.substr(0, 80 * 18));
 }
 
@@ -260,8 +260,8 @@ TEST_F(Prepare, OneFileOfOneLineIsCutAtACharacter) {
   EXPECT_ERROR(scan_corpus(options_.corpus), "too short to hold out its end");
 }
 
-// What is held out by name is, whatever the share and the other inputs say, and no copy of it is
-// trained on.
+// Files held out by name are held out whatever the share and the other inputs, and no copy of them
+// is trained on.
 TEST_F(Prepare, FilesAreHeldOutByName) {
   folder_.add("in/copy.txt", read_file(folder_ / "in/d1/f1.txt"));
   options_.corpus.valid_inputs = {folder_ / "in/d1/f1.txt", folder_ / "in/d2/f2.txt"};
@@ -288,7 +288,7 @@ TEST_F(Prepare, DropsDuplicatesEmptyAndBinaryFiles) {
             (std::map<Why, int64_t>{{Why::duplicate, 2}, {Why::empty, 1}, {Why::binary, 1}}));
 }
 
-// What a walk passes by is told, and so is what looks binary and is text in another encoding.
+// Reports files that a walk skips, and files that look binary and are text in another encoding.
 TEST_F(Prepare, TellsWhatItLeavesOut) {
   folder_.add("in/.hidden.txt", "h");
   folder_.add("in/.git/HEAD", "x");
@@ -319,8 +319,8 @@ TEST_F(Prepare, TellsWhatItLeavesOut) {
   EXPECT_EQ(prepare(options_).train.files, 2);
 }
 
-// Where the inputs cover it, what train-tokenizer and prepare wrote is no text: a second call has
-// nothing to do. Files of the same names that they did not write are texts.
+// Inputs that cover the outputs of train-tokenizer and prepare leave those out: a second call has
+// nothing to do. Files of the same names from other sources are texts.
 TEST_F(Prepare, LeavesOutWhatItWrote) {
   folder_.add("tok/tokenizer_source.json", "{}");
   folder_.add("texts/index.json", "{\"of\": \"something else\"}");
@@ -367,7 +367,7 @@ TEST_F(Prepare, FingerprintIsOfTheTextsAlone) {
   moved.output = folder_ / "out2";
   prepare(moved);
   EXPECT_EQ(Dataset(moved.output).fingerprint(), before);
-  // Where the texts lie is written down all the same: the baselines read them again.
+  // The paths of the texts are recorded all the same, since the baselines read them again.
   moved.output = options_.output;
   EXPECT_FALSE(prepare(moved).up_to_date);
   EXPECT_EQ(Dataset(moved.output).fingerprint(), before);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token shards: what is written comes back, and no damaged or hostile file gets through.
+// Token shards: written tokens come back, and damaged or hostile files are refused.
 #include "data/shards.h"
 
 #include <gtest/gtest.h>
@@ -173,7 +173,7 @@ TEST(Shard, CutOffWhileItIsOpen) {
     const std::string path = write(folder, "s", vocab, documents);
     const Shard shard(path);
     std::filesystem::resize_file(path, 8192);
-    EXPECT_EQ(read(shard, 0, 10), Ids(10, 7));  // what is still there
+    EXPECT_EQ(read(shard, 0, 10), Ids(10, 7));  // the rest of the file
     for (const int64_t begin : {4000, 14'000}) {
       try {
         read(shard, begin, 1000);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs of bf16 and of 8-bit products: which types what has, the memory of a parameter, the
-// check of plans, and the peaks that a prediction takes.
+// Programs with bf16 and 8-bit products: types of all tensors, the memory of a parameter, the check
+// of plans, and the peaks that a prediction uses.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is emulated of a run: durations of the cost model, bytes of the emulated run, and what is
-// refused.
+// Emulation of a run: durations of the cost model, bytes of the emulated run, and refusals.
 #include "engine/emulate.h"
 
 #include <gtest/gtest.h>

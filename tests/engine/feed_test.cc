@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs of any type get to the ranks that read them, by name, and what does not fit is refused.
+// Inputs of any type reach the ranks that read them, by name; values that do not fit are refused.
 #include "engine/feed.h"
 
 #include <gtest/gtest.h>

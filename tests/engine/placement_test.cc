@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every element of a tensor is found once among what ranks hold, in whatever layouts and roles.
+// Every element of a tensor is found once among the ranks' parts, in any layouts and roles.
 #include "engine/placement.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ struct Shards {
     held.reserve(16);
     buffers.reserve(16);
   }
-  /// What the rank holds in this layout: every element is its own index.
+  /// Adds the rank's part in this layout; every element is its own index.
   void add(int32_t rank, const graph::Layout& layout) {
     const graph::Mesh& mesh = program.roles[program.role_of(rank)].mesh;
     program::Buffer& buffer = buffers.emplace_back();
@@ -36,7 +36,7 @@ struct Shards {
     buffer.type = graph::local_type(tensor.type, layout, mesh);
     fill(rank);
   }
-  /// What the rank holds of a bucket of 16 elements, in which the tensor begins at 6.
+  /// Adds the rank's part of a bucket of 16 elements, in which the tensor begins at 6.
   void add_bucket(int32_t rank, const graph::Layout& layout) {
     program::Buffer& buffer = buffers.emplace_back();
     buffer.name = "bucket";
@@ -57,7 +57,7 @@ struct Shards {
                           });
     holders.push_back({rank, &buffers.back()});
   }
-  /// Elements that nobody has; every other one is taken once.
+  /// Returns the number of elements on no rank. Expects every other one once.
   int64_t missing() const {
     std::vector<int> taken(8, 0);
     const int64_t missing = for_each_once(tensor, program, holders, [&](const Held& here) {
@@ -86,7 +86,7 @@ TEST(Placement, TakesEveryElementOnce) {
     shards.add(rank, split_along(0));
   }
   EXPECT_EQ(shards.missing(), 0);
-  // Of the second role, whose ranks count from 4 on.
+  // Parts of the second role, whose ranks count from 4 on.
   Shards narrow;
   narrow.add(4, split_along(0));
   narrow.add(5, split_along(0));

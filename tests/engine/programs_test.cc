@@ -65,7 +65,7 @@ TEST(Programs, KeysDecideAndNothingIsCompiledTwice) {
   EXPECT_EQ(&programs.session(trains).compiled(), first);
   EXPECT_EQ(&programs.session(trains), &programs.session());
   EXPECT_EQ(compiled, 1);
-  // Whatever differs in what it computes, or in its sizes, makes another program.
+  // Any difference in computation or sizes makes another program.
   const ProgramSpec others[] = {losses(run),
                                 training(run, {.micro_batch = 2}),
                                 training(run, {.seq_len = 32}),
@@ -132,7 +132,7 @@ TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
       session.set_symbol(graph::names::kCacheLength, tokens);
       session.feed(batch);
       session.step();
-      // All read the same text: the first row does not depend on how many follow.
+      // All read the same text: the first row does not depend on the number of rows behind it.
       const auto* logits =
           static_cast<const float*>(session.run().executor(0).output(graph::names::kLogits, 0));
       std::vector<float> row(logits, logits + 2048);
@@ -154,7 +154,7 @@ TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
   EXPECT_EQ(measured.inputs_outputs, most_io);
   EXPECT_LE(measured.step_buffers + measured.inputs_outputs, largest * 11 / 10);
   EXPECT_EQ(threads_here() - threads, one_set);
-  // Beside the pages: what the kernels keep per thread, and the heap.
+  // Beside the pages: the kernels' memory per thread, and the heap.
   EXPECT_LT(taken, largest + (12 << 20));
   EXPECT_GT(sum, 10 * largest);
   programs.end_sessions();

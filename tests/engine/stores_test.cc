@@ -76,7 +76,7 @@ TEST(Stores, TwoModelsOfOtherLayoutsTakeTurnsOnTheSameRanks) {
     EXPECT_EQ(policy.loss(), policy_alone);
     EXPECT_EQ(reference.loss(), reference_alone);
   }
-  // Both stores, and of all else as much as the one needs that needs more.
+  // Counts both stores, and of all else the larger need of the two.
   const program::Memory one = program::memory_of(policy.program()).at(0);
   const program::Memory other = program::memory_of(reference.program()).at(0);
   for (const int32_t rank : ranks.ids()) {

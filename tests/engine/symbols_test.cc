@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose number of tokens is a symbol, on several ranks: proven symbolically, costed by what
-// is expected, run at every value, equal to one rank.
+// A model whose number of tokens is a symbol, on several ranks: proven symbolically, priced by the
+// expected number, run at every value, equal to one rank.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -108,7 +108,7 @@ double distance(const std::vector<double>& got, const std::vector<double>& want)
   return std::sqrt(error / size);
 }
 
-/// Faults are refused, or harmless: what is accepted gives the same at every value.
+/// Faults are refused, or harmless: an accepted program gives the same result at every value.
 TEST(SymbolicTokens, FaultsAreRefusedOrHarmless) {
   const graph::Graph graph = model(kDivisor);
   Running one(compiled(graph, 1, 1));

@@ -152,7 +152,8 @@ TEST_F(CutsTest, PiecesOfAGroupAreThoseOfItsMembers) {
     Function gathered, united, blocks;
     bool twice = false;
     bool divides = true;
-    // Of what each member holds, in so many parts: the first ones of all, then the second ones.
+    // Gathers each member's parts, part by part: the first ones of all members, then the second
+    // ones.
     const size_t parts = 1 + random() % 2;
     const auto part_of = [](const List& list, size_t part, size_t of) {
       const size_t length = list.size() / of;
@@ -192,7 +193,7 @@ TEST_F(CutsTest, PiecesOfAGroupAreThoseOfItsMembers) {
   }
 }
 
-/// Blocks that are as large as what each had, or of lengths that are given.
+/// Blocks equal to the members' shares, or of given lengths.
 TEST_F(CutsTest, BlocksOfGivenLengths) {
   int found = 0;
   for (int i = 0; i < 300; ++i) {
@@ -213,7 +214,8 @@ TEST_F(CutsTest, BlocksOfGivenLengths) {
   const CutId three = table_.split(axes, 12, runs);
   const std::vector<int64_t> lengths{5, 1, 6};
   EXPECT_EQ(table_.block_of(CutTable::kWhole, 2, 12, lengths), three);
-  // Of ranks that hold more or less than these, the blocks are as even as they divide.
+  // For ranks with more or fewer elements than these, the blocks are as even as divisibility
+  // allows.
   EXPECT_EQ(table_.block_of(CutTable::kWhole, 2, 24, lengths),
             table_.block_of(CutTable::kWhole, 2, 24));
 }
@@ -296,7 +298,7 @@ TEST_F(CutsTest, RefusesWhatIsTooLarge) {
   EXPECT_THROW(wide.split({0, 1}), Error);
   const AxisMask both = axis_bit(0) | axis_bit(1);
   EXPECT_THROW(wide.for_each(both, {}, [](const Coords&) {}), Error);
-  // 2^16 runs on each of so many ranks.
+  // 2^16 runs on each of these ranks.
   EXPECT_NO_THROW(CutTable({1 << 3, 1, 1, 1, 1, 1}).block(CutTable::kWhole, axis_bit(0), 1 << 16));
   EXPECT_THROW(CutTable({1 << 5, 1, 1, 1, 1, 1}).block(CutTable::kWhole, axis_bit(0), 1 << 16),
                Error);

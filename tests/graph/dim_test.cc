@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Symbols among dims: what equals what, splitting and joining, values.
+// Symbols among dims: equality, splitting and joining, values.
 #include "graph/dim.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ TEST(Dim, EqualsOnlyTheSamePartOfTheSameSymbol) {
   EXPECT_EQ(Dim(64), 64);
   EXPECT_EQ(int64_t{tokens}, 64);
   EXPECT_GT(tokens, 63);
-  // What is computed is a number.
+  // The result of arithmetic is a number.
   EXPECT_NE(Dim(tokens * 1), tokens);
   EXPECT_FALSE(Dim(tokens + 0).symbolic());
 }

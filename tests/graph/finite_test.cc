@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is finite, by the bits of every element type.
+// Finite values, by the bits of every element type.
 #include "graph/finite.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace hocket::graph {
 namespace {
 
-/// Whether these bits, between others that are zero, are noticed, and where.
+/// Expects that these bits are found among zeros, at their place.
 template <class Bits>
 int64_t found(DType dtype, Bits bits) {
   const std::vector<Bits> data{0, 0, bits, 0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts against brute force: random orders of axes and sizes of blocks, and what they give to
-// every rank; their texts.
+// Layouts against brute force: random axis orders and block sizes, the parts of every rank, and the
+// texts.
 #include "graph/layout.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ class Layouts : public ::testing::Test {
     return least + static_cast<int64_t>(random_() % static_cast<uint64_t>(most - least + 1));
   }
 
-  /// A layout, and what it is made of: per dim the axes outermost first, and the sizes of blocks.
+  /// A layout and its parts: per dim the axes outermost first, and the block sizes.
   struct Case {
     Mesh mesh;
     TensorType type{DType::f32, {}};
@@ -55,7 +55,7 @@ class Layouts : public ::testing::Test {
         blocks *= c.mesh.axes[static_cast<size_t>(axis)].size;
       }
       if (between(0, 1) == 0) {
-        // As even as they divide: the first ones have one more.
+        // As even as divisibility allows: the first ones have one more.
         const int64_t size = between(blocks, 3 * blocks);
         for (int64_t block = 0; block < blocks; ++block) {
           c.sizes[dim].push_back(size / blocks + (block < size % blocks ? 1 : 0));
@@ -198,7 +198,7 @@ TEST_F(Layouts, RefuseWhatIsNone) {
   EXPECT_EQ(refused("f32[8]", "ep:S1[4,3,1]"), "f32[8] has no dim 1");
   EXPECT_EQ(refused("f32[s0:9]", "ep:S0[4,3,2]"),
             "dim 0 of f32[s0:9] is a symbol: blocks of it have no given sizes");
-  // Of that, the last rank would have nothing.
+  // The last rank would have no element.
   EXPECT_EQ(why_invalid(parse_layout("ep:S0", mesh), {DType::f32, {2}}, mesh), "");
   EXPECT_THROW(local_type({DType::f32, {2}}, parse_layout("ep:S0", mesh), mesh, {0, 2}), Error);
   // Blocks of different sizes have no type that is the same on all ranks; equal ones do.

@@ -135,7 +135,7 @@ TEST(TensorType, AnEditedTypeFitsNowhere) {
   }
 }
 
-/// What ranks of a layout have together is each index once, as even as can be.
+/// The parts of all ranks cover each index once, as evenly as possible.
 TEST(LocalRuns, FillEveryDimOnce) {
   const Mesh mesh{{{"a", 2}, {"b", 3}}};
   for (const char* text : {"B", "a:S0", "b:S1", "a:S0 b:S0", "a:S0 b:S1", "a:S1 b:S1"}) {

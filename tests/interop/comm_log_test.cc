@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logs as nccl-tests and launchers write them, Vidur's tables, and what people's editors leave of
-// both: what is read, what is dropped, what is refused.
+// Logs as nccl-tests and launchers write them, Vidur's tables, and both after editing: rows read,
+// rows dropped, and refusals.
 #include "interop/comm_log_reader.h"
 
 #include <fmt/format.h>
@@ -126,7 +126,7 @@ TEST(CommLog, TagsOfMpirunWithinALine) {
   EXPECT_EQ(log.samples.size(), 1u);
 }
 
-/// A host's name that is read wrongly makes another node: told, since nobody else can know.
+/// A misread host name makes another node. The reader reports it, since nothing else can reveal it.
 TEST(CommLog, HostsThatDoNotAddUpAreTold) {
   const CommLog log = parse_comm_log(of_128("node-") + kRowOf128, "all_reduce.log");
   EXPECT_EQ(log.samples.at(0).nodes, 17);
@@ -134,7 +134,7 @@ TEST(CommLog, HostsThatDoNotAddUpAreTold) {
   EXPECT_EQ(log.assumed[0],
             "hosts with unequally many ranks: 15 hosts of 8, 2 of others ('node-' of 1, "
             "'node-000009C' of 7); taken as the log says");
-  // Of a rank without a line it is not known how many there are.
+  // A rank without a line leaves the number of hosts unknown.
   std::string lacks = of_128("node-000009C");
   const size_t at = lacks.find("[1,0]<stdout>:#  Rank 77");
   lacks.erase(at, lacks.find('\n', at) + 1 - at);
@@ -178,7 +178,7 @@ TEST(CommLog, WhatIsNoAllReduceIsNotTakenForOne) {
             std::string::npos);
   EXPECT_NE(refusal(sum, "hypercube_perf.log").find(foreign), std::string::npos);
   EXPECT_EQ(parse_comm_log(sum, "hypercube_perf.log", "all_gather").samples.at(0).op, "all_gather");
-  // What a name says counts more than what is given for logs that say nothing.
+  // The op in a file's name takes precedence over the op given for logs without one.
   EXPECT_EQ(parse_comm_log(sum, "all_gather_perf.log", "all_reduce").samples.at(0).op,
             "all_gather");
   // Rows that are no sum for all.
@@ -199,7 +199,7 @@ TEST(CommLog, WhatIsNoAllReduceIsNotTakenForOne) {
   EXPECT_DOUBLE_EQ(log.samples.at(0).seconds, 8e-6);
 }
 
-/// Wherever a log is cut off, what is left of a row is no time.
+/// Wherever a log is cut off, the rest of a row gives no time.
 TEST(CommLog, ARowThatIsCutOffIsTold) {
   const std::string rows[] = {
       "   524288  131072  float  sum  57.78  9.07  15.88  2e-07  56.87  9.22  16.13  2e-07\n",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of Megatron-LM's scripts: of as many parameters here as there, or refused by name.
+// Models of Megatron-LM's scripts: equal numbers of parameters on both sides, or refused by name.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Job files of torchtitan under the names that their keys had in earlier releases: read as what
-// they are, or refused by name, since a degree that is left out is another plan.
+// Job files of torchtitan with the keys of earlier releases: read with their meaning, or refused by
+// name, since an ignored degree would give another plan.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -32,7 +32,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// As torchtitan's own train_configs were in 2024.
+// torchtitan's own train_configs of 2024.
 const char* const kOf2024 =
     "[optimizer]\nname = \"AdamW\"\nlr = 1.5e-4\n"
     "[training]\nbatch_size = 8\nseq_len = 8192\nwarmup_steps = 300\nmax_norm = 1.0\nsteps = 1000\n"
@@ -52,7 +52,7 @@ TEST(Torchtitan, KeysOf2024) {
                          {"plan.dp", "2"},
                          {"plan.pp_schedule", "1f1b"},
                          {"plan.recompute", "full"},
-                         {"plan.micro_batch", "4"},  // as many passes as stages
+                         {"plan.micro_batch", "4"},  // one pass per stage
                          {"train.global_batch", "16"},
                          {"train.seq_len", "8192"},
                          {"train.warmup_steps", "300"},
@@ -139,7 +139,7 @@ TEST(Torchtitan, WhatWouldBeAnotherPlanIsRefusedByName) {
   }
   EXPECT_TRUE(has(refusal_of_job("[training]\nnum_tokens_per_train_step = 4096\n"),
                   "line 2: training.num_tokens_per_train_step is 4096"));
-  // What changes nothing need not be known.
+  // Unknown keys without effect are accepted.
   for (const char* job :
        {"[parallelism]\nspmd_degree = 1\n", "[validation]\nlocal_batch_size = 4\n",
         "[quantize]\nenable_float8_linear = false\n"}) {

@@ -388,7 +388,7 @@ TEST(AttentionKernels, CachedReadsAShortCacheWhereItIs) {
 }
 
 TEST(AttentionKernels, AKeyOutsideOfTheWindowIsNeverSeen) {
-  // What a skipped tile leaves in the scratch reaches nothing: not even NaN does.
+  // Leftovers of a skipped tile in the scratch memory reach no result: not even NaN does.
   Random random(12);
   const int64_t n = 600, window = 50;
   Values q = random.normals({n, 1, 8}), k = random.normals({n, 1, 8}),

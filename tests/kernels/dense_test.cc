@@ -321,7 +321,7 @@ TEST(DenseKernels, OptimizerStep) {
                     dtype)[0][0],
                 1);
     }
-    // A step whose gradient norm is not finite, or above what was asked for, changes no bit.
+    // A step whose gradient norm is not finite, or above the limit, changes no bit.
     const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
     for (const double sum_of_squares : {nan, infinity, 26.0}) {
       const double skip = run({"clip_coef",
@@ -380,7 +380,7 @@ TEST(DenseKernels, AreFoundByOpDeviceAndOperandTypes) {
   EXPECT_EQ(cpu.find("nothing", Device::cpu, {f32s, f32}), nullptr);
 }
 
-// What a kernel can't follow it refuses, before it touches an operand.
+// A kernel refuses strides and begins that it does not support, before it touches an operand.
 TEST(DenseKernels, RefuseStridesAndBegins) {
   float x[4] = {1, 2, 3, 4}, y[4] = {9, 9, 9, 9};
   const TensorType type{DType::f32, {2, 2}};

@@ -70,7 +70,7 @@ TEST(Signature, ElementsWithScalesAreNotPlain) {
   EXPECT_FALSE(fits("i8->f32", {"i8/f32:32"}, {"f32"}));
 }
 
-/// Whether the op takes such inputs and gives such outputs.
+/// Returns whether the op takes such inputs and gives such outputs.
 bool gives(const ops::Op& op, const ops::Attrs& attrs, const std::vector<TensorType>& in,
            const std::vector<TensorType>& out) {
   try {
@@ -83,7 +83,7 @@ bool gives(const ops::Op& op, const ops::Attrs& attrs, const std::vector<TensorT
 /// The samples' types, and the same with another one in place of f64 where the op takes that.
 TEST(CpuKernels, AreFoundForTheTypesOfTheirOpsAndNoOthers) {
   const Backend& cpu = *cpu_backend();
-  // Of any type; lists of which the op alone says where one ends.
+  // Ops of any type, on lists whose bounds only the op knows.
   const std::set<std::string> takes_any = {"copy", "zero", "regroup"};
   int found = 0, refused = 0;
   for (const ops::Op* op : ops::all()) {
@@ -108,7 +108,7 @@ TEST(CpuKernels, AreFoundForTheTypesOfTheirOpsAndNoOthers) {
           if (op->name == "cast" && graph::bits_of(type.dtype) >= 8) continue;
           const KernelFn kernel = cpu.find(op->name, Device::cpu, {changed_in, changed_out});
           if (kernel && graph::is_floating(type.dtype) && graph::bits_of(type.dtype) >= 16) {
-            // Where no other operand is of the type that the kernel is compiled for.
+            // Covers ops whose other operands are not of the type that the kernel is compiled for.
             ops::Attrs attrs = sample.attrs;
             if (attrs.has("dtype")) {
               attrs.set("dtype", std::string(to_string(type.dtype)));

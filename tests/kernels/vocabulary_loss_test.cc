@@ -33,7 +33,7 @@ struct LossCase {
   std::vector<int64_t> begins;  ///< of the runs; the last ends at vocab
 };
 
-/// Of the logits: what the loss and its gradient are.
+/// The loss of logits, and its gradient.
 struct Loss {
   std::vector<double> top, sum, lse, logit, dz;
   double loss = 0;

@@ -207,10 +207,10 @@ TEST(Build, AWindowReachesTheOpUnlessItHoldsAllTokens) {
     return *windows.begin();
   };
   EXPECT_EQ(window(Mode::train, 7), 7);
-  EXPECT_EQ(window(Mode::train, 8), 0);  // as long as a sequence
+  EXPECT_EQ(window(Mode::train, 8), 0);  // the length of a sequence
   EXPECT_EQ(window(Mode::logits, 3), 3);
   EXPECT_EQ(window(Mode::generate, 31), 31);
-  EXPECT_EQ(window(Mode::generate, 32), 0);  // as many as slots
+  EXPECT_EQ(window(Mode::generate, 32), 0);  // the number of slots
 }
 
 TEST(Build, RopeScalingReachesTheOp) {

@@ -106,7 +106,7 @@ TEST(ModelConfig, RopeFormsAgree) {
   linear["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
   EXPECT_EQ(parse(linear).rope.scaling, "linear");
   EXPECT_EQ(parse(linear).rope.factor, 2);
-  // Both forms at once: fine while they say the same.
+  // Both forms at once are accepted while they agree.
   four["rope_parameters"] = four["rope_scaling"];
   EXPECT_EQ(parse(four).rope.scaling, "llama3");
   four["rope_parameters"]["factor"] = 4.0;
@@ -189,7 +189,7 @@ TEST(ModelConfig, WindowsAsTransformersReadsThem) {
   json absent = qwen();
   absent.erase("sliding_window");
   EXPECT_EQ(window(absent, {{"use_sliding_window", true}, {"max_window_layers", 0}}), 4096);
-  // mistral has one of 4096 unless it is null; a parallel_llama has what it says.
+  // mistral has a window of 4096 unless it is null; a parallel_llama has the configured one.
   json mistral = llama(), parallel = llama();
   mistral["model_type"] = "mistral";
   parallel["model_type"] = "parallel_llama";
@@ -311,7 +311,7 @@ TEST(ModelConfig, ShippedConfigsRead) {
   }
 }
 
-// A checkpoint says where generation stops; what the config says itself stays.
+// A checkpoint can define where generation stops; the config's own value takes precedence.
 TEST(ModelConfig, EndOfTextWhereNoneIsNamed) {
   const auto exported = [](const json& tokens) {
     json c = llama();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generated from every op's sample cases: results are finite and the same in f64, f32, bf16 and
-// f16, gradients equal finite differences, and in other types those of f64, accumulation adds,
-// nothing beyond operands and declared workspace is touched, and shape rules refuse what the layout
-// notation says can't be.
+// Generated from every op's sample cases. Results are finite and the same in f64, f32, bf16 and
+// f16. Gradients equal finite differences, and in other types those of f64. Accumulation adds.
+// Nothing beyond operands and declared workspace is touched. Shape rules refuse shapes that the
+// layout notation excludes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,8 @@ class EveryOp : public testing::TestWithParam<const Op*> {
 
 std::string name_of(const testing::TestParamInfo<const Op*>& info) { return info.param->name; }
 
-// What only some ops have is tested for these alone; PartsOfTheList prints who is left out.
+// Tests of properties that only some ops have run for these alone; PartsOfTheList prints the ops
+// left out.
 class OpOfEveryPrecision : public EveryOp {};
 class OpWithAccumulators : public EveryOp {};
 class OpWithGradient : public EveryOp {};
@@ -50,7 +51,7 @@ Problem types_alone(const Op& op, const Sample& sample) {
 }
 
 bool has_compute_dtype(const Op& op) {
-  if (op.name == "cast") return false;  // its result differs by what it rounds
+  if (op.name == "cast") return false;  // its result differs by its rounding
   for (const Sample& s : op.samples()) {
     Problem p = types_alone(op, s);  // nothing runs before main
     if (to_dtype(p, DType::f32)) return true;
@@ -321,8 +322,8 @@ TEST_P(EveryOp, WritesItsOutputsAndNothingElse) {
   }
 }
 
-/// A type, and how far from f64 what an op makes in it may be: the rounding of its results and, of
-/// a gradient, of what the forward pass has kept.
+/// A type, and the allowed distance of an op's results from f64: the rounding of its results and,
+/// for a gradient, of the values kept by the forward pass.
 struct Precision {
   DType dtype;
   double result, gradient;
@@ -330,7 +331,7 @@ struct Precision {
 constexpr Precision kPrecisions[] = {
     {DType::f32, 1e-5, 1e-4}, {DType::bf16, 0x1p-8, 0x1p-5}, {DType::f16, 0x1p-11, 0x1p-8}};
 
-/// A problem in f64 whose values are those of another type.
+/// Returns a problem in f64 with the values of another type.
 Problem widened(const Problem& narrow, const Sample& sample) {
   Problem wide = narrow;
   wide.attrs = sample.attrs;
@@ -480,8 +481,8 @@ std::vector<size_t> differentiated(const Op& op, const Problem& p) {
   return list;
 }
 
-/// Random weights for the outputs that the rule asks about; a rule that asks about none is a
-/// loss's, whose weight is 1.
+/// Returns random weights for the outputs whose gradient the rule reads. A rule that reads none is
+/// a loss's, whose weight is 1.
 std::vector<Value> output_weights(const std::vector<Value>& out, const std::vector<bool>& asked,
                                   uint64_t seed) {
   Rng rng(seed);
@@ -501,8 +502,8 @@ std::vector<Value> output_weights(const std::vector<Value>& out, const std::vect
 }
 
 /// Compares every element of every gradient with finite differences. An element far below the
-/// largest of its tensor is measured against a thousandth of that one, and none against less than a
-/// millionth of the sum: what differences of it can't resolve.
+/// largest of its tensor is measured against a thousandth of that one. None is measured against
+/// less than a millionth of the sum, which finite differences cannot resolve.
 void expect_gradient(Problem p, const Gradient& g, const std::vector<Value>& out,
                      const std::vector<Value>& weights, const std::vector<Value>& before) {
   double terms = 0;
@@ -609,7 +610,7 @@ TEST_P(OpWithGradient, EqualsFiniteDifferences) {
   }
 }
 
-/// The rule in another type, on what the op made in that type.
+/// Runs the rule in another type, on results that the op made in that type.
 TEST_P(OpWithGradient, IsThatOfF64InEveryPrecision) {
   if (!has_compute_dtype(op())) return;
   for (const Sample& s : samples()) {
@@ -635,7 +636,7 @@ TEST_P(OpWithGradient, IsThatOfF64InEveryPrecision) {
       }
       got = gradient(narrow, made, weights, all);
       for (size_t i : differentiated(op(), wide)) {
-        // Of addends that cancel (keys of documents of one token), as near as these.
+        // Tolerance for addends that cancel (keys of documents of one token): as for the addends.
         const std::vector<double>& exact = want.grad[i].v;
         const double size = test::distance(exact, std::vector<double>(exact.size()));
         EXPECT_LE(test::distance(got.grad[i].v, exact), precision.gradient * std::max(size, 1.0))
@@ -652,7 +653,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, OpWithAccumulators, testing::ValuesIn(ops_that(has
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Ops, OpWithGradient, testing::ValuesIn(ops_that(has_gradient)), name_of);
 
-/// Of two values, of one, of none: each of these meanings is the sum of the op's inputs.
+/// For two values, one, or none, each of these meanings is the sum of the op's inputs.
 TEST(OpsByMeaning, TheySumTheirInputs) {
   struct Case {
     ops::Meaning meaning;

@@ -119,7 +119,7 @@ void compare(const Problem& p, const ops::AxisSignature& s, const std::vector<Va
   }
 }
 
-/// Where a part begins, and how large its outputs are, for letters that go by position by
+/// Returns where a part begins, and its output sizes, for letters that are positional by
 /// themselves.
 How where(const Problem& p, const ops::AxisSignature& s, int part) {
   How how;

@@ -25,7 +25,7 @@ using ops::Monoid;
 
 std::string name_of(const testing::TestParamInfo<const Op*>& info) { return info.param->name; }
 
-/// A sample with what its notation says of it.
+/// A sample with the facts of its notation.
 struct Setting {
   explicit Setting(Problem made) : p(std::move(made)), keys(row_keys(p)) {
     in_types = p.in_types();
@@ -170,7 +170,7 @@ std::vector<Value> run_part(const Setting& s, const Parts& part) {
   return out;
 }
 
-/// How parts of an output come together: by the monoid of the cut letters that it lacks.
+/// Returns the monoid that joins parts of an output: that of the cut letters that it lacks.
 Monoid monoid_of(const Setting& s, size_t output, const Parts& part) {
   Monoid monoid = Monoid::sum;
   for (const auto& [letter, indices] : part) {
@@ -310,7 +310,7 @@ TEST_P(EveryPiece, IsItsPartOfTheWhole) {
   EXPECT_GT(empty, 0);
 }
 
-/// Only what says so is told where its piece begins.
+/// Only ops that declare it receive the begin of their piece.
 TEST_P(EveryPiece, KnowsItsPositionalLetters) {
   const Op& op = *GetParam();
   const Setting s(make(op, op.samples()[0], 1));
@@ -390,12 +390,12 @@ TEST(Pieces, OpsThatActByElementActOnFlatOnes) {
   EXPECT_EQ(zero, (std::set<std::string>{"adamw", "adamw_master", "cast", "sumsq"}));
 }
 
-/// What an op says of its letters, by itself.
+/// Declarations of an op about its letters, by themselves.
 TEST(Pieces, RulesNameLettersThatExist) {
   for (const Op* op : ops::all()) {
     const std::string_view split = op->layout.split;
     for (char letter : std::string_view(op->layout.positional)) {
-      if (std::string_view(op->layout.notation) == "*") continue;  // only told where it begins
+      if (std::string_view(op->layout.notation) == "*") continue;  // receives its begin only
       EXPECT_NE(split.find(letter), split.npos) << op->name;
     }
     for (const ops::Contraction& contraction : op->layout.contractions) {
@@ -451,8 +451,8 @@ TEST(Pieces, SupportIsWhatAnOutputNeeds) {
             EXPECT_LE(relative_error(got.v, want.v), 1e-10)
                 << op->name << " " << sample.name << " " << begin << " " << length;
             if (begin == 0 || sample.fills.back().kind != ops::Fill::Kind::counting) continue;
-            // One document: nothing of what it names can be left out, but for token 0, whose weight
-            // is 1 whatever it sees.
+            // One document: no named key can be left out, except for token 0, whose weight is
+            // always 1.
             EXPECT_GT(relative_error(result(needs.begin + 1, needs.begin + needs.length).v, want.v),
                       1e-6);
             EXPECT_GT(relative_error(result(needs.begin, needs.begin + needs.length - 1).v, want.v),

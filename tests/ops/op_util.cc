@@ -72,8 +72,8 @@ std::vector<TensorType> types_of(std::span<const Value> list) {
 
 size_t bytes_of(const Value& v) { return v.v.size() * static_cast<size_t>(size_of(v.type.dtype)); }
 
-/// Outputs of the right sizes; a routed one has as many rows as the routed input (dispatch: one
-/// per token and expert; regroup: all that its type has room for).
+/// Returns outputs of the right sizes. A routed output has the rows of the routed input (dispatch:
+/// one per token and expert; regroup: the capacity of its type).
 std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const Value> in,
                                const How& how) {
   if (!how.out.empty()) return how.out;
@@ -253,8 +253,8 @@ Problem make(const Op& op, const Sample& sample, uint64_t seed) {
 
 namespace {
 
-/// All ways to give each of `count` operands one of `types`, those with most of the first types
-/// first.
+/// Returns all ways to give each of `count` operands one of `types`, ordered by use of the first
+/// types.
 std::vector<std::vector<DType>> ways_to_type(size_t count, const std::vector<DType>& types) {
   std::vector<std::vector<size_t>> ways = {{}};
   for (size_t i = 0; i < count; ++i) {
@@ -308,7 +308,7 @@ bool to_dtype(Problem& problem, DType dtype) {
       problem.attrs.set(key, graph::to_string(dtype) + text->substr(3));
     }
   }
-  // Losses, norms and hyperparameters stay f64: as few as the op's rule allows.
+  // Losses, norms and hyperparameters stay f64, where the op's rule allows.
   std::vector<DType> choices = {dtype, DType::f64};
   if (graph::bits_of(dtype) < 32) {
     choices.insert(choices.begin() + 1, DType::f32);
@@ -603,7 +603,7 @@ std::vector<size_t> places(const TensorType& whole, const std::string& letters, 
     }
     local->dims[dim] = static_cast<int64_t>(index[dim].size());
   }
-  // Rows of a routed tensor are one dim: of those that exist, in (expert, token) order.
+  // Rows of a routed tensor are one dim: the existing ones, in (expert, token) order.
   std::vector<size_t> at{0};
   size_t dim = 0;
   if (whole.routed()) {

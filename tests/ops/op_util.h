@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the generic op tests share: values of a sample case, one application of an op between guard
+// Helpers of the generic op tests: values of a sample case, one application of an op between guard
 // bytes, the gradient rule run eagerly, and values cut by a placement and put together again.
 #pragma once
 
@@ -45,8 +45,8 @@ struct Problem {
 };
 
 Problem make(const Op& op, const Sample& sample, uint64_t seed);
-/// Rounds what the op takes in its compute dtype to another one and gives it that type, and to f32
-/// what it takes in the type of sums of that; false if the op has no operand of the compute dtype.
+/// Rounds the op's inputs in its compute dtype to `dtype` and gives them that type; inputs in the
+/// type of its sums become f32. Returns false if the op has no operand of the compute dtype.
 bool to_dtype(Problem& problem, DType dtype);
 
 struct How {
@@ -70,7 +70,7 @@ void run_chain(const Sample& sample, std::vector<Value>& values, bool floats = t
 /// Gradients of the inputs by the op's rule, its nodes executed as they are emitted.
 struct Gradient {
   std::vector<Value> grad;  ///< per input; v is empty where there is none
-  std::vector<bool> asked;  ///< outputs whose gradient the rule wanted to know
+  std::vector<bool> asked;  ///< outputs whose gradient the rule reads
 };
 /// `grad_out`: per output, empty v for "nothing depends on it". `before`: contributions to the
 /// inputs' gradients that exist already (empty: none).
@@ -78,7 +78,7 @@ Gradient gradient(const Problem& p, const std::vector<Value>& out,
                   const std::vector<Value>& grad_out, const std::vector<bool>& needs,
                   const std::vector<Value>& before = {});
 
-/// Which (expert, token) each row of a sample's routed tensors is; empty without routes.
+/// The (expert, token) of each row of a sample's routed tensors; empty without routes.
 using RowKeys = std::vector<std::pair<int64_t, int64_t>>;
 RowKeys row_keys(const Problem& p);
 
@@ -90,10 +90,10 @@ Value combine(const std::vector<Value>& parts, Placement placement, const Tensor
 
 /// Indices of letters that a part has, in its order; of letters that are not among them it has all.
 using Parts = std::map<char, std::vector<int64_t>>;
-/// What letters of an op's notation count, in operands of a problem.
+/// Size of each letter of an op's notation, in operands of a problem.
 using Sizes = std::map<char, int64_t>;
-/// Where the elements of a part lie in the whole; `local` becomes its type. A dim that is a
-/// multiple of its letter's size (heads of queries) has as many neighbours for each index.
+/// Returns the places of a part's elements in the whole; `local` becomes its type. A dim that is a
+/// multiple of its letter's size (heads of queries) has several neighbours for each index.
 std::vector<size_t> places(const TensorType& whole, const std::string& letters, const Parts& parts,
                            const Sizes& sizes, const RowKeys& keys, TensorType* local);
 Value gather(const Value& whole, const std::string& letters, const Parts& parts, const Sizes& sizes,

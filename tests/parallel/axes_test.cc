@@ -264,8 +264,8 @@ TEST(Axes, RingsNeedNotDivideTokens) {
   EXPECT_EQ(proven("cp: 4, cp_comm_type: p2p, micro_batch: 1").classes.size(), 1U);
 }
 
-/// Where tokens are few, gradients of weights are made of gathered operands, so that tensors of a
-/// ring have other readers, too.
+/// With few tokens, gradients of weights are made of gathered operands, so that tensors of a ring
+/// have other readers, too.
 TEST(Axes, RingsOfFewTokens) {
   for (const char* order : {"contiguous", "zigzag"}) {
     const std::string plan =

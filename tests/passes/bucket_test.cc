@@ -126,7 +126,8 @@ TEST(Bucket, SharedOutParametersOfALayerComeTogether) {
   }
 }
 
-// No compute hides the last sum: a bucket holds at most half of what is to come, of 1 MiB or more.
+// No compute hides the last all-reduce: a bucket holds at most half of the remaining bytes, from 1
+// MiB on.
 TEST(Bucket, TheLastOnesAreSmall) {
   models::ModelConfig wide = check::test::dense(2, false);
   wide.hidden_size = 512;
@@ -150,8 +151,8 @@ TEST(Bucket, TheLastOnesAreSmall) {
   EXPECT_TRUE(check::check(c.program, c.graph).ok());
 }
 
-// As many tensors as without buckets cross the links, in fewer messages: the parameters of a layer
-// are gathered at once, and no layer's with another's (each would wait for both).
+// The same tensors cross the links as without buckets, in fewer messages. The parameters of a layer
+// are gathered at once, and never with another layer's (each would wait for both).
 TEST(Bucket, ShardedParametersOfALayerComeTogether) {
   const auto sharded = [](int64_t bucket_bytes) {
     parallel::Plan plan;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives written as messages give what their records give, on any number of ranks, for any
-// sizes, types and lists; and all ranks get the same bits.
+// Collectives written as messages give the results of their records, on any number of ranks, for
+// any sizes, types and lists; all ranks get the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -155,7 +155,7 @@ int count(const Program& program, const std::string& op) {
       tasks.begin(), tasks.end(), [&](const auto& task) { return program.kind(task).op == op; }));
 }
 
-/// What one rank sends.
+/// Returns the bytes that one rank sends.
 int64_t bytes_sent(const Program& program, program::Lane lane) {
   int64_t bytes = 0;
   for (const program::Task& task : program.classes[0].tasks) {
@@ -249,8 +249,8 @@ TEST(Expand, BlocksOfSumsAndBlocksOfAll) {
   }
 }
 
-/// What docs/collectives.md says of messages and bytes; and the time that follows on links of
-/// 1 us and 10 GB/s: of few bytes that of the messages, of many that of the bytes.
+/// Messages and bytes equal docs/collectives.md. Times follow on links of 1 us and 10 GB/s: by
+/// messages for small sizes, by bytes for large ones.
 TEST(Expand, MessagesBytesAndTime) {
   struct Row {
     std::vector<graph::Axis> axes;
@@ -285,8 +285,8 @@ TEST(Expand, MessagesBytesAndTime) {
   }
 }
 
-/// What a rank sends inside of its node and between nodes, and the messages of that, where g nodes
-/// of m ranks are one axis.
+/// Bytes and messages of a rank inside its node and between nodes, where g nodes of m ranks are one
+/// axis.
 TEST(Expand, OnNodesLittleIsSentBetweenThem) {
   using program::Lane;
   const int64_t g = 2, m = 4, elements = 640, bytes = elements * 8;
@@ -316,9 +316,8 @@ TEST(Expand, OnNodesLittleIsSentBetweenThem) {
   EXPECT_EQ(bytes_sent(ring, Lane::inter), 2 * bytes * (g * m - 1) / (g * m));
 }
 
-/// Two nodes of two ranks, with links between them that are ten times slower: what takes the time
-/// of the slower links alone is at least 1.3 times as fast as one ring, whose every hop waits for
-/// them.
+/// Two nodes of two ranks, with links between them that are ten times slower. The time of the
+/// slower links alone is at least 1.3 times shorter than one ring, whose every hop waits for them.
 TEST(Expand, PiecesGoInsideWhileOthersGoBetween) {
   cost::Cluster cluster = test::one_node(2);
   cluster.nodes = 2;
@@ -346,7 +345,7 @@ TEST(Expand, PiecesGoInsideWhileOthersGoBetween) {
   }
 }
 
-/// Two sums on two nodes of two ranks, the second behind the first: what the passes make of them.
+/// Returns two reductions on two nodes of two ranks, the second behind the first, after the passes.
 Program two_sums(program::Phase phase, const std::string& setting) {
   Program native = program_of({"all_reduce", {}, {{"a", 4}}, {{DType::f64, {1 << 16}}}});
   native.ranks_per_node = 2;

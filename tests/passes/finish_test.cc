@@ -23,7 +23,7 @@ program::Program dense_program() {
   plan.pp = 2;
   plan.dp = 2;
   plan.num_micro_batches = 2;
-  // Without passes every kind has a task, by whose group the types of a collective follow.
+  // Without passes every kind has a task, whose group determines the types of a collective.
   return check::test::make_case(check::test::dense(2, false), plan, 8, 1 << 20,
                                 check::test::Purpose::train, {{}, {}})
       .program;
@@ -42,7 +42,7 @@ std::string without_field(std::string text, const std::string& field) {
 }
 
 TEST(Finish, GivesBackWhatFollowsFromTheRest) {
-  // All that a person need not write is taken from a text without routed rows.
+  // Drops every optional part of a text without routed rows.
   const program::Program good = dense_program();
   std::string text = program::print(good);
   for (const char* field : {"out=\"", "flops=", "bytes=", "workspace=", "at=", "ws=", "arena="}) {
@@ -131,7 +131,7 @@ TEST(CommandPasses, LeaveNoBufferUnwritten) {
         std::find_if(cls.tasks.begin(), cls.tasks.end(),
                      [&](const program::Task& task) { return before.kind(task).op == op; });
     ASSERT_NE(dropped, cls.tasks.end()) << op;
-    // What lies in a buffer of a name is there without the task.
+    // The content of a named buffer exists without the task.
     const bool named = cls.buffers[dropped->out[0]].kind != program::BufferKind::step;
     const bool in_place =
         std::find(dropped->in.begin(), dropped->in.end(), dropped->out[0]) != dropped->in.end();

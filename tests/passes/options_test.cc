@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of passes: declared by each pass, keys of `plan`, told apart by pass.
+// Options of passes: declared by each pass, keys of `plan`, separated by pass.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -50,7 +50,7 @@ TEST(PassOptions, AreKeysOfThePlan) {
   EXPECT_THROW(engine::parse_run(text, "test", {"plan.buckets=3"}), Error);
 }
 
-/// The ops of which selective recomputation repeats some, in a model with experts.
+/// Returns the ops that selective recomputation repeats, in a model with experts.
 std::set<std::string> repeated(const std::vector<std::string>& settings) {
   const std::string text =
       "model: {config: {model_type: qwen3_moe, vocab_size: 8, hidden_size: 4, "
@@ -78,7 +78,7 @@ TEST(Recompute, SelectiveRepeatsTheOpsThatAreNamed) {
   EXPECT_EQ(repeated({selective}), (Ops{"rms_norm", "rope", "swiglu", "dispatch"}));
   EXPECT_EQ(repeated({selective, "recompute_ops=[rms_norm, swiglu]"}), (Ops{"rms_norm", "swiglu"}));
   EXPECT_EQ(repeated({selective, "recompute_ops=[dispatch]"}), Ops{"dispatch"});
-  // All of the block, whatever is named.
+  // Repeats the whole block, whatever ops are named.
   EXPECT_TRUE(repeated({"recompute=full", "recompute_ops=[dispatch]"}).contains("attention"));
   for (const char* wrong : {"recompute_ops=[attention]", "recompute_ops=[rmsnorm]"}) {
     try {

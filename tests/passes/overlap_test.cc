@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The overlap pass: what goes first in a lane, and what is computed beside the last message of a
+// The overlap pass: the order within a lane, and the computation beside the last message of a
 // backward pass.
 #include <gtest/gtest.h>
 
@@ -11,7 +11,8 @@
 namespace hocket::passes {
 namespace {
 
-/// Far more than tokens: what an embedding's gradient is made of is gathered, and not summed.
+/// Far more than tokens, so that the operands of an embedding's gradient are gathered, and not
+/// reduced.
 constexpr int64_t kLarge = 1 << 16;
 
 using program::Lane;
@@ -60,7 +61,7 @@ TEST(Overlap, WeightGradientsOfTheLastLayerAreDelayed) {
   EXPECT_TRUE(verdict.ok()) << to_text(verdict);
 }
 
-// Nor does the exchange of an embedding's gradient; what is summed comes behind its product.
+// The exchange of an embedding's gradient stays too; a reduction comes behind its product.
 TEST(Overlap, DelayedGradientsAreStillSummed) {
   parallel::Plan plan;
   plan.dp = 2;
@@ -91,8 +92,8 @@ TEST(Overlap, ParametersGoBeforeSums) {
   EXPECT_TRUE(check::check(c.program, c.graph).ok());
 }
 
-// What is summed of gradients that are not delayed goes before the exchange, for which the link
-// would wait; what the exchange waits for too is summed behind it.
+// Reductions of gradients that are not delayed go before the exchange, for which the link would
+// wait. Reductions that the exchange waits for go behind the products too.
 TEST(Overlap, SumsOfOtherGradientsGoBeforeTheExchange) {
   parallel::Plan plan;
   plan.dp = 2;
@@ -118,7 +119,7 @@ TEST(Overlap, TheOptimizerTakesWhatComes) {
   plan.dp = 2;
   const check::test::Case c = lowered(plan, {});
   const std::vector<Task>& tasks = c.program.classes[0].tasks;
-  std::vector<size_t> order;  // by square: the place of the sum that brings what it reads
+  std::vector<size_t> order;  // by square: the place of the reduction that it reads
   for (const Task& square : tasks) {
     if (c.program.kind(square).op != "sumsq") continue;
     for (size_t i = 0; i < tasks.size(); ++i) {

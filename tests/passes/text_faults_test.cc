@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of programs with one field of a line dropped or emptied: whoever reads them says what is
-// wrong, and nothing behind takes for granted what is not there.
+// Texts of programs with one field of a line dropped or emptied. The reader names the fault, and no
+// later stage assumes the missing field.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -24,7 +24,7 @@ check::test::Case dense_case() {
   return check::test::make_case(check::test::dense(1, false), plan);
 }
 
-/// Two roles, tables, views, a bucket, parts, begins: what no plan is lowered to in one program.
+/// Two roles, tables, views, a bucket, parts, begins: features that no single plan is lowered to.
 constexpr const char* kByHand = R"(hocket-program 2
 micro_batches 1
 role 0 most mesh="tp:2"
@@ -83,8 +83,8 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-/// What a fault is like: of all faults of one sort in a text, one is enough. A line says what it
-/// is, a kind and a task say their op, too.
+/// Returns the sort of a fault; one per sort is enough for a text. A line is known by its first
+/// word, a kind and a task by their op too.
 std::string sort_of(const std::vector<std::string>& words, size_t at, const char* fault) {
   const std::string field = words[at].substr(0, words[at].find('='));
   const bool named = words[at].size() > field.size();
@@ -129,7 +129,7 @@ std::vector<std::string> faulty(const std::string& text, const std::vector<const
   return texts;
 }
 
-/// Reads, checks and finishes it, and checks what that made. Only an Error may come of it.
+/// Reads, checks and finishes the text, and checks the result. Only an Error may be thrown.
 void survive(const std::string& text, const graph::Graph* reference) {
   try {
     program::Program program = program::parse_program(text);
@@ -196,7 +196,7 @@ TEST(TextFaults, AreToldByLineAndField) {
   expect("group 0 axes=0", "group 0 role=1 axes=0", "group 0 is of role 1; a task of it is in");
   expect("class one role=1", "class one role=-1", "role -1 does not exist");
   expect("micro_batches 1", "micro_batches 1000000000", "expected 1 to 1048576");
-  // Of a kind: its line, its number and its op.
+  // Faults of a kind: its line, its number and its op.
   expect("in=\"f32[8,4] f32[6,4]\"", "in=\"\" out=\"f32[8,6]\"",
          "line 9: kind k1 (linear): got 0 inputs");
   expect("in=\"\" out=\"f32[8,6]\"", "in=\"\"", "kind k4 (recv): got 0 inputs and 0 outputs");

@@ -29,7 +29,7 @@ Words words_of(const std::string& pattern, std::string_view text) {
   return out;
 }
 
-// Ids 0 to 255 are the bytes; then what the merges make, then the end of text.
+// Ids 0 to 255 are the bytes; then the results of merges, then the end of text.
 TokenizerSpec spec_of(const std::vector<std::pair<std::string, std::string>>& merges) {
   TokenizerSpec spec;
   std::map<std::string, int32_t> ids;
@@ -135,7 +135,7 @@ TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
   EXPECT_EQ(tokens_of(Tokenizer(spec), "abc"), (Words{"abc"}));
 }
 
-// Both ways to merge, short and long, against the definition itself.
+// Compares both merge algorithms, for short and for long words, with the definition.
 TEST(Tokenizer, EqualsTheDefinitionOnRandomWords) {
   const std::vector<std::pair<std::string, std::string>> merges = {
       {"a", "b"},  {"b", "a"},    {"ab", "ab"}, {"a", "a"},   {"c", "ab"},
