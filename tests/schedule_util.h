@@ -8,7 +8,7 @@
 
 namespace hocket::test {
 
-/// Schedules that set_schedule knows: so many, and one more.
+/// Numbers of schedules that set_schedule knows: split ones, and one more.
 inline constexpr uint64_t kSplitSchedules = 4, kInterleavedOverlap = kSplitSchedules;
 /// Gives the plan, of several pipeline ranks, the which-th of the schedules that split or overlap
 /// passes (zb-h1, zb-v, dualpipev, dualpipe, interleaved-overlap), with the stages and

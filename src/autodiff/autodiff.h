@@ -18,7 +18,7 @@ enum class GradType : uint8_t { sums, params };
 /// parameter that a loss depends on. A parameter used n times gets n contributions.
 void differentiate(graph::Graph& graph, GradType type = GradType::sums);
 
-/// How a training updates its parameters.
+/// Update of parameters in a training.
 struct OptimizerConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   double weight_decay = 0.1;   ///< matrices only; vectors (norms) are not decayed

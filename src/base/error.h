@@ -16,7 +16,8 @@ namespace hocket {
 class Error : public std::runtime_error {
  public:
   enum class Kind { kInput, kRun };
-  /// Of several errors that end one step: the rank's own, or its stop because another rank failed.
+  /// Role of an error among several that end one step: the rank's own, or its stop because another
+  /// rank failed.
   enum class Cause { own, stopped };
   /// The reason for a handler to branch on; texts are for people and never compared.
   enum class Code {

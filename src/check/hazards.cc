@@ -108,7 +108,7 @@ void Hazards::visit(ClassId cls, TaskId task, int32_t global, const Clock& befor
 }
 
 bool Hazards::check_read(const Visit& at, BufferId buffer_id) {
-  // Of a view, any part must have been written; view-tiled checks that all of it was.
+  // A view needs any part written; view-tiled checks that all of it was.
   const ClassState& state = state_[at.cls];
   const RankClass& rank_class = ctx_.program.classes[at.cls];
   if (!was_written(state, at.cls, buffer_id)) {

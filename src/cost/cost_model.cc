@@ -121,7 +121,7 @@ void CostModel::replace_links() {
       link.direct.latency = {it->second.collective_latency_ns * 1e-9, "profile"};
       link.direct.bandwidth = {it->second.collective_bytes_per_s, "profile"};
     }
-    // Of both links the wider one decides, which is replaced last.
+    // The wider of both links decides, and is replaced last.
     cluster_.device.overlap.compute = {it->second.work_beside, "profile"};
     cluster_.device.overlap.communication = {it->second.collective_beside, "profile"};
   };

@@ -17,7 +17,7 @@
 
 namespace hocket::models {
 
-/// How the attention of a family differs from that of llama.
+/// Differences of a family's attention from llama's.
 struct AttentionForm {
   bool head_norm = false;  ///< RMSNorm of every query and key head before the rotation
 };

@@ -16,8 +16,8 @@ std::vector<graph::TensorId> apply(graph::Graph& graph, std::string op, graph::A
                                    std::vector<graph::TensorId> in, std::string name, int32_t layer,
                                    graph::Phase phase = graph::Phase::forward);
 
-/// Of a node that makes the gradient of a parameter in the type of its sums: makes it in the type
-/// of the parameter (attribute `short_gradient`). Error if the op of the node cannot.
+/// Makes the gradient of a parameter in the parameter's type instead of the type of sums, by
+/// attribute `short_gradient` of its node. Throws Error if the node's op cannot.
 void shorten_gradient(graph::Graph& graph, graph::TensorId gradient, graph::DType param);
 
 }  // namespace hocket::ops

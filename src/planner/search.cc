@@ -65,8 +65,8 @@ constexpr double kSureToFit = 0.9;
 constexpr double kSizePenaltyAtFirst = 0.1;
 /// Requeues a candidate whose corrected estimate exceeds its key by more than this factor.
 constexpr double kMisjudged = 1.02;
-/// Of equally good plans the shorter program comes first: the key grows by this with every doubling
-/// of passes through layers beyond kFewPasses. With keys around a ring, every kRingSteps ranks add
+/// Growth of the key with every doubling of passes through layers beyond kFewPasses, so that among
+/// equal plans the shorter program comes first. With keys around a ring, every kRingSteps ranks add
 /// the length of a pass.
 constexpr double kSizePenalty = 0.02, kFewPasses = 1024, kRingSteps = 8;
 /// Algorithms of sums are tried of plans within this of the best one, and of others last.
@@ -285,7 +285,7 @@ double Search::passes(const Choice& choice) const {
          (in_ring ? std::max(1.0, choice.cp / kRingSteps) : 1);
 }
 
-/// How often that has doubled beyond what is short.
+/// Returns the doublings of the passes beyond kFewPasses.
 double Search::doublings(const Choice& choice) const {
   return std::log2(std::max(1.0, passes(choice) / kFewPasses));
 }

@@ -371,7 +371,7 @@ std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh) {
       if (!fits(space, "plan.pp_chunks", chunks)) continue;
       // An interleaved schedule of one chunk is another name of 1F1B.
       if (schedule.chunks == 0 && schedule.shown_chunks > 1 && chunks == 1) continue;
-      // Of numbers of chunks with equal layers per chunk, the smaller sends less.
+      // Among numbers of chunks with equal layers per chunk, the smaller sends less.
       const int64_t layers = space.model.num_layers;
       const auto most = [&](int64_t stages) { return (layers + stages - 1) / stages; };
       if (chunks > 2 && schedule.chunks == 0 &&

@@ -92,7 +92,7 @@ int64_t total_bytes(const std::vector<Range>& ranges) {
 
 namespace {
 
-/// What a kernel takes of its workspace where it needs no f32 copies of short operands.
+/// Returns a kernel's workspace without f32 copies of short operands.
 int64_t without_copies(const Kind& kind) {
   const ops::Op* const op = ops::find_or_null(kind.op);
   if (op == nullptr) return kind.workspace;

@@ -83,8 +83,8 @@ void Bubbles::end(RankIndex rank, TaskId task, bool computes, int64_t now) {
 }
 
 int64_t Bubbles::bubble_behind(RankIndex rank, TaskId task, int64_t now) const {
-  // Of several tasks that ended at the same time, each would have delayed this one equally. The
-  // bubble takes precedence.
+  // Among tasks that ended at the same time, each would have delayed this one equally. The bubble
+  // takes precedence.
   const Rank& here = ranks_[rank];
   if (here.ended_ns != now || here.ended.empty()) return 0;
   const std::vector<TaskId>& deps = t_.program->classes[t_.cls[rank]].tasks[task].deps;

@@ -70,7 +70,7 @@ class Sharing {
     double load;  ///< share of the link at full speed
   };
   struct Link {
-    /// Of all activities on it, in units of 1 / kLoadUnits: sums of integers do not drift.
+    /// Sums over all activities on it, in units of 1 / kLoadUnits: sums of integers do not drift.
     int64_t load = 0;
     std::vector<OnLink> on;
     uint32_t visited = 0;

@@ -370,7 +370,7 @@ class JsonStream {
       for (;; at += 8) {
         uint64_t bytes = 0;
         std::memcpy(&bytes, at, 8);
-        // Of the bytes found, only the lowest is exact.
+        // Only the lowest of the bytes found is exact.
         const uint64_t found = zeros(bytes ^ (kOnes * '"')) | zeros(bytes ^ (kOnes * '\\'));
         if (found != 0) return at + std::countr_zero(found) / 8;
       }

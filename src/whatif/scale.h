@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What if this op were k times faster, this link k times wider, or this collective compressed r
-// times: replays a measured run with some of its durations divided.
+// Scaled replays: a measured run replayed with some of its durations divided, as if an op were k
+// times faster, a link k times wider, or a collective compressed r times.
 #pragma once
 
 #include <cstdint>

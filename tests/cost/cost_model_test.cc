@@ -427,7 +427,7 @@ TEST(Profile, RoundTripsThroughJson) {
 TEST(Profile, RoutedWorkTakesTheTimeOfTheBusiestRank) {
   Profile profile;
   profile.links["intra"] = {.latency_ns = 0, .bytes_per_s = 1e9};
-  // Of two ranks with two experts each, one gets 3/4 of the rows in one layer and half in the
+  // Two ranks have two experts each. One gets 3/4 of the rows in one layer and half in the
   // other.
   profile.routing = {{5, 1, 1, 1}, {2, 2, 1, 3}};
   EXPECT_EQ(busiest(profile, 2), (1.5 + 1) / 2);

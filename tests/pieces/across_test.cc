@@ -55,8 +55,8 @@ struct Experts {
     return w.step(w.local(w.graph.tensor(tensor).type, layout));
   }
 
-  /// The tasks of the current class, whose tokens and experts are split along its axis `ep`: from
-  /// its tokens, their experts and weights to what their experts make of them.
+  /// Adds the tasks of the current class, whose tokens and experts are split along its axis `ep`:
+  /// from its tokens, with their experts and weights, to the experts' results.
   void run(Written& w, BufferId tokens, BufferId chosen, BufferId by, BufferId to) const {
     const Layout by_token = w.split(0, {"ep"}), rows_by_token = w.split(1, {"ep"});
     const Layout by_expert = w.split(0, {"ep"});
@@ -91,8 +91,8 @@ struct Experts {
   }
 };
 
-/// Attention on `attention` ranks, each with whole sequences, experts on `ranks` others: tokens,
-/// their experts and weights go there, and what the experts made comes back.
+/// Attention on `attention` ranks, each with whole sequences, and experts on `ranks` others.
+/// Tokens, their experts and weights go there, and the experts' results come back.
 Written two_roles(int32_t attention, int32_t ranks, int64_t experts) {
   Written w({{"dp", attention}});
   w.program.roles[0].name = "attention";
@@ -140,7 +140,7 @@ Written two_roles(int32_t attention, int32_t ranks, int64_t experts) {
   w.give(1, chosen, layer.ids, tokens);
   w.give(1, by, layer.weights, tokens);
 
-  // Of the expert ranks, those that have as many experts are a class.
+  // Expert ranks with equal numbers of experts are a class.
   w.add_role("experts", {{"ep", ranks}});
   const int32_t more = static_cast<int32_t>(experts % ranks);
   const auto expert_rank = [&] {
@@ -172,7 +172,7 @@ Written two_roles(int32_t attention, int32_t ranks, int64_t experts) {
   return w;
 }
 
-/// Experts that the ranks do not divide, in one role: ranks with as many of them are a class.
+/// Experts that the ranks do not divide, in one role: ranks with equal numbers of them are a class.
 Written ragged_experts(int32_t ranks, int64_t experts) {
   Written w({{"ep", ranks}});
   const TensorId h = w.input("h", f64({kTokens, kWidth}));
@@ -354,7 +354,8 @@ TEST(Across, OnlyTensorsAreTransferred) {
       << to_text(verdict);
 }
 
-/// As long as its busiest link: what a rank takes, or what one gives to all who ask it.
+/// A transfer takes the time of its busiest link: a rank's receives, or a rank's sends to all its
+/// receivers.
 TEST(Across, ATransferIsAsLongAsItsBusiestLink) {
   const auto traffic = [](const Written& w, program::ClassId cls, bool gives) {
     const auto& tasks = w.program.classes[cls].tasks;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over a sequence that is split over ranks: keys and values that travel around a ring
-// (Ring Attention), keys of all ranks on each (as Llama 3 was trained), and the zigzag order in
-// which all ranks have as much to do.
+// (Ring Attention), keys of all ranks on each (as Llama 3 was trained), and the zigzag order, in
+// which all ranks have equal work.
 #include <gtest/gtest.h>
 
 #include "tests/pieces/written_util.h"
@@ -47,7 +47,7 @@ struct Attention {
   }
 };
 
-/// Each goes to the next rank of the ring; what came from the one before takes its place.
+/// Passes each on to the next rank of the ring; the previous rank's takes its place.
 void pass_on(Written& w, std::initializer_list<BufferId*> buffers) {
   for (BufferId* buffer : buffers) {
     const BufferId next = w.step(w.type(*buffer));
@@ -119,7 +119,7 @@ Written ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward
 }
 
 /// All keys and values on every rank, which has its own queries. Their gradients are sums over the
-/// queries of all ranks, of which each gets its own keys'.
+/// queries of all ranks, reduce-scattered so that each gets those of its own keys.
 Written gathered_keys(int32_t ranks, bool backward) {
   Attention a({{"cp", ranks}}, kTokens, backward, true);
   Written& w = a.w;
@@ -144,9 +144,9 @@ Written gathered_keys(int32_t ranks, bool backward) {
   return w;
 }
 
-/// Rank c has blocks c and 2n-1-c of the sequence, so that all have as much to do. In every hop but
-/// the first, either both halves of its queries meet the early block that came, or the late half
-/// meets both: tables say which.
+/// Rank c has blocks c and 2n-1-c of the sequence, so that all have equal work. In every hop but
+/// the first, either both halves of its queries attend to the received early block, or the late
+/// half attends to both: tables give the case.
 class Zigzag {
  public:
   explicit Zigzag(int32_t ranks, bool backward)
@@ -307,7 +307,7 @@ class Zigzag {
 const std::vector<WrittenCase>& cases() {
   static const std::vector<WrittenCase> all = {
       {"ring attention", [] { return ring_attention(4, kTokens, 4, false); }, {"begin", "merge"}},
-      // Of two sequences every other hop brings keys that no query needs: parts of nothing.
+      // With two sequences, every other hop brings keys that no query needs: parts of length zero.
       {"ring attention, two sequences",
        [] { return ring_attention(4, 12, 4, false); },
        {"begin", "merge"}},

@@ -72,7 +72,7 @@ struct Model {
   TensorId state(const char* prefix, TensorId param) const {
     return w.graph.find(prefix + w.graph.tensor(param).name);
   }
-  /// Where each parameter begins in a bucket: one behind the other.
+  /// Returns where each parameter begins in a bucket: one behind the other.
   std::vector<int64_t> begins() const {
     std::vector<int64_t> list{0};
     for (TensorId param : params) {
@@ -81,7 +81,7 @@ struct Model {
     return list;
   }
   int64_t elements() const { return begins().back(); }
-  /// Of `elements` elements; the parameters, or a state of each.
+  /// Adds a bucket of `elements` elements; the parameters, or a state of each.
   BufferId bucket(const char* prefix, const std::string& name, int64_t elements,
                   const Layout& layout) {
     std::vector<Written::Place> places;
@@ -136,7 +136,7 @@ struct Model {
     const BufferId hyper = w.fed(w.graph.find(graph::names::kHyper));
     w.task("adamw", adamw, {shard, grads, mean, square, coef, hyper}, {shard, mean, square});
   }
-  /// What lies behind the parameters in a bucket of gradients.
+  /// Zeroes the padding behind the parameters in a bucket of gradients.
   void clear_padding(BufferId bucket) {
     const int64_t rest = w.type(bucket).numel() - elements();
     if (rest > 0) {
@@ -207,7 +207,7 @@ Written sharded_parameters(int32_t ranks, bool third, int32_t micro_batches) {
   const BufferId grads = w.step(f64({elements})), shard = w.step(f64({part}));
   const std::vector<BufferId> to = m.views(grads);
   const auto gathered = [&] {
-    // Not before what was gathered earlier has been read, and its memory is free.
+    // Starts only after the readers of the earlier gather, whose memory is then free.
     const program::TaskId last = std::ssize(w.program.classes[0].tasks) - 1;
     const BufferId params = w.step(f64({elements}));
     w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {own}, {params});
@@ -321,8 +321,8 @@ Written tied_and_split(int split_dim) {
   return w;
 }
 
-/// Parameters of any shapes, in a bucket in any order with gaps between them, of which ranks have
-/// shards: gradients are scattered, shards updated, and gathered for whoever reads all of them.
+/// Parameters of any shapes, in a bucket in any order with gaps between them, sharded over ranks.
+/// Gradients are reduce-scattered, shards updated, and gathered for readers of all of them.
 Written random_bucket(uint64_t seed) {
   Rng rng(seed);
   const auto ranks = static_cast<int32_t>(rng.between(2, 4));
@@ -404,8 +404,8 @@ Written random_bucket(uint64_t seed) {
   return w;
 }
 
-/// The norm of a tensor of 4 rows of 8: every rank has half of its columns, of which it squares the
-/// elements between the bounds, part by part; of the rest all ranks square all.
+/// The norm of a tensor of 4 rows of 8. Every rank has half of its columns and squares the elements
+/// between the bounds, part by part; all ranks square the rest.
 Written norm_of_columns(const std::vector<int64_t>& bounds) {
   Written w({{"dp", 2}});
   const TensorId g = w.input("g", f64({4, 8}));
@@ -472,7 +472,8 @@ TEST(Buckets, OfAnyShapes) {
 }
 TEST(Buckets, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
-/// As many elements of columns and of whole rows are not the same ones, unless they are whole rows.
+/// Equal numbers of elements of columns and of whole rows are different elements, unless the
+/// columns are whole rows.
 TEST(Buckets, ElementsOfColumnsAreNotThoseOfRows) {
   for (const auto& [bounds, ok] :
        {std::pair<std::vector<int64_t>, bool>{{4, 12}, true}, {{2, 14}, false}, {{4, 10}, false}}) {
@@ -500,8 +501,8 @@ TEST(Buckets, ParametersAreFreed) {
   EXPECT_LE(places.size(), 3u);
 }
 
-/// Ranks that hold parameters in shards of a bucket, and one that holds them as they are: what is
-/// filled in the one way is read in the other, and a program of another way does not follow.
+/// Ranks with parameters in shards of a bucket, and one with plain parameters. Values filled in
+/// either form are read in the other, and a program of another form does not follow.
 TEST(Buckets, TheHostFillsAndReadsThem) {
   const auto ranks_of = [](int32_t count) {
     return std::make_unique<runtime::LocalRanks>(count, kernels::cpu_backend(),
@@ -637,7 +638,8 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
 }
 
 TEST(Buckets, SlotsThatAreNoPartsOfTheirTensors) {
-  // A dim that no tensor here has: whatever the step leaves in the bucket, that is what is wrong.
+  // Declares a dim that no tensor here has, so that the bucket's content after the step is wrong in
+  // any case.
   const auto spoil = [](Written& w) {
     for (program::Buffer& buffer : w.current().buffers) {
       if (buffer.kind == program::BufferKind::persistent && !buffer.slots.empty()) {
@@ -648,7 +650,7 @@ TEST(Buckets, SlotsThatAreNoPartsOfTheirTensors) {
   EXPECT_SAYS(problem_of(sharded_states(4, false), spoil), "named-tensor", "no such dims");
 }
 
-/// What is wrong with a task on views of a tensor of two rows of three.
+/// Returns the refusal of a task on views of a tensor of two rows of three.
 std::string said_of_views(const std::function<void(Written&, BufferId)>& use) {
   Written w({{"dp", 1}});
   const TensorId x = w.input("x", f64({2, 3}));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all-reduce whose parts travel as codes: every rank encodes its own part, all codes go around,
-// and every rank adds up what it decodes, of its own part too, so that all end with the same.
+// An all-reduce whose parts travel as codes. Every rank encodes its own part, all codes are
+// gathered, and every rank adds up the decoded parts, its own included, so that all get equal
+// results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ using graph::Attrs;
 constexpr int64_t kTokens = 12, kRows = 6, kWidth = 4;
 const Attrs kToF64{{"dtype", std::string("f64")}};
 
-/// How ranks get what they add up of their own part.
+/// Form of a rank's own addend.
 enum class Own { decoded, exact };
 
 /// A weight gradient, summed over ranks that have different tokens. `through`: a codec.
@@ -92,7 +93,8 @@ TEST(Codecs, TheVerdictNamesWhatIsLost) {
 }
 
 TEST(Codecs, Int8LosesLittle) {
-  // Of each rank's part at most half a step of 1/127 of the row's greatest; the sum is of three.
+  // Each rank's part is off by at most half a step of 1/127 of the row's greatest element; the sum
+  // has three parts.
   Written w = all_reduce("int8", 3);
   w.finish();
   const Results got = run(w, w.program, 1);
@@ -167,7 +169,7 @@ TEST(Codecs, RanksOfDifferentClassesKeepTheSame) {
               std::string::npos)
         << text;
   }
-  // All of them, or each of another part.
+  // All ranks decode every part, or each another part.
   Written all = by_class({0, 1}), parts = by_class({1}, "dp");
   EXPECT_EQ(refused_by(all), "");
   EXPECT_EQ(refused_by(parts), "");
@@ -218,7 +220,7 @@ TEST(Codecs, RanksKeepTheSameInABucket) {
   EXPECT_NE(text.find("b: ~int8 of 'W'"), std::string::npos) << text;
 }
 
-/// A step that updates a parameter by its gradient, of which every rank has a part: its tokens'.
+/// A step that updates a parameter by its gradient, of which every rank has its tokens' part.
 struct Trained {
   Written w;
   TensorId weight;
@@ -255,7 +257,7 @@ struct Trained {
     w.task("decode_int8", kToF64, from, {to});
     return to;
   }
-  /// What the rank `offset` before this one along the axis has of it, too.
+  /// Adds the codes of the rank `offset` before this one along the axis.
   BufferId with_peer(const std::vector<BufferId>& own, const std::string& axis, int32_t offset) {
     const std::vector<BufferId> came = codes();
     for (size_t i = 0; i < own.size(); ++i) {
@@ -285,8 +287,8 @@ struct Trained {
   }
 };
 
-/// Codes of parts of a gradient, decoded and added up on both ranks, which are classes; rank 1 has
-/// the exact sum, too, and what it decodes of that sum. `apart`: it takes this one.
+/// Codes of parts of a gradient, decoded and added up on both ranks, which are classes. Rank 1 also
+/// has the exact sum, and its decoded codes. With `apart` it takes these.
 Written by_parts(bool apart) {
   Trained t({{"dp", 2}});
   const BufferId total = t.with_peer(t.encoded(t.mine), "dp", 1);
@@ -302,8 +304,8 @@ Written by_parts(bool apart) {
   return std::move(t.w);
 }
 
-/// Sums of two, and of these the sums of two, each through codes: with the rank `offset` before
-/// along an axis, hop by hop.
+/// Sums of two, and sums of two of these, each through codes: with the rank `offset` before along
+/// an axis, hop by hop.
 Written doubled(const std::vector<graph::Axis>& axes,
                 const std::vector<std::pair<std::string, int32_t>>& hops) {
   Trained t(axes);
@@ -316,8 +318,8 @@ Written doubled(const std::vector<graph::Axis>& axes,
 }
 
 TEST(Codecs, WhichAddendsWereEncodedAtOnceMatters) {
-  // Rank 0 adds what it decodes of g0 + g3 and of g1 + g2, rank 1 of g0 + g1 and of g2 + g3: as
-  // much at once, of others. Pairs that have the same sum before and after lose the same.
+  // Rank 0 adds the decoded g0 + g3 and g1 + g2, rank 1 g0 + g1 and g2 + g3: equal counts of other
+  // pairs. Pairs with the same sum before and after lose the same.
   std::string text;
   Written ring = doubled({{"dp", 4}}, {{"dp", 1}, {"dp", 2}});
   EXPECT_EQ(refused_by(ring, &text), "replicas-differ") << text;

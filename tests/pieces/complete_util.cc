@@ -98,7 +98,7 @@ const Whole* TermValues::make(const check::Reference& reference, ExprId expr) {
 }
 
 void TermValues::apply(const check::Reference& reference, check::AppId id) {
-  // The op's kernel on whole operands. What it updates in place it gets as a copy.
+  // Runs the op's kernel on whole operands. Operands updated in place are copies.
   const check::Application app = reference.terms.app(id);
   const check::OpKey& key = reference.keys[app.key];
   std::vector<graph::TensorType> in, out;
@@ -157,7 +157,7 @@ WrittenValues::WrittenValues(check::Checker& checker, const program::Program& pr
 
 namespace {
 
-/// Which experts the tokens of a routed term chose, [tokens, k]; null if that is not known.
+/// Returns the experts that the tokens of a routed term chose, [tokens, k]; null if unknown.
 const Whole* experts_of(const check::Reference& reference, ExprId expr, TermValues& terms) {
   const check::Expr& term = reference.terms[reference.terms.terms_of(expr)[0]];
   if (term.kind != check::Expr::Kind::output) return nullptr;
@@ -165,7 +165,7 @@ const Whole* experts_of(const check::Reference& reference, ExprId expr, TermValu
   return route < 0 ? nullptr : terms.of(reference, reference.terms.inputs(route)[0]);
 }
 
-/// True of what is a number among the rank's own rows.
+/// Returns whether the term's elements count the rank's own rows.
 bool counts_rows(const check::Reference& reference, ExprId expr) {
   const check::Expr& term = reference.terms[expr];
   if (term.kind != check::Expr::Kind::output) return false;
@@ -211,7 +211,7 @@ std::vector<int64_t> rows_of(const Held& held, const Whole& experts) {
 
 }  // namespace
 
-/// Which elements of the whole are held, in the order in which they lie.
+/// Returns the indices in the whole of the elements held, in memory order.
 std::vector<int64_t> WrittenValues::indices(const Held& held, const Whole& whole,
                                             const Whole* experts) {
   std::vector<int64_t> list{0};
@@ -236,7 +236,7 @@ std::vector<int64_t> WrittenValues::indices(const Held& held, const Whole& whole
 
 void WrittenValues::note(const check::Wrote& wrote, const program::Program& program,
                          TermValues& terms) {
-  // What is lossy, unfinished, or no tensor's value is not compared; zeros are. Where a collective
+  // Skips lossy and unfinished values, and values of no tensor; compares zeros. Where a collective
   // between classes is followed once for every sort of instance, the last one stays: they agree.
   const check::TaskRef ref = wrote.task;
   auto& by_rank = expected_[{ref.cls.value(), ref.task.value(), wrote.output}];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every complete value of a program, compared while it runs: at each write of a buffer, of the step
-// too, whose value the check calls a term of the reference with all its addends, the data written
-// must be what kernels on whole tensors give for that term.
+// Compares every complete value of a program while it runs. At each write of a buffer, during the
+// step too, whose value the check calls a term of the reference with all its addends, the data must
+// equal the result of kernels on whole tensors.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ struct Whole {
 class TermValues {
  public:
   explicit TermValues(uint64_t seed) : seed_(seed) {}
-  /// Null: what has no value of its own (codes, sizes of an exchange, packs).
+  /// Returns null for terms without a value of their own (codes, sizes of an exchange, packs).
   const Whole* of(const check::Reference& reference, check::ExprId expr);
 
  private:
@@ -38,19 +38,19 @@ class TermValues {
   std::map<check::ExprId, std::unique_ptr<Whole>> known_;
 };
 
-/// What an accepted program leaves in every output of its tasks, by the check.
+/// Expected contents of every output of an accepted program's tasks, by the check.
 class WrittenValues {
  public:
-  /// Checks the program; `accepted` tells.
+  /// Checks the program; `accepted` holds the verdict.
   WrittenValues(check::Checker& checker, const program::Program& program, TermValues& terms);
   bool accepted() const { return accepted_; }
 
-  /// "" or which task wrote what on which rank that is not the term's. Safe to call by several
-  /// threads. `data`: by row-major elements, `strides` apart (empty: without gaps).
+  /// Returns "", or the task and rank that wrote other data than the term's. May be called
+  /// concurrently. `data`: by row-major elements, `strides` apart (empty: contiguous).
   std::string compare(int32_t rank, program::ClassId cls, program::TaskId task, size_t output,
                       const graph::TensorType& type, const void* data,
                       const std::vector<int64_t>& strides) const;
-  /// Of all ranks together: complete values, and elements of them.
+  /// Counts over all ranks: complete values, and elements of them.
   int64_t values() const { return values_; }
   int64_t elements() const { return elements_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layouts that no plan has: axes of a mesh in another order than its own, and blocks of given
-// sizes, of what is fed, stored, kept, and lies in buckets; and checkpoints of parameters in them.
+// Layouts that no plan has: mesh axes in another order, and blocks of given sizes, for inputs,
+// parameters, kept tensors and buckets; and checkpoints of parameters in them.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -72,7 +72,7 @@ void for_each_class(Written& w, const std::function<void()>& make) {
 }
 
 /// The same products on ranks that have different numbers of tokens, a sum in blocks of given sizes
-/// along dim 1, and a bucket of which every rank has another share.
+/// along dim 1, and a bucket with a different share on every rank.
 Written given() {
   Written w({{"a", 2}, {"b", 2}});
   const TensorId x = w.input("x", f64({10, kWidth}));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mixture-of-experts layer in other orders than one exchange there and one back: in chunks of
-// tokens, as many forward as backward or not (Tutel, FSMoE), and through two levels of a machine.
+// tokens, equally many forward and backward or not (Tutel, FSMoE), and through two levels of a
+// machine.
 #include <gtest/gtest.h>
 
 #include "tests/pieces/written_util.h"
@@ -63,9 +64,9 @@ class Chunked {
         backward_(backward) {}
 
   Written program() {
-    // Forward, chunk by chunk. What the backward pass reads of it comes in its own chunks: the same
-    // ones, or regrouped by the sizes of both. Rows of a rank's own tokens are regrouped by the
-    // sizes of an exchange with itself.
+    // Writes the forward pass chunk by chunk. Tensors kept for the backward pass come in its own
+    // chunks: the same ones, or regrouped by the sizes of both. Rows of a rank's own tokens are
+    // regrouped by the sizes of an exchange with itself.
     const Layout by_token = w_.split(0, {"edp", "ep"}), by_expert = w_.split(0, {"ep"});
     x_ = w_.fed(layer_.x, by_token);
     experts_ = w_.fed(layer_.experts, by_token);
@@ -113,7 +114,7 @@ class Chunked {
   }
 
  private:
-  /// Some of a rank's tokens, where their rows are, and what is kept of them.
+  /// A part of a rank's tokens, the place of their rows, and the tensors kept of them.
   struct Chunk {
     int64_t tokens = 0;
     std::function<BufferId(BufferId)> part;  ///< of a tensor by token
@@ -175,7 +176,7 @@ class Chunked {
     const Written::Begins mine{{'e', [local](const At& at) { return at[1] * local; }}};
     regroup(&Chunk::rows, &Chunk::sizes, mine);
     regroup(&Chunk::h, &Chunk::sizes, mine);
-    // Of a rank's own tokens.
+    // Chunks of a rank's own tokens.
     std::vector<Chunk> own_from = from;
     for (std::vector<Chunk>* list : {&own_from, &to}) {
       for (Chunk& chunk : *list) {
@@ -218,8 +219,8 @@ Written chunked(int32_t edp, int32_t ep, int64_t forward, int64_t backward) {
   return Chunked(edp, ep, forward, backward).program();
 }
 
-/// Rows to their experts through the nodes of a machine: among the ranks of a node first, each of
-/// which gets the rows for those with its number on all nodes; then among these; and back.
+/// Rows travel to their experts in two levels. First among the ranks of a node, where each gets the
+/// rows for its number on all nodes; then among the ranks of that number; and back.
 Written two_levels() {
   Layer layer({{"node", 2}, {"local", 2}});
   Written& w = layer.w;

@@ -20,7 +20,7 @@ using program::PartDep;
 
 constexpr int64_t kTokens = 12, kIn = 6, kOut = 5;
 
-/// y = x W^T; W on every rank unless `inner` splits both along what is contracted.
+/// y = x W^T; W on every rank unless `inner` splits both along the contracted dim.
 struct Product {
   Written w;
   TensorId x, weight, y;
@@ -46,7 +46,7 @@ Written gather_then_product(int64_t tiles) {
   return std::move(w);
 }
 
-/// A product whose inner dim is cut; each tile of rows is summed while the next one is multiplied.
+/// A product whose inner dim is cut; each tile of rows is reduced while the next one is multiplied.
 Written product_then_sum(int64_t tiles) {
   Product p(2);
   Written& w = p.w;
@@ -58,8 +58,8 @@ Written product_then_sum(int64_t tiles) {
   return std::move(w);
 }
 
-/// Rows of x go around a ring into their places; a product in as many parts takes them in the order
-/// in which they come: the rank's own, then the one before, around.
+/// Rows of x go around a ring into their places. A product in equally many parts takes them in the
+/// order of arrival: the rank's own, then the one before, around.
 Written product_around_a_ring(int32_t ranks) {
   Product p(ranks);
   Written& w = p.w;
@@ -77,7 +77,7 @@ Written product_around_a_ring(int32_t ranks) {
   return std::move(w);
 }
 
-/// The gradient of W as a sum over blocks of tokens, which adds up to what one rank has.
+/// The gradient of W as a sum over blocks of tokens, equal to the single rank's.
 Written sum_over_blocks(int64_t blocks) {
   Written w({{"dp", 2}});
   const TensorId dy = w.input("dy", f64({kTokens, kOut})), x = w.input("x", f64({kTokens, kIn}));
@@ -105,7 +105,7 @@ const std::vector<WrittenCase>& cases() {
 TEST(Parts, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
 TEST(Parts, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
-/// The program before it is written out, with who waits for which part said by hand.
+/// The program before expansion, with the dependencies between parts given by hand.
 Written by_hand(int64_t tiles) {
   Written w = gather_then_product(tiles);
   passes::complete(w.program);
@@ -129,7 +129,7 @@ TEST(Parts, WaitForPartsOfOthers) {
   EXPECT_NE(text.find("parts=t3"), std::string::npos) << text;
   EXPECT_NE(text.find("part_deps=0:0.0,1:0.1,2:0.2"), std::string::npos) << text;
   EXPECT_EQ(program::parse_program(text), w.program);
-  // A part that waits for the one before its own reads what is not there yet.
+  // A part that waits for the one before its own reads unwritten data.
   w.program.classes[0].tasks[1].part_deps[2].part = 1;
   const check::Verdict verdict = verdict_of(w);
   ASSERT_FALSE(verdict.ok());
@@ -217,11 +217,11 @@ TEST(Parts, RefuseWhatCannotBeCut) {
   expect("task 9 does not exist", [](auto& cls) { cls.tasks[1].part_deps[0].task = 9; });
   expect("one letter at a time", [](auto& cls) { cls.tasks[1].parts.push_back({'f', 5}); });
   expect("got 0 parts", [](auto& cls) { cls.tasks[1].parts[0].begin = 0; });
-  // Other rules come first: what they refuse is not written out.
+  // Other rules come first: a program that they refuse is not expanded.
   const std::string other = refused([](auto& cls) { cls.tasks[1].in[0] = 99; });
   EXPECT_NE(other, "");
   EXPECT_NE(other.rfind("parts-fit", 0), 0u) << other;
-  // What runs and predicts programs takes them as they are written out.
+  // The executor and the simulator take programs in their expanded form.
   Written w = by_hand(3);
   EXPECT_THROW(program::expect_no_parts(w.program, "here"), Error);
 }

@@ -85,14 +85,13 @@ Written halving_doubling() {
   return w;
 }
 
-/// Recursive halving and doubling on one axis: a rank exchanges with those whose coordinates differ
-/// from its own in one bit, first with its neighbour, to which half of the rows go, at last with
-/// the furthest one. What it then has of the sum is the block whose number is its own read
-/// backwards.
+/// Recursive halving and doubling on one axis. A rank exchanges with those whose coordinates differ
+/// from its own in one bit: first with its neighbour, to which half of the rows go, last with the
+/// furthest one. Its block of the sum is then its own number with bits reversed.
 Written halving_doubling_by_bits(int32_t bits) {
   Gradient g({{"dp", 1 << bits}});
   Written& w = g.w;
-  // Rows that a rank still has after so many halvings; those that it gives away in the last of
+  // Returns the rows of a rank after this many halvings, or the rows given away in the last of
   // them.
   const auto rows_after = [&](int32_t halvings, bool given) {
     return w.part(g.mine, 0, 8 >> halvings, [=](const At& at) {
@@ -172,7 +171,8 @@ Written two_level_all_reduce() {
   return w;
 }
 
-/// A product whose inner dim is cut: the halves of tokens one after the other, each summed at once.
+/// A product whose inner dim is cut: the halves of tokens one after the other, each reduced at
+/// once.
 Written chunked_product(int64_t chunks) {
   Written w({{"tp", 2}});
   const TensorId x = w.input("x", f64({12, 6})), weight = w.input("W", f64({5, 6}));
@@ -189,9 +189,8 @@ Written chunked_product(int64_t chunks) {
   return w;
 }
 
-/// Two stages, each of two ranks that split the tokens, have a product each, whose sum is the
-/// result, and its norm, which has a place of its own in a vector. Both are summed by blocks over
-/// all ranks, and gathered.
+/// Two stages, each of two ranks that split the tokens, have a product each. The result is the sum
+/// of both, with its norm in a vector. Both are reduced by blocks over all ranks, and gathered.
 Written sums_by_blocks_over_stages() {
   Written w({{"pp", 2}, {"dp", 2}});
   std::vector<TensorId> made, norms, rows, by;
@@ -258,7 +257,7 @@ const std::vector<WrittenCase>& cases() {
 TEST(SumsInSteps, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
 TEST(SumsInSteps, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
-/// Of the rows of a gradient some are summed, others are what a rank has of them.
+/// Some rows of a gradient are reduced, others are a rank's own partial sums.
 TEST(Sums, RowsOfDifferentAddendsAreNoValue) {
   for (const bool all : {true, false}) {
     Gradient g({{"dp", 2}});
@@ -307,7 +306,7 @@ TEST(Sums, PartsThatWaitForNoOthersFindTheirMemoryFree) {
   EXPECT_EQ(verdict.problems[0].rule, "race") << to_text(verdict);
 }
 
-/// What is compared at every write is not what the run itself computes.
+/// The comparison at every write is independent of the run's own computation.
 TEST(Sums, WritesOfOtherValuesAreSeen) {
   Written w = ring_all_reduce(4);
   w.finish();
@@ -322,7 +321,7 @@ TEST(Sums, WritesOfOtherValuesAreSeen) {
 }
 
 TEST(Sums, WrongWritesOfStepBuffersAreSeen) {
-  // The results are right; a copy of the sum is one of what a rank had before it.
+  // The results are right; a copy of the sum holds a rank's earlier partial sum.
   Gradient g({{"dp", 2}});
   Written& w = g.w;
   const BufferId before = w.step(w.type(g.mine));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Embedding and loss with the vocabulary cut over ranks (Megatron-LM's parallel embedding and cross
-// entropy): every rank looks up its own tokens and sums over its own logits; what crosses ranks is
-// a vector of the hidden width, or a number, per token.
+// entropy). Every rank looks up its own tokens and sums over its own logits. Only a vector of the
+// hidden width, or a number, per token crosses ranks.
 #include <gtest/gtest.h>
 
 #include "tests/pieces/written_util.h"

@@ -283,7 +283,7 @@ std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batc
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
   Rng rng(mix64(seed + static_cast<uint64_t>(micro_batch + 1)) ^ hash128(tensor.name).low);
   if (tensor.name == "experts") {
-    // Of every token, some of four experts, each once.
+    // Gives every token distinct experts out of four.
     const int64_t top_k = tensor.type.dims[1];
     for (int64_t token = 0; token < tensor.type.dims[0]; ++token) {
       std::vector<int32_t> chosen{0, 1, 2, 3};
@@ -316,7 +316,7 @@ std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batc
 
 namespace {
 
-/// Fills what the buffer holds of its tensors, as the host would.
+/// Fills the buffer's parts of its tensors, as the host would.
 void fill(const graph::Graph& graph, const program::Program& program, int32_t rank,
           const program::Buffer& buffer, uint64_t seed, std::byte* to) {
   for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
@@ -371,7 +371,7 @@ struct Ranks {
     options.poison = true;
     return options;
   }
-  /// Of a persistent buffer.
+  /// Returns the data of a persistent buffer.
   std::byte* data_of(int32_t rank, const program::Buffer& buffer) const {
     return store.at(rank).get(buffer, program).memory->data();
   }
@@ -416,8 +416,9 @@ Results run(const Written& written, const program::Program& program, uint64_t se
 
 namespace {
 
-/// The tasks of a class in an order in which ranks may run them one by one: of those that come next
-/// in their lanes and whose dependencies are done, first those that wait for no other rank.
+/// Returns the tasks of a class in an order in which ranks may run them one by one. Among tasks
+/// that come next in their lanes with all dependencies done, tasks that wait for no other rank come
+/// first.
 std::vector<program::TaskId> one_by_one(const program::Program& program,
                                         const program::RankClass& cls) {
   const auto waits = [&](program::TaskId id) {
@@ -576,7 +577,7 @@ device:
 
 namespace {
 
-/// "" or what is wrong with what an accepted program does.
+/// Returns "", or the fault in the results of an accepted program.
 std::string wrong_results(const Written& written, const program::Program& program, uint64_t seed,
                           const Results& want) {
   try {

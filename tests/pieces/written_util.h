@@ -60,7 +60,7 @@ class Written {
   void result(TensorId id) { graph.outputs.push_back(id); }
 
   // The program.
-  /// Of whole tensors, if it has routed rows: what their products cost depends on it.
+  /// Experts of the whole tensors, if it has routed rows: the cost of their products depends on it.
   int64_t experts = 0;
   const graph::Mesh& mesh() const { return program.mesh_of(cls_); }
   program::RankClass& current() { return program.classes[cls_]; }
@@ -85,7 +85,7 @@ class Written {
   BufferId part(BufferId base, int dim, int64_t length, int64_t begin) {
     return part(base, dim, length, [begin](const At&) { return begin; });
   }
-  /// Elements from `begin` on, as a tensor of these dims.
+  /// Adds a view of the elements from `begin` on, as a tensor of these dims.
   BufferId flat(BufferId base, const graph::Dims& dims, const Function& begin);
   BufferId flat(BufferId base, const graph::Dims& dims, int64_t begin) {
     return flat(base, dims, [begin](const At&) { return begin; });
@@ -101,11 +101,12 @@ class Written {
   /// or take from them: both lie as layouts say.
   void give(program::RoleId to, BufferId from, TensorId tensor, const Layout& layout);
   void take(program::RoleId from, BufferId to, TensorId tensor, const Layout& layout);
-  /// Of the current class: the type of its part of a tensor.
+  /// Returns the type of the current class's part of a tensor.
   TensorType local(const TensorType& type, const Layout& layout) const;
-  /// A buffer to the rank `offset` further along the axis, and what comes from the other side.
+  /// Adds a shift: sends a buffer to the rank `offset` further along the axis, and receives from
+  /// the rank on the other side.
   void shift(const std::string& axis, int32_t offset, BufferId from, BufferId to);
-  /// The same to the rank that lies as much further as `there` says, from the one that `back` does.
+  /// Adds a shift to the rank `there` further, from the rank `back` away.
   void shift(const std::string& axis, const Function& there, const Function& back, BufferId from,
              BufferId to);
   const TensorType& type(BufferId id) const { return program.classes[cls_].buffers[id].type; }
@@ -122,7 +123,7 @@ class Written {
   int32_t next_tag_ = 0;
 };
 
-/// What a buffer of one rank holds of a tensor.
+/// Content of one rank's buffer of a tensor.
 struct Copy {
   std::vector<double> values;
   std::vector<bool> held;
@@ -132,7 +133,7 @@ struct Copy {
 using Results = std::map<std::string, std::vector<Copy>>;
 /// Random values of an input, parameter or state, by its type; micro-batch kNone: of the step.
 std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batch, uint64_t seed);
-/// By the program, on all of its ranks. What of the arena was never written is NaN.
+/// Results of all ranks of the program. Arena memory that was never written is NaN.
 Results run(const Written& written, const program::Program& program, uint64_t seed);
 /// By the graph, lowered for one rank.
 Results run_alone(const Written& written, uint64_t seed);

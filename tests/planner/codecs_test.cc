@@ -32,7 +32,7 @@ engine::Run run_of(const std::string& plan, int64_t layers = 1) {
       "test", {});
 }
 
-/// Nodes of one device, with links of so many bytes a second between them.
+/// Returns a cluster of single-device nodes, with links of this bandwidth between them.
 std::string cluster_file(double bytes_per_s, double latency_us = 20, double host_bytes_per_s = 0) {
   const std::string path =
       ::testing::TempDir() +
@@ -71,7 +71,8 @@ double brute_force_s(const CodecTrial& trial) {
   return best;
 }
 
-/// What is chosen, its step as it is simulated anew, beside none, all and the best there is.
+/// Expects the chosen codecs' step, simulated anew, to be near the best of none, all, and all
+/// subsets.
 void expect_near_the_best(const CodecTrial& trial) {
   const CodecResult result = choose_codecs(trial);
   ASSERT_LE(trial.transfers().size(), 8U);
@@ -116,7 +117,7 @@ TEST(Codecs, AreNeverSlowerThanNoneOrAll) {
   }
 }
 
-/// Of slow links everything is worth its codec, of fast ones nothing.
+/// On slow links every gradient is worth its codec, on fast ones none.
 TEST(Codecs, FollowTheLinks) {
   const CodecTrial slow = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 2e6);
   EXPECT_EQ(choose_codecs(slow).choice(), slow.all_by("int8"));
@@ -167,7 +168,7 @@ TEST(Codecs, RoutesFollowTheLinks) {
   EXPECT_GT(chosen(slow, "int8"), 0);
 }
 
-/// What is sent before links wait for a later gradient is not tried.
+/// Gradients sent before links wait for a later gradient are not tried.
 TEST(Codecs, LeaveAsideWhatIsBeforeABubble) {
   const CodecTrial fast = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 2e9);
   std::vector<std::optional<TransferTimes>> times;
@@ -184,7 +185,7 @@ TEST(Codecs, LeaveAsideWhatIsBeforeABubble) {
   EXPECT_FALSE(times.back()->before_bubble);
 }
 
-/// The run that comes of it is proven, and the check names what is lost of the chosen alone.
+/// The resulting run is proven, and the check names the losses of the chosen gradients alone.
 TEST(Codecs, MakeARunThatIsProven) {
   const CodecTrial some = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 200e6);
   CodecChoice choice(some.transfers().size(), "none");
@@ -195,8 +196,8 @@ TEST(Codecs, MakeARunThatIsProven) {
   EXPECT_FALSE(verdict.lossy.empty());
 }
 
-/// Hosts as fast as devices take everything, slow ones nothing; between, what is chosen is not
-/// slower than devices alone or hosts alone, and near the best of all subsets of what is encoded.
+/// Hosts as fast as devices take every encoding, slow ones none. Between, the choice is not slower
+/// than devices alone or hosts alone, and near the best of all subsets of the encoded gradients.
 TEST(Codecs, OffloadFollowsTheHosts) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of steps are simulated: minutes under sanitizers";

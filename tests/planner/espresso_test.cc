@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decisions of Espresso's public selector: those that its repository has of two models, and
-// small ones made by hand. Its tables of gaps and of the times of codecs are not at hand: the
-// decisions of these models are the same for all that are tried here.
+// Decisions of Espresso's public selector: those that its repository gives for two models, and
+// small ones made by hand. Its tables of gaps and codec times are not available here. The decisions
+// of these models are the same for all tables tried.
 #include "planner/codecs/espresso.h"
 
 #include <gtest/gtest.h>
@@ -80,8 +80,8 @@ TEST(Espresso, DecidesByThresholdsOfSize) {
 }
 
 /// 2^21 elements take 2 x 150 us, 14,680 x 0.4 us inside and 12,582 x 0.8 us between nodes: 16.2
-/// ms. What was sent before the link waits for a gradient that is made later than that stays as it
-/// is; but gaps count without their whole milliseconds, so that 20 ms are none.
+/// ms. Gradients sent before the link waits for a later gradient stay uncompressed. Gaps count
+/// without their whole milliseconds, however, so that 20 ms are no gap.
 TEST(Espresso, LeavesAloneWhatIsBeforeABubble) {
   EspressoInput input = input_of({1 << 21, 1 << 21}, 0);
   EXPECT_EQ(numbers(input), (std::vector<int>{4, 4}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between stages: what schedules send, what links make of it, and what plans are estimated
-// to take beside what they are simulated to take.
+// Messages between stages: the sends of schedules, their times on links, and estimates of plans
+// beside their simulated times.
 #include "planner/messages.h"
 
 #include <gtest/gtest.h>
@@ -64,13 +64,14 @@ TEST(PlanMessages, EveryScheduleSendsWhatItsStagesPassOn) {
   EXPECT_EQ(sends({"1f1b", 4, 1, 1, 1}, 0), (Sends{{1, 1}}));
   EXPECT_EQ(sends({"1f1b", 4, 1, 1, 1}, 1), (Sends{{0, 1}, {2, 1}}));
   EXPECT_EQ(sends({"1f1b", 4, 1, 1, 1}, 3), (Sends{{2, 1}}));
-  // Around the ranks: the last one sends what it made to the first one, and that sends back.
+  // Around the ranks: the last one sends its activations to the first one, which sends gradients
+  // back.
   EXPECT_EQ(sends({"interleaved", 4, 3, 1, 1}, 3), (Sends{{0, 2}, {2, 3}}));
   EXPECT_EQ(sends({"zb-h1", 4, 2, 1, 1}, 0), (Sends{{1, 2}, {3, 1}}));
-  // Down and up a V, whose lowest rank keeps it.
+  // Down and up a V, whose lowest rank sends none at the turn.
   EXPECT_EQ(sends({"zb-v", 4, 2, 1, 1}, 1), (Sends{{0, 2}, {2, 2}}));
   EXPECT_EQ(sends({"dualpipev", 4, 2, 1, 1}, 3), (Sends{{2, 2}}));
-  // Both ways, half of the micro-batches each.
+  // Both directions, with half of the micro-batches each.
   EXPECT_EQ(sends({"dualpipe", 4, 1, 1, 1}, 1), (Sends{{0, 1}, {2, 1}}));
 }
 
@@ -78,7 +79,8 @@ TEST(PlanMessages, RanksOfANodeShareItsAdapter) {
   const Trial of = trial(cluster_file("messages_share.yaml", "10MB/s"), false);
   const cost::CostModel costs = of.costs();
   constexpr double kBytes = 1e6;
-  // Of both devices of a node at once, 0.1 s each alone; of one device of each stage there is one.
+  // From both devices of a node at once, 0.1 s each alone; with one device of each stage there is
+  // one message.
   EXPECT_NEAR(Messages(costs, 2, kBytes).seconds(0, 1), 0.2, 1e-3);
   const Messages one(costs, 1, kBytes);
   EXPECT_NEAR(one.seconds(1, 2), 0.1, 1e-3);
@@ -100,7 +102,7 @@ TEST(PlanMessages, RanksOfANodeShareItsAdapter) {
   EXPECT_NEAR(Messages(costs, 2, kBytes).least_s(wide), 0.4, 1e-3);
 }
 
-/// Plans whose messages take about as long as passes, and far longer, and not nearly as long.
+/// Plans whose messages take about the time of passes, far longer, and far shorter.
 TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
   const Planned plans[] = {{"1f1b", 4, 1, 2, 1},     {"1f1b", 4, 1, 1, 2},
                            {"gpipe", 4, 1, 2, 1},    {"interleaved", 4, 2, 2, 1},

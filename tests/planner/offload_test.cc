@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many of each group go to hosts: all choices where there are few, one group after another
-// where there are many.
+// Numbers of transfers per group that go to hosts: all choices for few groups, one group after
+// another for many.
 #include "planner/codecs/offload.h"
 
 #include <gtest/gtest.h>

@@ -82,7 +82,7 @@ void expect_bounds_hold(const Trial& trial, const Space& space, const SearchResu
   }
 }
 
-/// The search finds what simulating everything finds; `prunes`: with fewer simulations.
+/// Expects the search to find the exhaustive result; with `prunes`, in fewer simulations.
 void expect_exhaustive(const Trial& trial, const Space& space, bool prunes = true) {
   const SearchResult all = best_of(trial, space, true);
   const SearchResult found = best_of(trial, space, false);
@@ -97,8 +97,8 @@ void expect_exhaustive(const Trial& trial, const Space& space, bool prunes = tru
   expect_bounds_hold(trial, space, all);
 }
 
-/// What a space of brute force is given: these keys, and one kind of sums unless HOCKET_LONG=1 asks
-/// for all.
+/// Returns the keys given to a brute-force space: these, and one reduction algorithm unless
+/// HOCKET_LONG=1 asks for all.
 std::map<std::string, std::string> narrowed(std::map<std::string, std::string> given) {
   if (!test::is_long()) {
     std::cout << "sums of one kind; HOCKET_LONG=1 takes all\n";
@@ -194,7 +194,7 @@ TEST(PlanSearch, LaysSeveralChunksByTheSpeedOfTheirRanks) {
   const Choice best = found.best.front().choice;
   EXPECT_FALSE(best.layers.none());
   EXPECT_GT(best.chunks, 1);
-  // With layers that are as many on each, or one chunk of as many as the speed says, it is slower.
+  // Equal layers on each, or one chunk split by speed, is slower.
   for (const Outcome& outcome : found.best) {
     if (outcome.choice.layers.none() || outcome.choice.chunks == 1) {
       EXPECT_GT(outcome.step_s, found.best.front().step_s * 1.02);
@@ -342,7 +342,7 @@ TEST(PlanSearch, IsGivenUpInTheMiddleOfACompilation) {
   const Choice choice{.pp = 2, .dp = 2, .micro_batch = 1};
   int64_t asked = 0;
   ASSERT_TRUE(dense.simulate(choice, space, [&] { return ++asked < 0; }));
-  // Far more often than there are stages and passes; and whenever it is told to, it ends.
+  // Asks far more often than there are stages and passes, and ends whenever it is told to.
   EXPECT_GT(asked, 1000);
   for (const int64_t last : {int64_t{1}, asked / 4, asked / 2, asked}) {
     int64_t here = 0;
@@ -366,7 +366,7 @@ TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
   expect_exhaustive(uneven, space);
   const Outcome best = best_of(uneven, space, false).best.front();
   EXPECT_EQ(samples(space, best.choice), (std::vector<int64_t>{10, 10, 4, 4}));
-  // As many on each, the slow ones keep the fast ones waiting.
+  // With equal samples on each, the slow ranks delay the fast ones.
   given["plan.dp_samples"] = "[]";
   const Space even = uneven.space(given);
   const SearchResult alike = best_of(uneven, even, false);
@@ -374,7 +374,7 @@ TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
     EXPECT_EQ(outcome.choice.sequences, 0);
   }
   EXPECT_LT(best.step_s, alike.best.front().step_s * 0.85);
-  // Those that are given stay.
+  // Given samples stay.
   given["plan.dp_samples"] = "[8, 8, 6, 6]";
   const Space told = uneven.space(given);
   for (const Outcome& outcome : best_of(uneven, told, false).best) {
@@ -427,7 +427,7 @@ TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
-  // Between what the largest and the smallest plan take: some plans are left out.
+  // Between the memory of the largest and the smallest plan: some plans are left out.
   const Trial roomy = trial(kDense, cluster_file("plan_roomy.yaml", "1GB", "100MB/s"), 8, 64);
   const std::map<std::string, std::string> given = {{"plan.micro_batch", "2"},
                                                     {"plan.all_reduce", "native"}};

@@ -70,7 +70,7 @@ TEST(PlanSpace, BalancedLayersAreTheBestOfAll) {
   }
 }
 
-/// Layers of a few kinds on up to five stages, whose devices may be unlike.
+/// Layers of a few kinds on up to five stages, whose devices may differ.
 StageLoads some_loads(Rng* rng) {
   StageLoads loads;
   const size_t stages = 1 + rng->below(5), kinds = kFirstLayerKind + 1 + rng->below(2);
@@ -96,7 +96,7 @@ StageLoads some_loads(Rng* rng) {
   return loads;
 }
 
-/// What the stages' times are in all when each is squared: the less the more alike they are.
+/// Returns the sum of the squared stage times, which is smaller for more even stages.
 double squares(const StageLoads& loads, const std::vector<int64_t>& layers) {
   double sum = 0;
   size_t next = 0;
@@ -147,13 +147,13 @@ TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
 }
 
 TEST(PlanSpace, AmongWaysAsFastLayersAreTheMostAlike) {
-  // The head is as long as 1.4 layers: greedily, stages would have four, four, ..
+  // The head takes 1.4 layers: greedily, stages would have four, four, ..
   StageLoads loads{.kind_of = std::vector<size_t>(48, kFirstLayerKind),
                    .seconds = {0, 1.4, 1},
                    .speed = std::vector<double>(16, 1)};
   EXPECT_EQ(*lay_layers(loads, 1e9),
             (std::vector<int64_t>{3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 2}));
-  // With one as long as four layers its stage has none.
+  // With a head of four layers, its stage has none.
   loads.kind_of.resize(24);
   loads.speed.resize(8);
   loads.seconds[kHead] = 4;
@@ -182,7 +182,7 @@ TEST(PlanSpace, LayersOfSeveralChunksAreLaidByTheSpeedOfTheirRanks) {
     EXPECT_DOUBLE_EQ(busiest_rank(costs, stages, speed, layers),
                      by_brute_force(costs, stages, speed));
   }
-  // The fast rank has the first and the last stage, of which neither is much longer.
+  // The fast rank has the first and the last stage, and neither is much longer.
   const LayerCosts costs{std::vector<double>(24, 1), 0, 1};
   const std::vector<int64_t> v =
       balanced_layers(costs, {.pp = 2, .chunks = 2, .is_v = true}, {1, 0.5});

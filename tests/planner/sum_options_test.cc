@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of options of Espresso: as many paths as the paper counts, each valid, and what they
-// cost.
+// Espresso's tree of options: the number of paths that the paper counts, each valid, and their
+// costs.
 #include "planner/codecs/sum_options.h"
 
 #include <gtest/gtest.h>
@@ -108,7 +108,7 @@ TEST(SumOptions, FollowTheLinks) {
   EXPECT_EQ(fast.find("encode"), std::string::npos) << fast;
 }
 
-/// What goes to a root and comes from it is what these collectives take alone.
+/// Reduce to a root and broadcast from it cost the same as these collectives alone.
 TEST(SumOptions, GoToARootAsSimulateSays) {
   const cost::Cluster cluster = cluster_of("1GB/s", "");
   const cost::CostModel costs(cluster, std::nullopt, 1);
@@ -135,7 +135,7 @@ TEST(SumOptions, GoToARootAsSimulateSays) {
   EXPECT_GT(moved, alone("gather", codes) + alone("broadcast", codes));
 }
 
-/// Of one collective over all ranks the parts add up; hosts cost copies, too.
+/// The parts of one collective over all ranks add up; hosts cost copies, too.
 TEST(SumOptions, CostWhatTheirPartsDo) {
   const cost::Cluster cluster = cluster_of(
       "1GB/s",

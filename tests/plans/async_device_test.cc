@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole training steps on a device whose kernels run long after they are launched, out of step with
-// the lanes: to the bit what the CPU gives.
+// the lanes. Results equal the CPU's to the bit.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -40,8 +40,8 @@ TEST(AsyncTraining, TrainsAsTheCpuDoes) {
   EXPECT_GT(ranks_of_several, 6);
 }
 
-/// The comparison can fail: where a dependency counts as done when it is launched, kernels read
-/// what has not been written yet.
+/// The comparison can fail: if a dependency counts as done at its launch, kernels read unwritten
+/// data.
 TEST(AsyncTraining, GoesWrongIfLaunchesCountAsDone) {
   int wrong = 0, tried = 0;
   for (uint64_t seed = 1; tried < 4; ++seed) {

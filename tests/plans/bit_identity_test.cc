@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must not change a single bit in fp32 at equal threads and micro-batches: the pipeline,
-// recomputation, gradient buckets, the reuse of memory, the text form, and running again. Every
-// comparison is of losses, norms, first gradients, and all parameters and moments after three
-// steps.
+// Changes that keep every bit in fp32 at equal threads and micro-batches: the pipeline,
+// recomputation, gradient buckets, the reuse of memory, the text form, and running again. Compares
+// losses, norms, first gradients, and all parameters and moments after three steps.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -96,8 +95,8 @@ TEST(BitIdentity, SchedulesOfOnePipeline) {
   }
 }
 
-/// The order in which ranks add up micro-batches is that of 1F1B under every built-in schedule but
-/// dualpipe, whose copies of a stage add up half of them each.
+/// Ranks add up micro-batches in the order of 1F1B under every built-in schedule but dualpipe,
+/// whose copies of a stage add up half of them each.
 TEST(BitIdentity, BuiltInSchedules) {
   for (const Case& c : pipelines(fewer(4))) {
     const engine::Run run_of = engine::parse_run(c.text, c.name, {});
@@ -123,7 +122,7 @@ TEST(BitIdentity, BuiltInSchedules) {
   }
 }
 
-/// Whatever declares `same_numerics` keeps that promise: each pass on against off under its
+/// Passes that declare `same_numerics` keep that promise: each pass on against off under its
 /// samples, beside all others.
 TEST(BitIdentity, EveryPassThatSaysSo) {
   for (const passes::Pass& pass : passes::all()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is saved under one plan, by any number of processes, is loaded under any other, by any other
-// number, bit for bit; and where hosts share no file system, whatever is not there is told.
+// A checkpoint saved under one plan, by any number of processes, is loaded under any other, by any
+// other number, bit for bit. Where hosts share no file system, missing parts are reported.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -106,7 +106,7 @@ struct Planned {
   }
 };
 
-/// A random plan for the model of a case; none if what was drawn is no plan of this model.
+/// Returns a random plan for the model of a case; none if the draw is no plan of this model.
 std::optional<Planned> random_plan(const Case& c, Rng& rng, int64_t most_processes) {
   const auto pick = [&](std::initializer_list<int64_t> from) {
     return from.begin()[rng.below(from.size())];
@@ -173,7 +173,7 @@ Case model_case(uint64_t seed) {
   return c;
 }
 
-/// Plans that split less than they might say so; that is not what is tested.
+/// Plans that split less than possible may give notes, which are not tested here.
 class AnyPlan : public testing::Test {
  protected:
   AnyPlan() {
@@ -216,8 +216,8 @@ TEST_F(AnyPlan, LoadsWhatAnyOtherSaved) {
   EXPECT_GT(several, pairs / 8);
 }
 
-// Each process on a host of its own. What the plan that saved held on a host is there; another plan
-// either finds all that it needs or is told what it lacks, on all hosts alike.
+// Each process on a host of its own. The saving plan's part of a host is there. Another plan either
+// finds all its parts, or reports the missing ones on all hosts alike.
 TEST_F(AnyPlan, OnHostsOfTheirOwn) {
   const auto first = static_cast<uint64_t>(from_environment("HOCKET_SEED", 1));
   const int64_t pairs = from_environment("HOCKET_PLANS", 40) / 2;

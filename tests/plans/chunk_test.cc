@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan.moe_chunks: the experts take the tokens in pieces. Whatever the plan around it, the program
-// is proven, gives what one rank gives that takes them all at once, and can be simulated.
+// plan.moe_chunks: the experts take the tokens in pieces. Under any plan, the program is proven,
+// gives the result of one rank that takes all tokens at once, and can be simulated.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ std::vector<Shape> shapes() {
           {"pp: 2, dp: 2, ep: 2, pp_schedule: " + split_backward()}};
 }
 
-/// The program is proven, and gives what one rank gives that has all tokens at once.
+/// Expects that the program is proven, and equal to one rank that has all tokens at once.
 void expect_equal(const Case& c, const Outcome& one) {
   const engine::Compiled made = compiled(c);
   const check::Verdict verdict = check::check(made.program, made.reference);
@@ -148,8 +148,8 @@ TEST(ChunkPass, MutantsAreRefusedOrEqual) {
   }
 }
 
-/// A layer in a graph of its own, whose pieces add to gradients that are already there: of tokens
-/// and of weights. Gradients of weights are no sums over micro-batches.
+/// A layer in a graph of its own, whose pieces add to existing gradients of tokens and weights.
+/// Gradients of weights are no sums over micro-batches.
 Written layer(int64_t tokens) {
   Written w({{"edp", 1}});
   constexpr int64_t kExperts = 4, kWidth = 3;
@@ -204,7 +204,7 @@ TEST(ChunkPass, AddsToWhatIsThere) {
   }
 }
 
-/// Where exchanges take about as long as the experts, chunks hide a part of each behind the other.
+/// With exchanges about as long as the experts, chunks hide a part of each behind the other.
 TEST(ChunkPass, HidesExchangesBehindExperts) {
   const auto predicted = [](int64_t chunks) {
     const std::string text = fmt::format(
@@ -252,7 +252,7 @@ TEST(ChunkPass, SaysWhatItCannotCut) {
   EXPECT_NE(again.find("expected the pass once"), std::string::npos) << again;
 }
 
-/// Generation takes as many tokens as there are: it has no pieces, and is not refused.
+/// Generation takes any number of tokens: it has no pieces, and is not refused.
 TEST(ChunkPass, LeavesGenerationAlone) {
   const auto program = [&](int64_t chunks) {
     const Case c = experts("dp: 1", chunks);

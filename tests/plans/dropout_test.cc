@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is dropped depends on the seed and on which token of the training it is, and on nothing of
-// the plan: not on ranks, micro-batches, or how often a pass is run.
+// Dropout depends on the seed and on the token's position in the training, and not on the plan:
+// ranks, micro-batches, or repeated passes.
 #include <gtest/gtest.h>
 
 #include "plan_util.h"

@@ -54,8 +54,8 @@ TEST(PlanEquality, EveryFamilyIsDrawn) {
   }
 }
 
-/// The same in fp32, where what rounding differs in would send some tokens to other experts: all
-/// ranks take those that the one rank chose, token by token.
+/// Compares in fp32, where rounding would send some tokens to other experts: all ranks take the
+/// single rank's choices, token by token.
 TEST(PlanEquality, RandomPlansEqualOneRankInFp32) {
   const uint64_t plans = from_environment("HOCKET_PLANS", kPlans / 5);
   const uint64_t first = from_environment("HOCKET_SEED", 1);
@@ -76,8 +76,8 @@ TEST(PlanEquality, RandomPlansEqualOneRankInFp32) {
   EXPECT_GE(routed, plans / 2);
 }
 
-/// What is not run: the same plans where sums travel as codes that lose something, in bf16 with
-/// products of 8 bits or without, and where they evaluate.
+/// Only checks, without running: the same plans with lossy gradient codecs, in bf16 with or without
+/// 8-bit products, and as evaluations.
 TEST(PlanEquality, NoRandomPlanIsRefused) {
   if (is_sanitized()) {
     GTEST_SKIP() << "the tests above lower such plans, and check them";
@@ -104,8 +104,8 @@ TEST(PlanEquality, NoRandomPlanIsRefused) {
   EXPECT_GE(lossy, plans / 8);
 }
 
-/// Of documents of one token, the gradients of queries and keys are what rounding leaves of 0: as
-/// far from one rank's as the last bits of the parameters move those, and no further.
+/// With documents of one token, the gradients of queries and keys are the rounding error of 0. They
+/// may differ from one rank's by the effect of the parameters' last bits, and no more.
 TEST(PlanEquality, WhatCancelsIsAsNearAsItsAddends) {
   if (has_address_sanitizer()) {
     GTEST_SKIP() << "without the optimizations of a release these gradients round to 0 exactly";
@@ -165,7 +165,7 @@ TEST(PlanEquality, ExpertsNeedNotDivide) {
   EXPECT_EQ(tried, wanted);
 }
 
-/// Which ranks are one class is not seen by the run: cut along any axis, to the bit the same.
+/// The run does not depend on the split into classes: cut along any axis, it gives the same bits.
 TEST(PlanEquality, ClassesMayBeCut) {
   int splits = 0;
   for (uint64_t seed = 1; seed <= fewer(30); ++seed) {
@@ -219,8 +219,8 @@ TEST(PlanEquality, StagesWithoutLayers) {
   }
 }
 
-/// Tokens, heads and words that ranks of tp share out in two steps, beside unlike numbers of
-/// samples: parts of parts, which begin alike in buffers of other sizes.
+/// Tokens, heads and words that ranks of tp share in two steps, beside uneven samples: parts of
+/// parts with equal begins in buffers of different sizes.
 TEST(PlanEquality, PartsOfUnlikeParts) {
   struct Shape {
     int heads = 0;
@@ -296,9 +296,8 @@ TEST(PlanEquality, CopiesOfAStage) {
   }
 }
 
-/// Rows of a schedule name any stage of their rank: one rank with all stages, a V of two ranks
-/// whose first has the first stage and the last, and halves of backward passes, give what one rank
-/// gives.
+/// Rows of a schedule may name any stage of their rank. One rank with all stages, a V of two ranks
+/// whose first has the first and the last stage, and halves of backward passes all equal one rank.
 TEST(PlanEquality, StagesMayLieAnywhere) {
   const std::string path = ::testing::TempDir() + "stages.csv";
   const std::string model =

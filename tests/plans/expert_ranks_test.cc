@@ -39,7 +39,7 @@ Case experts(const std::string& plan) {
   return c;
 }
 
-/// Fewer ranks of experts than others, more, as many; experts and tokens that they do not divide;
+/// Fewer ranks of experts than others, more, and equal; experts and tokens that they do not divide;
 /// in pieces.
 const std::vector<std::string>& plans() {
   static const std::vector<std::string> all = {
@@ -97,7 +97,7 @@ TEST(ExpertRanks, ProvenEqualAndSimulated) {
     EXPECT_EQ(made.program.num_ranks(), run.plan.world());
     const check::Verdict verdict = check::check(made.program, made.reference);
     ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-    // Nobody holds weights that it does not use.
+    // No rank holds weights that it does not use.
     for (const program::RankClass& cls : made.program.classes) {
       for (const program::Buffer& buffer : cls.buffers) {
         if (buffer.kind != program::BufferKind::persistent) continue;

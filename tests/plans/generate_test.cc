@@ -104,7 +104,7 @@ TEST(Generate, FaultsAreRefused) {
   EXPECT_GT(refused, 3 * plans);
 }
 
-/// Processes that count what they give to others.
+/// Processes that count the bytes given to others.
 class Counting : public comm::Processes {
  public:
   explicit Counting(comm::Processes& of) : of_(of) {}
@@ -149,7 +149,7 @@ int64_t lacking(const graph::Graph& graph, const program::Program& from,
   return bytes;
 }
 
-/// What one rank of the program that generates has, beside what initial values give it.
+/// Expects one rank's parameters of the generating program to be the initial values.
 void expect_initial(const engine::Compiled& compiled, const runtime::Store& store, uint64_t seed) {
   for (const int32_t rank : store.ranks().ids()) {
     runtime::PersistentStore fresh(rank);
@@ -167,8 +167,8 @@ void expect_initial(const engine::Compiled& compiled, const runtime::Store& stor
   }
 }
 
-/// From the program that trains to the one that generates, on threads and between processes, of
-/// which each gets what it lacks and nothing else.
+/// Moves parameters from the training program to the generating one, on threads and between
+/// processes. Each gets its missing parts and nothing else.
 TEST(Generate, ParametersComeOnceFromTheTraining) {
   const uint64_t first = from_environment("HOCKET_SEED", 1);
   const uint64_t plans = from_environment("HOCKET_PLANS", fewer(40));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan.shard with groups: each of parameters, gradients and optimizer states split not at all,
-// among the ranks of a group, or among all (PaRO, Wu et al., arXiv 2310.06003). What it computes,
-// what a rank holds, and what crosses the links inside of nodes and between them in a step.
+// plan.shard with groups: each of parameters, gradients and optimizer states not split, split among
+// the ranks of a group, or among all (PaRO, Wu et al., arXiv 2310.06003). Tests results, a rank's
+// memory, and the bytes on links inside nodes and between them in a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ const std::array<const char*, 3> kAmong = {"none", "group", "all"};
 /// Two nodes of two ranks, a group on each, where bytes are measured.
 constexpr int kRanks = 4, kGroup = 2, kMicroBatches = 4;
 
-/// By what parameters, gradients and states are split among: places in kAmong.
+/// Indices into kAmong for parameters, gradients and states.
 struct Split {
   int params = 0, grads = 0, states = 0;
   std::string keys() const {
@@ -50,7 +50,7 @@ std::vector<Split> all_splits() {
   return all;
 }
 
-/// All but under sanitizers.
+/// Returns all splits; fewer under sanitizers.
 std::vector<Split> some_splits() {
   std::vector<Split> some;
   const std::vector<Split> all = all_splits();
@@ -175,7 +175,7 @@ double parameter_bytes(const engine::Compiled& made) {
   return bytes;
 }
 
-/// What goes through a rank's links inside of its node and between nodes.
+/// Bytes on a rank's links inside its node and between nodes.
 struct Bytes {
   double intra = 0, inter = 0;
 };
@@ -203,7 +203,7 @@ Bytes counted(const program::Program& program) {
 Bytes expected(const Split& split, int ranks) {
   const double m = kGroup, g = ranks / kGroup, s = kMicroBatches;
   const double inside = (m - 1) / m, across = (g - 1) / g / m;
-  // How often a collective inside a group, and one between groups, passes.
+  // Passes of a collective inside a group, and between groups.
   double intra = 0, inter = 0;
   intra += split.params >= 1 ? 2 * s : 0;
   inter += split.params == 2 ? 2 * s : 0;
@@ -218,7 +218,7 @@ Bytes expected(const Split& split, int ranks) {
   return {intra * inside, inter * across};
 }
 
-/// Of four ranks, which divide the matrices, and of six, which do not.
+/// On four ranks, which divide the matrices, and on six, which do not.
 TEST(Groups, BytesOnTheLinksAreThoseOfTheFormulas) {
   for (const int ranks : {kRanks, 6}) {
     for (const Split& split : some_splits()) {
@@ -297,7 +297,7 @@ TEST(Groups, AreTwiceAsFastAsOneOfAllOverSlowLinks) {
     if (!split.legal()) continue;
     ms[split.letters()] = simulated_ms(measured(split.grouped(), 8));
     std::cout << ", " << split.letters() << " " << ms[split.letters()];
-    // Of those that hold as little as is held inside a group.
+    // Covers splits that hold no more than their part inside a group.
     if (split.params >= 1) {
       best = std::min(best, ms[split.letters()]);
     }
@@ -309,8 +309,8 @@ TEST(Groups, AreTwiceAsFastAsOneOfAllOverSlowLinks) {
   EXPECT_LT(ms["NGG"], ms["GGG"]);
 }
 
-/// What is left to be summed over ranks after the last micro-batch begins while its backward pass
-/// is running.
+/// Reductions over ranks that remain after the last micro-batch begin while its backward pass is
+/// running.
 TEST(Groups, SumsBeginBeforeTheBackwardPassEnds) {
   for (const char* shard :
        {"group: 0", "optimizer: all", "params: all", "params: group, grads: group, group: 2",

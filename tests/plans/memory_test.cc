@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks take of memory, by page count, is at most what was certified: plans with expert
+// Resident memory of ranks, by page count, is at most the certified memory: plans with expert
 // parallelism beside data and pipeline parallelism, micro-batches and recomputation, with an
 // evaluation beside the training. Where routing is less even than the certificate assumes, it is at
-// most the pages of what the rows really were.
+// most the pages of the actual rows.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -48,11 +48,11 @@ Case ep_case(uint64_t seed) {
   if (sequence_parallel && etp == 1 && experts % (2 * ep) == 0) {
     ep *= 2;
   }
-  // Keys and sums that go around rings: what is on its way does not pile up.
+  // Keys and reductions that go around rings: messages in flight do not pile up.
   const char* const keys = cp > 1 && axes.below(2) == 0 ? "p2p" : "all_gather";
   const char* const sums[] = {"native", "ring", "halving_doubling", "ho_ring"};
   const char* const all_reduce = sums[axes.below(4)];
-  // Parameters and gradients in groups, on nodes of these.
+  // Parameters and gradients in groups, on nodes of this size.
   const int64_t group = cp * dp;
   const bool groups = axes.below(3) == 0;
   const int64_t layers = pp + static_cast<int64_t>(rng.below(2));
@@ -131,8 +131,8 @@ void keep_own_counts(program::Program& p) {
   program::finalize(p);
 }
 
-/// Rows of `here` experts that came to `rank` in a layer and micro-batch, from the ranks along the
-/// outermost axes that split experts into blocks of so many.
+/// Returns the rows for `here` experts that came to `rank` in a layer and micro-batch, from the
+/// ranks along the outermost axes that split experts into blocks of this size.
 int64_t rows_at(engine::Session& session, int32_t rank, int64_t here, int32_t layer,
                 int32_t micro_batch) {
   const program::Program& p = session.program();
@@ -161,8 +161,8 @@ int64_t rows_at(engine::Session& session, int32_t rank, int64_t here, int32_t la
   return rows;
 }
 
-/// Raises what the ragged buffers of `p` expect to the rows that they held on this rank in the last
-/// step; true if any held more than `p` expected.
+/// Raises the expected rows of the ragged buffers of `p` to the rows of this rank's last step.
+/// Returns whether any held more than `p` expected.
 bool raise_to_rows(program::Program& p, engine::Session& session, int32_t rank) {
   bool beyond = false;
   program::RankClass& cls = p.classes[p.class_of(rank)];
@@ -252,9 +252,9 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
   EXPECT_EQ(even_plans, wanted);
 }
 
-/// Around a ring nobody answers its neighbour, but what went on comes back: a rank can be ahead of
-/// the next one by a round, not by a step of many layers. Of the keys themselves two hops are
-/// there.
+/// Around a ring no rank answers its neighbour, but messages come back around. A rank can thus be
+/// ahead of the next one by a round, not by a step of many layers. Of the keys themselves two hops
+/// are in memory.
 TEST(PlanMemory, WhatGoesAroundARingDoesNotPileUp) {
   const auto memory = [](int64_t layers, const char* keys) {
     const std::string text = fmt::format(

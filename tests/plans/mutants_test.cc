@@ -52,7 +52,7 @@ std::vector<Plan>& plans() {
   return list;
 }
 
-/// Says what is wrong with a mutant that the check accepted; "" if it computes what one rank does.
+/// Returns the fault in an accepted mutant's results; "" if it computes the single-rank result.
 std::string differs(Plan& plan, const program::Program& mutant) {
   if (!plan.single) {
     plan.single = train(plan.c, true, 1, false, {}, false);
@@ -96,8 +96,8 @@ TEST(PlanCheck, MutantsAreRefusedOrEqual) {
           break;
       }
     }
-    // What a hop around a ring has lost may be missed first where the sum is used; so may a begin,
-    // which only says which part of a gradient a rank has.
+    // The loss of a hop around a ring may first be missed where the sum is used. So may a begin,
+    // which only gives the rank's part of a gradient.
     const bool rings =
         plan.c.text.find("all_reduce: native") == std::string::npos || mutation.kind == "begin";
     if (check::localise(mutation, v) == check::Localisation::missed && rings) {

@@ -76,8 +76,8 @@ Folded fold(uint64_t seed, parallel::Plan plan, int64_t experts) {
   return {plan.ep, plan.etp, plan.ep_over().dp};
 }
 
-/// Keys of passes: which communication runs beside compute, in what pieces, and by which way.
-/// `nodes`: what is said of nodes, and of collectives that go inside of them first; "": nothing.
+/// Returns keys of passes: communication beside compute, its pieces, and its algorithm. `nodes`:
+/// keys for nodes, and for collectives that go inside them first; "" for none.
 std::string random_passes(uint64_t seed, bool moe, int64_t chunks_backward,
                           const std::string& nodes) {
   Rng rng(seed + 8000009);
@@ -190,9 +190,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   double bucket_mib = rng.below(2) ? 25.0 : 0.0005;
   const char* const repeated = recompute[rng.below(3)];
   const int64_t sequence = pick(rng, {3, 7, 8});
-  // Some send their tokens to the experts in pieces, as many as divide them.
+  // Some send their tokens to the experts in pieces, in any number that divides them.
   const int64_t pieces = moe && more.below(3) == 0 ? 1 + static_cast<int64_t>(more.below(4)) : 1;
-  // Tokens, and the vocabulary, over more ranks: as many as there are, and as divide them.
+  // Tokens, and the vocabulary, over more ranks: any number that is left and divides them.
   const int64_t room = std::max<int64_t>(max_ranks / (pp * dp), 1);
   Rng uneven(seed + 6000023);
   const int64_t tokens = sequence * micro;
@@ -208,12 +208,12 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   if (tp > 1 && uneven.below(2) == 0) {
     set_key(&c.text, "vocab_size", 24);
   }
-  // Some have a vocabulary whose gradient is more to sum than its tokens are to gather.
+  // Some have a vocabulary whose gradient is longer to reduce than its tokens are to gather.
   if (Rng words(seed + 5000011); words.below(3) == 0) {
     set_key(&c.text, "vocab_size", tp > 1 && uneven.below(2) == 0 ? 4800 : 4093);
   }
   if (const size_t at = c.text.find("num_experts_per_tok: 1"); at != c.text.npos && cp * tp > 1) {
-    // One expert's weight, normed, is 1: the router's gradient is what rounding leaves of 0.
+    // One expert's weight, normalized, is 1: the router's gradient is the rounding error of 0.
     c.text.replace(at, 22, "num_experts_per_tok: 2");
   }
   std::string layouts;
@@ -254,7 +254,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   const bool even_parts = tokens % (2 * cp) == 0;
   const bool zigzag =
       ring && (even_parts ? axes.below(2) == 0 : tokens >= 2 * cp && uneven.below(2) == 0);
-  // In some, data-parallel ranks have unlike numbers of sequences.
+  // In some, data-parallel ranks have different numbers of sequences.
   std::vector<int64_t> samples;
   if (dp > 1 && !zigzag && uneven.below(2) == 0) {
     const bool any =
@@ -263,7 +263,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       samples.push_back((1 + static_cast<int64_t>(uneven.below(3))) * (any ? 1 : micro));
     }
   }
-  // And ranks of cp unlike parts of these.
+  // Ranks of cp may have different parts of these, too.
   std::vector<int64_t> shares;
   const int64_t least = sequence_parallel ? tp : 1;  // tokens
   Rng parts(seed + 7000003);
@@ -279,7 +279,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       }
     }
   }
-  // Some split what their data-parallel ranks would have alike.
+  // Some shard the state that data-parallel ranks would replicate.
   const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
                                 "params: all, grads: all"};
   std::string shard = dp > 1 ? shards[more.below(5)] : "";
@@ -309,7 +309,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   std::string nodes = "ranks_per_node: 0";
   if (dp * cp * tp > 1 && groups.below(3) == 0) {
     all_reduce = groups.below(2) == 0 ? "hierarchical" : "ho_ring";
-    // All ranks of a class lie on nodes alike.
+    // All ranks of a class are placed alike on nodes.
     const int64_t near = cp * tp * pick(groups, {1, ep_inner, folded.over_dp});
     const bool pairs = near == cp * tp * folded.over_dp && shard.find("group: ") == shard.npos &&
                        dp / folded.over_dp % 2 == 0;
@@ -340,7 +340,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   }
   const std::string keys =
       any_keys ? random_passes(seed, moe, chunks_backward, nodes) : std::string();
-  // And some drop a part of what their layers add.
+  // Some drop a part of their layers' outputs.
   Rng drops(seed + 5000011);
   const double dropout = drops.below(3) == 0 ? 0.25 : 0;
   c.text += fmt::format(
@@ -423,8 +423,8 @@ void initialise(const engine::Compiled& compiled, const Case& c, const runtime::
 
 std::string given_name(const std::string& ids) { return "given." + ids; }
 
-/// The program of a spec, whose routers do as the case says: what they choose is an output, or what
-/// they are to take is an input, which lies on the ranks as tokens do.
+/// Returns the program of a spec, with routers as the case wants: their choices are an output, or
+/// an input, placed on ranks like tokens.
 engine::Compiled compile(const engine::ProgramSpec& spec, const Case& c) {
   if (!c.keep_routes && !c.routes) return engine::compile(spec);
   graph::Graph graph = spec.graph({});
@@ -437,7 +437,7 @@ engine::Compiled compile(const engine::ProgramSpec& spec, const Case& c) {
   };
   for (graph::Node node : graph.nodes) {
     if (node.op == "router" && c.routes) {
-      // What is fed is whole on ranks of tp; of a copy each may have its tokens.
+      // Inputs are whole on ranks of tp; each rank of a copy may have its own tokens.
       graph::Tensor taken = graph.tensor(node.out[1]);
       const std::string name = given_name(taken.name);
       taken.name = "taken." + taken.name;
@@ -467,7 +467,7 @@ void expect_good(const engine::Compiled& compiled) {
   if (!verdict.ok()) fail("check", "{}", to_text(verdict));
 }
 
-/// Adds what routers are to take: of every router, one micro-batch after the other.
+/// Adds the choices that routers take: for every router, one micro-batch after the other.
 void add_routes(const Routes& routes, engine::FeedMap* feeds) {
   std::map<std::string, std::vector<int32_t>> by_router;
   for (const auto& [key, chosen] : routes) {
@@ -479,7 +479,7 @@ void add_routes(const Routes& routes, engine::FeedMap* feeds) {
   }
 }
 
-/// What routers chose in the step that was run.
+/// Returns the routers' choices in the step that ran.
 Routes routes_of(const engine::Session& session) {
   Routes routes;
   for (const graph::Node& node : session.graph().nodes) {
@@ -492,7 +492,7 @@ Routes routes_of(const engine::Session& session) {
   return routes;
 }
 
-/// All ranks of a program, or of processes this one.
+/// All ranks of a program; with processes, this one's.
 runtime::LocalRanks ranks_of(const Case& c, bool single, int32_t world,
                              const runtime::RankOptions& options) {
   if (single || !c.connection) return {world, kernels::cpu_backend(), options};
@@ -502,7 +502,7 @@ runtime::LocalRanks ranks_of(const Case& c, bool single, int32_t world,
           options};
 }
 
-/// Steps of a case: what is fed, and what is kept of the routes.
+/// Steps of a case: their inputs, and the routes kept.
 class Steps {
  public:
   Steps(const Case& c, const engine::Run& run) : case_(c), run_(run) {}
@@ -659,7 +659,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     }
   }
   out.routes = done.kept();
-  // Last bits are not to change what routers choose, where that is given to the other run.
+  // Last bits must not change the routers' choices, where those are given to the other run.
   out.again = [=, routes = out.routes](uint64_t last_bits) {
     Case other = c;
     other.last_bits = last_bits;
@@ -674,8 +674,8 @@ namespace {
 
 using Tensors = std::map<std::string, std::vector<double>> Outcome::*;
 
-/// How far each tensor of one rank's run is from itself where the parameters have other last bits:
-/// the most of a few tries. Made when somebody asks.
+/// Distance of each tensor of one rank's run from itself with other last bits in the parameters:
+/// the largest of a few tries. Computed on demand.
 class Rounding {
  public:
   explicit Rounding(const Outcome& one) : one_(one) {}

@@ -26,9 +26,9 @@ struct Case {
   uint64_t seed = 0;
   /// Not 0: the run begins with parameters that differ in their last bits, at random by this.
   uint64_t last_bits = 0;
-  /// Routers choose, and it is kept what they choose (Outcome::routes).
+  /// Routers choose, and their choices are kept (Outcome::routes).
   bool keep_routes = false;
-  /// Routers do not choose, but take what those of another run chose: null, or its Outcome::routes.
+  /// Choices for the routers, from another run's Outcome::routes; null lets them choose.
   std::shared_ptr<const std::vector<Routes>> routes = nullptr;
   /// Null: ranks are threads. Otherwise the plan's are processes, and this is the one of them that
   /// `connection` says; all of them call train().
@@ -42,7 +42,7 @@ struct Outcome {
   std::vector<double> losses, norms;
   std::map<std::string, std::vector<double>> params;  ///< after the steps
   std::map<std::string, std::vector<double>> grads;   ///< of the first step
-  /// Of the step that made the gradients, if there was one, and of all others.
+  /// Routes of the step that made the gradients, if there was one, and of all others.
   std::shared_ptr<const std::vector<Routes>> routes;
   /// The same run with other last bits of its parameters (Case).
   std::function<Outcome(uint64_t last_bits)> again;
@@ -52,10 +52,9 @@ struct Outcome {
 engine::Batch random_batch(const engine::Compiled& compiled, const engine::Run& run, int step,
                            uint64_t seed);
 
-/// Trains `steps` steps on random tokens (a function of the seed alone) under the plan.
-/// `single`: the same global micro-batches on one rank. `rewrite` changes the training program
-/// before it runs; `device` runs it. Throws Error where the check refuses a program that nobody
-/// rewrote.
+/// Trains `steps` steps on random tokens (a function of the seed alone) under the plan. `single`
+/// runs the same global micro-batches on one rank. `rewrite` changes the training program before it
+/// runs; `device` runs it. Throws Error if the check refuses an unchanged program.
 Outcome train(const Case& c, bool single, int steps, bool poison = false,
               const std::vector<std::string>& overrides = {}, bool with_grads = true,
               const std::function<void(program::Program&)>& rewrite = nullptr,
@@ -65,23 +64,23 @@ struct Logits {
   std::vector<double> values;  ///< one micro-batch after the other
   std::shared_ptr<const std::vector<Routes>> routes;
 };
-/// Of the tokens of the first step, with the parameters that a run begins with; `single`: on one
-/// rank. Throws Error where the check refuses the program.
+/// Returns the logits of the first step's tokens, with the initial parameters; `single`: on one
+/// rank. Throws Error if the check refuses the program.
 Logits logits(const Case& c, bool single, const std::vector<std::string>& overrides = {});
 
-/// "" or the first thing in which a run differs from that of one rank by more than the order of its
-/// sums explains: `tolerance`, relative, which is for fp64. A tensor whose addends cancel (the
-/// gradient of keys where every query sees one key is what rounding leaves of 0) may also differ by
-/// 100 times what the last bits of the parameters move it on one rank: the rounding of its addends,
-/// measured.
+/// Returns "", or the first difference between a run and the single-rank run that the order of sums
+/// cannot explain. `tolerance` is relative, for fp64. A tensor whose addends cancel (the gradient
+/// of keys where every query sees one key is the rounding error of 0) may also differ by 100 times
+/// its change under other last bits of the parameters on one rank: the measured rounding of its
+/// addends.
 std::string difference(const Outcome& many, const Outcome& one, double tolerance = 1e-10);
 
-/// What became of random faults in the program of a case.
+/// Outcomes of random faults in a case's program.
 struct MutantCounts {
   uint64_t refused = 0;
-  uint64_t far = 0;       ///< of these: neither at the fault nor at a task near it
+  uint64_t far = 0;       ///< refused, but neither at the fault nor at a task near it
   uint64_t equal = 0;     ///< accepted, and run: as one rank
-  std::string far_first;  ///< the first of those, for messages
+  std::string far_first;  ///< the first far refusal, for messages
 };
 /// Puts faults into the program one at a time, every second one of `kind` if there is one. Fails
 /// the test if one is accepted and gives another result than one rank.

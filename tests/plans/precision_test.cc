@@ -13,7 +13,7 @@
 namespace hocket::test::precision_test {
 namespace {
 
-/// How far the gradients of two runs are apart, all tensors together.
+/// Returns the relative distance between the gradients of two runs, over all tensors.
 double gradient_error(const Outcome& a, const Outcome& b) {
   double squares = 0, norms = 0;
   for (const auto& [name, values] : b.grads) {

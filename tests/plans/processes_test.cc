@@ -60,7 +60,7 @@ std::shared_ptr<const runtime::EmulatedDevice> emulate_something(const program::
   return emulated;
 }
 
-/// As threads of this process, and as one of the processes.
+/// Trains as threads of this process, and as one of the processes.
 void compare_both_ways(const engine::Run& run, uint64_t seed) {
   const auto compiled = std::make_shared<const engine::Compiled>(engine::compile(run));
   const std::shared_ptr<comm::Connection> connection = engine::connection(run);
@@ -131,7 +131,7 @@ void compare_with_c10d(const engine::Run& run, uint64_t seed) {
     largest = std::max(largest, size(values));
   }
   for (const auto& [name, values] : want) {
-    // What is left of addends that cancel is rounding of them.
+    // The rest of addends that cancel is their rounding.
     EXPECT_LE(distance(got.at(name), values), 1e-10 * std::max(size(values), 1e-4 * largest))
         << name;
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of the plan that rewrite programs or say how they lie on ranks. Whatever the plan around
-// one, the program is proven, gives what one rank gives, can be simulated, and its mutants are
-// refused or equal.
+// Keys of the plan that rewrite programs or place them on ranks. Under any plan around one, the
+// program is proven, equals one rank, can be simulated, and its mutants are refused or equal.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +26,7 @@ struct Row {
   bool moe = false;
   const char* mutation = "";  ///< that every second mutant is to be
 };
-/// Passes whose halves are tasks of their own, and that overlap; on ranks that split layers, too.
+/// Adds passes split into separate tasks that overlap; on ranks that split layers, too.
 void add_schedules(std::vector<Row>* all) {
   all->push_back({"pp_schedule", "zb-h1", "pp: 2, dp: 2", false, "drop-edge"});
   all->push_back(
@@ -56,7 +55,7 @@ std::vector<Row> rows() {
   for (const char* plan : {"dp: 4, ep: 2", "dp: 8, ep: 4, bucket_mib: 0.002"}) {
     all.push_back({"grad_codec", "identity", plan, true, "message"});
   }
-  // Of some gradients, of a bucket or of parts of them, too; and of all but some.
+  // Codecs of some gradients, of a bucket or of parts of them, too; and of all but some.
   const std::string some = "['*self_attn* identity', 'lm_head* identity', '*.1.*v_proj* none']";
   for (const char* plan : {"dp: 4", "dp: 3, bucket_mib: 0.002", "pp: 2, dp: 2",
                            "dp: 3, bucket_mib: 0, comm_tiles: 3", "dp: 4, all_reduce: ring"}) {
@@ -83,7 +82,7 @@ std::vector<Row> rows() {
     all.push_back({"comm_tiles", "3", plan, false, "view"});
   }
   all.push_back({"comm_tiles", "2", "dp: 4, ep: 2, bucket_mib: 0", true, "view"});
-  // Rows of which tensor-parallel ranks have parts of the sum.
+  // Rows in which tensor-parallel ranks have parts of the sum.
   all.push_back({"comm_tiles", "4", "dp: 2, tp: 2, micro_batch: 2", false, "view"});
   all.push_back({"comm_tiles", "3", "pp: 2, tp: 2, recompute: full", false, "view"});
   // Products beside collectives along their rows: of two ranks, and of more.
@@ -93,11 +92,11 @@ std::vector<Row> rows() {
       {"comm_tiles", "8", "tp: 4, sequence_parallel: true, micro_batch: 4", false, "message"});
   all.push_back({"comm_tiles", "2", "pp: 2, dp: 2, tp: 2, sequence_parallel: true, recompute: full",
                  true, "message"});
-  // What does not run beside compute.
+  // Communication that does not run beside compute.
   all.push_back({"overlap_p2p_comm", "false", "pp: 2, dp: 2", false, "message"});
   all.push_back({"overlap_grad_reduce", "false", "pp: 2, dp: 2, bucket_mib: 0", false, "group"});
   all.push_back({"overlap_param_gather", "false", "dp: 2, shard: {params: all}", false, "group"});
-  // What is computed beside the last message, or collective, of a pass backward.
+  // Computation beside the last message, or collective, of a backward pass.
   all.push_back({"delay_wgrad_compute", "true", "pp: 2, dp: 2", false, "move-task"});
   all.push_back({"delay_wgrad_compute", "true", "dp: 4, tp: 2, shard: {params: all, grads: all}",
                  false, "drop-edge"});
@@ -115,9 +114,9 @@ std::vector<Row> rows() {
     all.push_back({"cp_order", "zigzag", plan, false, "view"});
   }
   all.push_back({"cp_order", "zigzag", "cp: 3, dp: 2, ep: 2, cp_comm_type: p2p", true, "begin"});
-  // Rows of products of which ranks have parts, in other pieces backward.
+  // Rows of products in which ranks have parts, in other pieces backward.
   all.push_back({"moe_chunks_backward", "2", "tp: 2, etp: 2", true, "view"});
-  // Heads that are exchanged for tokens, those of keys too or gathered; inside of those of tp.
+  // Heads exchanged for tokens, key heads too or gathered; inside those of tp.
   for (const char* plan : {"cp: 2", "pp: 2, cp: 4, micro_batch: 2", "cp: 2, tp: 2"}) {
     all.push_back({"cp_comm_type", "a2a", plan, false, "begin"});
   }
@@ -155,7 +154,7 @@ std::vector<Row> rows() {
   for (const char* plan : {"dp: 6, ep: 2", "dp: 8, ep: 4, ep_inner: 2"}) {
     all.push_back({"all_reduce", "ring", plan, true, "message"});
   }
-  // By halves, to ranks a power of two apart; what is left of six ranks goes around a ring.
+  // By halves, to ranks a power of two apart; the rest of six ranks uses a ring.
   for (const char* plan : {"dp: 4", "dp: 8", "dp: 6, bucket_mib: 0.002", "dp: 4, pp: 2, tp: 2"}) {
     all.push_back({"all_reduce", "halving_doubling", plan, false, "message"});
   }
@@ -163,7 +162,7 @@ std::vector<Row> rows() {
   all.push_back({"reduce_scatter", "halving_doubling",
                  "dp: 4, all_gather: halving_doubling, shard: {params: all, grads: all}", false,
                  "message"});
-  // Of gradients of keys, by ranks that share a key head; in pieces that are no whole tokens.
+  // Gradients of keys, by ranks that share a key head, in pieces that are no whole tokens.
   all.push_back({"all_reduce", "ring", "cp: 2, tp: 4", false, "view"});
   all.push_back({"all_reduce", "halving_doubling", "cp: 2, tp: 4", false, "message"});
   // Inside of nodes first; and in pieces, of one axis and of several.
@@ -247,8 +246,8 @@ TEST(Rewrites, ProvenEqualAndSimulated) {
   }
 }
 
-/// What a parallel block scatters is the sum of its branches, dropped or not: it is cut with the
-/// product that makes the last of them.
+/// A parallel block scatters the sum of its branches, with or without dropout. The scatter is tiled
+/// with the product of the last branch.
 TEST(Rewrites, TilesOfSumsTakeTheirProductAlong) {
   for (const char* plan : {"tp: 2, sequence_parallel: true, comm_tiles: 2",
                            "tp: 4, sequence_parallel: true, micro_batch: 4, comm_tiles: 7",
@@ -262,7 +261,8 @@ TEST(Rewrites, TilesOfSumsTakeTheirProductAlong) {
       const engine::Compiled made = compiled(c);
       const check::Verdict verdict = check::check(made.program, made.reference);
       ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-      // A sum of branches comes right behind a block of the product, or of what dropped some of it.
+      // A sum of branches comes right behind a block of the product, or behind that block's
+      // dropout.
       const program::RankClass& cls = made.program.classes[0];
       int sums = 0;
       for (size_t i = 1; i < cls.tasks.size(); ++i) {
@@ -280,8 +280,8 @@ TEST(Rewrites, TilesOfSumsTakeTheirProductAlong) {
   }
 }
 
-/// The gradient of a table that is read twice is a sum of two terms, of which rows have other parts
-/// added up than the rows beside them.
+/// The gradient of a table that is read twice is a sum of two terms, whose rows have different
+/// addends.
 TEST(Rewrites, TilesOfTiedTablesAreJoined) {
   for (const char* plan :
        {"cp: 2, tp: 2, dp: 2", "cp: 2, tp: 2, dp: 2, shard: {optimizer: all}",
@@ -321,7 +321,7 @@ TEST(Rewrites, MutantsAreRefusedOrEqual) {
   }
 }
 
-/// The step of a wide dense model on ranks whose links carry so much a second.
+/// Returns the predicted step of a wide dense model on ranks with links of this bandwidth.
 double predicted(const std::string& plan, double bytes_per_second,
                  const std::string& type = "llama") {
   const std::string text = fmt::format(
@@ -338,7 +338,7 @@ double predicted(const std::string& plan, double bytes_per_second,
   return static_cast<double>(sim::simulate(program, costs, {}).step_ns);
 }
 
-/// Where links are slow, blocks hide what moves rows behind products, and codes are fewer bytes.
+/// On slow links, blocks hide the movement of rows behind products, and codes are fewer bytes.
 TEST(Rewrites, ShortenTheStepWhereLinksAreSlow) {
   const auto tiles = [](int64_t blocks) {
     return predicted(fmt::format("tp: 4, micro_batch: 4, comm_tiles: {}", blocks), 1e9);
@@ -349,7 +349,7 @@ TEST(Rewrites, ShortenTheStepWhereLinksAreSlow) {
         fmt::format("tp: 4, sequence_parallel: true, micro_batch: 4, comm_tiles: {}", blocks), 1e9);
   };
   EXPECT_LT(along_rows(7), 0.97 * along_rows(1));
-  // Of a parallel block the scatter hides behind the product of the second branch.
+  // The scatter of a parallel block hides behind the product of the second branch.
   const auto parallel_block = [](int64_t blocks) {
     return predicted(
         fmt::format("tp: 4, sequence_parallel: true, micro_batch: 4, comm_tiles: {}", blocks), 1e9,
@@ -359,8 +359,8 @@ TEST(Rewrites, ShortenTheStepWhereLinksAreSlow) {
   EXPECT_LT(predicted("dp: 4, grad_codec: int8", 1e8), 0.6 * predicted("dp: 4", 1e8));
 }
 
-/// Products in blocks whose rows ranks have parts of; tables that are read twice, in parts; ranks
-/// with unlike numbers of rows, whose sums travel by unlike ways.
+/// Products in blocks in which ranks have parts of the rows; tables that are read twice, in parts;
+/// ranks with uneven rows, whose reductions take different routes.
 TEST(Rewrites, ALossyCodecTakesAnyPlan) {
   const std::string codec = "grad_codec: int8, ";
   for (const bool tied : {false, true}) {
@@ -379,7 +379,7 @@ TEST(Rewrites, ALossyCodecTakesAnyPlan) {
   }
 }
 
-/// The check names what was lost of the gradients that plan.grad_codec_of says, and of no other.
+/// The check names the losses of the gradients of plan.grad_codec_of, and of no other.
 TEST(Rewrites, ACodecOfSingleGradientsIsOfThese) {
   for (const char* plan : {"dp: 2", "dp: 2, bucket_mib: 0", "pp: 2, dp: 2, all_reduce: ring"}) {
     const Case c = model(
@@ -425,7 +425,8 @@ TEST(Rewrites, CodesGoByTheRouteThatIsSaid) {
   }
 }
 
-/// The host encodes, decodes and adds up; what links carry lies on the device, and comes by copies.
+/// The host encodes, decodes and adds up; buffers sent over links are on the device, and are copied
+/// there.
 TEST(Rewrites, CodecsAreOfTheHostIfItIsSaid) {
   using program::Lane;
   for (const char* route : {"", " at_once", " by_blocks"}) {
@@ -472,13 +473,14 @@ TEST(Rewrites, CodecsOfWhatIsNoGradientAreRefused) {
            {"dp: 2, grad_codec: int8, grad_codec_of: ['*.9.* none']", "'*.9.* none' matches no"}}) {
     EXPECT_NE(refused(plan).find(why), std::string::npos) << plan << "\n" << refused(plan);
   }
-  // Where no gradient is summed, or none is made, nothing is refused.
+  // Without a gradient to reduce, or without any gradient, nothing is refused.
   EXPECT_EQ(refused("tp: 2, grad_codec_of: ['* int8']"), "");
   const Case c = model("dp: 2, grad_codec_of: ['*down_proj.weight int8']", false, "f32");
   EXPECT_NO_THROW(engine::compile(engine::losses(engine::parse_run(c.text, c.name, {}))));
 }
 
-/// Every rank decodes what it keeps: to the bit the same on all replicas, and near the exact step.
+/// Every rank decodes its own part as well: replicas stay equal to the bit, and near the exact
+/// step.
 TEST(Rewrites, ALossyCodecIsNamedAndReplicasStayTheSame) {
   for (const char* plan : {"dp: 2, grad_codec: int8", "dp: 4, grad_codec: int8"}) {
     const Case c = model(plan, false, "f32");

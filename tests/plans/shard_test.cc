@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan.shard: what data-parallel ranks split among them. Whatever else the plan says, the program
-// is proven and gives what one rank gives; what is gathered is freed; mutants are refused or equal.
+// plan.shard: state sharded over data-parallel ranks. Under any plan, the program is proven and
+// equals one rank; gathered tensors are freed; mutants are refused or equal.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -138,8 +138,8 @@ TEST(Shard, RanksNeedNotDivide) {
   }
 }
 
-/// Whether a sum over one axis is scattered or given to all, its addends come in the same order;
-/// without a norm to clip to, so do all of the update's.
+/// A reduction over one axis adds in the same order, scattered or all-reduced; without a norm to
+/// clip to, so do all sums of the update.
 TEST(Shard, GivesTheSameBits) {
   for (const char* plan : {"dp: 4, micro_batch: 2", "pp: 2, dp: 2, micro_batch: 2"}) {
     const auto run = [&](const std::string& shard) {
@@ -171,7 +171,7 @@ program::Program dense(const std::string& plan) {
       .program;
 }
 
-/// Whatever the number of micro-batches, and before all of them.
+/// Independent of the number of micro-batches, and before all of them.
 TEST(Shard, GathersOnceAStep) {
   for (const char* more : {"micro_batch: 4", "micro_batch: 1"}) {
     const program::Program program =
@@ -191,8 +191,8 @@ TEST(Shard, GathersOnceAStep) {
   }
 }
 
-/// What is computed with a sum of a gradient, like the block of it that a rank updates, comes
-/// behind the backward pass, which else would wait for the sum.
+/// Tasks that read a reduced gradient, like the block that a rank updates, come behind the backward
+/// pass, which would wait for the reduction otherwise.
 TEST(Shard, BackwardPassesDoNotWaitForSums) {
   size_t copies = 0;
   for (const char* shard : {"optimizer: all", "params: all"}) {
@@ -216,7 +216,7 @@ TEST(Shard, BackwardPassesDoNotWaitForSums) {
   EXPECT_GT(copies, 0);
 }
 
-/// A rank plans for its part of parameters and states, and for few layers of what it gathers.
+/// A rank's memory holds its part of parameters and states, and gathers for few layers.
 TEST(Shard, FreesWhatItGathers) {
   const std::string text =
       "model:\n  config: {model_type: llama, vocab_size: 256, hidden_size: 256, "
@@ -238,7 +238,7 @@ TEST(Shard, FreesWhatItGathers) {
   EXPECT_LE(gathered.persistent, alike.persistent * 3 / 10);
   EXPECT_LE(all.persistent, alike.persistent * 3 / 10);
   EXPECT_LE(states.persistent, params + alike.persistent * 2 / 10);
-  // Two of twelve layers at a time, beside what is there in any case.
+  // Two of twelve layers at a time, beside buffers that exist in any case.
   EXPECT_LT(gathered.step_buffers, alike.step_buffers + params / 3);
   EXPECT_LT(gathered.persistent + gathered.step_buffers, alike.persistent + alike.step_buffers);
   // No whole sums of gradients.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process may hold any of the ranks: two runs, each with some of them and joined by nothing but
-// the transport, train to the bit what one run with all ranks does.
+// A process may hold any of the ranks. Two runs, each with some of them and joined by the transport
+// alone, train like one run with all ranks, to the bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -49,7 +49,7 @@ void expect_same(const runtime::Store& got, const runtime::Store& want, int32_t 
   }
 }
 
-/// Both parts train at once: each waits for messages and sums of the other.
+/// Trains both parts at once: each waits for messages and reductions of the other.
 void train_together(Part& one, Part& other, uint64_t seed) {
   auto there = std::async(std::launch::async, [&] { other.train(seed); });
   one.train(seed);

@@ -325,7 +325,7 @@ TEST(Classes, OneListPerCoordinateBecomesFewClasses) {
   EXPECT_EQ(to_string(p.classes[0].box, p.roles[0].mesh), "pp:0 ep:0-4");
   EXPECT_EQ(to_string(p.classes[1].box, p.roles[0].mesh), "pp:0 ep:5-6");
   EXPECT_EQ(p.classes[1].name, "05");
-  // Of one list everywhere, the whole mesh.
+  // One list for the whole mesh.
   for (RankClass& cls : p.classes) {
     cls.tasks.clear();
     cls.arena_bytes = 0;

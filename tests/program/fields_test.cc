@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every field of every struct of a program: changed alone, it is printed, read back, told apart by
-// the comparison, and part of the hash unless it is a label.
+// Every field of every struct of a program: changed alone, it is printed, read back, distinguished
+// by the comparison, and part of the hash unless it is a label.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -78,7 +78,7 @@ class Changer {
     v->push_back(0);
   }
   void change(const Field& field, std::string* v) const {
-    // Of a kind the name of an op; everything else may hold any text.
+    // A kind needs the name of an op; every other field may hold any text.
     *v = std::string_view(field.name) == "op" ? "copy" : *v + " 'a \"b=c\\";
   }
   void change(const Field&, Mesh* v) const { v->axes[1].size *= 2; }
@@ -166,8 +166,8 @@ void every_change(const Program& good, const std::function<void(const Change&)>&
   }
 }
 
-/// Which ranks a class has can't be changed in one class alone, nor the coordinates of a table
-/// without its numbers, nor whose it is: such a text is refused.
+/// Some fields cannot change alone: the ranks of one class, or the coordinates of a table without
+/// its numbers or its owner. Such a text is refused.
 bool needs_other_changes(const Change& change) {
   if (change.name == "class.role" || change.name == "class.box") return true;
   const Program& program = change.program;

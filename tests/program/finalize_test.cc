@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dependencies and the memory plan of random programs against what brute force says: the transitive
-// closure of happens-before.
+// Dependencies and the memory plan of random programs against brute force: the transitive closure
+// of happens-before.
 #include "program/finalize.h"
 
 #include <gtest/gtest.h>
@@ -206,10 +206,9 @@ TEST(Finalize, BuffersShareMemoryOnlyWhereSafe) {
   EXPECT_LT(planned, distinct * 3 / 4);
 }
 
-/// A ragged buffer shares addresses with ragged buffers of its size alone, and those begin where it
-/// does.
-/// What is freed by a lane that compute does not wait for keeps no larger piece beside it from
-/// compute; who does wait gets both as one.
+/// A ragged buffer shares addresses only with ragged buffers of its size, and those begin with it.
+/// Memory freed by a lane that compute does not wait for does not keep a larger piece beside it
+/// from compute; a lane that waits gets both as one.
 TEST(Finalize, APieceThatWaitsKeepsNoNeighbourFromUse) {
   for (const bool waits : {false, true}) {
     Program p;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranges of addresses, and what a second program takes beyond a first on the same ranks.
+// Ranges of addresses, and the extra memory of a second program beyond a first on the same ranks.
 #include "program/memory.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,8 @@ TEST(Ranges, AreSetsOfAddresses) {
   }
 }
 
-/// A program of one rank: pages [first, end) of step buffers, and named buffers of so many pages.
+/// A program of one rank: pages [first, end) of step buffers, and named buffers of these numbers of
+/// pages.
 Program program_of(int64_t first, int64_t end, int64_t inputs,
                    const std::vector<std::pair<std::string, int64_t>>& named) {
   const auto buffer = [](BufferKind kind, std::string name, int64_t pages) {
@@ -108,7 +109,7 @@ TEST(MemoryBeyond, CountsEverySpaceByItself) {
   Memory both = memory_of(training)[0];
   both.evaluation = memory_beyond(training, other)[0];
   EXPECT_EQ(memory_with(training, &other), std::vector{both});
-  // Where w is another part of it, the two have stores of their own; arenas they share still.
+  // With another part of w, the two have stores of their own, and still share arenas.
   const Program otherwise = program_of(2, 5, 3, {{"w", 1}, {"kv", 1}});
   both.evaluation = (2 + 2 + 1 + 1) * kPageBytes;
   EXPECT_EQ(memory_with(training, &otherwise), std::vector{both});
@@ -258,8 +259,8 @@ int64_t bytes_in_flight(const std::vector<int32_t>& second) {
   return memory_of(program)[0].messages;
 }
 
-/// What is known to have come goes by the rank, not by its class: where rank 0 has one peer, which
-/// says that it has the first number, others have two.
+/// Received messages are known by rank, not by class: rank 0 has one peer, whose message implies
+/// the first number; others have two.
 TEST(MessagesInFlight, AreThoseOfTheRankThatHasMost) {
   EXPECT_EQ(bytes_in_flight({2, 3, 0, 1}), 16);
   EXPECT_EQ(bytes_in_flight({2, 0, 3, 1}), 24);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that were not lowered here are of the mesh and of the nodes that the plan says. What
-// c10d's collectives take of memory is planned. Keys of a plan that change nothing are told.
+// Given programs must have the plan's mesh and nodes. Memory of c10d's collectives is planned. Plan
+// keys without effect are reported.
 #include "run/compile.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(CompileGiven, IsOfThePlansRanksAndNodes) {
   moved.erase(at, line.size());
   EXPECT_NE(refusal(run, moved).find("0 ranks per node"), std::string::npos);
 
-  // What was got and what is wanted stand in it as the text says them.
+  // Found and expected values appear as in the text.
   const std::string said = refusal(one_rank, text);
   EXPECT_NE(said.find("got mesh=\"pp:1 edp:2 ep:1\""), std::string::npos) << said;
   EXPECT_NE(said.find("expected mesh=\"pp:1 edp:1 ep:1\""), std::string::npos) << said;
@@ -98,7 +98,7 @@ TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
   EXPECT_GE(messages(c10d), largest);
   EXPECT_LE(messages(c10d), 2 * largest);
 
-  // Of a program that was given, as well, whatever its text says.
+  // The same for a given program, whatever its text.
   const Compiled given = compile_given(run, program::parse_program(program::print(own.program)));
   EXPECT_EQ(messages(given), messages(c10d));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows from keys that are given, and values that no training can work with.
+// Values derived from given keys, and values that no training can work with.
 #include "run/config.h"
 
 #include <gtest/gtest.h>
@@ -23,10 +23,10 @@ TEST(RunConfig, StagesFollowFromTheSchedule) {
     const engine::Run run = run_of({"plan.pp=2", fmt::format("plan.pp_schedule={}", schedule)});
     EXPECT_EQ(run.plan.pp_chunks, 2) << schedule;
     EXPECT_EQ(run.resolved.origin("plan.pp_chunks"), "plan.pp_schedule");
-    // What was stored with it is a whole plan of its own.
+    // The stored configuration is a whole plan of its own.
     const engine::Run stored = parse_run(run.resolved.to_json_text(), "stored", {});
     EXPECT_EQ(stored.plan.pp_chunks, 2);
-    // What is given counts, and is told where it does not fit.
+    // Given keys take precedence, and conflicts are reported.
     EXPECT_EQ(
         run_of({"plan.pp=2", "plan.pp_schedule=interleaved", "plan.pp_chunks=4"}).plan.pp_chunks,
         4);

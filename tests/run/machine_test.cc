@@ -35,12 +35,12 @@ TEST(Machine, TimesOfAnotherCpuOrOfOtherKernelsDoNotHold) {
             "was taken with the kernels 'CPU, slow'; this program runs 'CPU, fast'");
   profile.machine["cpu"] = "Z80";
   EXPECT_EQ(mismatch(profile, here, "CPU, slow"), "was taken on Z80; this is " + cpu);
-  // Of another computer they are what the cluster is predicted with, of another device never.
+  // A profile of another computer may predict the cluster, one of another device never.
   EXPECT_EQ(mismatch(profile, elsewhere, "CPU, fast"), "");
   profile.device = "H100";
   EXPECT_NE(mismatch(profile, elsewhere, "CPU, fast"), "");
   EXPECT_NE(mismatch(profile, here, "CPU, slow"), "");
-  // Whoever does not say what was timed is not believed.
+  // A profile without its device is refused.
   EXPECT_EQ(mismatch({}, here, ""), "was taken on an unknown CPU; this is " + cpu);
   cost::Profile silent;
   silent.machine = {{"cpu", cpu}};

@@ -195,7 +195,7 @@ TEST(PersistentStore, TakesTheSameElementsUnderAnyMesh) {
     PersistentStore store(rank);
     auto& entry = store.get(persistent("w", type, split({0})), wide);
     EXPECT_EQ(&store.get(persistent("w", type, split({0, 1})), deep), &entry);
-    // All of it, in explicit sizes that equal even blocks.
+    // All elements, in explicit sizes that equal even blocks.
     const Layout given = split({0, 1}, std::vector<int64_t>(8, 2));
     EXPECT_EQ(&store.get(persistent("w", type, given), deep), &entry);
     store.get(persistent("whole", type), wide);

@@ -26,7 +26,7 @@ using program::Program;
 
 constexpr int64_t kPerPage = kPageBytes / 8;
 
-/// Program that doubles its input through a step buffer of as many pages, in two lanes.
+/// Program that doubles its input through a step buffer of this many pages, in two lanes.
 std::shared_ptr<const Program> doubling(int64_t pages) {
   Builder b;
   const BufferId in = b.named(0, BufferKind::input, "in", f64s(pages * kPerPage), 0);

@@ -275,8 +275,8 @@ TEST(Spaces, EachHasItsArena) {
   EXPECT_EQ(measured.persistent, 0);
 }
 
-/// A kernel of the host lane has its workspace where it works, whoever issues it: a device keeps
-/// the host from its own memory.
+/// A kernel of the host lane has its workspace in host memory, on every device, since devices keep
+/// the host out of their own.
 TEST(Spaces, WorkspacesLieWhereTheirLanesWork) {
   Builder builder;
   const TensorType type{DType::f64, {64}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// On a device whose memory the host cannot touch: trained, evaluated, saved, resumed and continued
-// as text, every bit as on the CPU; traced and profiled.
+// A device whose memory the host cannot touch: training, evaluation, saving, resuming and
+// generation equal the CPU's to the bit, traced and profiled too.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -42,7 +42,7 @@ engine::Run run_of(const std::string& family, const std::vector<std::string>& pl
       "apart", plan);
 }
 
-/// What all this came to.
+/// Results of all runs.
 struct Results {
   std::vector<double> losses;
   double held_out = 0, resumed = 0;
@@ -160,8 +160,8 @@ TEST(ApartDevice, EverythingRunsOnIt) {
   }
 }
 
-/// Bytes of the tensors that a training saves after a step, by its saver; and what it says when one
-/// of them is not finite.
+/// Returns the bytes of the tensors that a training's saver writes after a step, and its error when
+/// one of them is not finite.
 std::pair<std::string, std::string> saved_and_refused(const engine::Run& run,
                                                       runtime::LocalRanks& ranks,
                                                       const data::Dataset& dataset,

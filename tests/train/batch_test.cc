@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which sequences a step trains on, and in which order.
+// Sequences of a step, and their order.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens are drawn from a distribution made by hand, and how often.
+// Sampling: frequencies of tokens sampled from a distribution made by hand.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -69,7 +69,7 @@ TEST(Draw, TopPKeepsTheTokenThatReachesIt) {
 
 TEST(Draw, TopKThenTopP) {
   expect_shares(with(1, 3, 1), {{1, 0.5 / 0.9}, {0, 0.3 / 0.9}, {2, 0.1 / 0.9}});
-  // The share is of what top-k left: 0.6 x 0.9 = 0.54 is reached by the second.
+  // The share applies after top-k: 0.6 x 0.9 = 0.54 is reached by the second.
   expect_shares(with(1, 3, 0.6), {{1, 0.5 / 0.8}, {0, 0.3 / 0.8}});
   expect_shares(with(1, 1, 1), {{1, 1}});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of tokens: each gets the logits that it has alone, whatever lists come with it, and how
-// many there are does not change what a step takes.
+// Lists of tokens: each gets the same logits as alone, whatever lists come with it. The number of
+// lists does not change a step's memory.
 #include "train/evaluate.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ Lists lists_of(size_t count) {
   return lists;
 }
 
-/// The logits of lists, and what a rank had for inputs and outputs.
+/// Logits of lists, and a rank's memory for inputs and outputs.
 struct Evaluated {
   Lists ids;
   std::vector<std::vector<float>> logits;

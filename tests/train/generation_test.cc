@@ -49,7 +49,7 @@ TEST(Generation, IsProven) {
     const check::Verdict verdict = check::check(compiled.program, compiled.reference);
     EXPECT_TRUE(verdict.ok()) << to_text(verdict);
     EXPECT_FALSE(verdict.proved.empty());
-    // As text it is the same, and as good.
+    // The text form round-trips, and runs the same.
     const program::Program back = program::parse_program(program::print(compiled.program));
     EXPECT_TRUE(back == compiled.program);
     // A type with another symbol is another type.
@@ -120,8 +120,8 @@ TEST(Generation, MemoryFollowsTheText) {
   EXPECT_EQ(generation_memory(compiled, 1 << 20, 1 << 20).at(0).total(), bound.total());
 }
 
-/// Logits of the last of `count` tokens behind `begin` others; rows without a token fill up what
-/// the ranks divide.
+/// Returns the logits of the last of `count` tokens behind `begin` others. Rows without a token pad
+/// to a multiple of the ranks.
 std::vector<float> step(engine::Session& session, const std::vector<int32_t>& ids, int64_t begin,
                         int64_t count) {
   const int64_t rows = round_up(count, session.program().symbols[0].divisor);
@@ -183,7 +183,8 @@ TEST(Generation, PiecesDoNotMatter) {
   }
 }
 
-/// What data-parallel ranks split among them is not gathered for every token: all have all tokens.
+/// Parameters sharded over data-parallel ranks are not gathered for every token: all ranks have
+/// them whole.
 TEST(Generation, ShardedParametersAreWhole) {
   for (const char* group : {"plan.shard.group=2", "plan.shard.group=0"}) {
     const char* among = group[17] == '2' ? "plan.shard.params=group" : "plan.shard.params=all";

@@ -85,7 +85,7 @@ TEST(LearningRate, GoesOnWhereTheNumberOfStepsChanges) {
       EXPECT_LT(learning_rate(t, step, after), learning_rate(t, step - 1, after));
     }
   }
-  // Half of what is left, over as many steps.
+  // Half of the remaining decay, over equally many steps.
   EXPECT_NEAR(learning_rate(t, 24, before.with_end(t, 8, 40)), learning_rate(t, 10, before), 1e-15);
   // While it warms up there is nothing to go on from.
   EXPECT_EQ(learning_rate(t, 7, before.with_end(t, 3, 9)), learning_rate(t, 7, 9));
@@ -117,7 +117,7 @@ TEST(Minutes, AreCorrectedMoreAndMoreOftenToTheEnd) {
   EXPECT_EQ(next_correction(300, 1000), 600);
 }
 
-// What is told has no more digits than the rate has.
+// Printed rates have no more digits than the rate has.
 TEST(LearningRate, ToldInFewDigits) {
   std::string told;
   set_log_sink([&](LogLevel, const std::string& line) { told += line; });

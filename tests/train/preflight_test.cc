@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run whose programs the check refuses does not begin, be it that of the evaluation.
+// A run does not begin if the check refuses one of its programs, including the evaluation's.
 #include "train/preflight.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A profile's times: what is timed, and that the first passes, which are slow, do not count.
+// Times of a profile: the tasks timed, and that slow first passes do not count.
 #include "train/profiler.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms
 
 std::atomic<int> zeros = 0;
 
-/// Called `name`. `zero` takes fifty times as long in its first two passes as later, everything
-/// else 4 ms.
+/// Backend named `name`. `zero` takes fifty times longer in its first two passes than later; every
+/// other op takes 4 ms.
 class Timed : public kernels::Backend {
  public:
   explicit Timed(std::string name) : name_(std::move(name)) {}
@@ -124,9 +124,8 @@ TEST(Profiler, OtherKernelsAreTimedAnew) {
   remove_tree(dir);
 }
 
-/// A rank that plays the others gives them rows as they have tokens: its own as often as there are
-/// ranks would be more than any may have. And what it has one less of than they is no expert that
-/// a token chose twice.
+/// A rank that emulates the others gives them rows by their tokens. Copies of its own rows would
+/// exceed the capacity of any rank, and an expert fewer on a rank is no expert chosen twice.
 TEST(Profiler, RanksOfUnlikeSize) {
   for (const char* plan : {"dp: 4, ep: 4, dp_samples: [5, 1, 1, 1], moe_chunks: 3",
                            "dp: 4, ep: 4, tp: 2, etp: 2, sequence_parallel: true"}) {
@@ -147,8 +146,8 @@ TEST(Profiler, RanksOfUnlikeSize) {
   }
 }
 
-/// Positions say which keys attention takes: what a rank alone would get of them from others, in
-/// collectives or messages, is what the host gave.
+/// Positions select the keys that attention takes. A single rank receives the host's positions in
+/// place of those that others would send, in collectives or messages.
 TEST(Profiler, PositionsComeInMessages) {
   const std::string experts =
       ", num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 4, norm_topk_prob: true, "
@@ -177,7 +176,7 @@ TEST(Profiler, PositionsComeInMessages) {
 }
 
 TEST(Profiler, SeesHowRowsAreRouted) {
-  // Tasks on routed rows count as if experts got as many each, and the profile says who gets what.
+  // Tasks on routed rows count with balanced experts, and the profile holds the real routing.
   const engine::Run run = engine::parse_run(
       "model: {config: {model_type: qwen3_moe, vocab_size: 64, hidden_size: 16, "
       "num_hidden_layers: 3, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 8, "

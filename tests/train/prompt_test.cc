@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sample goes on from when nobody says so: the data's own beginning.
+// The default prompt of a sample: the beginning of the data.
 #include <gtest/gtest.h>
 
 #include "base/utf8.h"
@@ -11,7 +11,7 @@ namespace {
 
 using data::TempFolder;
 
-/// Of a corpus of these files, none of them held out.
+/// Returns the prompt for a corpus of these files, none of them held out.
 std::string prompt_of(const std::vector<std::string>& files) {
   const TempFolder folder;
   return prompt_from(data::Dataset(data::prepare_texts(folder, files, 0)));
@@ -21,7 +21,7 @@ TEST(Prompt, IsTheFirstLinesOfADocument) {
   const std::string rest(100, 'x');
   EXPECT_EQ(prompt_of({"One line\nand another\nand a third one" + rest}),
             "One line\nand another\n");
-  // No line ends in time: as much as fits.
+  // No line ends in time: the prompt is cut at the limit.
   EXPECT_EQ(prompt_of({std::string(80, 'a')}).size(), 32u);
   // Blank lines alone are no prompt.
   EXPECT_EQ(prompt_of({"\n\n" + std::string(80, 'b')}).size(), 32u);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which runs may go on from a checkpoint.
+// Compatibility of runs with a checkpoint to resume.
 #include "train/resume.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ engine::Run run_of(const std::string& family, const std::vector<std::string>& ov
   return engine::parse_run(yaml.dump(), "test", overrides);
 }
 
-/// A checkpoint of a run, and what check_same_training says of another.
+/// A checkpoint of a run, and the verdict of check_same_training on another run.
 class Saved {
  public:
   explicit Saved(const engine::Run& run, const std::string& config = "",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One optimizer step after the other, with data, metrics and checkpoints of the test's own: what a
-// step is fed, when a checkpoint is due, and that a step that is skipped changes no bit.
+// One optimizer step after the other, with the test's own data, metrics and checkpoints: the inputs
+// of a step, when a checkpoint is due, and that a skipped step changes no bit.
 #include "train/stepper.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ engine::Run run_of(const std::vector<std::string>& overrides) {
       "test", overrides);
 }
 
-/// Sequences of a step, and as many targets as are predicted.
+/// Sequences of a step, and their number of predicted targets.
 StepData data_of(int64_t step) {
   Rng rng(static_cast<uint64_t>(step));
   engine::Batch batch(kRows, kLength);
@@ -46,7 +46,7 @@ StepData data_of(int64_t step) {
   return {std::move(batch), targets};
 }
 
-/// A run with a stepper whose parts are kept here.
+/// A run with a stepper, and the stepper's parts.
 class Steps {
  public:
   explicit Steps(const std::vector<std::string>& overrides = {}, StepsDone done = {})
@@ -121,7 +121,7 @@ class Steps {
   std::optional<Stepper> stepper_;
 };
 
-/// The next step ends the run, with this in what it says.
+/// Expects the next step to end the run, with `part` in the error.
 void expect_failure(Steps& steps, const char* part) {
   try {
     steps.one();
@@ -132,7 +132,7 @@ void expect_failure(Steps& steps, const char* part) {
   }
 }
 
-// What the stepper feeds is what a loop written by hand would.
+// The stepper's inputs equal those of a loop written by hand.
 TEST(Stepper, RunsTheStepsOfItsData) {
   Steps steps, by_hand;
   for (int64_t step = 1; step <= 3; ++step) {
@@ -198,7 +198,7 @@ TEST(Stepper, CheckpointsAreDueByStepsAndByTime) {
   EXPECT_EQ(by_time.saved[3].step, 4);
 }
 
-// The run with a step whose gradients are far too large goes on as if that step had not been.
+// After a step with far too large gradients, the run continues as if that step had not been.
 TEST(Stepper, AStepAboveTheNormIsAsIfItHadNotBeen) {
   Steps plain;
   const double norm = plain.one().grad_norm;

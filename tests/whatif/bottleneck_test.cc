@@ -64,8 +64,8 @@ TEST(WhatifAdds, TableIsLinearBetweenItsRows) {
   }
 }
 
-/// A rank's two gradients, summed with the other replica's; a third sum of one worker's own; what
-/// computes them; and a task behind all.
+/// A rank's two gradients, reduced with the other replica's; a third reduction of one worker's own;
+/// their compute ops; and a task behind all.
 MeasuredRun two_replicas(bool with_bytes = true) {
   MeasuredRun run;
   run.names = {"compute", "sum", "optimizer"};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clocks of workers that are apart, and who meets where records were lost. Whole traces are in
+// Clocks of workers that differ, and matching of collectives with lost records. Whole traces are in
 // tests/whatif/ranks_test.py.
 #include <gtest/gtest.h>
 

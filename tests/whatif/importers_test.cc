@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The replay of measured runs, what is made ideal, scales, and what importers make of broken files.
-// Whole traces are compared with brute force in tests/whatif/whatif_test.py.
+// The replay of measured runs, ideal durations, scales, and importers on broken files. Whole traces
+// are compared with brute force in tests/whatif/whatif_test.py.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@
 namespace hocket::whatif {
 namespace {
 
-/// Two workers, a replica each of two, one step: worker 0 computes and sends, worker 1 receives and
-/// computes; both then sum over replicas, worker 0 so many times.
+/// Two workers, in each of two replicas, one step: worker 0 computes and sends, worker 1 receives
+/// and computes. Both then all-reduce over replicas, worker 0 `sums` times.
 MeasuredRun two_stages(int sums = 1) {
   MeasuredRun run;
   run.names = {"forward-compute", "forward-send", "forward-recv", "sum"};
@@ -137,7 +137,7 @@ TEST(WhatifReplay, NegativeTransfersEndBeforeTheyBegin) {
     run.duration[run.at(op, 1)] = -0.02;   // too early to be believed
   }
   MeasuredRun kept = run;
-  // All begin a message and a sum at once: what is measured are transfers.
+  // All begin a message and an all-reduce at once: measured times are transfers.
   for (MeasuredRun* one : {&run, &kept}) {
     for (const Group& group : one->groups) {
       for (const int32_t op : group.ops) {
@@ -166,7 +166,7 @@ TEST(WhatifReplay, NegativeTransfersEndBeforeTheyBegin) {
 }
 
 TEST(WhatifIdeal, OfNoTimeIsAnError) {
-  // Of the sums one takes time: their median, and all else, takes none.
+  // One of the all-reduces takes time; their median takes none, like all else.
   MeasuredRun run = two_stages();
   std::fill(run.duration.begin(), run.duration.end(), 0.0);
   run.duration[run.at(static_cast<int32_t>(run.ops.size()) - 1, 0)] = 1;
@@ -288,7 +288,7 @@ TEST(WhatifAssemble, OfStepsThatAreAllUnlikeTheOneWithMostOpsIsUsed) {
   run.names = {"a", "b", "c"};
   run.pattern_workers = 1;
   std::vector<Observed> seen;
-  // As in a window that cuts the first step and the last one.
+  // A window that cuts the first step and the last one.
   for (const auto& [step, name] : {std::pair(5, 2), {6, 0}, {6, 1}, {6, 2}, {7, 0}, {7, 1}}) {
     seen.push_back(of_a_second(step, name));
   }

@@ -669,7 +669,7 @@ TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<cons
       const CutId cut = known.cut;
       if (cut == kNone || has.find(letter) != std::string::npos) continue;
       Space space{.key = key, .letter = letter, .monoid = rule.monoid(letter)};
-      // Of a symbol all indices are needed, since its size is not known before the step.
+      // A symbol needs all indices, since its size is not known before the step.
       const ops::Support* support = rule.support_of(letter, static_cast<int>(output));
       if (support && !known.symbolic && !held.of(support->by).symbolic) {
         space.needs = intern_support(support->of);

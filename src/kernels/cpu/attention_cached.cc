@@ -13,7 +13,7 @@
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-/// What elements are computed in.
+/// Type of the computation.
 template <typename T>
 using Wide = std::conditional_t<kIsSmallFloat<T>, float, T>;
 
