@@ -339,7 +339,7 @@ std::vector<float> result(Library& library, Product p, int threads, int64_t shif
   return {c.get() + shift, c.get() + shift + p.m * p.n};
 }
 
-/// Those that are timed, and sizes at which libraries take other paths.
+/// Returns the timed products, and sizes at which libraries take other paths.
 std::vector<Product> products_and_odd_sizes() {
   std::vector<Product> list = products();
   for (const int64_t rows : {33, 60, 128}) {
@@ -350,7 +350,7 @@ std::vector<Product> products_and_odd_sizes() {
   return list;
 }
 
-/// How many of the products keep their bits whatever the threads, the alignment, the other rows.
+/// Counts the products whose bits do not depend on threads, alignment or the other rows.
 void compare_bits(std::vector<Entry>& libraries) {
   fmt::print(
       "\nProducts (of those above, one expert each, and of odd sizes) whose bits stay the same\n\n"

@@ -203,8 +203,8 @@ void simulate_links(benchmark::State& state, bool all_ranks, bool skewed) {
   state.counters["replayed ranks"] = double(ranks);
 }
 
-/// What a question costs after a replay: a kind of task twice as fast; the first, which moves
-/// everything, or the sums of gradients at the end of the step.
+/// Cost of a question after a replay: a kind of task twice as fast. Either the first kind, which
+/// moves everything, or the gradient all-reduces at the end of the step.
 void partial(benchmark::State& state, bool sums) {
   const Program p = pipeline(8, 32, 25, 32);
   KindDurations durations(p);

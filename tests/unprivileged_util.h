@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user from whom a folder can be closed: root reads everything, and tests often are root's.
+// A user without access to a closed folder: root reads everything, and tests often run as root.
 #pragma once
 
 #include <grp.h>
@@ -15,10 +15,10 @@
 
 namespace hocket {
 
-/// Runs `body` as a user whom the modes of files bind, and who owns `folder` with all that is in
-/// it: in this process, or, where that is root's, in a child that is user and group 65534. Failures
-/// in the child are printed and fail the test. Returns why it could not be run, for GTEST_SKIP;
-/// empty if it was.
+/// Runs `body` as a user bound by file modes, and owner of `folder` with its content: in this
+/// process, or, if that is root's, in a child with user and group 65534. Failures in the child are
+/// printed and fail the test. Returns the reason if it could not be run, for GTEST_SKIP; empty
+/// otherwise.
 inline std::string run_unprivileged(const std::string& folder, const std::function<void()>& body) {
   if (::geteuid() != 0) {
     body();

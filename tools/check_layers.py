@@ -5,7 +5,8 @@
 Layers: a file includes only from its own row and the rows above; a row names folders that exist. Only
 src/torch sees LibTorch, and nothing includes from it. Also: the licence line first, 800 lines at most (a warning from 400), no <regex>, no
 iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard, no text of an error
-compared in src/, and no type of one qualified name in two files: a linker takes either for both, without a word."""
+compared in src/, and no type of one qualified name in two files: a linker takes either for both, without a word.
+A comment of C++ begins with no What, Who, Of, How .., and says who or whom of no rank or function (CONTRIBUTING.md, Words)."""
 import os
 import re
 import sys
@@ -33,6 +34,9 @@ TYPE = re.compile(r"(?:struct|class|union|enum(?: class| struct)?) (?:alignas\([
 COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with|contains|compare|rfind)\()"
                       r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*\.(?:find|starts_with|ends_with|contains|compare)\("
                       r"|\b(?:error|exception|failure|e)\.text\(\)\s*[=!]=")
+COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!/))*?//[/!]?<?[ \t]*(.*)""")
+FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
+PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 
@@ -100,6 +104,24 @@ def types_of(text):
     return found
 
 
+def check_words(path, lines, report):
+    """Holds comments to the first words and pronouns of CONTRIBUTING.md."""
+    in_comment = in_raw = False
+    for i, line in enumerate(lines):
+        if in_raw or 'R"(' in line:  # the text of a program, with comments of its own
+            in_raw = ')"' not in line.rpartition('R"(')[2]
+            in_comment = False
+            continue
+        m = COMMENT.match(line)
+        if m:
+            first = FIRST_WORD.match(m[1])
+            if first and not (in_comment and line.lstrip().startswith("//")):
+                report(path, i + 1, f"a comment begins with '{first[0]}'; begin with a verb or a noun")
+            if PERSON.search(m[1]):
+                report(path, i + 1, "'who' is a person; name the rank, task or function")
+        in_comment = bool(m) and line.lstrip().startswith("//")
+
+
 def check_definitions(types, report):
     """`types`: by file. What is there twice in one file is for the compiler."""
     first = {}
@@ -124,6 +146,7 @@ def check_file(root, path, report, warn):
         warn(path, count, f"{count} lines; {SOFT} is the aim")
     if path.endswith((".h", ".cc")):
         check_includes(path, text, report, warn)
+        check_words(path, lines, report)
         for i, line in enumerate(lines):
             if is_loose_branch(line):
                 report(path, i + 1, "a branch that is no guard has braces")

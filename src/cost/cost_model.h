@@ -51,8 +51,8 @@ struct LinkLoad {
   std::array<double, kLinkBlocks> share = {};
 };
 
-/// Whose kernels the devices of a cluster run: the CPU's where they are the host itself. Others
-/// have kernels of their own for every type that they have a peak of.
+/// Returns the kernels that the devices of a cluster run: the CPU's where the device is the host
+/// itself. Other devices have kernels of their own for every type with a peak.
 program::Kernels kernels_of(const Cluster& cluster);
 
 class CostModel {

@@ -24,9 +24,9 @@ inline constexpr double kExpectedRows = 1.25;
 /// Where the kernels of a lane have their workspace: where they work.
 inline Space workspace_space(Lane lane) { return lane == Lane::host ? Space::host : Space::device; }
 
-/// Whose kernels compute with elements of one or two bytes: the CPU's, whose workspace has room for
-/// f32 copies of such operands (ops::workspace_of), or those of a device which take them as they
-/// are. What its host computes, the CPU's kernels do either way.
+/// Kernels for elements of one or two bytes: the CPU's, whose workspace has room for f32 copies of
+/// such operands (ops::workspace_of), or a device's, which take them as they are. Tasks of the host
+/// use the CPU's kernels either way.
 enum class Kernels : uint8_t { on_copies, native };
 
 /// The workspace of every kind, with these kernels.

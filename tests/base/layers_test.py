@@ -48,6 +48,15 @@ class Layers(unittest.TestCase):
                      "if (f(a) &&", "if constexpr (a) return;", "} while (a);", "for (;;) a = b;", "// if (a) b();"]:
             self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
 
+    def test_words_of_comments(self):
+        for line in ["// What it returns.", "/// Of a rank, its tasks.", "int a;  ///< how", "int a;  // Whose it is.",
+                     "/// Returns the rank.\n/// That one who waits."]:
+            bad = self.errors("src/graph/a.cc", f"{HEAD}{line}\n")
+            self.assertEqual(line != "int a;  ///< how", bool(bad), line)
+        for line in ["/// Returns the task.\n/// Of two, the first.", 'f("// What");', "int a;  // whole", "a = '\"';  // of it",
+                     '// First.\n\nf("https://a");  // second']:
+            self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
+
     def test_types_are_defined_once(self):
         first = "src/passes/a.h", HEAD + "namespace hocket::passes {\nstruct Level {\n  int axis = 0;\n};\n}\n"
         for text in ["namespace hocket::passes {\nstruct Level {\n};\n}", "namespace hocket {\nnamespace passes {\nenum class Level : int { a, b };\n}\n}",
