@@ -119,7 +119,7 @@ def check_words(path, lines, report):
                 report(path, i + 1, f"a comment begins with '{first[0]}'; begin with a verb or a noun")
             if PERSON.search(m[1]):
                 report(path, i + 1, "'who' is a person; name the rank, task or function")
-        in_comment = bool(m) and line.lstrip().startswith("//")
+        in_comment = bool(m) and line.lstrip().startswith("//") and SPDX not in line
 
 
 def check_definitions(types, report):
