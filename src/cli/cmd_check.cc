@@ -180,14 +180,13 @@ int check_run(const CheckOptions& options) {
 void verb_check(Args& args) {
   // Declares options and help; check_run() does the work.
   auto options = std::make_shared<CheckOptions>();
-  args.about(
-      "prove that a run's program is right, before it costs anything",
-      "Shapes and layouts agree; every collective is seen by all members of its group in one "
-      "order; sends are matched; nothing can deadlock or race; memory is enough; and the "
-      "program computes the single-device graph. A refusal names the task, the ranks, why, "
-      "and what to change, and ends with exit code 2. If data is held out, the program that "
-      "evaluates is checked, too. Needs only a config.json: no weights, no data. docs/check.md "
-      "lists the rules.");
+  args.about("prove that a run's program is right, before it costs anything",
+             "Shapes and layouts agree; every collective is seen by all members of its group "
+             "in one order; sends are matched; nothing can deadlock or race; memory is "
+             "enough; and the program computes the single-device graph. A refusal names the "
+             "task, the ranks, the reason and the remedy, and ends with exit code 2. If data "
+             "is held out, the program that evaluates is checked, too. Needs only a "
+             "config.json: no weights, no data. docs/check.md lists the rules.");
   args.positional(
       "RUN", &options->run,
       "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
@@ -197,8 +196,8 @@ void verb_check(Args& args) {
               "cluster file (configs/clusters), whose devices' memory a rank may take; default: "
               "cluster.file");
   args.flag("--json", &options->json,
-            "the certificate: what was proved, by which rule, with the hashes of "
-            "the program, the single-device graph and the mesh");
+            "the certificate: proved properties with their rules, and the hashes of the "
+            "program, the single-device graph and the mesh");
   args.option("--certificate", "FILE", &options->certificate,
               "a certificate, or the run.json of a checkpoint: refuse unless it is about this very "
               "program, graph and mesh");
@@ -209,7 +208,7 @@ void verb_check(Args& args) {
   args.option("--mutate", "N", &options->mutants,
               "instead: put one random fault into the program, N times, and say which are refused",
               1, 1'000'000);
-  args.option("--seed", "S", &options->seed, "of the first of these faults");
+  args.option("--seed", "S", &options->seed, "seed of the first fault");
   args.example(
       "hocket check configs/quickstart.yaml --set plan.dp=2 --set plan.ep=2 "
       "--set plan.micro_batch=2",

@@ -337,16 +337,15 @@ int show(const GraphOptions& options) {
 void verb_graph(Args& args) {
   // Declares options and help; show() does the work.
   auto options = std::make_shared<GraphOptions>();
-  args.about(
-      "show the graph or the program of a run, and what a pass changes",
-      "The way of a run: the model's graph for one device (--stage graph), with backward and "
-      "optimizer (backward), lowered to what every micro-batch runs (templates), and stamped into "
-      "the tasks of every rank (program) in the order of the "
-      "pipeline schedule (schedule: a CSV as PyTorch writes and plan.pp_schedule takes it, a "
-      "row per pipeline rank). The program's text goes into `train`, `check` and `simulate` in "
-      "place "
-      "of a run.yaml, with the same results. --diff compares two such texts: which kinds of "
-      "tasks were added or removed, then the tasks in order.");
+  args.about("show the graph or the program of a run, and the changes of a pass",
+             "The way of a run: the model's graph for one device (--stage graph), with "
+             "backward and optimizer (backward), lowered to the tasks of a micro-batch "
+             "(templates), and stamped into the tasks of every rank (program) in the order of "
+             "the pipeline schedule (schedule: a CSV as PyTorch writes and plan.pp_schedule "
+             "takes it, a row per pipeline rank). The program's text goes into `train`, "
+             "`check` and `simulate` in place of a run.yaml, with the same results. --diff "
+             "compares two such texts: which kinds of tasks were added or removed, then the "
+             "tasks in order.");
   args.positional("RUN", &options->inputs,
                   "a run.yaml, the text of a program, or a MODEL; with --diff: two texts", false);
   add_set(args, &options->set);
@@ -365,7 +364,7 @@ void verb_graph(Args& args) {
               "repeated; the name of a command, exec:COMMAND, goes on to the end of the option");
   args.option("--skip", "A,B", &options->skip, "leave out these of the run's passes; likewise");
   args.option("--dump-after", "PASS", &options->dump_after,
-              "what this pass left, instead of a stage");
+              "the result of this pass, instead of a stage");
   args.flag("--check", &options->check, "run the static check after lowering and after every pass");
   args.flag("--times", &options->times, "how long every stage and pass took, on standard error");
   args.flag("--list-passes", &options->list_passes, "the passes there are");
@@ -394,13 +393,13 @@ void verb_graph(Args& args) {
       "hocket graph configs/quickstart.yaml --set plan.pp=2 --set plan.micro_batch=1 "
       "--stage schedule --out 1f1b.csv",
       "the order of forward and backward passes, for plan.pp_schedule=1f1b.csv");
-  args.example("hocket graph --diff plain.txt bucketed.txt", "what bucketing did");
+  args.example("hocket graph --diff plain.txt bucketed.txt", "the effect of bucketing");
   args.example("hocket graph --finish plain.txt --out finished.txt",
                "a text, edited by hand, made ready to check, simulate and train");
   args.example("hocket graph configs/quickstart.yaml --for generate --out generate.txt",
                "the program that generates, whose lengths are symbols");
   args.example("hocket graph --list-passes", "the passes there are");
-  args.example("hocket graph --list-ops linear", "what a task of this op takes and makes");
+  args.example("hocket graph --list-ops linear", "operands and results of this op");
   args.run([options] { return show(*options); });
 }
 

@@ -65,18 +65,16 @@ int time_given(const ProfileCommand& options) {
 
 void verb_profile(Args& args) {
   auto options = std::make_shared<ProfileCommand>();
-  args.about(
-      "time this machine's tasks, or read logs, so that predictions are calibrated",
-      "Times every distinct task of the run's program on as many ranks at a time as the machine "
-      "has "
-      "cores for, with the inputs that it has in a "
-      "real step, and the links between ranks: threads, or under a launcher processes and their "
-      "hosts. `simulate --profile` and cluster.profile take the file; tasks of other sizes are "
-      "interpolated from it. `train` does this by itself before its first step. Run it on an idle "
-      "machine.\n"
-      "With --import, logs of nccl-tests (of any collective that simulate has) or tables of "
-      "Vidur's network profiles become a cluster file: the links' constants are fitted, all else "
-      "is as in --cluster, and errors are told for what was not fitted (docs/cluster-files.md).");
+  args.about("time this machine's tasks, or read logs, so that predictions are calibrated",
+             "Times every distinct task of the run's program on as many ranks at a time as "
+             "the machine has cores for, with the inputs that it has in a real step, and the "
+             "links between ranks: threads, or under a launcher processes and their hosts. "
+             "`simulate --profile` and cluster.profile take the file; tasks of other sizes "
+             "are interpolated from it. `train` does this by itself before its first step. "
+             "Run it on an idle machine.\nWith --import, logs of nccl-tests (of any "
+             "collective that simulate has) or tables of Vidur's network profiles become a "
+             "cluster file: the links' constants are fitted, all else is as in --cluster, and "
+             "errors are printed for the times that were not fitted (docs/cluster-files.md).");
   args.positional("RUN", &options->given,
                   "a run.yaml, the text of a program, or a MODEL; with --import any number of logs",
                   false);
@@ -88,14 +86,14 @@ void verb_profile(Args& args) {
               "the tasks of each stage are run through at least this long");
   args.flag("--import", &options->import, "read logs in place of timing a RUN");
   args.option("--cluster", "FILE", &options->cluster,
-              "of --import: what the logs do not say (default: the shipped cluster of the devices "
-              "that they name)");
+              "of --import: values that the logs do not cover (default: the shipped cluster of "
+              "the devices that they name)");
   args.option("--op", "NAME", &options->op,
               "of --import: the collective, where neither a log nor its name says it");
   args.option("--hold-out", "RANKS", &options->hold_out,
-              "of --import: 16 or 16,32: times of so many ranks are not fitted, only predicted "
-              "(default: each group in turn, and every other size)");
-  args.flag("--json", &options->json, "print the timings, or what the import did, as JSON");
+              "of --import: 16 or 16,32: times of groups of this size are not fitted, only "
+              "predicted (default: each group in turn, and every other size)");
+  args.flag("--json", &options->json, "print the timings, or the fit, as JSON");
   args.example("hocket profile configs/quickstart.yaml --out profile.json", "then:");
   args.example("hocket simulate configs/quickstart.yaml --profile profile.json",
                "a prediction from timed tasks");

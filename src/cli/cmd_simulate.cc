@@ -171,12 +171,12 @@ int simulate(const SimulateOptions& options) {
 void verb_simulate(Args& args) {
   auto options = std::make_shared<SimulateOptions>();
   args.about("predict a step's time and memory on any cluster, real or imagined",
-             "Replays the very tasks that `train` would run in a discrete-event simulation: step "
-             "time, where each rank's time goes, memory, MFU, the critical path. Durations come "
-             "from a profile of this machine (`hocket profile`) where it has them, and otherwise "
-             "from a roofline over the cluster file's constants: a prediction without a profile is "
-             "marked uncalibrated. Needs only a config.json. docs/simulate.md says how it computes "
-             "and what it leaves out.");
+             "Replays the very tasks that `train` would run in a discrete-event simulation: "
+             "step time, where each rank's time goes, memory, MFU, the critical path. "
+             "Durations come from a profile of this machine (`hocket profile`) where it has "
+             "them, and otherwise from a roofline over the cluster file's constants: a "
+             "prediction without a profile is marked uncalibrated. Needs only a config.json. "
+             "docs/simulate.md gives the model and its limits.");
   args.positional("RUN", &options->run,
                   "a run.yaml, the text of a program, or a MODEL (its config.json: sequences of "
                   "4,096 tokens on one rank, see --set)");
@@ -204,7 +204,7 @@ void verb_simulate(Args& args) {
   args.example("hocket simulate configs/models/dense-26m --set plan.dp=2 --trace step.json.gz",
                "any config.json, on this machine; the timeline opens in ui.perfetto.dev");
   args.example("hocket simulate configs/models/dense-26m --html step.html --price 1.5",
-               "the same as a page, with what a million tokens cost");
+               "the same as a page, with the cost of a million tokens");
   args.run([options] { return simulate(*options); });
   declare_simulate_schedule(args.sub("schedule"));
 #ifndef HOCKET_NO_ANALYSIS

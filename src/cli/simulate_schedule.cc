@@ -150,7 +150,7 @@ void declare_simulate_schedule(Args& args) {
   args.option("--ranks", "N", &options->ranks, "pipeline ranks; default: 4, or the file's rows", 1,
               kMaxShape);
   args.option("--chunks", "N", &options->chunks,
-              "stages per rank; default: as many as the schedule needs", 1, kMaxShape);
+              "stages per rank; default: the schedule's own number", 1, kMaxShape);
   args.option("--micro-batches", "N", &options->micro_batches,
               "micro-batches; default: 8, or the file's", 1, kMaxShape);
   args.option("--cost", "COSTS", &options->cost,
@@ -161,7 +161,7 @@ void declare_simulate_schedule(Args& args) {
   args.option("--out", "FILE", &options->out, "write the schedule as CSV");
   args.flag("--json", &options->json, "the report as JSON");
   args.example("hocket simulate schedule zb-h1 --ranks 4 --micro-batches 8 --cost F=1,I=1,W=1",
-               "a zero-bubble schedule: its bubbles, what it holds, a timeline");
+               "a zero-bubble schedule: its bubbles, its memory, a timeline");
   args.run([options] { return simulate_alone(*options); });
 }
 

@@ -375,8 +375,9 @@ void Plan::fields(Fields& fields) {
       .min(1)
       .max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
-         "stages per pipeline rank: model chunks, for interleaved and zb-h1; default: what the "
-         "schedule fixes, which is 2 for zb-v and dualpipev and the number in a CSV, else 1")
+         "stages per pipeline rank: model chunks, for interleaved and zb-h1; default: the "
+         "schedule's own number, which is 2 for zb-v and dualpipev and the number in a "
+         "CSV, else 1")
       .min(1)
       .max(kMaxRanks);
   fields(
@@ -440,8 +441,8 @@ void Plan::fields(Fields& fields) {
       .min(0)
       .max(kMaxThreads);
   fields("ranks_per_node", ranks_per_node,
-         "ranks per node, which decides the links between them; 0: all ranks on one node, or, with "
-         "ranks as processes, as many as the launcher starts on each host")
+         "ranks per node, which decides the links between them; 0: all ranks on one node, "
+         "or, with ranks as processes, the number that the launcher starts on each host")
       .min(0)
       .max(kMaxRanks);
 }

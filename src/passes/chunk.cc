@@ -184,7 +184,7 @@ struct ChunkOptions {
         .min(1)
         .max(256);
     visit("moe_chunks_backward", moe_chunks_backward,
-          "pieces in the backward pass; 0: as many as forward")
+          "pieces in the backward pass; 0: the forward's number")
         .min(0)
         .max(256);
   }

@@ -45,10 +45,10 @@ struct ExpandOptions {
           "mesh, by halves between ranks a power of two apart, inside of nodes and then between "
           "them, or so in pieces, of which some go inside while others go between")
         .one_of(algorithms);
-    visit("reduce_scatter", reduce_scatter, "sums of which each rank gets a block: likewise")
+    visit("reduce_scatter", reduce_scatter, "reductions that leave a block on each rank: likewise")
         .one_of(algorithms);
     visit("all_gather", all_gather, "blocks of all ranks: likewise").one_of(algorithms);
-    visit("ho_ring_pieces", ho_ring_pieces, "most pieces that ho_ring makes of what it moves")
+    visit("ho_ring_pieces", ho_ring_pieces, "most pieces per transfer of ho_ring")
         .min(1)
         .max(kMostPieces);
   }

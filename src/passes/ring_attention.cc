@@ -51,8 +51,8 @@ struct RingAttentionOptions {
         "p2p passes them around a ring, a2a gives each all tokens of some heads instead (Ulysses)")
         .one_of({"all_gather", "p2p", "a2a"});
     visit("cp_order", cp_order,
-          "which tokens a rank of plan.cp has: contiguous, or zigzag (with p2p), where one half is "
-          "from the front and one from the back, and all have as much to attend to")
+          "which tokens a rank of plan.cp has: contiguous, or zigzag (with p2p), one half "
+          "from the front and one from the back, which balances causal attention")
         .one_of({"contiguous", "zigzag"});
   }
 };

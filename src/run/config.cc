@@ -48,13 +48,14 @@ void ModelSection::fields(Fields& fields) {
          "with dtype bf16: linear layers of the blocks, but for routers and experts, multiply in "
          "f8_e4m3; their operands are cast by tasks of their own, without scales");
   fields("init", init,
-         "what a new training starts from: weights (the safetensors of path), random, or auto: "
-         "the weights if path is a folder or hub id that has them, else random")
+         "initial parameters of a new training: weights (the safetensors of path), "
+         "random, or auto: the weights if path is a folder or hub id that has them, else "
+         "random")
       .one_of({"auto", "random", "weights"});
 }
 
 void DataSection::fields(Fields& fields) {
-  fields("name", name, "what the text is called in reports");
+  fields("name", name, "name of the text in reports");
   fields("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
   fields("dir", dir, "where the prepared tokens lie");
   fields("tokenizer", tokenizer,
@@ -73,8 +74,8 @@ void TrainSection::fields(Fields& fields) {
   // One line per key: name, member, meaning for docs/config.md, bounds.
   fields("steps", steps, "optimizer steps").min(1);
   fields("minutes", minutes,
-         "if above 0: as many steps as fit into this time replace `steps`: at first by the "
-         "predicted step time, then by the measured ones, and the learning rate follows")
+         "if above 0: the steps that fit into this time replace `steps`, at first by the "
+         "predicted step time, then by measured ones; the learning rate follows")
       .min(0)
       .max(1e6);
   fields("global_batch", global_batch, "sequences per step, over all ranks and micro-batches")
@@ -99,8 +100,8 @@ void TrainSection::fields(Fields& fields) {
       "stay as they are, on all ranks; 0: none is")
       .min(0);
   fields("on_nonfinite", on_nonfinite,
-         "what a step whose gradient norm is no finite number does: stop, which ends the run; "
-         "skip, which goes on without it, to the tenth in a row")
+         "a step whose gradient norm is not finite: stop ends the run; skip leaves the "
+         "step out, up to nine in a row")
       .one_of({"stop", "skip"});
   fields("grad_dtype", grad_dtype,
          "with dtype bf16 or f16: type of parameters' gradients and of their sums over "
@@ -112,7 +113,7 @@ void TrainSection::fields(Fields& fields) {
          "router_aux_loss_coef")
       .min(0);
   fields("dropout", dropout,
-         "share of what attention and MLP add to the residual stream that is left out, at random "
+         "probability of dropping an element of the attention and MLP outputs "
          "(hidden_dropout); 0: none")
       .min(0)
       .max(kMaxDropout);
@@ -127,7 +128,7 @@ void TrainSection::fields(Fields& fields) {
   fields("save_every", save_every, "steps between checkpoints; 0: by time alone, and at the end")
       .min(0);
   fields("save_minutes", save_minutes,
-         "if no checkpoint was saved for so long, one is, after the step; 0: by steps alone")
+         "most minutes between checkpoints, saved after a step; 0: by steps alone")
       .min(0)
       .max(1e6);
   fields("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
@@ -138,11 +139,10 @@ void TrainSection::fields(Fields& fields) {
 
 void PlanSection::fields(Fields& fields) {
   fields("ranks", ranks,
-         "what ranks are: local, threads of this process; gloo, processes, each started by a "
-         "launcher "
-         "(hocket launch, torchrun, mpirun, srun); nccl, the same with a GPU each, through which "
-         "collectives go; auto: if a launcher started several, nccl where PyTorch has CUDA and "
-         "there are GPUs for all, else gloo; else local")
+         "form of ranks: local, threads of this process; gloo, processes, each started by "
+         "a launcher (hocket launch, torchrun, mpirun, srun); nccl, the same with a GPU "
+         "each, through which collectives go; auto: if a launcher started several, nccl "
+         "where PyTorch has CUDA and there are GPUs for all, else gloo; else local")
       .one_of({"auto", "local", "gloo", "nccl"});
   fields(
       "collectives", collectives,
@@ -176,7 +176,7 @@ void ClusterSection::fields(Fields& fields) {
 
 void EmulateSection::fields(Fields& fields) {
   fields("cluster", cluster,
-         "a cluster file: every task of a training step lasts as long as it would on a device of "
+         "a cluster file: every task of a training step takes its time on a device of "
          "that cluster (docs/cluster-in-a-box.md)");
   fields("profile", profile,
          "timings of that device, written by `hocket profile`; default: the constants of the file");
@@ -189,25 +189,24 @@ void OutputSection::fields(Fields& fields) {
   fields("dir", dir, "checkpoints, metrics, traces and the report go here");
   fields("trace", trace, "write the trace of one step");
   fields("report", report, "write report.html at the end");
-  fields(
-      "baselines", baselines,
-      "what the held-out loss is compared with, computed once per data: all (xz -9e, a second per "
-      "MB, and a "
-      "trigram model), trigram, or none; auto: all if there is a report, else none")
+  fields("baselines", baselines,
+         "references for the held-out loss, computed once per data: all (xz -9e, a second "
+         "per MB, and a trigram model), trigram, or none; auto: all if there is a report, "
+         "else none")
       .one_of({"auto", "all", "trigram", "none"});
   fields("sample_prompt", sample_prompt,
-         "what the sample at the end goes on from; default: the first lines of a held-out file");
+         "prompt of the sample at the end; default: the first lines of a held-out file");
   fields("sample_tokens", sample_tokens, "most tokens of that sample; 0: there is none")
       .min(0)
       .max(kMaxTokens);
 }
 
 void RunConfig::fields(Fields& fields) {
-  fields("model", model, "what is trained");
+  fields("model", model, "the model to train");
   fields("data", data, "on what");
   fields("train", train, "how");
-  fields("plan", plan, "how it is spread over ranks");
-  fields("cluster", cluster, "what it runs on");
+  fields("plan", plan, "parallelism over ranks");
+  fields("cluster", cluster, "hardware of the run");
   fields("emulate", emulate, "an emulated device, for more ranks than cores").formerly("timed");
   fields("output", output, "where results go");
 }

@@ -359,7 +359,7 @@ void verb_plan(Args& args) {
               "there is none by then; 0: never");
   args.option("--threads", "N", &options->threads, "threads that simulate; default: one per core",
               1, 1024);
-  args.flag("--json", &options->json, "the best plans and what the search did, as JSON");
+  args.flag("--json", &options->json, "the best plans and the search's counts, as JSON");
   add_emit(args, &options->emit,
            "write the plan for megatron or torchtitan; the search looks only at plans that it can "
            "express");

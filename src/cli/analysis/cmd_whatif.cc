@@ -137,13 +137,15 @@ int run_whatif(const WhatifOptions& options) {
 void verb_whatif(Args& args) {
   auto options = std::make_shared<WhatifOptions>();
   args.about(
-      "what stragglers cost a measured run, where and why, and what a faster op would gain",
-      "Replays a trace: as it was measured, as it would have been had all ops of a kind "
-      "taken the same time, and with one stage, data-parallel rank, kind of op or worker at "
-      "a time as it was. The ratio of the times is the slowdown S, in all, by step, by stage "
-      "and by rank; what explains half of the loss is named as its cause (a slow worker, "
-      "the last stage, uneven sequences, pauses, a slow link), with the gain of curing it. "
-      "What could not be used of a trace is listed. docs/whatif.md defines all of it.");
+      "stragglers of a measured run: their cost, place and cause, and the gain of "
+      "faster ops",
+      "Replays a trace: as it was measured, as it would have been had all ops of a "
+      "kind taken the same time, and with one stage, data-parallel rank, kind of op or "
+      "worker at a time as it was. The ratio of the times is the slowdown S, in all, "
+      "by step, by stage and by rank. The first cause that explains half of the loss "
+      "is named (a slow worker, the last stage, uneven sequences, pauses, a slow "
+      "link), with the gain of curing it. Unusable parts of a trace are listed. "
+      "docs/whatif.md defines all of it.");
   std::string formats;
   for (const whatif::Importer& importer : whatif::importers()) {
     formats += fmt::format("{}{}: {}{}", formats.empty() ? "" : "; ", importer.name, importer.what,

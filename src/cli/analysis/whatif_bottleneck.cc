@@ -109,9 +109,10 @@ void add_bottleneck(Args& args, BottleneckWords* words) {
   args.option("--used", "SHARE", &words->used,
               "of --bottleneck: also with this share of the bandwidth reached (default: 1)");
   args.option("--fusion", "BYTES", &words->fusion,
-              "of --bottleneck: a batch of gradients holds so many (default: 64MB)");
+              "of --bottleneck: size of a batch of gradients (default: 64MB)");
   args.option("--fusion-timeout", "TIME", &words->timeout,
-              "of --bottleneck: and is sent so long after its first gradient (default: 5ms)");
+              "of --bottleneck: time from a batch's first gradient until it is sent (default: "
+              "5ms)");
   args.option("--adds", "RATE|FILE", &words->adds,
               "of --bottleneck: how fast ranks add: bytes per second of one operand, a cluster "
               "file, a profile (.json), or a table of bytes and times (default: it takes no "

@@ -74,7 +74,7 @@ void declare_bench_executor(Args& args) {
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  args.about("what the executor adds to a task",
+  args.about("the executor's overhead per task",
              "Empty tasks in one lane, and in two lanes in turn.");
   args.option("--tasks", "N", &options->tasks, "in one lane");
   args.flag("--json", &options->json, "as JSON");

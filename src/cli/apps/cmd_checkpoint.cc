@@ -48,12 +48,12 @@ int join_folders(const CheckpointOptions& options) {
 
 void declare_join(Args& args) {
   auto options = std::make_shared<CheckpointOptions>();
-  args.about(
-      "one whole checkpoint of what several hosts have of it",
-      "Every DIR is what one host has of the same checkpoint, copied here. All are compared with "
-      "their checksums first; what several have is copied once. Refuses parts of different steps "
-      "or saves, and names the host and the rank whose part is missing. What comes out is opened "
-      "by transformers, eval and generate, and any plan goes on from it.");
+  args.about("one whole checkpoint from the parts of several hosts",
+             "Every DIR is one host's part of the same checkpoint, copied here. All are "
+             "compared with their checksums first; files of several hosts are copied once. "
+             "Refuses parts of different steps or saves, and names the host and the rank "
+             "whose part is missing. The result opens in transformers, eval and generate, and "
+             "any plan goes on from it.");
   args.positional("DIR", &options->folders, "a host's folder of the checkpoint");
   args.option("--out", "DIR", &options->out,
               "the whole checkpoint: a folder that is not there yet");
@@ -67,11 +67,11 @@ void declare_join(Args& args) {
 }  // namespace
 
 void verb_checkpoint(Args& args) {
-  args.about("checkpoints as files: join what several hosts have of one", "");
+  args.about("checkpoint files: join the parts of one from several hosts", "");
   declare_join(args.sub("join"));
   args.example("hocket checkpoint join DIR-A DIR-B --out step-000100",
-               "what two hosts saved of one step, as one folder");
-  args.example("hocket checkpoint join --help", "what may be joined");
+               "the parts that two hosts saved of one step, as one folder");
+  args.example("hocket checkpoint join --help", "the checkpoints that can be joined");
 }
 
 }  // namespace hocket::cli

@@ -27,7 +27,8 @@ struct Corpus {
   bool json = false;
 
   void declare(Args& args, const char* out_help) {
-    args.positional("RUN", &run, "a run.yaml; its data section says what flags do not", false);
+    args.positional("RUN", &run, "a run.yaml; its data section supplies options without a flag",
+                    false);
     add_set(args, &set);
     args.option("--files", "GLOB", &files,
                 "a text file, a folder or a glob in quotes ('**' recurses); may be repeated");
@@ -36,7 +37,7 @@ struct Corpus {
                 "share of the files that is held out, at least one; of a single file, its end "
                 "[0.05]");
     args.option("--valid-files", "GLOB", &valid_files,
-                "what is held out instead, like --files; may be repeated");
+                "files held out instead, like --files; may be repeated");
     args.option("--seed", "S", &seed, "of the split into training and held-out files [0]");
     args.flag("--json", &json, "the result as JSON");
   }
@@ -224,7 +225,7 @@ void declare_prepare(Args& args) {
   args.example(
       "hocket data prepare --files '/usr/include/c++/**' --valid-fraction 0.04 "
       "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",
-      "what configs/quickstart.yaml trains on");
+      "the data of configs/quickstart.yaml");
   args.run([corpus] { return run_prepare(*corpus); });
 }
 
@@ -235,7 +236,7 @@ void declare_stats(Args& args) {
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  args.about("what a prepared folder holds, and the baselines of its held-out files", "");
+  args.about("contents of a prepared folder, and the baselines of its held-out files", "");
   args.positional("DIR", &options->how.folder, "a folder made by `hocket data prepare`");
   args.flag("--verify", &options->how.verify, "read every token and compare checksums");
   args.flag("--baselines", &options->how.baselines,
@@ -243,7 +244,7 @@ void declare_stats(Args& args) {
             "Witten-Bell trigram");
   args.flag("--json", &options->json, "as JSON");
   args.example("hocket data stats runs/quickstart/data --verify", "is the folder intact?");
-  args.example("hocket data stats runs/quickstart/data --baselines --json", "what to beat");
+  args.example("hocket data stats runs/quickstart/data --baselines --json", "the losses to beat");
   args.run([options] {
     Progress progress;
     options->how.progress = [&](const std::string& what) { progress.update(what); };
@@ -265,7 +266,7 @@ void declare_coder(Args& args, bool encode) {
                    "a JSON string.");
   args.positional("TOKENIZER", &encode_options->tokenizer,
                   "tokenizer.json, or a folder that holds one");
-  args.option("--in", "FILE", &encode_options->input, "what to read; -: standard input");
+  args.option("--in", "FILE", &encode_options->input, "input file; -: standard input");
   args.option("--out", "FILE", &encode_options->output, "where to write; -: standard output");
   args.flag("--lines", &encode_options->lines, "one JSON value a line");
   if (encode) {

@@ -334,7 +334,7 @@ void verb_eval(Args& args) {
               "with --ids: a .safetensors to write; -: standard output");
   args.option("--data", "DIR", &options->data, "a folder made by `hocket data prepare`");
   args.option("--sequences", "N", &options->sequences,
-              "with --data: only so many sequences, spread evenly; 0: all");
+              "with --data: number of sequences, spread evenly; 0: all");
   args.option("--dtype", "TYPE", &options->dtype,
               "of weights and activations: f32, f64, bf16, f16");
   args.flag("--json", &options->json, "one JSON object");

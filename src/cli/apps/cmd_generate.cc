@@ -146,16 +146,16 @@ void verb_generate(Args& args) {
   // Declares options and help; generate() does the work.
   auto options = std::make_shared<GenerateOptions>();
   args.about("continue a prompt, token by token",
-             "Prints the prompt and what the model adds, as it comes. The prompt stands at the "
-             "beginning of a document: the end-of-text token comes before it, as in training. Keys "
-             "and values are kept in a cache. The same seed draws the same text under every plan, "
-             "as far as rounding lets it.");
+             "Prints the prompt and the generated text while it is sampled. The prompt stands "
+             "at the beginning of a document: the end-of-text token comes before it, as in "
+             "training. Keys and values are kept in a cache. The same seed draws the same "
+             "text under every plan, as far as rounding lets it.");
   args.positional(
       "MODEL", &options->model,
       "a Hugging Face folder with a tokenizer.json, a checkpoint or run folder of ours, or "
       "a hub id in the local cache");
-  args.option("--prompt", "TEXT", &options->prompt, "what to continue; -: read standard input");
-  args.option("--max-new-tokens", "N", &options->how.max_new_tokens, "stop after so many tokens");
+  args.option("--prompt", "TEXT", &options->prompt, "text to continue; -: read standard input");
+  args.option("--max-new-tokens", "N", &options->how.max_new_tokens, "most tokens to generate");
   args.option("--temperature", "T", &options->how.temperature, "0: always the most likely token");
   args.option("--top-k", "K", &options->how.top_k, "only the K most likely tokens; 0: all");
   args.option("--top-p", "P", &options->how.top_p,

@@ -199,16 +199,14 @@ int64_t Processes::left() const {
 
 void verb_launch(Args& args) {
   auto options = std::make_shared<LaunchOptions>();
-  args.about(
-      "start a verb in several processes on this machine, one for each rank",
-      "Every process is told its place as torchrun tells it (RANK, WORLD_SIZE, LOCAL_RANK, "
-      "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and plan.ranks is gloo, or nccl where there "
-      "are "
-      "GPUs for all, unless the run says otherwise; plan.dp is as many as the processes hold with "
-      "the plan's other axes, unless it is given. Rank 0 prints; the others write to "
-      "output.dir/logs. Signals are passed on to all. "
-      "When one process fails the others end, too; the exit code is that of the first one.\n"
-      "On several machines: torchrun, mpirun, srun or Kubernetes (docs/ranks.md).");
+  args.about("start a verb in several processes on this machine, one for each rank",
+             "Every process gets its rank in torchrun's variables (RANK, WORLD_SIZE, "
+             "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and plan.ranks is "
+             "gloo, or nccl where there are GPUs for all, unless the run sets them; plan.dp "
+             "defaults to the processes left by the plan's other axes. Rank 0 prints; the "
+             "others write to output.dir/logs. Signals are passed on to all. When one process "
+             "fails the others end, too; the exit code is that of the first one.\nOn several "
+             "machines: torchrun, mpirun, srun or Kubernetes (docs/ranks.md).");
   args.option("-n", "N", &options->processes, "processes", 1, 4096);
   args.option("--grace", "SECONDS", &options->grace_s,
               "how long the others have to end by themselves when one has failed");

@@ -38,13 +38,13 @@ void verb_train(Args& args) {
   args.flag("--print-keys", &options->print_keys,
             "print every key of a run.yaml with type, default and meaning, and end");
   args.flag("--json", &options->json, "with --print-config: as JSON");
-  args.example("hocket train configs/quickstart.yaml", "what ./quickstart trains");
+  args.example("hocket train configs/quickstart.yaml", "the run of ./quickstart");
   args.example(
       "hocket train configs/quickstart.yaml --set plan.dp=2 --set plan.pp=2 "
       "--set plan.micro_batch=1 --set output.dir=runs/four --set train.steps=20 "
       "--set train.minutes=0",
       "the same model on 4 local ranks: 2 pipeline stages of 2 data-parallel ranks");
-  args.example("hocket train configs/quickstart.yaml --print-config", "what the file resolves to");
+  args.example("hocket train configs/quickstart.yaml --print-config", "the resolved configuration");
   args.run([options] {
     if (options->print_keys) {
       engine::RunConfig defaults;
