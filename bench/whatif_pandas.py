@@ -142,7 +142,7 @@ class Analysis:
                 degree[v] -= 1
                 if degree[v] == 0:
                     ready.append(v)
-        assert len(order) == len(degree), "ops wait for each other in a circle"
+        assert len(order) == len(degree), "ops wait for each other in a cycle"
         return order
 
     def replay(self, duration):

@@ -27,8 +27,8 @@ ConfigNode convert(const YAML::Node& node, const std::string& name, const std::s
                    int depth, int* budget) {
   if (--*budget < 0 || depth > kMaxDepth) {
     fail(where,
-         "too large; expected at most {} values, {} levels deep (aliases counted as often "
-         "as they are used)",
+         "too large; expected at most {} values, {} levels deep (every use of an alias "
+         "counts)",
          kMaxNodes, kMaxDepth);
   }
   ConfigNode out;

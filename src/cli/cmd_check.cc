@@ -193,7 +193,7 @@ void verb_check(Args& args) {
       "rank, see --set)");
   add_set(args, &options->set);
   args.option("--cluster", "FILE", &options->cluster,
-              "cluster file (configs/clusters), whose devices' memory a rank may take; default: "
+              "cluster file (configs/clusters) with the memory of a rank's device; default: "
               "cluster.file");
   args.flag("--json", &options->json,
             "the certificate: proved properties with their rules, and the hashes of the "

@@ -283,7 +283,7 @@ int finish_text(const GraphOptions& options) {
   const std::string& path = options.inputs[0];
   const std::optional<std::string> text = program_text(path);  // read once: it may be a pipe
   if (!text) {
-    fail("hocket graph --finish", "{} is no text of a program; lowering finishes what it makes",
+    fail("hocket graph --finish", "{} is no text of a program; lowering finishes its own programs",
          path);
   }
   program::Program program = program::parse_program(*text, path);
@@ -310,7 +310,7 @@ int show(const GraphOptions& options) {
       options.passes.empty() && options.skip.empty() && !options.check && !options.times;
   if (!only_reads && program_text(options.inputs[0])) {
     fail(options.inputs[0],
-         "is a program, whose passes have run; --passes, --skip, --check and --times need the "
+         "is a program after its passes; --passes, --skip, --check and --times need the "
          "run.yaml that it was made from");
   }
   if (options.finish) return finish_text(options);
@@ -356,7 +356,7 @@ void verb_graph(Args& args) {
               "pipeline stages");
   args.option("--for", "PURPOSE", &options->purpose,
               "which program of the run: train (the default), evaluate, gradients, logits, or "
-              "generate, whose lengths are symbols");
+              "generate (lengths are symbols)");
   args.flag("--dot", &options->dot, "for Graphviz instead of text");
   args.option("--out", "FILE", &options->out, "write here instead of standard output (-)");
   args.option("--passes", "A,B", &options->passes,
@@ -368,10 +368,9 @@ void verb_graph(Args& args) {
   args.flag("--check", &options->check, "run the static check after lowering and after every pass");
   args.flag("--times", &options->times, "how long every stage and pass took, on standard error");
   args.flag("--list-passes", &options->list_passes, "the passes there are");
-  args.flag(
-      "--list-ops", &options->list_ops,
-      "the ops there are; with a name in place of RUN: its operands, what it does in place, and "
-      "kinds of it as they stand in a text");
+  args.flag("--list-ops", &options->list_ops,
+            "all ops; with a name in place of RUN: its operands, its in-place updates, and "
+            "kinds of it as in a text");
   args.flag("--finish", &options->finish,
             "of the text of a program that was written or edited by hand: add the dependencies, "
             "costs and the memory plan that it lacks (RUN -: standard input)");
@@ -397,7 +396,7 @@ void verb_graph(Args& args) {
   args.example("hocket graph --finish plain.txt --out finished.txt",
                "a text, edited by hand, made ready to check, simulate and train");
   args.example("hocket graph configs/quickstart.yaml --for generate --out generate.txt",
-               "the program that generates, whose lengths are symbols");
+               "the program that generates: lengths are symbols");
   args.example("hocket graph --list-passes", "the passes there are");
   args.example("hocket graph --list-ops linear", "operands and results of this op");
   args.run([options] { return show(*options); });

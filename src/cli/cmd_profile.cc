@@ -66,15 +66,15 @@ int time_given(const ProfileCommand& options) {
 void verb_profile(Args& args) {
   auto options = std::make_shared<ProfileCommand>();
   args.about("time this machine's tasks, or read logs, so that predictions are calibrated",
-             "Times every distinct task of the run's program on as many ranks at a time as "
-             "the machine has cores for, with the inputs that it has in a real step, and the "
-             "links between ranks: threads, or under a launcher processes and their hosts. "
-             "`simulate --profile` and cluster.profile take the file; tasks of other sizes "
-             "are interpolated from it. `train` does this by itself before its first step. "
-             "Run it on an idle machine.\nWith --import, logs of nccl-tests (of any "
-             "collective that simulate has) or tables of Vidur's network profiles become a "
-             "cluster file: the links' constants are fitted, all else is as in --cluster, and "
-             "errors are printed for the times that were not fitted (docs/cluster-files.md).");
+             "Times every distinct task of the run's program, with one rank per core at a "
+             "time and the inputs of a real step, and the links between ranks: threads, or "
+             "under a launcher processes and their hosts. `simulate --profile` and "
+             "cluster.profile take the file; tasks of other sizes are interpolated from it. "
+             "`train` does this by itself before its first step. Run it on an idle "
+             "machine.\nWith --import, logs of nccl-tests (of any collective that simulate "
+             "has) or tables of Vidur's network profiles become a cluster file: the links' "
+             "constants are fitted, all else is as in --cluster, and errors are printed for "
+             "the times that were not fitted (docs/cluster-files.md).");
   args.positional("RUN", &options->given,
                   "a run.yaml, the text of a program, or a MODEL; with --import any number of logs",
                   false);

@@ -50,10 +50,10 @@ std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
         std::from_chars(number.data(), number.data() + number.size(), speedup.times);
     if (error != std::errc() || end != number.data() + number.size() ||
         !(speedup.times >= 1 / kMost && speedup.times <= kMost)) {
-      fail(
-          "hocket simulate --what-if",
-          "got '{}'; expected OP=K, what is K times faster, as in all_reduce=2, K from 1e-9 to 1e9",
-          word);
+      fail("hocket simulate --what-if",
+           "got '{}'; expected OP=K, an op and its speedup, as in all_reduce=2, K from 1e-9 "
+           "to 1e9",
+           word);
     }
     list.push_back(speedup);
   }

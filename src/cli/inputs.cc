@@ -174,8 +174,8 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
 std::string long_text(const models::ModelConfig& model, int64_t tokens, const std::string& what) {
   if (tokens <= model.max_position) return "";
   return fmt::format(
-      "{} has {} tokens, but the model's max_position_embeddings is {}: what lies beyond is "
-      "extrapolated",
+      "{} has {} tokens, but the model's max_position_embeddings is {}: positions "
+      "beyond are extrapolated",
       what, tokens, model.max_position);
 }
 

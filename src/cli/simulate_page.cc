@@ -22,7 +22,7 @@ double seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 diagnose::FactGroup cluster_facts(const sim::SimReport& report) {
   diagnose::FactGroup facts{"Cluster", {{"name", report.cluster}, {"device", report.device}}};
   facts.rows.push_back(
-      {"ranks", fmt::format("{}, of which {} replayed", report.ranks, report.replayed_ranks)});
+      {"ranks", fmt::format("{}, {} of them replayed", report.ranks, report.replayed_ranks)});
   if (const std::string memory = report.memory_limit_text(); !memory.empty()) {
     facts.rows.push_back(
         {"memory", fmt::format("{}: {}", memory, report.fits() ? "fits" : "DOES NOT FIT")});

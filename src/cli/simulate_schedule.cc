@@ -61,8 +61,8 @@ Shape shape_of(const parallel::Schedule& schedule, const ScheduleOptions& option
     }
   }
   if (stages == 0 || stages % shape.ranks != 0) {
-    fail(schedule.source, "has {} on {}; expected as many on each rank", counted(stages, "stage"),
-         counted(shape.ranks, "row"));
+    fail(schedule.source, "has {} on {}; expected equally many on each rank",
+         counted(stages, "stage"), counted(shape.ranks, "row"));
   }
   shape.chunks = stages / shape.ranks;
   expect_same("--ranks", options.ranks, shape.ranks, schedule.source);

@@ -283,7 +283,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   // are concatenated grows by the number of members; a dim of which each member takes a block
   // shrinks by it.
   HOCKET_CHECK(op.role != Role::receive && op.role != Role::between,
-               "the type of what comes is that of what was sent");
+               "the received type is the sent one");
   const size_t want = arity(op, in.size()).in;
   if (in.size() != want) fail(op.name, "got {} inputs; expected {}", in.size(), want);
   const bool exchange = op.needs_sizes || op.makes_sizes;

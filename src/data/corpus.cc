@@ -300,7 +300,7 @@ Corpus scan_corpus(const CorpusOptions& options) {
   if (options.valid_inputs.empty()) {
     draw_split(corpus, options);
   } else if (num_held_out == 0) {
-    fail("data", "no text in what is to be held out ({}); left out: {}",
+    fail("data", "no text in the held-out files ({}); left out: {}",
          join(options.valid_inputs, ", "), left_out_text(corpus.dropped_counts()));
   }
   if (corpus.bytes(false) == 0) {

@@ -167,8 +167,8 @@ std::string emulation_text(const Run& run) {
   const cost::CostModel costs = emulated_costs(run);
   const Run emulated = emulated_run(run);
   return fmt::format(
-      "emulated: tasks last as long as those of {}, {} tokens a micro-batch and rank, "
-      "on {} ({}); not measured compute{}",
+      "emulated: tasks take the times of {}, {} tokens a micro-batch and rank, on {} "
+      "({}); not measured compute{}",
       describe(emulated.model),
       emulated.plan.sequences() * emulated.config.train.seq_len / emulated.plan.dp,
       costs.cluster().device.name, emulate.profile.empty() ? emulate.cluster : emulate.profile,

@@ -53,7 +53,7 @@ void feed(const FeedMap& feeds, const Compiled& compiled, int32_t rank,
     const graph::TensorId id = graph.find(name);
     if (given == nullptr || id == graph::kNone) {
       fail_run("feed", "the program reads {} on rank {}; it is {}", name, rank,
-               given == nullptr ? "not among what is fed; try to feed it, too"
+               given == nullptr ? "not among the inputs given; try to give it, too"
                                 : "not in the graph that the program is of");
     }
     const graph::TensorType type = graph.tensor(id).type.at(executor.symbol_values());

@@ -204,8 +204,8 @@ void CutTable::refuse_rows(int64_t rows) {
 /// A cut of this many runs: blocks in an order without two adjacent ones.
 [[noreturn]] static void refuse_runs(size_t runs) {
   fail("cut",
-       "what ranks hold of a dim is {} runs or more; expected at most {}: cut it into fewer parts, "
-       "or put them in order",
+       "a rank's part of a dim is {} runs or more; expected at most {}: cut it into "
+       "fewer parts, or put them in order",
        runs, CutTable::kMaxRuns);
 }
 

@@ -347,8 +347,8 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
       CommSample sample = group_of(run);
       if (sample.ranks == 0) {
         fail(log->path,
-             "has times but no \"Rank ... on HOST device ...\" lines, so nobody knows of how many "
-             "ranks; expected the log as nccl-tests prints it");
+             "has times but no \"Rank ... on HOST device ...\" lines, so the number of ranks "
+             "is unknown; expected the log as nccl-tests prints it");
       }
       if (run.lacks_ranks()) {
         ++lacking;
@@ -370,7 +370,7 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
   }
   if (lacking > 0) {
     log->dropped.push_back(
-        fmt::format("{} of runs of which a \"Rank ... on HOST device ...\" line lacks",
+        fmt::format("{} of runs without a \"Rank ... on HOST device ...\" line of every rank",
                     counted(lacking, "row")));
   }
   for (const std::string& hosts : uneven) {

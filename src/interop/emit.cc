@@ -94,8 +94,8 @@ int64_t timeout_in(int64_t seconds, const engine::Run& run, const std::string& t
   const double wanted = run.config.plan.timeout_s;
   const auto units = static_cast<int64_t>(std::ceil(wanted / static_cast<double>(seconds)));
   if (static_cast<double>(units * seconds) != wanted) {
-    notes->push_back(fmt::format("plan.timeout_s is {}, of which {} has whole {}: {} of them",
-                                 wanted, trainer, seconds == 1 ? "seconds" : "minutes", units));
+    notes->push_back(fmt::format("plan.timeout_s is {}; {} takes whole {}: {} of them", wanted,
+                                 trainer, seconds == 1 ? "seconds" : "minutes", units));
   }
   return units;
 }

@@ -219,8 +219,8 @@ class Import {
     if (chunks > 1 || left < 0 || pp_ > layers_ || (between > 0 && left % between != 0) ||
         (between == 0 && left != 0)) {
       fail(name_,
-           "--decoder-first-pipeline-num-layers {} and --decoder-last-pipeline-num-layers {} leave "
-           "{} layers to {} stages; expected as many for each, and no virtual stages",
+           "--decoder-first-pipeline-num-layers {} and --decoder-last-pipeline-num-layers "
+           "{} leave {} layers to {} stages; expected equal numbers, and no virtual stages",
            first, last, left, between);
     }
     std::vector<int64_t> of_stage(static_cast<size_t>(pp_), between > 0 ? left / between : 0);
@@ -400,7 +400,7 @@ class Import {
     } else if (arguments_.has("--fp16")) {
       set("model.dtype", std::string("bf16"));
       imported_.notes.push_back(
-          "model.dtype is bf16, for --fp16: as many bytes, and no loss is scaled");
+          "model.dtype is bf16, for --fp16: equal bytes, without loss scaling");
     }
     arguments_.at_least(1, "--train-iters", 1);
     steps_ = read_steps("--train-iters", "--train-samples", "train.steps");
@@ -506,7 +506,7 @@ class Import {
   void say_why() {
     arguments_.leave("--fp8-format", "model.float8 is of linear layers alone, and without scales");
     arguments_.leave("--attention-dropout", "attention here drops nothing");
-    arguments_.leave("--rampup-batch-size", "a step has always as many sequences here");
+    arguments_.leave("--rampup-batch-size", "every step has equally many sequences here");
     arguments_.leave("--distributed-backend", "plan.ranks follows from the launcher");
     arguments_.leave("--tp-comm-overlap", "plan.comm_tiles says so here");
     arguments_.leave("--use-tp-pp-dp-mapping", "pp is the outermost axis here");

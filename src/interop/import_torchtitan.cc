@@ -147,9 +147,9 @@ class Job {
       const std::string_view key = std::string_view(path).substr(path.rfind('.') + 1);
       if (value == nullptr || asked_.count(path) > 0 || !makes_a_plan(path, key, *value)) continue;
       fail(name_,
-           "line {}: {} is {}, which is not read and would be another plan; expected a key of "
-           "[parallelism] or [training] as in torchtitan/config/job_config.py; try to say it with "
-           "one of these, or leave it out",
+           "line {}: {} is {}, which is not read and would be another plan; expected a key "
+           "of [parallelism] or [training] as in torchtitan/config/job_config.py; try one "
+           "of these, or leave it out",
            value->source().begin.line, path, text_of(*value));
     }
   }
@@ -284,7 +284,7 @@ class Import {
       const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : ranks_.otherwise;
       if (ranks <= 0) {
         fail(name_,
-             "parallelism.data_parallel_shard_degree is {}: as many as there are ranks for; "
+             "parallelism.data_parallel_shard_degree is {}, which takes all ranks left; "
              "expected --ranks N",
              split_);
       }
@@ -529,7 +529,7 @@ class Import {
     set("plan.recompute", mode);
     if (mode == "selective") {
       job_.leave("activation_checkpoint.selective_ac_option",
-                 "selective repeats what takes much memory for little arithmetic");
+                 "selective recomputation repeats ops with much memory and little arithmetic");
     }
     if (job_.has("comm.train_timeout_seconds")) {
       set("plan.timeout_s", job_.integer("comm.train_timeout_seconds", 100));
@@ -552,7 +552,7 @@ class Import {
     if (local % passes != 0) {
       fail(name_, "{} is {}; expected a multiple of the {} passes through the pipeline ({}{})",
            job_.name_of("training.local_batch_size"), local, passes, job_.name_of(kCounted),
-           job_.has(kCounted) ? "" : ", by default as many as stages");
+           job_.has(kCounted) ? "" : ", by default one per stage");
     }
     return local / passes;
   }

@@ -92,7 +92,7 @@ class Reader {
     for (const char* word : {"if", "for", "while", "case", "until", "elif"}) {
       if (words[0].text != word) continue;
       script_.notes.push_back(fmt::format(
-          "line {}: {} is not followed: what is inside is read as it stands", words[0].line, word));
+          "line {}: {} is not evaluated: its content is read as written", words[0].line, word));
     }
     script_.commands.push_back(std::move(words));
   }

@@ -185,9 +185,9 @@ void refuse_unsupported(const JsonView& in) {
   for (const char* key : kForeignKeys) {
     if (in.has(key) &&
         !(in.at(key).is_number() && (in.at(key).as_double() == 0 || in.at(key).as_double() == 1))) {
-      refuse(
-          in, key,
-          "expected a plain " + in.get_string("model_type") + ", without what other families add");
+      refuse(in, key,
+             "expected a plain " + in.get_string("model_type") +
+                 ", without the additions of other families");
     }
   }
 }

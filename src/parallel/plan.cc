@@ -85,7 +85,7 @@ void validate_experts(const Plan& plan, int64_t num_experts) {
     const auto expect = [](bool good, const char* what) {
       if (!good) fail("plan", "plan.expert_ranks needs {}", what);
     };
-    expect(num_experts >= plan.expert_ranks, "a model with at least as many experts");
+    expect(num_experts >= plan.expert_ranks, "a model with at least this number of experts");
     expect(plan.pp == 1 && plan.pp_chunks == 1, "a plan of one stage; try plan.pp: 1");
     expect(plan.tp == 1, "a plan without tensor-parallel ranks; try plan.tp: 1");
     expect(plan.ep == 1, "a plan whose other ranks have no experts; try plan.ep: 1");

@@ -137,8 +137,9 @@ void ChunkParts::regroup(ValueId value, int64_t from, const program::Task& user,
   std::vector<ValueId> had, wanted;
   if (rows.came_by.size() > 1) {
     fail("plan",
-         "plan.moe_chunks is {} and plan.moe_chunks_backward {}, but rows come to their experts in "
-         "{} steps; expected as many pieces backward as forward, or plan.ep_inner: 1",
+         "plan.moe_chunks is {} and plan.moe_chunks_backward {}, but rows come to their "
+         "experts in {} steps; expected equal numbers of pieces backward and forward, or "
+         "plan.ep_inner: 1",
          forward_, backward_, rows.came_by.size());
   }
   if (!rows.came_by.empty()) {

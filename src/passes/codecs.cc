@@ -69,13 +69,12 @@ bool CodecOps::by_rows(const TensorType& type) const {
 }
 
 void Codecs::Options::fields(Fields& visit) {
-  visit("grad_codec", grad_codec, "codec that sums of gradients travel through")
-      .one_of(codec_names());
+  visit("grad_codec", grad_codec, "codec of gradient all-reduces").one_of(codec_names());
   visit("grad_codec_of", grad_codec_of,
-        "codecs of single gradients, \"PATTERN CODEC\" each, with at_once or by_blocks behind it "
-        "also the route of the codes, with host behind that the host's CPU in place of the device "
-        "to encode and decode, before plan.grad_codec: of "
-        "parameters whose names match (* and ?); none: as they are; the last match counts; "
+        "codecs of single gradients, \"PATTERN CODEC\" each, with at_once or by_blocks "
+        "behind it also the route of the codes, with host behind that the host's CPU in "
+        "place of the device to encode and decode, before plan.grad_codec: of parameters "
+        "with matching names (* and ?); none: as they are; the last match counts; "
         "`hocket plan codecs` chooses them (docs/planner.md)");
 }
 
@@ -137,8 +136,8 @@ void Codecs::expect_matched() const {
   for (const Rule& rule : rules_) {
     if (rule.matched) continue;
     fail("plan.grad_codec_of",
-         "'{}' matches no gradient that can travel as codes; expected a name or pattern of "
-         "parameters with two dims or more whose gradients are summed; try {}",
+         "'{}' matches no gradient that can travel as codes; expected a name or pattern "
+         "of parameters with two dims or more and all-reduced gradients; try {}",
          rule.text, join({known_.begin(), known_.end()}, ", "));
   }
 }

@@ -325,8 +325,8 @@ void run_compress(Program& program, const Codecs::Options& options) {
 
 Pass pass_compress() {
   return program_pass(
-      "compress", "sends sums of gradients as codes (plan.grad_codec, plan.grad_codec_of)", false,
-      {"grad_codec=identity", "grad_codec=int8", "grad_codec_of=[\"* identity host\"]"},
+      "compress", "sends gradient all-reduces as codes (plan.grad_codec, plan.grad_codec_of)",
+      false, {"grad_codec=identity", "grad_codec=int8", "grad_codec_of=[\"* identity host\"]"},
       run_compress);
 }
 

@@ -41,9 +41,9 @@ struct ExpandOptions {
     const std::vector<std::string> algorithms{kNative, "ring", kHalvingDoubling, kHierarchical,
                                               kHoRing};
     visit("all_reduce", all_reduce,
-          "sums over ranks: of the transport, or as messages: around rings, one per axis of the "
-          "mesh, by halves between ranks a power of two apart, inside of nodes and then between "
-          "them, or so in pieces, of which some go inside while others go between")
+          "sums over ranks: of the transport, or as messages: around rings, one per axis "
+          "of the mesh, by halves between ranks a power of two apart, inside of nodes and "
+          "then between them, or so in pieces, some inside while others are between")
         .one_of(algorithms);
     visit("reduce_scatter", reduce_scatter, "reductions that leave a block on each rank: likewise")
         .one_of(algorithms);
@@ -320,8 +320,8 @@ void run_expand(Program& program, const ExpandOptions& options) {
   const bool sums = options.all_reduce != kNative || options.reduce_scatter != kNative;
   if (some_uneven && sums && program.purpose.empty()) {
     log_warning(
-        "plan.all_reduce, plan.reduce_scatter: ranks of a stage have unlike shares; their sums "
-        "stay native");
+        "plan.all_reduce, plan.reduce_scatter: ranks of a stage have uneven shares; "
+        "their all-reduces stay native");
   }
   receive_in_order(program, first_tag);
 }

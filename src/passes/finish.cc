@@ -57,7 +57,7 @@ void complete_communication(const program::Program& program, program::KindId id,
   if (kind->in.size() != arity.in || kind->out.size() != arity.out) {
     fail(op.name, "got {} and {}; expected {} and {}{}", counted(std::ssize(kind->in), "input"),
          counted(std::ssize(kind->out), "output"), arity.in, arity.out,
-         op.role == comm::Role::receive ? ": try out=\"TYPE\", what is sent" : "");
+         op.role == comm::Role::receive ? ": try out=\"TYPE\", the sent type" : "");
   }
   kind->bytes = op.payload(kind->attrs, graph::expected_types(kind->in, program.symbols),
                            graph::expected_types(kind->out, program.symbols));

@@ -35,7 +35,7 @@ struct OverlapOptions {
           "messages between pipeline stages go beside compute, and are asked for ahead; false: the "
           "compute lane stands still for each");
     visit("overlap_grad_reduce", overlap_grad_reduce,
-          "sums of gradients begin in the backward pass; false: after it");
+          "gradient all-reduces begin in the backward pass; false: after it");
     visit("overlap_param_gather", overlap_param_gather,
           "split parameters (plan.shard.params) are gathered ahead, beside compute; false: the "
           "compute lane stands still for each");
@@ -390,7 +390,7 @@ void run_overlap(Program& program, const OverlapOptions& options) {
 }  // namespace
 
 Pass pass_overlap() {
-  return program_pass("overlap", "what runs beside compute (plan.overlap_p2p_comm, ..)", true,
+  return program_pass("overlap", "communication beside compute (plan.overlap_p2p_comm, ..)", true,
                       {"overlap_p2p_comm=false", "overlap_grad_reduce=false",
                        "overlap_param_gather=false", "delay_wgrad_compute=true"},
                       run_overlap);

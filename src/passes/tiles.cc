@@ -308,8 +308,8 @@ void run_tiles(Program& program, const TilesOptions& options) {
 
 Pass pass_tiles() {
   return program_pass("tiles",
-                      "does products and what moves their rows in blocks (plan.comm_tiles)", false,
-                      {"comm_tiles=2", "comm_tiles=4"}, run_tiles);
+                      "does products and the movement of their rows in blocks (plan.comm_tiles)",
+                      false, {"comm_tiles=2", "comm_tiles=4"}, run_tiles);
 }
 
 }  // namespace hocket::passes

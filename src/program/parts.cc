@@ -216,7 +216,7 @@ class Expansion {
     if (is_communication(kind)) {
       const comm::Op& op = comm::op(kind.communication);
       if (op.role == comm::Role::between || op.needs_sizes || op.makes_sizes) {
-        refuse(id, "it moves what other operands say");
+        refuse(id, "the other operands decide its movement");
       }
       for (const auto* list : {&letters.in, &letters.out}) {
         for (const std::string& operand : *list) {

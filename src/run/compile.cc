@@ -116,7 +116,7 @@ Compiled compile(const ProgramSpec& spec) {
     return result;
   } catch (const Error& error) {
     if (error.code() != Error::Code::command) throw;
-    throw error.with(fmt::format("what it was given is the program with purpose {}",
+    throw error.with(fmt::format("the given program has purpose {}",
                                  program_name(spec.how.purpose, spec.where)));
   }
 }

@@ -105,8 +105,8 @@ void TrainSection::fields(Fields& fields) {
       .one_of({"stop", "skip"});
   fields("grad_dtype", grad_dtype,
          "with dtype bf16 or f16: type of parameters' gradients and of their sums over "
-         "micro-batches and ranks: f32, or model, which is that of the parameters, to which each "
-         "of these sums is rounded; moments and master weights are f32 either way")
+         "micro-batches and ranks: f32, or model, the parameters' type, to which every "
+         "sum is rounded; moments and master weights are f32 either way")
       .one_of({"f32", "model"});
   fields("balance_coef", balance_coef,
          "of the load-balancing loss; default: the model's "
@@ -250,17 +250,17 @@ void derive_model(Run& run) {
 void expect_sharding(const parallel::Sharding& shard, const std::string& name) {
   if (shard.reshard_after_forward && !shard.reshard_after_backward) {
     fail(name,
-         "plan.shard.reshard_after_backward is false, but plan.shard.reshard_after_forward is "
-         "true; expected false for both: what is freed after the forward pass of a micro-batch is "
-         "not there after its backward pass");
+         "plan.shard.reshard_after_backward is false, but "
+         "plan.shard.reshard_after_forward is true; expected false for both: parameters "
+         "freed after the forward pass of a micro-batch are absent after its backward pass");
   }
   const parallel::Shard least = shard.update();
   if (!shard.optimizer || *shard.optimizer == least) return;
   const bool params = shard.params == least;
   fail(name,
-       "plan.shard.optimizer is {}, but plan.shard.{} is {}; expected {}: a rank updates what it "
-       "has of parameters and gradients, and states of more would take memory and save nothing; "
-       "try to leave plan.shard.optimizer out",
+       "plan.shard.optimizer is {}, but plan.shard.{} is {}; expected {}: a rank "
+       "updates its parts of parameters and gradients, and states of more would take "
+       "memory and save nothing; try to leave plan.shard.optimizer out",
        to_string(*shard.optimizer), params ? "params" : "grads", to_string(least),
        least == parallel::Shard::all ? "all" : "group or all");
 }
@@ -294,9 +294,9 @@ void derive_samples(Run& run) {
   if (given || sequences == most) return;
   if (sequences * plan.num_micro_batches != batch || sequences < plan.dp) {
     fail(run.name,
-         "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = {}, or {} "
-         "micro-batches of which every rank has a share; try train.global_batch: {}, or "
-         "plan.dp_samples",
+         "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = "
+         "{}, or {} micro-batches with a share for every rank; try train.global_batch: "
+         "{}, or plan.dp_samples",
          batch, most, plan.num_micro_batches, round_up(batch, most));
   }
   for (int64_t rank = 0; rank < plan.dp; ++rank) {
@@ -319,8 +319,9 @@ void expect_shares_for_all(const Run& run, const std::string& shared, int64_t to
   }
   if (!plan.dp_samples.empty() && plan.cp > 1 && !plan.ring) {
     fail(run.name,
-         "plan.cp_shares is [{}], plan.dp_samples [{}], plan.cp_comm_type {}; expected p2p, where "
-         "ranks pass on what each has, or as many sequences on each data-parallel rank",
+         "plan.cp_shares is [{}], plan.dp_samples [{}], plan.cp_comm_type {}; expected "
+         "p2p, where ranks pass on their parts, or equally many sequences on each "
+         "data-parallel rank",
          fmt::join(plan.cp_shares, ", "), fmt::join(plan.dp_samples, ", "),
          run.config.plan.pass_options.text("cp_comm_type"));
   }
@@ -337,14 +338,14 @@ void expect_tokens_for_all(const Run& run) {
     samples.push_back(plan.micro_batch);
   } else if (zigzag) {
     fail(run.name,
-         "plan.cp_order is zigzag, and data-parallel ranks have [{}] sequences; expected as many "
-         "each; try plan.cp_order: contiguous",
+         "plan.cp_order is zigzag, and data-parallel ranks have [{}] sequences; expected "
+         "equally many; try plan.cp_order: contiguous",
          fmt::join(plan.dp_samples, ", "));
   }
   if (zigzag && !plan.cp_shares.empty()) {
     fail(run.name,
-         "plan.cp_order is zigzag, and plan.cp_shares is [{}]; expected as many tokens on each "
-         "rank of plan.cp; try plan.cp_order: contiguous",
+         "plan.cp_order is zigzag, and plan.cp_shares is [{}]; expected equally many "
+         "tokens on each rank of plan.cp; try plan.cp_order: contiguous",
          fmt::join(plan.cp_shares, ", "));
   }
   for (int64_t sequences : samples) {
@@ -419,8 +420,8 @@ void derive(Run& run) {
   const EmulateSection& emulate = config.emulate;
   if (!emulate.on() && (!emulate.profile.empty() || !emulate.set.empty())) {
     fail(run.name,
-         "emulate.{} is given without emulate.cluster; expected the file of the cluster whose "
-         "durations are emulated",
+         "emulate.{} is given without emulate.cluster; expected the file of the emulated "
+         "cluster",
          emulate.profile.empty() ? "set" : "profile");
   }
   if (emulate.on() && run.c10d) {
@@ -476,8 +477,8 @@ std::vector<std::string> launcher_says(const PlanSection& plan, const ResolvedCo
     if (ranks < others || ranks % others != 0) {
       comm::mark_common_error();
       fail(name,
-           "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp must fill "
-           "up to as many; try another plan",
+           "{} processes were started; plan.pp x plan.cp x plan.tp is {}, which plan.dp "
+           "must fill up to that number; try another plan",
            launch.size, others);
     }
     assignments.push_back(fmt::format("plan.dp={}", ranks / others));

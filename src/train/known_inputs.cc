@@ -41,7 +41,7 @@ void KnownInputs::feed(const engine::FeedMap& feeds, const engine::Compiled& com
   for (auto& [input, values] : inputs_) {
     const auto& [name, micro_batch] = input;
     const engine::Feed* const given = feeds.find(name);
-    HOCKET_CHECK(given != nullptr, "{} is not among what is fed", name);
+    HOCKET_CHECK(given != nullptr, "{} is not among the inputs given", name);
     const graph::TensorType type =
         compiled.reference.tensor(compiled.reference.find(name)).type.at(symbols);
     const std::span<const std::byte> of_micro_batch = engine::values_of(*given, type, micro_batch);

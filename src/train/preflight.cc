@@ -28,8 +28,8 @@ const std::string& data_dir(const engine::Run& run) {
   }
   if (!is_directory(dir)) {
     fail(dir,
-         "no such folder in {}, where the command is called; expected what `hocket data prepare` "
-         "wrote",
+         "no such folder in {}, where the command is called; expected the output of "
+         "`hocket data prepare`",
          std::filesystem::current_path().string());
   }
   return dir;

@@ -47,8 +47,8 @@ class Analyst {
     out_.T_ideal = mean_of(out_.step_ideal);
     if (!(*std::min_element(out_.step_ideal.begin(), out_.step_ideal.end()) > 0)) {
       fail("hocket whatif",
-           "got steps of which nothing is left once all ops of a kind take the same time; expected "
-           "durations of more of them");
+           "got steps of zero length once all ops of a kind take equal times; expected "
+           "durations of more ops");
     }
     out_.S = out_.T / out_.T_ideal;
     for (size_t step = 0; step < out_.step_T.size(); ++step) {

@@ -228,10 +228,10 @@ std::string to_text(const Bottleneck& found) {
   const Gradients& gradients = found.gradients;
   const BottleneckOptions& options = found.options;
   std::string out = fmt::format(
-      "bottleneck  f = T / (T + overhead), T {} a step without sums of gradients, overhead how "
-      "much "
-      "later than the backward pass ({}) the last sum ends\n"
-      "  {} of gradients a rank, fused to batches of {} or {} ({} in the first step){}\n",
+      "bottleneck  f = T / (T + overhead), T {} a step without gradient all-reduces, "
+      "overhead from the end of the backward pass ({}) to the end of the last "
+      "all-reduce\n  {} of gradients a rank, fused to batches of {} or {} ({} in the "
+      "first step){}\n",
       human_time(gradients.step), human_time(gradients.steps[0].backward), human_bytes(found.bytes),
       human_bytes(options.fusion.bytes), human_time(options.fusion.timeout), found.batches,
       options.add.empty() ? "; additions take no time (--adds)" : "");

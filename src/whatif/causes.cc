@@ -334,8 +334,8 @@ class Search {
     }
     add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst),
         replayer_.mean(even.duration),
-        fmt::format("{:.2f} times the mean of all stages{}; cured by passes through all that take "
-                    "as long, as where layers are moved",
+        fmt::format("{:.2f} times the mean of all stages{}; cured by equal passes through all "
+                    "stages, as if layers were moved",
                     all[static_cast<size_t>(worst)] * static_cast<double>(all.size()) /
                         std::accumulate(all.begin(), all.end(), 0.0),
                     last ? ", with the head and the loss" : "") +

@@ -402,7 +402,7 @@ class NodeReader {
     if (twice_ > 0) {
       damage_->events += twice_;
       damage_->notes.push_back(
-          fmt::format("{} of {} whose id an earlier one has", counted(twice_, "node"), path_));
+          fmt::format("{} of {} with the id of an earlier one", counted(twice_, "node"), path_));
     }
     return std::move(nodes_);
   }

@@ -70,8 +70,7 @@ std::pair<int64_t, Sums> most_sums(const MeasuredRun& run, std::vector<std::stri
     fail("hocket whatif --bottleneck",
          "the trace {}; expected gradients summed over ranks, with their bytes; try a trace of "
          "hocket, a PyTorch profile, or a table of gradients (docs/whatif.md)",
-         all == 0 ? "has no sums of gradients"
-                  : "does not say how many bytes its sums of gradients are");
+         all == 0 ? "has no gradient all-reduces" : "has no bytes for its gradient all-reduces");
   }
   const auto most = std::max_element(
       by_ranks.begin(), by_ranks.end(),
@@ -84,8 +83,8 @@ std::pair<int64_t, Sums> most_sums(const MeasuredRun& run, std::vector<std::stri
   }
   if (most->first == 1) {
     notes->push_back(
-        "the trace has one rank of each sum: how many there were, and what bandwidth "
-        "they reached, is not known");
+        "the trace has one rank of each gradient all-reduce: the number of ranks and "
+        "their bandwidth are unknown");
   }
   return {most->first, most->second};
 }

@@ -86,9 +86,10 @@ class ChakraReader {
     }
     if (unread.size() == paths_.size()) throw Error(unread[0]);
     if (!unread.empty()) {
-      note(0, fmt::format("{} of {}, whose files cannot be read; who communicates with them does "
-                          "not wait for them; the first one: {}",
-                          unread.size(), counted(std::ssize(paths_), "rank"), unread[0].what()));
+      note(0, fmt::format(
+                  "{} of {}, files unreadable; ranks that communicate with them do not wait for "
+                  "them; the first one: {}",
+                  unread.size(), counted(std::ssize(paths_), "rank"), unread[0].what()));
     }
     if (negative > 0) {
       note(0, fmt::format("the duration of {}: it is negative; taken as 0",
@@ -263,7 +264,8 @@ class ChakraReader {
       }
     }
     if (alone > 0) {
-      note(0, fmt::format("the other ends of {}; they wait for nobody", counted(alone, "message")));
+      note(0,
+           fmt::format("the other ends of {}; these wait for no rank", counted(alone, "message")));
     }
   }
 
@@ -283,11 +285,10 @@ class ChakraReader {
       }
     }
     if (left_out > 0) {
-      note(0,
-           fmt::format("who waits for {}: of those between two ranks with their tag some lack an "
-                       "end, and others would have come before they were sent; they wait for "
-                       "nobody",
-                       counted(left_out, "message")));
+      note(0, fmt::format(
+                  "the waits of {}: messages between their ranks and of their tag lack an end, and "
+                  "pairing them would deliver some before they were sent; these wait for no rank",
+                  counted(left_out, "message")));
     }
   }
 

@@ -266,7 +266,8 @@ class HocketReader {
           run_.pattern_workers, num_ranks_);
     } else if (num_ranks_ > run_.pattern_workers) {
       run_.dropped.notes.push_back(fmt::format(
-          "{} of {} ranks are not in the trace; who communicates with them does not wait for them",
+          "{} of {} ranks are not in the trace; ranks that communicate with them do not "
+          "wait for them",
           num_ranks_ - run_.pattern_workers, num_ranks_));
     }
     for (Observed& op : seen_) {
@@ -437,7 +438,7 @@ class HocketReader {
     }
     if (alone > 0) {
       run_.dropped.notes.push_back(
-          fmt::format("the other ends of {}, which are not in the trace; they wait for nobody",
+          fmt::format("the other ends of {}, which are not in the trace; these wait for no rank",
                       counted(alone, "message")));
     }
   }

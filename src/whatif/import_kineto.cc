@@ -42,8 +42,8 @@ class KinetoReader {
     groups();
     if (const int64_t parted = break_circles(&run_); parted > 0) {
       note(0,
-           fmt::format("the other members of {}, which wait for each other in a circle: records "
-                       "lack, or clocks are apart",
+           fmt::format("the other members of {}, which wait for each other in a cycle: records are "
+                       "missing, or clocks are apart",
                        counted(parted, "collective")),
            &run_.dropped);
     }
@@ -92,13 +92,13 @@ class KinetoReader {
   void tell_lacks(const Profile& profile) {
     if (profile.orphans > 0) {
       note(profile.orphans,
-           fmt::format("{} of rank {} whose launch is not in the profile or in no step",
+           fmt::format("{} of rank {} without a launch in the profile, or in no step",
                        counted(profile.orphans, "kernel"), profile.rank),
            &run_.dropped);
     }
     if (profile.unrecorded > 0) {
       note(0,
-           fmt::format("what {} of rank {} launched: no record in the profile",
+           fmt::format("the work launched by {} of rank {}: no record in the profile",
                        counted(profile.unrecorded, "call"), profile.rank),
            &run_.dropped);
     }

@@ -161,8 +161,8 @@ class StragglerReader {
       drop(count, fmt::format("{} of unknown phase {}", counted(count, "event"), quote(phase)));
     }
     if (broken > 0) {
-      drop(broken,
-           fmt::format("{} without a step, or whose time is no number", counted(broken, "event")));
+      drop(broken, fmt::format("{} without a step, or without a number for a time",
+                               counted(broken, "event")));
     }
     if (negative_ > 0) {
       drop(0, fmt::format("the duration of {}: it is negative; taken as 0",

@@ -115,8 +115,8 @@ class Choice {
           return profiles_[rank].steps.empty();
         })) {
       dropped_.notes.push_back(
-          "no event, but no profile has ProfilerStep marks: each is taken as one step, with what "
-          "lies before and behind the steps");
+          "no event, but no profile has ProfilerStep marks: each is taken as one step, "
+          "with the time before and behind the steps");
     }
     int64_t unused = 0;
     for (const auto& [step, have] : who_) {

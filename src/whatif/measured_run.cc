@@ -204,8 +204,8 @@ class Table {
     for (size_t replica = 0; replica < replicas; ++replica) {
       if (used[replica] != 0) continue;
       run_.dropped.notes.push_back(
-          fmt::format("data-parallel rank {} is not used: in every step it is unlike others, in "
-                      "step {} {}; those that are used are numbered 0 to {}",
+          fmt::format("data-parallel rank {} is not used: it differs from others in every step, in "
+                      "step {} {}; the others are numbered 0 to {}",
                       replica, steps_[0],
                       difference(lanes_[replica], static_cast<int32_t>(replica)), kept - 1));
     }
@@ -259,8 +259,7 @@ class Table {
                                                counted(int64_t(named - kNamedSteps), "step")));
     }
     if (kept_.empty()) {
-      fail(where_,
-           "got no step of which all ranks have the same ops: {}; try a trace of whole steps",
+      fail(where_, "got no step with the same ops on all ranks: {}; try a trace of whole steps",
            run_.dropped.notes[notes_before]);
     }
     if (named > 0 && is_alone_) {
@@ -310,8 +309,7 @@ class Table {
     for (const uint32_t i : rows) {
       if (!add_row(i)) {
         const Observed& op = seen_[i];
-        fail(where_,
-             "got {} {} twice in step {} of worker {}; expected numbers that tell ops apart",
+        fail(where_, "got {} {} twice in step {} of worker {}; expected distinct numbers",
              run_.names[static_cast<size_t>(op.name)], op.sequence, op.step, op.worker);
       }
     }

@@ -144,16 +144,16 @@ bool meet(const std::vector<Collectives>& kinds, bool timed, MeasuredRun* run) {
     add_groups(met[kind], run);
   }
   if (lacking > 0) {
-    run->dropped.notes.push_back(fmt::format(
-        "the other members of {}: not all ranks have them; they wait for those that "
-        "do{}",
-        counted(lacking, "collective"),
-        by_order_alone ? "; where starts do not say with whom they meet in their order" : ""));
+    run->dropped.notes.push_back(
+        fmt::format("the other members of {}: not all ranks have them; they wait for those that "
+                    "do{}",
+                    counted(lacking, "collective"),
+                    by_order_alone ? "; where starts do not match them, in their order" : ""));
   }
   if (paired > 0) {
     run->dropped.notes.push_back(
-        fmt::format("no event, but who was in {} is known by when they ran alone: not all ranks "
-                    "have as many of their kind",
+        fmt::format("no event, but {} matched by time only: ranks recorded different numbers of "
+                    "their kind",
                     counted(paired, "collective")));
   }
   return moved;

@@ -183,10 +183,10 @@ class Model {
     const bool before = has_neighbour(0, -1) && !has_messages(last, 1);
     const bool behind = has_neighbour(last, 1) && !has_messages(0, -1);
     if (!before && !behind) return;
-    run_.dropped.notes.push_back(fmt::format(
-        "pipeline ranks {} rank {} have no events: all of its passes exchange messages with one; "
-        "those wait for nobody",
-        before ? "before" : "behind", before ? 0 : last));
+    run_.dropped.notes.push_back(
+        fmt::format("pipeline ranks {} rank {} have no events: all of its passes exchange messages "
+                    "with one; those wait for no rank",
+                    before ? "before" : "behind", before ? 0 : last));
     run_.stages += behind ? 1 : 0;
   }
 
@@ -242,7 +242,7 @@ class Model {
     }
     if (alone > 0) {
       run_.dropped.notes.push_back(fmt::format(
-          "{} of a step met no other end; they wait for nobody", counted(alone, "message")));
+          "{} of a step have no other end; they wait for no rank", counted(alone, "message")));
     }
     for (size_t worker = 0; worker < places_.size(); ++worker) {
       for (const MessageType& type : kMessages) {

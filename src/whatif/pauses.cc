@@ -373,13 +373,14 @@ class PauseSearch {
 
   std::string evidence() const {
     std::string out = fmt::format(
-        "{} of garbage, and {} of {} passes far longer than others of their worker{}; {} longer by "
-        "as much",
+        "{} of garbage, and {} of {} passes far longer than others of their worker{}; {} "
+        "longer by the same time",
         counted(collections_, "collection"), long_passes_, passes_,
         too_many_ ? ", too many that may be long sequences" : "", counted(others_, "other op"));
     if (beside_workers_ > 0) {
-      out += fmt::format("; {} far longer than the same of other workers, whose other ops are not",
-                         counted(beside_workers_, "op"));
+      out += fmt::format(
+          "; {} far longer than the same op of other workers, unlike the rest of their ops",
+          counted(beside_workers_, "op"));
     }
     if (gaps_ > 0) {
       out += fmt::format("; {} between ops in which nothing is waited for, which T leaves out",

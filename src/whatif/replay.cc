@@ -97,8 +97,8 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
         std::find_if(waits.begin(), waits.end(), [](int32_t n) { return n > 0; }) - waits.begin());
     const Op& op = run.ops[ops_of[stuck].front()];
     fail("hocket whatif",
-         "{} of {} ops and groups wait for each other in a circle, one is {} {} of worker {}; "
-         "expected a trace whose ranks launch messages in one order",
+         "{} of {} ops and groups wait for each other in a cycle, one is {} {} of worker "
+         "{}; expected a trace with one order of messages on all ranks",
          ops_of.size() - ready.size(), ops_of.size(), run.names[static_cast<size_t>(op.name)],
          op.sequence, op.worker);
   }

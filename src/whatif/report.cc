@@ -200,21 +200,22 @@ std::vector<std::vector<double>> worker_map(const MeasuredRun& run, const Analys
 std::string cause_text(const MeasuredRun& run, const Analysis& found) {
   if (!found.causes.empty() && found.causes[0].named) {
     const CauseFound& cause = found.causes[0];
-    return fmt::format("{}{}{}: without it {} a step, {:.2f}x as fast{}", to_string(cause.cause),
-                       cause.where.empty() ? "" : ", ", cause.where, human_time(cause.fixed),
-                       cause.gain,
-                       found.S < kStraggles ? "; S does not show it, since the ideal, a mean or "
-                                              "median of what was measured, counts it in"
-                                            : "");
+    return fmt::format(
+        "{}{}{}: without it {} a step, {:.2f}x as fast{}", to_string(cause.cause),
+        cause.where.empty() ? "" : ", ", cause.where, human_time(cause.fixed), cause.gain,
+        found.S < kStraggles
+            ? "; S does not show it, since the ideal, a mean or median of measured times, "
+              "includes it"
+            : "");
   }
   if (run.clocks_apart) return "none is named: clocks of ranks are apart";
   if (found.is_far_off()) {
     return fmt::format(
-        "none is named: the replay is off by {:+.0f} % of the measured step, more than {:g} %, and "
-        "so it does not say why steps take what they do: records may be missing",
+        "none is named: the replay is off by {:+.0f} % of the measured step, more than "
+        "{:g} %, so it cannot explain the step: records may be missing",
         100 * found.off, 100 * kFarOff);
   }
-  if (found.S >= kStraggles) return "none of those below explains half of the loss";
+  if (found.S >= kStraggles) return "no cause below explains half of the loss";
   return found.loses()
              ? fmt::format("none: S is below {}", kStraggles)
              : fmt::format("none: less than {:g} % of a step is lost, nothing worth naming",

@@ -28,9 +28,8 @@ struct Findings {
 
 /// Footnote for shares of the loss above 100 %, and for runs without a named cause.
 inline constexpr const char* kMoreThanAll =
-    "more than 100 % of the loss: the ideal, a mean or median, counts in what is slow; cured to "
-    "the "
-    "pace of the others a step is faster than it";
+    "more than 100 % of the loss: the ideal, a mean or median, includes the slow "
+    "ops; a step cured to the others' pace is faster than the ideal";
 inline constexpr const char* kNotSeen =
     "not seen: pauses that hit the same transfer, or the same op of all workers that do the same, "
     "in "

@@ -145,7 +145,7 @@ std::string causes_part(const MeasuredRun& run, const Analysis& found) {
   }
   out += "</tr></table>\n";
   if (!found.loses()) {
-    out += fmt::format("<p>Less than {:g} % of a step is lost, of which shares mean nothing.</p>\n",
+    out += fmt::format("<p>Less than {:g} % of a step is lost: shares of that mean nothing.</p>\n",
                        100 * kWorthNaming);
   }
   for (const auto& [told, words] :

@@ -220,12 +220,12 @@ class Finder {
     }
     if (missing.size() == 1) {
       found_.notes.push_back(fmt::format(
-          "pipeline rank {} has no events; its neighbours wait for nobody", missing[0]));
+          "pipeline rank {} has no events; its neighbours do not wait for it", missing[0]));
     } else if (!missing.empty()) {
-      found_.notes.push_back(
-          fmt::format("{} of {} pipeline ranks have no events ({}); their neighbours wait for "
-                      "nobody",
-                      missing.size(), found_.stages, quote(join(missing, ", "))));
+      found_.notes.push_back(fmt::format(
+          "{} of {} pipeline ranks have no events ({}); their neighbours do not wait for "
+          "them",
+          missing.size(), found_.stages, quote(join(missing, ", "))));
     }
   }
 

@@ -132,7 +132,7 @@ class Texts(unittest.TestCase):
     def test_a_failing_command_says_for_which_program_it_ran(self):
         with open(self.box.path("only_training.sh"), "w", encoding="utf-8") as f:
             f.write("cat > seen.txt; grep -q ' adamw ' seen.txt && cat seen.txt\n")
-        self.refused("what it was given is the program with purpose evaluate", "check", "configs/quickstart.yaml", *PLAN,
+        self.refused("the given program has purpose evaluate", "check", "configs/quickstart.yaml", *PLAN,
                      "--set", "plan.passes=exec:sh only_training.sh", code=1)
 
     def test_programs_for_every_purpose_are_checked_from_their_texts(self):

@@ -246,7 +246,7 @@ TEST(ChunkPass, SaysWhatItCannotCut) {
   EXPECT_NE(seven.find("plan.moe_chunks_backward is 7"), std::string::npos) << seven;
   const std::string steps =
       refused(experts("dp: 4, ep: 4, ep_inner: 2, moe_chunks_backward: 3", 2));
-  EXPECT_NE(steps.find("in 2 steps; expected as many pieces backward"), std::string::npos) << steps;
+  EXPECT_NE(steps.find("in 2 steps; expected equal numbers of pieces backward"), std::string::npos) << steps;
   EXPECT_NE(refused(experts("dp: 2", 0)), "");
   const std::string again = refused(experts("dp: 2, passes: [chunk, chunk]", 2));
   EXPECT_NE(again.find("expected the pass once"), std::string::npos) << again;

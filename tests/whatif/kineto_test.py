@@ -171,7 +171,7 @@ class Kineto(unittest.TestCase):
     def test_a_device_that_is_busy_when_the_profile_begins(self):
         """What was launched before is no part of the first step, nor a pause."""
         found = self.step(running_ahead(steps=3, busy_us=3000), measured=1000)
-        self.assertIn("1 kernel of rank 0 whose launch is not in the profile", found["notes"])
+        self.assertIn("1 kernel of rank 0 without a launch in the profile", found["notes"])
 
     def test_ranks_whose_hosts_run_ahead(self):
         """Hosts are ahead by more and less, and clocks differ; devices meet at the end of each step."""
@@ -225,7 +225,7 @@ class Kineto(unittest.TestCase):
         meet, and they would wait for each other."""
         paths = self.write([profile(0, 0, 100, [("AllReduce", 100), ("AllGather", 40)]),
                             profile(1, 0, SLOWEST, [("AllGather", 100), ("AllReduce", 40)])])
-        self.assertIn("which wait for each other in a circle", self.analyse(*paths)["notes"])
+        self.assertIn("which wait for each other in a cycle", self.analyse(*paths)["notes"])
 
     def test_missing_ranks(self):
         paths = self.write(self.job())

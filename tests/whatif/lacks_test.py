@@ -57,8 +57,8 @@ class Lacks(Ranks):
                 self.assertEqual(found["dp"], 1)
         for lacks in range(4):
             found = self.analyse(self.write(self.ops(job.trace(), lambda e, n=lacks: e["tid"] // 10 != n)))
-            self.assertIn(f"pipeline rank {lacks} has no events; its neighbours wait for nobody", self.notes(found))
-            self.assertIn("of a step met no other end", self.notes(found))
+            self.assertIn(f"pipeline rank {lacks} has no events; its neighbours do not wait for it", self.notes(found))
+            self.assertIn("of a step have no other end", self.notes(found))
             self.assertEqual(found["pp"], 4)
             self.assertEqual(found["M_S"] is None, lacks == 3)
         self.assertIn("M_S unknown (the last stage is missing)", run(self.path()).stdout)

@@ -165,7 +165,7 @@ class Chakra(Ranks):
                 f.write(trace([end(k, sends) for k in range(10) if not (sends and k == 3)]))
         notes = self.notes(self.analyse(self.path("0.et"), self.path("1.et")))
         self.assertIn("the other ends of 1 message", notes)
-        self.assertIn("who waits for 9 messages", notes)
+        self.assertIn("the waits of 9 messages", notes)
 
     def test_files_that_cannot_be_read(self):
         paths = self.files()
@@ -176,7 +176,7 @@ class Chakra(Ranks):
                 with open(paths[number], "wb") as f:
                     f.write(bad)
                 found = self.analyse(*paths)
-                self.assertRegex(self.notes(found), f"1 of 4 ranks, whose files cannot be read.*{number}.et")
+                self.assertRegex(self.notes(found), f"1 of 4 ranks, files unreadable.*{number}.et")
                 self.assertEqual([w["rank"] for w in found["workers"]], [r for r in range(4) if r != number])
                 if number == 3:
                     self.alike(found, three)
@@ -291,7 +291,7 @@ class Straggler(Ranks):
             self.alike(found, rest)
             self.assertEqual(found["S_dp"], rest["S_dp"])
             self.assertEqual([w["dp"] for w in found["workers"]], [w["dp"] for w in rest["workers"]])
-            self.assertIn(f"data-parallel rank {pid} is not used: in every step it is unlike others, in step 20 replica "
+            self.assertIn(f"data-parallel rank {pid} is not used: it differs from others in every step, in step 20 replica "
                           f"{pid} lacks", self.notes(found))
         # Of two replicas it is the one that lacks ops, whichever comes first; of one kind only, too.
         job = straggler_util.Job(dp=2, pp=2)

@@ -468,7 +468,7 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
       {"buffer-type", "dimensions are positive and a ragged buffer expects at most its bound",
        "correct the type or expected_bytes", buffer_type},
       {"expected-routed", "only a step buffer of routed rows may expect less than its type's size",
-       "drop the expected size: the buffer holds exactly what its type says", expected_routed},
+       "drop the expected size: the buffer holds exactly its type's rows", expected_routed},
       {"symbols-stay",
        "a persistent tensor changes its size along dim 0 alone, and whole on its rank",
        "give it the size of the bound, and its users a buffer of the symbol", symbols_stay},
@@ -477,8 +477,8 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
        "run the memory plan after the last change of buffers", arena_bounds},
       {"host-contract",
        "named buffers have a name and a layout, and none is partial; slots are in order",
-       "name the tensor and give the layout that the host writes or reads; sum what the host reads "
-       "before the step ends",
+       "name the tensor and give the layout that the host writes or reads; finish sums "
+       "that the host reads before the step ends",
        host_contract},
   };
   return rules;

@@ -105,7 +105,7 @@ void TaskIo::check_expected(TaskRef ref, size_t output, PieceId piece) {
         fmt::format("{} writes all {} bytes of {}, planned to hold {}: it reads no row counts",
                     ctx_.name(ref), buffer.type.bytes(), ctx_.buffer_name(cls, id),
                     buffer.expected_bytes),
-        "drop the expected size: the buffer holds exactly what its type says",
+        "drop the expected size: the buffer holds exactly its type's rows",
         text_.where(cls, state_.at(cls, id)));
     return;
   }
@@ -125,7 +125,7 @@ void TaskIo::check_expected(TaskRef ref, size_t output, PieceId piece) {
               fmt::format("{} writes {}, planned to hold {} bytes; even routing brings {:.0f}{}",
                           ctx_.name(ref), ctx_.buffer_name(cls, id), buffer.expected_bytes, even,
                           share == 1 ? ", always: all experts are here" : ""),
-              share == 1 ? "drop the expected size: the buffer holds exactly what its type says"
+              share == 1 ? "drop the expected size: the buffer holds exactly its type's rows"
                          : "expect at least the rows of even routing, and some more",
               text_.where(cls, state_.at(cls, id)));
 }

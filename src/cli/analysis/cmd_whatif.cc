@@ -153,15 +153,15 @@ void verb_whatif(Args& args) {
   }
   args.positional("TRACE", &options->traces, "a trace, .json or .json.gz; of some formats several");
   args.option("--format", "NAME", &options->format,
-              formats + " (default: what the beginning of the file looks like)");
+              formats + " (default: by the beginning of the file)");
   args.option("--cluster", "FILE", &options->cluster,
               "of Chakra traces: the devices and links by which nodes without a duration get one, "
               "of their operations and bytes");
   args.option("--scale", "OP=K", &options->scales,
               "replay with OP K times faster: a kind of op, compute, communication, messages, "
-              "collectives, gradients or all, at a place if one follows (forward-compute@pp=3=2; "
-              "dp, pp, rank, step). A communication K times faster is one whose link is K times "
-              "wider, or whose payload is compressed K times");
+              "collectives, gradients or all, at a place if one follows "
+              "(forward-compute@pp=3=2; dp, pp, rank, step). A communication K times faster "
+              "has a link K times wider, or a payload compressed K times");
   args.flag("--surface", &options->surface,
             "how a step scales with wider links and compressed gradients");
   add_bottleneck(args, &options->bottleneck);

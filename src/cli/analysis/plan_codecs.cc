@@ -155,7 +155,7 @@ int plan_codecs(const CodecOptions& options) {
   const Source source = read_source(options.run, options.set, true);
   if (source.given) {
     fail("hocket plan codecs",
-         "{} is the text of a program, whose gradients travel as it says; expected a run.yaml or a "
+         "{} is the text of a program, with its codecs fixed; expected a run.yaml or a "
          "MODEL",
          options.run);
   }

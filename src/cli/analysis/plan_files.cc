@@ -63,7 +63,7 @@ void expect_formats(const std::string& verb, const PlanFile& file, const std::st
     }
   }
   if (!file.model_out.empty() && file.from != "megatron") {
-    fail(verb, "--model-out goes with --from megatron, whose files have the model's sizes");
+    fail(verb, "--model-out goes with --from megatron: its files have the model's sizes");
   }
 }
 

@@ -99,7 +99,8 @@ void warn_of_devices(const Logs& logs, const cost::Cluster& base) {
   const std::string of_base = cost::known_cluster_of(base.device.name);
   if (!of_logs.empty() && !of_base.empty() && of_logs != of_base) {
     log_warning(
-        "the logs are of {}, --cluster is of {}: what they do not measure stays the latter's",
+        "the logs are of {}, --cluster is of {}: values without a measurement stay the "
+        "latter's",
         logs.device, base.device.name);
   }
 }
@@ -118,8 +119,8 @@ cost::Cluster base_of(const ImportOptions& options, const Logs& logs) {
   if (name.empty()) {
     name = "azure-nd-a100-v4";
     log_warning(
-        "the logs name no device whose cluster is shipped{}: what they do not measure is that of "
-        "{}; try --cluster FILE",
+        "the logs name no device of a shipped cluster{}: values without a measurement "
+        "are those of {}; try --cluster FILE",
         logs.device.empty() ? std::string() : " (" + logs.device + ")", name);
   }
   return cost::known_cluster(name);

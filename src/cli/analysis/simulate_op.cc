@@ -236,8 +236,8 @@ int simulate_sum(const OpOptions& options, const std::vector<double>& sizes,
   }
   if (shape.members < 2 || shape.per_node * shape.nodes != shape.members || shape.kinds != 1) {
     fail(kWhere,
-         "--codec is of two ranks or more, as many on each node, and nodes that are alike; got {} "
-         "on {}",
+         "--codec needs two ranks or more, equally many on each node, and equal nodes; "
+         "got {} on {}",
          counted(shape.members, "rank"), counted(shape.nodes, "node"));
   }
   const passes::CodecOps codec(options.codec);

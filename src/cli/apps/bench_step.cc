@@ -411,10 +411,10 @@ void declare_bench_step(Args& args) {
   args.flag("--interactive", &options->interactive, "answer lines (bench/compare_peer.py)");
   args.option("--steps", "N", &options->steps, "timed steps");
   args.option("--warmup", "N", &options->warmup, "steps before them");
-  args.option(
-      "--block", "N", &options->block,
-      "with ranks as processes: --steps blocks of so many steps, in turn with blocks whose "
-      "collectives return at once, and as JSON what these differ by (bench/compare_dist.py)");
+  args.option("--block", "N", &options->block,
+              "with ranks as processes: --steps blocks of N steps, in turn with blocks whose "
+              "collectives return at once; prints the difference as JSON "
+              "(bench/compare_dist.py)");
   args.option("--variant", "NAME=KEY=VALUE,..", &options->variants,
               "with --set these keys as well; may be repeated: blocks of all variants in turn, and "
               "their times as JSON (bench/overlaps.py)");

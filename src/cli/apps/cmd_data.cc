@@ -73,7 +73,7 @@ struct Corpus {
       section.vocab_size = *vocab_size;
     }
     if (out == "-") {
-      fail(verb, "--out is '-'; expected a folder: what goes there are several files");
+      fail(verb, "--out is '-'; expected a folder for several files");
     }
     if (section.files.empty()) {
       fail(verb, "no files; try --files 'folder/**' or data.files in a run.yaml");

@@ -315,8 +315,8 @@ std::vector<Action> dual_row(int ranks, int hops, int micro_batches, int down, i
 Schedule dual_pipe_v(int ranks, int micro_batches) {
   if (micro_batches < 2 * ranks) {
     fail("plan.pp_schedule",
-         "dualpipev got {} micro-batches for {} stages; expected at least as many; try a larger "
-         "train.global_batch or zb-v",
+         "dualpipev got {} micro-batches for {} stages; expected at least one per stage; "
+         "try a larger train.global_batch or zb-v",
          micro_batches, 2 * ranks);
   }
   Schedule schedule;

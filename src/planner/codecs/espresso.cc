@@ -204,7 +204,9 @@ class Selector {
       choices *= static_cast<double>(group.size() + 1);
     }
     if (choices > kMostChoices) {
-      fail("tensors", "{:.0f} choices of what CPUs encode; expected at most {:.0f}; try cpu: false",
+      fail("tensors",
+           "{:.0f} choices of gradients for CPUs to encode; expected at most {:.0f}; try "
+           "cpu: false",
            choices, kMostChoices);
     }
     best_us_ = end_us(0);
