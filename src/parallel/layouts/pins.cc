@@ -227,10 +227,10 @@ std::string to_pin_instead(const Graph& graph, const PinnableTensors& pinnable, 
   const TensorId param = pinnable.param[id];
   for (const graph::ParamGrad& grad : graph.grads) {
     if (param == kNone || grad.param != param || grad.total == kNone) continue;
-    return fmt::format("its layout is that of the update of {}; try to pin {}",
-                       graph.tensor(param).name, graph.tensor(grad.total).name);
+    return fmt::format("its layout is that of the update of {}; try {}", graph.tensor(param).name,
+                       graph.tensor(grad.total).name);
   }
-  return "its layout follows from those of gradients and states; try to pin grad.* or exp_avg.* of "
+  return "its layout follows from those of gradients and states; try grad.* or exp_avg.* of "
          "a parameter";
 }
 
