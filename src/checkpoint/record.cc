@@ -92,7 +92,7 @@ Range parse_range(const JsonView& in, int64_t bytes) {
   return range;
 }
 
-std::vector<Part> parse_parts(const JsonView& in, int64_t bytes, size_t hosts) {
+std::vector<Part> parts_of_file(const JsonView& in, int64_t bytes, size_t hosts) {
   std::vector<Part> parts;
   if (!in.is_array()) {
     in.fail("is not a list of parts");
@@ -181,7 +181,7 @@ FileRecord parse_file(const JsonView& files, const std::string& name, int64_t fo
     file.hash = in.get_string(kChecksum);
     return file;
   }
-  file.parts = parse_parts(in.at("parts"), file.bytes, std::max<size_t>(hosts, 1));
+  file.parts = parts_of_file(in.at("parts"), file.bytes, std::max<size_t>(hosts, 1));
   int64_t bytes = 0;
   for (const Part& part : file.parts) {
     bytes += part.bytes();
@@ -301,7 +301,7 @@ PartsByFile parse_parts(const std::string& text) {
   const JsonView in(object, "parts of a rank");
   PartsByFile parts;
   for (const std::string& file : in.keys()) {
-    parts[file] = parse_parts(in.at(file), kAnyBytes, kAnyHost);
+    parts[file] = parts_of_file(in.at(file), kAnyBytes, kAnyHost);
   }
   return parts;
 }
