@@ -656,7 +656,7 @@ TEST(Refuse, WrongPayload) {
     kind.bytes = 0;
     t.kind = c.program.intern(kind);
     expect_refused(check(c.program, c.graph), "cost-recomputed",
-                   {op, "says 0 bytes", "expected " + std::to_string(right)});
+                   {op, "has 0 bytes", "expected " + std::to_string(right)});
     kind.bytes = right;
     kind.flops = 1;
     t.kind = c.program.intern(kind);

@@ -335,7 +335,7 @@ TEST_F(Hosts, EachKeepsItsPart) {
         const bool here = (share.rank < 4) == (folder == a);
         EXPECT_EQ(missing.text().empty(), here) << tensor.name << missing.text();
         if (!here) {
-          const std::string writer = fmt::format("which rank {} on host", share.rank);
+          const std::string writer = fmt::format("rank {} on host", share.rank);
           EXPECT_NE(missing.text().find(writer), std::string::npos) << missing.text();
           continue;
         }

@@ -445,11 +445,11 @@ TEST(Safetensors, ShardsAndHostileIndexes) {
       {"[]", "expected an object"},
       {"{}", "weight_map is missing"},
       {R"({"weight_map":[]})", "weight_map"},
-      {R"({"weight_map":{"x":1}})", "no file name"},
+      {R"({"weight_map":{"x":1}})", "is not a file name"},
       {R"({"weight_map":{"x":"../m-1.safetensors"}})", "same folder"},
       {R"({"weight_map":{"x":"/etc/passwd"}})", "same folder"},
       {R"({"weight_map":{"x":""}})", "same folder"},
-      {R"({"weight_map":{"x":"m-9.safetensors"}})", "not there"},
+      {R"({"weight_map":{"x":"m-9.safetensors"}})", "does not exist"},
       {R"({"weight_map":{"x":"m-2.safetensors","y":"m-1.safetensors"}})", "it does not"},
       {R"({"weight_map":{"z":"m-1.safetensors"}})", "it does not"},
   };
