@@ -122,8 +122,8 @@ struct CheckOptions {
   int64_t mutants = 0, seed = 1;
 };
 
-/// Returns the time of activations and gradients on links, if a global choice of layouts changes
-/// it.
+/// Returns a line with the bytes that activations and gradients move through a rank's link, if a
+/// global choice of layouts changes them; else "".
 std::string saved_by_layouts(const engine::Compiled& compiled) {
   if (!compiled.layouts_saved) return "";
   const parallel::LayoutCost& cost = compiled.layouts_saved->chosen;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of other trainers: Megatron-LM's command line, in a shell script, and torchtitan's job
-// files, read into a run and written from one. docs/planner.md has the names on both sides.
+// files, read into a run and written from one. docs/interop.md describes the mapping,
+// docs/config.md has the names on both sides.
 #pragma once
 
 #include <functional>

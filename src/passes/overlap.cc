@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // overlap: which communication runs beside compute (MegaScale, Jiang et al., arXiv 2402.15627,
-// §3.2; keys as Megatron-LM has them). All of it does, as far as data allow; a key that is false
-// makes its kind wait for the compute before it, and the compute behind it wait for it. Parameters
-// that are gathered go before sums that begin at the same place, with delay_wgrad_compute the
-// gradients of a stage's last weights come behind the last communication of its backward pass, and
-// the optimizer takes gradients in the order in which their sums come.
+// §3.2; keys as in Megatron-LM).
+// - All communication does, as far as data allow. A key that is false makes its kind wait for the
+//   compute before it, and the compute behind it wait for it.
+// - Gathers of parameters go before gradient reductions that begin at the same place.
+// - With delay_wgrad_compute, the gradients of a stage's last weights come behind the last
+//   communication of its backward pass.
+// - The optimizer takes gradients in the order in which their reductions end.
 #include <algorithm>
 #include <map>
 #include <set>

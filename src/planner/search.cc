@@ -26,11 +26,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A plan that may be simulated. `key` says when: the smallest first.
+/// A plan that may be simulated, in the order of `key`: the smallest first.
 struct Candidate {
   Choice choice;
   float least_s = 0;
-  float least_any_s = 0;  ///< whatever algorithms sums have
+  float least_any_s = 0;  ///< lower bound over all collective algorithms
   float key = 0;
   float guess_s = 0, bytes = 0;  ///< estimated
   uint32_t order = 0;            ///< among those with one key
@@ -57,11 +57,12 @@ struct Later {
 constexpr size_t kMostCandidates = 4'000'000;
 /// Growth of a candidate's key per excess of its estimated memory: such plans are tried late.
 constexpr double kMemoryPenalty = 4;
-/// The same while no plan fits: one that fits is then worth more than a fast one.
+/// kMemoryPenalty while no plan fits: a plan that fits is then worth more than a fast one.
 constexpr double kMemoryPenaltyAtFirst = 100;
-/// A rank that is estimated to take less than this of the memory that there is does fit.
+/// Share of the memory: a rank estimated below it counts as certain to fit.
 constexpr double kSureToFit = 0.9;
-/// The same growth per doubling of a program's length: a short one teaches more in the same time.
+/// While no plan fits: growth of the key per doubling of a program's length. A short program is
+/// simulated sooner, and corrects estimates sooner.
 constexpr double kSizePenaltyAtFirst = 0.1;
 /// Requeues a candidate whose corrected estimate exceeds its key by more than this factor.
 constexpr double kMisjudged = 1.02;
@@ -69,20 +70,23 @@ constexpr double kMisjudged = 1.02;
 /// equal plans the shorter program comes first. With keys around a ring, every kRingSteps ranks add
 /// the length of a pass.
 constexpr double kSizePenalty = 0.02, kFewPasses = 1024, kRingSteps = 8;
-/// Algorithms of sums are tried of plans within this of the best one, and of others last.
+/// Other collective algorithms are tried for plans within this factor of the best one (kNear), and
+/// for others last (kLast, added to the key).
 constexpr double kNear = 1.05;
 constexpr float kLast = 1e6f;
 /// Share of the remaining time for bounds before plans are simulated, as long as there are some
 /// candidates.
 constexpr double kBoundingShare = 0.5;
 constexpr size_t kEnoughToChoose = 5000;
-/// A search without a plan at its end continues to the first that fits, for at least this time and
-/// number of plans. It takes short programs that are certain to fit: a rank's estimated memory must
-/// be below the limit by a margin, which grows with every misfit; the key grows by this with every
-/// doubling of passes.
+// After the time limit without a plan, the search continues to the first that fits.
+
+/// Least seconds and number of plans for that.
 constexpr double kMoreSeconds = 60;
 constexpr int kMorePlans = 16;
+/// Memory limit over a rank's estimated memory: at first, and its growth with every misfit. A plan
+/// beyond it gets the penalty on its key.
 constexpr double kFirstMargin = 1.1, kMoreMargin = 1.25, kSurePenalty = 100;
+/// Growth of the key with every doubling of passes.
 constexpr double kHurriedSizePenalty = 0.5;
 /// A simulation in progress at the end is given up if its program is this many times as long as the
 /// surest plan's.

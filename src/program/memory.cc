@@ -377,8 +377,8 @@ void InFlight::tell(int32_t from, int32_t to, const Known& known, Told* told) {
 /// Returns the knowledge of `rank` about `peer`, reached by a mapping: from the peer's messages,
 /// and from those forwarded along the same mapping until they return to the rank.
 Told InFlight::told_by(int32_t rank, int32_t peer, const Way& way) {
-  // steps. Rings are as long as the axis; on long ones with many messages only the peer's own
-  // messages count, which makes the bound larger than necessary, never too small.
+  // Forwarded knowledge costs ring length x tasks. Above kMostSteps only the peer's own messages
+  // count, which makes the bound larger than necessary, never too small.
   constexpr int64_t kMostSteps = 1 << 22;
   const auto done = [&](int32_t from) {
     return [this, cls = p_.class_of(from), time = timing(p_.class_of(from))](TaskId send) {

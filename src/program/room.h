@@ -13,8 +13,8 @@
 namespace hocket::program {
 
 /// Walks the tasks of a class in order, and gives the dependencies of an incoming transfer: the
-/// compute task before the previous one; for a receive also the sends before that one, whose memory
-/// is then free. So of a tensor that travels around a ring at most two hops are in memory.
+/// last compute task before it in the list; for a receive also the sends before that task, whose
+/// memory is then free. So of a tensor that travels around a ring at most two hops are in memory.
 class Room {
  public:
   Room() {

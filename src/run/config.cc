@@ -374,7 +374,7 @@ void expect_tokens_for_all(const Run& run) {
 void derive_heads(Run& run) {
   parallel::Plan& plan = run.plan;
   const int64_t heads = run.model.num_heads;
-  // Query heads over all of tp, key heads over the largest divisor of the ranks.
+  // Query heads over all of tp, key heads over gcd(tp, key heads) ranks.
   const bool shared = heads >= plan.tp;
   const int64_t apart = std::gcd(plan.tp, shared ? run.model.num_kv_heads : heads);
   plan.heads_apart = apart < plan.tp ? apart : 0;

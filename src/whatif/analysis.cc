@@ -82,7 +82,7 @@ class Analyst {
   void kinds() {
     std::vector<double> excess(run_.kinds.size(), 0);
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
-      for (size_t cell = run_.at(op, 0); cell < run_.at(op, run_.lanes()); ++cell) {
+      for (size_t cell = run_.at(op, 0); cell < run_.at(op, run_.samples()); ++cell) {
         excess[static_cast<size_t>(run_.kind_of(op))] +=
             std::fabs(run_.duration[cell] - ideal_[cell]);
       }
@@ -177,22 +177,22 @@ class Analyst {
 }  // namespace
 
 std::vector<double> ideal_durations(const MeasuredRun& run) {
-  // Elements are blocks by lane: sums of their ops.
-  const auto lanes = static_cast<size_t>(run.lanes());
-  std::vector<double> element(run.blocks.size() * lanes, 0);
+  // Elements are blocks by sample: sums of their ops.
+  const auto samples = static_cast<size_t>(run.samples());
+  std::vector<double> element(run.blocks.size() * samples, 0);
   std::vector<int32_t> ops_of(run.blocks.size(), 0);
   for (size_t op = 0; op < run.ops.size(); ++op) {
     const auto block = static_cast<size_t>(run.ops[op].block);
     ++ops_of[block];
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      element[block * lanes + lane] += run.duration[op * lanes + lane];
+    for (size_t sample = 0; sample < samples; ++sample) {
+      element[block * samples + sample] += run.duration[op * samples + sample];
     }
   }
   std::vector<std::vector<double>> values(run.kinds.size());
   for (size_t block = 0; block < run.blocks.size(); ++block) {
     std::vector<double>& of_kind = values[static_cast<size_t>(run.blocks[block].kind)];
-    of_kind.insert(of_kind.end(), element.begin() + static_cast<int64_t>(block * lanes),
-                   element.begin() + static_cast<int64_t>((block + 1) * lanes));
+    of_kind.insert(of_kind.end(), element.begin() + static_cast<int64_t>(block * samples),
+                   element.begin() + static_cast<int64_t>((block + 1) * samples));
   }
   std::vector<double> ideal_of_kind(run.kinds.size(), 0);
   for (size_t kind = 0; kind < run.kinds.size(); ++kind) {
@@ -205,9 +205,9 @@ std::vector<double> ideal_durations(const MeasuredRun& run) {
   for (size_t op = 0; op < run.ops.size(); ++op) {
     const auto block = static_cast<size_t>(run.ops[op].block);
     const double target = ideal_of_kind[static_cast<size_t>(run.blocks[block].kind)];
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      const double sum = element[block * lanes + lane];
-      const size_t cell = op * lanes + lane;
+    for (size_t sample = 0; sample < samples; ++sample) {
+      const double sum = element[block * samples + sample];
+      const size_t cell = op * samples + sample;
       ideal[cell] = ops_of[block] == 1 ? target
                     : sum > 0          ? run.duration[cell] * (target / sum)
                                        : target / ops_of[block];

@@ -7,14 +7,14 @@ namespace hocket::whatif {
 
 BlockTimes::BlockTimes(const MeasuredRun& run)
     : run_(run),
-      lanes_(run.lanes()),
-      seconds_(run.blocks.size() * static_cast<size_t>(run.lanes()), 0),
+      samples_(run.samples()),
+      seconds_(run.blocks.size() * static_cast<size_t>(run.samples()), 0),
       ops_(run.blocks.size()) {
   for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
     const int32_t block = run.ops[static_cast<size_t>(op)].block;
     ops_[static_cast<size_t>(block)].push_back(op);
-    for (int32_t lane = 0; lane < lanes_; ++lane) {
-      seconds_[cell(block, lane)] += run.duration[run.at(op, lane)];
+    for (int32_t sample = 0; sample < samples_; ++sample) {
+      seconds_[cell(block, sample)] += run.duration[run.at(op, sample)];
     }
   }
   for (int32_t block = 0; block < static_cast<int32_t>(run.blocks.size()); ++block) {
@@ -29,12 +29,12 @@ BlockTimes::BlockTimes(const MeasuredRun& run)
   }
 }
 
-void BlockTimes::set(int32_t block, int32_t lane, double seconds,
+void BlockTimes::set(int32_t block, int32_t sample, double seconds,
                      std::vector<double>* durations) const {
-  const double now = time(block, lane);
+  const double now = time(block, sample);
   const std::vector<int32_t>& ops = this->ops(block);
   for (const int32_t op : ops) {
-    double& duration = (*durations)[run_.at(op, lane)];
+    double& duration = (*durations)[run_.at(op, sample)];
     duration = now > 0 ? duration * (seconds / now) : seconds / static_cast<double>(ops.size());
   }
 }
@@ -45,8 +45,8 @@ std::map<BlockTimes::Alike, Cells> BlockTimes::alike() const {
     const Block& at = run_.blocks[static_cast<size_t>(pass.block)];
     for (int32_t replica = 0; replica < run_.replicas; ++replica) {
       Cells& cells = groups[{at.worker, replica, at.chunk, pass.backward}];
-      for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
-        cells.push_back({pass.block, lane});
+      for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
+        cells.push_back({pass.block, sample});
       }
     }
   }
@@ -55,8 +55,8 @@ std::map<BlockTimes::Alike, Cells> BlockTimes::alike() const {
 
 Cells BlockTimes::steps_of(int32_t block, int32_t replica) const {
   Cells cells;
-  for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
-    cells.push_back({block, lane});
+  for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
+    cells.push_back({block, sample});
   }
   return cells;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Durations of the blocks of a measured run by lane, and which blocks are passes. The search for
+// Durations of the blocks of a measured run by sample, and which blocks are passes. The search for
 // causes compares and cures them.
 #pragma once
 
@@ -19,18 +19,18 @@ struct Pass {
   bool backward = false;
 };
 
-using Cells = std::vector<std::pair<int32_t, int32_t>>;  ///< block, lane
+using Cells = std::vector<std::pair<int32_t, int32_t>>;  ///< block, sample
 
 class BlockTimes {
  public:
   explicit BlockTimes(const MeasuredRun& run);
 
-  double time(int32_t block, int32_t lane) const { return seconds_[cell(block, lane)]; }
+  double time(int32_t block, int32_t sample) const { return seconds_[cell(block, sample)]; }
   const std::vector<int32_t>& ops(int32_t block) const { return ops_[static_cast<size_t>(block)]; }
   const std::vector<Pass>& passes() const { return passes_; }
 
-  /// Durations with every op of `block` in `lane` scaled so that the block takes `seconds`.
-  void set(int32_t block, int32_t lane, double seconds, std::vector<double>* durations) const;
+  /// Durations with every op of `block` in `sample` scaled so that the block takes `seconds`.
+  void set(int32_t block, int32_t sample, double seconds, std::vector<double>* durations) const;
 
   /// Key of passes with equal work: a worker's passes in one chunk and direction differ only by
   /// their sequences.
@@ -41,13 +41,13 @@ class BlockTimes {
   Cells steps_of(int32_t block, int32_t replica) const;
 
  private:
-  size_t cell(int32_t block, int32_t lane) const {
-    return static_cast<size_t>(block) * static_cast<size_t>(lanes_) + static_cast<size_t>(lane);
+  size_t cell(int32_t block, int32_t sample) const {
+    return static_cast<size_t>(block) * static_cast<size_t>(samples_) + static_cast<size_t>(sample);
   }
 
   const MeasuredRun& run_;
-  const int32_t lanes_;
-  std::vector<double> seconds_;            ///< [block * lanes + lane]
+  const int32_t samples_;
+  std::vector<double> seconds_;            ///< [block * samples + sample]
   std::vector<std::vector<int32_t>> ops_;  ///< by block
   std::vector<Pass> passes_;
 };

@@ -36,7 +36,7 @@ class Search {
         ideal_(ideal),
         replayer_(*replayer),
         out_(*analysis),
-        lanes_(run.lanes()),
+        samples_(run.samples()),
         times_(run) {}
 
   void find() {
@@ -88,7 +88,7 @@ class Search {
   void uneven_sequences() {
     if (times_.passes().empty()) return;
     std::vector<double> even = run_.duration;
-    // Forward and backward passes of a micro-batch through a chunk, by lane.
+    // Forward and backward passes of a micro-batch through a chunk, by sample.
     struct Pair {
       std::array<double, 2> beyond_mean{};
       std::array<int, 2> passes{};
@@ -100,18 +100,18 @@ class Search {
       place_of[static_cast<size_t>(pass.block)] =
           places.try_emplace({at.worker, at.chunk, at.micro_batch}, places.size()).first->second;
     }
-    std::vector<Pair> pairs(places.size() * static_cast<size_t>(lanes_));
+    std::vector<Pair> pairs(places.size() * static_cast<size_t>(samples_));
     for (const auto& [of, cells] : times_.alike()) {
       const size_t way = std::get<3>(of) ? 1 : 0;
       double mean = 0;
-      for (const auto& [block, lane] : cells) {
-        mean += times_.time(block, lane) / static_cast<double>(cells.size());
+      for (const auto& [block, sample] : cells) {
+        mean += times_.time(block, sample) / static_cast<double>(cells.size());
       }
-      for (const auto& [block, lane] : cells) {
-        times_.set(block, lane, mean, &even);
-        Pair& pair = pairs[place_of[static_cast<size_t>(block)] * static_cast<size_t>(lanes_) +
-                           static_cast<size_t>(lane)];
-        pair.beyond_mean[way] += times_.time(block, lane) - mean;
+      for (const auto& [block, sample] : cells) {
+        times_.set(block, sample, mean, &even);
+        Pair& pair = pairs[place_of[static_cast<size_t>(block)] * static_cast<size_t>(samples_) +
+                           static_cast<size_t>(sample)];
+        pair.beyond_mean[way] += times_.time(block, sample) - mean;
         ++pair.passes[way];
       }
     }
@@ -167,9 +167,9 @@ class Search {
         for (const int32_t op : group.ops) {
           link.ops.insert({op, all ? kNone : replica});
           if (group.eager && op == group.ops.front()) continue;
-          for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
-            link.took += run_.duration[run_.at(op, lane)];
-            link.usual += ideal_[run_.at(op, lane)];
+          for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
+            link.took += run_.duration[run_.at(op, sample)];
+            link.usual += ideal_[run_.at(op, sample)];
           }
         }
       }
@@ -183,9 +183,9 @@ class Search {
   std::vector<double> as_usual(const Links& links, const std::vector<int32_t>& workers) const {
     std::vector<double> durations = run_.duration;
     const auto each = [&](int32_t op, int32_t replica, const auto& f) {
-      for (int32_t lane = std::max(replica, 0); lane < lanes_;
-           lane += replica == kNone ? 1 : run_.replicas) {
-        f(run_.at(op, lane));
+      for (int32_t sample = std::max(replica, 0); sample < samples_;
+           sample += replica == kNone ? 1 : run_.replicas) {
+        f(run_.at(op, sample));
       }
     };
     const Link& own = links.at(workers);
@@ -290,8 +290,8 @@ class Search {
     };
     each(false, [&](int32_t block, int32_t replica, const Alike& alike, const Alike& any) {
       Mean here;
-      for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
-        here.sum += times_.time(block, lane);
+      for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
+        here.sum += times_.time(block, sample);
         ++here.count;
       }
       for (const Alike& key : {alike, any}) {
@@ -304,14 +304,14 @@ class Search {
       const auto same = means.find(alike), of_kind = means.find(any);
       const auto mean = same != means.end() ? same : of_kind;
       const bool ideal = mean == means.end() || run_.kinds[alike[0]].communicates();
-      for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
+      for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
         if (!ideal) {
-          times_.set(block, lane, mean->second.sum / static_cast<double>(mean->second.count),
+          times_.set(block, sample, mean->second.sum / static_cast<double>(mean->second.count),
                      &durations);
           continue;
         }
         for (const int32_t op : times_.ops(block)) {
-          durations[run_.at(op, lane)] = ideal_[run_.at(op, lane)];
+          durations[run_.at(op, sample)] = ideal_[run_.at(op, sample)];
         }
       }
     });
@@ -349,7 +349,7 @@ class Search {
   const std::vector<double>& ideal_;
   Replayer& replayer_;
   Analysis& out_;
-  const int32_t lanes_;
+  const int32_t samples_;
   const BlockTimes times_;
   bool compared_ = false;  ///< forward with backward passes
 };

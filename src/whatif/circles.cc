@@ -21,8 +21,8 @@ class Circles {
   }
 
   int64_t break_all() {
-    // Ops without dependencies start. If none can start, the group that has waited longest is split
-    // in two, until some group has a member that can.
+    // Ops without dependencies start. Whenever none can start, the group that has waited longest is
+    // split in two. Repeats until no group has waiting members.
     for (size_t op = 0; op < missing_.size(); ++op) {
       if (missing_[op] == 0) {
         ready_.push_back(static_cast<int32_t>(op));

@@ -69,12 +69,12 @@ class Clocks {
     return sets;
   }
 
-  size_t clock_of(int32_t op, int32_t lane) const {
+  size_t clock_of(int32_t op, int32_t sample) const {
     return static_cast<size_t>(run_.ops[static_cast<size_t>(op)].worker * run_.replicas +
-                               lane % run_.replicas);
+                               sample % run_.replicas);
   }
-  double end(int32_t op, int32_t lane) const {
-    return run_.start[run_.at(op, lane)] + run_.duration[run_.at(op, lane)];
+  double end(int32_t op, int32_t sample) const {
+    return run_.start[run_.at(op, sample)] + run_.duration[run_.at(op, sample)];
   }
 
   int64_t count() const {
@@ -87,9 +87,9 @@ class Clocks {
   /// impossible.
   int64_t impossible() const {
     std::vector<int64_t> all(offset_.size(), 0), early(offset_.size(), 0);
-    each_transfer(run_, [&](int32_t op, int32_t lane, double by) {
-      ++all[clock_of(op, lane)];
-      early[clock_of(op, lane)] += by > tolerance_;
+    each_transfer(run_, [&](int32_t op, int32_t sample, double by) {
+      ++all[clock_of(op, sample)];
+      early[clock_of(op, sample)] += by > tolerance_;
     });
     int64_t sum = 0;
     bool any = false;
@@ -105,8 +105,8 @@ class Clocks {
   void each_member(const Group& group, int32_t step, F&& f) const {
     for (const int32_t op : group.ops) {
       for (int32_t replica = 0; replica < run_.replicas; ++replica) {
-        const int32_t lane = step * run_.replicas + replica;
-        f(replica, clock_of(op, lane), end(op, lane));
+        const int32_t sample = step * run_.replicas + replica;
+        f(replica, clock_of(op, sample), end(op, sample));
       }
     }
   }
@@ -153,11 +153,11 @@ class Clocks {
     std::vector<double> there(offset_.size(), kNever), back(offset_.size(), kNever);
     for (const Group& group : run_.groups) {
       if (!group.eager) continue;
-      for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
-        const size_t from = clock_of(group.ops[0], lane), to = clock_of(group.ops[1], lane);
+      for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+        const size_t from = clock_of(group.ops[0], sample), to = clock_of(group.ops[1], sample);
         if (known_[from] == known_[to]) continue;
-        const double takes = (end(group.ops[1], lane) - offset_[to]) -
-                             (run_.start[run_.at(group.ops[0], lane)] - offset_[from]);
+        const double takes = (end(group.ops[1], sample) - offset_[to]) -
+                             (run_.start[run_.at(group.ops[0], sample)] - offset_[from]);
         double& least = known_[from] != 0 ? there[to] : back[from];
         least = std::min(least, takes);
       }
@@ -174,9 +174,9 @@ class Clocks {
 
   void move() {
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
-      for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
-        const size_t cell = run_.at(op, lane);
-        run_.start[cell] -= is_absent(run_, cell) ? 0 : offset_[clock_of(op, lane)];
+      for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+        const size_t cell = run_.at(op, sample);
+        run_.start[cell] -= is_absent(run_, cell) ? 0 : offset_[clock_of(op, sample)];
       }
     }
   }

@@ -37,8 +37,8 @@ class Mover {
   }
 
  private:
-  size_t stage_of(int32_t worker, int32_t lane) const {
-    const int32_t replica = lane % run_.replicas;
+  size_t stage_of(int32_t worker, int32_t sample) const {
+    const int32_t replica = sample % run_.replicas;
     return static_cast<size_t>(
         run_.workers[static_cast<size_t>(worker * run_.replicas + replica)].stage);
   }
@@ -49,36 +49,36 @@ class Mover {
       for (const Pass& pass : times_.passes()) {
         const Block& at = run_.blocks[static_cast<size_t>(pass.block)];
         ByStage& of_kind = kinds.try_emplace(at.kind, stages_, 0.0).first->second;
-        for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
-          f(pass.block, lane, stage_of(at.worker, lane), of_kind);
+        for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+          f(pass.block, sample, stage_of(at.worker, sample), of_kind);
         }
       }
     };
-    each([&](int32_t block, int32_t lane, size_t stage, ByStage& of_kind) {
-      of_kind[stage] += times_.time(block, lane);
-      out_.passes[stage] += times_.time(block, lane);
+    each([&](int32_t block, int32_t sample, size_t stage, ByStage& of_kind) {
+      of_kind[stage] += times_.time(block, sample);
+      out_.passes[stage] += times_.time(block, sample);
     });
-    each([&](int32_t block, int32_t lane, size_t stage, const ByStage& of_kind) {
+    each([&](int32_t block, int32_t sample, size_t stage, const ByStage& of_kind) {
       if (of_kind[stage] > 0) {
-        times_.set(block, lane, times_.time(block, lane) * (mean_of(of_kind) / of_kind[stage]),
+        times_.set(block, sample, times_.time(block, sample) * (mean_of(of_kind) / of_kind[stage]),
                    &out_.duration);
       }
     });
   }
 
-  /// The pass that ends last on a worker, in each lane, and how long it takes now.
+  /// The pass that ends last on a worker, in each sample, and how long it takes now.
   void last_passes() {
-    last_ends_.assign(static_cast<size_t>(run_.pattern_workers * run_.lanes()), 0);
+    last_ends_.assign(static_cast<size_t>(run_.pattern_workers * run_.samples()), 0);
     std::vector<double> seconds(last_ends_.size(), 0);
     for (const Pass& pass : times_.passes()) {
-      for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
+      for (int32_t sample = 0; sample < run_.samples(); ++sample) {
         double ends = 0, takes = 0;
         for (const int32_t op : times_.ops(pass.block)) {
-          const size_t cell = run_.at(op, lane);
+          const size_t cell = run_.at(op, sample);
           ends = std::max(ends, run_.start[cell] + run_.duration[cell]);
           takes += out_.duration[cell];
         }
-        const size_t at = place(run_.blocks[static_cast<size_t>(pass.block)].worker, lane);
+        const size_t at = place(run_.blocks[static_cast<size_t>(pass.block)].worker, sample);
         if (ends > last_ends_[at]) {
           last_ends_[at] = ends;
           seconds[at] = takes;
@@ -86,17 +86,17 @@ class Mover {
       }
     }
     last_passes_.assign(stages_, 0);
-    lanes_of_.assign(stages_, 0);
+    samples_of_.assign(stages_, 0);
     for (int32_t worker = 0; worker < run_.pattern_workers; ++worker) {
-      for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
-        last_passes_[stage_of(worker, lane)] += seconds[place(worker, lane)];
-        ++lanes_of_[stage_of(worker, lane)];
+      for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+        last_passes_[stage_of(worker, sample)] += seconds[place(worker, sample)];
+        ++samples_of_[stage_of(worker, sample)];
       }
     }
   }
 
-  size_t place(int32_t worker, int32_t lane) const {
-    return static_cast<size_t>(worker * run_.lanes() + lane);
+  size_t place(int32_t worker, int32_t sample) const {
+    return static_cast<size_t>(worker * run_.samples() + sample);
   }
 
   /// Returns whether an op runs once a step for the parameters of a stage: its optimizer, and the
@@ -120,26 +120,26 @@ class Mover {
       for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
         if (!is_of_parameters(op)) continue;
         ByStage& of_sort = sorts.try_emplace(run_.kind(op).traffic, stages_, 0.0).first->second;
-        for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
-          f(op, lane, stage_of(run_.ops[op].worker, lane), of_sort);
+        for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+          f(op, sample, stage_of(run_.ops[op].worker, sample), of_sort);
         }
       }
     };
-    each([&](int32_t op, int32_t lane, size_t stage, ByStage& of_sort) {
-      const size_t cell = run_.at(op, lane);
+    each([&](int32_t op, int32_t sample, size_t stage, ByStage& of_sort) {
+      const size_t cell = run_.at(op, sample);
       of_sort[stage] += run_.duration[cell];
       if (run_.kind(op).traffic != Traffic::gradients) return;
-      sums_of_worker[stage] += 1 / lanes_of_[stage];
-      beside_passes |= run_.start[cell] < last_ends_[place(run_.ops[op].worker, lane)];
+      sums_of_worker[stage] += 1 / samples_of_[stage];
+      beside_passes |= run_.start[cell] < last_ends_[place(run_.ops[op].worker, sample)];
     });
-    each([&](int32_t op, int32_t lane, size_t stage, const ByStage& of_sort) {
+    each([&](int32_t op, int32_t sample, size_t stage, const ByStage& of_sort) {
       const double own = of_sort[stage], added = mean_of(of_sort) - own;
       if (own <= 0) return;
       double less = 0;
       if (beside_passes && run_.kind(op).traffic == Traffic::gradients && added > 0) {
         less = std::min(added, arrived(stage)) / sums_of_worker[stage];
       }
-      out_.duration[run_.at(op, lane)] *= (own + added - less) / own;
+      out_.duration[run_.at(op, sample)] *= (own + added - less) / own;
     });
   }
 
@@ -151,9 +151,9 @@ class Mover {
   const MeasuredRun& run_;
   const BlockTimes& times_;
   const size_t stages_;
-  std::vector<double> last_ends_;  ///< of passes as measured, by worker and lane
-  ByStage last_passes_;            ///< how long they take when stages are even
-  std::vector<double> lanes_of_;   ///< workers of a stage, in all steps
+  std::vector<double> last_ends_;   ///< of passes as measured, by worker and sample
+  ByStage last_passes_;             ///< how long they take when stages are even
+  std::vector<double> samples_of_;  ///< workers of a stage, in all steps
   EvenStages out_;
 };
 

@@ -99,13 +99,13 @@ Gradients gradients_of(const MeasuredRun& run, Replayer* replayer) {
   found.ranks = ranks;
   found.measured_step = replayer->mean(run.duration);
   std::vector<double> alone = run.duration;
-  const auto lanes = static_cast<size_t>(run.lanes());
+  const auto samples = static_cast<size_t>(run.samples());
   double sent = 0, taken = 0;
   for (const int32_t group : sums.groups) {
     const std::vector<int32_t>& ops = run.groups[group].ops;
     for (const int32_t op : ops) {
-      for (size_t lane = 0; lane < lanes; ++lane) {
-        double& seconds = alone[run.at(op, static_cast<int32_t>(lane))];
+      for (size_t sample = 0; sample < samples; ++sample) {
+        double& seconds = alone[run.at(op, static_cast<int32_t>(sample))];
         sent += static_cast<double>(run.ops[op].bytes);
         taken += seconds;
         seconds = 0;
@@ -116,7 +116,7 @@ Gradients gradients_of(const MeasuredRun& run, Replayer* replayer) {
   found.bus_bandwidth = taken > 0 && ranks > 1 ? 2 * (n - 1) / n * sent / taken : 0;
   found.step = replayer->mean(alone);
   const std::vector<double> ends = replayer->ends(alone);
-  const size_t replicas = lanes / run.steps.size();
+  const size_t replicas = samples / run.steps.size();
   for (size_t step = 0; step < run.steps.size(); ++step) {
     std::map<std::pair<int32_t, size_t>, GradientLog> logs;  // by first rank
     BackwardStep row;
@@ -124,8 +124,8 @@ Gradients gradients_of(const MeasuredRun& run, Replayer* replayer) {
       const Group& group = run.groups[g];
       const Op& op = run.ops[static_cast<size_t>(group.ops[0])];
       for (size_t replica = 0; replica < (group.across_replicas ? 1 : replicas); ++replica) {
-        const auto lane = static_cast<int32_t>(step * replicas + replica);
-        const double ready = ends[run.at(group.ops[0], lane)];
+        const auto sample = static_cast<int32_t>(step * replicas + replica);
+        const double ready = ends[run.at(group.ops[0], sample)];
         logs[{op.worker, replica}].gradients.push_back({static_cast<double>(op.bytes), ready});
         row.backward = std::max(row.backward, ready);
       }

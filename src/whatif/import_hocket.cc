@@ -314,18 +314,19 @@ class HocketReader {
   void host_starts_again() {
     if (!of_run_) return;
     const auto workers = static_cast<size_t>(run_.pattern_workers);
-    for (int32_t lane = 0; lane < run_.lanes(); ++lane) {
+    for (int32_t sample = 0; sample < run_.samples(); ++sample) {
       std::vector<double> first(workers, 1e300);
       for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
         double& of_worker = first[static_cast<size_t>(run_.ops[op].worker)];
-        of_worker =
-            run_.ops[op].sequence == kHostStart ? of_worker : std::min(of_worker, start(op, lane));
+        of_worker = run_.ops[op].sequence == kHostStart ? of_worker
+                                                        : std::min(of_worker, start(op, sample));
       }
       const double begin = *std::min_element(first.begin(), first.end());
       for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
         if (run_.ops[op].sequence != kHostStart) continue;
-        run_.start[run_.at(op, lane)] = begin;
-        run_.duration[run_.at(op, lane)] = first[static_cast<size_t>(run_.ops[op].worker)] - begin;
+        run_.start[run_.at(op, sample)] = begin;
+        run_.duration[run_.at(op, sample)] =
+            first[static_cast<size_t>(run_.ops[op].worker)] - begin;
       }
     }
     measure_steps(&run_);
@@ -407,9 +408,9 @@ class HocketReader {
     }
   }
 
-  double start(int32_t op, int32_t lane) const { return run_.start[run_.at(op, lane)]; }
-  double end(int32_t op, int32_t lane) const {
-    return start(op, lane) + run_.duration[run_.at(op, lane)];
+  double start(int32_t op, int32_t sample) const { return run_.start[run_.at(op, sample)]; }
+  double end(int32_t op, int32_t sample) const {
+    return start(op, sample) + run_.duration[run_.at(op, sample)];
   }
 
   void add_group(std::vector<int32_t> ops, bool eager) {
@@ -601,7 +602,7 @@ class HocketReader {
       if (other.first != lane.first || other == lane) continue;
       size_t ended = before.size();
       std::vector<size_t> always(ops.size(), before.size());
-      for (int32_t step = 0; step < run_.lanes(); ++step) {
+      for (int32_t step = 0; step < run_.samples(); ++step) {
         ended = 0;
         for (size_t i = 0; i < ops.size(); ++i) {
           while (ended < before.size() && end(before[ended], step) <= start(ops[i], step) + 1e-9) {

@@ -342,7 +342,7 @@ class StragglerReader {
   bool cut_ = false;                          ///< the file is cut off or damaged
   std::map<int64_t, int32_t> replica_named_;  ///< by process
   std::vector<straggler::Thread> threads_;
-  FlatMap<int32_t> thread_of_;  ///< by thread: the thread of the event that followed its last one
+  FlatMap<int32_t> thread_of_;  ///< by process and thread: index into threads_
   std::vector<size_t> next_;    ///< by thread: the thread of the event that followed its last one
   std::vector<Span> unknown_;   ///< events of unknown types that have a step
   std::map<int32_t, int64_t> broken_of_;  ///< by thread: ops without a step or a time

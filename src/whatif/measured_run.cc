@@ -54,7 +54,7 @@ class Table {
     }
     number(&seen_);
     identify();
-    sort_by_lane();
+    sort_by_sample();
     choose_pattern();
     keep_steps();
     add_rows();
@@ -63,16 +63,16 @@ class Table {
 
  private:
   /// The ops of a step and replica: a range of order_.
-  struct Lane {
+  struct Sample {
     size_t first = 0, last = 0;
     size_t needed = 0;       ///< without those that may lack
-    uint64_t signature = 0;  ///< order-independent sum over the lane's ops
-    bool is_like(const Lane& other) const {
+    uint64_t signature = 0;  ///< order-independent sum over the sample's ops
+    bool is_like(const Sample& other) const {
       return signature == other.signature && needed == other.needed;
     }
   };
-  std::span<const uint32_t> ops_of(const Lane& lane) const {
-    return std::span(order_).subspan(lane.first, lane.last - lane.first);
+  std::span<const uint32_t> ops_of(const Sample& sample) const {
+    return std::span(order_).subspan(sample.first, sample.last - sample.first);
   }
 
   /// An id for each worker, name and sequence.
@@ -101,9 +101,9 @@ class Table {
         ->first;
   }
 
-  void sort_by_lane() {
+  void sort_by_sample() {
     const auto replicas = static_cast<size_t>(run_.replicas);
-    // Steps that cannot have an op of every replica have no lanes.
+    // Steps that cannot have an op of every replica have no samples.
     constexpr size_t kNowhere = SIZE_MAX;
     std::map<int64_t, size_t> place;  // of a step: first how many ops it has
     size_t* count_of = nullptr;
@@ -129,7 +129,7 @@ class Table {
           fmt::format("{} of fewer ops than there are replicas ({}), one is step {}",
                       counted(few, "step"), replicas, first_without(place, kNowhere)));
     }
-    lanes_.resize(steps_.size() * replicas);
+    samples_.resize(steps_.size() * replicas);
     const auto each = [&](auto&& f) {
       size_t at = place.begin()->second;
       int64_t step = place.begin()->first;
@@ -139,53 +139,53 @@ class Table {
           at = place.at(step);
         }
         if (at != kNowhere) {
-          f(i, &lanes_[at * replicas + static_cast<size_t>(seen_[i].replica)]);
+          f(i, &samples_[at * replicas + static_cast<size_t>(seen_[i].replica)]);
         }
       }
     };
-    each([](size_t, Lane* lane) { ++lane->last; });
+    each([](size_t, Sample* sample) { ++sample->last; });
     size_t from = 0;
-    for (Lane& lane : lanes_) {
-      lane.first = from;
-      from += std::exchange(lane.last, from);
+    for (Sample& sample : samples_) {
+      sample.first = from;
+      from += std::exchange(sample.last, from);
     }
     order_.resize(from);
-    each([&](size_t i, Lane* lane) {
-      order_[lane->last++] = static_cast<uint32_t>(i);
+    each([&](size_t i, Sample* sample) {
+      order_[sample->last++] = static_cast<uint32_t>(i);
       if (seen_[i].name != optional_) {
-        ++lane->needed;
-        lane->signature += mix64(static_cast<uint64_t>(id_[i]) + 1);
+        ++sample->needed;
+        sample->signature += mix64(static_cast<uint64_t>(id_[i]) + 1);
       }
     });
   }
 
-  /// Chooses the pattern that most lanes have. Among equals takes the one with most ops, since a
+  /// Chooses the pattern that most samples have. Among equals takes the one with most ops, since a
   /// cut step has fewer, then the first.
   void choose_pattern() {
     std::map<uint64_t, int64_t> times;
-    for (const Lane& lane : lanes_) {
-      times[lane.signature] += lane.last > lane.first ? 1 : 0;
+    for (const Sample& sample : samples_) {
+      times[sample.signature] += sample.last > sample.first ? 1 : 0;
     }
-    for (const Lane& lane : lanes_) {
-      if (lane.last > lane.first &&
-          (!has_pattern_ || std::pair(times[lane.signature], lane.needed) >
+    for (const Sample& sample : samples_) {
+      if (sample.last > sample.first &&
+          (!has_pattern_ || std::pair(times[sample.signature], sample.needed) >
                                 std::pair(times[pattern_.signature], pattern_.needed))) {
-        pattern_ = lane;
+        pattern_ = sample;
         has_pattern_ = true;
       }
     }
     is_alone_ = has_pattern_ && times[pattern_.signature] == 1;
   }
 
-  /// The lanes of a step.
-  std::span<const Lane> lanes_of(size_t step) const {
+  /// The samples of a step.
+  std::span<const Sample> samples_of(size_t step) const {
     const auto replicas = static_cast<size_t>(run_.replicas);
-    return std::span(lanes_).subspan(step * replicas, replicas);
+    return std::span(samples_).subspan(step * replicas, replicas);
   }
   bool is_whole(size_t step) const {
-    const std::span<const Lane> lanes = lanes_of(step);
-    return std::all_of(lanes.begin(), lanes.end(),
-                       [&](const Lane& lane) { return lane.is_like(pattern_); });
+    const std::span<const Sample> samples = samples_of(step);
+    return std::all_of(samples.begin(), samples.end(),
+                       [&](const Sample& sample) { return sample.is_like(pattern_); });
   }
 
   /// Leaves out replicas that never match the others, because a worker of theirs was not recorded.
@@ -196,8 +196,8 @@ class Table {
       if (is_whole(step)) return;
     }
     std::vector<char> used(replicas, 0);
-    for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-      used[lane % replicas] |= lanes_[lane].is_like(pattern_);
+    for (size_t sample = 0; sample < samples_.size(); ++sample) {
+      used[sample % replicas] |= samples_[sample].is_like(pattern_);
     }
     const auto kept = std::count(used.begin(), used.end(), 1);
     if (kept == 0 || kept == std::ssize(used)) return;
@@ -207,17 +207,17 @@ class Table {
           fmt::format("data-parallel rank {} is not used: it differs from others in every step, in "
                       "step {} {}; the others are numbered 0 to {}",
                       replica, steps_[0],
-                      difference(lanes_[replica], static_cast<int32_t>(replica)), kept - 1));
+                      difference(samples_[replica], static_cast<int32_t>(replica)), kept - 1));
     }
-    std::vector<Lane> lanes;
-    for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-      if (used[lane % replicas] != 0) {
-        lanes.push_back(lanes_[lane]);
+    std::vector<Sample> samples;
+    for (size_t sample = 0; sample < samples_.size(); ++sample) {
+      if (used[sample % replicas] != 0) {
+        samples.push_back(samples_[sample]);
       } else {
-        run_.dropped.events += static_cast<int64_t>(lanes_[lane].last - lanes_[lane].first);
+        run_.dropped.events += static_cast<int64_t>(samples_[sample].last - samples_[sample].first);
       }
     }
-    lanes_ = std::move(lanes);
+    samples_ = std::move(samples);
     std::vector<Worker> workers;
     for (size_t worker = 0; worker < run_.workers.size(); ++worker) {
       if (used[worker % replicas] == 0) continue;
@@ -230,7 +230,7 @@ class Table {
   }
 
   void keep_steps() {
-    // A step is kept if all of its lanes have the pattern's ops; others are named, the first few.
+    // A step is kept if all of its samples have the pattern's ops; others are named, the first few.
     if (!has_pattern_) {
       fail(where_, "got {}; try a trace of whole steps", run_.dropped.notes.back());
     }
@@ -238,20 +238,21 @@ class Table {
     const size_t notes_before = run_.dropped.notes.size();
     size_t named = 0;
     for (size_t step = 0; step < steps_.size(); ++step) {
-      const std::span<const Lane> lanes = lanes_of(step);
-      const auto other = std::find_if(lanes.begin(), lanes.end(),
-                                      [&](const Lane& lane) { return !lane.is_like(pattern_); });
-      if (other == lanes.end()) {
+      const std::span<const Sample> samples = samples_of(step);
+      const auto other = std::find_if(samples.begin(), samples.end(), [&](const Sample& sample) {
+        return !sample.is_like(pattern_);
+      });
+      if (other == samples.end()) {
         run_.steps.push_back(steps_[step]);
-        kept_.insert(kept_.end(), lanes.begin(), lanes.end());
+        kept_.insert(kept_.end(), samples.begin(), samples.end());
         continue;
       }
       ++run_.dropped.steps;
-      run_.dropped.events += static_cast<int64_t>(lanes.back().last - lanes.front().first);
+      run_.dropped.events += static_cast<int64_t>(samples.back().last - samples.front().first);
       if (++named <= kNamedSteps) {
         run_.dropped.notes.push_back(
             fmt::format("step {} is not used: {}", steps_[step],
-                        difference(*other, static_cast<int32_t>(other - lanes.begin()))));
+                        difference(*other, static_cast<int32_t>(other - samples.begin()))));
       }
     }
     if (named > kNamedSteps) {
@@ -271,9 +272,10 @@ class Table {
   }
 
   /// "replica 3 lacks 12 of 1,060 ops, one is forward-send 4 of worker 1".
-  std::string difference(const Lane& lane, int32_t replica) const {
+  std::string difference(const Sample& sample, int32_t replica) const {
     std::map<int32_t, int> have;  // by id
-    for (const auto& [ops, sign] : {std::pair(ops_of(pattern_), -1), std::pair(ops_of(lane), 1)}) {
+    for (const auto& [ops, sign] :
+         {std::pair(ops_of(pattern_), -1), std::pair(ops_of(sample), 1)}) {
       for (const uint32_t i : ops) {
         have[id_[i]] += seen_[i].name != optional_ ? sign : 0;
       }
@@ -293,7 +295,7 @@ class Table {
         run_.names[static_cast<size_t>(example->name)], example->sequence, example->worker);
   }
 
-  /// Adds rows in the order of worker and start in the first lane; optional ops come last.
+  /// Adds rows in the order of worker and start in the first sample; optional ops come last.
   void add_rows() {
     std::vector<uint32_t> rows;
     for (const uint32_t i : ops_of(kept_.front())) {
@@ -313,8 +315,8 @@ class Table {
              run_.names[static_cast<size_t>(op.name)], op.sequence, op.step, op.worker);
       }
     }
-    for (const Lane& lane : kept_) {
-      for (const uint32_t i : ops_of(lane)) {
+    for (const Sample& sample : kept_) {
+      for (const uint32_t i : ops_of(sample)) {
         if (seen_[i].name == optional_) {
           add_row(i);
         }
@@ -335,21 +337,21 @@ class Table {
 
   void add_times() {
     run_.waits_for.resize(run_.ops.size());
-    const size_t cells = run_.ops.size() * static_cast<size_t>(run_.lanes());
+    const size_t cells = run_.ops.size() * static_cast<size_t>(run_.samples());
     run_.start.assign(cells, 0);
     run_.duration.assign(cells, 0);
     double first = 1e300, last = -1e300;
-    for (size_t lane = 0; lane < kept_.size(); ++lane) {
-      for (const uint32_t i : ops_of(kept_[lane])) {
+    for (size_t sample = 0; sample < kept_.size(); ++sample) {
+      for (const uint32_t i : ops_of(kept_[sample])) {
         const Observed& op = seen_[i];
         const size_t cell =
-            run_.at(row_of_[static_cast<size_t>(id_[i])], static_cast<int32_t>(lane));
+            run_.at(row_of_[static_cast<size_t>(id_[i])], static_cast<int32_t>(sample));
         run_.start[cell] = op.start;
         run_.duration[cell] = op.duration;
         first = std::min(first, op.start);
         last = std::max(last, op.start + op.duration);
       }
-      if ((lane + 1) % static_cast<size_t>(run_.replicas) == 0) {
+      if ((sample + 1) % static_cast<size_t>(run_.replicas) == 0) {
         run_.measured_step.push_back(last - first);
         first = 1e300;
         last = -1e300;
@@ -363,13 +365,13 @@ class Table {
   MeasuredRun& run_;
   std::vector<int32_t> id_;        ///< by observation
   std::vector<uint32_t> example_;  ///< by id: an op of it
-  std::vector<uint32_t> order_;    ///< observations sorted by lane
+  std::vector<uint32_t> order_;    ///< observations sorted by sample
   std::vector<int64_t> steps_;     ///< numbers, ascending
-  std::vector<Lane> lanes_;        ///< [step * replicas + replica]
-  Lane pattern_;
+  std::vector<Sample> samples_;    ///< [step * replicas + replica]
+  Sample pattern_;
   bool has_pattern_ = false;
-  bool is_alone_ = false;        ///< no other lane is like the pattern
-  std::vector<Lane> kept_;       ///< of lanes_: those of steps that are used
+  bool is_alone_ = false;        ///< no other sample is like the pattern
+  std::vector<Sample> kept_;     ///< of samples_: those of steps that are used
   std::vector<int32_t> row_of_;  ///< by id
 };
 

@@ -3,7 +3,7 @@
 // groups that start together. Importers make it; replay and analysis read it.
 //
 // Steps repeat, and so do data-parallel replicas. A run is therefore a *pattern* of ops and a table
-// of times, with a row per op of the pattern and a column, a *lane*, per step and replica. Runs
+// of times, with a row per op of the pattern and a column, a *sample*, per step and replica. Runs
 // without equal replicas (a program per rank) have one replica, and the pattern holds all ranks.
 #pragma once
 
@@ -88,8 +88,8 @@ struct MeasuredRun {
   int32_t replicas = 1;
   int32_t pattern_workers = 0, stages = 1;
   std::vector<Worker> workers;  ///< [pattern worker * replicas + replica]
-  /// Seconds, [op * lanes() + step * replicas + replica]. A communication's duration is that of its
-  /// transfer: from when its last member started (settle_transfers()).
+  /// Seconds, [op * samples() + step * replicas + replica]. A communication's duration is that of
+  /// its transfer: from when its last member started (settle_transfers()).
   std::vector<double> start, duration;
   /// By step: from the first start to the last end; with waits_for_last from the end of the step
   /// before, or where that is not in the trace from when the device could begin.
@@ -98,16 +98,16 @@ struct MeasuredRun {
   bool clocks_apart = false;  ///< waiting among members is unknown (settle_transfers())
   Dropped dropped;
 
-  int32_t lanes() const { return static_cast<int32_t>(steps.size()) * replicas; }
-  size_t at(int32_t op, int32_t lane) const {
-    return static_cast<size_t>(op) * static_cast<size_t>(lanes()) + static_cast<size_t>(lane);
+  int32_t samples() const { return static_cast<int32_t>(steps.size()) * replicas; }
+  size_t at(int32_t op, int32_t sample) const {
+    return static_cast<size_t>(op) * static_cast<size_t>(samples()) + static_cast<size_t>(sample);
   }
   const OpKind& kind(int32_t op) const { return kinds[blocks[ops[op].block].kind]; }
   int32_t kind_of(int32_t op) const { return blocks[ops[op].block].kind; }
   const Worker& worker(int32_t op, int32_t replica) const {
     return workers[static_cast<size_t>(ops[op].worker * replicas + replica)];
   }
-  int64_t num_ops() const { return static_cast<int64_t>(ops.size()) * lanes(); }
+  int64_t num_ops() const { return static_cast<int64_t>(ops.size()) * samples(); }
   bool steps_overlap() const { return !waits_for_last.empty(); }
   /// Returns whether the run's previous step is also the trace's previous step.
   bool follows(size_t step) const { return step > 0 && steps[step] == steps[step - 1] + 1; }
@@ -123,11 +123,11 @@ struct Observed {
 };
 
 /// Fills ops, steps and times from observations. Numbers observations without a sequence by name
-/// and worker, in the order of starts. The pattern is the one that most lanes have, among equals
-/// the one with most ops. Drops steps with a deviating lane, and a note gives which and why. Leaves
-/// blocks, groups and dependencies to the importer. Ops named by `optional` (an index into names)
-/// may be absent, and take no time there. Requires: `replicas` and `pattern_workers` are set.
-/// Throws Error if no repeating step is left.
+/// and worker, in the order of starts. The pattern is the one that most samples have, among equals
+/// the one with most ops. Drops steps with a deviating sample, and a note gives which and why.
+/// Leaves blocks, groups and dependencies to the importer. Ops named by `optional` (an index into
+/// names) may be absent, and take no time there. Requires: `replicas` and `pattern_workers` are
+/// set. Throws Error if no repeating step is left.
 void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
               int32_t optional = kNone);
 

@@ -69,7 +69,7 @@ Met by_time(const Collectives& kind, const MeasuredRun& run) {
   return met;
 }
 
-/// Many members ended before all had started, in the first lane: more than a few, and a quarter.
+/// Many members ended before all had started, in the first sample: more than a few, and a quarter.
 bool is_impossible(const Met& met, const MeasuredRun& run) {
   constexpr int64_t kFew = 3, kQuarter = 4;
   const double most = tolerance(run);

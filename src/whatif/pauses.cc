@@ -28,10 +28,10 @@ class PauseSearch {
         times_(times),
         step_(step),
         may_be_sequences_(may_be_sequences),
-        lanes_(run.lanes()),
+        samples_(run.samples()),
         paused_(run.duration),
         cured_(run.duration),
-        usual_(run.blocks.size() * static_cast<size_t>(run.lanes()), kAsMeasured) {}
+        usual_(run.blocks.size() * static_cast<size_t>(run.samples()), kAsMeasured) {}
 
   Pauses find() {
     // Compares ops with others of their worker, with themselves in other steps, with the same op of
@@ -49,14 +49,14 @@ class PauseSearch {
   /// A block, of the pattern, and a replica.
   using Place = std::pair<int32_t, int32_t>;
 
-  double& usual(int32_t block, int32_t lane) {
-    return usual_[static_cast<size_t>(block) * static_cast<size_t>(lanes_) +
-                  static_cast<size_t>(lane)];
+  double& usual(int32_t block, int32_t sample) {
+    return usual_[static_cast<size_t>(block) * static_cast<size_t>(samples_) +
+                  static_cast<size_t>(sample)];
   }
   /// Returns the duration of a block after the cure.
-  double left(int32_t block, int32_t lane) {
-    const double cured = usual(block, lane);
-    return cured == kAsMeasured ? times_.time(block, lane) : cured;
+  double left(int32_t block, int32_t sample) {
+    const double cured = usual(block, sample);
+    return cured == kAsMeasured ? times_.time(block, sample) : cured;
   }
   const OpKind& kind_of(int32_t block) const {
     return run_.kinds[static_cast<size_t>(run_.blocks[static_cast<size_t>(block)].kind)];
@@ -69,24 +69,24 @@ class PauseSearch {
     return run_.blocks[static_cast<size_t>(place.first)].worker * run_.replicas + place.second;
   }
 
-  void cure(int32_t block, int32_t lane, double seconds) {
-    if (usual(block, lane) != kAsMeasured) return;
-    const double longer = times_.time(block, lane) - seconds;
-    usual(block, lane) = seconds;
-    times_.set(block, lane, seconds, &cured_);
+  void cure(int32_t block, int32_t sample, double seconds) {
+    if (usual(block, sample) != kAsMeasured) return;
+    const double longer = times_.time(block, sample) - seconds;
+    usual(block, sample) = seconds;
+    times_.set(block, sample, seconds, &cured_);
     seconds_ += longer;
-    hit(block, lane);
+    hit(block, sample);
   }
-  void hit(int32_t block, int32_t lane) { ++hits_[{block, lane % run_.replicas}]; }
+  void hit(int32_t block, int32_t sample) { ++hits_[{block, sample % run_.replicas}]; }
 
   void collections() {
     for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
       if (!is_collection(block)) continue;
-      for (int32_t lane = 0; lane < lanes_; ++lane) {
-        if (times_.time(block, lane) <= 0) continue;
+      for (int32_t sample = 0; sample < samples_; ++sample) {
+        if (times_.time(block, sample) <= 0) continue;
         ++collections_;
-        seconds_ += times_.time(block, lane);
-        times_.set(block, lane, 0, &cured_);
+        seconds_ += times_.time(block, sample);
+        times_.set(block, sample, 0, &cured_);
       }
     }
   }
@@ -96,9 +96,9 @@ class PauseSearch {
     double seconds = 0, limit = 0;
     bool of_two_sorts = false;
   };
-  /// Returns the median, with a limit of 1.5 times it plus 6 median deviations. If half of the
-  /// times or more are long, as with a pause in every other step, the median itself is long. Of two
-  /// well separated clusters the short one is usual then.
+  /// Returns the median, with a limit of 1.5 times it, or 6 median deviations above it, whichever
+  /// is more. If half of the times or more are long, as with a pause in every other step, the
+  /// median itself is long. Of two well separated clusters the short one is usual then.
   static Usual usual_of(std::vector<double> values) {
     std::sort(values.begin(), values.end());
     const size_t count = values.size();
@@ -124,8 +124,8 @@ class PauseSearch {
   Usual usual_of(const Cells& cells) const {
     std::vector<double> values;
     values.reserve(cells.size());
-    for (const auto& [block, lane] : cells) {
-      values.push_back(times_.time(block, lane));
+    for (const auto& [block, sample] : cells) {
+      values.push_back(times_.time(block, sample));
     }
     return usual_of(std::move(values));
   }
@@ -144,16 +144,16 @@ class PauseSearch {
   /// both directions would. Many that may be long sequences are no pauses.
   void passes() {
     struct LongPass {
-      int32_t block, lane;
+      int32_t block, sample;
       double usual;
     };
     std::vector<LongPass> found;
     for (const auto& [of, cells] : times_.alike()) {
       passes_ += static_cast<int64_t>(cells.size());
       const Usual usual = usual_of(cells);
-      for (const auto& [block, lane] : cells) {
-        if (times_.time(block, lane) > usual.limit) {
-          found.push_back({block, lane, usual.seconds});
+      for (const auto& [block, sample] : cells) {
+        if (times_.time(block, sample) > usual.limit) {
+          found.push_back({block, sample, usual.seconds});
         }
       }
     }
@@ -162,8 +162,8 @@ class PauseSearch {
                 static_cast<double>(long_passes_) > kRare * static_cast<double>(passes_);
     if (too_many_) return;
     for (const LongPass& pass : found) {
-      excess_.push_back(times_.time(pass.block, pass.lane) - pass.usual);
-      cure(pass.block, pass.lane, pass.usual);
+      excess_.push_back(times_.time(pass.block, pass.sample) - pass.usual);
+      cure(pass.block, pass.sample, pass.usual);
     }
   }
 
@@ -183,11 +183,11 @@ class PauseSearch {
         if (!differ_by(least, cells)) continue;
         const Usual usual = usual_of(cells);
         if (excess_.empty() && !usual.of_two_sorts) continue;
-        for (const auto& [of, lane] : cells) {
-          const double now = times_.time(block, lane);
+        for (const auto& [of, sample] : cells) {
+          const double now = times_.time(block, sample);
           if (now <= usual.limit || now - usual.seconds < least) continue;
           ++others_;
-          cure(block, lane, usual.seconds);
+          cure(block, sample, usual.seconds);
         }
       }
     }
@@ -204,10 +204,10 @@ class PauseSearch {
     for (const auto& [worker, list] : found) {
       if (!are_few(worker, list)) continue;
       for (const Long& at : list) {
-        for (const auto& [block, lane] : times_.steps_of(at.place.first, at.place.second)) {
-          if (left(block, lane) <= kFar * at.usual) continue;
+        for (const auto& [block, sample] : times_.steps_of(at.place.first, at.place.second)) {
+          if (left(block, sample) <= kFar * at.usual) continue;
           ++beside_workers_;
-          cure(block, lane, at.usual);
+          cure(block, sample, at.usual);
         }
       }
     }
@@ -242,9 +242,9 @@ class PauseSearch {
                           std::map<int32_t, std::vector<Long>>* found) {
     double least = 1e300, most = 0;
     for (const Place& place : places) {
-      for (int32_t lane = place.second; lane < lanes_; lane += run_.replicas) {
-        least = std::min(least, left(place.first, lane));
-        most = std::max(most, left(place.first, lane));
+      for (int32_t sample = place.second; sample < samples_; sample += run_.replicas) {
+        least = std::min(least, left(place.first, sample));
+        most = std::max(most, left(place.first, sample));
       }
     }
     if (most - least <= kWorth * step_) return;
@@ -293,8 +293,8 @@ class PauseSearch {
 
   double median_left(const Place& place) {
     std::vector<double> values;
-    for (const auto& [block, lane] : times_.steps_of(place.first, place.second)) {
-      values.push_back(left(block, lane));
+    for (const auto& [block, sample] : times_.steps_of(place.first, place.second)) {
+      values.push_back(left(block, sample));
     }
     return median(values);
   }
@@ -313,17 +313,17 @@ class PauseSearch {
                                                run_.ops[static_cast<size_t>(ops[i])].name) {
           return false;
         }
-        for (int32_t lane = replica; lane < lanes_; lane += run_.replicas) {
-          of_others.push_back(run_.duration[run_.at(theirs[i], lane)]);
+        for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
+          of_others.push_back(run_.duration[run_.at(theirs[i], sample)]);
         }
       }
       usual[i] = median(of_others);
     }
     int64_t in_one = 0;
-    for (int32_t lane = place.second; lane < lanes_; lane += run_.replicas) {
+    for (int32_t sample = place.second; sample < samples_; sample += run_.replicas) {
       double all = 0, most = 0;
       for (size_t i = 0; i < ops.size(); ++i) {
-        const double longer = run_.duration[run_.at(ops[i], lane)] - usual[i];
+        const double longer = run_.duration[run_.at(ops[i], sample)] - usual[i];
         all += longer;
         most = std::max(most, longer);
       }
@@ -338,35 +338,35 @@ class PauseSearch {
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
       const std::vector<int32_t>& waits = run_.waits_for[static_cast<size_t>(op)];
       if (run_.kind(op).communicates() || waits.empty()) continue;
-      for (int32_t lane = 0; lane < lanes_; ++lane) {
-        if (run_.worker(op, lane % run_.replicas).records_lost) continue;
-        double ready = left_by_last_step(op, lane);
+      for (int32_t sample = 0; sample < samples_; ++sample) {
+        if (run_.worker(op, sample % run_.replicas).records_lost) continue;
+        double ready = left_by_last_step(op, sample);
         for (const int32_t before : waits) {
-          ready = std::max(ready, end(before, lane));
+          ready = std::max(ready, end(before, sample));
         }
-        const double gap = run_.start[run_.at(op, lane)] - ready;
+        const double gap = run_.start[run_.at(op, sample)] - ready;
         if (gap < kWorth * step_) continue;
         ++gaps_;
         gap_seconds_ += gap;
-        paused_[run_.at(op, lane)] += gap;
-        hit(run_.ops[static_cast<size_t>(op)].block, lane);
+        paused_[run_.at(op, sample)] += gap;
+        hit(run_.ops[static_cast<size_t>(op)].block, sample);
       }
     }
   }
 
-  double end(int32_t op, int32_t lane) const {
-    return run_.start[run_.at(op, lane)] + run_.duration[run_.at(op, lane)];
+  double end(int32_t op, int32_t sample) const {
+    return run_.start[run_.at(op, sample)] + run_.duration[run_.at(op, sample)];
   }
   /// Returns when an op's last dependency in the step before ended. If that step is absent, returns
   /// a time so late that no gap counts.
-  double left_by_last_step(int32_t op, int32_t lane) const {
+  double left_by_last_step(int32_t op, int32_t sample) const {
     double ready = -1e300;
     if (!run_.steps_overlap()) return ready;
     const std::vector<int32_t>& waits = run_.waits_for_last[static_cast<size_t>(op)];
-    const bool follows = run_.follows(static_cast<size_t>(lane / run_.replicas));
+    const bool follows = run_.follows(static_cast<size_t>(sample / run_.replicas));
     if (!waits.empty() && !follows) return 1e300;
     for (const int32_t before : waits) {
-      ready = std::max(ready, end(before, lane - run_.replicas));
+      ready = std::max(ready, end(before, sample - run_.replicas));
     }
     return ready;
   }
@@ -408,9 +408,9 @@ class PauseSearch {
   const BlockTimes& times_;
   const double step_;
   const bool may_be_sequences_;
-  const int32_t lanes_;
+  const int32_t samples_;
   std::vector<double> paused_, cured_;
-  std::vector<double> usual_;   ///< usual time of cured blocks, [block * lanes + lane]
+  std::vector<double> usual_;   ///< usual time of cured blocks, [block * samples + sample]
   std::vector<double> excess_;  ///< of long passes
   std::map<Place, int64_t> hits_;
   int64_t collections_ = 0, passes_ = 0, long_passes_ = 0, others_ = 0, beside_workers_ = 0,

@@ -12,9 +12,10 @@
 namespace hocket::whatif {
 namespace {
 
-/// Lanes processed together: as many as vector registers hold.
-constexpr size_t kVectorLanes = 8;
-/// Lanes of a tile, but at least those of a step.
+/// Samples (columns of the table: a step of a replica) processed together, as many as vector
+/// registers hold.
+constexpr size_t kVectorSamples = 8;
+/// Samples of a tile, but at least those of a step.
 constexpr size_t kTile = 128;
 
 }  // namespace
@@ -102,9 +103,9 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
          ops_of.size() - ready.size(), ops_of.size(), run.names[static_cast<size_t>(op.name)],
          op.sequence, op.worker);
   }
-  const size_t lanes = std::max(kTile, static_cast<size_t>(run.replicas));
-  stride_ = (std::min(lanes, static_cast<size_t>(run.lanes())) + kVectorLanes - 1) / kVectorLanes *
-            kVectorLanes;
+  const size_t samples = std::max(kTile, static_cast<size_t>(run.replicas));
+  stride_ = (std::min(samples, static_cast<size_t>(run.samples())) + kVectorSamples - 1) /
+            kVectorSamples * kVectorSamples;
   end_.assign(run.ops.size() * stride_, 0);
   begin_.assign(stride_, 0);
   last_.assign(stride_, 0);
@@ -127,15 +128,15 @@ void Replayer::choose_replicas(const Blend& durations) {
   }
 }
 
-void Replayer::begin(const Unit& unit, size_t lanes) {
+void Replayer::begin(const Unit& unit, size_t samples) {
   const auto waits = std::span(waits_).subspan(unit.waits.first, unit.waits.count);
   const bool goes_on = !end_before_.empty() && unit.waits_for_last.count > 0;
-  for (size_t lane = 0; lane < lanes; lane += kVectorLanes) {
-    std::array<double, kVectorLanes> most;
+  for (size_t sample = 0; sample < samples; sample += kVectorSamples) {
+    std::array<double, kVectorSamples> most;
     most.fill((goes_on ? unit.from_begin : unit.from_zero) ? step_begin_ : -1e300);
     const auto wait_for = [&](int32_t op, const std::vector<double>& ends) {
-      const double* before = ends.data() + static_cast<size_t>(op) * stride_ + lane;
-      for (size_t i = 0; i < kVectorLanes; ++i) {
+      const double* before = ends.data() + static_cast<size_t>(op) * stride_ + sample;
+      for (size_t i = 0; i < kVectorSamples; ++i) {
         most[i] = most[i] < before[i] ? before[i] : most[i];
       }
     };
@@ -145,7 +146,7 @@ void Replayer::begin(const Unit& unit, size_t lanes) {
     for (size_t w = 0; goes_on && w < unit.waits_for_last.count; ++w) {
       wait_for(waits_[unit.waits_for_last.first + w], end_before_);
     }
-    std::copy(most.begin(), most.end(), begin_.begin() + static_cast<int64_t>(lane));
+    std::copy(most.begin(), most.end(), begin_.begin() + static_cast<int64_t>(sample));
   }
 }
 
@@ -155,7 +156,7 @@ size_t Replayer::steps_at_once() const {
 
 const double* Replayer::durations_of(size_t op, const Blend& durations, Tile tile) {
   const auto replicas = static_cast<size_t>(run_.replicas);
-  const size_t cell = op * static_cast<size_t>(run_.lanes()) + tile.first * replicas;
+  const size_t cell = op * static_cast<size_t>(run_.samples()) + tile.first * replicas;
   const bool all = replicas_.size() == replicas;
   if (all && durations.chosen.empty()) return durations.others.data() + cell;
   const std::span<const char> chosen = std::span(durations.chosen).subspan(op * replicas, replicas);
@@ -173,7 +174,7 @@ const double* Replayer::durations_of(size_t op, const Blend& durations, Tile til
 }
 
 void Replayer::replay(const Blend& durations, Tile tile) {
-  const size_t replicas = replicas_.size(), lanes = tile.count * replicas;
+  const size_t replicas = replicas_.size(), samples = tile.count * replicas;
   if (run_.steps_overlap() && tile.first > 0) {
     std::swap(end_before_, end_);
     end_.resize(end_before_.size());
@@ -184,18 +185,18 @@ void Replayer::replay(const Blend& durations, Tile tile) {
     std::fill(last_.begin(), last_.end(), 0.0);
   }
   for (const Unit& unit : units_) {
-    begin(unit, lanes);
-    for (size_t lane = 0; unit.across_replicas && lane < lanes; lane += replicas) {
-      double* of_step = begin_.data() + lane;
+    begin(unit, samples);
+    for (size_t sample = 0; unit.across_replicas && sample < samples; sample += replicas) {
+      double* of_step = begin_.data() + sample;
       std::fill_n(of_step, replicas, *std::max_element(of_step, of_step + replicas));
     }
     for (size_t m = unit.members.first; m < unit.members.first + unit.members.count; ++m) {
       const auto op = static_cast<size_t>(members_[m]);
       const double* takes = durations_of(op, durations, tile);
       double* end = end_.data() + op * stride_;
-      for (size_t lane = 0; lane < lanes; ++lane) {
-        end[lane] = begin_[lane] + takes[lane];
-        last_[lane] = std::max(last_[lane], end[lane]);
+      for (size_t sample = 0; sample < samples; ++sample) {
+        end[sample] = begin_[sample] + takes[sample];
+        last_[sample] = std::max(last_[sample], end[sample]);
       }
     }
   }
@@ -213,8 +214,8 @@ std::vector<double> Replayer::replay(const Blend& durations) {
   for (size_t first = 0; first < run_.steps.size(); first += together) {
     const Tile tile{first, std::min(together, run_.steps.size() - first)};
     replay(durations, tile);
-    for (size_t lane = 0; lane < tile.count * replicas; lane += replicas) {
-      const double* of_step = last_.data() + lane;
+    for (size_t sample = 0; sample < tile.count * replicas; sample += replicas) {
+      const double* of_step = last_.data() + sample;
       steps.push_back(*std::max_element(of_step, of_step + replicas) - step_begin_);
     }
   }
@@ -236,7 +237,7 @@ std::vector<double> Replayer::ends(std::span<const double> duration) {
     replay(durations, tile);
     for (size_t op = 0; op < run_.ops.size(); ++op) {
       std::transform(end_.data() + op * stride_, end_.data() + op * stride_ + tile.count * replicas,
-                     all.data() + op * static_cast<size_t>(run_.lanes()) + first * replicas,
+                     all.data() + op * static_cast<size_t>(run_.samples()) + first * replicas,
                      [&](double end) { return end - step_begin_; });
     }
   }

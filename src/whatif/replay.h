@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays a measured run with other durations, many lanes at once. An op starts when its last
+// Replays a measured run with other durations, many samples at once. An op starts when its last
 // dependency has ended. A communication ends its own transfer time after the last start of its
 // group. Nothing waits for a host: launch delays are left out, as in the published method. Where
 // steps overlap (MeasuredRun::waits_for_last), each continues from the op ends of the step before.
@@ -56,20 +56,20 @@ class Replayer {
   size_t steps_at_once() const;
   /// Fills begin_ with the end of a unit's last dependency. That may be before 0, the start of the
   /// step: transfers can take negative time (Early::kept).
-  void begin(const Unit& unit, size_t lanes);
+  void begin(const Unit& unit, size_t samples);
   /// Chooses the replicas to replay: one of each set of equal replicas.
   void choose_replicas(const Blend& durations);
-  /// Returns an op's durations in the lanes of the tile.
+  /// Returns an op's durations in the samples of the tile.
   const double* durations_of(size_t op, const Blend& durations, Tile tile);
 
   const MeasuredRun& run_;
   std::vector<Unit> units_;               ///< in an order in which they can run
   std::vector<int32_t> members_, waits_;  ///< of the units: ops
   std::vector<size_t> replicas_;          ///< that are replayed
-  /// A lane of a tile is a step of one of replicas_.
-  size_t stride_ = 0;        ///< largest lane count, rounded up to a multiple of kVectorLanes
-  std::vector<double> end_;  ///< [op * stride_ + lane of the tile]
-  std::vector<double> begin_, last_;  ///< by lane of the tile: of a unit; the last end of all
+  /// A sample of a tile is a step of one of replicas_.
+  size_t stride_ = 0;        ///< largest sample count, rounded up to a multiple of kVectorSamples
+  std::vector<double> end_;  ///< [op * stride_ + sample of the tile]
+  std::vector<double> begin_, last_;  ///< by sample of the tile: of a unit; the last end of all
   // Where steps overlap: end_ of the step before (empty for the first), and the end of that step.
   std::vector<double> end_before_;
   double step_begin_ = 0;

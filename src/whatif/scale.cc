@@ -30,14 +30,14 @@ bool means(const Scale& scale, const MeasuredRun& run, int32_t op) {
   return is_named(what, kind.name) || is_named(what, run.names[run.ops[op].name]);
 }
 
-bool lies(const Scale& scale, const MeasuredRun& run, int32_t op, int32_t lane) {
-  const Worker& worker = run.worker(op, lane % run.replicas);
+bool lies(const Scale& scale, const MeasuredRun& run, int32_t op, int32_t sample) {
+  const Worker& worker = run.worker(op, sample % run.replicas);
   return std::all_of(scale.where.begin(), scale.where.end(), [&](const auto& place) {
     const auto& [key, value] = place;
     const int64_t at = key == "dp"     ? worker.replica
                        : key == "pp"   ? worker.stage
                        : key == "rank" ? worker.rank
-                                       : run.steps[lane / run.replicas];
+                                       : run.steps[sample / run.replicas];
     return at == value;
   });
 }
@@ -47,9 +47,9 @@ int64_t apply(const Scale& scale, const MeasuredRun& run, std::vector<double>* d
   int64_t meant = 0;
   for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
     if (!means(scale, run, op)) continue;
-    for (int32_t lane = 0; lane < run.lanes(); ++lane) {
-      if (!lies(scale, run, op, lane)) continue;
-      (*durations)[run.at(op, lane)] /= scale.factor;
+    for (int32_t sample = 0; sample < run.samples(); ++sample) {
+      if (!lies(scale, run, op, sample)) continue;
+      (*durations)[run.at(op, sample)] /= scale.factor;
       ++meant;
     }
   }
@@ -122,7 +122,7 @@ Surface surface(const MeasuredRun& run, Replayer* replayer) {
   std::vector<double> alone = run.duration;
   for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
     if (!run.kind(op).communicates()) continue;
-    std::fill_n(alone.begin() + static_cast<int64_t>(run.at(op, 0)), run.lanes(), 0.0);
+    std::fill_n(alone.begin() + static_cast<int64_t>(run.at(op, 0)), run.samples(), 0.0);
   }
   result.alone = replayer->mean(alone);
   for (const double bandwidth : result.bandwidths) {

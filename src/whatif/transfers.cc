@@ -32,15 +32,15 @@ void Starts::of(const Group& group, bool timed) {
   for (const int32_t op : group.ops) {
     const double* start = &run_.start[run_.at(op, 0)];
     const double* duration = &run_.duration[run_.at(op, 0)];
-    for (size_t lane = 0; lane < last.size(); ++lane) {
-      if (timed && duration[lane] == 0) continue;
-      last[lane] = std::max(last[lane], start[lane]);
-      first[lane] = std::min(first[lane], start[lane]);
+    for (size_t sample = 0; sample < last.size(); ++sample) {
+      if (timed && duration[sample] == 0) continue;
+      last[sample] = std::max(last[sample], start[sample]);
+      first[sample] = std::min(first[sample], start[sample]);
     }
   }
   const auto replicas = static_cast<size_t>(run_.replicas);
-  for (size_t lane = 0; group.across_replicas && lane < last.size(); lane += replicas) {
-    const auto at = static_cast<int64_t>(lane);
+  for (size_t sample = 0; group.across_replicas && sample < last.size(); sample += replicas) {
+    const auto at = static_cast<int64_t>(sample);
     std::fill_n(last.begin() + at, replicas,
                 *std::max_element(last.begin() + at, last.begin() + at + run_.replicas));
     std::fill_n(first.begin() + at, replicas,
@@ -73,9 +73,9 @@ bool is_of_transfers(const MeasuredRun& run) {
   for (const Group& group : run.groups) {
     if (!has_others(group, run)) continue;
     starts.of(group, /*timed=*/true);
-    for (size_t lane = 0; lane < starts.last.size(); ++lane) {
+    for (size_t sample = 0; sample < starts.last.size(); ++sample) {
       ++groups;
-      at_once += starts.last[lane] - starts.first[lane] < kAtOnce;
+      at_once += starts.last[sample] - starts.first[sample] < kAtOnce;
     }
   }
   return at_once * kOneOf >= groups * (kOneOf - 1);
@@ -84,7 +84,7 @@ bool is_of_transfers(const MeasuredRun& run) {
 }  // namespace
 
 void settle_transfers(MeasuredRun* run, Early how) {
-  const int32_t lanes = run->lanes();
+  const int32_t samples = run->samples();
   Starts starts(*run);
   const bool transfers = is_of_transfers(*run);
   const double apart = tolerance(*run);
@@ -93,9 +93,9 @@ void settle_transfers(MeasuredRun* run, Early how) {
     starts.of(group);
     for (const int32_t op : group.ops) {
       if (group.eager && op == group.ops.front()) continue;
-      for (int32_t lane = 0; lane < lanes; ++lane) {
-        const size_t cell = run->at(op, lane);
-        const double waited = starts.last[static_cast<size_t>(lane)] - run->start[cell];
+      for (int32_t sample = 0; sample < samples; ++sample) {
+        const size_t cell = run->at(op, sample);
+        const double waited = starts.last[static_cast<size_t>(sample)] - run->start[cell];
         ++all;
         early += std::max(run->duration[cell], 0.0) - waited < -apart;
         if (!transfers) {

@@ -27,11 +27,11 @@ bool is_absent(const MeasuredRun& run, size_t cell);
 /// Returns whether any member waits for another.
 bool has_others(const Group& group, const MeasuredRun& run);
 
-/// By lane, when the first and the last member of a group started.
+/// By sample, when the first and the last member of a group started.
 class Starts {
  public:
   explicit Starts(const MeasuredRun& run)
-      : first(static_cast<size_t>(run.lanes())), last(first.size()), run_(run) {}
+      : first(static_cast<size_t>(run.samples())), last(first.size()), run_(run) {}
   /// Fills both. `timed`: without members that take no time.
   void of(const Group& group, bool timed = false);
 
@@ -41,7 +41,7 @@ class Starts {
   const MeasuredRun& run_;
 };
 
-/// Calls `f(op, lane, early)` for all transfers, with the seconds by which an op ended before the
+/// Calls `f(op, sample, early)` for all transfers, with the seconds by which an op ended before the
 /// last member of its group had started. On one clock that is never above 0. A negative duration,
 /// which no clock explains, counts as none.
 template <typename F>
@@ -52,10 +52,10 @@ void each_transfer(const MeasuredRun& run, F&& f) {
     starts.of(group);
     for (size_t i = group.eager ? 1 : 0; i < group.ops.size(); ++i) {
       const int32_t op = group.ops[i];
-      for (int32_t lane = 0; lane < run.lanes(); ++lane) {
-        const size_t cell = run.at(op, lane);
-        f(op, lane,
-          starts.last[static_cast<size_t>(lane)] - run.start[cell] -
+      for (int32_t sample = 0; sample < run.samples(); ++sample) {
+        const size_t cell = run.at(op, sample);
+        f(op, sample,
+          starts.last[static_cast<size_t>(sample)] - run.start[cell] -
               std::max(run.duration[cell], 0.0));
       }
     }

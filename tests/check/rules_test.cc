@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rule of the check refuses a fault that no other rule refuses. Each case is a generated
-// program with one fault. It is refused by the case's rule first. With that rule off it is
-// accepted, or refused by the back-up that the case names. So no rule can be weakened or removed
-// unnoticed.
+// Every rule of the check has a case: a generated program with one fault, which that rule reports
+// first. With the rule off, the fault is accepted, or another rule that the case names (`back_up`)
+// reports it. So no rule can be weakened or removed unnoticed.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

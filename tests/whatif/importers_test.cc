@@ -88,8 +88,8 @@ TEST(WhatifEvenStages, ParametersMoveWithLayersAsMoreSums) {
   const auto each = [&](int32_t worker, const char* name, auto&& f) {
     for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
       if (run.ops[op].worker != worker || run.kind(op).name != name) continue;
-      for (int32_t lane = 0; lane < run.lanes(); ++lane) {
-        f(op, run.at(op, lane));
+      for (int32_t sample = 0; sample < run.samples(); ++sample) {
+        f(op, run.at(op, sample));
       }
     }
   };

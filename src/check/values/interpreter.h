@@ -7,7 +7,9 @@
 // equal ids, so a comparison is one comparison of integers. The *piece* is what each rank holds of
 // the term: per dim the indices (a *cut*), and per unfinished reduction the addends that are in (a
 // *set*). Both are functions of the rank's coordinates. The buffer of a rank is the sum over its
-// addends of the term restricted to its cuts.
+// addends of the term restricted to its cuts. Example: the weight gradient of a linear layer under
+// dp=2, before its all-reduce, is the term linear_dw(dy, x), with whole cuts on both dims, and as
+// addends the tokens [0, 512) on rank 0 and [512, 1024) on rank 1.
 //
 // Compute tasks make terms, and take pieces by the index notation of their op: every letter has one
 // cut in all inputs, and an output is a partial sum over every cut letter that it lacks.
@@ -16,13 +18,14 @@
 // reported twice. After the last task every named buffer must hold the reference's term in its
 // declared layout (docs/check.md).
 //
-//   ValueAlgebra   sums and packs of values; owns Pieces, Packs and CodecMarks
+//   ValueAlgebra   sums of values; owns Pieces, Packs (several tensors in
+//                  one flat buffer) and CodecMarks (losses of codecs)
 //   ValueText      values in words
 //   BufferState    the value of every buffer, with the regions of buffers that have views
 //   Refusals       reports of what is refused
 //   TaskIo         reads and writes on behalf of a task
 //   LocalOps, Collectives, RoleTransfers   interpretation of one sort of task each
-//   NamedBuffers, Replicas                 the contract with the host, before and after the step
+//   NamedBuffers, Replicas                 named inputs and outputs of the step
 #pragma once
 
 #include <cstdint>
