@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Messages between the processes of a run, with failure detection. Every process publishes
+// heartbeats with its activity in the shared store (TableClient), from a thread that also watches
+// for failures. A wait that lasts too long follows the wait-for edges in the heartbeats to the rank
+// to blame, and all ranks end with one error that names it.
 #include "comm/connection.h"
 
 #include <fmt/ranges.h>
@@ -355,8 +359,8 @@ void Connection::watch_table() {
   stop(fmt::format("{}\n{}", rank, reason));
 }
 
-/// Publishes a heartbeat with this rank's activity, and looks for a failure. The note of rank 0,
-/// which may host the store, is read each time: once it is gone, nobody can read it.
+/// Publishes a heartbeat with this rank's activity, and looks for a failure. The heartbeat of rank
+/// 0, which may host the store, is read each time: once it is gone, nobody can read it.
 void Connection::beat() {
   std::string now;
   {
@@ -554,9 +558,9 @@ void Connection::blame(int32_t from, const WaitResult& received, std::span<const
   throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
 }
 
-/// Follows the wait-for edges from a rank to one that waits for nobody, or to a cycle, in which all
-/// are to blame. A waiting rank is not to blame unless it is stopped: then its note is stale, and
-/// the chain ends with it.
+/// Follows the wait-for edges from a rank to one that waits for no other, or to a cycle, whose
+/// members are all to blame. A waiting rank is not to blame unless it is stopped: then its
+/// heartbeat is stale, and the chain ends with it.
 std::vector<int32_t> Connection::waiting_from(int32_t from) {
   std::vector<int32_t> chain = {from};
   std::set<int32_t> seen = {index(), from};

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// The search: bounds every mesh and plan on all threads, keeps candidates in a queue by key (the
+// corrected estimate, with penalties for memory and program length), simulates them in this order,
+// and prunes the candidates whose lower bound exceeds the best simulated step. It ends when the
+// queue is empty, and the best plan is then proven to be the best of the space, or at the time
+// limit. Without a plan by then it goes on to the first that fits.
 #include "planner/search.h"
 
 #include <algorithm>
@@ -147,11 +152,11 @@ class Search {
   int num_threads() const;
   double spent_s() const;
   bool out_of_time() const;
-  /// It was asked to end, or its time is up.
+  /// Returns whether the search was asked to end, or its time is up.
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
-  /// Stopped, with a plan: running simulations need not finish.
+  /// Returns whether running simulations may be abandoned: stopped, with a plan.
   bool is_done() const { return failed_ || (stopped() && fits_); }
-  /// Nothing more is begun.
+  /// Returns whether no further simulation may begin.
   bool ends() const { return is_done() || gave_up_; }
   void look_whether_to_stop();
   void in_threads(const std::function<void(int)>& body);
@@ -224,7 +229,7 @@ bool Search::out_of_time() const {
   return options_.time_limit_s > 0 && spent_s() >= options_.time_limit_s;
 }
 
-/// Stops it if that was asked for, or if its time is up. The mutex is held.
+/// Stops the search on request, or when its time is up. Requires: the mutex is held.
 void Search::look_whether_to_stop() {
   const bool asked = options_.stop && options_.stop();
   if (stopped() || !(asked || out_of_time())) return;
@@ -274,7 +279,7 @@ void Search::in_threads(const std::function<void(int)>& body) {
   }
 }
 
-/// Shows how far it is. The mutex is held.
+/// Prints progress. Requires: the mutex is held.
 void Search::report() {
   if (!options_.progress) return;
   Counts counts = result_.counts;
@@ -294,13 +299,13 @@ double Search::doublings(const Choice& choice) const {
   return std::log2(std::max(1.0, passes(choice) / kFewPasses));
 }
 
-/// By its own estimates alone.
+/// Returns the key by the candidate's own estimates alone.
 double Search::first_key(const Candidate& candidate) const {
   const double over = std::max(0.0, candidate.bytes / static_cast<double>(trial_.memory()) - 1);
   return candidate.guess_s * (1 + kMemoryPenalty * over);
 }
 
-/// A plan with its bounds, to be tried the sooner the less its estimates are.
+/// Returns a plan with its bounds; smaller estimates give smaller keys.
 Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
   const double size = 1 + kSizePenalty * doublings(plan);
   Candidate found{.choice = plan,
@@ -312,7 +317,7 @@ Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
   return found;
 }
 
-/// Bounds and estimates of a plan. Returns the estimated bytes.
+/// Bounds and estimates a plan. Returns the estimated bytes.
 double Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const {
   // The speed of replicas depends on the layers of their stages.
   if (!deals_well(space_, plan)) return 0;
@@ -327,7 +332,7 @@ double Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* fou
   return guess.bytes;
 }
 
-/// Bounds and estimates of every plan with this mesh.
+/// Bounds and estimates every plan with this mesh.
 void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found) const {
   const double limit = static_cast<double>(trial_.memory());
   for (const Choice& sized : micro_batches(space_, mesh)) {

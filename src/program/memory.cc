@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Memory of a rank, from the program alone: pages of named buffers, pages that the plan of the
+// arena covers, and an upper bound of the messages in flight. The bound uses vector clocks: a
+// message from a peer proves that the peer had received what came before it (InFlight).
 #include "program/memory.h"
 
 #include <fmt/format.h>
@@ -141,13 +144,13 @@ std::vector<Range> planned_pages(const Program& program, ClassId cls_id, Space s
 
 namespace {
 
-/// True of that end of a message.
+/// Returns whether the task is this end of a message.
 bool plays(const Program& program, const Task& task, comm::Role role) {
   const comm::Id id = program.kind(task).communication;
   return task.peer_axis != kNone && id != comm::Id::none && comm::op(id).role == role;
 }
 
-/// The tasks of a class that are ends of messages, by their way, in issue order.
+/// Tasks of a class that are ends of messages, by peer mapping, in issue order.
 struct MessageEnds {
   std::map<Way, std::vector<TaskId>> sends, receives;
 };
@@ -263,7 +266,7 @@ const Timing* InFlight::timing(ClassId cls) {
   return known.get();
 }
 
-/// Ways of messages that the class sends or receives.
+/// Returns the peer mappings of messages that the class sends or receives.
 std::set<Way> InFlight::ways_of(ClassId cls) const {
   std::set<Way> ways;
   for (const auto* ends : {&ends_[cls].sends, &ends_[cls].receives}) {

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Executor of a program on one rank. prepare() resolves every task once: kernel, operand addresses,
+// dependencies, communication calls. start() begins a step: one thread per lane walks its tasks in
+// issue order, waits for dependencies in other lanes, and issues each task to the lane's queue of
+// the device, or to the transport. wait() returns when all lanes have finished, or rethrows the
+// first error. Addresses are updated when the rank's arenas or the owner of its inputs change.
 #include "runtime/executor.h"
 
 #include <algorithm>
