@@ -28,8 +28,8 @@ TEST(AsyncTraining, TrainsAsTheCpuDoes) {
     SCOPED_TRACE(c.name);
     const bool poison = seed % 3 == 0;
     const auto device = std::make_shared<fake::AsyncDevice>(fake::AsyncOptions{.seed = seed});
-    const Outcome want = train(c, false, 2, poison);
-    const Outcome got = train(c, false, 2, poison, {}, true, nullptr, device);
+    const Outcome want = train(c, {.steps = 2, .poison = poison});
+    const Outcome got = train(c, {.steps = 2, .poison = poison, .device = device});
     expect_same_bits(got, want);
     late += device->late();
     ranks_of_several += c.name.find("pp1 dp1") == std::string::npos;
@@ -64,13 +64,14 @@ TEST(AsyncTraining, GoesWrongIfLaunchesCountAsDone) {
       }
       program::finalize(program);
     };
-    const Outcome want = train(c, false, 1, false, {}, false, split_lanes);
+    const Outcome want = train(c, {.with_grads = false, .rewrite = split_lanes});
     const Outcome right =
-        train(c, false, 1, false, {}, false, split_lanes,
-              std::make_shared<fake::AsyncDevice>(fake::AsyncOptions{.seed = seed}));
+        train(c, {.with_grads = false,
+                  .rewrite = split_lanes,
+                  .device = std::make_shared<fake::AsyncDevice>(fake::AsyncOptions{.seed = seed})});
     expect_same_bits(right, want);
     try {
-      const Outcome got = train(c, false, 1, false, {}, false, split_lanes, device);
+      const Outcome got = train(c, {.with_grads = false, .rewrite = split_lanes, .device = device});
       wrong += got.params != want.params;
     } catch (const Error&) {
       ++wrong;  // a token that was not there yet is none of the vocabulary

@@ -24,7 +24,7 @@ constexpr int kSteps = 3;
 Outcome run(const Case& c, std::vector<std::string> overrides,
             const std::function<void(program::Program&)>& rewrite = nullptr) {
   overrides.emplace_back("plan.all_reduce=native");
-  return train(c, false, kSteps, true, overrides, true, rewrite);
+  return train(c, {.steps = kSteps, .poison = true, .overrides = overrides, .rewrite = rewrite});
 }
 
 void expect_same_bits(const Outcome& a, const Outcome& b, const std::string& what) {

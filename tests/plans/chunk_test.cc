@@ -77,7 +77,7 @@ void expect_equal(const Case& c, const Outcome& one) {
   const check::Verdict verdict = check::check(made.program, made.reference);
   ASSERT_TRUE(verdict.ok()) << to_text(verdict);
   Outcome many;
-  ASSERT_NO_THROW(many = train(c, false, 2, true));
+  ASSERT_NO_THROW(many = train(c, {.steps = 2, .poison = true}));
   EXPECT_EQ(difference(many, one), "");
 }
 
@@ -92,7 +92,8 @@ int64_t count(const program::Program& program, const std::string& op) {
 
 TEST(ChunkPass, EqualsOneRankInAnyNumberOfChunks) {
   for (const Shape& shape : shapes()) {
-    const Outcome one = train(experts(shape.plan, 1, shape.num_experts), true, 2);
+    const Outcome one =
+        train(experts(shape.plan, 1, shape.num_experts), {.on_one_rank = true, .steps = 2});
     const program::Program whole = compiled(experts(shape.plan, 1, shape.num_experts)).program;
     for (const int64_t chunks : {1, 2, 3, 4}) {
       const Case c = experts(shape.plan, chunks, shape.num_experts);
@@ -112,7 +113,8 @@ TEST(ChunkPass, EqualsOneRankInAnyNumberOfChunks) {
 TEST(ChunkPass, BackwardMayHaveAnotherNumber) {
   for (const Shape& shape : shapes()) {
     if (shape.plan.find("ep_inner") != std::string::npos) continue;  // see SaysWhatItCannotCut
-    const Outcome one = train(experts(shape.plan, 1, shape.num_experts), true, 2);
+    const Outcome one =
+        train(experts(shape.plan, 1, shape.num_experts), {.on_one_rank = true, .steps = 2});
     const program::Program whole = compiled(experts(shape.plan, 1, shape.num_experts)).program;
     for (const auto& [forward, backward] :
          {std::pair{3, 2}, std::pair{1, 3}, std::pair{2, 1}, std::pair{3, 4}}) {
@@ -246,7 +248,8 @@ TEST(ChunkPass, SaysWhatItCannotCut) {
   EXPECT_NE(seven.find("plan.moe_chunks_backward is 7"), std::string::npos) << seven;
   const std::string steps =
       refused(experts("dp: 4, ep: 4, ep_inner: 2, moe_chunks_backward: 3", 2));
-  EXPECT_NE(steps.find("in 2 steps; expected equal numbers of pieces backward"), std::string::npos) << steps;
+  EXPECT_NE(steps.find("in 2 steps; expected equal numbers of pieces backward"), std::string::npos)
+      << steps;
   EXPECT_NE(refused(experts("dp: 2", 0)), "");
   const std::string again = refused(experts("dp: 2, passes: [chunk, chunk]", 2));
   EXPECT_NE(again.find("expected the pass once"), std::string::npos) << again;

@@ -22,7 +22,7 @@ Case dense_case() {
 }
 
 Outcome run(const std::vector<std::string>& overrides) {
-  return train(dense_case(), false, 2, false, overrides, false);
+  return train(dense_case(), {.steps = 2, .overrides = overrides, .with_grads = false});
 }
 
 TEST(Dropout, IsTheSameUnderEveryPlan) {

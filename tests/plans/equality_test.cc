@@ -33,8 +33,8 @@ TEST(PlanEquality, RandomPlansEqualOneRank) {
     ++drawn[engine::parse_run(c.text, c.name, {}).plan.pp_schedule];
     SCOPED_TRACE(c.name + "\n" + c.text);
     Outcome one, many;
-    ASSERT_NO_THROW(one = train(c, true, 3));
-    ASSERT_NO_THROW(many = train(c, false, 3, true));
+    ASSERT_NO_THROW(one = train(c, {.on_one_rank = true, .steps = 3}));
+    ASSERT_NO_THROW(many = train(c, {.steps = 3, .poison = true}));
     ASSERT_EQ(difference(many, one), "");
   }
   for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {
@@ -66,10 +66,10 @@ TEST(PlanEquality, RandomPlansEqualOneRankInFp32) {
     SCOPED_TRACE(c.name + "\n" + c.text);
     Outcome one, many;
     c.keep_routes = true;
-    ASSERT_NO_THROW(one = train(c, true, 3));
+    ASSERT_NO_THROW(one = train(c, {.on_one_rank = true, .steps = 3}));
     c.keep_routes = false;
     c.routes = one.routes;
-    ASSERT_NO_THROW(many = train(c, false, 3, true));
+    ASSERT_NO_THROW(many = train(c, {.steps = 3, .poison = true}));
     ASSERT_EQ(difference(many, one, 1e-4), "");
     routed += one.routes->front().empty() ? 0 : 1;
   }
@@ -120,8 +120,8 @@ TEST(PlanEquality, WhatCancelsIsAsNearAsItsAddends) {
       "max_position_embeddings: 64, hidden_act: silu}\n"
       "train: {seq_len: 1, global_batch: 4, warmup_steps: 0, lr: 0.01}\n"
       "plan: {tp: 3, micro_batch: 4, threads_per_rank: 1, timeout_s: 60}\n";
-  const Outcome one = train(c, true, 1, false, {}, false);
-  const Outcome many = train(c, false, 1, true, {}, false);
+  const Outcome one = train(c, {.on_one_rank = true, .with_grads = false});
+  const Outcome many = train(c, {.poison = true, .with_grads = false});
   EXPECT_EQ(difference(many, one), "");
   const std::string layer = "exp_avg.model.layers.0.self_attn.";
   const std::string key = layer + "k_proj.weight", value = layer + "v_proj.weight";
@@ -158,8 +158,8 @@ TEST(PlanEquality, ExpertsNeedNotDivide) {
     ASSERT_TRUE(verdict.ok()) << to_text(verdict);
     EXPECT_GT(compiled.program.classes.size(), 1);
     Outcome one, many;
-    ASSERT_NO_THROW(one = train(c, true, 2));
-    ASSERT_NO_THROW(many = train(c, false, 2, true));
+    ASSERT_NO_THROW(one = train(c, {.on_one_rank = true, .steps = 2}));
+    ASSERT_NO_THROW(many = train(c, {.steps = 2, .poison = true}));
     ASSERT_EQ(difference(many, one), "");
   }
   EXPECT_EQ(tried, wanted);
@@ -171,11 +171,12 @@ TEST(PlanEquality, ClassesMayBeCut) {
   for (uint64_t seed = 1; seed <= fewer(30); ++seed) {
     const Case c = random_case(seed, 8, "f32");
     SCOPED_TRACE(c.name + "\n" + c.text);
-    const Outcome whole = train(c, false, 2, false, {}, false);
-    const Outcome cut = train(c, false, 2, false, {}, false, [&](program::Program& p) {
-      std::mt19937_64 rng(seed);
-      splits += check::test::split_classes(p, rng);
-    });
+    const Outcome whole = train(c, {.steps = 2, .with_grads = false});
+    const Outcome cut =
+        train(c, {.steps = 2, .with_grads = false, .rewrite = [&](program::Program& p) {
+                    std::mt19937_64 rng(seed);
+                    splits += check::test::split_classes(p, rng);
+                  }});
     EXPECT_EQ(cut.losses, whole.losses);
     EXPECT_EQ(cut.norms, whole.norms);
     EXPECT_EQ(cut.params, whole.params);
@@ -188,8 +189,9 @@ TEST(PlanEquality, RolesRunSideBySide) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     const Case c = random_case(seed, 4, "f32");
     SCOPED_TRACE(c.name + "\n" + c.text);
-    const Outcome alone = train(c, false, 2, false, {}, false);
-    const Outcome both = train(c, false, 2, false, {}, false, check::test::twin_role);
+    const Outcome alone = train(c, {.steps = 2, .with_grads = false});
+    const Outcome both =
+        train(c, {.steps = 2, .with_grads = false, .rewrite = check::test::twin_role});
     EXPECT_EQ(both.losses, alone.losses);
     EXPECT_EQ(both.params, alone.params);
   }
@@ -214,7 +216,9 @@ TEST(PlanEquality, StagesWithoutLayers) {
           "threads_per_rank: 1}}\n",
           tied, two ? 2 : 4, two ? 2 : 1, built_in.name);
       SCOPED_TRACE(c.name);
-      EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+      EXPECT_EQ(difference(train(c, {.steps = 2, .poison = true}),
+                           train(c, {.on_one_rank = true, .steps = 2})),
+                "");
     }
   }
 }
@@ -253,7 +257,9 @@ TEST(PlanEquality, PartsOfUnlikeParts) {
         "plan: {{{}, threads_per_rank: 1, timeout_s: 60}}\n",
         shape.heads, shape.seq_len, shape.global_batch, shape.plan);
     SCOPED_TRACE(c.name);
-    EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+    EXPECT_EQ(difference(train(c, {.steps = 2, .poison = true}),
+                         train(c, {.on_one_rank = true, .steps = 2})),
+              "");
   }
 }
 
@@ -292,7 +298,9 @@ TEST(PlanEquality, CopiesOfAStage) {
       const check::Verdict verdict = check::check(compiled.program, compiled.reference);
       ASSERT_TRUE(verdict.ok()) << to_text(verdict);
     }
-    EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+    EXPECT_EQ(difference(train(c, {.steps = 2, .poison = true}),
+                         train(c, {.on_one_rank = true, .steps = 2})),
+              "");
   }
 }
 
@@ -337,8 +345,8 @@ TEST(PlanEquality, StagesMayLieAnywhere) {
     ASSERT_TRUE(verdict.ok()) << to_text(verdict);
     EXPECT_EQ(verdict.num_messages > 0, compiled.program.classes.size() > 1);
     Outcome one, many;
-    ASSERT_NO_THROW(one = train(c, true, 2));
-    ASSERT_NO_THROW(many = train(c, false, 2, true));
+    ASSERT_NO_THROW(one = train(c, {.on_one_rank = true, .steps = 2}));
+    ASSERT_NO_THROW(many = train(c, {.steps = 2, .poison = true}));
     EXPECT_EQ(difference(many, one), "");
   }
 }

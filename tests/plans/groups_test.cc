@@ -93,7 +93,9 @@ void expect_equal(const Case& c) {
   const engine::Compiled made = engine::compile(engine::parse_run(c.text, c.name, {}));
   const check::Verdict verdict = check::check(made.program, made.reference);
   ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-  EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+  EXPECT_EQ(difference(train(c, {.steps = 2, .poison = true}),
+                       train(c, {.on_one_rank = true, .steps = 2})),
+            "");
 }
 
 /// Each of the 27: 14 equal one rank, 13 are refused, with the reason.

@@ -55,11 +55,12 @@ std::vector<Plan>& plans() {
 /// Returns the fault in an accepted mutant's results; "" if it computes the single-rank result.
 std::string differs(Plan& plan, const program::Program& mutant) {
   if (!plan.single) {
-    plan.single = train(plan.c, true, 1, false, {}, false);
+    plan.single = train(plan.c, {.on_one_rank = true, .with_grads = false});
   }
   try {
     const auto run_mutant = [&](program::Program& p) { p = mutant; };
-    return difference(train(plan.c, false, 1, true, {}, false, run_mutant), *plan.single);
+    return difference(train(plan.c, {.poison = true, .with_grads = false, .rewrite = run_mutant}),
+                      *plan.single);
   } catch (const std::exception& e) {
     return e.what();
   }

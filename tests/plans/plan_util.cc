@@ -605,20 +605,18 @@ Logits logits(const Case& c, bool single, const std::vector<std::string>& overri
   return made;
 }
 
-Outcome train(const Case& c, bool single, int steps, bool poison,
-              const std::vector<std::string>& overrides, bool with_grads,
-              const std::function<void(program::Program&)>& rewrite,
-              const std::shared_ptr<runtime::Device>& device) {
-  engine::Run run = run_of(c, single, overrides);
+Outcome train(const Case& c, const TrainOptions& how) {
+  const bool single = how.on_one_rank;
+  engine::Run run = run_of(c, single, how.overrides);
   Outcome out;
   Steps done(c, run);
   const auto world = static_cast<int32_t>(run.plan.world());
   runtime::RankOptions options;
   options.threads = 1;
-  options.poison = poison;
-  options.device = device;
+  options.poison = how.poison;
+  options.device = how.device;
   options.timeout = std::chrono::seconds(20);
-  if (with_grads) {
+  if (how.with_grads) {
     runtime::LocalRanks ranks = ranks_of(c, single, world, options);
     engine::Compiled compiled = compile(engine::gradients(run), c);
     expect_good(compiled);
@@ -634,8 +632,8 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     }
   }
   engine::Compiled compiled = compile(engine::training(run), c);
-  if (rewrite) {
-    rewrite(compiled.program);
+  if (how.rewrite) {
+    how.rewrite(compiled.program);
   } else {
     expect_good(compiled);
   }
@@ -644,7 +642,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   const runtime::Store store(ranks);
   initialise(compiled, c, store);
   engine::Session session(std::move(compiled), store);
-  for (int s = 0; s < steps; ++s) {
+  for (int s = 0; s < how.steps; ++s) {
     done.one(s, session);
     double loss = 0;
     for (graph::TensorId id : session.graph().losses) {
@@ -665,7 +663,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     other.last_bits = last_bits;
     other.routes = routes;
     other.keep_routes = false;
-    return train(other, single, steps, poison, overrides, with_grads, rewrite, device);
+    return train(other, how);
   };
   return out;
 }
@@ -724,7 +722,7 @@ std::string difference(const Outcome& many, const Outcome& one, double tolerance
 MutantCounts try_mutants(const Case& c, uint64_t mutants, uint64_t seed, const char* kind) {
   MutantCounts counts;
   const engine::Compiled good = engine::compile(engine::parse_run(c.text, c.name, {}));
-  const Outcome one = train(c, true, 1, false, {}, false);
+  const Outcome one = train(c, {.on_one_rank = true, .with_grads = false});
   for (uint64_t i = 0; i < mutants; ++i) {
     program::Program mutant = good.program;
     check::Mutation mutation;
@@ -740,8 +738,11 @@ MutantCounts try_mutants(const Case& c, uint64_t mutants, uint64_t seed, const c
     }
     ++counts.equal;
     const auto run_mutant = [&](program::Program& program) { program = mutant; };
-    EXPECT_NO_THROW(EXPECT_EQ(difference(train(c, false, 1, true, {}, false, run_mutant), one), "")
-                    << what)
+    EXPECT_NO_THROW(
+        EXPECT_EQ(
+            difference(train(c, {.poison = true, .with_grads = false, .rewrite = run_mutant}), one),
+            "")
+        << what)
         << what;
   }
   return counts;

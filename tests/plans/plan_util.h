@@ -52,13 +52,20 @@ struct Outcome {
 engine::Batch random_batch(const engine::Compiled& compiled, const engine::Run& run, int step,
                            uint64_t seed);
 
-/// Trains `steps` steps on random tokens (a function of the seed alone) under the plan. `single`
-/// runs the same global micro-batches on one rank. `rewrite` changes the training program before it
-/// runs; `device` runs it. Throws Error if the check refuses an unchanged program.
-Outcome train(const Case& c, bool single, int steps, bool poison = false,
-              const std::vector<std::string>& overrides = {}, bool with_grads = true,
-              const std::function<void(program::Program&)>& rewrite = nullptr,
-              const std::shared_ptr<runtime::Device>& device = runtime::cpu_device());
+/// Options of train().
+struct TrainOptions {
+  bool on_one_rank = false;  ///< the same global micro-batches on one rank, without the plan
+  int steps = 1;
+  bool poison = false;                      ///< step buffers and outputs start as NaN
+  std::vector<std::string> overrides = {};  ///< KEY=VALUE
+  bool with_grads = true;                   ///< also the gradients of the first step
+  /// Changes the training program before it runs; it is then not checked.
+  std::function<void(program::Program&)> rewrite = nullptr;
+  std::shared_ptr<runtime::Device> device = runtime::cpu_device();
+};
+/// Trains on random tokens (a function of the seed alone) under the plan. Throws Error if the check
+/// refuses an unchanged program.
+Outcome train(const Case& c, const TrainOptions& options = {});
 
 struct Logits {
   std::vector<double> values;  ///< one micro-batch after the other

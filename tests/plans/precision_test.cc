@@ -36,10 +36,10 @@ void compare_plans(uint64_t plans, const std::vector<std::string>& keys) {
     SCOPED_TRACE(c.name + "\n" + c.text);
     Outcome one, many;
     c.keep_routes = true;
-    ASSERT_NO_THROW(one = train(c, true, 3, false, keys));
+    ASSERT_NO_THROW(one = train(c, {.on_one_rank = true, .steps = 3, .overrides = keys}));
     c.keep_routes = false;
     c.routes = one.routes;
-    ASSERT_NO_THROW(many = train(c, false, 3, true, keys));
+    ASSERT_NO_THROW(many = train(c, {.steps = 3, .poison = true, .overrides = keys}));
     ASSERT_EQ(many.losses.size(), one.losses.size());
     for (size_t step = 0; step < one.losses.size(); ++step) {
       const double apart = std::abs(many.losses[step] - one.losses[step]);
@@ -82,9 +82,11 @@ Case small_case(bool moe, const std::string& dtype) {
 }
 
 TEST(Precision, BeginsWithTheNumbersOfF32Rounded) {
-  const Outcome wide = train(small_case(true, "f32"), true, 0, false, {}, false);
+  const Outcome wide =
+      train(small_case(true, "f32"), {.on_one_rank = true, .steps = 0, .with_grads = false});
   for (const auto& [dtype, unit] : {std::pair{"bf16", 0x1p-8}, std::pair{"f16", 0x1p-11}}) {
-    const Outcome narrow = train(small_case(true, dtype), true, 0, false, {}, false);
+    const Outcome narrow =
+        train(small_case(true, dtype), {.on_one_rank = true, .steps = 0, .with_grads = false});
     for (const auto& [name, values] : wide.params) {
       const std::vector<double>& rounded = narrow.params.at(name);
       ASSERT_EQ(rounded.size(), values.size());
@@ -98,13 +100,16 @@ TEST(Precision, BeginsWithTheNumbersOfF32Rounded) {
 TEST(Precision, TrainsAsInF32) {
   for (const bool moe : {false, true}) {
     SCOPED_TRACE(moe ? "experts" : "dense");
-    const Outcome wide = train(small_case(moe, "f32"), true, 20, false, {}, false);
+    const Outcome wide =
+        train(small_case(moe, "f32"), {.on_one_rank = true, .steps = 20, .with_grads = false});
     using Way = std::pair<const char*, const char*>;
     for (const auto& [dtype, gradients] :
          {Way{"bf16", "f32"}, Way{"f16", "f32"}, Way{"bf16", "model"}, Way{"f16", "model"}}) {
       SCOPED_TRACE(fmt::format("{}, gradients {}", dtype, gradients));
       const std::string keys = fmt::format("train.grad_dtype={}", gradients);
-      const Outcome narrow = train(small_case(moe, dtype), true, 20, false, {keys}, false);
+      const Outcome narrow =
+          train(small_case(moe, dtype),
+                {.on_one_rank = true, .steps = 20, .overrides = {keys}, .with_grads = false});
       for (size_t step = 0; step < wide.losses.size(); ++step) {
         EXPECT_NEAR(narrow.losses[step] / wide.losses[step], 1, 0.01) << "step " << step;
       }
@@ -116,11 +121,14 @@ TEST(Precision, TrainsAsInF32) {
 TEST(Precision, ProductsOf8BitsRun) {
   const std::vector<std::string> float8 = {"model.float8=true"};
   Case c = small_case(false, "bf16");
-  const Outcome plain = train(c, true, 3, false, {}, false);
-  const Outcome one = train(c, true, 3, false, float8, false);
+  const Outcome plain = train(c, {.on_one_rank = true, .steps = 3, .with_grads = false});
+  const Outcome one =
+      train(c, {.on_one_rank = true, .steps = 3, .overrides = float8, .with_grads = false});
   const Outcome many =
-      train(c, false, 3, true,
-            {"model.float8=true", "plan.tp=2", "plan.dp=2", "plan.micro_batch=1"}, false);
+      train(c, {.steps = 3,
+                .poison = true,
+                .overrides = {"model.float8=true", "plan.tp=2", "plan.dp=2", "plan.micro_batch=1"},
+                .with_grads = false});
   for (size_t step = 0; step < plain.losses.size(); ++step) {
     EXPECT_NEAR(one.losses[step] / plain.losses[step], 1, 0.02);
     EXPECT_NEAR(many.losses[step] / one.losses[step], 1, 0.02);

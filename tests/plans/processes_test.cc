@@ -140,9 +140,9 @@ void compare_with_c10d(const engine::Run& run, uint64_t seed) {
 /// Losses, norms, gradients, parameters and states of all ranks, collected in each of them.
 void compare_with_one_rank(uint64_t seed, const std::shared_ptr<comm::Connection>& connection) {
   Case c = random_case(seed, kRanks, "f64");
-  const Outcome one = train(c, true, 3);
+  const Outcome one = train(c, {.on_one_rank = true, .steps = 3});
   c.connection = connection;
-  EXPECT_EQ(difference(train(c, false, 3), one), "");
+  EXPECT_EQ(difference(train(c, {.steps = 3}), one), "");
 }
 
 /// Some gradients through a lossy codec, others as they are, in buckets of both.

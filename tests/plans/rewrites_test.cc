@@ -240,8 +240,8 @@ TEST(Rewrites, ProvenEqualAndSimulated) {
     const cost::CostModel costs(one_node(made.program.num_ranks()), std::nullopt, 1);
     EXPECT_GT(sim::simulate(made.program, costs, {}).step_ns, 0);
     Outcome many;
-    ASSERT_NO_THROW(many = train(c, false, 2, true));
-    EXPECT_EQ(difference(many, train(c, true, 2)), "");
+    ASSERT_NO_THROW(many = train(c, {.steps = 2, .poison = true}));
+    EXPECT_EQ(difference(many, train(c, {.on_one_rank = true, .steps = 2})), "");
     if (HasFailure()) return;
   }
 }
@@ -275,7 +275,9 @@ TEST(Rewrites, TilesOfSumsTakeTheirProductAlong) {
         sums += follows;
       }
       EXPECT_GE(sums, 2);
-      EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+      EXPECT_EQ(difference(train(c, {.steps = 2, .poison = true}),
+                           train(c, {.on_one_rank = true, .steps = 2})),
+                "");
     }
   }
 }
@@ -294,7 +296,9 @@ TEST(Rewrites, TilesOfTiedTablesAreJoined) {
       const engine::Compiled made = compiled(c);
       const check::Verdict verdict = check::check(made.program, made.reference);
       ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-      EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+      EXPECT_EQ(difference(train(c, {.steps = 2, .poison = true}),
+                           train(c, {.on_one_rank = true, .steps = 2})),
+                "");
     }
   }
 }
@@ -514,7 +518,8 @@ TEST(Rewrites, ALossyCodecIsNamedAndReplicasStayTheSame) {
         EXPECT_TRUE(bytes(rank) == bytes(0)) << buffer.name << " on rank " << rank;
       }
     }
-    const Outcome exact = train(c, false, 8, false, {"plan.grad_codec=none"}, false);
+    const Outcome exact =
+        train(c, {.steps = 8, .overrides = {"plan.grad_codec=none"}, .with_grads = false});
     for (size_t step = 0; step < losses.size(); ++step) {
       EXPECT_NEAR(losses[step], exact.losses[step], 0.02 * exact.losses[step]) << step;
     }

@@ -118,7 +118,9 @@ void expect_equal(const Case& c, engine::Compiled* made) {
   *made = compiled(c);
   const check::Verdict verdict = check::check(made->program, made->reference);
   ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-  EXPECT_EQ(difference(train(c, false, 2, true), train(c, true, 2)), "");
+  EXPECT_EQ(difference(train(c, {.steps = 2, .poison = true}),
+                       train(c, {.on_one_rank = true, .steps = 2})),
+            "");
 }
 
 TEST(Shard, EqualsOneRank) {
@@ -143,8 +145,8 @@ TEST(Shard, RanksNeedNotDivide) {
 TEST(Shard, GivesTheSameBits) {
   for (const char* plan : {"dp: 4, micro_batch: 2", "pp: 2, dp: 2, micro_batch: 2"}) {
     const auto run = [&](const std::string& shard) {
-      return train(model(fmt::format("{}, shard: {{{}}}", plan, shard), "f32"), false, 3, true,
-                   {"train.max_grad_norm=0"});
+      return train(model(fmt::format("{}, shard: {{{}}}", plan, shard), "f32"),
+                   {.steps = 3, .poison = true, .overrides = {"train.max_grad_norm=0"}});
     };
     SCOPED_TRACE(plan);
     const Outcome alike = run("");

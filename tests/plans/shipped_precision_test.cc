@@ -58,7 +58,7 @@ double farthest(const std::vector<double>& left, const std::vector<double>& righ
 void compare(const std::string& model, std::span<const Plan> plans) {
   Case alone = case_of(model, "micro_batch: 4");
   alone.keep_routes = true;
-  const Outcome one = train(alone, true, 1, false, {}, false);
+  const Outcome one = train(alone, {.on_one_rank = true, .with_grads = false});
   const Logits scores = logits(alone, true);
   const double top = largest(scores.values);
   ASSERT_GT(top, 0.1);
@@ -66,7 +66,7 @@ void compare(const std::string& model, std::span<const Plan> plans) {
     SCOPED_TRACE(plan.name);
     Case c = case_of(model, plan.keys);
     c.routes = one.routes;
-    const Outcome many = train(c, false, 1, false, {}, false);
+    const Outcome many = train(c, {.with_grads = false});
     const double loss = std::abs(many.losses[0] - one.losses[0]);
     EXPECT_LE(loss, 5e-3);
     c.routes = scores.routes;
