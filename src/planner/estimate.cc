@@ -54,8 +54,8 @@ double ranks_of_parameters(const Choice& choice, Share share) {
 
 }  // namespace
 
-Estimator::Estimator(const Space& space, const graph::Graph& graph, const cost::CostModel& costs,
-                     How how)
+Estimator::Estimator(const SearchSpace& space, const graph::Graph& graph,
+                     const cost::CostModel& costs, How how)
     : space_(space), costs_(costs), how_(how) {
   tables_ = tables_of(graph, kRecompute);
 }
@@ -418,7 +418,7 @@ double Estimator::working_bytes(const Choice& choice, size_t kind) const {
   return bytes;
 }
 
-Guess Estimator::guess(const Choice& choice) {
+Estimate Estimator::guess(const Choice& choice) {
   // Prices by kind of layer, summed over the layers of every pipeline rank. The slowest rank sets
   // the pace; the schedule gives its waits, and the micro-batches that a rank keeps. The bound adds
   // the passes before a rank's first and after its last work to its own.
@@ -448,7 +448,7 @@ Guess Estimator::guess(const Choice& choice) {
   }
   const double bandwidth = std::max(1.0, costs_.cluster().device.memory_bandwidth.value);
   const double residual = tables_[0].residual_bytes * choice.micro_batch / choice.cp;
-  Guess guess;
+  Estimate guess;
   Counts all;
   double passes = 0;  // of a micro-batch, through all ranks
   for (size_t place = 0; place < shape.ranks.size(); ++place) {
@@ -533,8 +533,8 @@ Guess Estimator::guess(const Choice& choice) {
   return guess;
 }
 
-Guess Estimator::with_schedule_replayed(const Choice& choice) {
-  Guess guess = this->guess(choice);
+Estimate Estimator::with_schedule_replayed(const Choice& choice) {
+  Estimate guess = this->guess(choice);
   if (choice.pp == 1) return guess;
   const Prices& price = prices(choice);
   const Pace& lie = pace(choice);
@@ -577,7 +577,7 @@ Guess Estimator::with_schedule_replayed(const Choice& choice) {
   return guess;
 }
 
-Guess Estimator::floor_of_mesh(const Choice& mesh) {
+Estimate Estimator::floor_of_mesh(const Choice& mesh) {
   // All work shared evenly by the pipeline's ranks, no recomputation, everything sharded, nothing
   // kept.
   Choice choice = mesh;
@@ -588,7 +588,7 @@ Guess Estimator::floor_of_mesh(const Choice& mesh) {
   whole.pp = whole.chunks = 1;
   whole.layers = {};
   const std::vector<Counts>& layers = stages(whole);
-  Guess guess;
+  Estimate guess;
   double dense = 0, experts = 0;
   for (size_t kind = 0; kind < layers[0].size(); ++kind) {
     const double count = layers[0][kind] / choice.pp;

@@ -29,7 +29,7 @@
 namespace hocket::planner {
 
 /// A lower bound and an estimate: seconds of a step, bytes of the rank that takes most.
-struct Guess {
+struct Estimate {
   double least_s = 0, seconds = 0;
   double least_any_s = 0;  ///< the bound whatever algorithms sums have
   double least_bytes = 0, bytes = 0;
@@ -48,18 +48,19 @@ class Estimator {
   };
   /// `graph`: of training, one sequence on one rank, before any pass (engine::reference). `costs`:
   /// of a run with the same number of ranks. Requires: `costs` outlives this.
-  Estimator(const Space& space, const graph::Graph& graph, const cost::CostModel& costs, How how);
+  Estimator(const SearchSpace& space, const graph::Graph& graph, const cost::CostModel& costs,
+            How how);
   ~Estimator();
   Estimator(const Estimator&) = delete;
   Estimator& operator=(const Estimator&) = delete;
 
   /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
-  Guess floor_of_mesh(const Choice& mesh);
-  Guess guess(const Choice& choice);
+  Estimate floor_of_mesh(const Choice& mesh);
+  Estimate guess(const Choice& choice);
   /// The same, with the plan's schedule replayed if its messages are long enough to matter: the
   /// hidden part depends on the order of passes and messages. Takes milliseconds; guess() takes
   /// microseconds.
-  Guess with_schedule_replayed(const Choice& choice);
+  Estimate with_schedule_replayed(const Choice& choice);
   /// A plan's layers laid on its stages by the time that these take; none where even ones are as
   /// good. Soon known: many plans have the same.
   StageLayers layers_by_time(const Choice& choice);
@@ -110,7 +111,7 @@ class Estimator {
                 double forward, double backward) const;
   double bucketed_s(comm::Id op, double bytes, const cost::GroupShape& shape) const;
 
-  Space space_;
+  SearchSpace space_;
   const cost::CostModel& costs_;
   How how_;
   std::vector<ModelTable> tables_;  // by kRecompute

@@ -59,26 +59,26 @@ struct Later {
 };
 
 /// Candidates that are held, at most; of more the worst by their keys are left.
-constexpr size_t kMostCandidates = 4'000'000;
+constexpr size_t kMaxCandidates = 4'000'000;
 /// Growth of a candidate's key per excess of its estimated memory: such plans are tried late.
 constexpr double kMemoryPenalty = 4;
 /// kMemoryPenalty while no plan fits: a plan that fits is then worth more than a fast one.
 constexpr double kMemoryPenaltyAtFirst = 100;
 /// Share of the memory: a rank estimated below it counts as certain to fit.
-constexpr double kSureToFit = 0.9;
+constexpr double kCertainToFitShare = 0.9;
 /// While no plan fits: growth of the key per doubling of a program's length. A short program is
 /// simulated sooner, and corrects estimates sooner.
 constexpr double kSizePenaltyAtFirst = 0.1;
 /// Requeues a candidate whose corrected estimate exceeds its key by more than this factor.
-constexpr double kMisjudged = 1.02;
-/// Growth of the key with every doubling of passes through layers beyond kFewPasses, so that among
-/// equal plans the shorter program comes first. With keys around a ring, every kRingSteps ranks add
-/// the length of a pass.
-constexpr double kSizePenalty = 0.02, kFewPasses = 1024, kRingSteps = 8;
-/// Other collective algorithms are tried for plans within this factor of the best one (kNear), and
-/// for others last (kLast, added to the key).
-constexpr double kNear = 1.05;
-constexpr float kLast = 1e6f;
+constexpr double kRequeueRatio = 1.02;
+/// Growth of the key with every doubling of passes through layers beyond kShortProgramPasses, so
+/// that among equal plans the shorter program comes first. With keys around a ring, every
+/// kRingSteps ranks add the length of a pass.
+constexpr double kSizePenalty = 0.02, kShortProgramPasses = 1024, kRingSteps = 8;
+/// Other collective algorithms are tried for plans within this factor of the best one
+/// (kNearBestRatio), and for others last (kTriedLastPenalty, added to the key).
+constexpr double kNearBestRatio = 1.05;
+constexpr float kTriedLastPenalty = 1e6f;
 /// Share of the remaining time for bounds before plans are simulated, as long as there are some
 /// candidates.
 constexpr double kBoundingShare = 0.5;
@@ -90,35 +90,35 @@ constexpr double kMoreSeconds = 60;
 constexpr int kMorePlans = 16;
 /// Memory limit over a rank's estimated memory: at first, and its growth with every misfit. A plan
 /// beyond it gets the penalty on its key.
-constexpr double kFirstMargin = 1.1, kMoreMargin = 1.25, kSurePenalty = 100;
+constexpr double kFirstMargin = 1.1, kMoreMargin = 1.25, kMisfitPenalty = 100;
 /// Growth of the key with every doubling of passes.
-constexpr double kHurriedSizePenalty = 0.5;
+constexpr double kSizePenaltyAfterLimit = 0.5;
 /// A simulation in progress at the end is given up if its program is this many times as long as the
 /// surest plan's.
-constexpr double kMuchLonger = 8;
+constexpr double kAbandonLengthRatio = 8;
 
 /// Ratios of simulated to estimated time and memory, by schedule, recomputation, sharding, and
 /// number of pipeline and expert ranks; applied to further estimates of the same kind. A kind
 /// without simulated plans uses the ratio over all.
-class Misjudged {
+class EstimateCorrection {
  public:
-  void record(const Choice& choice, double times) {
-    kinds_[kind_of(choice)].add(times);
-    all_.add(times);
+  void record(const Choice& choice, double ratio) {
+    kinds_[kind_of(choice)].add(ratio);
+    all_.add(ratio);
   }
-  double times(const Choice& choice) const {
+  double ratio(const Choice& choice) const {
     const auto kind = kinds_.find(kind_of(choice));
     return kind == kinds_.end() ? 1 : kind->second.mean();
   }
   /// Returns the ratio over all plans.
-  double times() const { return all_.count == 0 ? 1 : all_.mean(); }
+  double ratio() const { return all_.count == 0 ? 1 : all_.mean(); }
 
  private:
   struct Kind {
     double sum = 0;
     int count = 0;
-    void add(double times) {
-      sum += times;
+    void add(double ratio) {
+      sum += ratio;
       ++count;
     }
     double mean() const { return sum / count; }
@@ -133,7 +133,7 @@ class Misjudged {
 
 /// A thread's estimators.
 struct Pricing {
-  Pricing(const Trial& trial, const Space& space)
+  Pricing(const Trial& trial, const SearchSpace& space)
       : costs(trial.costs()),
         estimator(space, trial.graph(), costs,
                   {.blocking = trial.blocking(), .bucket_bytes = trial.bucket_bytes()}) {}
@@ -143,7 +143,7 @@ struct Pricing {
 
 class Search {
  public:
-  Search(const Trial& trial, const Space& space, const SearchOptions& options)
+  Search(const Trial& trial, const SearchSpace& space, const SearchOptions& options)
       : trial_(trial), space_(space), options_(options) {}
 
   SearchResult run();
@@ -167,7 +167,7 @@ class Search {
   void bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found) const;
   double bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const;
   void lay_by_memory(const Candidate& of, Estimator* estimator);
-  Candidate candidate(const Choice& plan, const Guess& guess) const;
+  Candidate candidate(const Choice& plan, const Estimate& guess) const;
   void keep(Bounded found);
   bool take(Candidate* candidate, Estimator* estimator);
   bool is_put_off(Candidate candidate);
@@ -188,7 +188,7 @@ class Search {
   void finish();
 
   const Trial& trial_;
-  const Space& space_;
+  const SearchSpace& space_;
   const SearchOptions& options_;
   Clock::time_point begun_ = Clock::now();
   std::vector<Choice> meshes_;
@@ -211,8 +211,8 @@ class Search {
   uint32_t next_order_ = 0;
   double best_s_ = std::numeric_limits<double>::infinity();
   double left_least_s_ = std::numeric_limits<double>::infinity();
-  Misjudged misjudged_bytes_, misjudged_seconds_;
-  Misjudged misjudged_schedules_;  // by estimates beside those with the schedule replayed
+  EstimateCorrection bytes_correction_, seconds_correction_;
+  EstimateCorrection schedule_correction_;  // by estimates beside those with the schedule replayed
   SearchResult result_;
 };
 
@@ -236,7 +236,7 @@ void Search::look_whether_to_stop() {
   result_.ended = asked ? "it was interrupted" : "its time is up";
   stopped_s_ = spent_s();
   if (!queue_.empty()) {
-    too_long_ = kMuchLonger * passes(queue_[surest()].choice);
+    too_long_ = kAbandonLengthRatio * passes(queue_[surest()].choice);
   }
   stop_ = true;
   more_.notify_all();
@@ -294,9 +294,9 @@ double Search::passes(const Choice& choice) const {
          (in_ring ? std::max(1.0, choice.cp / kRingSteps) : 1);
 }
 
-/// Returns the doublings of the passes beyond kFewPasses.
+/// Returns the doublings of the passes beyond kShortProgramPasses.
 double Search::doublings(const Choice& choice) const {
-  return std::log2(std::max(1.0, passes(choice) / kFewPasses));
+  return std::log2(std::max(1.0, passes(choice) / kShortProgramPasses));
 }
 
 /// Returns the key by the candidate's own estimates alone.
@@ -306,7 +306,7 @@ double Search::first_key(const Candidate& candidate) const {
 }
 
 /// Returns a plan with its bounds; smaller estimates give smaller keys.
-Candidate Search::candidate(const Choice& plan, const Guess& guess) const {
+Candidate Search::candidate(const Choice& plan, const Estimate& guess) const {
   const double size = 1 + kSizePenalty * doublings(plan);
   Candidate found{.choice = plan,
                   .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
@@ -322,7 +322,7 @@ double Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* fou
   // The speed of replicas depends on the layers of their stages.
   if (!deals_well(space_, plan)) return 0;
   ++found->counts.plans;
-  const Guess guess = estimator->guess(plan);
+  const Estimate guess = estimator->guess(plan);
   if (guess.least_bytes > static_cast<double>(trial_.memory()) && !options_.everything) {
     ++found->counts.too_large;
     found->nearest.take({plan, guess.least_bytes});
@@ -338,7 +338,7 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found
   for (const Choice& sized : micro_batches(space_, mesh)) {
     // Bounds do not depend on the placement of ep: other placements are added to the candidates.
     Choice choice = estimator->with_fastest_exchange(sized);
-    const Guess floor = estimator->floor_of_mesh(choice);
+    const Estimate floor = estimator->floor_of_mesh(choice);
     const bool fits = options_.everything || floor.least_bytes <= limit;
     for (const Pipeline& pipeline : pipelines(space_, choice)) {
       choice.schedule = pipeline.schedule;
@@ -357,13 +357,14 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found
           laid.layers = std::move(by_time);
           bytes = std::max(bytes, bound_plan(laid, estimator, found));
         }
-        if (plan.pp == 1 || is_given(space_, "plan.pp_layers") || bytes <= limit * kSureToFit) {
+        if (plan.pp == 1 || is_given(space_, "plan.pp_layers") ||
+            bytes <= limit * kCertainToFitShare) {
           return;
         }
-        Guess any = floor;
+        Estimate any = floor;
         any.seconds = estimator->guess(plan).seconds;
         any.least_any_s = floor.least_s;
-        any.bytes = limit * kSureToFit;
+        any.bytes = limit * kCertainToFitShare;
         Candidate& others = found->candidates.emplace_back(candidate(plan, any));
         others.stands_for_layers = true;
         ++found->counts.plans;
@@ -434,8 +435,8 @@ void Search::keep(Bounded found) {
   result_.nearest.take(found.nearest);
   queue_.insert(queue_.end(), found.candidates.begin(), found.candidates.end());
   held_ = queue_.size();
-  if (queue_.size() <= kMostCandidates) return;
-  const auto middle = queue_.begin() + static_cast<std::ptrdiff_t>(kMostCandidates / 2);
+  if (queue_.size() <= kMaxCandidates) return;
+  const auto middle = queue_.begin() + static_cast<std::ptrdiff_t>(kMaxCandidates / 2);
   std::nth_element(
       queue_.begin(), middle, queue_.end(),
       [](const Candidate& left, const Candidate& right) { return left.key < right.key; });
@@ -512,7 +513,8 @@ size_t Search::surest() const {
   const auto worth = [&](const Candidate& of) {
     const double size = passes(of.choice) / layers * of.choice.chunks;
     const double over = std::max(0.0, of.bytes * margin_ / limit - 1);
-    return of.guess_s * (1 + kHurriedSizePenalty * std::log2(1 + size)) * (1 + kSurePenalty * over);
+    return of.guess_s * (1 + kSizePenaltyAfterLimit * std::log2(1 + size)) *
+           (1 + kMisfitPenalty * over);
   };
   size_t surest = 0;
   double least = std::numeric_limits<double>::infinity();
@@ -554,18 +556,18 @@ bool Search::take_surest(Candidate* candidate, Estimator* estimator) {
 bool Search::is_put_off(Candidate candidate) {
   if (options_.everything) return false;
   const bool none_fits = result_.best.empty();
-  double bytes = misjudged_bytes_.times(candidate.choice);
+  double bytes = bytes_correction_.ratio(candidate.choice);
   if (none_fits) {
-    bytes = std::max(bytes, misjudged_bytes_.times());
+    bytes = std::max(bytes, bytes_correction_.ratio());
   }
-  const double seconds = misjudged_seconds_.times(candidate.choice) *
-                         (candidate.replayed ? 1 : misjudged_schedules_.times(candidate.choice)) *
+  const double seconds = seconds_correction_.ratio(candidate.choice) *
+                         (candidate.replayed ? 1 : schedule_correction_.ratio(candidate.choice)) *
                          (none_fits ? 1 + kSizePenaltyAtFirst * doublings(candidate.choice) : 1);
   const double limit = static_cast<double>(trial_.memory());
   const double over = std::max(0.0, candidate.bytes * bytes / limit - 1);
   const double penalty = none_fits ? kMemoryPenaltyAtFirst : kMemoryPenalty;
   const double key = candidate.guess_s * seconds * (1 + penalty * over);
-  if (key <= candidate.key * kMisjudged) return false;
+  if (key <= candidate.key * kRequeueRatio) return false;
   candidate.key = static_cast<float>(key);
   add(candidate);
   return true;
@@ -575,13 +577,13 @@ bool Search::is_put_off(Candidate candidate) {
 void Search::replay_schedule(Candidate* candidate, Estimator* estimator,
                              std::unique_lock<std::mutex>* lock) {
   lock->unlock();
-  const Guess guess = estimator->with_schedule_replayed(candidate->choice);
+  const Estimate guess = estimator->with_schedule_replayed(candidate->choice);
   const Candidate closer = this->candidate(candidate->choice, guess);
   log_debug("plan {}: estimated {:.4g} s, {:.4g} s with its schedule replayed",
             describe(candidate->choice, space_), candidate->guess_s, closer.guess_s);
   lock->lock();
-  misjudged_schedules_.record(candidate->choice, closer.guess_s / candidate->guess_s);
-  candidate->key = candidate->key < kLast ? closer.key : candidate->key;
+  schedule_correction_.record(candidate->choice, closer.guess_s / candidate->guess_s);
+  candidate->key = candidate->key < kTriedLastPenalty ? closer.key : candidate->key;
   candidate->guess_s = closer.guess_s;
   candidate->replayed = true;
 }
@@ -589,8 +591,8 @@ void Search::replay_schedule(Candidate* candidate, Estimator* estimator,
 /// Now that there is a plan: plans come by their own estimates again. The mutex is held.
 void Search::forget_what_was_put_off() {
   for (Candidate& candidate : queue_) {
-    candidate.key =
-        candidate.key < kLast ? static_cast<float>(first_key(candidate)) : candidate.key;
+    candidate.key = candidate.key < kTriedLastPenalty ? static_cast<float>(first_key(candidate))
+                                                      : candidate.key;
   }
   std::make_heap(queue_.begin(), queue_.end(), Later());
 }
@@ -627,7 +629,7 @@ void Search::add_other_sums(const Candidate& candidate, bool near) {
     Candidate other = candidate;
     other.choice.sums = sums;
     other.least_s = candidate.least_any_s;
-    other.key = near ? candidate.key : candidate.key + kLast;
+    other.key = near ? candidate.key : candidate.key + kTriedLastPenalty;
     add(other);
     ++result_.counts.plans;
   }
@@ -645,9 +647,9 @@ void Search::record(const Candidate& candidate, Outcome outcome, Estimator* esti
   log_debug("plan {}: {:.4g} s, estimated {:.4g}; {:.4g} GB, estimated {:.4g}",
             describe(candidate.choice, space_), outcome.step_s, candidate.guess_s,
             static_cast<double>(outcome.bytes) * 1e-9, candidate.bytes * 1e-9);
-  misjudged_bytes_.record(candidate.choice, static_cast<double>(outcome.bytes) / candidate.bytes);
-  misjudged_seconds_.record(candidate.choice, outcome.step_s / candidate.guess_s);
-  add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNear);
+  bytes_correction_.record(candidate.choice, static_cast<double>(outcome.bytes) / candidate.bytes);
+  seconds_correction_.record(candidate.choice, outcome.step_s / candidate.guess_s);
+  add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNearBestRatio);
   if (!outcome.fits) {
     ++result_.counts.over_memory;
     result_.nearest_simulated.take({candidate.choice, static_cast<double>(outcome.bytes)});
@@ -758,7 +760,7 @@ void TooLarge::take(const TooLarge& other) {
   }
 }
 
-SearchResult search(const Trial& trial, const Space& space, const SearchOptions& options) {
+SearchResult search(const Trial& trial, const SearchSpace& space, const SearchOptions& options) {
   return Search(trial, space, options).run();
 }
 

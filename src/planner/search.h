@@ -63,6 +63,6 @@ struct SearchResult {
   double least_s = 0;  ///< no plan of the space is faster than this; 0: not known
 };
 
-SearchResult search(const Trial& trial, const Space& space, const SearchOptions& options);
+SearchResult search(const Trial& trial, const SearchSpace& space, const SearchOptions& options);
 
 }  // namespace hocket::planner

@@ -15,7 +15,7 @@
 
 namespace hocket::planner {
 
-bool is_given(const Space& space, const char* key) { return space.given.count(key) > 0; }
+bool is_given(const SearchSpace& space, const char* key) { return space.given.count(key) > 0; }
 
 namespace {
 
@@ -35,12 +35,12 @@ std::vector<int64_t> divisors(int64_t number) {
   return found;
 }
 
-bool fits(const Space& space, const char* key, const std::string& value) {
+bool fits(const SearchSpace& space, const char* key, const std::string& value) {
   const auto given = space.given.find(key);
   return given == space.given.end() || given->second == value;
 }
 
-bool fits(const Space& space, const char* key, int64_t value) {
+bool fits(const SearchSpace& space, const char* key, int64_t value) {
   return fits(space, key, std::to_string(value));
 }
 
@@ -49,16 +49,16 @@ constexpr const char* kSamples = "plan.dp_samples";
 constexpr const char* kInner = "plan.ep_inner";
 
 /// Returns plan.pp_layers or plan.dp_samples, if given.
-std::vector<int64_t> given_numbers(const Space& space, const char* key) {
+std::vector<int64_t> given_numbers(const SearchSpace& space, const char* key) {
   return nlohmann::json::parse(space.given.at(key)).get<std::vector<int64_t>>();
 }
 
 /// Ranks of tp with other key and value heads must not cut a head, and are no more than the heads.
-bool splits_heads(const Space& space, int64_t tp) {
+bool splits_heads(const SearchSpace& space, int64_t tp) {
   return tp <= space.model.num_heads && space.model.num_heads % tp == 0;
 }
 
-bool legal_experts(const Space& space, const Choice& mesh) {
+bool legal_experts(const SearchSpace& space, const Choice& mesh) {
   const Choice::Over over = mesh.ep_over();
   if (mesh.dp % over.dp != 0 || over.dp % mesh.ep_inner != 0) return false;
   const bool inside = over.cp * over.tp * mesh.ep_inner > 1;
@@ -79,7 +79,7 @@ bool makes(const parallel::BuiltIn& schedule, int ranks, int chunks) {
 }
 
 /// The mesh with every way to split experts.
-void add_experts(const Space& space, Choice mesh, std::vector<Choice>* found) {
+void add_experts(const SearchSpace& space, Choice mesh, std::vector<Choice>* found) {
   const bool dense = space.model.num_experts == 0;
   const int64_t among = dense ? 1 : mesh.replicas() * mesh.tp;
   if (is_given(space, kInner)) {
@@ -133,7 +133,7 @@ const std::vector<std::string>& searched_keys() {
   return keys;
 }
 
-std::vector<std::string> assignments(const Choice& choice, const Space& space) {
+std::vector<std::string> assignments(const Choice& choice, const SearchSpace& space) {
   std::vector<std::string> list;
   const auto add = [&](const char* key, const std::string& value) {
     list.push_back(fmt::format("plan.{}={}", key, value));
@@ -200,7 +200,7 @@ std::vector<std::string> assignments(const Choice& choice, const Space& space) {
   return list;
 }
 
-int64_t shard_group(const Space& space, const Choice& choice) {
+int64_t shard_group(const SearchSpace& space, const Choice& choice) {
   const int64_t group = space.ranks_per_node / choice.tp;
   const bool inside = group > 1 && group < choice.dp && choice.dp % group == 0;
   // Experts and rings of cp have replicas of their own.
@@ -212,13 +212,13 @@ Stages stages_of(const Choice& choice) {
   return {choice.pp, choice.chunks, is_v};
 }
 
-std::vector<int64_t> stage_layers(const Space& space, const Choice& choice) {
+std::vector<int64_t> stage_layers(const SearchSpace& space, const Choice& choice) {
   if (!choice.layers.none()) return choice.layers.each();
   if (choice.pp > 1 && is_given(space, kLayers)) return given_numbers(space, kLayers);
   return even_layers(space.model.num_layers, int64_t{choice.pp} * choice.chunks);
 }
 
-std::vector<int64_t> samples(const Space& space, const Choice& choice) {
+std::vector<int64_t> samples(const SearchSpace& space, const Choice& choice) {
   if (choice.sequences == 0) {
     return std::vector<int64_t>(static_cast<size_t>(choice.dp), choice.micro_batch);
   }
@@ -226,12 +226,12 @@ std::vector<int64_t> samples(const Space& space, const Choice& choice) {
   return space.dealt.at({choice.pp, choice.dp, choice.sequences, !choice.layers.none()});
 }
 
-bool deals_well(const Space& space, const Choice& choice) {
+bool deals_well(const SearchSpace& space, const Choice& choice) {
   if (choice.sequences == 0 || is_given(space, kSamples)) return true;
   return space.dealt.count({choice.pp, choice.dp, choice.sequences, !choice.layers.none()}) > 0;
 }
 
-std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCosts& costs,
+std::vector<double> replica_speeds(const SearchSpace& space, int64_t dp, const LayerCosts& costs,
                                    const std::vector<int64_t>& layers) {
   // Ranks of a stage are neighbours, in these those of a replica.
   const int64_t stages = std::ssize(layers);
@@ -249,7 +249,7 @@ std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCo
   return speeds;
 }
 
-std::vector<Choice> meshes(const Space& space) {
+std::vector<Choice> meshes(const SearchSpace& space) {
   std::vector<Choice> found;
   const bool cp_given = is_given(space, "plan.cp");
   for (const int64_t pp : divisors(space.ranks)) {
@@ -290,7 +290,7 @@ std::vector<Choice> meshes(const Space& space) {
   return found;
 }
 
-std::vector<int32_t> inner_experts(const Space& space, const Choice& mesh) {
+std::vector<int32_t> inner_experts(const SearchSpace& space, const Choice& mesh) {
   std::vector<int32_t> found;
   // No other trainer has them: of an exchange in two steps one in one step is left there.
   if (mesh.ep == 1 || is_given(space, kInner) || space.expressible) return found;
@@ -307,7 +307,7 @@ std::vector<int32_t> inner_experts(const Space& space, const Choice& mesh) {
   return found;
 }
 
-std::vector<Choice> micro_batches(const Space& space, const Choice& mesh) {
+std::vector<Choice> micro_batches(const SearchSpace& space, const Choice& mesh) {
   const bool given = is_given(space, "plan.micro_batch");
   std::vector<Choice> found;
   const auto add = [&](int64_t each, int64_t sequences) {
@@ -349,12 +349,12 @@ std::vector<Choice> micro_batches(const Space& space, const Choice& mesh) {
   return found;
 }
 
-int64_t num_micro_batches(const Space& space, const Choice& choice) {
+int64_t num_micro_batches(const SearchSpace& space, const Choice& choice) {
   if (choice.sequences > 0) return space.global_batch / choice.sequences;
   return space.global_batch / choice.dp / choice.micro_batch;
 }
 
-std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh) {
+std::vector<Pipeline> pipelines(const SearchSpace& space, const Choice& mesh) {
   const int64_t count = num_micro_batches(space, mesh);
   std::vector<Pipeline> found;
   const std::vector<parallel::BuiltIn>& schedules = parallel::built_in_schedules();
@@ -391,7 +391,7 @@ std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh) {
   return found;
 }
 
-void visit_rest(const Space& space, const Choice& given,
+void visit_rest(const SearchSpace& space, const Choice& given,
                 const std::function<void(const Choice&)>& visit) {
   Choice choice = given;
   const bool splits = choice.replicas() > 1;
@@ -416,7 +416,7 @@ void visit_rest(const Space& space, const Choice& given,
   }
 }
 
-std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
+std::vector<uint8_t> other_sums(const SearchSpace& space, const Choice& choice) {
   std::vector<uint8_t> found;
   if (choice.tp * choice.replicas() == 1) return found;
   const bool given = is_given(space, "plan.all_reduce") || is_given(space, "plan.all_gather") ||
@@ -446,7 +446,7 @@ std::vector<uint8_t> other_sums(const Space& space, const Choice& choice) {
 namespace {
 
 /// Returns "4", or "(2 of 3 + 2 of 1)": groups of replicas by their number of sequences.
-std::string samples_text(const Space& space, const Choice& choice) {
+std::string samples_text(const SearchSpace& space, const Choice& choice) {
   if (choice.sequences == 0) return std::to_string(choice.micro_batch);
   const std::vector<int64_t> each = samples(space, choice);
   std::vector<std::string> runs;
@@ -463,7 +463,7 @@ std::string samples_text(const Space& space, const Choice& choice) {
 
 }  // namespace
 
-std::string describe(const Choice& choice, const Space& space) {
+std::string describe(const Choice& choice, const SearchSpace& space) {
   std::string text;
   const auto add = [&](const char* axis, int64_t ranks) {
     if (ranks > 1) {

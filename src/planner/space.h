@@ -83,7 +83,7 @@ const std::vector<std::string>& searched_keys();
 Stages stages_of(const Choice& choice);
 
 /// The limits of a search.
-struct Space {
+struct SearchSpace {
   models::ModelConfig model;
   int64_t ranks = 1;
   int64_t ranks_per_node = 1;
@@ -110,18 +110,18 @@ struct Space {
 };
 
 /// A searched key has its value from elsewhere.
-bool is_given(const Space& space, const char* key);
+bool is_given(const SearchSpace& space, const char* key);
 /// Returns the speed of every replica, with these layers per stage.
-std::vector<double> replica_speeds(const Space& space, int64_t dp, const LayerCosts& costs,
+std::vector<double> replica_speeds(const SearchSpace& space, int64_t dp, const LayerCosts& costs,
                                    const std::vector<int64_t>& layers);
 /// plan.shard.group of a hybrid plan: replicas that lie on one node. 1: there is no such plan.
-int64_t shard_group(const Space& space, const Choice& choice);
+int64_t shard_group(const SearchSpace& space, const Choice& choice);
 /// Returns false if no replica is faster, with its sequences and layers, than with equal numbers.
-bool deals_well(const Space& space, const Choice& choice);
+bool deals_well(const SearchSpace& space, const Choice& choice);
 /// Layers of every stage of a plan.
-std::vector<int64_t> stage_layers(const Space& space, const Choice& choice);
+std::vector<int64_t> stage_layers(const SearchSpace& space, const Choice& choice);
 /// Sequences of a micro-batch of every replica of a plan.
-std::vector<int64_t> samples(const Space& space, const Choice& choice);
+std::vector<int64_t> samples(const SearchSpace& space, const Choice& choice);
 
 /// Layers are assigned by cost, and sequences by speed, if the longest time shrinks below this
 /// ratio.
@@ -136,33 +136,33 @@ inline constexpr int64_t kMostMicroBatch = 16;
 inline constexpr int64_t kMostSummedByMessages = 32;
 
 /// Returns "KEY=VALUE" for every key that differs from its default and has an effect.
-std::vector<std::string> assignments(const Choice& choice, const Space& space);
+std::vector<std::string> assignments(const Choice& choice, const SearchSpace& space);
 
 /// Returns all meshes, each with one micro-batch, without schedule, recomputation or sharding, and
 /// with one expert exchange unless plan.ep_inner is given.
-std::vector<Choice> meshes(const Space& space);
+std::vector<Choice> meshes(const SearchSpace& space);
 /// The other ways to lay ep over a mesh with one step: with plan.ep_inner ranks on a node, where ep
 /// is on several. None where rows would not cross the network in fewer messages.
-std::vector<int32_t> inner_experts(const Space& space, const Choice& mesh);
+std::vector<int32_t> inner_experts(const SearchSpace& space, const Choice& mesh);
 /// The mesh with every number of sequences that its micro-batches may have.
-std::vector<Choice> micro_batches(const Space& space, const Choice& mesh);
+std::vector<Choice> micro_batches(const SearchSpace& space, const Choice& mesh);
 /// Schedules with their chunks for a mesh with a micro-batch.
 struct Pipeline {
   uint8_t schedule = 0;
   int32_t chunks = 1;
 };
-std::vector<Pipeline> pipelines(const Space& space, const Choice& mesh);
+std::vector<Pipeline> pipelines(const SearchSpace& space, const Choice& mesh);
 /// Every plan with this mesh, micro-batch and pipeline, but for the algorithms of sums and other
 /// layers on its stages.
-void visit_rest(const Space& space, const Choice& choice,
+void visit_rest(const SearchSpace& space, const Choice& choice,
                 const std::function<void(const Choice&)>& visit);
 /// The algorithms of sums that a plan may have beside `native`.
-std::vector<uint8_t> other_sums(const Space& space, const Choice& choice);
+std::vector<uint8_t> other_sums(const SearchSpace& space, const Choice& choice);
 
 /// Micro-batches of a step.
-int64_t num_micro_batches(const Space& space, const Choice& choice);
+int64_t num_micro_batches(const SearchSpace& space, const Choice& choice);
 
 /// "pp 8 x dp 16 x tp 8, interleaved of 6, 64 micro-batches of 1, ..." in one line.
-std::string describe(const Choice& choice, const Space& space);
+std::string describe(const Choice& choice, const SearchSpace& space);
 
 }  // namespace hocket::planner

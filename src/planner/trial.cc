@@ -91,13 +91,13 @@ LayerCosts layer_costs(const ModelTable& table) {
 
 }  // namespace
 
-Space Trial::space(std::map<std::string, std::string> given) const {
-  Space space{.model = base_.model,
-              .ranks = ranks_,
-              .ranks_per_node = cluster_.devices_per_node,
-              .global_batch = base_.config.train.global_batch,
-              .seq_len = base_.config.train.seq_len,
-              .given = std::move(given)};
+SearchSpace Trial::space(std::map<std::string, std::string> given) const {
+  SearchSpace space{.model = base_.model,
+                    .ranks = ranks_,
+                    .ranks_per_node = cluster_.devices_per_node,
+                    .global_batch = base_.config.train.global_batch,
+                    .seq_len = base_.config.train.seq_len,
+                    .given = std::move(given)};
   const ModelTable table = tables_of(graph(), std::span(kRecompute).first(1)).front();
   const LayerCosts costs = layer_costs(table);
   if (cluster_.num_kinds() > 1) {
@@ -139,7 +139,7 @@ std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
 }
 
 /// Lays layers on stages, which are as fast as the slowest of their ranks, neighbours.
-void Trial::balance_layers(const LayerCosts& costs, Space* space) const {
+void Trial::balance_layers(const LayerCosts& costs, SearchSpace* space) const {
   const auto layers = static_cast<int32_t>(costs.layer.size());
   const auto lay = [&](const Stages& stages, const std::vector<double>& speed) {
     std::vector<int64_t> balanced = balanced_layers(costs, stages, speed);
@@ -169,7 +169,7 @@ void Trial::balance_layers(const LayerCosts& costs, Space* space) const {
 
 /// Distributes micro-batches over heterogeneous replicas: for every divisor of the batch, the
 /// sequences that take less time than equal numbers.
-void Trial::deal_samples(const LayerCosts& costs, Space* space) const {
+void Trial::deal_samples(const LayerCosts& costs, SearchSpace* space) const {
   if (space->speed.empty()) return;
   const int64_t layers = std::ssize(costs.layer);
   const auto deal = [&](int64_t pp, int64_t dp, bool balanced) {
@@ -226,14 +226,14 @@ double Trial::bucket_bytes() const {
   return mib * (1 << 20);
 }
 
-engine::Run Trial::run_of(const Choice& choice, const Space& space) const {
+engine::Run Trial::run_of(const Choice& choice, const SearchSpace& space) const {
   std::vector<std::string> all = kept_;
   const std::vector<std::string> chosen = assignments(choice, space);
   all.insert(all.end(), chosen.begin(), chosen.end());
   return engine::parse_run("{}", base_.name, all);
 }
 
-std::optional<Outcome> Trial::simulate(const Choice& choice, const Space& space,
+std::optional<Outcome> Trial::simulate(const Choice& choice, const SearchSpace& space,
                                        const std::function<bool()>& stop) const {
   Outcome outcome;
   outcome.choice = choice;

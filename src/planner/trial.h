@@ -42,7 +42,7 @@ class Trial {
         std::optional<cost::Profile> profile, int64_t ranks);
 
   /// The limits of a search; `given`: searched keys that are fixed.
-  Space space(std::map<std::string, std::string> given) const;
+  SearchSpace space(std::map<std::string, std::string> given) const;
   const cost::Cluster& cluster() const { return cluster_; }
   /// Bytes that a rank may take.
   int64_t memory() const { return memory_; }
@@ -55,17 +55,17 @@ class Trial {
   double bucket_bytes() const;
 
   /// The run under a plan. Error: there is no such plan.
-  engine::Run run_of(const Choice& choice, const Space& space) const;
+  engine::Run run_of(const Choice& choice, const SearchSpace& space) const;
   /// Safe from several threads. `stop` is asked all the while (base/stop.h): true gives it up, and
   /// nothing comes of it.
-  std::optional<Outcome> simulate(const Choice& choice, const Space& space,
+  std::optional<Outcome> simulate(const Choice& choice, const SearchSpace& space,
                                   const std::function<bool()>& stop) const;
 
  private:
   int64_t threads() const;
   std::vector<double> speed_of_kinds(const ModelTable& table) const;
-  void balance_layers(const LayerCosts& costs, Space* space) const;
-  void deal_samples(const LayerCosts& costs, Space* space) const;
+  void balance_layers(const LayerCosts& costs, SearchSpace* space) const;
+  void deal_samples(const LayerCosts& costs, SearchSpace* space) const;
 
   engine::Run base_;
   std::vector<std::string> kept_;  // "KEY=VALUE" of the run

@@ -12,7 +12,7 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr size_t kKindsTried = 200;  // Op kinds replayed one by one, at most.
+constexpr size_t kMaxKindsReplayed = 200;  // Op kinds replayed one by one, at most.
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -77,8 +77,8 @@ class Analyst {
   }
 
  private:
-  /// Replays each op kind. Beyond kKindsTried, keeps the kinds whose durations differ most from
-  /// their ideal; the others count as ideal.
+  /// Replays each op kind. Beyond kMaxKindsReplayed, keeps the kinds whose durations differ most
+  /// from their ideal; the others count as ideal.
   void kinds() {
     std::vector<double> excess(run_.kinds.size(), 0);
     for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
@@ -91,7 +91,7 @@ class Analyst {
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return excess[a] > excess[b]; });
-    order.resize(std::min(order.size(), kKindsTried));
+    order.resize(std::min(order.size(), kMaxKindsReplayed));
     out_.S_kind.assign(run_.kinds.size(), {1, std::vector<double>(run_.steps.size(), 1)});
     for (const size_t kind : order) {
       out_.S_kind[kind] =

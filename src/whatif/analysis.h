@@ -17,9 +17,9 @@ namespace hocket::whatif {
 
 /// Slowdown S from which a run counts as straggling (2505.05713, section 4), and the share of a
 /// step below which a loss is not worth a cause.
-inline constexpr double kStraggles = 1.1, kWorthNaming = 0.01;
+inline constexpr double kStragglingSlowdown = 1.1, kMinNamedShare = 0.01;
 /// Share of the measured step: a replay that is off by more cannot explain why the step is slow.
-inline constexpr double kFarOff = 0.1;
+inline constexpr double kMaxReplayError = 0.1;
 
 /// Slowdown caused by the part left as measured while all else is ideal: over the mean step, and
 /// per step.
@@ -60,9 +60,9 @@ struct Analysis {
   double correlation = 0;          ///< Pearson's, of a micro-batch's forward and backward time
   std::vector<CauseFound> causes;  ///< the named cause first, then by gain
 
-  bool is_far_off() const { return off > kFarOff || off < -kFarOff; }
+  bool is_far_off() const { return off > kMaxReplayError || off < -kMaxReplayError; }
   /// Enough for shares of it to mean something.
-  bool loses() const { return T - T_ideal >= kWorthNaming * T; }
+  bool loses() const { return T - T_ideal >= kMinNamedShare * T; }
 };
 
 /// Durations that an op of each kind would have were all alike: compute the mean, communication the

@@ -23,7 +23,7 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr double kHalf = 0.5;        // share of the loss that a named cause must explain
+constexpr double kMainCauseShare = 0.5;  // share of the loss that a named cause must explain
 constexpr double kCorrelated = 0.9;  // forward and backward times of a micro-batch (the paper's)
 constexpr double kRelated = 0.5;     // the same, from where on long passes may be sequences
 constexpr size_t kLinksTried = 6;    // links that are replayed, those of most excess first
@@ -67,8 +67,9 @@ class Search {
   /// pause in every other step, or on all workers, is part of the mean or median that the ideal
   /// uses.
   bool names(const CauseFound& cause) const {
-    if (out_.S < kStraggles) return cause.cause == Cause::pauses && cause.gain >= kStraggles;
-    return cause.explains >= kHalf &&
+    if (out_.S < kStragglingSlowdown)
+      return cause.cause == Cause::pauses && cause.gain >= kStragglingSlowdown;
+    return cause.explains >= kMainCauseShare &&
            (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
   }
 

@@ -30,7 +30,7 @@ class Clocks {
     const int64_t sets = find_offsets();
     double most = 0;
     for (double& offset : offset_) {
-      offset = std::fabs(offset) > kAtOnce ? offset : 0;
+      offset = std::fabs(offset) > kSimultaneousSeconds ? offset : 0;
       most = std::max(most, std::fabs(offset));
     }
     if (most == 0) return false;
@@ -95,7 +95,7 @@ class Clocks {
     bool any = false;
     for (size_t clock = 0; clock < all.size(); ++clock) {
       sum += early[clock];
-      any = any || early[clock] * kOneOf > all[clock];
+      any = any || early[clock] * kImpossibleOneIn > all[clock];
     }
     return any ? sum : 0;
   }

@@ -27,7 +27,8 @@ namespace {
 
 constexpr int64_t kMostRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
 constexpr double kMicro = 1e-6;
-constexpr double kPart = 0.01;  // share of a thread's ops, or of their time, that may be unknown
+constexpr double kMaxUnknownShare =
+    0.01;  // share of a thread's ops, or of their time, that may be unknown
 constexpr double kMostGrowth = 1000;  // of the table of ops, where more is expected
 
 using megatron::kTypes;
@@ -232,7 +233,7 @@ class StragglerReader {
     op.chunk = at.chunk;
     // A transfer may seem to end a little before it began (settle_transfers()).
     const bool communicates = kTypes[static_cast<size_t>(type)].traffic != Traffic::none;
-    if (op.duration < 0 && (!communicates || op.duration <= -kEarly)) {
+    if (op.duration < 0 && (!communicates || op.duration <= -kReportedEarlySeconds)) {
       op.duration = 0;
       ++negative_;
       with_negative_.insert(op.worker);
@@ -323,11 +324,12 @@ class StragglerReader {
       const int64_t begin = nanoseconds(span.start), takes = nanoseconds(span.duration);
       int64_t alone = 0;
       busy.ops.missing(begin, takes, [&](int64_t, int64_t free) { alone += free; });
-      if (static_cast<double>(alone) < (1 - kPart) * static_cast<double>(takes)) continue;
+      if (static_cast<double>(alone) < (1 - kMaxUnknownShare) * static_cast<double>(takes))
+        continue;
       busy.others.add(begin, takes, [&](int64_t, int64_t free) { busy.unknown += free; });
     }
     for (const auto& [thread, busy] : threads) {
-      if (static_cast<double>(busy.unknown) > kPart * static_cast<double>(busy.known)) {
+      if (static_cast<double>(busy.unknown) > kMaxUnknownShare * static_cast<double>(busy.known)) {
         (*lost)[static_cast<size_t>(thread)] = 1;
       }
     }

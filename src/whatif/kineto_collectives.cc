@@ -16,7 +16,8 @@
 namespace hocket::whatif::kineto {
 namespace {
 
-constexpr double kApart = 1e-3;      // seconds between the ends of a collective that are reported
+constexpr double kReportedDistanceSeconds =
+    1e-3;                            // seconds between the ends of a collective that are reported
 constexpr double kEndsAgree = 2e-5;  // seconds between ends that agree
 
 /// Index of the value nearest to `value` in an ascending list that is not empty.
@@ -109,12 +110,12 @@ std::optional<ClockOffset> offset_by_order(const std::vector<Common>& common) {
 ClockOffset offset_by_agreement(const std::vector<Common>& common, bool* most_agree) {
   // Candidates: the k-th of the rank with fewer is one of the other's from the k-th on, unless that
   // rank lacks records too.
-  constexpr size_t kSampled = 1000;
+  constexpr size_t kMaxCandidates = 1000;
   std::vector<double> differences;
   size_t compared = 0;
   for (const auto& [few, many, sign] : common) {
     const size_t more = many.size() - few.size();
-    for (size_t k = 0; k < few.size(); k += few.size() / kSampled + 1) {
+    for (size_t k = 0; k < few.size(); k += few.size() / kMaxCandidates + 1) {
       ++compared;
       for (size_t i = k > 0 ? k - 1 : 0; i < std::min(k + more + 2, many.size()); ++i) {
         differences.push_back(sign * (many[i] - few[k]));
@@ -283,7 +284,7 @@ double set_clocks(const std::set<int64_t>& steps, std::vector<Profile>* profiles
     apart = std::max(apart, offset->apart);
     set_back(offset->seconds, &profile);
   }
-  if (apart > kApart) {
+  if (apart > kReportedDistanceSeconds) {
     note(0,
          fmt::format("clocks apart: collectives end up to {} (median of a rank) from each other "
                      "after clocks were set; waiting times are that uncertain",
@@ -303,7 +304,7 @@ void number_collectives(double apart, std::vector<Profile>* profiles) {
   // Between distant clocks, times are no evidence against the order of records that all ranks have.
   const double tolerance = kEndsAgree + 10 * apart;
   for (ByRank& by_rank : collectives_of(profiles)) {
-    if (can_be_in_order(by_rank, apart > kApart ? 1e300 : tolerance)) {
+    if (can_be_in_order(by_rank, apart > kReportedDistanceSeconds ? 1e300 : tolerance)) {
       number_by_order(by_rank);
     } else {
       number_by_time(tolerance, &by_rank);

@@ -18,7 +18,7 @@ namespace hocket::whatif {
 namespace {
 
 /// Dropped steps that a note lists by number, at most.
-constexpr size_t kNamedSteps = 8;
+constexpr size_t kMaxListedSteps = 8;
 
 void number(std::vector<Observed>* seen) {
   std::vector<size_t> without;
@@ -249,15 +249,15 @@ class Table {
       }
       ++run_.dropped.steps;
       run_.dropped.events += static_cast<int64_t>(samples.back().last - samples.front().first);
-      if (++named <= kNamedSteps) {
+      if (++named <= kMaxListedSteps) {
         run_.dropped.notes.push_back(
             fmt::format("step {} is not used: {}", steps_[step],
                         difference(*other, static_cast<int32_t>(other - samples.begin()))));
       }
     }
-    if (named > kNamedSteps) {
+    if (named > kMaxListedSteps) {
       run_.dropped.notes.push_back(fmt::format("{} more are not used either",
-                                               counted(int64_t(named - kNamedSteps), "step")));
+                                               counted(int64_t(named - kMaxListedSteps), "step")));
     }
     if (kept_.empty()) {
       fail(where_, "got no step with the same ops on all ranks: {}; try a trace of whole steps",

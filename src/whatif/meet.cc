@@ -58,7 +58,8 @@ Met by_time(const Collectives& kind, const MeasuredRun& run) {
   double first_end = 0;
   for (const int32_t op : ops) {
     const int32_t worker = run.ops[static_cast<size_t>(op)].worker;
-    if (met.empty() || start(op) > first_end + kAtOnce || !there.insert(worker).second) {
+    if (met.empty() || start(op) > first_end + kSimultaneousSeconds ||
+        !there.insert(worker).second) {
       met.emplace_back();
       there = {worker};
       first_end = 1e300;

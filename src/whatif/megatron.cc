@@ -140,7 +140,7 @@ class Model {
   /// Returns whether all passes of a stage have messages of nonzero duration to or from a neighbour
   /// in one direction.
   bool has_neighbour(int32_t stage, int direction) const {
-    constexpr double kOfOthers =
+    constexpr double kNotLaunchedShare =
         0.1;  // share of the usual time; messages that were never launched take far less
     double here = 0, all = 0;
     int64_t num_here = 0, num_all = 0;
@@ -158,8 +158,8 @@ class Model {
         }
       }
     }
-    return num_here > 0 &&
-           here * static_cast<double>(num_all) >= kOfOthers * all * static_cast<double>(num_here);
+    return num_here > 0 && here * static_cast<double>(num_all) >=
+                               kNotLaunchedShare * all * static_cast<double>(num_here);
   }
 
   bool has_messages(int32_t stage, int direction) const {

@@ -16,10 +16,11 @@ namespace hocket::whatif {
 namespace {
 
 constexpr double kRare = 0.1;  // of passes or ops: more long ones may be another thing
-constexpr double kFar = 1.5;   // factor over the usual time from which an op is far longer
-constexpr double kWorth =
+constexpr double kFarLongerRatio =
+    1.5;  // factor over the usual time from which an op is far longer
+constexpr double kMinPauseShare =
     0.05;  // share of a step from which a pause without a long pass beside it counts
-constexpr double kMostly = 0.7;  // share of a block's excess that lies in one of its ops
+constexpr double kOneOpShare = 0.7;  // share of a block's excess that lies in one of its ops
 
 class PauseSearch {
  public:
@@ -111,7 +112,7 @@ class PauseSearch {
     if (few > 0) {
       const double apart = values[few] - values[few - 1];
       const double seconds = median({values.begin(), values.begin() + static_cast<int64_t>(few)});
-      if (apart > (kFar - 1) * seconds && apart > 2 * (values[few - 1] - values[0])) {
+      if (apart > (kFarLongerRatio - 1) * seconds && apart > 2 * (values[few - 1] - values[0])) {
         return {seconds, values[few - 1] + apart / 2, true};
       }
     }
@@ -119,7 +120,8 @@ class PauseSearch {
     for (double& value : values) {
       value = std::fabs(value - seconds);
     }
-    return {seconds, seconds + std::max((kFar - 1) * seconds, 6 * median(values)), false};
+    return {seconds, seconds + std::max((kFarLongerRatio - 1) * seconds, 6 * median(values)),
+            false};
   }
   Usual usual_of(const Cells& cells) const {
     std::vector<double> values;
@@ -171,7 +173,7 @@ class PauseSearch {
   /// transfers: they exceed other steps by as much as long passes do. Where no pass is long, looks
   /// for ops with two clusters of times, long in one step and short in another.
   void beside_passes() {
-    const double least = excess_.empty() ? kWorth * step_ : median(excess_) / 2;
+    const double least = excess_.empty() ? kMinPauseShare * step_ : median(excess_) / 2;
     std::vector<char> is_pass(run_.blocks.size(), 0);
     for (const Pass& pass : times_.passes()) {
       is_pass[static_cast<size_t>(pass.block)] = 1;
@@ -205,7 +207,7 @@ class PauseSearch {
       if (!are_few(worker, list)) continue;
       for (const Long& at : list) {
         for (const auto& [block, sample] : times_.steps_of(at.place.first, at.place.second)) {
-          if (left(block, sample) <= kFar * at.usual) continue;
+          if (left(block, sample) <= kFarLongerRatio * at.usual) continue;
           ++beside_workers_;
           cure(block, sample, at.usual);
         }
@@ -247,7 +249,7 @@ class PauseSearch {
         most = std::max(most, left(place.first, sample));
       }
     }
-    if (most - least <= kWorth * step_) return;
+    if (most - least <= kMinPauseShare * step_) return;
     std::vector<double> takes;
     takes.reserve(places.size());
     for (const Place& place : places) {
@@ -255,7 +257,8 @@ class PauseSearch {
     }
     const double shortest = *std::min_element(takes.begin(), takes.end());
     for (size_t i = 0; i < places.size(); ++i) {
-      if (takes[i] <= kFar * shortest || takes[i] - shortest <= kWorth * step_) continue;
+      if (takes[i] <= kFarLongerRatio * shortest || takes[i] - shortest <= kMinPauseShare * step_)
+        continue;
       std::vector<double> of_others;
       std::vector<Place> others;
       for (size_t j = 0; j < places.size(); ++j) {
@@ -265,7 +268,7 @@ class PauseSearch {
       }
       if (others.empty()) continue;
       const double usual = median(of_others);
-      if (takes[i] > kFar * usual && takes[i] - usual > kWorth * step_ &&
+      if (takes[i] > kFarLongerRatio * usual && takes[i] - usual > kMinPauseShare * step_ &&
           in_one_op(places[i], others)) {
         (*found)[worker_of(places[i])].push_back({places[i], takes[i], usual});
       }
@@ -327,7 +330,7 @@ class PauseSearch {
         all += longer;
         most = std::max(most, longer);
       }
-      in_one += most >= kMostly * all ? 1 : 0;
+      in_one += most >= kOneOpShare * all ? 1 : 0;
     }
     return in_one * 2 >= static_cast<int64_t>(run_.steps.size());
   }
@@ -345,7 +348,7 @@ class PauseSearch {
           ready = std::max(ready, end(before, sample));
         }
         const double gap = run_.start[run_.at(op, sample)] - ready;
-        if (gap < kWorth * step_) continue;
+        if (gap < kMinPauseShare * step_) continue;
         ++gaps_;
         gap_seconds_ += gap;
         paused_[run_.at(op, sample)] += gap;

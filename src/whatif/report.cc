@@ -77,7 +77,7 @@ std::string causes_text(const MeasuredRun& run, const Analysis& found) {
                        cause.evidence);
   }
   if (more_than_all) {
-    out += fmt::format("  {}\n", kMoreThanAll);
+    out += fmt::format("  {}\n", kAboveAllNote);
   }
   if (found.causes.empty() || !found.causes[0].named) {
     out += fmt::format("  {}\n", kNotSeen);
@@ -203,7 +203,7 @@ std::string cause_text(const MeasuredRun& run, const Analysis& found) {
     return fmt::format(
         "{}{}{}: without it {} a step, {:.2f}x as fast{}", to_string(cause.cause),
         cause.where.empty() ? "" : ", ", cause.where, human_time(cause.fixed), cause.gain,
-        found.S < kStraggles
+        found.S < kStragglingSlowdown
             ? "; S does not show it, since the ideal, a mean or median of measured times, "
               "includes it"
             : "");
@@ -213,17 +213,17 @@ std::string cause_text(const MeasuredRun& run, const Analysis& found) {
     return fmt::format(
         "none is named: the replay is off by {:+.0f} % of the measured step, more than "
         "{:g} %, so it cannot explain the step: records may be missing",
-        100 * found.off, 100 * kFarOff);
+        100 * found.off, 100 * kMaxReplayError);
   }
-  if (found.S >= kStraggles) return "no cause below explains half of the loss";
+  if (found.S >= kStragglingSlowdown) return "no cause below explains half of the loss";
   return found.loses()
-             ? fmt::format("none: S is below {}", kStraggles)
+             ? fmt::format("none: S is below {}", kStragglingSlowdown)
              : fmt::format("none: less than {:g} % of a step is lost, nothing worth naming",
-                           100 * kWorthNaming);
+                           100 * kMinNamedShare);
 }
 
 bool shows_causes(const Analysis& found) {
-  return found.S >= kStraggles || (!found.causes.empty() && found.causes[0].named);
+  return found.S >= kStragglingSlowdown || (!found.causes.empty() && found.causes[0].named);
 }
 
 std::string size_text(const MeasuredRun& run) {
@@ -233,7 +233,7 @@ std::string size_text(const MeasuredRun& run) {
 
 std::string loss_text(const Analysis& found) {
   if (!found.loses())
-    return fmt::format("less than {:g} % of the time is lost", 100 * kWorthNaming);
+    return fmt::format("less than {:g} % of the time is lost", 100 * kMinNamedShare);
   return fmt::format("{:.1f} % of the time is lost; M_S {}, M_W {:.3f}", 100 * (1 - 1 / found.S),
                      std::isnan(found.M_S) ? "unknown (the last stage is missing)"
                                            : fmt::format("{:.3f}", found.M_S),

@@ -27,7 +27,7 @@ struct Findings {
 };
 
 /// Footnote for shares of the loss above 100 %, and for runs without a named cause.
-inline constexpr const char* kMoreThanAll =
+inline constexpr const char* kAboveAllNote =
     "more than 100 % of the loss: the ideal, a mean or median, includes the slow "
     "ops; a step cured to the others' pace is faster than the ideal";
 inline constexpr const char* kNotSeen =

@@ -146,10 +146,10 @@ std::string causes_part(const MeasuredRun& run, const Analysis& found) {
   out += "</tr></table>\n";
   if (!found.loses()) {
     out += fmt::format("<p>Less than {:g} % of a step is lost: shares of that mean nothing.</p>\n",
-                       100 * kWorthNaming);
+                       100 * kMinNamedShare);
   }
   for (const auto& [told, words] :
-       {std::pair(more_than_all, kMoreThanAll),
+       {std::pair(more_than_all, kAboveAllNote),
         std::pair(found.causes.empty() || !found.causes[0].named, kNotSeen)}) {
     out += told ? fmt::format("<p>{}</p>\n", escaped(words)) : "";
   }

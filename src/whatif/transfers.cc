@@ -15,7 +15,8 @@ double tolerance(const MeasuredRun& run) {
   for (const double seconds : run.measured_step) {
     sum += seconds;
   }
-  return std::max(kAtOnce, kOfStep * sum / static_cast<double>(run.measured_step.size()));
+  return std::max(kSimultaneousSeconds,
+                  kOfStep * sum / static_cast<double>(run.measured_step.size()));
 }
 
 bool is_absent(const MeasuredRun& run, size_t cell) {
@@ -75,10 +76,10 @@ bool is_of_transfers(const MeasuredRun& run) {
     starts.of(group, /*timed=*/true);
     for (size_t sample = 0; sample < starts.last.size(); ++sample) {
       ++groups;
-      at_once += starts.last[sample] - starts.first[sample] < kAtOnce;
+      at_once += starts.last[sample] - starts.first[sample] < kSimultaneousSeconds;
     }
   }
-  return at_once * kOneOf >= groups * (kOneOf - 1);
+  return at_once * kImpossibleOneIn >= groups * (kImpossibleOneIn - 1);
 }
 
 }  // namespace
@@ -102,7 +103,7 @@ void settle_transfers(MeasuredRun* run, Early how) {
           run->duration[cell] -= waited;
           run->start[cell] += waited;
         }
-        const bool told = run->duration[cell] <= -kEarly;
+        const bool told = run->duration[cell] <= -kReportedEarlySeconds;
         negative += told;
         if (told || how == Early::zero) {
           run->duration[cell] = std::max(run->duration[cell], 0.0);
@@ -110,7 +111,7 @@ void settle_transfers(MeasuredRun* run, Early how) {
       }
     }
   }
-  run->clocks_apart = !transfers && early * kOneOf > all;
+  run->clocks_apart = !transfers && early * kImpossibleOneIn > all;
   if (run->clocks_apart) {
     run->dropped.notes.push_back(
         fmt::format("clocks apart: {} of {} ended more than {} before all had started; the time "

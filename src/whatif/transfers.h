@@ -11,10 +11,10 @@
 
 namespace hocket::whatif {
 
-inline constexpr double kAtOnce =
+inline constexpr double kSimultaneousSeconds =
     1e-5;  ///< seconds: starts within this distance count as simultaneous
-inline constexpr int64_t kOneOf = 10;  ///< one in this many transfers may be impossible
-inline constexpr double kEarly =
+inline constexpr int64_t kImpossibleOneIn = 10;  ///< one in this many transfers may be impossible
+inline constexpr double kReportedEarlySeconds =
     1e-2;  ///< seconds by which a transfer must end too early to be reported
 
 /// Returns how much earlier than its last member's start a transfer may seem to end. Clocks are not
@@ -65,15 +65,15 @@ void each_transfer(const MeasuredRun& run, F&& f) {
 /// Fills `measured_step`: of every step from the first start to the last end.
 void measure_steps(MeasuredRun* run);
 
-/// Handling of a transfer that ended less than kEarly too early: it takes no time, or the negative
-/// time that it took, as in StragglerAnalysis.
+/// Handling of a transfer that ended less than kReportedEarlySeconds too early: it takes no time,
+/// or the negative time that it took, as in StragglerAnalysis.
 enum class Early { zero, kept };
 
 /// Splits waiting for other members from transfer times: a duration becomes the part after the last
 /// start. Leaves a trace of transfers alone, where in nine of ten groups all members start at once
 /// (except the transfers of which StragglerAnalysis gives only the end, as 0). An end before that
-/// is the clock's fault and counts as 0, with a note from kEarly on. If more than a tenth end
-/// earlier by more than tolerance(), sets MeasuredRun::clocks_apart.
+/// is the clock's fault and counts as 0, with a note from kReportedEarlySeconds on. If more than a
+/// tenth end earlier by more than tolerance(), sets MeasuredRun::clocks_apart.
 void settle_transfers(MeasuredRun* run, Early how = Early::zero);
 
 }  // namespace hocket::whatif

@@ -112,7 +112,7 @@ TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
   for (const char* const between : {"20MB/s", "5MB/s"}) {
     for (const bool tied : {false, true}) {
       const Trial of = trial(cluster_file("messages_slow.yaml", between), tied);
-      const Space space = of.space({});
+      const SearchSpace space = of.space({});
       const cost::CostModel costs = of.costs();
       Estimator estimator(space, of.graph(), costs, {});
       for (const Planned& plan : plans) {
@@ -120,7 +120,7 @@ TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
         SCOPED_TRACE(between + (tied ? std::string(" tied ") : " ") + describe(choice, space));
         const std::optional<Outcome> outcome = of.simulate(choice, space, [] { return false; });
         ASSERT_TRUE(outcome && outcome->refused.empty()) << outcome->refused;
-        const Guess guess = estimator.with_schedule_replayed(choice);
+        const Estimate guess = estimator.with_schedule_replayed(choice);
         EXPECT_LE(guess.least_s, outcome->step_s * (1 + 1e-6));
         EXPECT_LE(estimator.guess(choice).least_s, outcome->step_s * (1 + 1e-6));
         // Measured: 0.71 to 1.0. The replay sends a message as soon as its pass has ended, whereas
@@ -134,7 +134,7 @@ TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
 
 TEST(PlanMessages, AreABoundWhereTheNetworkIsSlow) {
   const Trial of = trial(cluster_file("messages_bound.yaml", "1MB/s"), false);
-  const Space space = of.space({});
+  const SearchSpace space = of.space({});
   const cost::CostModel costs = of.costs();
   Estimator estimator(space, of.graph(), costs, {});
   const Choice choice = Planned{"1f1b", 4, 1, 2, 1}.choice();

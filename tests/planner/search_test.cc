@@ -52,7 +52,7 @@ Trial trial(const char* model, const std::string& cluster, int64_t batch, int64_
   return {run, cluster, std::nullopt, 0};
 }
 
-SearchResult best_of(const Trial& trial, const Space& space, bool everything) {
+SearchResult best_of(const Trial& trial, const SearchSpace& space, bool everything) {
   SearchOptions options;
   options.time_limit_s = 0;
   options.everything = everything;
@@ -66,15 +66,15 @@ std::string with(std::string text, const std::string& part, const std::string& o
 }
 
 /// No simulated plan is below its bounds.
-void expect_bounds_hold(const Trial& trial, const Space& space, const SearchResult& all) {
+void expect_bounds_hold(const Trial& trial, const SearchSpace& space, const SearchResult& all) {
   const cost::CostModel costs = trial.costs();
   Estimator estimator(space, trial.graph(), costs, {});
   std::vector<Outcome> outcomes = all.best;
   outcomes.insert(outcomes.end(), all.over_memory.begin(), all.over_memory.end());
   for (const Outcome& outcome : outcomes) {
     Choice choice = outcome.choice;
-    const Guess guess = estimator.guess(choice);
-    const Guess floor = estimator.floor_of_mesh(choice);
+    const Estimate guess = estimator.guess(choice);
+    const Estimate floor = estimator.floor_of_mesh(choice);
     EXPECT_LE(guess.least_s, outcome.step_s * (1 + 1e-6)) << describe(choice, space);
     EXPECT_LE(floor.least_s, outcome.step_s * (1 + 1e-6)) << describe(choice, space);
     EXPECT_LE(guess.least_bytes, static_cast<double>(outcome.bytes)) << describe(choice, space);
@@ -83,7 +83,7 @@ void expect_bounds_hold(const Trial& trial, const Space& space, const SearchResu
 }
 
 /// Expects the search to find the exhaustive result; with `prunes`, in fewer simulations.
-void expect_exhaustive(const Trial& trial, const Space& space, bool prunes = true) {
+void expect_exhaustive(const Trial& trial, const SearchSpace& space, bool prunes = true) {
   const SearchResult all = best_of(trial, space, true);
   const SearchResult found = best_of(trial, space, false);
   ASSERT_FALSE(all.best.empty());
@@ -140,7 +140,7 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
   if (!test::is_long()) {
     given["plan.shard.grads"] = "none";
   }
-  const Space space = uneven.space(given);
+  const SearchSpace space = uneven.space(given);
   EXPECT_FALSE(space.balanced.empty());
   expect_exhaustive(uneven, space);
 }
@@ -162,7 +162,7 @@ TEST(PlanSearch, AProfileOfSlowNodesIsNoBoundOfFastOnes) {
       std::string("{model: {config: ") + kDense + "}, train: {global_batch: 8, seq_len: 64}}",
       "test", {});
   const Trial two(run, mixed, profile, 2);
-  const Space space = two.space({});
+  const SearchSpace space = two.space({});
   const cost::CostModel costs = two.costs();
   Estimator estimator(space, two.graph(), costs, {});
   for (const Choice& choice :
@@ -183,12 +183,12 @@ TEST(PlanSearch, LaysSeveralChunksByTheSpeedOfTheirRanks) {
   const std::string cluster =
       cluster_file("plan_chunks.yaml", "1GB", "1GB/s", "unlike: [{first: 1, speed: 0.5}]");
   const Trial uneven = trial(layers.c_str(), cluster, 8, 256);
-  const Space space = uneven.space({{"plan.recompute", "none"},
-                                    {"plan.pp", "2"},
-                                    {"plan.tp", "1"},
-                                    {"plan.micro_batch", "1"},
-                                    {"plan.shard.optimizer", "none"},
-                                    {"plan.all_reduce", "native"}});
+  const SearchSpace space = uneven.space({{"plan.recompute", "none"},
+                                          {"plan.pp", "2"},
+                                          {"plan.tp", "1"},
+                                          {"plan.micro_batch", "1"},
+                                          {"plan.shard.optimizer", "none"},
+                                          {"plan.all_reduce", "native"}});
   const SearchResult found = best_of(uneven, space, false);
   ASSERT_TRUE(found.complete);
   const Choice best = found.best.front().choice;
@@ -246,7 +246,7 @@ TEST(PlanSearch, LaysLayersByMemoryAsWellAsByTime) {
                                                     {"plan.recompute", "none"},
                                                     {"plan.pp_schedule", "1f1b"}};
   const Trial roomy = trial(model.c_str(), four_nodes("plan_ends.yaml", "1GB"), 8, 32);
-  const Space all = roomy.space(given);
+  const SearchSpace all = roomy.space(given);
   // Every way to lay them, without a limit.
   std::vector<Outcome> ways;
   for (int64_t first = 0; first <= 6; ++first) {
@@ -268,7 +268,7 @@ TEST(PlanSearch, LaysLayersByMemoryAsWellAsByTime) {
     const auto limit = static_cast<int64_t>(room * static_cast<double>(least->bytes));
     const Trial tight = trial(
         model.c_str(), four_nodes("plan_tight_ends.yaml", std::to_string(limit) + "B"), 8, 32);
-    const Space space = tight.space(given);
+    const SearchSpace space = tight.space(given);
     double expected = 1e9;
     for (const Outcome& way : ways) {
       if (way.bytes <= limit) {
@@ -288,7 +288,7 @@ TEST(PlanSearch, FindsWhatBruteForceFindsWhereMemoryBinds) {
   }
   const std::string model = heavy_ends();
   const Trial tight = trial(model.c_str(), four_nodes("plan_binds.yaml", "13MB"), 8, 32);
-  const Space space = tight.space({{"plan.tp", "1"}, {"plan.shard.grads", "none"}});
+  const SearchSpace space = tight.space({{"plan.tp", "1"}, {"plan.shard.grads", "none"}});
   expect_exhaustive(tight, space);
   EXPECT_GT(best_of(tight, space, false).counts.too_large, 0);
 }
@@ -338,7 +338,7 @@ TEST(PlanSearch, ASlowerDeviceNeverGivesAFasterPlan) {
 
 TEST(PlanSearch, IsGivenUpInTheMiddleOfACompilation) {
   const Trial dense = trial(kDense, cluster_file("plan_given_up.yaml", "1GB", "50MB/s"), 8, 32);
-  const Space space = dense.space({});
+  const SearchSpace space = dense.space({});
   const Choice choice{.pp = 2, .dp = 2, .micro_batch = 1};
   int64_t asked = 0;
   ASSERT_TRUE(dense.simulate(choice, space, [&] { return ++asked < 0; }));
@@ -362,13 +362,13 @@ TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
                                               {"plan.tp", "1"},
                                               {"plan.shard.grads", "none"},
                                               {"plan.all_reduce", "native"}};
-  const Space space = uneven.space(given);
+  const SearchSpace space = uneven.space(given);
   expect_exhaustive(uneven, space);
   const Outcome best = best_of(uneven, space, false).best.front();
   EXPECT_EQ(samples(space, best.choice), (std::vector<int64_t>{10, 10, 4, 4}));
   // With equal samples on each, the slow ranks delay the fast ones.
   given["plan.dp_samples"] = "[]";
-  const Space even = uneven.space(given);
+  const SearchSpace even = uneven.space(given);
   const SearchResult alike = best_of(uneven, even, false);
   for (const Outcome& outcome : alike.best) {
     EXPECT_EQ(outcome.choice.sequences, 0);
@@ -376,7 +376,7 @@ TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
   EXPECT_LT(best.step_s, alike.best.front().step_s * 0.85);
   // Given samples stay.
   given["plan.dp_samples"] = "[8, 8, 6, 6]";
-  const Space told = uneven.space(given);
+  const SearchSpace told = uneven.space(given);
   for (const Outcome& outcome : best_of(uneven, told, false).best) {
     EXPECT_EQ(samples(told, outcome.choice), (std::vector<int64_t>{8, 8, 6, 6}));
   }
@@ -392,7 +392,7 @@ TEST(PlanSearch, TakesTwoStepsToExpertsWhereThatIsFaster) {
   const Trial experts = trial(kMoe, cluster_file("plan_inner.yaml", "1GB", "200MB/s", slow), 8, 32);
   std::map<std::string, std::string> given = {
       {"plan.shard.grads", "none"}, {"plan.pp", "1"}, {"plan.ep", "4"}, {"plan.recompute", "none"}};
-  const Space space = experts.space(given);
+  const SearchSpace space = experts.space(given);
   expect_exhaustive(experts, space);
   const SearchResult found = best_of(experts, space, false);
   EXPECT_EQ(found.best.front().choice.ep_inner, 2);
@@ -402,7 +402,7 @@ TEST(PlanSearch, TakesTwoStepsToExpertsWhereThatIsFaster) {
     }
   }
   given["plan.ep_inner"] = "1";
-  const Space told = experts.space(given);
+  const SearchSpace told = experts.space(given);
   const SearchResult in_one = best_of(experts, told, false);
   for (const Outcome& outcome : in_one.best) {
     EXPECT_EQ(outcome.choice.ep_inner, 1);
@@ -412,7 +412,7 @@ TEST(PlanSearch, TakesTwoStepsToExpertsWhereThatIsFaster) {
 
 TEST(PlanSearch, OneStepIsNotSimulatedByTwoNames) {
   const Trial experts = trial(kMoe, cluster_file("plan_names.yaml", "1GB", "200MB/s"), 8, 32);
-  const Space space = experts.space({});
+  const SearchSpace space = experts.space({});
   Choice one;
   one.dp = one.ep = 4;
   Choice all = one;
@@ -458,7 +458,7 @@ TEST(PlanSearch, IsTheSameWhateverTheThreads) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
   const Trial dense = trial(kDense, cluster_file("plan_threads.yaml", "1GB", "50MB/s"), 8, 32);
-  const Space space = dense.space({{"plan.recompute", "none"}, {"plan.tp", "1"}});
+  const SearchSpace space = dense.space({{"plan.recompute", "none"}, {"plan.tp", "1"}});
   SearchOptions options;
   options.time_limit_s = 0;
   options.threads = 1;
@@ -480,7 +480,7 @@ TEST(PlanSearch, IsTheSameWhateverTheThreads) {
 }
 
 /// Every plan of a space.
-void visit_all(const Space& space, const std::function<void(const Choice&)>& visit) {
+void visit_all(const SearchSpace& space, const std::function<void(const Choice&)>& visit) {
   for (const Choice& mesh : meshes(space)) {
     for (Choice choice : micro_batches(space, mesh)) {
       for (const Pipeline& pipeline : pipelines(space, choice)) {
@@ -515,7 +515,7 @@ TEST(PlanSearch, WhatAnotherTrainerExpressesIsWhatCanBeWrittenForIt) {
       {kDense, "plan.shard.reshard_after_forward=false"}};
   for (const auto& [model, key] : cases) {
     const Trial of = trial(model, cluster, 8, model == kDense ? 4096 : 512, {key});
-    const Space space = of.space({{"plan.micro_batch", "1"}, {"plan.recompute", "none"}});
+    const SearchSpace space = of.space({{"plan.micro_batch", "1"}, {"plan.recompute", "none"}});
     const engine::Run base = of.run_of({.dp = 4, .micro_batch = 1}, space);
     const auto megatron = interop::expressed_by_megatron(base);
     const auto torchtitan = interop::expressed_by_torchtitan(base);
@@ -544,7 +544,7 @@ TEST(PlanSearch, WhatAnotherTrainerExpressesIsWhatCanBeWrittenForIt) {
 
 TEST(PlanSearch, EndsWithTheBestSoFar) {
   const Trial dense = trial(kDense, cluster_file("plan_ends.yaml", "1GB", "50MB/s"), 8, 32);
-  const Space space = dense.space({});
+  const SearchSpace space = dense.space({});
   SearchOptions options;
   options.threads = 1;
   bool ask = false;
@@ -564,7 +564,7 @@ TEST(PlanSearch, EndsWithTheBestSoFar) {
 
 TEST(PlanSearch, HasAPlanWheneverItIsStopped) {
   const Trial dense = trial(kDense, cluster_file("plan_stopped.yaml", "1GB", "50MB/s"), 8, 32);
-  const Space space = dense.space({{"plan.recompute", "none"}});
+  const SearchSpace space = dense.space({{"plan.recompute", "none"}});
   for (const bool asked : {true, false}) {
     SearchOptions options;
     options.threads = 1;
@@ -620,7 +620,7 @@ TEST(PlanSearch, KeysThatAreGivenStay) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
   const Trial dense = trial(kDense, cluster_file("plan_given.yaml", "1GB", "50MB/s"), 8, 32);
-  const Space space = dense.space({{"plan.tp", "2"}, {"plan.recompute", "full"}});
+  const SearchSpace space = dense.space({{"plan.tp", "2"}, {"plan.recompute", "full"}});
   const SearchResult found = best_of(dense, space, false);
   for (const Outcome& outcome : found.best) {
     EXPECT_EQ(outcome.choice.tp, 2);
@@ -631,7 +631,8 @@ TEST(PlanSearch, KeysThatAreGivenStay) {
 
 TEST(PlanSearch, TheRunOfAPlanIsWhatWasSimulated) {
   const Trial dense = trial(kDense, cluster_file("plan_run.yaml", "1GB", "50MB/s"), 8, 32);
-  const Space space = dense.space({{"plan.pp", "2"}, {"plan.tp", "1"}, {"plan.recompute", "none"}});
+  const SearchSpace space =
+      dense.space({{"plan.pp", "2"}, {"plan.tp", "1"}, {"plan.recompute", "none"}});
   const SearchResult found = best_of(dense, space, false);
   const engine::Run run = dense.run_of(found.best.front().choice, space);
   const engine::Run again =

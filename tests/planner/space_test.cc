@@ -246,7 +246,7 @@ TEST(PlanSpace, AlikeLayersAreLaidOnRanksWithSeveralStages) {
 }
 
 TEST(PlanSpace, GivenLayersAreOfPipelinesWithAsManyStages) {
-  Space space;
+  SearchSpace space;
   space.model.num_layers = 8;
   space.ranks = space.global_batch = 8;
   space.given = {{"plan.pp_layers", "[5, 3]"}};
@@ -309,7 +309,7 @@ TEST(PlanSpace, ReplicasOfOneSpeedAreNeighboursWithAsManySequences) {
 }
 
 TEST(PlanSpace, AReplicaIsAsFastAsItsSlowestStage) {
-  Space space;
+  SearchSpace space;
   space.ranks = 8;
   // Two stages of two replicas of two ranks: of the second replica one rank is slow.
   space.speed = {1, 1, 1, 0.5, 1, 1, 1, 1};
@@ -320,7 +320,7 @@ TEST(PlanSpace, AReplicaIsAsFastAsItsSlowestStage) {
 }
 
 TEST(PlanSpace, ExpertsTakeTwoStepsWhereTheyAreOnSeveralNodes) {
-  Space space;
+  SearchSpace space;
   space.model.num_experts = 64;
   space.ranks = 64;
   space.ranks_per_node = 8;

@@ -143,7 +143,7 @@ void expect_nodes_of(const cost::Cluster& cluster, const std::vector<std::string
   }
 }
 
-bool has_plan(const planner::Space& space) {
+bool has_plan(const planner::SearchSpace& space) {
   bool found = false;
   for (const planner::Choice& mesh : planner::meshes(space)) {
     for (planner::Choice choice : planner::micro_batches(space, mesh)) {
@@ -159,10 +159,10 @@ bool has_plan(const planner::Space& space) {
 }
 
 /// Returns a text with the given keys that exclude every plan.
-std::string fault_text(const planner::Space& space) {
+std::string fault_text(const planner::SearchSpace& space) {
   std::vector<std::string> at_fault;
   for (const auto& [key, value] : space.given) {
-    planner::Space others = space;
+    planner::SearchSpace others = space;
     others.given.erase(key);
     if (has_plan(others)) {
       at_fault.push_back(fmt::format("without {}={} there are some", key, value));
@@ -172,7 +172,7 @@ std::string fault_text(const planner::Space& space) {
 }
 
 /// Returns advice for a search in which nothing fits.
-std::string remedies(const planner::SearchResult& result, const planner::Space& space) {
+std::string remedies(const planner::SearchResult& result, const planner::SearchSpace& space) {
   std::vector<std::string> tries = {"more ranks or another batch"};
   for (const auto& [key, value] : space.given) {
     tries.push_back(fmt::format("without {}={}", key, value));
@@ -188,7 +188,7 @@ std::string remedies(const planner::SearchResult& result, const planner::Space& 
 
 /// Error: the search found nothing that fits.
 [[noreturn]] void fail_without(const planner::SearchResult& result, const planner::Trial& trial,
-                               const planner::Space& space, const std::string& emit) {
+                               const planner::SearchSpace& space, const std::string& emit) {
   if (result.complete && result.counts.plans == 0) {
     std::vector<std::string> given;
     for (const auto& [key, value] : space.given) {
@@ -226,7 +226,7 @@ std::string remedies(const planner::SearchResult& result, const planner::Space& 
 }
 
 std::string comment_of(const planner::Outcome& best, const planner::SearchResult& result,
-                       const planner::Trial& trial, const planner::Space& space) {
+                       const planner::Trial& trial, const planner::SearchSpace& space) {
   return fmt::format(
       "{}\npredicted on {}{}: {} a step ({:.0f} % compute, {:.0f} % exposed communication, {:.0f} "
       "% "
@@ -241,7 +241,7 @@ std::string comment_of(const planner::Outcome& best, const planner::SearchResult
 
 /// Runs the search, and shows how far it is.
 planner::SearchResult run_search(const PlanOptions& options, const planner::Trial& trial,
-                                 const planner::Space& space) {
+                                 const planner::SearchSpace& space) {
   Progress line;
   planner::SearchOptions how;
   how.time_limit_s = options.time_limit_s;
@@ -276,7 +276,7 @@ int search_plan(const PlanOptions& options) {
                                                        .outputs = {{"--out", options.out}}});
   expect_nodes_of(basis.cluster, options.file.set);
   const planner::Trial trial(run, basis.cluster_file, basis.profile, options.ranks.value_or(0));
-  planner::Space space = trial.space(given);
+  planner::SearchSpace space = trial.space(given);
   if (!options.emit.empty()) {
     space.expressible = options.emit == "megatron" ? interop::expressed_by_megatron(run)
                                                    : interop::expressed_by_torchtitan(run);

@@ -45,7 +45,7 @@ struct Chosen {
   std::string set;    ///< "KEY=VALUE", one after the other
 };
 std::map<std::string, Chosen> choices_of(const planner::Outcome& outcome,
-                                         const planner::Space& space) {
+                                         const planner::SearchSpace& space) {
   std::map<std::string, Chosen> choices;
   for (const std::string& assignment : planner::assignments(outcome.choice, space)) {
     std::string key = assignment.substr(0, assignment.find('='));
@@ -74,7 +74,7 @@ std::map<std::string, Chosen> choices_of(const planner::Outcome& outcome,
 /// plan.ep_inner=8"). Returns two empty texts if several choices differ.
 std::pair<std::string, std::string> only_change(const planner::Outcome& best,
                                                 const planner::Outcome& other,
-                                                const planner::Space& space) {
+                                                const planner::SearchSpace& space) {
   const std::map<std::string, Chosen> here = choices_of(best, space);
   const std::map<std::string, Chosen> there = choices_of(other, space);
   std::vector<std::pair<std::string, std::string>> changes;
@@ -94,7 +94,7 @@ std::pair<std::string, std::string> only_change(const planner::Outcome& best,
   return changes.size() == 1 ? changes.front() : std::pair<std::string, std::string>();
 }
 
-nlohmann::json json_of(const planner::Outcome& outcome, const planner::Space& space) {
+nlohmann::json json_of(const planner::Outcome& outcome, const planner::SearchSpace& space) {
   nlohmann::json keys = nlohmann::json::object();
   for (const std::string& assignment : planner::assignments(outcome.choice, space)) {
     const size_t equal = assignment.find('=');
@@ -139,7 +139,7 @@ std::string ending_text(const planner::SearchResult& result) {
   return text + " when " + result.ended;
 }
 
-std::string table_text(const planner::SearchResult& result, const planner::Space& space,
+std::string table_text(const planner::SearchResult& result, const planner::SearchSpace& space,
                        size_t top) {
   std::string text = fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "",
                                  "step", "compute", "exposed", "bubble", "idle", "memory", "plan");
@@ -162,7 +162,7 @@ std::string table_text(const planner::SearchResult& result, const planner::Space
   return text;
 }
 
-std::string why_text(const planner::SearchResult& result, const planner::Space& space) {
+std::string why_text(const planner::SearchResult& result, const planner::SearchSpace& space) {
   std::string text;
   const planner::Outcome& best = result.best.front();
   std::set<std::string> told;
@@ -177,7 +177,7 @@ std::string why_text(const planner::SearchResult& result, const planner::Space& 
   return text.empty() ? "" : "\n" + text;
 }
 
-std::string search_json(const planner::SearchResult& result, const planner::Space& space,
+std::string search_json(const planner::SearchResult& result, const planner::SearchSpace& space,
                         bool calibrated, size_t top) {
   const planner::Counts& counts = result.counts;
   nlohmann::json best = nlohmann::json::array();

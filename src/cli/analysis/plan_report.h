@@ -15,13 +15,13 @@ std::string found_text(const planner::Counts& counts);
 std::string ending_text(const planner::SearchResult& result);
 /// Returns the `top` best plans, their time by part, and the loss of each against the best.
 /// Requires: at least one plan.
-std::string table_text(const planner::SearchResult& result, const planner::Space& space,
+std::string table_text(const planner::SearchResult& result, const planner::SearchSpace& space,
                        size_t top);
 /// Returns the reason for each choice of the best plan: the fastest simulated plan that differs in
 /// that choice alone, and its loss.
-std::string why_text(const planner::SearchResult& result, const planner::Space& space);
+std::string why_text(const planner::SearchResult& result, const planner::SearchSpace& space);
 /// The best plans with all counts; seconds and bytes (docs/planner.md).
-std::string search_json(const planner::SearchResult& result, const planner::Space& space,
+std::string search_json(const planner::SearchResult& result, const planner::SearchSpace& space,
                         bool calibrated, size_t top);
 
 }  // namespace hocket::cli
