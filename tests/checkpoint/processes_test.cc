@@ -435,7 +435,7 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
   }();
   bad[static_cast<size_t>(part.ranges.back().begin)] ^= 1;
   write_file_atomic(path, bad);
-  refused({a, b}, out, "in a part that rank");
+  refused({a, b}, out, "in a part written by rank");
   write_file_atomic(path, good);
   int faults = 0;
   for (const auto op : {FileFaults::Op::open, FileFaults::Op::write, FileFaults::Op::rename}) {
