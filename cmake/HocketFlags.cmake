@@ -7,6 +7,9 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+if(HOCKET_SANITIZE)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
+endif()
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 if(HOCKET_SIM_ONLY)
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")  # made to be built soon
@@ -43,7 +46,7 @@ if(TARGET yaml-cpp::yaml-cpp)
 endif()
 target_link_libraries(hocket_flags INTERFACE fmt::fmt ${hocket_yaml} nlohmann_json::nlohmann_json
   ZLIB::ZLIB ${HOCKET_PCRE2_LIBRARY} ${HOCKET_LZMA_LIBRARY} Threads::Threads)
-# A target with this property stays without sanitizers (HOCKET_UNWATCHED; tests/CMakeLists.txt).
+# A target with this property is compiled without sanitizers (tests/CMakeLists.txt gives the reason).
 set(hocket_watched $<NOT:$<BOOL:$<TARGET_PROPERTY:HOCKET_UNWATCHED>>>)
 if(HOCKET_WERROR)
   # Instrumented, a source has warnings of values that the instrumentation alone reads.

@@ -4,7 +4,7 @@
 #   skipped. Builds with HOCKET_SIM_ONLY leave out what is marked APP, builds without HOCKET_ANALYSIS what
 #   is marked ANALYSIS. DEPENDS must name modules declared above it: a row sees only the rows above.
 #   COLD is what takes no time when it runs: it is optimised less, and linked last. Of an inline function the
-#   linker keeps the first copy. ALONE: see hocket_batches. HOCKET_UNWATCHED names folders without sanitizers.
+#   linker keeps the first copy. ALONE: see hocket_batches.
 # hocket_batches(<variable> <name> <root> <alone> <source>...)
 #   Sets the variable to files to compile instead of the sources: each includes several of them, so that their
 #   headers are read, and their templates made, once. That halves the time of a build. Files of one batch must not
@@ -91,17 +91,8 @@ function(hocket_module name)
       set(HOCKET_${mark}_OBJECTS ${HOCKET_${mark}_OBJECTS} ${target} CACHE INTERNAL "")
     endif()
   endforeach()
-  set(last ${ARG_COLD})
-  if(HOCKET_SANITIZE AND name IN_LIST HOCKET_UNWATCHED)
-    # With the words of a release, by which ccache knows it; linked last, so that inline functions are watched ones.
-    set_target_properties(${target} PROPERTIES HOCKET_UNWATCHED ON)
-    set(last ON)
-  elseif(HOCKET_SANITIZE)
-    target_compile_options(${target} PRIVATE -O1 -UNDEBUG)
-  elseif(ARG_COLD)
+  if(ARG_COLD)
     target_compile_options(${target} PRIVATE -O1)
-  endif()
-  if(last)
     set(HOCKET_COLD_OBJECTS ${HOCKET_COLD_OBJECTS} ${target} CACHE INTERNAL "")
   else()
     set(HOCKET_OBJECTS ${HOCKET_OBJECTS} ${target} CACHE INTERNAL "")

@@ -237,7 +237,8 @@ void declare_plan_espresso(Args& args) {
              "published with Espresso chooses for each. docs/planner.md has the keys of the file.");
   args.positional("FILE", &options->file, "a YAML file of gradients");
   args.option("--set", "KEY=VALUE", &options->set, "overrides a key of the file; may be repeated");
-  args.example("hocket plan espresso tensors.yaml", "the option chosen for every gradient");
+  args.example("hocket plan espresso docs/examples/espresso.yaml",
+               "the option chosen for every gradient");
   args.run([options] { return plan_espresso(options->file, options->set); });
 }
 
