@@ -50,7 +50,7 @@ class Bugs(unittest.TestCase):
         # With one data-parallel axis there is nothing to forget.
         plain = self.check("axes", "dense", "plan.dp=2", "plan.micro_batch=2")
         self.assertEqual(0, plain.returncode, plain.stdout + plain.stderr)
-        problems = self.refused("layout-legal", r"sumsq optimizer \(stage0 task \d+\)", "over axis cp",
+        problems = self.refused("layout-legal", r"sumsq optimizer \(stage0 task \d+\)", "on axis cp",
                                 "axes", "dense", "plan.dp=2", "plan.cp=2", "plan.micro_batch=2")
         # 19 parameters and the loss.
         self.assertEqual(20, problems)
@@ -65,7 +65,7 @@ class Bugs(unittest.TestCase):
 
     def test_missing_all_reduce_of_gradients_of_norms(self):
         # Two of each layer and the last one.
-        problems = self.refused("layout-legal", r"sumsq optimizer \(stage0 task \d+\)", "over axis tp",
+        problems = self.refused("layout-legal", r"sumsq optimizer \(stage0 task \d+\)", "on axis tp",
                                 "norms", "dense", "plan.dp=2", "plan.tp=2", "plan.sequence_parallel=true",
                                 "plan.micro_batch=2")
         self.assertEqual(5, problems)

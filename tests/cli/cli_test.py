@@ -613,7 +613,7 @@ class Cli(unittest.TestCase):
         self.refused(["graph", "--diff", "a", "b", "--rank", "1"], "--limit and --out")
         self.box.good("graph", "configs/quickstart.yaml", "--out", "whole.txt")
         for words in (["--check"], ["--times"], ["--skip", "bucket"], ["--passes", "none"]):
-            self.refused(["graph", "whole.txt", *words], "passes have run", words[0])
+            self.refused(["graph", "whole.txt", *words], "a program after its passes", words[0])
 
     def test_schedule(self):
         """What is printed is taken for plan.pp_schedule, and PyTorch's form."""

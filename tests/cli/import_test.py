@@ -107,7 +107,7 @@ class ImportTest(unittest.TestCase):
         self.refused("unexpected argument 'run.yaml'", *op, "all_reduce", "run.yaml")
         self.refused("goes with all_reduce", *op, "all_gather", "--bytes", "1MiB", "--codec", "int8")
         self.refused("expected one of", *op, "all_reduce", "--bytes", "1MiB", "--codec", "int7")
-        self.refused("as many on each node", *op, "all_reduce", "--bytes", "1MiB", "--codec", "int8", "--ranks", "12")
+        self.refused("equally many on each node", *op, "all_reduce", "--bytes", "1MiB", "--codec", "int8", "--ranks", "12")
         with open(os.path.join(CLUSTERS, "modelzoo-h100.yaml"), encoding="utf-8") as f:
             text = f.read()
         for known, unknown in (("[sumexp]", "[sumexps]"), ("[nll]", "[loss]")):
