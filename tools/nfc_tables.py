@@ -75,7 +75,7 @@ def text():
     return "\n".join([
         head,
         table("{first, last, canonical combining class}", "CombiningRun kCombining", combining_runs()),
-        table("{first code point, first of what it decomposes to, how many in a row}", "SingletonRun kSingletons",
+        table("{first code point, first of its decomposition, length of the run}", "SingletonRun kSingletons",
               singleton_runs()),
         table("{code point, its two parts}; these parts compose.", "Pair kComposites", pairs(True)),
         table("Likewise, but excluded from composition.", "Pair kExcluded", pairs(False))])
