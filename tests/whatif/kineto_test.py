@@ -105,7 +105,7 @@ class Kineto(unittest.TestCase):
                 of_name = sum(n == name for n, _ in ROUNDS[:k])
                 self.assertIn("the other members of 1 collective: not all ranks have them (one is "
                               f"'ncclKernel_{name}_RING' {of_name} of rank {rank})", found["notes"])
-                self.assertIn(f"what 1 call of rank {rank} launched: no record", found["notes"])
+                self.assertIn(f"the work launched by 1 call of rank {rank}: no record", found["notes"])
                 self.assertIn("clocks of ranks differed by up to 7 ms", found["notes"])
         # Every rank lacks another one, so that they have equally many of a name.
         lacks = [without_collective(p, k) for p, k in zip(profiles, (0, 1, 2, 3))]
@@ -123,7 +123,7 @@ class Kineto(unittest.TestCase):
             lacks = list(profiles)
             lacks[1] = {**profiles[1], "traceEvents": [e for e in profiles[1]["traceEvents"] if name not in e["name"]]}
             found = self.analyse(*self.write(lacks))
-            self.assertIn("of rank 1 launched: no record", found["notes"])
+            self.assertIn("of rank 1: no record", found["notes"])
             self.assertEqual(gaps(found), 0)
             self.assertNotEqual(found["cause"], "pauses")
         for lacks, expected in ((1, 0), (3, 1)):

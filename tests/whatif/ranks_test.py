@@ -139,7 +139,7 @@ class Chakra(Ranks):
         for rank, path in enumerate(paths):
             with open(path, "wb") as f:
                 f.write(trace(self.nodes(rank, starts=False, sums=20 - 10 * (rank == 3))))
-        self.assertRegex(self.notes(self.analyse(*paths)), "members of 10 collectives.*where starts do not say")
+        self.assertRegex(self.notes(self.analyse(*paths)), "members of 10 collectives.*where starts do not match")
 
     def test_starts_of_some_files_only(self):
         paths = self.files()

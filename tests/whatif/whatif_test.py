@@ -375,7 +375,7 @@ class Whatif(unittest.TestCase):
         straggler_util.write(self.path(), trace)
         done = run(self.path())
         self.assertEqual(done.returncode, 2)
-        self.assertIn("in a circle", done.stderr)
+        self.assertIn("in a cycle", done.stderr)
 
     @staticmethod
     def own(ranks, steps, source="run"):
