@@ -244,7 +244,8 @@ TEST(CommLog, WhatIsNoLogIsRefused) {
   EXPECT_NE(refusal("").find("has no measurement"), std::string::npos);
   EXPECT_NE(refusal("hello\nworld\n").find("has no measurement"), std::string::npos);
   EXPECT_NE(refusal(kOldHead).find("has no measurement"), std::string::npos);
-  EXPECT_NE(refusal("  2048  512  float  sum  9  1  1  0  8  1  1  0\n").find("the number of ranks is unknown"),
+  EXPECT_NE(refusal("  2048  512  float  sum  9  1  1  0  8  1  1  0\n")
+                .find("the number of ranks is unknown"),
             std::string::npos);
   EXPECT_NE(refusal("a,time_stats.x.median,size\n1,2,3\n").find("no column num_workers"),
             std::string::npos);

@@ -37,7 +37,8 @@ LocalOps::Signature& LocalOps::signature(ClassId cls, const Task& task, const Ki
     signature.taken = m_.pieces.take(info.key, letters, in_.pieces, in_.types, kind.out,
                                      m_.ctx.types, begins, m_.ctx.boxes[cls]);
   } catch (const Error&) {
-    signature.taken.fault = TakeResult::Fault::cut;  // no rule for operands with this number of dims
+    signature.taken.fault =
+        TakeResult::Fault::cut;  // no rule for operands with this number of dims
   }
   list.push_back(std::move(signature));
   return list.back();
