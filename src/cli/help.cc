@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Table of verbs, the overall help, and parts common to every call: errors, exit codes, the state
-// of standard output.
+// Implements: the table of verbs (verbs.h), the overall help, and parts common to every call:
+// errors, exit codes, the state of standard output.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>

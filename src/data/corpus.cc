@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of a list of inputs, and the split of each.
+// Implements: scan_corpus (prepare.h): the files of a list of inputs, and the split of each.
 #include <algorithm>
 #include <map>
 #include <set>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters on their way from one program's store to another's.
+// Implements: copy_parameters (params.h), from one program's store to another's.
 #include <algorithm>
 #include <map>
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text form of a graph. One line per tensor and node; prints and parses back to the same thing:
+// Implements: print, parse_graph (graph.h). The text form: one line per tensor and node, which
+// parses back to an equal graph:
 //   symbol 0 bound=64 expected=1 name="tokens"
 //   tensor 3 param f32[64,8] layer=0 init=normal:0.02 name="model.layers.0.mlp.down_proj.weight"
 //   node 7 linear forward layer=0 in=2,3 out=9 attrs={k=2}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run as a script that starts Megatron-LM's pretrain_gpt.py.
+// Implements: emit_megatron (foreign.h): a script that starts Megatron-LM's pretrain_gpt.py.
 #include <fmt/format.h>
 
 #include <algorithm>

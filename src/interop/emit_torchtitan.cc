@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run as a job file of torchtitan (TOML). Names are those of its torchtitan/config/job_config.py.
+// Implements: emit_torchtitan (foreign.h): a job file (TOML). Names are those of
+// torchtitan/config/job_config.py.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Megatron-LM's command line as a run. Names and defaults are those of its
+// Implements: import_megatron (foreign.h). Names and defaults are those of its
 // megatron/training/arguments.py.
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// torchtitan's job files (TOML) as runs. Names and defaults are those of its
+// Implements: import_torchtitan (foreign.h), for job files (TOML). Names and defaults are those of
 // torchtitan/config/job_config.py; names of earlier releases are read as well.
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses among the instruction sets for which the CPU kernels were compiled, once, at the first
-// use.
+// Implements: cpu_backend (backend.h). Chooses among the instruction sets for which the CPU kernels
+// were compiled, once, at the first use.
 #include <fmt/format.h>
 
 #include <algorithm>

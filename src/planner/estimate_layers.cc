@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers per stage of a plan, by their time and memory there.
+// Implements: the layers per stage of Estimator (estimate.h), by their time and memory there.
 #include <algorithm>
 #include <array>
 #include <functional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers on the stages of a pipeline, by dynamic programs over "the first s stages have the first n
-// layers".
+// Implements: lay_layers, lay_alike_layers (balance.h), by dynamic programs over "the first s
+// stages have the first n layers".
 #include <algorithm>
 #include <cmath>
 #include <limits>

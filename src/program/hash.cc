@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hash of a program: every field that its structs name and that is no label.
+// Implements: the hashes of a program (program.h), over every field of its structs except labels.
 #include <bit>
 
 #include "program/program.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parser of the text form of a program: every line into the struct that prints it. An unknown word
+// Implements: parse_program (program.h): every line into the struct that prints it. An unknown word
 // is an error, and so is an id that names nothing.
 #include <fmt/format.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Placement of ranks: roles, boxes and classes of a program, members of groups, peers of messages.
+// Implements: the placement of ranks (program.h): roles, boxes and classes of a program, members of
+// groups, peers of messages.
 #include <fmt/format.h>
 
 #include <algorithm>

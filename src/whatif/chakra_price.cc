@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Implements: price_chakra (chakra_nodes.h).
 #include <fmt/format.h>
 
 #include <algorithm>

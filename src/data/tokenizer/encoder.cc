@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text → ids: added tokens are cut out, the rest is cut into words, and a word's bytes are merged.
-// The merges of a word are cached; a long word is merged with a heap in O(n log n).
+// Implements: encoding of Tokenizer (tokenizer.h), text → ids: added tokens are cut out, the rest
+// is cut into words, and a word's bytes are merged. The merges of a word are cached; a long word is
+// merged with a heap in O(n log n).
 #include <algorithm>
 #include <cstring>
 #include <optional>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenizer.json of Hugging Face's `tokenizers` (format 1.0) ⇄ TokenizerSpec. Whatever would change
-// the ids and is not built in is refused by name.
+// Implements: reading and writing of TokenizerSpec (tokenizer.h) as a tokenizer.json of Hugging
+// Face's `tokenizers` (format 1.0). Whatever would change the ids and is not built in is refused by
+// name.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

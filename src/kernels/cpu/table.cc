@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Implements: the kernel table of one instruction set (cpu_table.h), compiled once per level.
 #include "kernels/cpu_table.h"
 
 #include "base/error.h"
