@@ -338,7 +338,7 @@ std::string table() {
       "|---|---|---|\n";
   for (const Op* op : all()) {
     const Move& m = op->move;
-    std::string moves = op->role == Role::between ? "what each task says, to the other role"
+    std::string moves = op->role == Role::between ? "each task's part, to the other role"
                                                   : "as it lies, to the peer";
     if (op->role == Role::collective) {
       moves =

@@ -123,8 +123,9 @@ TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
         const Estimate guess = estimator.with_schedule_replayed(choice);
         EXPECT_LE(guess.least_s, outcome->step_s * (1 + 1e-6));
         EXPECT_LE(estimator.guess(choice).least_s, outcome->step_s * (1 + 1e-6));
-        // The estimates are low: 25 of the 40 cases lie below 0.85 of the simulated step, the lowest
-        // at 0.71. The bound keeps them from getting worse; it is not an accuracy to rely on.
+        // The estimates are low: 25 of the 40 cases lie below 0.85 of the simulated step, the
+        // lowest at 0.71. The bound keeps them from getting worse; it is not an accuracy to rely
+        // on.
         EXPECT_GT(guess.seconds, outcome->step_s * 0.7);
         EXPECT_LT(guess.seconds, outcome->step_s * 1.25);
       }

@@ -165,7 +165,7 @@ TEST(ExpertRanks, SaysWhatItIsFor) {
   expect("dp: 2, expert_ranks: 2, shard: {params: all}", "plan.shard.params: none");
   expect("dp: 2, cp: 2, expert_ranks: 2, cp_comm_type: p2p, cp_order: zigzag",
          "plan.cp_order: contiguous");
-  expect("dp: 8, expert_ranks: 8", "as many experts");
+  expect("dp: 8, expert_ranks: 8", "at least this number of experts");
   expect("dp: 2, ep: 2, expert_ranks: 2", "plan.ep: 1");
   expect("dp: 2, pp: 2, expert_ranks: 2", "plan.pp: 1");
   const std::string train = refused(experts("dp: 2, expert_ranks: 2"), "train");
