@@ -99,6 +99,19 @@ class Cluster(unittest.TestCase):
         with open(self.json) as f:
             return json.load(f), done
 
+    def measured(self, check, *words):
+        """Passes `check` every measured pair and returns the result. Other work on the machine disturbs rates and times, so
+        a failed check measures again, three times in all."""
+        for tries_left in (2, 1, 0):
+            found, _ = self.result(*words, "--measure")
+            try:
+                for pair in found["pairs"]:
+                    check(pair)
+                return found
+            except AssertionError:
+                if not tries_left:
+                    raise
+
     def test_variables_of_a_launcher(self):
         names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK NNODES MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME"
         words = " ".join("$" + n for n in names.split())
@@ -118,37 +131,36 @@ class Cluster(unittest.TestCase):
         self.assertEqual(sorted(done.stdout.splitlines()), ["[0] - 0", "[1] - 1"])
 
     def test_links_carry_their_rates(self):
-        found, _ = self.result(
-            "--hosts", "3", "--rate", "200mbit,50mbit,none", "--measure", "--measure-seconds", "1"
-        )
-        self.assertEqual(len(found["pairs"]), 6)
-        for pair in found["pairs"]:
+        def check(pair):
             slow = 1 in (pair["from"], pair["to"])
             self.assertEqual(pair["asked_mbit"], 50 if slow else 200)
             self.assertAlmostEqual(pair["mbit"] / pair["asked_mbit"], 1, delta=0.1, msg=pair)
+
+        found = self.measured(check, "--hosts", "3", "--rate", "200mbit,50mbit,none", "--measure-seconds", "1")
+        self.assertEqual(len(found["pairs"]), 6)
         self.assertEqual(len(found["together"]), 3)
 
     def test_ranks_have_links_of_their_own_inside_a_host(self):
-        found, _ = self.result("--hosts", "2", "--ranks-per-host", "2", "--rate", "50mbit", "--inside", "500mbit",
-                               "--measure", "--measure-seconds", "2")
-        for pair in found["pairs"]:
+        def check(pair):
             same = pair["from"] // 2 == pair["to"] // 2
             self.assertEqual(pair["asked_mbit"], 500 if same else 50)
             # Heads of packets take 5 %, the start of a connection and a slow moment of the machine as much again: 10.0
             # and 10.2 % were seen of 500 Mbit/s in one second.
             self.assertAlmostEqual(pair["mbit"] / pair["asked_mbit"], 1, delta=0.15, msg=pair)
 
+        self.measured(check, "--hosts", "2", "--ranks-per-host", "2", "--rate", "50mbit", "--inside", "500mbit",
+                      "--measure-seconds", "2")
+
     def test_links_take_their_delays(self):
-        found, _ = self.result(
-            "--hosts", "3", "--rate", "100mbit", "--delay", "5ms,0,2ms", "--measure", "--measure-seconds", "1"
-        )
-        for pair in found["pairs"]:
+        def check(pair):
             of = sum([5, 0, 2][x] for x in (pair["from"], pair["to"])) * 2e3
             self.assertEqual(pair["asked_rtt_us"], of)
             # A busy machine takes longer, never shorter.
             self.assertGreater(pair["rtt_us"], 0.97 * of)
             self.assertLess(pair["rtt_us"], 1.1 * of + 500)
             self.assertAlmostEqual(pair["mbit"] / 100, 1, delta=0.15, msg=pair)
+
+        self.measured(check, "--hosts", "3", "--rate", "100mbit", "--delay", "5ms,0,2ms", "--measure-seconds", "1")
 
     def test_bytes_of_the_links(self):
         count = 20_000_000
