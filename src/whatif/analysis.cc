@@ -15,12 +15,12 @@ namespace {
 constexpr size_t kMaxKindsReplayed = 200;  // Op kinds replayed one by one, at most.
 
 double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  return std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
 /// The middle value, or the mean of the two in the middle; `values` is left in another order.
 double middle(std::vector<double>* values) {
-  const auto mid = values->begin() + static_cast<int64_t>(values->size() / 2);
+  const auto mid = values->begin() + values->size() / 2;
   std::nth_element(values->begin(), mid, values->end());
   if (values->size() % 2 == 1) return *mid;
   return (*mid + *std::max_element(values->begin(), mid)) / 2;
@@ -30,7 +30,7 @@ class Analyst {
  public:
   explicit Analyst(const MeasuredRun& run)
       : run_(run), replayer_(run), ideal_(ideal_durations(run)) {
-    const auto replicas = static_cast<size_t>(run.replicas);
+    const size_t replicas = run.replicas;
     for (size_t cell = 0; cell < ideal_.size() && ideal_alike_; ++cell) {
       ideal_alike_ = ideal_[cell] == ideal_[cell - cell % replicas];
     }
@@ -54,17 +54,17 @@ class Analyst {
     for (size_t step = 0; step < out_.step_T.size(); ++step) {
       out_.S_step.push_back(out_.step_T[step] / out_.step_ideal[step]);
     }
-    for (int32_t stage = 0; stage < run_.stages; ++stage) {
+    for (StageId stage = 0; stage < run_.stages; ++stage) {
       out_.S_stage.push_back(only(
-          [&](int32_t op, int32_t replica) { return run_.worker(op, replica).stage == stage; }));
+          [&](OpId op, ReplicaId replica) { return run_.worker(op, replica).stage == stage; }));
     }
-    for (int32_t dp = 0; dp < num_replicas(); ++dp) {
-      out_.S_dp.push_back(only(
-          [&](int32_t op, int32_t replica) { return run_.worker(op, replica).replica == dp; }));
+    for (DataRank dp = 0; dp < num_data_ranks(); ++dp) {
+      out_.S_dp.push_back(
+          only([&](OpId op, ReplicaId replica) { return run_.worker(op, replica).replica == dp; }));
     }
     kinds();
     workers();
-    out_.T_without_last_stage = without([&](int32_t op, int32_t replica) {
+    out_.T_without_last_stage = without([&](OpId op, ReplicaId replica) {
       return run_.worker(op, replica).stage == run_.stages - 1;
     });
     out_.M_S = has_last_stage() ? share(out_.T_without_last_stage) : std::nan("");
@@ -81,21 +81,19 @@ class Analyst {
   /// from their ideal; the others count as ideal.
   void kinds() {
     std::vector<double> excess(run_.kinds.size(), 0);
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       for (size_t cell = run_.at(op, 0); cell < run_.at(op, run_.samples()); ++cell) {
-        excess[static_cast<size_t>(run_.kind_of(op))] +=
-            std::fabs(run_.duration[cell] - ideal_[cell]);
+        excess[run_.kind_of(op)] += std::fabs(run_.duration[cell] - ideal_[cell]);
       }
     }
-    std::vector<size_t> order(run_.kinds.size());
-    std::iota(order.begin(), order.end(), size_t{0});
+    std::vector<KindId> order(run_.kinds.size());
+    std::iota(order.begin(), order.end(), KindId());
     std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return excess[a] > excess[b]; });
+                     [&](KindId a, KindId b) { return excess[a] > excess[b]; });
     order.resize(std::min(order.size(), kMaxKindsReplayed));
     out_.S_kind.assign(run_.kinds.size(), {1, std::vector<double>(run_.steps.size(), 1)});
-    for (const size_t kind : order) {
-      out_.S_kind[kind] =
-          only([&](int32_t op, int32_t) { return static_cast<size_t>(run_.kind_of(op)) == kind; });
+    for (const KindId kind : order) {
+      out_.S_kind[kind] = only([&](OpId op, ReplicaId) { return run_.kind_of(op) == kind; });
     }
   }
 
@@ -104,12 +102,12 @@ class Analyst {
                        [&](const Worker& worker) { return worker.stage == run_.stages - 1; });
   }
 
-  int32_t num_replicas() const {
-    int32_t most = 0;
+  int32_t num_data_ranks() const {
+    DataRank end = 0;
     for (const Worker& worker : run_.workers) {
-      most = std::max(most, worker.replica + 1);
+      end = std::max(end, worker.replica + 1);
     }
-    return most;
+    return end.value();
   }
 
   /// Replays with all durations ideal except the chosen ones.
@@ -142,27 +140,24 @@ class Analyst {
   /// of equally slow ones those of the lower rank.
   void workers() {
     for (const Worker& worker : run_.workers) {
-      out_.S_worker.push_back(std::min(out_.S_stage[static_cast<size_t>(worker.stage)].mean,
-                                       out_.S_dp[static_cast<size_t>(worker.replica)].mean));
+      out_.S_worker.push_back(
+          std::min(out_.S_stage[worker.stage].mean, out_.S_dp[worker.replica].mean));
     }
-    std::vector<int32_t> order(run_.workers.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      const double x = out_.S_worker[static_cast<size_t>(a)];
-      const double y = out_.S_worker[static_cast<size_t>(b)];
-      return x != y ? x > y
-                    : run_.workers[static_cast<size_t>(a)].rank <
-                          run_.workers[static_cast<size_t>(b)].rank;
+    std::vector<WorkerId> order(run_.workers.size());
+    std::iota(order.begin(), order.end(), WorkerId());
+    std::sort(order.begin(), order.end(), [&](WorkerId a, WorkerId b) {
+      const double x = out_.S_worker[a];
+      const double y = out_.S_worker[b];
+      return x != y ? x > y : run_.workers[a].rank < run_.workers[b].rank;
     });
     order.resize((order.size() * 3 + 99) / 100);
     out_.slowest = order;
     std::vector<char> slow(run_.workers.size(), 0);
-    for (const int32_t worker : order) {
-      slow[static_cast<size_t>(worker)] = 1;
+    for (const WorkerId worker : order) {
+      slow[worker] = 1;
     }
-    out_.T_without_slowest = without([&](int32_t op, int32_t replica) {
-      return slow[static_cast<size_t>(run_.ops[static_cast<size_t>(op)].worker * run_.replicas +
-                                      replica)] != 0;
+    out_.T_without_slowest = without([&](OpId op, ReplicaId replica) {
+      return slow[run_.worker_id(run_.ops[op].worker, replica)] != 0;
     });
     out_.M_W = share(out_.T_without_slowest);
   }
@@ -178,39 +173,45 @@ class Analyst {
 
 std::vector<double> ideal_durations(const MeasuredRun& run) {
   // Elements are blocks by sample: sums of their ops.
-  const auto samples = static_cast<size_t>(run.samples());
-  std::vector<double> element(run.blocks.size() * samples, 0);
+  const size_t samples = run.samples();
+  std::vector<double> elements(run.blocks.size() * samples, 0);
+  const auto elements_of = [&](BlockId block) {
+    return std::span(elements).subspan(size_t{block} * samples, samples);
+  };
   std::vector<int32_t> ops_of(run.blocks.size(), 0);
-  for (size_t op = 0; op < run.ops.size(); ++op) {
-    const auto block = static_cast<size_t>(run.ops[op].block);
+  for (OpId op = 0; op < run.ops.size(); ++op) {
+    const BlockId block = run.ops[op].block;
     ++ops_of[block];
+    const std::span<double> sums = elements_of(block);
+    const size_t row = run.at(op, 0);
     for (size_t sample = 0; sample < samples; ++sample) {
-      element[block * samples + sample] += run.duration[op * samples + sample];
+      sums[sample] += run.duration[row + sample];
     }
   }
   std::vector<std::vector<double>> values(run.kinds.size());
-  for (size_t block = 0; block < run.blocks.size(); ++block) {
-    std::vector<double>& of_kind = values[static_cast<size_t>(run.blocks[block].kind)];
-    of_kind.insert(of_kind.end(), element.begin() + static_cast<int64_t>(block * samples),
-                   element.begin() + static_cast<int64_t>((block + 1) * samples));
+  for (BlockId block = 0; block < run.blocks.size(); ++block) {
+    std::vector<double>& of_kind = values[run.blocks[block].kind];
+    const std::span<const double> of_block = elements_of(block);
+    of_kind.insert(of_kind.end(), of_block.begin(), of_block.end());
   }
   std::vector<double> ideal_of_kind(run.kinds.size(), 0);
-  for (size_t kind = 0; kind < run.kinds.size(); ++kind) {
+  for (KindId kind = 0; kind < run.kinds.size(); ++kind) {
     if (values[kind].empty()) continue;
     ideal_of_kind[kind] =
         run.kinds[kind].communicates() ? middle(&values[kind]) : mean_of(values[kind]);
   }
   // An op keeps its share of its block.
   std::vector<double> ideal(run.duration.size());
-  for (size_t op = 0; op < run.ops.size(); ++op) {
-    const auto block = static_cast<size_t>(run.ops[op].block);
-    const double target = ideal_of_kind[static_cast<size_t>(run.blocks[block].kind)];
+  for (OpId op = 0; op < run.ops.size(); ++op) {
+    const BlockId block = run.ops[op].block;
+    const double target = ideal_of_kind[run.blocks[block].kind];
+    const std::span<const double> sums = elements_of(block);
+    const size_t row = run.at(op, 0);
     for (size_t sample = 0; sample < samples; ++sample) {
-      const double sum = element[block * samples + sample];
-      const size_t cell = op * samples + sample;
-      ideal[cell] = ops_of[block] == 1 ? target
-                    : sum > 0          ? run.duration[cell] * (target / sum)
-                                       : target / ops_of[block];
+      const double sum = sums[sample];
+      ideal[row + sample] = ops_of[block] == 1 ? target
+                            : sum > 0          ? run.duration[row + sample] * (target / sum)
+                                               : target / ops_of[block];
     }
   }
   return ideal;

@@ -56,7 +56,7 @@ struct Analysis {
   double off = 0;  ///< how much longer the replay is than the measured step, over that; with pauses
                    ///< between ops. 0 where it is not known
   double T_without_last_stage = 0, T_without_slowest = 0;
-  std::vector<int32_t> slowest;    ///< those 3 %, at least one
+  std::vector<WorkerId> slowest;   ///< those 3 %, at least one
   double correlation = 0;          ///< Pearson's, of a micro-batch's forward and backward time
   std::vector<CauseFound> causes;  ///< the named cause first, then by gain
 

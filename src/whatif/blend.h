@@ -25,9 +25,9 @@ template <typename Chosen>
 Blend blend(const MeasuredRun& run, const std::vector<double>& some,
             const std::vector<double>& others, Chosen&& chosen) {
   Blend blend{some, others, {}, false};
-  blend.chosen.reserve(run.ops.size() * static_cast<size_t>(run.replicas));
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
-    for (int32_t replica = 0; replica < run.replicas; ++replica) {
+  blend.chosen.reserve(run.ops.size() * run.replicas);
+  for (OpId op = 0; op < run.ops.size(); ++op) {
+    for (ReplicaId replica = 0; replica < run.replicas; ++replica) {
       blend.chosen.push_back(chosen(op, replica) ? 1 : 0);
     }
   }

@@ -8,18 +8,18 @@ namespace hocket::whatif {
 BlockTimes::BlockTimes(const MeasuredRun& run)
     : run_(run),
       samples_(run.samples()),
-      seconds_(run.blocks.size() * static_cast<size_t>(run.samples()), 0),
+      seconds_(run.blocks.size() * run.samples(), 0),
       ops_(run.blocks.size()) {
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
-    const int32_t block = run.ops[static_cast<size_t>(op)].block;
-    ops_[static_cast<size_t>(block)].push_back(op);
-    for (int32_t sample = 0; sample < samples_; ++sample) {
+  for (OpId op = 0; op < run.ops.size(); ++op) {
+    const BlockId block = run.ops[op].block;
+    ops_[block].push_back(op);
+    for (SampleId sample = 0; sample < samples_; ++sample) {
       seconds_[cell(block, sample)] += run.duration[run.at(op, sample)];
     }
   }
-  for (int32_t block = 0; block < static_cast<int32_t>(run.blocks.size()); ++block) {
-    const Block& at = run.blocks[static_cast<size_t>(block)];
-    const OpKind& kind = run.kinds[static_cast<size_t>(at.kind)];
+  for (BlockId block = 0; block < run.blocks.size(); ++block) {
+    const Block& at = run.blocks[block];
+    const OpKind& kind = run.kinds[at.kind];
     const std::string_view name = kind.name;
     const bool backward = name.starts_with("backward");
     if (!kind.communicates() && at.micro_batch != kNone &&
@@ -29,34 +29,33 @@ BlockTimes::BlockTimes(const MeasuredRun& run)
   }
 }
 
-void BlockTimes::set(int32_t block, int32_t sample, double seconds,
+void BlockTimes::set(BlockId block, SampleId sample, double seconds,
                      std::vector<double>* durations) const {
   const double now = time(block, sample);
-  const std::vector<int32_t>& ops = this->ops(block);
-  for (const int32_t op : ops) {
+  const std::vector<OpId>& ops = this->ops(block);
+  for (const OpId op : ops) {
     double& duration = (*durations)[run_.at(op, sample)];
-    duration = now > 0 ? duration * (seconds / now) : seconds / static_cast<double>(ops.size());
+    duration = now > 0 ? duration * (seconds / now) : seconds / ops.size();
   }
 }
 
 std::map<BlockTimes::Alike, Cells> BlockTimes::alike() const {
   std::map<Alike, Cells> groups;
   for (const Pass& pass : passes_) {
-    const Block& at = run_.blocks[static_cast<size_t>(pass.block)];
-    for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+    const Block& at = run_.blocks[pass.block];
+    for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
       Cells& cells = groups[{at.worker, replica, at.chunk, pass.backward}];
-      for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
-        cells.push_back({pass.block, sample});
-      }
+      const Cells steps = steps_of(pass.block, replica);
+      cells.insert(cells.end(), steps.begin(), steps.end());
     }
   }
   return groups;
 }
 
-Cells BlockTimes::steps_of(int32_t block, int32_t replica) const {
+Cells BlockTimes::steps_of(BlockId block, ReplicaId replica) const {
   Cells cells;
-  for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
-    cells.push_back({block, sample});
+  for (StepIndex step = 0; step < run_.steps.size(); ++step) {
+    cells.push_back({block, run_.sample(step, replica)});
   }
   return cells;
 }

@@ -15,40 +15,39 @@ namespace hocket::whatif {
 
 /// A pass, of the pattern: a block of a micro-batch that is no communication.
 struct Pass {
-  int32_t block = 0;
+  BlockId block;
   bool backward = false;
 };
 
-using Cells = std::vector<std::pair<int32_t, int32_t>>;  ///< block, sample
+using Cells = std::vector<std::pair<BlockId, SampleId>>;
 
 class BlockTimes {
  public:
   explicit BlockTimes(const MeasuredRun& run);
 
-  double time(int32_t block, int32_t sample) const { return seconds_[cell(block, sample)]; }
-  const std::vector<int32_t>& ops(int32_t block) const { return ops_[static_cast<size_t>(block)]; }
+  double time(BlockId block, SampleId sample) const { return seconds_[cell(block, sample)]; }
+  const std::vector<OpId>& ops(BlockId block) const { return ops_[block]; }
   const std::vector<Pass>& passes() const { return passes_; }
 
   /// Durations with every op of `block` in `sample` scaled so that the block takes `seconds`.
-  void set(int32_t block, int32_t sample, double seconds, std::vector<double>* durations) const;
+  void set(BlockId block, SampleId sample, double seconds, std::vector<double>* durations) const;
 
   /// Key of passes with equal work: a worker's passes in one chunk and direction differ only by
   /// their sequences.
-  using Alike = std::tuple<int32_t, int32_t, int32_t, bool>;  // worker, replica, chunk, backward
+  using Alike =
+      std::tuple<PatternWorkerId, ReplicaId, int32_t, bool>;  // the last two: chunk, backward
   std::map<Alike, Cells> alike() const;
 
   /// A block in all steps of a replica.
-  Cells steps_of(int32_t block, int32_t replica) const;
+  Cells steps_of(BlockId block, ReplicaId replica) const;
 
  private:
-  size_t cell(int32_t block, int32_t sample) const {
-    return static_cast<size_t>(block) * static_cast<size_t>(samples_) + static_cast<size_t>(sample);
-  }
+  size_t cell(BlockId block, SampleId sample) const { return size_t{block} * samples_ + sample; }
 
   const MeasuredRun& run_;
-  const int32_t samples_;
-  std::vector<double> seconds_;            ///< [block * samples + sample]
-  std::vector<std::vector<int32_t>> ops_;  ///< by block
+  const size_t samples_;
+  std::vector<double> seconds_;         ///< [block * samples + sample]
+  std::vector<std::vector<OpId>> ops_;  ///< by block
   std::vector<Pass> passes_;
 };
 

@@ -43,7 +43,7 @@ double factor_of(const std::vector<FusedStep>& steps, double step_seconds,
     }
     overhead += end - step.backward;
   }
-  const double seconds = step_seconds + overhead / static_cast<double>(steps.size());
+  const double seconds = step_seconds + overhead / steps.size();
   return seconds > 0 ? step_seconds / seconds : 1;
 }
 
@@ -67,9 +67,8 @@ double ratio_needed(const std::vector<FusedStep>& steps, double step_seconds, Ne
 
 void check(const BottleneckOptions& options) {
   const auto bad = [](const auto& list, double least) {
-    return list.empty() || std::any_of(list.begin(), list.end(), [&](auto value) {
-             return !(static_cast<double>(value) >= least) || static_cast<double>(value) == 0;
-           });
+    return list.empty() || std::any_of(list.begin(), list.end(),
+                                       [&](auto value) { return !(value >= least) || value == 0; });
   };
   if (bad(options.ranks, 2)) fail(kWhere, "got ranks below 2, or none; expected 2 or more");
   if (bad(options.bandwidths, 0)) fail(kWhere, "got a bandwidth of 0, or none; expected above 0");
@@ -159,7 +158,7 @@ std::vector<Batch> fuse(const GradientLog& log, const Fusion& fusion) {
 
 double ring_seconds(double bytes, const NetworkCase& network, const AddTimes& add) {
   const double size = bytes / network.ratio;
-  const auto n = static_cast<double>(network.ranks);
+  const double n = network.ranks;
   return 2 * size * (n - 1) / (n * network.bandwidth) + (n - 1) * add.seconds(size / n);
 }
 
@@ -191,7 +190,7 @@ Bottleneck find_bottleneck(Gradients gradients, BottleneckOptions options) {
     found.bytes = std::max(found.bytes, bytes);
   }
   for (const std::vector<Batch>& batches : steps[0].logs) {
-    found.batches = std::max(found.batches, static_cast<int64_t>(batches.size()));
+    found.batches = std::max(found.batches, std::ssize(batches));
   }
   if (gradients.measured_step > 0) {
     found.measured_factor = gradients.step / gradients.measured_step;

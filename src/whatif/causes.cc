@@ -44,7 +44,7 @@ class Search {
     pauses();
     slow_link();
     if (std::all_of(out_.slowest.begin(), out_.slowest.end(),
-                    [&](int32_t worker) { return is_stage(worker); })) {
+                    [&](WorkerId worker) { return is_stage(worker); })) {
       slow_stage();
       slow_worker();
     } else {
@@ -94,24 +94,23 @@ class Search {
       std::array<double, 2> beyond_mean{};
       std::array<int, 2> passes{};
     };
-    std::map<std::array<int32_t, 3>, size_t> places;
+    std::map<std::tuple<PatternWorkerId, int32_t, int32_t>, size_t> places;  // chunk, micro-batch
     std::vector<size_t> place_of(run_.blocks.size(), 0);
     for (const Pass& pass : times_.passes()) {
       const Block& at = run_.blocks[pass.block];
-      place_of[static_cast<size_t>(pass.block)] =
+      place_of[pass.block] =
           places.try_emplace({at.worker, at.chunk, at.micro_batch}, places.size()).first->second;
     }
-    std::vector<Pair> pairs(places.size() * static_cast<size_t>(samples_));
+    std::vector<Pair> pairs(places.size() * samples_);
     for (const auto& [of, cells] : times_.alike()) {
       const size_t way = std::get<3>(of) ? 1 : 0;
       double mean = 0;
       for (const auto& [block, sample] : cells) {
-        mean += times_.time(block, sample) / static_cast<double>(cells.size());
+        mean += times_.time(block, sample) / cells.size();
       }
       for (const auto& [block, sample] : cells) {
         times_.set(block, sample, mean, &even);
-        Pair& pair = pairs[place_of[static_cast<size_t>(block)] * static_cast<size_t>(samples_) +
-                           static_cast<size_t>(sample)];
+        Pair& pair = pairs[place_of[block] * samples_ + sample];
         pair.beyond_mean[way] += times_.time(block, sample) - mean;
         ++pair.passes[way];
       }
@@ -143,34 +142,35 @@ class Search {
   struct Link {
     double took = 0,
            usual = 0;  ///< seconds; the second over the transfers in which all members wait
-    std::set<std::pair<int32_t, int32_t>> ops;  ///< op, replica; -1: all
+    std::set<std::pair<OpId, ReplicaId>> ops;  ///< kNone: of all replicas
     double excess() const { return took - usual; }
   };
-  using Links = std::map<std::vector<int32_t>, Link>;
+  using Links = std::map<std::vector<WorkerId>, Link>;
 
   /// Returns the pairs of workers that exchange messages or share collectives.
   Links links() const {
     Links links;
     for (const Group& group : run_.groups) {
-      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+      for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
         const bool all = group.across_replicas;
-        std::vector<int32_t> workers;
-        for (const int32_t op : group.ops) {
-          for (int32_t other = all ? 0 : replica; other < (all ? run_.replicas : replica + 1);
-               ++other) {
-            workers.push_back(run_.ops[op].worker * run_.replicas + other);
+        const ReplicaId first = all ? 0 : replica, last = all ? run_.replicas - 1 : replica;
+        std::vector<WorkerId> workers;
+        for (const OpId op : group.ops) {
+          for (ReplicaId other = first; other <= last; ++other) {
+            workers.push_back(run_.worker_id(run_.ops[op].worker, other));
           }
         }
         std::sort(workers.begin(), workers.end());
         workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
         if (workers.size() < 2) continue;
         Link& link = links[workers];
-        for (const int32_t op : group.ops) {
+        for (const OpId op : group.ops) {
           link.ops.insert({op, all ? kNone : replica});
           if (group.eager && op == group.ops.front()) continue;
-          for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
-            link.took += run_.duration[run_.at(op, sample)];
-            link.usual += ideal_[run_.at(op, sample)];
+          for (StepIndex step = 0; step < run_.steps.size(); ++step) {
+            const size_t cell = run_.at(op, run_.sample(step, replica));
+            link.took += run_.duration[cell];
+            link.usual += ideal_[cell];
           }
         }
       }
@@ -181,12 +181,15 @@ class Search {
   /// Returns durations with the link as fast as others. Its transfers take the usual time.
   /// Transfers of more workers that cross it shrink by the same factor. Its workers begin steps
   /// with the others, since hosts exchange the result of the last step over it.
-  std::vector<double> as_usual(const Links& links, const std::vector<int32_t>& workers) const {
+  std::vector<double> as_usual(const Links& links, const std::vector<WorkerId>& workers) const {
     std::vector<double> durations = run_.duration;
-    const auto each = [&](int32_t op, int32_t replica, const auto& f) {
-      for (int32_t sample = std::max(replica, 0); sample < samples_;
-           sample += replica == kNone ? 1 : run_.replicas) {
-        f(run_.at(op, sample));
+    const auto each = [&](OpId op, ReplicaId replica, const auto& f) {
+      const bool all = replica == kNone;
+      const ReplicaId first = all ? 0 : replica, last = all ? run_.replicas - 1 : replica;
+      for (StepIndex step = 0; step < run_.steps.size(); ++step) {
+        for (ReplicaId one = first; one <= last; ++one) {
+          f(run_.at(op, run_.sample(step, one)));
+        }
       }
     };
     const Link& own = links.at(workers);
@@ -200,11 +203,11 @@ class Search {
         });
       }
     }
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       if (!run_.kind(op).communicates() || run_.kind(op).name != "host start") continue;
-      for (const int32_t worker : workers) {
-        if (worker / run_.replicas != run_.ops[op].worker) continue;
-        each(op, worker % run_.replicas, [&](size_t cell) { durations[cell] = ideal_[cell]; });
+      for (const WorkerId worker : workers) {
+        if (run_.pattern_worker(worker) != run_.ops[op].worker) continue;
+        each(op, run_.replica_of(worker), [&](size_t cell) { durations[cell] = ideal_[cell]; });
       }
     }
     return durations;
@@ -213,14 +216,14 @@ class Search {
   /// The one that costs most, among those of most excess.
   void slow_link() {
     const Links links = this->links();
-    std::vector<std::pair<double, const std::vector<int32_t>*>> order;
+    std::vector<std::pair<double, const std::vector<WorkerId>*>> order;
     for (const auto& [workers, link] : links) {
       order.push_back({link.excess(), &workers});
     }
     std::stable_sort(order.begin(), order.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });
     order.resize(std::min(order.size(), kLinksTried));
-    const std::vector<int32_t>* worst = nullptr;
+    const std::vector<WorkerId>* worst = nullptr;
     double least = 0;
     for (const auto& [excess, workers] : order) {
       const double fixed = replayer_.mean(as_usual(links, *workers));
@@ -232,12 +235,12 @@ class Search {
     if (worst == nullptr) return;
     add(Cause::slow_link, names(*worst), least,
         fmt::format("transfers among {}, all steps together, take {} longer than the usual ones",
-                    counted(static_cast<int64_t>(worst->size()), "worker"),
+                    counted(std::ssize(*worst), "worker"),
                     human_time(std::max(links.at(*worst).excess(), 0.0))));
   }
 
   /// "dp 0 pp 1, dp 0 pp 2", of many only the first.
-  std::string names(const std::vector<int32_t>& workers) const {
+  std::string names(const std::vector<WorkerId>& workers) const {
     constexpr size_t kShown = 4;
     std::vector<std::string> list;
     for (size_t i = 0; i < std::min(workers.size(), kShown); ++i) {
@@ -251,18 +254,18 @@ class Search {
 
   void slow_worker() {
     std::vector<char> slow(run_.workers.size(), 0);
-    for (const int32_t worker : out_.slowest) {
-      slow[static_cast<size_t>(worker)] = 1;
+    for (const WorkerId worker : out_.slowest) {
+      slow[worker] = 1;
     }
     add(Cause::slow_worker, names(out_.slowest), replayer_.mean(as_others(slow)),
         fmt::format("the slowest 3 % of {}, at least one, as fast as others",
-                    counted(static_cast<int64_t>(run_.workers.size()), "worker")));
+                    counted(std::ssize(run_.workers), "worker")));
   }
 
   /// Returns whether the worker is alone in a stage of several stages. No other worker has the same
   /// work then, so the stage is named instead.
-  bool is_stage(int32_t worker) const {
-    const int32_t stage = run_.workers[static_cast<size_t>(worker)].stage;
+  bool is_stage(WorkerId worker) const {
+    const StageId stage = run_.workers[worker].stage;
     return run_.stages > 1 &&
            std::count_if(run_.workers.begin(), run_.workers.end(),
                          [&](const Worker& other) { return other.stage == stage; }) == 1;
@@ -272,27 +275,27 @@ class Search {
   /// same stage and chunk if it has others, else of all. The ideal would not do, because its means
   /// include the slow ones. Communication takes its ideal time.
   std::vector<double> as_others(const std::vector<char>& slow) {
-    using Alike = std::array<int32_t, 3>;  // kind, stage, chunk; kNone: of any
+    using Alike = std::tuple<KindId, StageId, int32_t>;  // chunk; kNone: of any
     struct Mean {
       double sum = 0;
       int64_t count = 0;
     };
     std::map<Alike, Mean> means;
     const auto each = [&](bool of_slow, auto&& f) {
-      for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+      for (BlockId block = 0; block < run_.blocks.size(); ++block) {
         const Block& at = run_.blocks[block];
-        for (int32_t replica = 0; replica < run_.replicas; ++replica) {
-          const auto worker = static_cast<size_t>(at.worker * run_.replicas + replica);
+        for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
+          const WorkerId worker = run_.worker_id(at.worker, replica);
           if ((slow[worker] != 0) != of_slow) continue;
           f(block, replica, Alike{at.kind, run_.workers[worker].stage, at.chunk},
             Alike{at.kind, kNone, kNone});
         }
       }
     };
-    each(false, [&](int32_t block, int32_t replica, const Alike& alike, const Alike& any) {
+    each(false, [&](BlockId block, ReplicaId replica, const Alike& alike, const Alike& any) {
       Mean here;
-      for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
-        here.sum += times_.time(block, sample);
+      for (StepIndex step = 0; step < run_.steps.size(); ++step) {
+        here.sum += times_.time(block, run_.sample(step, replica));
         ++here.count;
       }
       for (const Alike& key : {alike, any}) {
@@ -301,17 +304,17 @@ class Search {
       }
     });
     std::vector<double> durations = run_.duration;
-    each(true, [&](int32_t block, int32_t replica, const Alike& alike, const Alike& any) {
+    each(true, [&](BlockId block, ReplicaId replica, const Alike& alike, const Alike& any) {
       const auto same = means.find(alike), of_kind = means.find(any);
       const auto mean = same != means.end() ? same : of_kind;
-      const bool ideal = mean == means.end() || run_.kinds[alike[0]].communicates();
-      for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
+      const bool ideal = mean == means.end() || run_.kinds[std::get<KindId>(alike)].communicates();
+      for (StepIndex step = 0; step < run_.steps.size(); ++step) {
+        const SampleId sample = run_.sample(step, replica);
         if (!ideal) {
-          times_.set(block, sample, mean->second.sum / static_cast<double>(mean->second.count),
-                     &durations);
+          times_.set(block, sample, mean->second.sum / mean->second.count, &durations);
           continue;
         }
-        for (const int32_t op : times_.ops(block)) {
+        for (const OpId op : times_.ops(block)) {
           durations[run_.at(op, sample)] = ideal_[run_.at(op, sample)];
         }
       }
@@ -325,20 +328,19 @@ class Search {
     if (run_.stages < 2) return;
     const EvenStages even = even_stages(run_, times_);
     const std::vector<double>& all = even.passes;
-    const auto worst = static_cast<int32_t>(std::max_element(all.begin(), all.end()) - all.begin());
+    const StageId worst = std::max_element(all.begin(), all.end()) - all.begin();
     const bool last = worst == run_.stages - 1;
     std::vector<std::string> alone;
-    for (int32_t worker = 0; worker < static_cast<int32_t>(run_.workers.size()); ++worker) {
-      if (run_.workers[static_cast<size_t>(worker)].stage == worst && is_stage(worker)) {
-        alone.push_back(run_.workers[static_cast<size_t>(worker)].name);
+    for (WorkerId worker = 0; worker < run_.workers.size(); ++worker) {
+      if (run_.workers[worker].stage == worst && is_stage(worker)) {
+        alone.push_back(run_.workers[worker].name);
       }
     }
     add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst),
         replayer_.mean(even.duration),
         fmt::format("{:.2f} times the mean of all stages{}; cured by equal passes through all "
                     "stages, as if layers were moved",
-                    all[static_cast<size_t>(worst)] * static_cast<double>(all.size()) /
-                        std::accumulate(all.begin(), all.end(), 0.0),
+                    all[worst] * all.size() / std::accumulate(all.begin(), all.end(), 0.0),
                     last ? ", with the head and the loss" : "") +
             (alone.empty()
                  ? ""
@@ -350,7 +352,7 @@ class Search {
   const std::vector<double>& ideal_;
   Replayer& replayer_;
   Analysis& out_;
-  const int32_t samples_;
+  const size_t samples_;
   const BlockTimes times_;
   bool compared_ = false;  ///< forward with backward passes
 };

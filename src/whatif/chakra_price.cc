@@ -81,12 +81,11 @@ class Pricer {
       case ChakraType::receive: {
         const bool sends = node->type == ChakraType::send;
         const int64_t other = sends ? node->target : node->source;
-        const auto own = static_cast<int64_t>(rank);
+        const int64_t own = rank;
         if (node->comm_bytes <= 0 || other < 0 || other >= std::ssize(ranks_) || other == own) {
           break;
         }
-        const auto from = static_cast<int32_t>(sends ? own : other);
-        const auto to = static_cast<int32_t>(sends ? other : own);
+        const int32_t from = sends ? own : other, to = sends ? other : own;
         return set(seconds_of(comm::message(comm::Role::send), node->comm_bytes, {from, to}), node);
       }
       case ChakraType::collective:
@@ -102,12 +101,11 @@ class Pricer {
     std::vector<int32_t> group;
     for (const auto& [rank, ids] : kind.of_rank) {
       if (k < ids.size()) {
-        group.push_back(static_cast<int32_t>(rank));
+        group.push_back(rank);
       }
     }
     for (const int32_t rank : group) {
-      const auto at = static_cast<size_t>(rank);
-      ChakraNode& node = ranks_[at].at(kind.of_rank.at(at)[k]);
+      ChakraNode& node = ranks_[rank].at(kind.of_rank.at(rank)[k]);
       if (node.timed) continue;
       const auto* const type =
           std::find_if(std::begin(kCollectiveTypes), std::end(kCollectiveTypes),
@@ -116,7 +114,7 @@ class Pricer {
         ++unpriced_;
         continue;
       }
-      const double bytes = node.comm_bytes * (type->grows ? static_cast<double>(group.size()) : 1);
+      const double bytes = node.comm_bytes * (type->grows ? group.size() : 1);
       set(seconds_of(comm::op(comm::find(type->op)), bytes, group), &node);
     }
     return !group.empty();

@@ -12,10 +12,10 @@ class Circles {
  public:
   explicit Circles(MeasuredRun* run)
       : run_(*run), missing_(run->ops.size()), behind_(run->ops.size()) {
-    for (size_t op = 0; op < run_.ops.size(); ++op) {
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       missing_[op] = run_.waits_for[op].size();
-      for (const int32_t before : run_.waits_for[op]) {
-        behind_[static_cast<size_t>(before)].push_back(static_cast<int32_t>(op));
+      for (const OpId before : run_.waits_for[op]) {
+        behind_[before].push_back(op);
       }
     }
   }
@@ -23,21 +23,20 @@ class Circles {
   int64_t break_all() {
     // Ops without dependencies start. Whenever none can start, the group that has waited longest is
     // split in two. Repeats until no group has waiting members.
-    for (size_t op = 0; op < missing_.size(); ++op) {
+    for (OpId op = 0; op < missing_.size(); ++op) {
       if (missing_[op] == 0) {
-        ready_.push_back(static_cast<int32_t>(op));
+        ready_.push_back(op);
       }
     }
     int64_t cuts = 0;
     for (;;) {
       while (!ready_.empty()) {
-        const int32_t op = ready_.back();
+        const OpId op = ready_.back();
         ready_.pop_back();
         start(op);
       }
-      const auto stuck = std::find_if(order_.begin(), order_.end(), [&](int32_t group) {
-        return !there_[static_cast<size_t>(group)].empty();
-      });
+      const auto stuck = std::find_if(order_.begin(), order_.end(),
+                                      [&](GroupId group) { return !there_[group].empty(); });
       if (stuck == order_.end()) return cuts;
       cut(*stuck);
       ++cuts;
@@ -46,54 +45,54 @@ class Circles {
 
  private:
   /// An op that has nothing more to wait for but the others of its group.
-  void start(int32_t op) {
-    const int32_t group = run_.ops[static_cast<size_t>(op)].group;
+  void start(OpId op) {
+    const GroupId group = run_.ops[op].group;
     if (group == kNone) return end(op);
     there_.resize(run_.groups.size());
-    std::vector<int32_t>& there = there_[static_cast<size_t>(group)];
+    std::vector<OpId>& there = there_[group];
     if (there.empty()) {
       order_.push_back(group);
     }
     there.push_back(op);
-    if (there.size() == run_.groups[static_cast<size_t>(group)].ops.size()) {
-      for (const int32_t member : std::exchange(there, {})) {
+    if (there.size() == run_.groups[group].ops.size()) {
+      for (const OpId member : std::exchange(there, {})) {
         end(member);
       }
     }
   }
 
-  void end(int32_t op) {
-    for (const int32_t next : behind_[static_cast<size_t>(op)]) {
-      if (--missing_[static_cast<size_t>(next)] == 0) {
+  void end(OpId op) {
+    for (const OpId next : behind_[op]) {
+      if (--missing_[next] == 0) {
         ready_.push_back(next);
       }
     }
   }
 
   /// Members that are there start now; the others are a new group.
-  void cut(int32_t group) {
-    const std::vector<int32_t> now = std::exchange(there_[static_cast<size_t>(group)], {});
-    Group& cut = run_.groups[static_cast<size_t>(group)];
+  void cut(GroupId group) {
+    const std::vector<OpId> now = std::exchange(there_[group], {});
+    Group& cut = run_.groups[group];
     Group rest = cut;
     std::erase_if(rest.ops,
-                  [&](int32_t op) { return std::find(now.begin(), now.end(), op) != now.end(); });
+                  [&](OpId op) { return std::find(now.begin(), now.end(), op) != now.end(); });
     std::erase_if(cut.ops,
-                  [&](int32_t op) { return std::find(now.begin(), now.end(), op) == now.end(); });
-    for (const int32_t op : rest.ops) {
-      run_.ops[static_cast<size_t>(op)].group = static_cast<int32_t>(run_.groups.size());
+                  [&](OpId op) { return std::find(now.begin(), now.end(), op) == now.end(); });
+    for (const OpId op : rest.ops) {
+      run_.ops[op].group = run_.groups.size();
     }
     run_.groups.push_back(std::move(rest));
-    for (const int32_t op : now) {
+    for (const OpId op : now) {
       end(op);
     }
   }
 
   MeasuredRun& run_;
-  std::vector<size_t> missing_;               ///< by op: dependencies left
-  std::vector<std::vector<int32_t>> behind_;  ///< by op: the ops that depend on it
-  std::vector<int32_t> ready_;
-  std::vector<std::vector<int32_t>> there_;  ///< by group: members that could start
-  std::vector<int32_t> order_;               ///< of groups, by when their first member could
+  std::vector<size_t> missing_;            ///< by op: dependencies left
+  std::vector<std::vector<OpId>> behind_;  ///< by op: the ops that depend on it
+  std::vector<OpId> ready_;
+  std::vector<std::vector<OpId>> there_;  ///< by group: members that could start
+  std::vector<GroupId> order_;            ///< by when their first member could
 };
 
 }  // namespace

@@ -59,7 +59,7 @@ class Clocks {
   /// clocks that are.
   int64_t find_offsets() {
     int64_t sets = 0;
-    for (size_t clock = 0; clock < known_.size(); ++clock) {
+    for (WorkerId clock = 0; clock < known_.size(); ++clock) {
       if (known_[clock] != 0) continue;
       known_[clock] = 1;
       ++sets;
@@ -69,17 +69,16 @@ class Clocks {
     return sets;
   }
 
-  size_t clock_of(int32_t op, int32_t sample) const {
-    return static_cast<size_t>(run_.ops[static_cast<size_t>(op)].worker * run_.replicas +
-                               sample % run_.replicas);
+  WorkerId clock_of(OpId op, SampleId sample) const {
+    return run_.worker_id(run_.ops[op].worker, run_.replica_of(sample));
   }
-  double end(int32_t op, int32_t sample) const {
+  double end(OpId op, SampleId sample) const {
     return run_.start[run_.at(op, sample)] + run_.duration[run_.at(op, sample)];
   }
 
   int64_t count() const {
     int64_t early = 0;
-    each_transfer(run_, [&](int32_t, int32_t, double by) { early += by > tolerance_; });
+    each_transfer(run_, [&](OpId, SampleId, double by) { early += by > tolerance_; });
     return early;
   }
 
@@ -87,13 +86,13 @@ class Clocks {
   /// impossible.
   int64_t impossible() const {
     std::vector<int64_t> all(offset_.size(), 0), early(offset_.size(), 0);
-    each_transfer(run_, [&](int32_t op, int32_t sample, double by) {
+    each_transfer(run_, [&](OpId op, SampleId sample, double by) {
       ++all[clock_of(op, sample)];
       early[clock_of(op, sample)] += by > tolerance_;
     });
     int64_t sum = 0;
     bool any = false;
-    for (size_t clock = 0; clock < all.size(); ++clock) {
+    for (WorkerId clock = 0; clock < all.size(); ++clock) {
       sum += early[clock];
       any = any || early[clock] * kImpossibleOneIn > all[clock];
     }
@@ -102,10 +101,10 @@ class Clocks {
 
   /// Members of a group in a step, each with when it ended.
   template <typename F>
-  void each_member(const Group& group, int32_t step, F&& f) const {
-    for (const int32_t op : group.ops) {
-      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
-        const int32_t sample = step * run_.replicas + replica;
+  void each_member(const Group& group, StepIndex step, F&& f) const {
+    for (const OpId op : group.ops) {
+      for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
+        const SampleId sample = run_.sample(step, replica);
         f(replica, clock_of(op, sample), end(op, sample));
       }
     }
@@ -114,22 +113,22 @@ class Clocks {
   /// Sets unknown clocks that share collectives with a known one. Returns false if there are none.
   bool follow_collectives() {
     std::vector<std::vector<double>> differences(offset_.size());
-    std::vector<double> known_end(static_cast<size_t>(run_.replicas));
+    std::vector<double> known_end(run_.replicas);
     std::vector<char> has(known_end.size());
     for (const Group& group : run_.groups) {
       if (group.eager || !has_others(group, run_)) continue;
-      for (int32_t step = 0; step < static_cast<int32_t>(run_.steps.size()); ++step) {
+      for (StepIndex step = 0; step < run_.steps.size(); ++step) {
         // Replicas are groups of their own, but for one across all of them.
-        const auto one = [&](int32_t replica) {
-          return group.across_replicas ? size_t{0} : static_cast<size_t>(replica);
+        const auto one = [&](ReplicaId replica) {
+          return group.across_replicas ? ReplicaId(0) : replica;
         };
         std::fill(has.begin(), has.end(), 0);
-        each_member(group, step, [&](int32_t replica, size_t clock, double at) {
+        each_member(group, step, [&](ReplicaId replica, WorkerId clock, double at) {
           if (known_[clock] == 0 || has[one(replica)] != 0) return;
           has[one(replica)] = 1;
           known_end[one(replica)] = at - offset_[clock];
         });
-        each_member(group, step, [&](int32_t replica, size_t clock, double at) {
+        each_member(group, step, [&](ReplicaId replica, WorkerId clock, double at) {
           if (known_[clock] == 0 && has[one(replica)] != 0) {
             differences[clock].push_back(at - known_end[one(replica)]);
           }
@@ -137,7 +136,7 @@ class Clocks {
       }
     }
     bool any = false;
-    for (size_t clock = 0; clock < offset_.size(); ++clock) {
+    for (WorkerId clock = 0; clock < offset_.size(); ++clock) {
       if (differences[clock].empty()) continue;
       offset_[clock] = median(differences[clock]);
       known_[clock] = 1;
@@ -153,8 +152,8 @@ class Clocks {
     std::vector<double> there(offset_.size(), kNever), back(offset_.size(), kNever);
     for (const Group& group : run_.groups) {
       if (!group.eager) continue;
-      for (int32_t sample = 0; sample < run_.samples(); ++sample) {
-        const size_t from = clock_of(group.ops[0], sample), to = clock_of(group.ops[1], sample);
+      for (SampleId sample = 0; sample < run_.samples(); ++sample) {
+        const WorkerId from = clock_of(group.ops[0], sample), to = clock_of(group.ops[1], sample);
         if (known_[from] == known_[to]) continue;
         const double takes = (end(group.ops[1], sample) - offset_[to]) -
                              (run_.start[run_.at(group.ops[0], sample)] - offset_[from]);
@@ -163,7 +162,7 @@ class Clocks {
       }
     }
     bool any = false;
-    for (size_t clock = 0; clock < offset_.size(); ++clock) {
+    for (WorkerId clock = 0; clock < offset_.size(); ++clock) {
       if (there[clock] == kNever || back[clock] == kNever) continue;
       offset_[clock] = (there[clock] - back[clock]) / 2;
       known_[clock] = 1;
@@ -173,8 +172,8 @@ class Clocks {
   }
 
   void move() {
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
-      for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
+      for (SampleId sample = 0; sample < run_.samples(); ++sample) {
         const size_t cell = run_.at(op, sample);
         run_.start[cell] -= is_absent(run_, cell) ? 0 : offset_[clock_of(op, sample)];
       }

@@ -13,7 +13,7 @@ namespace {
 using ByStage = std::vector<double>;  // seconds of all steps and workers
 
 double mean_of(const ByStage& seconds) {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / seconds.size();
 }
 
 /// Evens out three times that move with layers. Passes of a kind take their mean over the stages.
@@ -25,7 +25,7 @@ double mean_of(const ByStage& seconds) {
 class Mover {
  public:
   Mover(const MeasuredRun& run, const BlockTimes& times)
-      : run_(run), times_(times), stages_(static_cast<size_t>(run.stages)) {}
+      : run_(run), times_(times), stages_(run.stages) {}
 
   EvenStages move() {
     out_.duration = run_.duration;
@@ -37,28 +37,26 @@ class Mover {
   }
 
  private:
-  size_t stage_of(int32_t worker, int32_t sample) const {
-    const int32_t replica = sample % run_.replicas;
-    return static_cast<size_t>(
-        run_.workers[static_cast<size_t>(worker * run_.replicas + replica)].stage);
+  StageId stage_of(PatternWorkerId worker, SampleId sample) const {
+    return run_.workers[run_.worker_id(worker, run_.replica_of(sample))].stage;
   }
 
   void passes() {
-    std::map<int32_t, ByStage> kinds;
+    std::map<KindId, ByStage> kinds;
     const auto each = [&](auto&& f) {
       for (const Pass& pass : times_.passes()) {
-        const Block& at = run_.blocks[static_cast<size_t>(pass.block)];
+        const Block& at = run_.blocks[pass.block];
         ByStage& of_kind = kinds.try_emplace(at.kind, stages_, 0.0).first->second;
-        for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+        for (SampleId sample = 0; sample < run_.samples(); ++sample) {
           f(pass.block, sample, stage_of(at.worker, sample), of_kind);
         }
       }
     };
-    each([&](int32_t block, int32_t sample, size_t stage, ByStage& of_kind) {
+    each([&](BlockId block, SampleId sample, StageId stage, ByStage& of_kind) {
       of_kind[stage] += times_.time(block, sample);
       out_.passes[stage] += times_.time(block, sample);
     });
-    each([&](int32_t block, int32_t sample, size_t stage, const ByStage& of_kind) {
+    each([&](BlockId block, SampleId sample, StageId stage, const ByStage& of_kind) {
       if (of_kind[stage] > 0) {
         times_.set(block, sample, times_.time(block, sample) * (mean_of(of_kind) / of_kind[stage]),
                    &out_.duration);
@@ -68,17 +66,17 @@ class Mover {
 
   /// The pass that ends last on a worker, in each sample, and how long it takes now.
   void last_passes() {
-    last_ends_.assign(static_cast<size_t>(run_.pattern_workers * run_.samples()), 0);
+    last_ends_.assign(run_.pattern_workers * run_.samples(), 0);
     std::vector<double> seconds(last_ends_.size(), 0);
     for (const Pass& pass : times_.passes()) {
-      for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+      for (SampleId sample = 0; sample < run_.samples(); ++sample) {
         double ends = 0, takes = 0;
-        for (const int32_t op : times_.ops(pass.block)) {
+        for (const OpId op : times_.ops(pass.block)) {
           const size_t cell = run_.at(op, sample);
           ends = std::max(ends, run_.start[cell] + run_.duration[cell]);
           takes += out_.duration[cell];
         }
-        const size_t at = place(run_.blocks[static_cast<size_t>(pass.block)].worker, sample);
+        const size_t at = place(run_.blocks[pass.block].worker, sample);
         if (ends > last_ends_[at]) {
           last_ends_[at] = ends;
           seconds[at] = takes;
@@ -87,27 +85,27 @@ class Mover {
     }
     last_passes_.assign(stages_, 0);
     samples_of_.assign(stages_, 0);
-    for (int32_t worker = 0; worker < run_.pattern_workers; ++worker) {
-      for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+    for (PatternWorkerId worker = 0; worker < run_.pattern_workers; ++worker) {
+      for (SampleId sample = 0; sample < run_.samples(); ++sample) {
         last_passes_[stage_of(worker, sample)] += seconds[place(worker, sample)];
         ++samples_of_[stage_of(worker, sample)];
       }
     }
   }
 
-  size_t place(int32_t worker, int32_t sample) const {
-    return static_cast<size_t>(worker * run_.samples() + sample);
+  size_t place(PatternWorkerId worker, SampleId sample) const {
+    return size_t{worker} * run_.samples() + sample;
   }
 
   /// Returns whether an op runs once a step for the parameters of a stage: its optimizer, and the
   /// gathers and reductions among its own workers.
-  bool is_of_parameters(int32_t op) const {
+  bool is_of_parameters(OpId op) const {
     if (run_.ops[op].micro_batch != kNone) return false;
     const OpKind& kind = run_.kind(op);
     if (!kind.communicates()) return std::string_view(kind.name).starts_with("optimizer");
     if (kind.traffic == Traffic::message || run_.ops[op].group == kNone) return false;
-    const std::vector<int32_t>& members = run_.groups[run_.ops[op].group].ops;
-    return std::all_of(members.begin(), members.end(), [&](int32_t member) {
+    const std::vector<OpId>& members = run_.groups[run_.ops[op].group].ops;
+    return std::all_of(members.begin(), members.end(), [&](OpId member) {
       return run_.worker(member, 0).stage == run_.worker(op, 0).stage;
     });
   }
@@ -117,22 +115,22 @@ class Mover {
     ByStage sums_of_worker(stages_, 0);
     bool beside_passes = false;
     const auto each = [&](auto&& f) {
-      for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      for (OpId op = 0; op < run_.ops.size(); ++op) {
         if (!is_of_parameters(op)) continue;
         ByStage& of_sort = sorts.try_emplace(run_.kind(op).traffic, stages_, 0.0).first->second;
-        for (int32_t sample = 0; sample < run_.samples(); ++sample) {
+        for (SampleId sample = 0; sample < run_.samples(); ++sample) {
           f(op, sample, stage_of(run_.ops[op].worker, sample), of_sort);
         }
       }
     };
-    each([&](int32_t op, int32_t sample, size_t stage, ByStage& of_sort) {
+    each([&](OpId op, SampleId sample, StageId stage, ByStage& of_sort) {
       const size_t cell = run_.at(op, sample);
       of_sort[stage] += run_.duration[cell];
       if (run_.kind(op).traffic != Traffic::gradients) return;
       sums_of_worker[stage] += 1 / samples_of_[stage];
       beside_passes |= run_.start[cell] < last_ends_[place(run_.ops[op].worker, sample)];
     });
-    each([&](int32_t op, int32_t sample, size_t stage, const ByStage& of_sort) {
+    each([&](OpId op, SampleId sample, StageId stage, const ByStage& of_sort) {
       const double own = of_sort[stage], added = mean_of(of_sort) - own;
       if (own <= 0) return;
       double less = 0;
@@ -144,7 +142,7 @@ class Mover {
   }
 
   /// Seconds of the last passes that are those of layers that came to a stage.
-  double arrived(size_t stage) const {
+  double arrived(StageId stage) const {
     return last_passes_[stage] * std::max(1 - out_.passes[stage] / mean_of(out_.passes), 0.0);
   }
 

@@ -44,7 +44,7 @@ struct Table {
 
 /// Gradient all-reduces of known bytes, by number of ranks in the group.
 struct Sums {
-  std::vector<int32_t> groups;  ///< of the run
+  std::vector<GroupId> groups;  ///< of the run
   double bytes = 0;             ///< of all
 };
 
@@ -56,15 +56,15 @@ int64_t ranks_of(const MeasuredRun& run, const Group& group) {
 std::pair<int64_t, Sums> most_sums(const MeasuredRun& run, std::vector<std::string>* notes) {
   std::map<int64_t, Sums> by_ranks;
   int64_t all = 0;
-  for (size_t g = 0; g < run.groups.size(); ++g) {
-    const Group& group = run.groups[g];
-    const Op& op = run.ops[static_cast<size_t>(group.ops[0])];
+  for (GroupId id = 0; id < run.groups.size(); ++id) {
+    const Group& group = run.groups[id];
+    const Op& op = run.ops[group.ops[0]];
     if (run.kind(group.ops[0]).traffic != Traffic::gradients) continue;
     ++all;
     if (op.bytes == 0) continue;
     Sums& sums = by_ranks[ranks_of(run, group)];
-    sums.groups.push_back(static_cast<int32_t>(g));
-    sums.bytes += static_cast<double>(op.bytes);
+    sums.groups.push_back(id);
+    sums.bytes += op.bytes;
   }
   if (by_ranks.empty()) {
     fail("hocket whatif --bottleneck",
@@ -99,33 +99,30 @@ Gradients gradients_of(const MeasuredRun& run, Replayer* replayer) {
   found.ranks = ranks;
   found.measured_step = replayer->mean(run.duration);
   std::vector<double> alone = run.duration;
-  const auto samples = static_cast<size_t>(run.samples());
   double sent = 0, taken = 0;
-  for (const int32_t group : sums.groups) {
-    const std::vector<int32_t>& ops = run.groups[group].ops;
-    for (const int32_t op : ops) {
-      for (size_t sample = 0; sample < samples; ++sample) {
-        double& seconds = alone[run.at(op, static_cast<int32_t>(sample))];
-        sent += static_cast<double>(run.ops[op].bytes);
+  for (const GroupId group : sums.groups) {
+    for (const OpId op : run.groups[group].ops) {
+      for (SampleId sample = 0; sample < run.samples(); ++sample) {
+        double& seconds = alone[run.at(op, sample)];
+        sent += run.ops[op].bytes;
         taken += seconds;
         seconds = 0;
       }
     }
   }
-  const auto n = static_cast<double>(ranks);
+  const double n = ranks;
   found.bus_bandwidth = taken > 0 && ranks > 1 ? 2 * (n - 1) / n * sent / taken : 0;
   found.step = replayer->mean(alone);
   const std::vector<double> ends = replayer->ends(alone);
-  const size_t replicas = samples / run.steps.size();
-  for (size_t step = 0; step < run.steps.size(); ++step) {
-    std::map<std::pair<int32_t, size_t>, GradientLog> logs;  // by first rank
+  for (StepIndex step = 0; step < run.steps.size(); ++step) {
+    std::map<std::pair<PatternWorkerId, ReplicaId>, GradientLog> logs;  // by first rank
     BackwardStep row;
-    for (const int32_t g : sums.groups) {
-      const Group& group = run.groups[g];
-      const Op& op = run.ops[static_cast<size_t>(group.ops[0])];
-      for (size_t replica = 0; replica < (group.across_replicas ? 1 : replicas); ++replica) {
-        const auto sample = static_cast<int32_t>(step * replicas + replica);
-        const double ready = ends[run.at(group.ops[0], sample)];
+    for (const GroupId id : sums.groups) {
+      const Group& group = run.groups[id];
+      const Op& op = run.ops[group.ops[0]];
+      const int32_t replicas = group.across_replicas ? 1 : run.replicas;
+      for (ReplicaId replica = 0; replica < replicas; ++replica) {
+        const double ready = ends[run.at(group.ops[0], run.sample(step, replica))];
         logs[{op.worker, replica}].gradients.push_back({static_cast<double>(op.bytes), ready});
         row.backward = std::max(row.backward, ready);
       }

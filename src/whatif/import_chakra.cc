@@ -46,9 +46,9 @@ class ChakraReader {
       op.start = has_starts_ ? op.start : 0;
     }
     assemble(std::move(seen), paths_[0], &run_);
-    for (size_t op = 0; op < run_.ops.size(); ++op) {
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       const Op& row = run_.ops[op];
-      op_of_[{row.worker, row.name, row.sequence}] = static_cast<int32_t>(op);
+      op_of_[{row.worker, row.name, row.sequence}] = op;
     }
     kinds();
     waits();
@@ -105,7 +105,7 @@ class ChakraReader {
       if (nodes_[i].empty()) continue;
       const auto untimed = std::count_if(nodes_[i].begin(), nodes_[i].end(),
                                          [](const auto& node) { return !node.second.timed; });
-      if (static_cast<size_t>(untimed) == nodes_[i].size()) {
+      if (untimed == std::ssize(nodes_[i])) {
         fail(paths_[i],
              "has no node with a duration; expected a Chakra trace with its profile "
              "(chakra_trace_link), or --cluster, and nodes with num_ops, tensor_size or comm_size");
@@ -121,17 +121,17 @@ class ChakraReader {
   void observe(size_t rank, std::vector<Observed>* seen) {
     keys_.emplace_back();
     if (nodes_[rank].empty()) return;
-    const int32_t worker = run_.pattern_workers++;
-    const auto number = static_cast<int64_t>(rank);
+    const PatternWorkerId worker = run_.pattern_workers++;
+    const int64_t number = rank;
     run_.workers.push_back(
-        {number, 0, worker, fmt::format("rank {}", number), records_lost_[rank]});
-    std::map<int32_t, int32_t> count;
+        {number, 0, worker.value(), fmt::format("rank {}", number), records_lost_[rank]});
+    std::map<NameId, int32_t> count;
     // A step of several nodes that all start at 0 has no starts.
     bool any_start = nodes_[rank].size() == 1 && nodes_[rank].begin()->second.started;
     for (const auto& [id, node] : nodes_[rank]) {
       Observed op;
       op.worker = worker;
-      op.name = names_.try_emplace(node.name, static_cast<int32_t>(names_.size())).first->second;
+      op.name = names_.try_emplace(node.name, names_.size()).first->second;
       op.sequence = count[op.name]++;
       op.start = node.start;
       op.duration = node.duration;
@@ -141,7 +141,7 @@ class ChakraReader {
     }
     run_.names.resize(names_.size());
     for (const auto& [name, id] : names_) {
-      run_.names[static_cast<size_t>(id)] = name;
+      run_.names[id] = name;
     }
     if (!any_start) {
       has_starts_ = run_.has_starts = false;
@@ -151,7 +151,7 @@ class ChakraReader {
     }
   }
 
-  int32_t op_at(size_t rank, int64_t id) const {
+  OpId op_at(size_t rank, int64_t id) const {
     const auto key = keys_[rank].find(id);
     return key == keys_[rank].end() ? kNone : op_of_.at(key->second);
   }
@@ -164,17 +164,16 @@ class ChakraReader {
 
   /// The k-th node of a name is of one kind on all ranks.
   void kinds() {
-    std::map<std::pair<int32_t, int32_t>, int32_t> kinds;
+    std::map<std::pair<NameId, int32_t>, KindId> kinds;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
       for (const auto& [id, node] : nodes_[rank]) {
-        Op& op = run_.ops[static_cast<size_t>(op_at(rank, id))];
-        const auto [at, added] =
-            kinds.try_emplace({op.name, op.sequence}, static_cast<int32_t>(run_.kinds.size()));
+        Op& op = run_.ops[op_at(rank, id)];
+        const auto [at, added] = kinds.try_emplace({op.name, op.sequence}, run_.kinds.size());
         if (added) {
           run_.kinds.push_back({fmt::format("{} {}", node.name, op.sequence), traffic_of(node)});
         }
         op.bytes = static_cast<int64_t>(std::min(node.comm_bytes, 1e18));
-        op.block = static_cast<int32_t>(run_.blocks.size());
+        op.block = run_.blocks.size();
         run_.blocks.push_back({at->second, op.worker, kNone, kNone});
       }
     }
@@ -185,7 +184,7 @@ class ChakraReader {
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
       for (const auto& [id, node] : nodes_[rank]) {
         for (const int64_t before : node.waits) {
-          const int32_t op = op_at(rank, before);
+          const OpId op = op_at(rank, before);
           if (op == kNone) {
             ++absent;
             continue;
@@ -241,12 +240,12 @@ class ChakraReader {
   /// ones of either side back until clocks are set.
   void messages() {
     using Ends = std::tuple<int64_t, int64_t, int64_t>;  // source, target, tag
-    std::map<Ends, std::array<std::vector<int32_t>, 2>> messages;
+    std::map<Ends, std::array<std::vector<OpId>, 2>> messages;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
       for (const auto& [id, node] : nodes_[rank]) {
         const bool sends = node.type == ChakraType::send;
         if (!sends && node.type != ChakraType::receive) continue;
-        const auto own = static_cast<int64_t>(rank);
+        const int64_t own = rank;
         const Ends ends{sends ? own : node.source, sends ? node.target : own, node.tag};
         messages[ends][sends ? 0 : 1].push_back(op_at(rank, id));
       }
@@ -255,7 +254,7 @@ class ChakraReader {
     for (auto& [ends, ops] : messages) {
       auto& [sent, received] = ops;
       const size_t pairs = std::min(sent.size(), received.size());
-      alone += static_cast<int64_t>(std::max(sent.size(), received.size()) - pairs);
+      alone += std::max(sent.size(), received.size()) - pairs;
       for (size_t k = 0; k < pairs && sent.size() == received.size(); ++k) {
         add_message(sent[k], received[k]);
       }
@@ -279,7 +278,7 @@ class ChakraReader {
         const size_t from = run_.at(sent[k], 0), to = run_.at(received[k], 0);
         possible = possible && run_.start[to] + run_.duration[to] > run_.start[from] - kWholeMicros;
       }
-      left_out += possible ? 0 : static_cast<int64_t>(pairs);
+      left_out += possible ? 0 : pairs;
       for (size_t k = 0; k < pairs && possible; ++k) {
         add_message(sent[k], received[k]);
       }
@@ -292,9 +291,9 @@ class ChakraReader {
     }
   }
 
-  void add_message(int32_t sends, int32_t receives) {
-    for (const int32_t op : {sends, receives}) {
-      run_.ops[static_cast<size_t>(op)].group = static_cast<int32_t>(run_.groups.size());
+  void add_message(OpId sends, OpId receives) {
+    for (const OpId op : {sends, receives}) {
+      run_.ops[op].group = run_.groups.size();
     }
     run_.groups.push_back({{sends, receives}, false, true});
   }
@@ -315,8 +314,8 @@ class ChakraReader {
       kind.num_members = of_name.group.empty() ? 0 : members.at(of_name.group).size();
       for (const auto& [rank, ids] : of_name.of_rank) {
         for (const int64_t id : ids) {
-          const int32_t op = op_at(rank, id);
-          kind.of_worker[run_.ops[static_cast<size_t>(op)].worker].push_back(op);
+          const OpId op = op_at(rank, id);
+          kind.of_worker[run_.ops[op].worker].push_back(op);
           some_dims += of_name.group.empty() && nodes_[rank].at(id).some_dims;
         }
       }
@@ -334,12 +333,12 @@ class ChakraReader {
   const cost::Cluster* cluster_;
   std::vector<ChakraNodes> nodes_;
   std::vector<bool> records_lost_;                           ///< by rank
-  std::vector<std::array<std::vector<int32_t>, 2>> uneven_;  ///< messages: sent, and received
-  using Key = std::array<int32_t, 3>;         ///< worker, name and sequence of a node
-  std::vector<std::map<int64_t, Key>> keys_;  ///< by rank and id
-  bool has_starts_ = true;                    ///< all files have; else those of others say nothing
-  std::map<std::string, int32_t> names_;
-  std::map<Key, int32_t> op_of_;
+  std::vector<std::array<std::vector<OpId>, 2>> uneven_;     ///< messages: sent, and received
+  using Key = std::tuple<PatternWorkerId, NameId, int32_t>;  ///< of a node, with its sequence
+  std::vector<std::map<int64_t, Key>> keys_;                 ///< by rank and id
+  bool has_starts_ = true;  ///< all files have; else those of others say nothing
+  std::map<std::string, NameId> names_;
+  std::map<Key, OpId> op_of_;
 };
 
 }  // namespace

@@ -48,6 +48,9 @@ struct Said {
   std::string phase;
 };
 
+/// Worker and stream.
+using Lane = std::pair<PatternWorkerId, int32_t>;
+
 class HocketReader {
  public:
   explicit HocketReader(const std::string& path) : path_(path) {
@@ -145,7 +148,7 @@ class HocketReader {
     return false;
   }
 
-  /// Adds one task of a step.
+  /// Adds one task of a step. Until ranks() the worker of an op is its process.
   void take_task(const trace::ChromeEvent& event) {
     if (!event.has_start || said_.number < 0) {
       ++without_task_;
@@ -155,17 +158,17 @@ class HocketReader {
     task.kind = interned(event.category.empty() ? event.name : event.category, &kinds_);
     task.phase = said_.phase.empty() ? kNone : interned(said_.phase, &phases_);
     Observed op;
-    op.worker = static_cast<int32_t>(event.pid);
+    op.worker = event.pid;
     op.step = last_step_ = std::max(said_.step, 0);
     op.start = event.start_us * 1e-6;
     const bool has_duration = event.has_duration && event.duration_us >= 0;
     op.duration = has_duration ? event.duration_us * 1e-6 : 0;
     if (!has_duration) {
       ++without_duration_;
-      without_durations_.insert(op.worker);
+      without_durations_.insert(event.pid);
     }
     op.sequence = said_.number;
-    op.stream = static_cast<int32_t>(event.tid);
+    op.stream = event.tid;
     op.micro_batch = said_.micro_batch;
     op.chunk = task.stage;
     seen_.push_back(op);
@@ -184,7 +187,7 @@ class HocketReader {
       if (said_.rank < 0 && event.label.starts_with("rank ")) {
         parse_int(std::string_view(event.label).substr(5), &named);
       }
-      rank_of_[event.pid] = said_.rank >= 0 ? said_.rank : static_cast<int32_t>(named);
+      rank_of_[event.pid] = said_.rank >= 0 ? said_.rank : named;
     }
     constexpr std::string_view kKnown = "MCsft";
     of_unknown_phases_ += kKnown.find(event.phase) == kKnown.npos ? 1 : 0;
@@ -221,7 +224,7 @@ class HocketReader {
   }
 
   static int32_t interned(const std::string& text, std::map<std::string, int32_t>* table) {
-    return table->try_emplace(text, static_cast<int32_t>(table->size())).first->second;
+    return table->try_emplace(text, table->size()).first->second;
   }
   static const std::string& name_in(const std::map<std::string, int32_t>& table, int32_t id) {
     return std::find_if(table.begin(), table.end(), [&](const auto& e) { return e.second == id; })
@@ -233,7 +236,7 @@ class HocketReader {
   void ranks() {
     std::map<int32_t, std::set<int32_t>> stages;  // by pid
     for (const Observed& op : seen_) {
-      std::set<int32_t>& list = stages[op.worker];
+      std::set<int32_t>& list = stages[op.worker.value()];
       if (op.chunk != kNone) {
         list.insert(op.chunk);
       }
@@ -244,7 +247,7 @@ class HocketReader {
       order.push_back({named != rank_of_.end() && named->second >= 0 ? named->second : pid, pid});
     }
     std::sort(order.begin(), order.end());
-    std::map<std::set<int32_t>, int32_t> pipeline_rank;
+    std::map<std::set<int32_t>, StageId> pipeline_rank;
     for (const auto& [pid, list] : stages) {
       pipeline_rank.emplace(list, 0);
     }
@@ -252,10 +255,11 @@ class HocketReader {
       index = run_.stages++ - 1;
     }
     --run_.stages;
-    std::map<int32_t, int32_t> worker_of, replicas;
+    std::map<int32_t, PatternWorkerId> worker_of;  // by pid
+    std::map<StageId, DataRank> replicas;
     for (const auto& [rank, pid] : order) {
       worker_of[pid] = run_.pattern_workers++;
-      const int32_t stage = pipeline_rank.at(stages.at(pid));
+      const StageId stage = pipeline_rank.at(stages.at(pid));
       run_.workers.push_back({rank, stage, replicas[stage]++, fmt::format("rank {}", rank),
                               without_durations_.count(pid) > 0});
     }
@@ -271,11 +275,11 @@ class HocketReader {
           num_ranks_ - run_.pattern_workers, num_ranks_));
     }
     for (Observed& op : seen_) {
-      op.worker = worker_of.at(op.worker);
+      op.worker = worker_of.at(op.worker.value());
     }
-    std::map<std::pair<int32_t, int32_t>, TaskFacts> tasks;
+    std::map<std::pair<PatternWorkerId, int32_t>, TaskFacts> tasks;
     for (const auto& [key, task] : tasks_) {
-      tasks.emplace(std::pair(worker_of.at(key.first), key.second), task);
+      tasks.emplace(std::pair(worker_of.at(key.first.value()), key.second), task);
     }
     tasks_ = std::move(tasks);
   }
@@ -284,7 +288,7 @@ class HocketReader {
   /// result of the last step before it. A simulated rank begins with its first task.
   void host_starts() {
     if (!of_run_) return;
-    std::map<int32_t, std::map<int32_t, double>> first;  // by step and worker
+    std::map<int64_t, std::map<PatternWorkerId, double>> first;  // by step
     for (const Observed& op : seen_) {
       const auto [at, added] = first[op.step].try_emplace(op.worker, op.start);
       at->second = std::min(at->second, op.start);
@@ -313,48 +317,45 @@ class HocketReader {
   /// The same, once clocks are set.
   void host_starts_again() {
     if (!of_run_) return;
-    const auto workers = static_cast<size_t>(run_.pattern_workers);
-    for (int32_t sample = 0; sample < run_.samples(); ++sample) {
-      std::vector<double> first(workers, 1e300);
-      for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
-        double& of_worker = first[static_cast<size_t>(run_.ops[op].worker)];
+    for (SampleId sample = 0; sample < run_.samples(); ++sample) {
+      std::vector<double> first(run_.pattern_workers, 1e300);
+      for (OpId op = 0; op < run_.ops.size(); ++op) {
+        double& of_worker = first[run_.ops[op].worker];
         of_worker = run_.ops[op].sequence == kHostStart ? of_worker
                                                         : std::min(of_worker, start(op, sample));
       }
       const double begin = *std::min_element(first.begin(), first.end());
-      for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+      for (OpId op = 0; op < run_.ops.size(); ++op) {
         if (run_.ops[op].sequence != kHostStart) continue;
         run_.start[run_.at(op, sample)] = begin;
-        run_.duration[run_.at(op, sample)] =
-            first[static_cast<size_t>(run_.ops[op].worker)] - begin;
+        run_.duration[run_.at(op, sample)] = first[run_.ops[op].worker] - begin;
       }
     }
     measure_steps(&run_);
   }
 
-  const TaskFacts& task_of(int32_t op) const {
+  const TaskFacts& task_of(OpId op) const {
     return tasks_.at({run_.ops[op].worker, run_.ops[op].sequence});
   }
-  bool communicates(int32_t op) const {
-    return task_of(op).flow != 0 || task_of(op).group != kNone;
-  }
-  std::string phase_of(int32_t op) const {
+  bool communicates(OpId op) const { return task_of(op).flow != 0 || task_of(op).group != kNone; }
+  std::string phase_of(OpId op) const {
     return task_of(op).phase == kNone ? "" : name_in(phases_, task_of(op).phase);
   }
 
   /// Kernels of a pass through a stage are one element; so are those of a rank once per step.
   /// Communication is one by one: of a kind, phase and size.
   void blocks() {
-    std::map<std::pair<std::string, Traffic>, int32_t> kinds;
-    std::map<std::array<int32_t, 4>, int32_t> elements;  // kind, worker, micro-batch, stage
-    std::map<std::string, int32_t> names;
+    std::map<std::pair<std::string, Traffic>, KindId> kinds;
+    using Element = std::tuple<KindId, PatternWorkerId, int32_t, int32_t>;  // micro-batch, stage
+    std::map<Element, BlockId> elements;
+    std::map<std::string, NameId> names;
     run_.names.clear();
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       Op& row = run_.ops[op];
       const TaskFacts& task = task_of(op);
       const std::string phase = phase_of(op);
       const std::string& name = name_in(kinds_, task.kind);
-      const auto [at_name, new_name] = names.try_emplace(name, static_cast<int32_t>(names.size()));
+      const auto [at_name, new_name] = names.try_emplace(name, names.size());
       if (new_name) {
         run_.names.push_back(name);
       }
@@ -363,24 +364,23 @@ class HocketReader {
       Traffic traffic = row.sequence == kHostStart ? Traffic::collective : Traffic::none;
       if (communicates(op)) {
         row.bytes = task.bytes;
-        kind = fmt::format("{} {} {}", name, phase, human_bytes(static_cast<double>(task.bytes)));
+        kind = fmt::format("{} {} {}", name, phase, human_bytes(task.bytes));
         traffic = task.flow != 0    ? Traffic::message
                   : phase == "grad" ? Traffic::gradients
                                     : Traffic::collective;
       }
-      const auto [at_kind, new_kind] =
-          kinds.try_emplace({kind, traffic}, static_cast<int32_t>(run_.kinds.size()));
+      const auto [at_kind, new_kind] = kinds.try_emplace({kind, traffic}, run_.kinds.size());
       if (new_kind) {
         run_.kinds.push_back({kind, traffic});
       }
-      row.block = static_cast<int32_t>(run_.blocks.size());
+      row.block = run_.blocks.size();
       if (traffic == Traffic::none) {
         row.block =
             elements
                 .try_emplace({at_kind->second, row.worker, row.micro_batch, row.chunk}, row.block)
                 .first->second;
       }
-      if (row.block == static_cast<int32_t>(run_.blocks.size())) {
+      if (row.block == run_.blocks.size()) {
         run_.blocks.push_back({at_kind->second, row.worker, row.micro_batch, row.chunk});
       }
     }
@@ -388,11 +388,11 @@ class HocketReader {
 
   /// Ops of a lane, in their order.
   void lanes() {
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       lanes_[{run_.ops[op].worker, run_.ops[op].stream}].push_back(op);
     }
     for (auto& [lane, ops] : lanes_) {
-      std::stable_sort(ops.begin(), ops.end(), [&](int32_t a, int32_t b) {
+      std::stable_sort(ops.begin(), ops.end(), [&](OpId a, OpId b) {
         return std::pair(start(a, 0), run_.ops[a].sequence) <
                std::pair(start(b, 0), run_.ops[b].sequence);
       });
@@ -408,25 +408,25 @@ class HocketReader {
     }
   }
 
-  double start(int32_t op, int32_t sample) const { return run_.start[run_.at(op, sample)]; }
-  double end(int32_t op, int32_t sample) const {
+  double start(OpId op, SampleId sample) const { return run_.start[run_.at(op, sample)]; }
+  double end(OpId op, SampleId sample) const {
     return start(op, sample) + run_.duration[run_.at(op, sample)];
   }
 
-  void add_group(std::vector<int32_t> ops, bool eager) {
-    for (const int32_t op : ops) {
-      run_.ops[op].group = static_cast<int32_t>(run_.groups.size());
+  void add_group(std::vector<OpId> ops, bool eager) {
+    for (const OpId op : ops) {
+      run_.ops[op].group = run_.groups.size();
     }
     run_.groups.push_back({std::move(ops), false, eager});
   }
 
   void messages() {
-    std::map<int64_t, std::array<int32_t, 2>> ends;  // by flow: sender and receiver
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+    std::map<int64_t, std::array<OpId, 2>> ends;  // by flow: sender and receiver
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       const TaskFacts& task = task_of(op);
       if (task.flow != 0) {
-        ends.try_emplace(task.flow, std::array{kNone, kNone}).first->second[task.sends ? 0 : 1] =
-            op;
+        ends.try_emplace(task.flow, std::array<OpId, 2>{kNone, kNone})
+            .first->second[task.sends ? 0 : 1] = op;
       }
     }
     int64_t alone = 0;
@@ -453,15 +453,16 @@ class HocketReader {
         class_of.emplace(rank, number);
       }
     }
-    std::map<int32_t, std::set<int32_t>> pipeline_ranks, members;  // by group
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+    std::map<int32_t, std::set<StageId>> pipeline_ranks;  // by group, as the trace numbers it
+    std::map<int32_t, std::set<PatternWorkerId>> members;
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       pipeline_ranks[task_of(op).group].insert(run_.workers[run_.ops[op].worker].stage);
       members[task_of(op).group].insert(run_.ops[op].worker);
     }
     using Key = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
     std::map<Key, Collectives> kinds;
     for (const auto& [lane, ops] : lanes_) {
-      for (const int32_t op : ops) {
+      for (const OpId op : ops) {
         const TaskFacts& task = task_of(op);
         if (task.group == kNone) continue;
         const int32_t stage = pipeline_ranks.at(task.group).size() == 1 ? task.stage : kNone;
@@ -542,15 +543,16 @@ class HocketReader {
   /// Adds dependencies across lanes as the trace gives them. Infers them from times for ranks
   /// without, and for tasks whose dependency is not in the trace.
   void waits() {
-    std::map<int64_t, int32_t> worker_of;  // by rank
-    for (int32_t worker = 0; worker < run_.pattern_workers; ++worker) {
+    std::map<int64_t, PatternWorkerId> worker_of;  // by rank
+    for (PatternWorkerId worker = 0; worker < run_.pattern_workers; ++worker) {
       worker_of[run_.workers[worker].rank] = worker;
     }
-    std::map<std::pair<int32_t, int32_t>, int32_t> op_of;
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
+    std::map<std::pair<PatternWorkerId, int32_t>, OpId> op_of;
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       op_of[{run_.ops[op].worker, run_.ops[op].sequence}] = op;
     }
-    std::set<int32_t> said, lacking;  // workers; ops
+    std::set<PatternWorkerId> said;
+    std::set<OpId> lacking;
     int64_t absent = 0;
     for (const trace::TraceWaits& program : waits_) {
       for (const int32_t rank : program.ranks) {
@@ -578,7 +580,7 @@ class HocketReader {
           "times",
           counted(absent, "wait")));
     }
-    const auto all = static_cast<size_t>(run_.pattern_workers);
+    const size_t all = run_.pattern_workers;
     run_.waits_from = said.size() == all ? "the program's"
                       : said.empty()
                           ? "inferred from times"
@@ -587,8 +589,8 @@ class HocketReader {
     for (const auto& [lane, ops] : lanes_) {
       const bool all_of_it = !said.count(lane.first);
       if (all_of_it ||
-          std::any_of(ops.begin(), ops.end(), [&](int32_t op) { return lacking.count(op) > 0; })) {
-        infer_waits(lane, ops, [&](int32_t op) { return all_of_it || lacking.count(op) > 0; });
+          std::any_of(ops.begin(), ops.end(), [&](OpId op) { return lacking.count(op) > 0; })) {
+        infer_waits(lane, ops, [&](OpId op) { return all_of_it || lacking.count(op) > 0; });
       }
     }
   }
@@ -596,16 +598,16 @@ class HocketReader {
   /// A task waits for the last one of every other lane that had always ended when it started, in
   /// all steps, and belongs to the same pass, or to none.
   template <typename Infers>
-  void infer_waits(const std::pair<int32_t, int32_t>& lane, const std::vector<int32_t>& ops,
-                   Infers&& infers) {
+  void infer_waits(const Lane& lane, const std::vector<OpId>& ops, Infers&& infers) {
     for (const auto& [other, before] : lanes_) {
       if (other.first != lane.first || other == lane) continue;
       size_t ended = before.size();
       std::vector<size_t> always(ops.size(), before.size());
-      for (int32_t step = 0; step < run_.samples(); ++step) {
+      for (SampleId sample = 0; sample < run_.samples(); ++sample) {
         ended = 0;
         for (size_t i = 0; i < ops.size(); ++i) {
-          while (ended < before.size() && end(before[ended], step) <= start(ops[i], step) + 1e-9) {
+          while (ended < before.size() &&
+                 end(before[ended], sample) <= start(ops[i], sample) + 1e-9) {
             ++ended;
           }
           always[i] = std::min(always[i], ended);
@@ -622,7 +624,7 @@ class HocketReader {
     }
   }
 
-  bool goes_with(int32_t op, int32_t before) const {
+  bool goes_with(OpId op, OpId before) const {
     const int32_t a = run_.ops[op].micro_batch, b = run_.ops[before].micro_batch;
     return a == kNone || b == kNone || (a == b && task_of(op).phase == task_of(before).phase);
   }
@@ -639,10 +641,10 @@ class HocketReader {
   bool of_run_ = false;
   bool one_per_kind_ = false;  ///< of a simulation: one rank stands for all that do the same
   std::vector<trace::TraceWaits> waits_;
-  std::map<int64_t, int32_t> rank_of_;                      ///< by pid
-  std::map<std::pair<int32_t, int32_t>, TaskFacts> tasks_;  ///< by worker and number
+  std::map<int64_t, int32_t> rank_of_;                              ///< by pid
+  std::map<std::pair<PatternWorkerId, int32_t>, TaskFacts> tasks_;  ///< by number
   std::map<std::string, int32_t> kinds_, phases_;
-  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> lanes_;  ///< by worker and stream
+  std::map<Lane, std::vector<OpId>> lanes_;
 };
 
 }  // namespace

@@ -59,20 +59,20 @@ class KinetoReader {
     std::vector<Observed> seen;
     std::vector<RankOps> ranks;
     for (const Profile& profile : profiles_) {
-      const auto worker = static_cast<int32_t>(run_.workers.size());
+      const PatternWorkerId worker = run_.workers.size();
       ranks.emplace_back(profile, worker, times.begins, &names);
       ranks.back().add_ops(steps, &seen);
-      run_.workers.push_back(
-          {profile.rank, 0, worker, fmt::format("rank {}", profile.rank), profile.lost_records()});
+      run_.workers.push_back({profile.rank, 0, worker.value(), fmt::format("rank {}", profile.rank),
+                              profile.lost_records()});
       tell_lacks(profile);
     }
-    run_.pattern_workers = static_cast<int32_t>(profiles_.size());
+    run_.pattern_workers = profiles_.size();
     run_.names = names.list;
     assemble(std::move(seen), profiles_[0].path, &run_);
-    for (size_t step = 0; step < run_.steps.size() && !times.begins.empty(); ++step) {
+    for (StepIndex step = 0; step < run_.steps.size() && !times.begins.empty(); ++step) {
       run_.measured_step[step] = times.length(run_.steps[step]);
     }
-    const size_t step = step_of_waits();
+    const StepIndex step = step_of_waits();
     for (RankOps& rank : ranks) {
       rank.add_waits(run_.follows(step) ? steps : std::set<int64_t>(), run_.steps[step], &waits_);
     }
@@ -82,11 +82,12 @@ class KinetoReader {
   }
 
   /// The last one that is used, or the last that follows on another.
-  size_t step_of_waits() const {
-    for (size_t step = run_.steps.size(); step-- > 0;) {
+  StepIndex step_of_waits() const {
+    const StepIndex last = run_.steps.size() - 1;
+    for (StepIndex step = last; step >= 0; --step) {
       if (run_.follows(step)) return step;
     }
-    return run_.steps.size() - 1;
+    return last;
   }
 
   void tell_lacks(const Profile& profile) {
@@ -113,30 +114,29 @@ class KinetoReader {
   /// The k-th op of a name is of one kind on all ranks. Sums that another thread than the one which
   /// calls first launches are of gradients: PyTorch runs the backward pass in a thread of its own.
   void kinds() {
-    std::map<std::pair<int32_t, int32_t>, int32_t> kinds;
+    std::map<std::pair<NameId, int32_t>, KindId> kinds;
     for (Op& op : run_.ops) {
-      const std::string& name = run_.names[static_cast<size_t>(op.name)];
+      const std::string& name = run_.names[op.name];
       const auto sent = waits_.sent.find({op.worker, op.name, op.sequence});
       const bool is_gradient = sent != waits_.sent.end() && sent->second.of_backward;
       op.bytes = sent == waits_.sent.end() ? 0 : sent->second.bytes;
-      const auto [at, added] =
-          kinds.try_emplace({op.name, op.sequence}, static_cast<int32_t>(run_.kinds.size()));
+      const auto [at, added] = kinds.try_emplace({op.name, op.sequence}, run_.kinds.size());
       if (added) {
         run_.kinds.push_back(
             {fmt::format("{} {}", name, op.sequence), is_gradient           ? Traffic::gradients
                                                       : is_collective(name) ? Traffic::collective
                                                                             : Traffic::none});
       }
-      op.block = static_cast<int32_t>(run_.blocks.size());
+      op.block = run_.blocks.size();
       run_.blocks.push_back({at->second, op.worker, kNone, kNone});
     }
   }
 
   void waits() {
-    std::map<OpKey, int32_t> op_of;
-    for (size_t op = 0; op < run_.ops.size(); ++op) {
+    std::map<OpKey, OpId> op_of;
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       const Op& row = run_.ops[op];
-      op_of[{row.worker, row.name, row.sequence}] = static_cast<int32_t>(op);
+      op_of[{row.worker, row.name, row.sequence}] = op;
     }
     for (const auto& [key, before] : waits_.of) {
       const auto op = op_of.find(key);
@@ -145,7 +145,7 @@ class KinetoReader {
         const auto other = op_of.find({std::get<0>(key), place.name, place.sequence});
         if (other == op_of.end()) continue;
         if (place.of_last_step) {
-          run_.waits_for_last[static_cast<size_t>(op->second)].push_back(other->second);
+          run_.waits_for_last[op->second].push_back(other->second);
         } else {
           add_wait(&run_, op->second, other->second);
         }
@@ -155,10 +155,10 @@ class KinetoReader {
 
   /// The collective of a name and number of all ranks that have it.
   void groups() {
-    std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> members;
-    for (size_t op = 0; op < run_.ops.size(); ++op) {
-      if (run_.kind(static_cast<int32_t>(op)).communicates()) {
-        members[{run_.ops[op].name, run_.ops[op].sequence}].push_back(static_cast<int32_t>(op));
+    std::map<std::pair<NameId, int32_t>, std::vector<OpId>> members;
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
+      if (run_.kind(op).communicates()) {
+        members[{run_.ops[op].name, run_.ops[op].sequence}].push_back(op);
       }
     }
     int64_t lacking = 0;
@@ -168,8 +168,8 @@ class KinetoReader {
       if (ops.size() < profiles_.size() && example.empty()) {
         example = lack(ops);
       }
-      for (const int32_t op : ops) {
-        run_.ops[static_cast<size_t>(op)].group = static_cast<int32_t>(run_.groups.size());
+      for (const OpId op : ops) {
+        run_.ops[op].group = run_.groups.size();
       }
       run_.groups.push_back({ops, false, false});
     }
@@ -182,18 +182,18 @@ class KinetoReader {
   }
 
   /// "ncclKernel_AllReduce 3 of rank 5", the first rank that is not among these.
-  std::string lack(const std::vector<int32_t>& members) const {
-    const Op& any = run_.ops[static_cast<size_t>(members[0])];
-    std::set<int32_t> have;
-    for (const int32_t op : members) {
-      have.insert(run_.ops[static_cast<size_t>(op)].worker);
+  std::string lack(const std::vector<OpId>& members) const {
+    const Op& any = run_.ops[members[0]];
+    std::set<PatternWorkerId> have;
+    for (const OpId op : members) {
+      have.insert(run_.ops[op].worker);
     }
-    int32_t worker = 0;
+    PatternWorkerId worker = 0;
     while (have.count(worker)) {
       ++worker;
     }
-    return fmt::format("{} {} of rank {}", quote(run_.names[static_cast<size_t>(any.name)]),
-                       any.sequence, profiles_[static_cast<size_t>(worker)].rank);
+    return fmt::format("{} {} of rank {}", quote(run_.names[any.name]), any.sequence,
+                       profiles_[worker].rank);
   }
 
   MeasuredRun run_;

@@ -32,6 +32,7 @@ constexpr double kMaxUnknownShare =
 constexpr double kMostGrowth = 1000;  // of the table of ops, where more is expected
 
 using megatron::kTypes;
+using straggler::ThreadIndex;
 
 /// Arguments of an event, in the order of kOpArguments.
 enum class OpArgument { step, chunk, micro_batch, sequence };
@@ -44,7 +45,7 @@ struct Coordinates {
 
 /// Start and end of an op, in seconds.
 struct Span {
-  int32_t thread = 0;
+  ThreadIndex thread;
   double start = 0, duration = 0;
 };
 
@@ -55,9 +56,7 @@ int32_t number_after(std::string_view text, std::string_view word) {
   text.remove_prefix(at + word.size());
   int64_t value = kNone;
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  return parse_int(text.substr(0, digits), &value) && value < kMostRanks
-             ? static_cast<int32_t>(value)
-             : kNone;
+  return parse_int(text.substr(0, digits), &value) && value < kMostRanks ? value : kNone;
 }
 
 int64_t nanoseconds(double seconds) {
@@ -71,7 +70,7 @@ class StragglerReader {
     run_.source = "straggler";
     run_.waits_from = "Megatron's";
     for (const megatron::TypeRow& type : kTypes) {
-      type_of_.emplace(type.name, static_cast<int32_t>(run_.names.size()));
+      type_of_.emplace(type.name, run_.names.size());
       run_.names.push_back(type.name);
     }
   }
@@ -86,7 +85,7 @@ class StragglerReader {
            run_.dropped.notes.empty() ? "" : "; got ", join(run_.dropped.notes, ", "));
     }
     workers();
-    assemble(std::move(seen_), path_, &run_, megatron::gc);
+    assemble(std::move(seen_), path_, &run_, place_of(megatron::gc));
     note_cut_step(cut_, last_step_, &run_);
     for (Worker& worker : run_.workers) {
       worker.name = fmt::format("dp {} pp {}", worker.replica, worker.stage);
@@ -186,24 +185,21 @@ class StragglerReader {
     run_.dropped.notes.push_back(std::move(note));
   }
 
-  int32_t thread(int64_t pid, int64_t tid) {
-    const auto is = [&](size_t i) { return threads_[i].pid == pid && threads_[i].tid == tid; };
+  ThreadIndex thread(int64_t pid, int64_t tid) {
+    const auto is = [&](ThreadIndex i) { return threads_[i].pid == pid && threads_[i].tid == tid; };
     // Events mostly follow one of the same thread, or of the thread that followed it last time.
-    if (!threads_.empty() && is(last_)) return static_cast<int32_t>(last_);
+    if (!threads_.empty() && is(last_)) return last_;
     if (!threads_.empty() && is(next_[last_])) {
       last_ = next_[last_];
-      return static_cast<int32_t>(last_);
+      return last_;
     }
-    const auto number = static_cast<int32_t>(threads_.size());
-    const auto [at, added] =
-        thread_of_.insert(hash_combine(static_cast<uint64_t>(pid), static_cast<uint64_t>(tid)) >> 1,
-                          number, [&](int32_t other) { return is(static_cast<size_t>(other)); });
+    const auto [at, added] = thread_of_.insert(hash_combine(pid, tid) >> 1, threads_.size(), is);
     if (added) {
       threads_.push_back({pid, tid, kNone, 0, "", false});
       next_.push_back(0);
     }
-    next_[last_] = static_cast<size_t>(*at);
-    last_ = static_cast<size_t>(*at);
+    next_[last_] = *at;
+    last_ = *at;
     return *at;
   }
 
@@ -212,31 +208,32 @@ class StragglerReader {
       replica_named_[event.pid] = number_after(event.label, "DP rank [");
     }
     if (event.name != "thread_name") return;
-    straggler::Thread& named = threads_[static_cast<size_t>(thread(event.pid, event.tid))];
+    straggler::Thread& named = threads_[thread(event.pid, event.tid)];
     named.stage = number_after(event.label, "PP rank ");
     named.tensor = std::max(number_after(event.label, "TP rank "), 0);
     named.label = named.stage == kNone ? "" : event.label;
   }
 
   /// Until workers() the worker of an op is its thread.
-  void add(const trace::ChromeEvent& event, int32_t type, const Coordinates& at) {
+  void add(const trace::ChromeEvent& event, NameId type, const Coordinates& at) {
     Observed op;
-    op.worker = thread(event.pid, event.tid);
-    threads_[static_cast<size_t>(op.worker)].used = true;
+    const ThreadIndex thread = this->thread(event.pid, event.tid);
+    threads_[thread].used = true;
+    op.worker = thread.value();
     op.start = event.start_us * kMicro;
     op.duration = event.duration_us * kMicro;
     op.step = last_step_ = at.step;
     op.name = type;
     op.sequence = at.sequence;
-    op.stream = kTypes[static_cast<size_t>(type)].stream;
+    op.stream = kTypes[type].stream;
     op.micro_batch = at.micro_batch;
     op.chunk = at.chunk;
     // A transfer may seem to end a little before it began (settle_transfers()).
-    const bool communicates = kTypes[static_cast<size_t>(type)].traffic != Traffic::none;
+    const bool communicates = kTypes[type].traffic != Traffic::none;
     if (op.duration < 0 && (!communicates || op.duration <= -kReportedEarlySeconds)) {
       op.duration = 0;
       ++negative_;
-      with_negative_.insert(op.worker);
+      with_negative_.insert(thread);
     }
     if (seen_.size() == seen_.capacity()) {
       seen_.reserve(room_for(seen_.size(), event.share_read));
@@ -247,7 +244,7 @@ class StragglerReader {
   /// Returns the ops to reserve memory for, if the rest of the file is like the part read.
   static size_t room_for(size_t seen, double share_read) {
     constexpr double kMore = 1.05;
-    const auto size = static_cast<double>(seen);
+    const double size = seen;
     const double all = share_read > 0 ? kMore * size / share_read : 0;
     return static_cast<size_t>(std::clamp(all, 2 * size, kMostGrowth * size)) + 64;
   }
@@ -257,29 +254,29 @@ class StragglerReader {
     straggler::Workers found = straggler::find_workers(threads_, replica_named_);
     run_.replicas = found.replicas;
     run_.stages = found.stages;
-    run_.pattern_workers = static_cast<int32_t>(found.places.size());
+    run_.pattern_workers = found.places.size();
     run_.workers = std::move(found.list);
     places_ = std::move(found.places);
     for (std::string& note : found.notes) {
       drop(0, std::move(note));
     }
     const std::vector<char> lost = lost_records();
-    for (size_t thread = 0; thread < threads_.size(); ++thread) {
+    for (ThreadIndex thread = 0; thread < threads_.size(); ++thread) {
       const auto& [worker, replica] = found.of_thread[thread];
       if (lost[thread] != 0) {
-        run_.workers[static_cast<size_t>(worker * run_.replicas + replica)].records_lost = true;
+        run_.workers[run_.worker_id(worker, replica)].records_lost = true;
       }
     }
     for (Observed& op : seen_) {
-      std::tie(op.worker, op.replica) = found.of_thread[static_cast<size_t>(op.worker)];
+      std::tie(op.worker, op.replica) = found.of_thread[op.worker];
     }
   }
 
   /// Returns, by thread, whether it lost ops or their durations.
   std::vector<char> lost_records() const {
     std::vector<char> lost(threads_.size(), 0);
-    for (const int32_t thread : with_negative_) {
-      lost[static_cast<size_t>(thread)] = 1;
+    for (const ThreadIndex thread : with_negative_) {
+      lost[thread] = 1;
     }
     // Drops steps that lack an op. An op that most steps lack counts as lost.
     std::set<int64_t> steps;
@@ -290,13 +287,13 @@ class StragglerReader {
     }
     for (const auto& [thread, broken] : broken_of_) {
       if (2 * broken > std::ssize(steps)) {
-        lost[static_cast<size_t>(thread)] = 1;
+        lost[thread] = 1;
       }
     }
     if (!unknown_.empty()) {
       unknown_ops(&lost);
     }
-    for (size_t i = 0; i < threads_.size(); ++i) {
+    for (ThreadIndex i = 0; i < threads_.size(); ++i) {
       lost[i] = threads_[i].used ? lost[i] : 0;
     }
     return lost;
@@ -309,12 +306,12 @@ class StragglerReader {
       Intervals ops, others;
       int64_t known = 0, unknown = 0;  ///< nanoseconds
     };
-    std::map<int32_t, Busy> threads;
+    std::map<ThreadIndex, Busy> threads;
     for (const Span& span : unknown_) {
       threads.try_emplace(span.thread);
     }
     for (const Observed& op : seen_) {
-      const auto at = threads.find(op.worker);
+      const auto at = threads.find(op.worker.value());
       if (at == threads.end()) continue;
       at->second.ops.add(nanoseconds(op.start), nanoseconds(op.duration),
                          [&](int64_t, int64_t free) { at->second.known += free; });
@@ -324,33 +321,32 @@ class StragglerReader {
       const int64_t begin = nanoseconds(span.start), takes = nanoseconds(span.duration);
       int64_t alone = 0;
       busy.ops.missing(begin, takes, [&](int64_t, int64_t free) { alone += free; });
-      if (static_cast<double>(alone) < (1 - kMaxUnknownShare) * static_cast<double>(takes))
-        continue;
+      if (alone < (1 - kMaxUnknownShare) * takes) continue;
       busy.others.add(begin, takes, [&](int64_t, int64_t free) { busy.unknown += free; });
     }
     for (const auto& [thread, busy] : threads) {
-      if (static_cast<double>(busy.unknown) > kMaxUnknownShare * static_cast<double>(busy.known)) {
-        (*lost)[static_cast<size_t>(thread)] = 1;
+      if (busy.unknown > kMaxUnknownShare * busy.known) {
+        (*lost)[thread] = 1;
       }
     }
   }
 
   std::string path_;
   MeasuredRun run_;
-  std::map<std::string, int32_t, std::less<>> type_of_;
+  std::map<std::string, NameId, std::less<>> type_of_;
   std::vector<Observed> seen_;
   int64_t negative_ = 0;                      ///< durations
   int64_t last_step_ = 0;                     ///< of the last op of the file
   bool cut_ = false;                          ///< the file is cut off or damaged
   std::map<int64_t, int32_t> replica_named_;  ///< by process
   std::vector<straggler::Thread> threads_;
-  FlatMap<int32_t> thread_of_;  ///< by process and thread: index into threads_
-  std::vector<size_t> next_;    ///< by thread: the thread of the event that followed its last one
-  std::vector<Span> unknown_;   ///< events of unknown types that have a step
-  std::map<int32_t, int64_t> broken_of_;  ///< by thread: ops without a step or a time
-  std::set<int32_t> with_negative_;       ///< threads
-  std::vector<megatron::Place> places_;   ///< by worker
-  size_t last_ = 0;
+  FlatMap<ThreadIndex> thread_of_;            ///< by process and thread
+  std::vector<ThreadIndex> next_;             ///< by thread: that of the event behind its last one
+  std::vector<Span> unknown_;                 ///< events of unknown types that have a step
+  std::map<ThreadIndex, int64_t> broken_of_;  ///< ops without a step or a time
+  std::set<ThreadIndex> with_negative_;
+  std::vector<megatron::Place> places_;  ///< by worker
+  ThreadIndex last_;                     ///< of the event before
 };
 
 }  // namespace

@@ -110,11 +110,11 @@ MeasuredRun read_files(const std::vector<std::string>& paths, const std::string&
          counted(run.num_ops(), "op"));
   }
   if (std::all_of(run.waits_for.begin(), run.waits_for.end(),
-                  [](const std::vector<int32_t>& waits) { return waits.empty(); })) {
+                  [](const std::vector<OpId>& waits) { return waits.empty(); })) {
     run.dropped.notes.push_back(
         fmt::format("no event, but no op waits for another one ({} a step): a step is its longest "
                     "op, and there is little to find",
-                    counted(static_cast<int64_t>(run.ops.size()), "op")));
+                    counted(std::ssize(run.ops), "op")));
   }
   return run;
 }

@@ -25,7 +25,7 @@ size_t nearest(const std::vector<double>& list, double value) {
   const auto above = std::lower_bound(list.begin(), list.end(), value);
   if (above == list.end()) return list.size() - 1;
   const bool below = above != list.begin() && value - *(above - 1) <= *above - value;
-  return static_cast<size_t>(above - list.begin()) - (below ? 1 : 0);
+  return above - list.begin() - (below ? 1 : 0);
 }
 
 /// Ends of a rank's collectives, by step and name, in their order.
@@ -77,8 +77,8 @@ std::vector<double> densest(const std::vector<double>& values, double width) {
       best = i;
     }
   }
-  const auto begin = values.begin() + static_cast<int64_t>(best);
-  return {begin, begin + static_cast<int64_t>(most)};
+  const auto begin = values.begin() + best;
+  return {begin, begin + most};
 }
 
 /// Offset of a rank's clock against the first rank's, and the median distance of ends once it is
@@ -180,7 +180,7 @@ std::vector<ByRank> collectives_of(std::vector<Profile>* profiles) {
     Profile& profile = (*profiles)[i];
     for (const Activity& call : profile.host) {
       if (call.launches == kNone) continue;
-      Activity& activity = profile.device[static_cast<size_t>(call.launches)];
+      Activity& activity = profile.device[call.launches];
       if (!is_collective(activity.name)) continue;
       ByRank& by_rank = all[{activity.step, activity.name}];
       by_rank.resize(profiles->size());
@@ -216,7 +216,7 @@ bool can_be_in_order(const ByRank& by_rank, double tolerance) {
 void number_by_order(const ByRank& by_rank) {
   for (const std::vector<Activity*>& list : by_rank) {
     for (size_t k = 0; k < list.size(); ++k) {
-      list[k]->number = static_cast<int32_t>(k);
+      list[k]->number = k;
     }
   }
 }
@@ -253,7 +253,7 @@ void number_by_time(double tolerance, ByRank* by_rank) {
   }
   for (size_t number = 0; number < met.size(); ++number) {
     for (Activity* activity : met[number].members) {
-      activity->number = static_cast<int32_t>(number);
+      activity->number = number;
     }
   }
 }

@@ -8,8 +8,8 @@
 
 namespace hocket::whatif::kineto {
 
-RankOps::RankOps(const Profile& profile, int32_t worker, const std::map<int64_t, double>& begins,
-                 Names* names)
+RankOps::RankOps(const Profile& profile, PatternWorkerId worker,
+                 const std::map<int64_t, double>& begins, Names* names)
     : profile_(profile), worker_(worker), begins_(begins), names_(*names) {
   for (const Activity& call : profile.host) {
     if (call.step != kNone && call_of(call.name) != Call::makes_streams_wait) {
@@ -91,10 +91,10 @@ std::map<int32_t, RankOps::Stream> RankOps::streams_now() const {
 
 /// A call of the host, with the time since the one that it waits for.
 Place RankOps::add_call(const Activity& call) {
-  const size_t thread = threads_.at(call.thread);
+  const int32_t thread = threads_.at(call.thread);
   Observed op =
       observed(thread == 0 ? "host " + call.name : fmt::format("host {} ({})", call.name, thread),
-               kCallStream - static_cast<int32_t>(thread));
+               kCallStream - thread);
   std::vector<Place> waits = calls_before(call);
   const double end = std::max(call.end, earliest_);
   double begin = std::max(waits.empty() ? call.start : std::min(waits.front().end, end), earliest_);
@@ -140,7 +140,7 @@ std::vector<Place> RankOps::calls_before(const Activity& call) {
 /// Adds a launched op. It depends on its launch, on the last op of its stream, and on ops of other
 /// streams that the host made the stream wait for.
 void RankOps::add_launched(const Activity& call, const Place& launch) {
-  const Activity& activity = profile_.device[static_cast<size_t>(call.launches)];
+  const Activity& activity = profile_.device[call.launches];
   Observed kernel = observed(activity.name, activity.stream);
   kernel.start = activity.start;
   kernel.duration = activity.end - activity.start;
@@ -175,7 +175,7 @@ void RankOps::add(const Observed& op, std::vector<Place> waits) {
 
 /// The next op of a name in the step.
 Observed RankOps::observed(const std::string& name, int32_t stream) {
-  const auto [id, added] = names_.ids.try_emplace(name, static_cast<int32_t>(names_.list.size()));
+  const auto [id, added] = names_.ids.try_emplace(name, names_.list.size());
   if (added) {
     names_.list.push_back(name);
   }

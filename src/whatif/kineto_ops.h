@@ -15,11 +15,12 @@
 namespace hocket::whatif::kineto {
 
 /// Worker, name and sequence: the key of an op in assemble().
-using OpKey = std::tuple<int32_t, int32_t, int32_t>;
+using OpKey = std::tuple<PatternWorkerId, NameId, int32_t>;
 
 /// An op of a rank, and when it ended.
 struct Place {
-  int32_t name = kNone, sequence = kNone;
+  NameId name = kNone;
+  int32_t sequence = kNone;
   double end = 0;
   bool of_last_step = false;  ///< that is, of the one before the step that waits for it
 };
@@ -33,7 +34,7 @@ struct Sent {
 /// Names of ops, by their ids.
 struct Names {
   std::vector<std::string> list;
-  std::map<std::string, int32_t> ids;
+  std::map<std::string, NameId> ids;
 };
 
 /// Dependencies of ops, and their payloads.
@@ -49,7 +50,7 @@ class RankOps {
  public:
   /// `begins` gives the begin of steps whose predecessor is absent; earlier work of the host is
   /// left out.
-  RankOps(const Profile& profile, int32_t worker, const std::map<int64_t, double>& begins,
+  RankOps(const Profile& profile, PatternWorkerId worker, const std::map<int64_t, double>& begins,
           Names* names);
 
   void add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen);
@@ -74,16 +75,16 @@ class RankOps {
   Observed observed(const std::string& name, int32_t stream);
 
   const Profile& profile_;
-  const int32_t worker_;
+  const PatternWorkerId worker_;
   const std::map<int64_t, double>& begins_;
   Names& names_;
-  std::map<int64_t, size_t> threads_;  ///< in the order of their first calls
+  std::map<int64_t, int32_t> threads_;  ///< in the order of their first calls
   // Receives the ops seen; null to skip them.
   std::vector<Observed>* seen_ = nullptr;
   Waits* waits_ = nullptr;
   int64_t step_of_waits_ = kNone;  ///< the only step whose dependencies are collected
 
-  std::map<std::pair<int64_t, int32_t>, int32_t> count_;  ///< of ops, by step and name
+  std::map<std::pair<int64_t, NameId>, int32_t> count_;  ///< of ops, by step
   // The current step.
   int64_t step_ = kNone;
   double earliest_ = -1e300;                  ///< earlier work is not part of the step

@@ -100,7 +100,7 @@ struct Arguments {
   int64_t bytes() const {
     double sum = 0;
     for (size_t i = 0; i < std::min(elements.size(), types.size()); ++i) {
-      sum += elements[i] * static_cast<double>(bytes_of_type(types[i]));
+      sum += elements[i] * bytes_of_type(types[i]);
     }
     return sum > 0 && sum < 1e15 ? static_cast<int64_t>(sum) : 0;
   }
@@ -187,7 +187,7 @@ class ProfileReader {
     } else if (record == Record::kernel) {
       at_.name = short_name(event.name);
       at_.bytes = is_collective(at_.name) ? arguments_.bytes() : 0;
-      at_.stream = at_.stream < 0 ? static_cast<int32_t>(event.tid) : at_.stream;
+      at_.stream = at_.stream < 0 ? event.tid : at_.stream;
       profile_.device.push_back(at_);
     } else if (call_of(event.name) != Call::other) {
       at_.name = event.name;
@@ -232,11 +232,11 @@ int64_t step_at(const Profile& profile, double time) {
 
 /// Assigns steps to host calls, and to the activities that they launch.
 void give_steps(Profile* profile) {
-  std::map<int64_t, int32_t> activity_of;  // by correlation
-  for (size_t i = 0; i < profile->device.size(); ++i) {
-    activity_of[profile->device[i].correlation] = static_cast<int32_t>(i);
+  std::map<int64_t, ActivityIndex> activity_of;  // by correlation
+  for (ActivityIndex i = 0; i < profile->device.size(); ++i) {
+    activity_of[profile->device[i].correlation] = i;
   }
-  profile->orphans = static_cast<int64_t>(profile->device.size());
+  profile->orphans = profile->device.size();
   for (Activity& call : profile->host) {
     call.step = step_at(*profile, call.start);
     if (call.step == kNone) {
@@ -250,7 +250,7 @@ void give_steps(Profile* profile) {
       ++profile->unrecorded;
       continue;
     }
-    Activity& activity = profile->device[static_cast<size_t>(made->second)];
+    Activity& activity = profile->device[made->second];
     if (activity.step != kNone) continue;  // an earlier call's
     --profile->orphans;
     call.launches = made->second;
@@ -265,7 +265,7 @@ void give_steps(Profile* profile) {
 /// Why a profile that was read cannot be used; empty if it can.
 std::string fault_of(const Profile& profile) {
   if (profile.device.empty()) return "got no kernel; expected a profile of a rank with a GPU";
-  if (profile.orphans < static_cast<int64_t>(profile.device.size())) return "";
+  if (profile.orphans < std::ssize(profile.device)) return "";
   return "got no call that launches a kernel in a step; expected the host's calls";
 }
 

@@ -19,6 +19,9 @@ inline constexpr double kClockError =
     2e-6;                             ///< seconds by which a stream's and a rank's times may differ
 inline constexpr size_t kListed = 8;  ///< ranks and steps that are named one by one
 
+/// A row of Profile::device.
+using ActivityIndex = Id<struct Activity>;
+
 /// A call of the host that launches or waits, or an activity of the device.
 struct Activity {
   double start = 0, end = 0;
@@ -26,10 +29,10 @@ struct Activity {
   int64_t correlation = kNone;
   int64_t thread = 0;  ///< of the host
   int32_t stream = kCallStream;
-  int64_t step = kNone;      ///< in which the host called or launched it
-  int32_t launches = kNone;  ///< of a call: index of the launched activity
-  int32_t number = kNone;    ///< of a collective: the how many-th of its name in the step
-  int64_t bytes = 0;         ///< of a collective; 0: not said
+  int64_t step = kNone;            ///< in which the host called or launched it
+  ActivityIndex launches = kNone;  ///< of a call
+  int32_t number = kNone;          ///< of a collective: the how many-th of its name in the step
+  int64_t bytes = 0;               ///< of a collective; 0: not said
 };
 
 /// Meaning of a host call for the device.

@@ -104,9 +104,9 @@ class Choice {
       profile.unusable =
           profile.steps.empty()
               ? fmt::format("got no ProfilerStep; expected them as of the {} that are used",
-                            counted(static_cast<int64_t>(ranks_.size()), "other rank"))
+                            counted(std::ssize(ranks_), "other rank"))
               : fmt::format("got no step {}; expected the steps of the {} that are used", *lacking,
-                            counted(static_cast<int64_t>(ranks_.size()), "other rank"));
+                            counted(std::ssize(ranks_), "other rank"));
     }
   }
 
@@ -118,25 +118,25 @@ class Choice {
           "no event, but no profile has ProfilerStep marks: each is taken as one step, "
           "with the time before and behind the steps");
     }
-    int64_t unused = 0;
+    size_t unused = 0;
     for (const auto& [step, have] : who_) {
-      int64_t calls = 0, lack = static_cast<int64_t>(ranks_.size());
+      int64_t calls = 0, lack = std::ssize(ranks_);
       for (const size_t rank : have) {
         if (!is_chosen(rank)) continue;
         --lack;
         calls += profiles_[rank].calls_of_step[step];
       }
-      if (steps_.count(step) || lack == static_cast<int64_t>(ranks_.size())) continue;
+      if (steps_.count(step) || lack == std::ssize(ranks_)) continue;
       ++dropped_.steps;
       dropped_.events += calls;
-      if (++unused <= static_cast<int64_t>(kListed)) {
+      if (++unused <= kListed) {
         dropped_.notes.push_back(
             fmt::format("step {} is not used: of {} ranks {} lack it", step, ranks_.size(), lack));
       }
     }
-    if (unused > static_cast<int64_t>(kListed)) {
+    if (unused > kListed) {
       dropped_.notes.push_back(
-          fmt::format("{} more are not used either", counted(unused - int64_t{kListed}, "step")));
+          fmt::format("{} more are not used either", counted(unused - kListed, "step")));
     }
   }
 
@@ -159,7 +159,7 @@ void leave_out(std::vector<Profile>* profiles, Dropped* dropped) {
 }
 
 void tell_missing(int64_t world, const std::vector<Profile>& profiles, Dropped* dropped) {
-  const auto missing = static_cast<size_t>(world) - profiles.size();
+  const size_t missing = world - profiles.size();
   if (missing == 0) return;
   std::vector<std::string> which;
   size_t at = 0;

@@ -42,10 +42,13 @@ void number(std::vector<Observed>* seen) {
   }
 }
 
+/// Ops of one worker, name and sequence, in all samples.
+using EqualOpsId = Id<struct EqualOps>;
+
 /// Observed ops in the order of steps and replicas, and the matching of equal ops across them.
 class Table {
  public:
-  Table(std::vector<Observed> seen, const std::string& where, int32_t optional, MeasuredRun* run)
+  Table(std::vector<Observed> seen, const std::string& where, NameId optional, MeasuredRun* run)
       : seen_(std::move(seen)), where_(where), optional_(optional), run_(*run) {}
 
   void fill() {
@@ -67,30 +70,31 @@ class Table {
     size_t first = 0, last = 0;
     size_t needed = 0;       ///< without those that may lack
     uint64_t signature = 0;  ///< order-independent sum over the sample's ops
+    size_t size() const { return last - first; }
     bool is_like(const Sample& other) const {
       return signature == other.signature && needed == other.needed;
     }
   };
   std::span<const uint32_t> ops_of(const Sample& sample) const {
-    return std::span(order_).subspan(sample.first, sample.last - sample.first);
+    return std::span(order_).subspan(sample.first, sample.size());
   }
 
   /// An id for each worker, name and sequence.
   void identify() {
-    FlatMap<int32_t> ids;
+    FlatMap<EqualOpsId> ids;
     id_.reserve(seen_.size());
-    for (const Observed& op : seen_) {
-      const uint64_t place =
-          static_cast<uint64_t>(op.worker) << 32 ^ static_cast<uint32_t>(op.name);
-      const uint64_t key = hash_combine(place, static_cast<uint32_t>(op.sequence)) >> 1;
-      const auto same = [&](int32_t id) {
-        const Observed& other = seen_[example_[static_cast<size_t>(id)]];
+    for (uint32_t i = 0; i < seen_.size(); ++i) {
+      const Observed& op = seen_[i];
+      const uint64_t worker = op.worker, name = op.name;
+      const uint64_t key = hash_combine(worker << 32 ^ name, op.sequence) >> 1;
+      const auto same = [&](EqualOpsId id) {
+        const Observed& other = seen_[example_[id]];
         return other.worker == op.worker && other.name == op.name && other.sequence == op.sequence;
       };
-      const auto [id, is_new] = ids.insert(key, static_cast<int32_t>(example_.size()), same);
+      const auto [id, is_new] = ids.insert(key, example_.size(), same);
       id_.push_back(*id);
       if (is_new) {
-        example_.push_back(static_cast<uint32_t>(&op - seen_.data()));
+        example_.push_back(i);
       }
     }
   }
@@ -102,7 +106,7 @@ class Table {
   }
 
   void sort_by_sample() {
-    const auto replicas = static_cast<size_t>(run_.replicas);
+    const size_t replicas = run_.replicas;
     // Steps that cannot have an op of every replica have no samples.
     constexpr size_t kNowhere = SIZE_MAX;
     std::map<int64_t, size_t> place;  // of a step: first how many ops it has
@@ -117,7 +121,7 @@ class Table {
     for (auto& [step, count] : place) {
       if (count < replicas) {
         ++few;
-        run_.dropped.events += static_cast<int64_t>(std::exchange(count, kNowhere));
+        run_.dropped.events += std::exchange(count, kNowhere);
       } else {
         count = steps_.size();
         steps_.push_back(step);
@@ -133,28 +137,28 @@ class Table {
     const auto each = [&](auto&& f) {
       size_t at = place.begin()->second;
       int64_t step = place.begin()->first;
-      for (size_t i = 0; i < seen_.size(); ++i) {
+      for (uint32_t i = 0; i < seen_.size(); ++i) {
         if (seen_[i].step != step) {
           step = seen_[i].step;
           at = place.at(step);
         }
         if (at != kNowhere) {
-          f(i, &samples_[at * replicas + static_cast<size_t>(seen_[i].replica)]);
+          f(i, &samples_[at * replicas + seen_[i].replica]);
         }
       }
     };
-    each([](size_t, Sample* sample) { ++sample->last; });
+    each([](uint32_t, Sample* sample) { ++sample->last; });
     size_t from = 0;
     for (Sample& sample : samples_) {
       sample.first = from;
       from += std::exchange(sample.last, from);
     }
     order_.resize(from);
-    each([&](size_t i, Sample* sample) {
-      order_[sample->last++] = static_cast<uint32_t>(i);
+    each([&](uint32_t i, Sample* sample) {
+      order_[sample->last++] = i;
       if (seen_[i].name != optional_) {
         ++sample->needed;
-        sample->signature += mix64(static_cast<uint64_t>(id_[i]) + 1);
+        sample->signature += mix64(id_[i] + 1);
       }
     });
   }
@@ -179,7 +183,7 @@ class Table {
 
   /// The samples of a step.
   std::span<const Sample> samples_of(size_t step) const {
-    const auto replicas = static_cast<size_t>(run_.replicas);
+    const size_t replicas = run_.replicas;
     return std::span(samples_).subspan(step * replicas, replicas);
   }
   bool is_whole(size_t step) const {
@@ -191,7 +195,7 @@ class Table {
   /// Leaves out replicas that never match the others, because a worker of theirs was not recorded.
   /// Applies only where no step is whole and other replicas remain.
   void leave_out_replicas() {
-    const auto replicas = static_cast<size_t>(run_.replicas);
+    const size_t replicas = run_.replicas;
     for (size_t step = 0; step < steps_.size(); ++step) {
       if (is_whole(step)) return;
     }
@@ -206,15 +210,14 @@ class Table {
       run_.dropped.notes.push_back(
           fmt::format("data-parallel rank {} is not used: it differs from others in every step, in "
                       "step {} {}; the others are numbered 0 to {}",
-                      replica, steps_[0],
-                      difference(samples_[replica], static_cast<int32_t>(replica)), kept - 1));
+                      replica, steps_[0], difference(samples_[replica], replica), kept - 1));
     }
     std::vector<Sample> samples;
     for (size_t sample = 0; sample < samples_.size(); ++sample) {
       if (used[sample % replicas] != 0) {
         samples.push_back(samples_[sample]);
       } else {
-        run_.dropped.events += static_cast<int64_t>(samples_[sample].last - samples_[sample].first);
+        run_.dropped.events += samples_[sample].size();
       }
     }
     samples_ = std::move(samples);
@@ -222,11 +225,10 @@ class Table {
     for (size_t worker = 0; worker < run_.workers.size(); ++worker) {
       if (used[worker % replicas] == 0) continue;
       workers.push_back(run_.workers[worker]);
-      workers.back().replica =
-          static_cast<int32_t>((workers.size() - 1) % static_cast<size_t>(kept));
+      workers.back().replica = (workers.size() - 1) % kept;
     }
     run_.workers = std::move(workers);
-    run_.replicas = static_cast<int32_t>(kept);
+    run_.replicas = kept;
   }
 
   void keep_steps() {
@@ -248,11 +250,10 @@ class Table {
         continue;
       }
       ++run_.dropped.steps;
-      run_.dropped.events += static_cast<int64_t>(samples.back().last - samples.front().first);
+      run_.dropped.events += samples.back().last - samples.front().first;
       if (++named <= kMaxListedSteps) {
-        run_.dropped.notes.push_back(
-            fmt::format("step {} is not used: {}", steps_[step],
-                        difference(*other, static_cast<int32_t>(other - samples.begin()))));
+        run_.dropped.notes.push_back(fmt::format("step {} is not used: {}", steps_[step],
+                                                 difference(*other, other - samples.begin())));
       }
     }
     if (named > kMaxListedSteps) {
@@ -272,8 +273,8 @@ class Table {
   }
 
   /// "replica 3 lacks 12 of 1,060 ops, one is forward-send 4 of worker 1".
-  std::string difference(const Sample& sample, int32_t replica) const {
-    std::map<int32_t, int> have;  // by id
+  std::string difference(const Sample& sample, ReplicaId replica) const {
+    std::map<EqualOpsId, int> have;
     for (const auto& [ops, sign] :
          {std::pair(ops_of(pattern_), -1), std::pair(ops_of(sample), 1)}) {
       for (const uint32_t i : ops) {
@@ -284,7 +285,7 @@ class Table {
     const Observed* example = &seen_[order_[pattern_.first]];
     for (const auto& [id, count] : have) {
       if (count != 0 && lacks + extra == 0) {
-        example = &seen_[example_[static_cast<size_t>(id)]];
+        example = &seen_[example_[id]];
       }
       (count < 0 ? lacks : extra) += count < 0 ? -count : count;
     }
@@ -292,7 +293,7 @@ class Table {
         "replica {} {}{}{} of {} ops, one is {} {} of worker {}", replica,
         lacks > 0 ? fmt::format("lacks {}", lacks) : "", lacks > 0 && extra > 0 ? " and " : "",
         extra > 0 ? fmt::format("has {} more than others", extra) : "", pattern_.needed,
-        run_.names[static_cast<size_t>(example->name)], example->sequence, example->worker);
+        run_.names[example->name], example->sequence, example->worker);
   }
 
   /// Adds rows in the order of worker and start in the first sample; optional ops come last.
@@ -312,7 +313,7 @@ class Table {
       if (!add_row(i)) {
         const Observed& op = seen_[i];
         fail(where_, "got {} {} twice in step {} of worker {}; expected distinct numbers",
-             run_.names[static_cast<size_t>(op.name)], op.sequence, op.step, op.worker);
+             run_.names[op.name], op.sequence, op.step, op.worker);
       }
     }
     for (const Sample& sample : kept_) {
@@ -326,9 +327,9 @@ class Table {
 
   /// False if there is one already.
   bool add_row(uint32_t i) {
-    int32_t& row = row_of_[static_cast<size_t>(id_[i])];
+    OpId& row = row_of_[id_[i]];
     if (row != kNone) return false;
-    row = static_cast<int32_t>(run_.ops.size());
+    row = run_.ops.size();
     const Observed& op = seen_[i];
     run_.ops.push_back(
         {op.name, kNone, op.worker, op.stream, op.micro_batch, op.chunk, op.sequence, kNone});
@@ -337,21 +338,20 @@ class Table {
 
   void add_times() {
     run_.waits_for.resize(run_.ops.size());
-    const size_t cells = run_.ops.size() * static_cast<size_t>(run_.samples());
+    const size_t cells = run_.ops.size() * run_.samples();
     run_.start.assign(cells, 0);
     run_.duration.assign(cells, 0);
     double first = 1e300, last = -1e300;
     for (size_t sample = 0; sample < kept_.size(); ++sample) {
       for (const uint32_t i : ops_of(kept_[sample])) {
         const Observed& op = seen_[i];
-        const size_t cell =
-            run_.at(row_of_[static_cast<size_t>(id_[i])], static_cast<int32_t>(sample));
+        const size_t cell = run_.at(row_of_[id_[i]], sample);
         run_.start[cell] = op.start;
         run_.duration[cell] = op.duration;
         first = std::min(first, op.start);
         last = std::max(last, op.start + op.duration);
       }
-      if ((sample + 1) % static_cast<size_t>(run_.replicas) == 0) {
+      if ((sample + 1) % run_.replicas == 0) {
         run_.measured_step.push_back(last - first);
         first = 1e300;
         last = -1e300;
@@ -361,24 +361,24 @@ class Table {
 
   std::vector<Observed> seen_;
   const std::string& where_;
-  const int32_t optional_;
+  const NameId optional_;
   MeasuredRun& run_;
-  std::vector<int32_t> id_;        ///< by observation
+  std::vector<EqualOpsId> id_;     ///< by observation
   std::vector<uint32_t> example_;  ///< by id: an op of it
   std::vector<uint32_t> order_;    ///< observations sorted by sample
   std::vector<int64_t> steps_;     ///< numbers, ascending
   std::vector<Sample> samples_;    ///< [step * replicas + replica]
   Sample pattern_;
   bool has_pattern_ = false;
-  bool is_alone_ = false;        ///< no other sample is like the pattern
-  std::vector<Sample> kept_;     ///< of samples_: those of steps that are used
-  std::vector<int32_t> row_of_;  ///< by id
+  bool is_alone_ = false;     ///< no other sample is like the pattern
+  std::vector<Sample> kept_;  ///< of samples_: those of steps that are used
+  std::vector<OpId> row_of_;  ///< by id
 };
 
 }  // namespace
 
 void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
-              int32_t optional) {
+              NameId optional) {
   HOCKET_CHECK(seen.size() < UINT32_MAX, "{} ops", seen.size());
   Table(std::move(seen), where, optional, run).fill();
 }
@@ -392,22 +392,21 @@ void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run) {
 }
 
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run) {
-  std::vector<int32_t> kind_of_name(run->names.size(), kNone);
+  std::vector<KindId> kind_of_name(run->names.size(), kNone);
   for (Op& op : run->ops) {
     if (op.block != kNone) continue;
-    int32_t& kind = kind_of_name[static_cast<size_t>(op.name)];
+    KindId& kind = kind_of_name[op.name];
     if (kind == kNone) {
-      kind = static_cast<int32_t>(run->kinds.size());
-      run->kinds.push_back(
-          {run->names[static_cast<size_t>(op.name)], traffic[static_cast<size_t>(op.name)]});
+      kind = run->kinds.size();
+      run->kinds.push_back({run->names[op.name], traffic[op.name]});
     }
-    op.block = static_cast<int32_t>(run->blocks.size());
+    op.block = run->blocks.size();
     run->blocks.push_back({kind, op.worker, op.micro_batch, op.chunk});
   }
 }
 
-void add_wait(MeasuredRun* run, int32_t op, int32_t before) {
-  std::vector<int32_t>& list = run->waits_for[static_cast<size_t>(op)];
+void add_wait(MeasuredRun* run, OpId op, OpId before) {
+  std::vector<OpId>& list = run->waits_for[op];
   if (op != before && std::find(list.begin(), list.end(), before) == list.end()) {
     list.push_back(before);
   }

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-namespace hocket::whatif {
+#include "whatif/ids.h"
 
-inline constexpr int32_t kNone = -1;
+namespace hocket::whatif {
 
 /// Traffic that ops of a kind cause between workers.
 enum class Traffic : uint8_t { none, message, collective, gradients };
@@ -29,27 +29,27 @@ struct OpKind {
 
 /// An op of the pattern.
 struct Op {
-  int32_t name = 0;    ///< index into MeasuredRun::names
-  int32_t block = 0;   ///< index into MeasuredRun::blocks
-  int32_t worker = 0;  ///< of the pattern: a pipeline rank, or a rank
+  NameId name;
+  BlockId block;
+  PatternWorkerId worker;
   int32_t stream = 0;  ///< in-order queue of the worker
   int32_t micro_batch = kNone, chunk = kNone;
-  int32_t sequence = 0;   ///< the how many-th of its name on its worker in the step
-  int32_t group = kNone;  ///< index into MeasuredRun::groups
-  int64_t bytes = 0;      ///< payload of a communication on its rank; 0: the trace does not say
+  int32_t sequence = 0;  ///< the how many-th of its name on its worker in the step
+  GroupId group = kNone;
+  int64_t bytes = 0;  ///< payload of a communication on its rank; 0: the trace does not say
 };
 
 /// Ops of one worker that together are one element of the op-duration tensor of their kind: the
 /// forward pass of a micro-batch through a chunk, or a single op.
 struct Block {
-  int32_t kind = 0;  ///< index into MeasuredRun::kinds
-  int32_t worker = 0;
+  KindId kind;
+  PatternWorkerId worker;
   int32_t micro_batch = kNone, chunk = kNone;
 };
 
 /// Ops that transfer only once all of them have started.
 struct Group {
-  std::vector<int32_t> ops;
+  std::vector<OpId> ops;
   bool across_replicas = false;  ///< and so have these ops in all replicas of the step
   /// A message whose sender, ops[0], does not wait; ops[1] transfers once both have started.
   bool eager = false;
@@ -57,8 +57,9 @@ struct Group {
 
 /// Worker that runs an op: one of the pattern, in one replica.
 struct Worker {
-  int64_t rank = 0;                ///< number in the trace
-  int32_t stage = 0, replica = 0;  ///< pipeline rank; data-parallel rank
+  int64_t rank = 0;  ///< number in the trace
+  StageId stage;
+  DataRank replica;
   std::string name;
   /// Ops of it, or how long they took, are not in the trace: time between others may be theirs.
   bool records_lost = false;
@@ -79,11 +80,11 @@ struct MeasuredRun {
   std::vector<Op> ops;
   std::vector<Block> blocks;
   std::vector<Group> groups;
-  std::vector<std::vector<int32_t>> waits_for;  ///< by op: ops of the pattern that end before it
+  std::vector<std::vector<OpId>> waits_for;  ///< by op: ops of the pattern that end before it
   /// By op: ops of the step before that it depends on. Empty if every step begins with no work
   /// left. Otherwise a step's length is the difference between its end and the end of the step
   /// before, since a host may have launched much of it by then.
-  std::vector<std::vector<int32_t>> waits_for_last;
+  std::vector<std::vector<OpId>> waits_for_last;
   std::vector<int64_t> steps;  ///< their numbers in the trace
   int32_t replicas = 1;
   int32_t pattern_workers = 0, stages = 1;
@@ -98,38 +99,48 @@ struct MeasuredRun {
   bool clocks_apart = false;  ///< waiting among members is unknown (settle_transfers())
   Dropped dropped;
 
-  int32_t samples() const { return static_cast<int32_t>(steps.size()) * replicas; }
-  size_t at(int32_t op, int32_t sample) const {
-    return static_cast<size_t>(op) * static_cast<size_t>(samples()) + static_cast<size_t>(sample);
+  size_t samples() const { return steps.size() * replicas; }
+  size_t at(OpId op, SampleId sample) const { return size_t{op} * samples() + sample; }
+  SampleId sample(StepIndex step, ReplicaId replica) const {
+    return step.value() * replicas + replica;
   }
-  const OpKind& kind(int32_t op) const { return kinds[blocks[ops[op].block].kind]; }
-  int32_t kind_of(int32_t op) const { return blocks[ops[op].block].kind; }
-  const Worker& worker(int32_t op, int32_t replica) const {
-    return workers[static_cast<size_t>(ops[op].worker * replicas + replica)];
+  StepIndex step_of(SampleId sample) const { return sample.value() / replicas; }
+  ReplicaId replica_of(SampleId sample) const { return sample.value() % replicas; }
+  const OpKind& kind(OpId op) const { return kinds[blocks[ops[op].block].kind]; }
+  KindId kind_of(OpId op) const { return blocks[ops[op].block].kind; }
+  WorkerId worker_id(PatternWorkerId worker, ReplicaId replica) const {
+    return worker.value() * replicas + replica;
   }
-  int64_t num_ops() const { return static_cast<int64_t>(ops.size()) * samples(); }
+  PatternWorkerId pattern_worker(WorkerId worker) const { return worker.value() / replicas; }
+  ReplicaId replica_of(WorkerId worker) const { return worker.value() % replicas; }
+  const Worker& worker(OpId op, ReplicaId replica) const {
+    return workers[worker_id(ops[op].worker, replica)];
+  }
+  size_t num_ops() const { return ops.size() * samples(); }
   bool steps_overlap() const { return !waits_for_last.empty(); }
   /// Returns whether the run's previous step is also the trace's previous step.
-  bool follows(size_t step) const { return step > 0 && steps[step] == steps[step - 1] + 1; }
+  bool follows(StepIndex step) const { return step > 0 && steps[step] == steps[step - 1] + 1; }
 };
 
 /// An op as it was seen. Times in seconds.
 struct Observed {
   double start = 0, duration = 0;
   int64_t step = 0;
-  int32_t replica = 0, worker = 0;
-  int32_t name = 0, sequence = kNone;
+  ReplicaId replica;
+  PatternWorkerId worker;
+  NameId name;
+  int32_t sequence = kNone;
   int32_t stream = 0, micro_batch = kNone, chunk = kNone;
 };
 
 /// Fills ops, steps and times from observations. Numbers observations without a sequence by name
 /// and worker, in the order of starts. The pattern is the one that most samples have, among equals
 /// the one with most ops. Drops steps with a deviating sample, and a note gives which and why.
-/// Leaves blocks, groups and dependencies to the importer. Ops named by `optional` (an index into
-/// names) may be absent, and take no time there. Requires: `replicas` and `pattern_workers` are
+/// Leaves blocks, groups and dependencies to the importer. Ops named by `optional` may be
+/// absent, and take no time there. Requires: `replicas` and `pattern_workers` are
 /// set. Throws Error if no repeating step is left.
 void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun* run,
-              int32_t optional = kNone);
+              NameId optional = kNone);
 
 /// Adds a note that the run's only step is not whole, because a file that is `cut` off ended within
 /// it.
@@ -139,6 +150,6 @@ void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run);
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run);
 
 /// Adds `before` to the dependencies of `op`, if absent.
-void add_wait(MeasuredRun* run, int32_t op, int32_t before);
+void add_wait(MeasuredRun* run, OpId op, OpId before);
 
 }  // namespace hocket::whatif

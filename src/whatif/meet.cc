@@ -15,7 +15,7 @@ namespace hocket::whatif {
 namespace {
 
 /// Groups of a kind of collective: the op of each member.
-using Met = std::vector<std::vector<int32_t>>;
+using Met = std::vector<std::vector<OpId>>;
 
 Met by_order(const Collectives& kind) {
   Met met;
@@ -29,10 +29,10 @@ Met by_order(const Collectives& kind) {
 }
 
 Met by_number(const Collectives& kind, const MeasuredRun& run) {
-  std::map<int32_t, std::vector<int32_t>> members;
+  std::map<int32_t, std::vector<OpId>> members;
   for (const auto& [worker, ops] : kind.of_worker) {
-    for (const int32_t op : ops) {
-      members[run.ops[static_cast<size_t>(op)].sequence].push_back(op);
+    for (const OpId op : ops) {
+      members[run.ops[op].sequence].push_back(op);
     }
   }
   Met met;
@@ -46,18 +46,17 @@ Met by_number(const Collectives& kind, const MeasuredRun& run) {
 /// collective are therefore all in it at that time, and have started before any starts the next
 /// one.
 Met by_time(const Collectives& kind, const MeasuredRun& run) {
-  std::vector<int32_t> ops;
+  std::vector<OpId> ops;
   for (const auto& [worker, list] : kind.of_worker) {
     ops.insert(ops.end(), list.begin(), list.end());
   }
-  const auto start = [&](int32_t op) { return run.start[run.at(op, 0)]; };
-  std::stable_sort(ops.begin(), ops.end(),
-                   [&](int32_t a, int32_t b) { return start(a) < start(b); });
+  const auto start = [&](OpId op) { return run.start[run.at(op, 0)]; };
+  std::stable_sort(ops.begin(), ops.end(), [&](OpId a, OpId b) { return start(a) < start(b); });
   Met met;
-  std::set<int32_t> there;
+  std::set<PatternWorkerId> there;
   double first_end = 0;
-  for (const int32_t op : ops) {
-    const int32_t worker = run.ops[static_cast<size_t>(op)].worker;
+  for (const OpId op : ops) {
+    const PatternWorkerId worker = run.ops[op].worker;
     if (met.empty() || start(op) > first_end + kSimultaneousSeconds ||
         !there.insert(worker).second) {
       met.emplace_back();
@@ -75,12 +74,12 @@ bool is_impossible(const Met& met, const MeasuredRun& run) {
   constexpr int64_t kFew = 3, kQuarter = 4;
   const double most = tolerance(run);
   int64_t all = 0, early = 0;
-  for (const std::vector<int32_t>& ops : met) {
+  for (const std::vector<OpId>& ops : met) {
     double last = -1e300;
-    for (const int32_t op : ops) {
+    for (const OpId op : ops) {
       last = std::max(last, run.start[run.at(op, 0)]);
     }
-    for (const int32_t op : ops) {
+    for (const OpId op : ops) {
       ++all;
       early += run.start[run.at(op, 0)] + run.duration[run.at(op, 0)] < last - most;
     }
@@ -92,16 +91,16 @@ bool is_impossible(const Met& met, const MeasuredRun& run) {
 /// otherwise.
 bool is_in_order(const Collectives& kind, const MeasuredRun& run) {
   return std::all_of(kind.of_worker.begin(), kind.of_worker.end(), [&](const auto& of) {
-    return std::is_sorted(of.second.begin(), of.second.end(), [&](int32_t a, int32_t b) {
+    return std::is_sorted(of.second.begin(), of.second.end(), [&](OpId a, OpId b) {
       return run.start[run.at(a, 0)] < run.start[run.at(b, 0)];
     });
   });
 }
 
 void add_groups(const Met& met, MeasuredRun* run) {
-  for (const std::vector<int32_t>& ops : met) {
-    for (const int32_t op : ops) {
-      run->ops[static_cast<size_t>(op)].group = static_cast<int32_t>(run->groups.size());
+  for (const std::vector<OpId>& ops : met) {
+    for (const OpId op : ops) {
+      run->ops[op].group = run->groups.size();
     }
     run->groups.push_back({ops, false, false});
   }
@@ -134,7 +133,7 @@ bool meet(const std::vector<Collectives>& kinds, bool timed, MeasuredRun* run) {
     const bool doubtful = odd || (!kinds[kind].numbered && is_impossible(met[kind], *run));
     if (doubtful && timed && is_in_order(kinds[kind], *run)) {
       met[kind] = by_time(kinds[kind], *run);
-      paired += static_cast<int64_t>(met[kind].size());
+      paired += met[kind].size();
     } else if (odd) {
       met[kind] = by_order(kinds[kind]);
       by_order_alone = true;

@@ -13,7 +13,7 @@ namespace hocket::whatif {
 
 /// Collectives of one kind, by a name that only they have: ops of each worker, in their order.
 struct Collectives {
-  std::map<int32_t, std::vector<int32_t>> of_worker;
+  std::map<PatternWorkerId, std::vector<OpId>> of_worker;
   size_t num_members = 0;  ///< workers that should be in all of them; at least those of `of_worker`
   bool numbered = false;   ///< ops of the same number (Op::sequence) are in the same one
 };

@@ -32,17 +32,16 @@ class Model {
   Model(const std::vector<Place>& places, MeasuredRun* run) : places_(places), run_(*run) {
     of_.resize(places.size());
     computes_.resize(places.size());
-    for (size_t op = 0; op < run_.ops.size(); ++op) {
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
       const Op& row = run_.ops[op];
-      of_[static_cast<size_t>(row.worker)][static_cast<size_t>(row.name)].push_back(
-          static_cast<int32_t>(op));
-      if (row.name == forward || row.name == backward) {
-        computes_[static_cast<size_t>(row.worker)].push_back(static_cast<int32_t>(op));
+      of_[row.worker][row.name].push_back(op);
+      if (row.name == place_of(forward) || row.name == place_of(backward)) {
+        computes_[row.worker].push_back(op);
       }
       chunks_ = std::max<int64_t>(chunks_, row.chunk + 1);
     }
-    for (size_t worker = 0; worker < places.size(); ++worker) {
-      for (std::vector<int32_t>& list : of_[worker]) {
+    for (PatternWorkerId worker = 0; worker < places.size(); ++worker) {
+      for (std::vector<OpId>& list : of_[worker]) {
         sort(&list);
       }
       sort(&computes_[worker]);
@@ -54,27 +53,27 @@ class Model {
 
   void add() {
     stages_beyond();
-    for (size_t worker = 0; worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
       chain(computes_[worker]);
       for (const MessageType& type : kMessages) {
         messages(worker, type);
-        chain(of_[worker][static_cast<size_t>(type.type)]);
+        chain(of_[worker][type.type]);
       }
       first_backward_messages(worker);
       replicas(worker);
       end_of_step(worker);
     }
     pair_messages();
-    for (size_t worker = 0; shards_ && worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; shards_ && worker < places_.size(); ++worker) {
       for (const Type type : {params_gather, grads_scatter, separate_grads}) {
-        for (const int32_t op : of_[worker][type]) {
+        for (const OpId op : of_[worker][type]) {
           group({op}, true);
         }
       }
     }
     embeddings();
-    std::vector<int32_t> clips;
-    for (size_t worker = 0; worker < places_.size(); ++worker) {
+    std::vector<OpId> clips;
+    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
       const auto& list = of_[worker][clip];
       clips.insert(clips.end(), list.begin(), list.end());
     }
@@ -82,54 +81,53 @@ class Model {
   }
 
  private:
-  double start(int32_t op) const { return run_.start[run_.at(op, 0)]; }
+  double start(OpId op) const { return run_.start[run_.at(op, 0)]; }
   /// Not before its start: a transfer can take negative time (Early::kept).
-  double end(int32_t op) const { return start(op) + std::max(run_.duration[run_.at(op, 0)], 0.0); }
+  double end(OpId op) const { return start(op) + std::max(run_.duration[run_.at(op, 0)], 0.0); }
 
-  void sort(std::vector<int32_t>* ops) const {
-    const auto key = [&](int32_t op) {
-      const Op& row = run_.ops[static_cast<size_t>(op)];
-      return std::tuple(start(op), row.sequence,
-                        std::string_view(kTypes[static_cast<size_t>(row.name)].name));
+  void sort(std::vector<OpId>* ops) const {
+    const auto key = [&](OpId op) {
+      const Op& row = run_.ops[op];
+      return std::tuple(start(op), row.sequence, std::string_view(kTypes[row.name].name));
     };
-    std::sort(ops->begin(), ops->end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
+    std::sort(ops->begin(), ops->end(), [&](OpId a, OpId b) { return key(a) < key(b); });
   }
 
-  void chain(const std::vector<int32_t>& ops) {
+  void chain(const std::vector<OpId>& ops) {
     for (size_t i = 1; i < ops.size(); ++i) {
       add_wait(&run_, ops[i], ops[i - 1]);
     }
   }
 
-  void group(const std::vector<int32_t>& ops, bool across_replicas) {
+  void group(const std::vector<OpId>& ops, bool across_replicas) {
     if (ops.empty()) return;
-    for (const int32_t op : ops) {
-      run_.ops[static_cast<size_t>(op)].group = static_cast<int32_t>(run_.groups.size());
+    for (const OpId op : ops) {
+      run_.ops[op].group = run_.groups.size();
     }
     run_.groups.push_back({ops, across_replicas});
   }
 
   /// The op of `type` and `sequence` on a worker; kNone if there is none.
-  int32_t find(size_t worker, Type type, int32_t sequence) const {
-    for (const int32_t op : of_[worker][type]) {
-      if (run_.ops[static_cast<size_t>(op)].sequence == sequence) return op;
+  OpId find(PatternWorkerId worker, Type type, int32_t sequence) const {
+    for (const OpId op : of_[worker][type]) {
+      if (run_.ops[op].sequence == sequence) return op;
     }
     return kNone;
   }
 
   /// The profiler also notes messages that were never launched, before the first pass and behind
   /// the last one: those of a type that were.
-  std::vector<int32_t> launched(size_t worker, const MessageType& type) const {
-    const std::vector<int32_t>& passes = of_[worker][type.computes];
-    const std::vector<int32_t>& ops = of_[worker][static_cast<size_t>(type.type)];
+  std::vector<OpId> launched(PatternWorkerId worker, const MessageType& type) const {
+    const std::vector<OpId>& passes = of_[worker][type.computes];
+    const std::vector<OpId>& ops = of_[worker][type.type];
     if (ops.empty() || passes.empty()) return {};
     double last_start = start(passes[0]), first_end = end(passes[0]);
-    for (const int32_t pass : passes) {
+    for (const OpId pass : passes) {
       last_start = std::max(last_start, start(pass));
       first_end = std::min(first_end, end(pass));
     }
-    std::vector<int32_t> launched;
-    for (const int32_t op : ops) {
+    std::vector<OpId> launched;
+    for (const OpId op : ops) {
       if (type.sends ? end(op) >= first_end - kClocks : start(op) <= last_start + kClocks) {
         launched.push_back(op);
       }
@@ -139,31 +137,30 @@ class Model {
 
   /// Returns whether all passes of a stage have messages of nonzero duration to or from a neighbour
   /// in one direction.
-  bool has_neighbour(int32_t stage, int direction) const {
+  bool has_neighbour(StageId stage, int direction) const {
     constexpr double kNotLaunchedShare =
         0.1;  // share of the usual time; messages that were never launched take far less
     double here = 0, all = 0;
     int64_t num_here = 0, num_all = 0;
-    for (size_t worker = 0; worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
       for (const MessageType& type : kMessages) {
-        const std::vector<int32_t> ops = launched(worker, type);
+        const std::vector<OpId> ops = launched(worker, type);
         const bool is_here = places_[worker].stage == stage && type.direction == direction;
         if (is_here && (ops.empty() || ops.size() != of_[worker][type.computes].size())) {
           return false;
         }
-        for (const int32_t op : ops) {
+        for (const OpId op : ops) {
           const double takes = run_.duration[run_.at(op, 0)];
           (is_here ? here : all) += takes;
           ++(is_here ? num_here : num_all);
         }
       }
     }
-    return num_here > 0 && here * static_cast<double>(num_all) >=
-                               kNotLaunchedShare * all * static_cast<double>(num_here);
+    return num_here > 0 && here * num_all >= kNotLaunchedShare * all * num_here;
   }
 
-  bool has_messages(int32_t stage, int direction) const {
-    for (size_t worker = 0; worker < places_.size(); ++worker) {
+  bool has_messages(StageId stage, int direction) const {
+    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
       for (const MessageType& type : kMessages) {
         if (places_[worker].stage == stage && type.direction == direction &&
             !launched(worker, type).empty()) {
@@ -179,7 +176,7 @@ class Model {
   /// launched.
   void stages_beyond() {
     if (chunks_ > 1 || run_.stages < 2) return;
-    const int32_t last = run_.stages - 1;
+    const StageId last = run_.stages - 1;
     const bool before = has_neighbour(0, -1) && !has_messages(last, 1);
     const bool behind = has_neighbour(last, 1) && !has_messages(0, -1);
     if (!before && !behind) return;
@@ -193,26 +190,26 @@ class Model {
   /// Places a receive before its pass and behind the pass before, and a send behind its pass.
   /// Messages beyond the ends of the model have no peer: each is a group of its own, as are
   /// messages never launched.
-  void messages(size_t worker, const MessageType& type) {
-    const std::vector<int32_t>& passes = of_[worker][type.computes];
-    const std::vector<int32_t> ops = launched(worker, type);
+  void messages(PatternWorkerId worker, const MessageType& type) {
+    const std::vector<OpId>& passes = of_[worker][type.computes];
+    const std::vector<OpId> ops = launched(worker, type);
     int32_t pass = 0;
     if (!type.sends && ops.size() + 1 == passes.size()) {
       pass = 1;  // the first receive of the first stage is sometimes not there
     }
-    for (const int32_t op : ops) {
-      const int32_t computes = find(worker, type.computes, pass++);
+    for (const OpId op : ops) {
+      const OpId computes = find(worker, type.computes, pass++);
       if (computes == kNone) continue;
       if (type.sends) {
         add_wait(&run_, op, computes);
       } else {
         add_wait(&run_, computes, op);
-        if (const int32_t before = find(worker, type.computes, pass - 2); before != kNone) {
+        if (const OpId before = find(worker, type.computes, pass - 2); before != kNone) {
           add_wait(&run_, op, before);
         }
       }
-      const int64_t chunk = std::max(run_.ops[static_cast<size_t>(computes)].chunk, 0);
-      const int64_t peer = chunk * run_.stages + places_[worker].stage + type.direction;
+      const int64_t chunk = std::max(run_.ops[computes].chunk, 0);
+      const int64_t peer = chunk * run_.stages + places_[worker].stage.value() + type.direction;
       if (peer >= 0 && peer < chunks_ * run_.stages) {
         launched_[{type.type, places_[worker].stage, places_[worker].peer}].push_back(op);
       }
@@ -226,7 +223,7 @@ class Model {
       const auto& [type, stage, peer] = key;
       const auto row = std::find_if(kMessages.begin(), kMessages.end(),
                                     [&, t = type](const MessageType& m) { return m.type == t; });
-      const int32_t other = (stage + row->direction + run_.stages) % run_.stages;
+      const StageId other = (stage.value() + row->direction + run_.stages) % run_.stages;
       const auto met = launched_.find({row->peer, other, peer});
       for (size_t i = 0; i < ops.size(); ++i) {
         const bool meets = met != launched_.end() && i < met->second.size();
@@ -244,10 +241,10 @@ class Model {
       run_.dropped.notes.push_back(fmt::format(
           "{} of a step have no other end; they wait for no rank", counted(alone, "message")));
     }
-    for (size_t worker = 0; worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
       for (const MessageType& type : kMessages) {
-        for (const int32_t op : of_[worker][static_cast<size_t>(type.type)]) {
-          if (run_.ops[static_cast<size_t>(op)].group == kNone) {
+        for (const OpId op : of_[worker][type.type]) {
+          if (run_.ops[op].group == kNone) {
             group({op}, false);
           }
         }
@@ -255,26 +252,25 @@ class Model {
     }
   }
 
-  void lost_records(int32_t stage, int32_t peer) {
-    for (size_t worker = 0; worker < places_.size(); ++worker) {
+  void lost_records(StageId stage, int32_t peer) {
+    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
       if (places_[worker].stage != stage || places_[worker].peer != peer) continue;
-      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
-        run_.workers[worker * static_cast<size_t>(run_.replicas) + static_cast<size_t>(replica)]
-            .records_lost = true;
+      for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
+        run_.workers[run_.worker_id(worker, replica)].records_lost = true;
       }
     }
   }
 
   /// In the first stages' warm-up the first messages of the backward pass are launched behind the
   /// second last forward pass before it.
-  void first_backward_messages(size_t worker) {
-    const std::vector<int32_t>& passes = computes_[worker];
-    const auto first = std::find_if(passes.begin(), passes.end(), [&](int32_t op) {
-      return run_.ops[static_cast<size_t>(op)].name == backward;
+  void first_backward_messages(PatternWorkerId worker) {
+    const std::vector<OpId>& passes = computes_[worker];
+    const auto first = std::find_if(passes.begin(), passes.end(), [&](OpId op) {
+      return run_.ops[op].name == place_of(backward);
     });
     if (first == passes.end() || first - passes.begin() < 2) return;
     for (const Type type : {backward_recv, backward_send}) {
-      if (const int32_t op = find(worker, type, 0); op != kNone) {
+      if (const OpId op = find(worker, type, 0); op != kNone) {
         add_wait(&run_, op, *(first - 2));
       }
     }
@@ -284,49 +280,48 @@ class Model {
   /// one stream in the order of their starts. A chunk's first forward pass waits for the chunk's
   /// last gather. Where gradient reductions overlap the backward pass, a chunk's first one waits
   /// for its last backward pass.
-  void replicas(size_t worker) {
+  void replicas(PatternWorkerId worker) {
     if (!shards_) return;
     const auto& gathers = of_[worker][params_gather];
     const auto& scatters = of_[worker][grads_scatter];
-    std::vector<int32_t> stream = gathers;
+    std::vector<OpId> stream = gathers;
     stream.insert(stream.end(), scatters.begin(), scatters.end());
     sort(&stream);
     chain(stream);
-    std::map<int32_t, int32_t> last_gather;
-    for (const int32_t op : by_sequence(gathers)) {
-      last_gather[run_.ops[static_cast<size_t>(op)].chunk] = op;
+    std::map<int32_t, OpId> last_gather;  // by chunk
+    for (const OpId op : by_sequence(gathers)) {
+      last_gather[run_.ops[op].chunk] = op;
     }
     for (const auto& [chunk, gather] : last_gather) {
-      const int32_t pass = pass_of(worker, forward, chunk, /*first=*/true);
+      const OpId pass = pass_of(worker, forward, chunk, /*first=*/true);
       if (pass != kNone) {
         add_wait(&run_, pass, gather);
       }
     }
     if (!overlaps_) return;
-    std::map<int32_t, int32_t> first_scatter;
-    for (const int32_t op : by_sequence(scatters)) {
-      first_scatter.emplace(run_.ops[static_cast<size_t>(op)].chunk, op);
+    std::map<int32_t, OpId> first_scatter;  // by chunk
+    for (const OpId op : by_sequence(scatters)) {
+      first_scatter.emplace(run_.ops[op].chunk, op);
     }
     for (const auto& [chunk, scatter] : first_scatter) {
-      const int32_t pass = pass_of(worker, backward, chunk, /*first=*/false);
+      const OpId pass = pass_of(worker, backward, chunk, /*first=*/false);
       if (pass != kNone) {
         add_wait(&run_, scatter, pass);
       }
     }
   }
 
-  std::vector<int32_t> by_sequence(std::vector<int32_t> ops) const {
-    std::stable_sort(ops.begin(), ops.end(), [&](int32_t a, int32_t b) {
-      return run_.ops[static_cast<size_t>(a)].sequence < run_.ops[static_cast<size_t>(b)].sequence;
-    });
+  std::vector<OpId> by_sequence(std::vector<OpId> ops) const {
+    std::stable_sort(ops.begin(), ops.end(),
+                     [&](OpId a, OpId b) { return run_.ops[a].sequence < run_.ops[b].sequence; });
     return ops;
   }
 
   /// The pass of `chunk` (any, if it is none's) that starts first, or that ends last.
-  int32_t pass_of(size_t worker, Type type, int32_t chunk, bool first) const {
-    int32_t found = kNone;
-    for (const int32_t op : of_[worker][type]) {
-      if (chunk != kNone && run_.ops[static_cast<size_t>(op)].chunk != chunk) continue;
+  OpId pass_of(PatternWorkerId worker, Type type, int32_t chunk, bool first) const {
+    OpId found = kNone;
+    for (const OpId op : of_[worker][type]) {
+      if (chunk != kNone && run_.ops[op].chunk != chunk) continue;
       if (found == kNone || (first ? start(op) < start(found) : end(op) > end(found))) {
         found = op;
       }
@@ -336,19 +331,19 @@ class Model {
 
   /// Adds the end of a step: last pass, gc, all-reduces of unsharded parameters, gradient
   /// reductions without overlap, clipping, optimizer.
-  void end_of_step(size_t worker) {
+  void end_of_step(PatternWorkerId worker) {
     const auto& of = of_[worker];
-    std::vector<int32_t> order;
+    std::vector<OpId> order;
     if (!computes_[worker].empty()) {
       order.push_back(*std::max_element(computes_[worker].begin(), computes_[worker].end(),
-                                        [&](int32_t a, int32_t b) { return end(a) < end(b); }));
+                                        [&](OpId a, OpId b) { return end(a) < end(b); }));
     }
     const auto append = [&](Type type) {
-      const std::vector<int32_t> ops = by_sequence(of[type]);
+      const std::vector<OpId> ops = by_sequence(of[type]);
       order.insert(order.end(), ops.begin(), ops.end());
     };
     append(gc);
-    const int32_t behind_gc = order.empty() ? kNone : order.back();
+    const OpId behind_gc = order.empty() ? kNone : order.back();
     const size_t from = order.size();
     append(layernorm_grads);
     append(embedding_grads);
@@ -363,10 +358,10 @@ class Model {
 
   /// First and last stage sum the gradient of the embedding that they share.
   void embeddings() {
-    std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> pairs;
-    for (size_t worker = 0; worker < places_.size(); ++worker) {
-      for (const int32_t op : of_[worker][embedding_grads]) {
-        pairs[{places_[worker].peer, run_.ops[static_cast<size_t>(op)].sequence}].push_back(op);
+    std::map<std::pair<int32_t, int32_t>, std::vector<OpId>> pairs;  // by peer and sequence
+    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
+      for (const OpId op : of_[worker][embedding_grads]) {
+        pairs[{places_[worker].peer, run_.ops[op].sequence}].push_back(op);
       }
     }
     for (const auto& [key, ops] : pairs) {
@@ -376,10 +371,10 @@ class Model {
 
   const std::vector<Place>& places_;
   MeasuredRun& run_;
-  std::vector<std::array<std::vector<int32_t>, num_types>> of_;  ///< ops by worker and type
-  std::vector<std::vector<int32_t>> computes_;                   ///< passes by worker
+  std::vector<std::array<std::vector<OpId>, num_types>> of_;  ///< ops by worker and type
+  std::vector<std::vector<OpId>> computes_;                   ///< passes by worker
   /// Messages that have another end, by type, stage and peer.
-  std::map<std::tuple<int32_t, int32_t, int32_t>, std::vector<int32_t>> launched_;
+  std::map<std::tuple<Type, StageId, int32_t>, std::vector<OpId>> launched_;
   int64_t chunks_ = 1;
   bool shards_ = false, overlaps_ = false;
 };

@@ -55,7 +55,7 @@ inline constexpr std::array<TypeRow, num_types> kTypes = {{
 
 /// A worker of the pattern.
 struct Place {
-  int32_t stage = 0;
+  StageId stage;
   int32_t peer = 0;  ///< among the workers of that stage: tensor and context ranks that were seen
 };
 

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/stats.h"
@@ -32,7 +32,7 @@ class PauseSearch {
         samples_(run.samples()),
         paused_(run.duration),
         cured_(run.duration),
-        usual_(run.blocks.size() * static_cast<size_t>(run.samples()), kAsMeasured) {}
+        usual_(run.blocks.size() * run.samples(), kAsMeasured) {}
 
   Pauses find() {
     // Compares ops with others of their worker, with themselves in other steps, with the same op of
@@ -47,30 +47,26 @@ class PauseSearch {
 
  private:
   static constexpr double kAsMeasured = -1;
-  /// A block, of the pattern, and a replica.
-  using Place = std::pair<int32_t, int32_t>;
+  using Place = std::pair<BlockId, ReplicaId>;
 
-  double& usual(int32_t block, int32_t sample) {
-    return usual_[static_cast<size_t>(block) * static_cast<size_t>(samples_) +
-                  static_cast<size_t>(sample)];
+  double& usual(BlockId block, SampleId sample) {
+    return usual_[size_t{block} * samples_ + sample];
   }
   /// Returns the duration of a block after the cure.
-  double left(int32_t block, int32_t sample) {
+  double left(BlockId block, SampleId sample) {
     const double cured = usual(block, sample);
     return cured == kAsMeasured ? times_.time(block, sample) : cured;
   }
-  const OpKind& kind_of(int32_t block) const {
-    return run_.kinds[static_cast<size_t>(run_.blocks[static_cast<size_t>(block)].kind)];
-  }
-  bool is_collection(int32_t block) const { return kind_of(block).name == "gc"; }
-  bool is_computation(int32_t block) const {
+  const OpKind& kind_of(BlockId block) const { return run_.kinds[run_.blocks[block].kind]; }
+  bool is_collection(BlockId block) const { return kind_of(block).name == "gc"; }
+  bool is_computation(BlockId block) const {
     return !kind_of(block).communicates() && !is_collection(block);
   }
-  int32_t worker_of(const Place& place) const {
-    return run_.blocks[static_cast<size_t>(place.first)].worker * run_.replicas + place.second;
+  WorkerId worker_of(const Place& place) const {
+    return run_.worker_id(run_.blocks[place.first].worker, place.second);
   }
 
-  void cure(int32_t block, int32_t sample, double seconds) {
+  void cure(BlockId block, SampleId sample, double seconds) {
     if (usual(block, sample) != kAsMeasured) return;
     const double longer = times_.time(block, sample) - seconds;
     usual(block, sample) = seconds;
@@ -78,12 +74,12 @@ class PauseSearch {
     seconds_ += longer;
     hit(block, sample);
   }
-  void hit(int32_t block, int32_t sample) { ++hits_[{block, sample % run_.replicas}]; }
+  void hit(BlockId block, SampleId sample) { ++hits_[{block, run_.replica_of(sample)}]; }
 
   void collections() {
-    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+    for (BlockId block = 0; block < run_.blocks.size(); ++block) {
       if (!is_collection(block)) continue;
-      for (int32_t sample = 0; sample < samples_; ++sample) {
+      for (SampleId sample = 0; sample < samples_; ++sample) {
         if (times_.time(block, sample) <= 0) continue;
         ++collections_;
         seconds_ += times_.time(block, sample);
@@ -111,7 +107,7 @@ class PauseSearch {
     }
     if (few > 0) {
       const double apart = values[few] - values[few - 1];
-      const double seconds = median({values.begin(), values.begin() + static_cast<int64_t>(few)});
+      const double seconds = median({values.begin(), values.begin() + few});
       if (apart > (kFarLongerRatio - 1) * seconds && apart > 2 * (values[few - 1] - values[0])) {
         return {seconds, values[few - 1] + apart / 2, true};
       }
@@ -146,12 +142,13 @@ class PauseSearch {
   /// both directions would. Many that may be long sequences are no pauses.
   void passes() {
     struct LongPass {
-      int32_t block, sample;
+      BlockId block;
+      SampleId sample;
       double usual;
     };
     std::vector<LongPass> found;
     for (const auto& [of, cells] : times_.alike()) {
-      passes_ += static_cast<int64_t>(cells.size());
+      passes_ += cells.size();
       const Usual usual = usual_of(cells);
       for (const auto& [block, sample] : cells) {
         if (times_.time(block, sample) > usual.limit) {
@@ -159,9 +156,8 @@ class PauseSearch {
         }
       }
     }
-    long_passes_ = static_cast<int64_t>(found.size());
-    too_many_ = may_be_sequences_ &&
-                static_cast<double>(long_passes_) > kRare * static_cast<double>(passes_);
+    long_passes_ = found.size();
+    too_many_ = may_be_sequences_ && long_passes_ > kRare * passes_;
     if (too_many_) return;
     for (const LongPass& pass : found) {
       excess_.push_back(times_.time(pass.block, pass.sample) - pass.usual);
@@ -176,11 +172,11 @@ class PauseSearch {
     const double least = excess_.empty() ? kMinPauseShare * step_ : median(excess_) / 2;
     std::vector<char> is_pass(run_.blocks.size(), 0);
     for (const Pass& pass : times_.passes()) {
-      is_pass[static_cast<size_t>(pass.block)] = 1;
+      is_pass[pass.block] = 1;
     }
-    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
-      if (is_pass[static_cast<size_t>(block)] != 0 || is_collection(block)) continue;
-      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
+    for (BlockId block = 0; block < run_.blocks.size(); ++block) {
+      if (is_pass[block] != 0 || is_collection(block)) continue;
+      for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
         const Cells cells = times_.steps_of(block, replica);
         if (!differ_by(least, cells)) continue;
         const Usual usual = usual_of(cells);
@@ -199,7 +195,7 @@ class PauseSearch {
   /// Compares with workers that do the same work. A slow worker is slow in most ops, a paused one
   /// in a single op.
   void beside_other_workers() {
-    std::map<int32_t, std::vector<Long>> found;  // by worker
+    std::map<WorkerId, std::vector<Long>> found;
     for (const std::vector<Place>& places : same_work()) {
       longer_than_others(places, &found);
     }
@@ -222,12 +218,13 @@ class PauseSearch {
 
   /// Returns, for every computation of a stage, the workers that run it.
   std::vector<std::vector<Place>> same_work() const {
-    std::map<std::array<int32_t, 4>, std::vector<Place>> found;  // kind, stage, chunk, micro-batch
-    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
+    // By kind, stage, chunk and micro-batch.
+    std::map<std::tuple<KindId, StageId, int32_t, int32_t>, std::vector<Place>> found;
+    for (BlockId block = 0; block < run_.blocks.size(); ++block) {
       if (!is_computation(block)) continue;
-      const Block& at = run_.blocks[static_cast<size_t>(block)];
-      for (int32_t replica = 0; replica < run_.replicas; ++replica) {
-        const auto worker = static_cast<size_t>(worker_of({block, replica}));
+      const Block& at = run_.blocks[block];
+      for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
+        const WorkerId worker = worker_of({block, replica});
         found[{at.kind, run_.workers[worker].stage, at.chunk, at.micro_batch}].push_back(
             {block, replica});
       }
@@ -241,12 +238,13 @@ class PauseSearch {
 
   /// Adds those of the places that take far longer than the ones of other workers.
   void longer_than_others(const std::vector<Place>& places,
-                          std::map<int32_t, std::vector<Long>>* found) {
+                          std::map<WorkerId, std::vector<Long>>* found) {
     double least = 1e300, most = 0;
     for (const Place& place : places) {
-      for (int32_t sample = place.second; sample < samples_; sample += run_.replicas) {
-        least = std::min(least, left(place.first, sample));
-        most = std::max(most, left(place.first, sample));
+      for (StepIndex step = 0; step < run_.steps.size(); ++step) {
+        const double seconds = left(place.first, run_.sample(step, place.second));
+        least = std::min(least, seconds);
+        most = std::max(most, seconds);
       }
     }
     if (most - least <= kMinPauseShare * step_) return;
@@ -277,11 +275,11 @@ class PauseSearch {
 
   /// Returns whether long ops are rare on a worker: at most a tenth of its computations, or a
   /// single one on which others spend less than half of their time.
-  bool are_few(int32_t worker, const std::vector<Long>& list) {
+  bool are_few(WorkerId worker, const std::vector<Long>& list) {
     int64_t places = 0;
     double usual = 0, rest = 0;
-    for (int32_t block = 0; block < static_cast<int32_t>(run_.blocks.size()); ++block) {
-      const Place place{block, worker % run_.replicas};
+    for (BlockId block = 0; block < run_.blocks.size(); ++block) {
+      const Place place{block, run_.replica_of(worker)};
       if (!is_computation(block) || worker_of(place) != worker) continue;
       ++places;
       rest += median_left(place);
@@ -290,8 +288,7 @@ class PauseSearch {
       usual += at.usual;
       rest -= at.takes;
     }
-    return static_cast<double>(list.size()) <= std::max(1.0, kRare * static_cast<double>(places)) &&
-           usual < rest;
+    return list.size() <= std::max(1.0, kRare * places) && usual < rest;
   }
 
   double median_left(const Place& place) {
@@ -305,25 +302,25 @@ class PauseSearch {
   /// Returns whether one op of the block holds most of its excess over other workers, in most
   /// steps. A worker with more work is longer in all ops, or has more of them.
   bool in_one_op(const Place& place, const std::vector<Place>& others) const {
-    const std::vector<int32_t>& ops = times_.ops(place.first);
+    const std::vector<OpId>& ops = times_.ops(place.first);
     if (ops.size() == 1) return true;
     std::vector<double> usual(ops.size());
     for (size_t i = 0; i < ops.size(); ++i) {
       std::vector<double> of_others;
       for (const auto& [block, replica] : others) {
-        const std::vector<int32_t>& theirs = times_.ops(block);
-        if (theirs.size() != ops.size() || run_.ops[static_cast<size_t>(theirs[i])].name !=
-                                               run_.ops[static_cast<size_t>(ops[i])].name) {
+        const std::vector<OpId>& theirs = times_.ops(block);
+        if (theirs.size() != ops.size() || run_.ops[theirs[i]].name != run_.ops[ops[i]].name) {
           return false;
         }
-        for (int32_t sample = replica; sample < samples_; sample += run_.replicas) {
-          of_others.push_back(run_.duration[run_.at(theirs[i], sample)]);
+        for (StepIndex step = 0; step < run_.steps.size(); ++step) {
+          of_others.push_back(run_.duration[run_.at(theirs[i], run_.sample(step, replica))]);
         }
       }
       usual[i] = median(of_others);
     }
-    int64_t in_one = 0;
-    for (int32_t sample = place.second; sample < samples_; sample += run_.replicas) {
+    size_t in_one = 0;
+    for (StepIndex step = 0; step < run_.steps.size(); ++step) {
+      const SampleId sample = run_.sample(step, place.second);
       double all = 0, most = 0;
       for (size_t i = 0; i < ops.size(); ++i) {
         const double longer = run_.duration[run_.at(ops[i], sample)] - usual[i];
@@ -332,19 +329,19 @@ class PauseSearch {
       }
       in_one += most >= kOneOpShare * all ? 1 : 0;
     }
-    return in_one * 2 >= static_cast<int64_t>(run_.steps.size());
+    return in_one * 2 >= run_.steps.size();
   }
 
   /// Finds time in which a worker could have begun an op and did not, for workers all of whose ops
   /// are known.
   void between_ops() {
-    for (int32_t op = 0; op < static_cast<int32_t>(run_.ops.size()); ++op) {
-      const std::vector<int32_t>& waits = run_.waits_for[static_cast<size_t>(op)];
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
+      const std::vector<OpId>& waits = run_.waits_for[op];
       if (run_.kind(op).communicates() || waits.empty()) continue;
-      for (int32_t sample = 0; sample < samples_; ++sample) {
-        if (run_.worker(op, sample % run_.replicas).records_lost) continue;
+      for (SampleId sample = 0; sample < samples_; ++sample) {
+        if (run_.worker(op, run_.replica_of(sample)).records_lost) continue;
         double ready = left_by_last_step(op, sample);
-        for (const int32_t before : waits) {
+        for (const OpId before : waits) {
           ready = std::max(ready, end(before, sample));
         }
         const double gap = run_.start[run_.at(op, sample)] - ready;
@@ -352,23 +349,23 @@ class PauseSearch {
         ++gaps_;
         gap_seconds_ += gap;
         paused_[run_.at(op, sample)] += gap;
-        hit(run_.ops[static_cast<size_t>(op)].block, sample);
+        hit(run_.ops[op].block, sample);
       }
     }
   }
 
-  double end(int32_t op, int32_t sample) const {
+  double end(OpId op, SampleId sample) const {
     return run_.start[run_.at(op, sample)] + run_.duration[run_.at(op, sample)];
   }
   /// Returns when an op's last dependency in the step before ended. If that step is absent, returns
   /// a time so late that no gap counts.
-  double left_by_last_step(int32_t op, int32_t sample) const {
+  double left_by_last_step(OpId op, SampleId sample) const {
     double ready = -1e300;
     if (!run_.steps_overlap()) return ready;
-    const std::vector<int32_t>& waits = run_.waits_for_last[static_cast<size_t>(op)];
-    const bool follows = run_.follows(static_cast<size_t>(sample / run_.replicas));
+    const std::vector<OpId>& waits = run_.waits_for_last[op];
+    const bool follows = run_.follows(run_.step_of(sample));
     if (!waits.empty() && !follows) return 1e300;
-    for (const int32_t before : waits) {
+    for (const OpId before : waits) {
       ready = std::max(ready, end(before, sample - run_.replicas));
     }
     return ready;
@@ -397,21 +394,20 @@ class PauseSearch {
     const auto most =
         std::max_element(hits_.begin(), hits_.end(),
                          [](const auto& a, const auto& b) { return a.second < b.second; });
-    const auto steps = static_cast<int64_t>(run_.steps.size());
+    const auto steps = std::ssize(run_.steps);
     if (most == hits_.end() || steps < 3 || most->second * 2 < steps) return "";
     const auto [block, replica] = most->first;
-    const int32_t micro_batch = run_.blocks[static_cast<size_t>(block)].micro_batch;
+    const int32_t micro_batch = run_.blocks[block].micro_batch;
     return fmt::format("; in step with the steps: {}{} of {} in {} of {}", kind_of(block).name,
                        micro_batch == kNone ? "" : fmt::format(" of micro-batch {}", micro_batch),
-                       run_.workers[static_cast<size_t>(worker_of(most->first))].name, most->second,
-                       steps);
+                       run_.workers[worker_of(most->first)].name, most->second, steps);
   }
 
   const MeasuredRun& run_;
   const BlockTimes& times_;
   const double step_;
   const bool may_be_sequences_;
-  const int32_t samples_;
+  const size_t samples_;
   std::vector<double> paused_, cured_;
   std::vector<double> usual_;   ///< usual time of cured blocks, [block * samples + sample]
   std::vector<double> excess_;  ///< of long passes

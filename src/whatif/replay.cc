@@ -18,9 +18,12 @@ constexpr size_t kVectorSamples = 8;
 /// Samples of a tile, but at least those of a step.
 constexpr size_t kTile = 128;
 
+/// A group, by its number, or an op without one, behind them.
+using UnitId = Id<struct GroupOrOp>;
+
 }  // namespace
 
-Replayer::Range Replayer::append(const std::vector<int32_t>& some, std::vector<int32_t>* all) {
+Replayer::Range Replayer::append(const std::vector<OpId>& some, std::vector<OpId>* all) {
   const Range range{all->size(), some.size()};
   all->insert(all->end(), some.begin(), some.end());
   return range;
@@ -28,84 +31,80 @@ Replayer::Range Replayer::append(const std::vector<int32_t>& some, std::vector<i
 
 Replayer::Replayer(const MeasuredRun& run) : run_(run) {
   // Units are groups, and ops without one; those that wait for nothing go first.
-  const auto num_ops = static_cast<int32_t>(run.ops.size());
-  const auto num_groups = static_cast<int32_t>(run.groups.size());
-  std::vector<int32_t> unit_of(run.ops.size());
-  std::vector<std::vector<int32_t>> ops_of(run.groups.size());
-  for (int32_t op = 0; op < num_ops; ++op) {
-    const int32_t group = run.ops[op].group;
+  std::vector<UnitId> unit_of(run.ops.size());
+  std::vector<std::vector<OpId>> ops_of(run.groups.size());
+  for (OpId op = 0; op < run.ops.size(); ++op) {
+    const GroupId group = run.ops[op].group;
     if (group == kNone || run.groups[group].eager) {
-      unit_of[op] = static_cast<int32_t>(ops_of.size());
+      unit_of[op] = ops_of.size();
       ops_of.push_back({op});
     } else {
-      unit_of[op] = group;
+      unit_of[op] = group.value();
     }
   }
   // The start of an eager send also starts the transfer of its message.
-  std::vector<std::vector<int32_t>> waits_for = run.waits_for;
-  for (int32_t group = 0; group < num_groups; ++group) {
-    const std::vector<int32_t>& ops = run.groups[group].ops;
+  std::vector<std::vector<OpId>> waits_for = run.waits_for;
+  for (GroupId group = 0; group < run.groups.size(); ++group) {
+    const std::vector<OpId>& ops = run.groups[group].ops;
     if (!run.groups[group].eager) {
       ops_of[group] = ops;
       continue;
     }
-    const std::vector<int32_t>& starts = run.waits_for[ops[0]];
+    const std::vector<OpId>& starts = run.waits_for[ops[0]];
     waits_for[ops[1]].insert(waits_for[ops[1]].end(), starts.begin(), starts.end());
   }
   std::vector<int32_t> waits(ops_of.size(), 0);
-  std::vector<std::vector<int32_t>> next(ops_of.size());
-  for (int32_t op = 0; op < num_ops; ++op) {
-    for (const int32_t before : waits_for[op]) {
+  std::vector<std::vector<UnitId>> next(ops_of.size());
+  for (OpId op = 0; op < run.ops.size(); ++op) {
+    for (const OpId before : waits_for[op]) {
       next[unit_of[before]].push_back(unit_of[op]);
       ++waits[unit_of[op]];
     }
   }
-  std::vector<int32_t> ready;
-  for (size_t unit = 0; unit < ops_of.size(); ++unit) {
+  std::vector<UnitId> ready;
+  for (UnitId unit = 0; unit < ops_of.size(); ++unit) {
     if (waits[unit] == 0) {
-      ready.push_back(static_cast<int32_t>(unit));
+      ready.push_back(unit);
     }
   }
   for (size_t i = 0; i < ready.size(); ++i) {
-    const int32_t unit = ready[i];
-    std::vector<int32_t> before, last;
+    const UnitId unit = ready[i];
+    std::vector<OpId> before, last;
     bool from_zero = false, from_begin = false;
-    for (const int32_t op : ops_of[unit]) {
+    for (const OpId op : ops_of[unit]) {
       from_zero = from_zero || waits_for[op].empty();
       from_begin = from_begin || (waits_for[op].empty() &&
                                   (!run.steps_overlap() || run.waits_for_last[op].empty()));
       before.insert(before.end(), waits_for[op].begin(), waits_for[op].end());
       if (run.steps_overlap()) {
-        const std::vector<int32_t>& list = run.waits_for_last[op];
+        const std::vector<OpId>& list = run.waits_for_last[op];
         last.insert(last.end(), list.begin(), list.end());
       }
     }
-    for (std::vector<int32_t>* list : {&before, &last}) {
+    for (std::vector<OpId>* list : {&before, &last}) {
       std::sort(list->begin(), list->end());
       list->erase(std::unique(list->begin(), list->end()), list->end());
     }
-    units_.push_back({unit < num_groups && run.groups[unit].across_replicas, from_zero, from_begin,
-                      append(ops_of[unit], &members_), append(before, &waits_),
+    units_.push_back({unit < run.groups.size() && run.groups[unit].across_replicas, from_zero,
+                      from_begin, append(ops_of[unit], &members_), append(before, &waits_),
                       append(last, &waits_)});
-    for (const int32_t after : next[unit]) {
+    for (const UnitId after : next[unit]) {
       if (--waits[after] == 0) {
         ready.push_back(after);
       }
     }
   }
   if (ready.size() != ops_of.size()) {
-    const auto stuck = static_cast<size_t>(
-        std::find_if(waits.begin(), waits.end(), [](int32_t n) { return n > 0; }) - waits.begin());
+    const UnitId stuck =
+        std::find_if(waits.begin(), waits.end(), [](int32_t n) { return n > 0; }) - waits.begin();
     const Op& op = run.ops[ops_of[stuck].front()];
     fail("hocket whatif",
          "{} of {} ops and groups wait for each other in a cycle, one is {} {} of worker "
          "{}; expected a trace with one order of messages on all ranks",
-         ops_of.size() - ready.size(), ops_of.size(), run.names[static_cast<size_t>(op.name)],
-         op.sequence, op.worker);
+         ops_of.size() - ready.size(), ops_of.size(), run.names[op.name], op.sequence, op.worker);
   }
-  const size_t samples = std::max(kTile, static_cast<size_t>(run.replicas));
-  stride_ = (std::min(samples, static_cast<size_t>(run.samples())) + kVectorSamples - 1) /
-            kVectorSamples * kVectorSamples;
+  const size_t samples = std::min(std::max<size_t>(kTile, run.replicas), run.samples());
+  stride_ = (samples + kVectorSamples - 1) / kVectorSamples * kVectorSamples;
   end_.assign(run.ops.size() * stride_, 0);
   begin_.assign(stride_, 0);
   last_.assign(stride_, 0);
@@ -113,14 +112,14 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
 }
 
 void Replayer::choose_replicas(const Blend& durations) {
-  const auto replicas = static_cast<size_t>(run_.replicas);
+  const size_t replicas = run_.replicas;
   std::vector<char> apart(replicas, durations.replicas_alike ? 0 : 1);
   for (size_t i = 0; i < durations.chosen.size(); ++i) {
     apart[i % replicas] |= durations.chosen[i];
   }
   replicas_.clear();
   bool has_others = false;
-  for (size_t replica = 0; replica < replicas; ++replica) {
+  for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
     if (apart[replica] != 0 || !has_others) {
       replicas_.push_back(replica);
     }
@@ -134,19 +133,19 @@ void Replayer::begin(const Unit& unit, size_t samples) {
   for (size_t sample = 0; sample < samples; sample += kVectorSamples) {
     std::array<double, kVectorSamples> most;
     most.fill((goes_on ? unit.from_begin : unit.from_zero) ? step_begin_ : -1e300);
-    const auto wait_for = [&](int32_t op, const std::vector<double>& ends) {
-      const double* before = ends.data() + static_cast<size_t>(op) * stride_ + sample;
+    const auto wait_for = [&](OpId op, const std::vector<double>& ends) {
+      const double* before = ends.data() + size_t{op} * stride_ + sample;
       for (size_t i = 0; i < kVectorSamples; ++i) {
         most[i] = most[i] < before[i] ? before[i] : most[i];
       }
     };
-    for (const int32_t op : waits) {
+    for (const OpId op : waits) {
       wait_for(op, end_);
     }
     for (size_t w = 0; goes_on && w < unit.waits_for_last.count; ++w) {
       wait_for(waits_[unit.waits_for_last.first + w], end_before_);
     }
-    std::copy(most.begin(), most.end(), begin_.begin() + static_cast<int64_t>(sample));
+    std::copy(most.begin(), most.end(), &begin_[sample]);
   }
 }
 
@@ -154,18 +153,19 @@ size_t Replayer::steps_at_once() const {
   return run_.steps_overlap() ? 1 : std::max<size_t>(kTile / replicas_.size(), 1);
 }
 
-const double* Replayer::durations_of(size_t op, const Blend& durations, Tile tile) {
-  const auto replicas = static_cast<size_t>(run_.replicas);
-  const size_t cell = op * static_cast<size_t>(run_.samples()) + tile.first * replicas;
+const double* Replayer::durations_of(OpId op, const Blend& durations, Tile tile) {
+  const size_t replicas = run_.replicas;
+  const size_t cell = run_.at(op, tile.first * replicas);
   const bool all = replicas_.size() == replicas;
   if (all && durations.chosen.empty()) return durations.others.data() + cell;
-  const std::span<const char> chosen = std::span(durations.chosen).subspan(op * replicas, replicas);
-  const auto count = static_cast<size_t>(std::count(chosen.begin(), chosen.end(), 1));
+  const std::span<const char> chosen =
+      std::span(durations.chosen).subspan(size_t{op} * replicas, replicas);
+  const size_t count = std::count(chosen.begin(), chosen.end(), 1);
   if (all && count == 0) return durations.others.data() + cell;
   if (all && count == replicas) return durations.some.data() + cell;
   for (size_t i = 0; i < replicas_.size(); ++i) {
-    const double* from = (chosen[replicas_[i]] != 0 ? durations.some : durations.others).data() +
-                         cell + replicas_[i];
+    const double* from =
+        &(chosen[replicas_[i]] != 0 ? durations.some : durations.others)[cell + replicas_[i]];
     for (size_t step = 0; step < tile.count; ++step) {
       row_[step * replicas_.size() + i] = from[step * replicas];
     }
@@ -191,9 +191,9 @@ void Replayer::replay(const Blend& durations, Tile tile) {
       std::fill_n(of_step, replicas, *std::max_element(of_step, of_step + replicas));
     }
     for (size_t m = unit.members.first; m < unit.members.first + unit.members.count; ++m) {
-      const auto op = static_cast<size_t>(members_[m]);
+      const OpId op = members_[m];
       const double* takes = durations_of(op, durations, tile);
-      double* end = end_.data() + op * stride_;
+      double* end = end_.data() + size_t{op} * stride_;
       for (size_t sample = 0; sample < samples; ++sample) {
         end[sample] = begin_[sample] + takes[sample];
         last_[sample] = std::max(last_[sample], end[sample]);
@@ -229,15 +229,16 @@ std::vector<double> Replayer::replay(std::span<const double> duration) {
 std::vector<double> Replayer::ends(std::span<const double> duration) {
   const Blend durations{{}, duration, {}, false};
   choose_replicas(durations);
-  const auto replicas = static_cast<size_t>(run_.replicas);
+  const size_t replicas = run_.replicas;
   const size_t together = steps_at_once();
   std::vector<double> all(run_.duration.size());
   for (size_t first = 0; first < run_.steps.size(); first += together) {
     const Tile tile{first, std::min(together, run_.steps.size() - first)};
     replay(durations, tile);
-    for (size_t op = 0; op < run_.ops.size(); ++op) {
-      std::transform(end_.data() + op * stride_, end_.data() + op * stride_ + tile.count * replicas,
-                     all.data() + op * static_cast<size_t>(run_.samples()) + first * replicas,
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
+      const double* of_op = end_.data() + size_t{op} * stride_;
+      std::transform(of_op, of_op + tile.count * replicas,
+                     all.data() + run_.at(op, 0) + first * replicas,
                      [&](double end) { return end - step_begin_; });
     }
   }
@@ -250,7 +251,7 @@ double Replayer::mean(std::span<const double> duration) {
 
 double Replayer::mean(const Blend& durations) {
   const std::vector<double> steps = replay(durations);
-  return std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
+  return std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
 }
 
 }  // namespace hocket::whatif

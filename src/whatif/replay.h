@@ -46,7 +46,7 @@ class Replayer {
     Range members, waits;
     Range waits_for_last;  ///< of waits_: ops of the step before
   };
-  static Range append(const std::vector<int32_t>& some, std::vector<int32_t>* all);
+  static Range append(const std::vector<OpId>& some, std::vector<OpId>* all);
   /// Steps replayed together: their ends fit into a cache.
   struct Tile {
     size_t first = 0, count = 0;
@@ -60,12 +60,12 @@ class Replayer {
   /// Chooses the replicas to replay: one of each set of equal replicas.
   void choose_replicas(const Blend& durations);
   /// Returns an op's durations in the samples of the tile.
-  const double* durations_of(size_t op, const Blend& durations, Tile tile);
+  const double* durations_of(OpId op, const Blend& durations, Tile tile);
 
   const MeasuredRun& run_;
-  std::vector<Unit> units_;               ///< in an order in which they can run
-  std::vector<int32_t> members_, waits_;  ///< of the units: ops
-  std::vector<size_t> replicas_;          ///< that are replayed
+  std::vector<Unit> units_;            ///< in an order in which they can run
+  std::vector<OpId> members_, waits_;  ///< of the units
+  std::vector<ReplicaId> replicas_;    ///< that are replayed
   /// A sample of a tile is a step of one of replicas_.
   size_t stride_ = 0;        ///< largest sample count, rounded up to a multiple of kVectorSamples
   std::vector<double> end_;  ///< [op * stride_ + sample of the tile]

@@ -190,8 +190,7 @@ std::vector<std::vector<double>> worker_map(const MeasuredRun& run, const Analys
   std::vector<std::vector<double>> map(found.S_stage.size(),
                                        std::vector<double>(found.S_dp.size(), 0));
   for (size_t i = 0; i < run.workers.size(); ++i) {
-    double& cell =
-        map[static_cast<size_t>(run.workers[i].stage)][static_cast<size_t>(run.workers[i].replica)];
+    double& cell = map[run.workers[i].stage][run.workers[i].replica];
     cell = std::max(cell, found.S_worker[i]);
   }
   return map;
@@ -227,8 +226,8 @@ bool shows_causes(const Analysis& found) {
 }
 
 std::string size_text(const MeasuredRun& run) {
-  return fmt::format("{}, {}", counted(static_cast<int64_t>(run.steps.size()), "step"),
-                     counted(static_cast<int64_t>(run.workers.size()), "worker"));
+  return fmt::format("{}, {}", counted(std::ssize(run.steps), "step"),
+                     counted(std::ssize(run.workers), "worker"));
 }
 
 std::string loss_text(const Analysis& found) {

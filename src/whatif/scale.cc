@@ -18,7 +18,7 @@ bool is_named(const std::string& what, const std::string& name) {
   return what == name;
 }
 
-bool means(const Scale& scale, const MeasuredRun& run, int32_t op) {
+bool means(const Scale& scale, const MeasuredRun& run, OpId op) {
   const OpKind& kind = run.kind(op);
   const std::string& what = scale.what;
   if (what == "all") return true;
@@ -30,14 +30,14 @@ bool means(const Scale& scale, const MeasuredRun& run, int32_t op) {
   return is_named(what, kind.name) || is_named(what, run.names[run.ops[op].name]);
 }
 
-bool lies(const Scale& scale, const MeasuredRun& run, int32_t op, int32_t sample) {
-  const Worker& worker = run.worker(op, sample % run.replicas);
+bool lies(const Scale& scale, const MeasuredRun& run, OpId op, SampleId sample) {
+  const Worker& worker = run.worker(op, run.replica_of(sample));
   return std::all_of(scale.where.begin(), scale.where.end(), [&](const auto& place) {
     const auto& [key, value] = place;
-    const int64_t at = key == "dp"     ? worker.replica
-                       : key == "pp"   ? worker.stage
+    const int64_t at = key == "dp"     ? worker.replica.value()
+                       : key == "pp"   ? worker.stage.value()
                        : key == "rank" ? worker.rank
-                                       : run.steps[sample / run.replicas];
+                                       : run.steps[run.step_of(sample)];
     return at == value;
   });
 }
@@ -45,9 +45,9 @@ bool lies(const Scale& scale, const MeasuredRun& run, int32_t op, int32_t sample
 /// Divides the durations that `scale` selects. Returns the number of ops changed.
 int64_t apply(const Scale& scale, const MeasuredRun& run, std::vector<double>* durations) {
   int64_t meant = 0;
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+  for (OpId op = 0; op < run.ops.size(); ++op) {
     if (!means(scale, run, op)) continue;
-    for (int32_t sample = 0; sample < run.samples(); ++sample) {
+    for (SampleId sample = 0; sample < run.samples(); ++sample) {
       if (!lies(scale, run, op, sample)) continue;
       (*durations)[run.at(op, sample)] /= scale.factor;
       ++meant;
@@ -120,9 +120,9 @@ Surface surface(const MeasuredRun& run, Replayer* replayer) {
   result.bandwidths = {0.25, 0.5, 1, 2, 4, 10, 100};
   result.ratios = {1, 2, 4, 8, 16, 32};
   std::vector<double> alone = run.duration;
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+  for (OpId op = 0; op < run.ops.size(); ++op) {
     if (!run.kind(op).communicates()) continue;
-    std::fill_n(alone.begin() + static_cast<int64_t>(run.at(op, 0)), run.samples(), 0.0);
+    std::fill_n(&alone[run.at(op, 0)], run.samples(), 0.0);
   }
   result.alone = replayer->mean(alone);
   for (const double bandwidth : result.bandwidths) {

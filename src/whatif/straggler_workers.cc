@@ -45,7 +45,7 @@ class Finder {
   using Place = std::array<int64_t, 3>;
   struct Member {
     int64_t rank = 0, first_thread = 0;
-    int32_t worker = 0;  ///< of the pattern
+    PatternWorkerId worker;
   };
 
   // ---- threads without names ----
@@ -64,8 +64,7 @@ class Finder {
       if (!thread.used || thread.stage != kNone) continue;
       const std::set<int64_t>& ranks = ranks_of[thread.pid];
       const auto at = ranks.find(rank_of(thread));
-      thread.stage =
-          static_cast<int32_t>(apart > 0 ? *at / apart : std::distance(ranks.begin(), at));
+      thread.stage = apart > 0 ? *at / apart : std::distance(ranks.begin(), at);
     }
   }
 
@@ -103,7 +102,7 @@ class Finder {
       }
     }
     for (const Thread& thread : threads_) {
-      Place place{thread.stage, thread.tensor, 0};
+      Place place{thread.stage.value(), thread.tensor, 0};
       if (!thread.label.empty()) {
         const std::set<int64_t>& list = alike[{thread.pid, thread.label}];
         place[2] = std::distance(list.begin(), list.find(which(thread)));
@@ -135,40 +134,40 @@ class Finder {
     }
     std::sort(order.begin(), order.end());
     for (size_t rank = 0; rank < order.size(); ++rank) {
-      std::get<2>(order[rank])->rank = static_cast<int64_t>(rank);
+      std::get<2>(order[rank])->rank = rank;
     }
   }
 
   /// A worker of the pattern is (stage, the how many-th of that stage in its process).
   void pattern() {
-    std::map<std::pair<int32_t, int32_t>, int32_t> pattern;
+    std::map<std::pair<StageId, int32_t>, PatternWorkerId> pattern;
     const auto each = [&](auto&& f) {
       for (auto& [pid, members] : of_process_) {
-        std::map<int32_t, int32_t> in_stage;
+        std::map<StageId, int32_t> in_stage;
         for (auto& [place, member] : members) {
-          const auto stage = static_cast<int32_t>(place[0]);
+          const StageId stage = place[0];
           f(pid, std::pair(stage, in_stage[stage]++), &member);
         }
       }
     };
     each([&](int64_t, const auto& key, Member*) { pattern.emplace(key, 0); });
     for (auto& [key, index] : pattern) {
-      index = static_cast<int32_t>(found_.places.size());
+      index = found_.places.size();
       found_.places.push_back({key.first, key.second});
     }
-    found_.list.resize(pattern.size() * static_cast<size_t>(found_.replicas));
+    found_.list.resize(pattern.size() * found_.replicas);
     each([&](int64_t pid, const auto& key, Member* member) {
-      const int32_t replica = replica_of_.at(pid);
+      const ReplicaId replica = replica_of_.at(pid);
       member->worker = pattern.at(key);
-      found_.list[static_cast<size_t>(member->worker * found_.replicas + replica)] = {
-          member->rank, key.first, replica, "", false};
+      found_.list[member->worker.value() * found_.replicas + replica] = {
+          member->rank, key.first, replica.value(), "", false};
     });
-    for (size_t i = 0; i < threads_.size(); ++i) {
+    found_.of_thread.resize(threads_.size());
+    for (ThreadIndex i = 0; i < threads_.size(); ++i) {
       const Thread& thread = threads_[i];
-      found_.of_thread.push_back(thread.used
-                                     ? std::pair(of_process_[thread.pid].at(place_of_[i]).worker,
-                                                 replica_of_.at(thread.pid))
-                                     : std::pair(0, 0));
+      if (!thread.used) continue;
+      found_.of_thread[i] = {of_process_[thread.pid].at(place_of_[i]).worker,
+                             replica_of_.at(thread.pid)};
     }
   }
 
@@ -186,9 +185,9 @@ class Finder {
     const bool named = by_name.size() == by_process.size();
     const auto& order = named ? by_name : by_process;
     for (const auto& [number, pid] : order) {
-      replica_of_.emplace(pid, static_cast<int32_t>(replica_of_.size()));
+      replica_of_.emplace(pid, replica_of_.size());
     }
-    found_.replicas = std::max(1, static_cast<int32_t>(order.size()));
+    found_.replicas = std::max<size_t>(order.size(), 1);
     int64_t last = order.empty() ? 0 : order.rbegin()->first;
     for (const auto& [pid, name] : replica_named_) {
       last = std::max(last, named ? int64_t{name} : last);
@@ -205,15 +204,15 @@ class Finder {
 
   /// By the names of threads, which those without events have, too.
   void missing_stages() {
-    std::set<int32_t> there;
+    std::set<StageId> there;
     for (const megatron::Place& place : found_.places) {
       there.insert(place.stage);
     }
     for (const Thread& thread : threads_) {
-      found_.stages = std::max(found_.stages, thread.stage + 1);
+      found_.stages = std::max(found_.stages, thread.stage.value() + 1);
     }
     std::vector<std::string> missing;
-    for (int32_t stage = 0; stage < found_.stages; ++stage) {
+    for (StageId stage = 0; stage < found_.stages; ++stage) {
       if (!there.count(stage)) {
         missing.push_back(fmt::format("{}", stage));
       }
@@ -233,8 +232,8 @@ class Finder {
   const std::map<int64_t, int32_t>& replica_named_;
   std::vector<Place> place_of_;  ///< by thread
   std::map<int64_t, std::map<Place, Member>> of_process_;
-  bool numbered_ = true;  ///< five threads to a rank
-  std::map<int64_t, int32_t> replica_of_;
+  bool numbered_ = true;                     ///< five threads to a rank
+  std::map<int64_t, ReplicaId> replica_of_;  ///< by process
   Workers found_;
 };
 

@@ -14,18 +14,22 @@
 
 namespace hocket::whatif::straggler {
 
+/// A row of a list of threads.
+using ThreadIndex = Id<struct Thread>;
+
 /// A thread of the file, with the ranks in its name "PP rank 1, TP rank 0, compute".
 struct Thread {
   int64_t pid = 0, tid = 0;
-  int32_t stage = kNone, tensor = 0;
+  StageId stage = kNone;
+  int32_t tensor = 0;
   std::string label;  ///< the whole name
   bool used = false;  ///< has events of known ops
 };
 
 struct Workers {
-  std::vector<Worker> list;                            ///< as MeasuredRun::workers
-  std::vector<megatron::Place> places;                 ///< by worker of the pattern
-  std::vector<std::pair<int32_t, int32_t>> of_thread;  ///< worker of the pattern, and replica
+  std::vector<Worker> list;             ///< as MeasuredRun::workers
+  std::vector<megatron::Place> places;  ///< by worker of the pattern
+  std::vector<std::pair<PatternWorkerId, ReplicaId>> of_thread;
   int32_t replicas = 1, stages = 1;
   std::vector<std::string> notes;  ///< workers without events, as sentences
 };

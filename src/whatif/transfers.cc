@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "base/text.h"
 
@@ -15,8 +16,7 @@ double tolerance(const MeasuredRun& run) {
   for (const double seconds : run.measured_step) {
     sum += seconds;
   }
-  return std::max(kSimultaneousSeconds,
-                  kOfStep * sum / static_cast<double>(run.measured_step.size()));
+  return std::max(kSimultaneousSeconds, kOfStep * sum / run.measured_step.size());
 }
 
 bool is_absent(const MeasuredRun& run, size_t cell) {
@@ -30,7 +30,7 @@ bool has_others(const Group& group, const MeasuredRun& run) {
 void Starts::of(const Group& group, bool timed) {
   std::fill(last.begin(), last.end(), -1e300);
   std::fill(first.begin(), first.end(), 1e300);
-  for (const int32_t op : group.ops) {
+  for (const OpId op : group.ops) {
     const double* start = &run_.start[run_.at(op, 0)];
     const double* duration = &run_.duration[run_.at(op, 0)];
     for (size_t sample = 0; sample < last.size(); ++sample) {
@@ -39,23 +39,22 @@ void Starts::of(const Group& group, bool timed) {
       first[sample] = std::min(first[sample], start[sample]);
     }
   }
-  const auto replicas = static_cast<size_t>(run_.replicas);
+  const size_t replicas = run_.replicas;
   for (size_t sample = 0; group.across_replicas && sample < last.size(); sample += replicas) {
-    const auto at = static_cast<int64_t>(sample);
-    std::fill_n(last.begin() + at, replicas,
-                *std::max_element(last.begin() + at, last.begin() + at + run_.replicas));
-    std::fill_n(first.begin() + at, replicas,
-                *std::min_element(first.begin() + at, first.begin() + at + run_.replicas));
+    const std::span last_of_step = std::span(last).subspan(sample, replicas);
+    const std::span first_of_step = std::span(first).subspan(sample, replicas);
+    std::ranges::fill(last_of_step, std::ranges::max(last_of_step));
+    std::ranges::fill(first_of_step, std::ranges::min(first_of_step));
   }
 }
 
 void measure_steps(MeasuredRun* run) {
   run->measured_step.clear();
-  for (int32_t step = 0; step < static_cast<int32_t>(run->steps.size()); ++step) {
+  for (StepIndex step = 0; step < run->steps.size(); ++step) {
     double first = 1e300, last = -1e300;
-    for (int32_t op = 0; op < static_cast<int32_t>(run->ops.size()); ++op) {
-      for (int32_t replica = 0; replica < run->replicas; ++replica) {
-        const size_t cell = run->at(op, step * run->replicas + replica);
+    for (OpId op = 0; op < run->ops.size(); ++op) {
+      for (ReplicaId replica = 0; replica < run->replicas; ++replica) {
+        const size_t cell = run->at(op, run->sample(step, replica));
         if (is_absent(*run, cell)) continue;
         first = std::min(first, run->start[cell]);
         last = std::max(last, run->start[cell] + run->duration[cell]);
@@ -85,18 +84,18 @@ bool is_of_transfers(const MeasuredRun& run) {
 }  // namespace
 
 void settle_transfers(MeasuredRun* run, Early how) {
-  const int32_t samples = run->samples();
+  const size_t samples = run->samples();
   Starts starts(*run);
   const bool transfers = is_of_transfers(*run);
   const double apart = tolerance(*run);
   int64_t all = 0, early = 0, negative = 0;
   for (const Group& group : run->groups) {
     starts.of(group);
-    for (const int32_t op : group.ops) {
+    for (const OpId op : group.ops) {
       if (group.eager && op == group.ops.front()) continue;
-      for (int32_t sample = 0; sample < samples; ++sample) {
+      for (SampleId sample = 0; sample < samples; ++sample) {
         const size_t cell = run->at(op, sample);
-        const double waited = starts.last[static_cast<size_t>(sample)] - run->start[cell];
+        const double waited = starts.last[sample] - run->start[cell];
         ++all;
         early += std::max(run->duration[cell], 0.0) - waited < -apart;
         if (!transfers) {

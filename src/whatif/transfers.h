@@ -30,8 +30,7 @@ bool has_others(const Group& group, const MeasuredRun& run);
 /// By sample, when the first and the last member of a group started.
 class Starts {
  public:
-  explicit Starts(const MeasuredRun& run)
-      : first(static_cast<size_t>(run.samples())), last(first.size()), run_(run) {}
+  explicit Starts(const MeasuredRun& run) : first(run.samples()), last(first.size()), run_(run) {}
   /// Fills both. `timed`: without members that take no time.
   void of(const Group& group, bool timed = false);
 
@@ -51,12 +50,10 @@ void each_transfer(const MeasuredRun& run, F&& f) {
     if (!has_others(group, run)) continue;
     starts.of(group);
     for (size_t i = group.eager ? 1 : 0; i < group.ops.size(); ++i) {
-      const int32_t op = group.ops[i];
-      for (int32_t sample = 0; sample < run.samples(); ++sample) {
+      const OpId op = group.ops[i];
+      for (SampleId sample = 0; sample < run.samples(); ++sample) {
         const size_t cell = run.at(op, sample);
-        f(op, sample,
-          starts.last[static_cast<size_t>(sample)] - run.start[cell] -
-              std::max(run.duration[cell], 0.0));
+        f(op, sample, starts.last[sample] - run.start[cell] - std::max(run.duration[cell], 0.0));
       }
     }
   }

@@ -73,13 +73,13 @@ MeasuredRun two_replicas(bool with_bytes = true) {
   run.pattern_workers = 1;
   run.workers = {{0, 0, 0, "rank 0"}, {1, 0, 1, "rank 1"}};
   std::vector<Observed> seen;
-  const auto add = [&](int32_t name, double start, std::vector<double> durations) {
+  const auto add = [&](NameId name, double start, std::vector<double> durations) {
     for (int32_t replica = 0; replica < 2; ++replica) {
       Observed op;
       op.name = name;
       op.replica = replica;
       op.start = start;
-      op.duration = durations[static_cast<size_t>(replica)];
+      op.duration = durations[replica];
       seen.push_back(op);
     }
   };
@@ -90,14 +90,14 @@ MeasuredRun two_replicas(bool with_bytes = true) {
   add(2, 11, {1, 1});
   assemble(seen, "test", &run);
   give_blocks({Traffic::none, Traffic::gradients, Traffic::none}, &run);
-  std::vector<int32_t> computes, sums, last;
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+  std::vector<OpId> computes, sums, last;
+  for (OpId op = 0; op < run.ops.size(); ++op) {
     (run.ops[op].name == 0 ? computes : run.ops[op].name == 1 ? sums : last).push_back(op);
   }
   add_wait(&run, computes[1], computes[0]);
   for (size_t i = 0; i < 2; ++i) {
-    run.ops[sums[i]].bytes = with_bytes ? 100 * static_cast<int64_t>(i + 1) : 0;
-    run.ops[sums[i]].group = static_cast<int32_t>(i);
+    run.ops[sums[i]].bytes = with_bytes ? 100 * (i + 1) : 0;
+    run.ops[sums[i]].group = i;
     run.groups.push_back({{sums[i]}, true, false});
     add_wait(&run, sums[i], computes[i]);
     add_wait(&run, last[0], sums[i]);

@@ -42,18 +42,18 @@ MeasuredRun run_of(const std::vector<Seen>& ops, int32_t workers) {
   return run;
 }
 
-int32_t op_of(const MeasuredRun& run, int32_t worker, int32_t number) {
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+OpId op_of(const MeasuredRun& run, PatternWorkerId worker, int32_t number) {
+  for (OpId op = 0; op < run.ops.size(); ++op) {
     if (run.ops[op].worker == worker && run.ops[op].sequence == number) return op;
   }
   return kNone;
 }
 
 void group(std::vector<std::pair<int32_t, int32_t>> members, bool eager, MeasuredRun* run) {
-  std::vector<int32_t> ops;
+  std::vector<OpId> ops;
   for (const auto& [worker, number] : members) {
     ops.push_back(op_of(*run, worker, number));
-    run->ops[static_cast<size_t>(ops.back())].group = static_cast<int32_t>(run->groups.size());
+    run->ops[ops.back()].group = run->groups.size();
   }
   run->groups.push_back({std::move(ops), false, eager});
 }
@@ -61,7 +61,7 @@ void group(std::vector<std::pair<int32_t, int32_t>> members, bool eager, Measure
 /// All collectives of all workers, as one kind.
 Collectives all_of(const MeasuredRun& run) {
   Collectives kind;
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+  for (OpId op = 0; op < run.ops.size(); ++op) {
     kind.of_worker[run.ops[op].worker].push_back(op);
   }
   return kind;
@@ -141,8 +141,8 @@ TEST(WhatifMeet, ThoseThatWereInItAtATime) {
                            3);
   meet({all_of(run)}, /*timed=*/true, &run);
   ASSERT_EQ(run.groups.size(), 3u);
-  const auto group_of = [&](int32_t worker, int32_t number) {
-    return run.ops[static_cast<size_t>(op_of(run, worker, number))].group;
+  const auto group_of = [&](PatternWorkerId worker, int32_t number) {
+    return run.ops[op_of(run, worker, number)].group;
   };
   EXPECT_EQ(group_of(1, 0), group_of(0, 0));
   EXPECT_EQ(group_of(2, 0), group_of(0, 1));
@@ -156,14 +156,12 @@ TEST(WhatifMeet, ByOrderOrByNumber) {
   const std::vector<Seen> ops = {{0, 0, 0, 1}, {0, 1, 2, 3}, {1, 1, 0, 3}};
   MeasuredRun run = run_of(ops, 2);
   meet({all_of(run)}, /*timed=*/false, &run);
-  EXPECT_EQ(run.ops[static_cast<size_t>(op_of(run, 1, 1))].group,
-            run.ops[static_cast<size_t>(op_of(run, 0, 0))].group);
+  EXPECT_EQ(run.ops[op_of(run, 1, 1)].group, run.ops[op_of(run, 0, 0)].group);
   run = run_of(ops, 2);
   Collectives kind = all_of(run);
   kind.numbered = true;
   meet({kind}, /*timed=*/true, &run);
-  EXPECT_EQ(run.ops[static_cast<size_t>(op_of(run, 1, 1))].group,
-            run.ops[static_cast<size_t>(op_of(run, 0, 1))].group);
+  EXPECT_EQ(run.ops[op_of(run, 1, 1)].group, run.ops[op_of(run, 0, 1)].group);
 }
 
 TEST(WhatifAssemble, AReplicaThatAlwaysLacksOpsIsLeftOut) {

@@ -35,7 +35,8 @@ MeasuredRun two_stages(int sums = 1) {
     }
   }
   std::vector<Observed> seen;
-  const auto add = [&](int32_t worker, int32_t name, double start, double duration, double later) {
+  const auto add = [&](PatternWorkerId worker, NameId name, double start, double duration,
+                       double later) {
     for (int32_t replica = 0; replica < 2; ++replica) {
       Observed op;
       op.worker = worker;
@@ -57,15 +58,15 @@ MeasuredRun two_stages(int sums = 1) {
   add(1, 3, 7, 2, 2);
   assemble(seen, "test", &run);
   give_blocks({Traffic::none, Traffic::message, Traffic::message, Traffic::gradients}, &run);
-  const auto op = [&](int32_t worker, int32_t name) {
-    for (int32_t i = 0; i < static_cast<int32_t>(run.ops.size()); ++i) {
+  const auto op = [&](PatternWorkerId worker, NameId name) {
+    for (OpId i = 0; i < run.ops.size(); ++i) {
       if (run.ops[i].worker == worker && run.ops[i].name == name) return i;
     }
-    return kNone;
+    return OpId(kNone);
   };
-  const auto group = [&](std::vector<int32_t> ops, bool across) {
-    for (const int32_t member : ops) {
-      run.ops[member].group = static_cast<int32_t>(run.groups.size());
+  const auto group = [&](std::vector<OpId> ops, bool across) {
+    for (const OpId member : ops) {
+      run.ops[member].group = run.groups.size();
     }
     run.groups.push_back({ops, across});
   };
@@ -74,7 +75,7 @@ MeasuredRun two_stages(int sums = 1) {
   add_wait(&run, op(0, 3), op(0, 1));
   add_wait(&run, op(1, 3), op(1, 0));
   group({op(0, 1), op(1, 2)}, false);
-  for (int32_t i = 0; i < static_cast<int32_t>(run.ops.size()); ++i) {
+  for (OpId i = 0; i < run.ops.size(); ++i) {
     if (run.ops[i].name == 3) {
       group({i}, true);
     }
@@ -85,19 +86,19 @@ MeasuredRun two_stages(int sums = 1) {
 TEST(WhatifEvenStages, ParametersMoveWithLayersAsMoreSums) {
   const int sums_of_0 = 2;
   MeasuredRun run = two_stages(sums_of_0);
-  const auto each = [&](int32_t worker, const char* name, auto&& f) {
-    for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+  const auto each = [&](PatternWorkerId worker, const char* name, auto&& f) {
+    for (OpId op = 0; op < run.ops.size(); ++op) {
       if (run.ops[op].worker != worker || run.kind(op).name != name) continue;
-      for (int32_t sample = 0; sample < run.samples(); ++sample) {
+      for (SampleId sample = 0; sample < run.samples(); ++sample) {
         f(op, run.at(op, sample));
       }
     }
   };
   for (const int32_t worker : {0, 1}) {
-    each(worker, "forward-compute", [&](int32_t op, size_t) {
+    each(worker, "forward-compute", [&](OpId op, size_t) {
       run.ops[op].micro_batch = run.blocks[run.ops[op].block].micro_batch = 0;
     });
-    each(worker, "sum", [&](int32_t, size_t cell) { run.duration[cell] = worker == 0 ? 1 : 6; });
+    each(worker, "sum", [&](OpId, size_t cell) { run.duration[cell] = worker == 0 ? 1 : 6; });
   }
   // Passes take 4 s on stage 0 and 9 s on stage 1, of both replicas; sums 4 s and 12 s.
   const auto expect_even = [&](double of_0, double of_1) {
@@ -105,8 +106,8 @@ TEST(WhatifEvenStages, ParametersMoveWithLayersAsMoreSums) {
     EXPECT_EQ(even.passes, (std::vector<double>{4, 9}));
     for (const int32_t worker : {0, 1}) {
       double passes = 0, sums = 0;
-      each(worker, "forward-compute", [&](int32_t, size_t at) { passes += even.duration[at]; });
-      each(worker, "sum", [&](int32_t, size_t at) { sums += even.duration[at]; });
+      each(worker, "forward-compute", [&](OpId, size_t at) { passes += even.duration[at]; });
+      each(worker, "sum", [&](OpId, size_t at) { sums += even.duration[at]; });
       EXPECT_DOUBLE_EQ(passes, 6.5);
       EXPECT_DOUBLE_EQ(sums, worker == 0 ? of_0 : of_1);
     }
@@ -114,7 +115,7 @@ TEST(WhatifEvenStages, ParametersMoveWithLayersAsMoreSums) {
   expect_even(8, 8);
   // Sums that begin before the last pass ends. Stage 0 got 2.5 s of passes and 4 s of sums; as more
   // than its two sums, and not longer ones, they end half of the lesser sooner.
-  each(1, "sum", [&](int32_t, size_t cell) { run.start[cell] -= 0.5; });
+  each(1, "sum", [&](OpId, size_t cell) { run.start[cell] -= 0.5; });
   expect_even(8 - 2.5 / sums_of_0, 8);
 }
 
@@ -131,7 +132,7 @@ TEST(WhatifReplay, CommunicationBeginsWithTheLastMember) {
 
 TEST(WhatifReplay, NegativeTransfersEndBeforeTheyBegin) {
   MeasuredRun run = two_stages();
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+  for (OpId op = 0; op < run.ops.size(); ++op) {
     if (run.ops[op].name != 2) continue;
     run.duration[run.at(op, 0)] = -0.005;  // as a clock shows a message, kept
     run.duration[run.at(op, 1)] = -0.02;   // too early to be believed
@@ -140,14 +141,14 @@ TEST(WhatifReplay, NegativeTransfersEndBeforeTheyBegin) {
   // All begin a message and an all-reduce at once: measured times are transfers.
   for (MeasuredRun* one : {&run, &kept}) {
     for (const Group& group : one->groups) {
-      for (const int32_t op : group.ops) {
+      for (const OpId op : group.ops) {
         one->start[one->at(op, 0)] = one->start[one->at(op, 1)] = 0;
       }
     }
   }
   settle_transfers(&run);
   settle_transfers(&kept, Early::kept);
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+  for (OpId op = 0; op < run.ops.size(); ++op) {
     if (run.ops[op].name != 2) continue;
     EXPECT_EQ(run.duration[run.at(op, 0)], 0);
     EXPECT_EQ(kept.duration[kept.at(op, 0)], -0.005);
@@ -157,7 +158,7 @@ TEST(WhatifReplay, NegativeTransfersEndBeforeTheyBegin) {
   }
   // An op that waits for one which ended before the step began, begins before it, too.
   std::fill(kept.duration.begin(), kept.duration.end(), 0.0);
-  for (int32_t op = 0; op < static_cast<int32_t>(kept.ops.size()); ++op) {
+  for (OpId op = 0; op < kept.ops.size(); ++op) {
     kept.duration[kept.at(op, 0)] = kept.duration[kept.at(op, 1)] = kept.ops[op].name == 2 ? -1 : 0;
   }
   const std::vector<double> ends = Replayer(kept).ends(kept.duration);
@@ -169,8 +170,8 @@ TEST(WhatifIdeal, OfNoTimeIsAnError) {
   // One of the all-reduces takes time; their median takes none, like all else.
   MeasuredRun run = two_stages();
   std::fill(run.duration.begin(), run.duration.end(), 0.0);
-  run.duration[run.at(static_cast<int32_t>(run.ops.size()) - 1, 0)] = 1;
-  ASSERT_EQ(run.kind(static_cast<int32_t>(run.ops.size()) - 1).name, "sum");
+  run.duration[run.at(run.ops.size() - 1, 0)] = 1;
+  ASSERT_EQ(run.kind(run.ops.size() - 1).name, "sum");
   try {
     analyze(run);
     FAIL() << "a slowdown over nothing";
@@ -181,15 +182,15 @@ TEST(WhatifIdeal, OfNoTimeIsAnError) {
 
 TEST(WhatifReplay, CircleIsAnError) {
   MeasuredRun run = two_stages();
-  add_wait(&run, 0, static_cast<int32_t>(run.ops.size()) - 1);
-  add_wait(&run, static_cast<int32_t>(run.ops.size()) - 1, 0);
+  add_wait(&run, 0, run.ops.size() - 1);
+  add_wait(&run, run.ops.size() - 1, 0);
   EXPECT_THROW(Replayer{run}, Error);
 }
 
 TEST(WhatifIdeal, MeanOfComputeMedianOfCommunication) {
   MeasuredRun run = two_stages();
   const std::vector<double> ideal = ideal_durations(run);
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+  for (OpId op = 0; op < run.ops.size(); ++op) {
     if (run.ops[op].name == 0) {
       EXPECT_NEAR(ideal[run.at(op, 0)], (2 + 2 + 4 + 5) / 4.0, 1e-12);
     }
@@ -202,8 +203,8 @@ TEST(WhatifIdeal, MeanOfComputeMedianOfCommunication) {
 TEST(WhatifIdeal, OpsOfABlockKeepTheirShares) {
   MeasuredRun run = two_stages();
   // The receive of worker 1 joins its pass: they are one element of 2 + 4 or 2 + 5 seconds.
-  int32_t pass = kNone;
-  for (int32_t op = 0; op < static_cast<int32_t>(run.ops.size()); ++op) {
+  OpId pass = kNone;
+  for (OpId op = 0; op < run.ops.size(); ++op) {
     if (run.ops[op].worker == 1 && run.ops[op].name == 0) {
       pass = op;
     }
@@ -256,7 +257,7 @@ TEST(WhatifSurface, GoesToOneAsLinksWiden) {
   EXPECT_GT(at.factor.back().back(), 0.98);
 }
 
-Observed of_a_second(int64_t step, int32_t name) {
+Observed of_a_second(int64_t step, NameId name) {
   Observed op;
   op.step = step;
   op.name = name;
