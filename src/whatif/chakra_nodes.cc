@@ -105,8 +105,8 @@ class Wire {
     if (rest_.empty() || broken_) return false;
     broken_ = !varint(&key) || key >> 3 == 0 || key >> 3 > (1 << 29) - 1;
     if (broken_) return false;
-    number = static_cast<int>(key >> 3);
-    type = static_cast<int>(key & 7);
+    number = key >> 3;
+    type = key & 7;
     value = 0;
     bytes = {};
     if (type == 0) {
@@ -126,6 +126,8 @@ class Wire {
     return !broken_;
   }
   bool is_whole() const { return !broken_; }
+  /// Returns the value of an int32, int64 or sfixed64.
+  int64_t integer() const { return static_cast<int64_t>(value); }
 
   int number = 0, type = 0;
   uint64_t value = 0;      ///< of a varint, or the bits of a fixed number
@@ -136,7 +138,7 @@ class Wire {
     for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
       const auto byte = static_cast<unsigned char>(rest_[0]);
       rest_.remove_prefix(1);
-      *out |= static_cast<uint64_t>(byte & 127) << shift;
+      *out |= uint64_t{byte & 127u} << shift;
       if (byte < 128) return true;
     }
     return false;
@@ -147,7 +149,7 @@ class Wire {
   bool fixed(size_t size) {
     if (rest_.size() < size) return false;
     for (size_t i = 0; i < size; ++i) {
-      value |= static_cast<uint64_t>(static_cast<unsigned char>(rest_[i])) << (8 * i);
+      value |= uint64_t{static_cast<unsigned char>(rest_[i])} << (8 * i);
     }
     rest_.remove_prefix(size);
     return true;
@@ -179,22 +181,21 @@ bool parse_attribute(std::string_view bytes, Attribute* out) {
       case 7:   // int32
       case 9:   // int64
       case 25:  // sfixed64
-        number(static_cast<double>(static_cast<int64_t>(wire.value)));
+        number(wire.integer());
         break;
       case 11:  // uint32
       case 13:  // uint64
       case 19:  // fixed32
       case 21:  // fixed64
       case 27:  // bool
-        number(static_cast<double>(wire.value));
+        number(wire.value);
         break;
-      case 15:  // sint32
-      case 17:  // sint64
-        number(static_cast<double>(static_cast<int64_t>(wire.value >> 1) ^
-                                   -static_cast<int64_t>(wire.value & 1)));
+      case 15:  // sint32, in zigzag order: 0, -1, 1, -2 ..
+      case 17:  // sint64, likewise
+        number(static_cast<int64_t>(wire.value >> 1 ^ -(wire.value & 1)));
         break;
       case 23:  // sfixed32
-        number(static_cast<double>(static_cast<int32_t>(low)));
+        number(static_cast<int32_t>(low));
         break;
       case 28: {  // BoolList: packed, or one by one
         Wire list(wire.bytes);
@@ -218,14 +219,14 @@ bool parse_attribute(std::string_view bytes, Attribute* out) {
 /// Ids packed, or one of them.
 bool parse_ids(const Wire& field, std::vector<int64_t>* out) {
   if (field.type == 0) {
-    out->push_back(static_cast<int64_t>(field.value));
+    out->push_back(field.integer());
     return true;
   }
   Wire list(field.bytes);
   while (!list.is_empty()) {
     uint64_t id = 0;
     if (field.type != 2 || !list.varint(&id)) return false;
-    out->push_back(static_cast<int64_t>(id));
+    out->push_back(id);
   }
   return field.type == 2;
 }
@@ -241,7 +242,7 @@ bool parse_node(std::string_view bytes, ChakraNode* node) {
     switch (wire.number) {
       case 1:
         good = wire.type == 0;
-        node->id = static_cast<int64_t>(wire.value);
+        node->id = wire.integer();
         break;
       case 2:
         good = wire.type == 2 && is_utf8(wire.bytes);
@@ -249,7 +250,7 @@ bool parse_node(std::string_view bytes, ChakraNode* node) {
         break;
       case 3:
         good = wire.type == 0;
-        set_type(static_cast<int64_t>(wire.value), node);
+        set_type(wire.integer(), node);
         break;
       case 4:
       case 5:
@@ -257,11 +258,11 @@ bool parse_node(std::string_view bytes, ChakraNode* node) {
         break;
       case 6:
         good = wire.type == 0;
-        set_start(static_cast<double>(wire.value), node);
+        set_start(wire.value, node);
         break;
       case 7:
         good = wire.type == 0;
-        set_duration(static_cast<double>(wire.value), node);
+        set_duration(wire.value, node);
         break;
       case 10:
         good = wire.type == 2;
@@ -295,7 +296,7 @@ std::optional<std::string> read_message(trace::TextSource* source, bool* cut) {
     const int byte = source->get();
     *cut = (byte < 0 && shift > 0) || shift > 28;
     if (byte < 0 || *cut) return {};
-    size |= static_cast<uint64_t>(byte & 127) << shift;
+    size |= uint64_t{byte & 127u} << shift;
     if (byte < 128) break;
   }
   *cut = size > kLargestMessage;
