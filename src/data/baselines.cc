@@ -41,13 +41,13 @@ class XzEncoder {
       rc = step(LZMA_FINISH);
     }
     expect(rc, LZMA_STREAM_END);
-    return static_cast<int64_t>(stream_.total_out);
+    return stream_.total_out;
   }
   // Compresses a whole text; returns its bytes.
   int64_t add(const TextPart& part) {
     const std::string text = part.read();
     add(std::string_view(text));
-    return static_cast<int64_t>(text.size());
+    return std::ssize(text);
   }
 
  private:
@@ -105,7 +105,7 @@ BaselineResult xz_each(const std::vector<TextPart>& files,
   for (const TextPart& file : files) {
     encoder.begin();
     result.bytes += encoder.add(file);
-    result.bits += 8.0 * static_cast<double>(encoder.finish());
+    result.bits += 8.0 * encoder.finish();
     if (progress) {
       progress(++done);
     }
@@ -126,7 +126,7 @@ BaselineResult xz_one_piece(const std::vector<TextPart>& files,
       progress(++done);
     }
   }
-  result.bits = 8.0 * static_cast<double>(encoder.finish());
+  result.bits = 8.0 * encoder.finish();
   if (result.bytes == 0) fail("baselines", "{} files without a byte", files.size());
   return result;
 }
@@ -135,23 +135,23 @@ void Trigram::Order::build(const std::vector<uint64_t>& sorted, int token_bits) 
   const uint64_t mask = (uint64_t{1} << token_bits) - 1;
   for (size_t i = 0; i < sorted.size();) {
     const uint64_t history = sorted[i] >> token_bits;
-    History h{history, static_cast<int64_t>(token.size()), 0, 0};
+    History h{history, std::ssize(token), 0, 0};
     while (i < sorted.size() && sorted[i] >> token_bits == history) {
       size_t end = i;
       while (end < sorted.size() && sorted[end] == sorted[i]) {
         ++end;
       }
-      token.push_back(static_cast<int32_t>(sorted[i] & mask));
-      count.push_back(static_cast<int32_t>(end - i));
-      h.total += static_cast<int64_t>(end - i);
+      token.push_back(sorted[i] & mask);
+      count.push_back(end - i);
+      h.total += end - i;
       i = end;
     }
-    h.end = static_cast<int64_t>(token.size());
+    h.end = std::ssize(token);
     histories.push_back(h);
   }
   index = FlatMap<uint32_t>(histories.size());
-  for (size_t n = 0; n < histories.size(); ++n) {
-    index.insert(histories[n].key, static_cast<uint32_t>(n));
+  for (uint32_t n = 0; n < histories.size(); ++n) {
+    index.insert(histories[n].key, n);
   }
 }
 
@@ -164,9 +164,9 @@ double Trigram::Order::interpolate(const History* history, int32_t w, double low
   if (history == nullptr) return lower;
   const auto begin = token.begin() + history->begin, end = token.begin() + history->end;
   const auto at = std::lower_bound(begin, end, w);
-  const double seen = at != end && *at == w ? static_cast<double>(count[at - token.begin()]) : 0;
-  const auto types = static_cast<double>(history->end - history->begin);
-  return (seen + types * lower) / (static_cast<double>(history->total) + types);
+  const double seen = at != end && *at == w ? count[at - token.begin()] : 0;
+  const double types = history->end - history->begin;
+  return (seen + types * lower) / (history->total + types);
 }
 
 Trigram::Trigram(const TokenStream& train, int32_t eos) : eos_(eos), vocab_(train.vocab_size()) {
@@ -180,15 +180,14 @@ Trigram::Trigram(const TokenStream& train, int32_t eos) : eos_(eos), vocab_(trai
     fail("baselines", "{} tokens to count; expected at most {}", train.tokens(), INT32_MAX);
   }
   std::vector<uint64_t> keys;
-  keys.reserve(static_cast<size_t>(train.tokens()));
+  keys.reserve(train.tokens());
   std::vector<int32_t> ids;
   for (int64_t d = 0; d < train.documents(); ++d) {
     const int64_t begin = train.document_begin(d);
-    ids.resize(static_cast<size_t>(train.document_begin(d + 1) - begin));
+    ids.resize(train.document_begin(d + 1) - begin);
     train.read(begin, ids);
-    auto u = static_cast<uint64_t>(eos), v = u;
-    for (const int32_t id : ids) {
-      const auto w = static_cast<uint64_t>(id);
+    uint64_t u = eos, v = u;
+    for (const uint64_t w : ids) {
       keys.push_back(u << (2 * kTokenBits) | v << kTokenBits | w);
       u = v;
       v = w;
@@ -209,8 +208,8 @@ Trigram::Trigram(const TokenStream& train, int32_t eos) : eos_(eos), vocab_(trai
 }
 
 double Trigram::probability(int32_t u, int32_t v, int32_t w) const {
-  const uint64_t left = static_cast<uint64_t>(u), right = static_cast<uint64_t>(v);
-  double p = 1.0 / static_cast<double>(vocab_);
+  const uint64_t left = u, right = v;
+  double p = 1.0 / vocab_;
   p = unigram_.interpolate(unigram_.find(0), w, p);
   p = bigram_.interpolate(bigram_.find(right), w, p);
   return trigram_.interpolate(trigram_.find(left << kTokenBits | right), w, p);
@@ -226,7 +225,7 @@ BaselineResult Trigram::evaluate(const TokenStream& held_out) const {
   std::vector<int32_t> ids;
   for (int64_t d = 0; d < held_out.documents(); ++d) {
     const int64_t begin = held_out.document_begin(d);
-    ids.resize(static_cast<size_t>(held_out.document_begin(d + 1) - begin));
+    ids.resize(held_out.document_begin(d + 1) - begin);
     held_out.read(begin, ids);
     int32_t u = eos_, v = eos_;
     for (const int32_t w : ids) {
@@ -257,7 +256,7 @@ HeldOut held_out_files(const Dataset& dataset) {
            file.path);
     }
     held_out.files.push_back(file.text());
-    held_out.bytes += static_cast<int64_t>(text.size());
+    held_out.bytes += std::ssize(text);
   }
   return held_out;
 }

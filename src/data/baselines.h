@@ -21,7 +21,7 @@ namespace hocket::data {
 struct BaselineResult {
   double bits = 0;
   int64_t bytes = 0;
-  double bits_per_byte() const { return bits / static_cast<double>(bytes); }
+  double bits_per_byte() const { return bits / bytes; }
 };
 
 /// Size in bytes of the .xz file that `xz -9e` makes of `text` (LZMA2, CRC64). Error: out of

@@ -86,7 +86,7 @@ Content content_of(const std::string& path) {
     if (content.bytes == 0) {
       content.utf16 = piece.starts_with("\xFF\xFE") || piece.starts_with("\xFE\xFF");
     }
-    content.bytes += static_cast<int64_t>(piece.size());
+    content.bytes += std::ssize(piece);
     content.binary = piece.find('\0') != std::string_view::npos;
     hasher.add(piece);
     return !content.binary && !content.utf16;
@@ -126,7 +126,7 @@ class Outputs {
 /// From 0 to below 1, by content and seed: texts below the fraction are held out.
 double draw_of(const Hash128& content, uint64_t seed) {
   const uint64_t bits = hash_combine(hash_combine(seed, content.high), content.low);
-  return static_cast<double>(bits >> 11) * 0x1p-53;
+  return (bits >> 11) * 0x1p-53;
 }
 
 bool is_inside_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
@@ -134,7 +134,7 @@ bool is_inside_character(char byte) { return (static_cast<unsigned char>(byte) &
 /// Returns the start of the held-out end of a text: a line near its share, or a character if there
 /// is none. 0: the text is too short.
 size_t end_begins(std::string_view text, double share) {
-  const auto wanted = static_cast<size_t>(static_cast<double>(text.size()) * (1 - share));
+  const auto wanted = static_cast<size_t>(text.size() * (1 - share));
   const auto distance = [&](size_t at) { return at < wanted ? wanted - at : at - wanted; };
   // A newline that is not found counts as one before the text: a line that begins at 0.
   const size_t before = text.substr(0, wanted).rfind('\n') + 1, next = text.find('\n', wanted) + 1;

@@ -15,7 +15,7 @@ constexpr uint64_t kShuffle = 0x73687566666c65;  // "shuffle"
 constexpr uint64_t kOffset = 0x6f6666736574;     // "offset"
 
 void check_sizes(const SequenceOut& out, int64_t seq_len) {
-  const auto n = static_cast<size_t>(seq_len);
+  const size_t n = seq_len;
   HOCKET_CHECK(out.tokens.size() == n && out.targets.size() == n && out.positions.size() == n,
                "sequences of {} into rows of {}, {}, {}", seq_len, out.tokens.size(),
                out.targets.size(), out.positions.size());
@@ -27,13 +27,13 @@ void cut(const TokenStream& stream, int32_t eos, int64_t begin, int64_t count,
          const SequenceOut& out) {
   const int64_t total = stream.tokens();
   const auto read_ring = [&](int64_t at, std::span<int32_t> to) {
-    const auto first = static_cast<size_t>(std::min(total - at, static_cast<int64_t>(to.size())));
+    const size_t first = std::min(total - at, std::ssize(to));
     stream.read(at, to.first(first));
     if (first < to.size()) {
       stream.read(0, to.subspan(first));
     }
   };
-  const auto n = static_cast<size_t>(count);
+  const size_t n = count;
   read_ring(begin, out.targets.first(n));
   if (begin == 0) {
     out.tokens[0] = eos;
@@ -99,13 +99,11 @@ PackedLoader::PackedLoader(std::shared_ptr<const TokenStream> stream, int64_t se
 void PackedLoader::fill(int64_t index, const SequenceOut& out) const {
   HOCKET_CHECK(index >= 0, "sequence {}", index);
   check_sizes(out, seq_len_);
-  const auto epoch = static_cast<uint64_t>(index / per_epoch_);
-  const auto within = static_cast<uint64_t>(index % per_epoch_);
+  const uint64_t epoch = index / per_epoch_, within = index % per_epoch_;
   const uint64_t key = hash_combine(seed_, epoch);
-  const Permutation shuffle(static_cast<uint64_t>(per_epoch_), hash_combine(key, kShuffle));
-  const uint64_t offset = hash_combine(key, kOffset) % static_cast<uint64_t>(stream_->tokens());
-  const int64_t begin =
-      static_cast<int64_t>(offset) + static_cast<int64_t>(shuffle(within)) * seq_len_;
+  const Permutation shuffle(per_epoch_, hash_combine(key, kShuffle));
+  const int64_t offset = hash_combine(key, kOffset) % stream_->tokens();
+  const int64_t begin = offset + shuffle(within) * seq_len_;
   cut(*stream_, eos_, begin % stream_->tokens(), seq_len_, out);
 }
 
@@ -116,7 +114,7 @@ ValidLoader::ValidLoader(std::shared_ptr<const TokenStream> stream, int64_t seq_
       eos_(eos),
       token_lengths_(std::move(token_lengths)) {
   if (seq_len < 1) fail("data", "sequence length {}; expected 1 or more", seq_len);
-  if (static_cast<int64_t>(token_lengths_.size()) != stream_->vocab_size()) {
+  if (std::ssize(token_lengths_) != stream_->vocab_size()) {
     fail("data", "a tokenizer of {} tokens for shards of {}; expected the one that made them",
          token_lengths_.size(), stream_->vocab_size());
   }
@@ -134,10 +132,9 @@ int64_t ValidLoader::fill(int64_t index, const SequenceOut& out) const {
     bytes += token_lengths_[out.targets[i]];
   }
   for (int64_t i = count; i < seq_len_; ++i) {
-    const auto at = static_cast<size_t>(i);
-    out.tokens[at] = eos_;
-    out.targets[at] = kIgnoredTarget;
-    out.positions[at] = static_cast<int32_t>(i - count);
+    out.tokens[i] = eos_;
+    out.targets[i] = kIgnoredTarget;
+    out.positions[i] = i - count;
   }
   return bytes;
 }
@@ -146,8 +143,7 @@ std::vector<int64_t> ValidLoader::sample(int64_t count) const {
   count = std::min(count, size_);
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < count; ++i) {
-    indices.push_back(static_cast<int64_t>(
-        (static_cast<double>(i) + 0.5) * static_cast<double>(size_) / static_cast<double>(count)));
+    indices.push_back(static_cast<int64_t>((i + 0.5) * size_ / count));
   }
   return indices;
 }

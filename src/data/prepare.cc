@@ -25,7 +25,7 @@ constexpr const char* kStaging = ".staging";
 std::string fingerprint(const Corpus& corpus, const Tokenizer& tokenizer, int64_t shard_tokens,
                         int64_t version) {
   Hasher hasher;
-  hasher.add(kFormat).add(static_cast<uint64_t>(version)).add(static_cast<uint64_t>(shard_tokens));
+  hasher.add(kFormat).add(version).add(shard_tokens);
   hasher.add(tokenizer.hash().high).add(tokenizer.hash().low);
   for (const Corpus::File& file : corpus.files) {
     hasher.add(file.hash.high).add(file.hash.low).add(uint64_t{file.valid});
@@ -45,13 +45,13 @@ class SplitWriter {
   }
   void add(std::span<const int32_t> ids, int64_t bytes) {
     const int64_t tokens = writer_->info().tokens;
-    if (tokens > 0 && tokens + static_cast<int64_t>(ids.size()) > limit_) {
+    if (tokens > 0 && tokens + std::ssize(ids) > limit_) {
       close();
     }
     writer_->add(ids, bytes);
     ++stats_.files;
     stats_.bytes += bytes;
-    stats_.tokens += static_cast<int64_t>(ids.size());
+    stats_.tokens += std::ssize(ids);
   }
   void close() {
     if (writer_->info().documents == 0) return;
@@ -245,7 +245,7 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
                  "{}: ids of {} bytes for {}", file.path, bytes, file.bytes);
     ids.push_back(tokenizer.eos_id());
     (file.valid ? valid : train).add(ids, bytes);
-    tokens.push_back(static_cast<int64_t>(ids.size()));
+    tokens.push_back(std::ssize(ids));
     progress.bytes_done += file.bytes;
     progress.tokens += tokens.back();
     if (options.progress) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -42,8 +43,7 @@ uint64_t checksum(Header header, std::string_view index) {
 }
 
 uint64_t ids_offset(uint64_t documents) {
-  const auto index = static_cast<int64_t>(8 * (2 * documents + 1));
-  return static_cast<uint64_t>(round_up(int64_t{sizeof(Header)} + index, kAlign));
+  return round_up(sizeof(Header) + 8 * (2 * documents + 1), kAlign);
 }
 
 template <class T>
@@ -71,11 +71,11 @@ void ShardWriter::add(std::span<const int32_t> ids, int64_t bytes) {
   } else {
     wide_.insert(wide_.end(), ids.begin(), ids.end());
   }
-  info_.tokens += static_cast<int64_t>(ids.size());
+  info_.tokens += std::ssize(ids);
   info_.bytes += bytes;
   ++info_.documents;
-  begins_.push_back(static_cast<uint64_t>(info_.tokens));
-  bytes_.push_back(static_cast<uint64_t>(bytes));
+  begins_.push_back(info_.tokens);
+  bytes_.push_back(bytes);
 }
 
 void ShardWriter::write(const std::string& path) const {
@@ -91,10 +91,10 @@ void ShardWriter::write(const std::string& path) const {
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   header.version = kVersion;
   header.id_bytes = narrow ? 2 : 4;
-  header.tokens = static_cast<uint64_t>(info_.tokens);
-  header.documents = static_cast<uint64_t>(info_.documents);
-  header.bytes = static_cast<uint64_t>(info_.bytes);
-  header.vocab_size = static_cast<uint64_t>(info_.vocab_size);
+  header.tokens = info_.tokens;
+  header.documents = info_.documents;
+  header.bytes = info_.bytes;
+  header.vocab_size = info_.vocab_size;
   header.tokenizer_high = info_.tokenizer.high;
   header.tokenizer_low = info_.tokenizer.low;
   header.ids_at = ids_offset(header.documents);
@@ -114,7 +114,7 @@ Shard::Shard(const std::string& path) : file_(path) {
     fail("shards", "{}: {}; try `hocket data prepare` again", path, what);
   };
   Header h;
-  const auto size = static_cast<uint64_t>(file_.size());
+  const uint64_t size = file_.size();
   if (size < sizeof h) {
     refuse(fmt::format("truncated; got {} bytes; expected a header of {}", size, sizeof h));
   }
@@ -140,17 +140,17 @@ Shard::Shard(const std::string& path) : file_(path) {
   if (checksum(h, bytes_of(index)) != h.index_checksum) {
     refuse("damaged: header or index do not have their checksum");
   }
-  const auto first_bytes = index.begin() + static_cast<ptrdiff_t>(h.documents) + 1;
+  const auto first_bytes = index.begin() + h.documents + 1;
   begins_.assign(index.begin(), first_bytes);
   bytes_.assign(first_bytes, index.end());
   width_ = h.id_bytes;
-  ids_at_ = static_cast<int64_t>(h.ids_at);
+  ids_at_ = h.ids_at;
   checksum_ = h.ids_checksum;
   info_.tokenizer = {h.tokenizer_high, h.tokenizer_low};
-  info_.vocab_size = static_cast<int32_t>(h.vocab_size);
-  info_.tokens = static_cast<int64_t>(h.tokens);
-  info_.documents = static_cast<int64_t>(h.documents);
-  info_.bytes = static_cast<int64_t>(h.bytes);
+  info_.vocab_size = h.vocab_size;
+  info_.tokens = h.tokens;
+  info_.documents = h.documents;
+  info_.bytes = h.bytes;
   // A checksum is no proof of good will.
   bool sound = info_.documents > 0 && begins_.front() == 0 && begins_.back() == info_.tokens &&
                info_.bytes >= 0;
@@ -165,21 +165,21 @@ Shard::Shard(const std::string& path) : file_(path) {
 }
 
 void Shard::read(int64_t begin, std::span<int32_t> out) const {
-  const auto count = static_cast<int64_t>(out.size());
+  const auto count = std::ssize(out);
   HOCKET_CHECK(begin >= 0 && begin <= info_.tokens - count, "tokens {} to {} of {}", begin,
                begin + count, info_.tokens);
   // Reads narrow ids into the end of `out` and widens them from its beginning: writes never reach
   // unread ids.
   const size_t bytes = out.size() * width_;
   char* raw = reinterpret_cast<char*>(out.data()) + out.size_bytes() - bytes;
-  file_.read(ids_at_ + begin * static_cast<int64_t>(width_), raw, bytes);
+  file_.read(ids_at_ + begin * width_, raw, bytes);
   uint32_t largest = 0;
   const auto widen = [&]<class Id>(Id) {
     for (size_t i = 0; i < out.size(); ++i) {
       Id id;
       std::memcpy(&id, raw + i * sizeof(Id), sizeof(Id));
       largest = std::max<uint32_t>(largest, id);
-      out[i] = static_cast<int32_t>(id);
+      out[i] = id;
     }
   };
   if (width_ == 2) {
@@ -187,7 +187,7 @@ void Shard::read(int64_t begin, std::span<int32_t> out) const {
   } else {
     widen(uint32_t{});
   }
-  if (largest >= static_cast<uint32_t>(info_.vocab_size)) {
+  if (std::cmp_greater_equal(largest, info_.vocab_size)) {
     fail("shards", "{}: damaged; got id {} in tokens {} to {}; expected less than {}", path(),
          largest, begin, begin + count - 1, info_.vocab_size);
   }
@@ -208,7 +208,7 @@ void Shard::verify() const {
   std::string piece(kPiece, '\0');
   Hasher hasher;
   for (int64_t at = ids_at_; at < file_.size(); at += kPiece) {
-    const auto bytes = static_cast<size_t>(std::min(kPiece, file_.size() - at));
+    const size_t bytes = std::min(kPiece, file_.size() - at);
     file_.read(at, piece.data(), bytes);
     hasher.add(std::string_view(piece).substr(0, bytes));
   }
@@ -222,7 +222,7 @@ void Shard::verify() const {
 
 TokenStream::TokenStream(const std::vector<std::string>& paths) {
   if (paths.empty()) fail("shards", "no shards; expected at least one");
-  allow_open_files(static_cast<int64_t>(paths.size()));
+  allow_open_files(std::ssize(paths));
   shards_.reserve(paths.size());
   token_begin_ = document_begin_ = {0};
   for (const std::string& path : paths) {
@@ -239,23 +239,23 @@ TokenStream::TokenStream(const std::vector<std::string>& paths) {
 
 size_t TokenStream::shard_of_token(int64_t at) const {
   const auto after = std::upper_bound(token_begin_.begin(), token_begin_.end(), at);
-  return static_cast<size_t>(after - token_begin_.begin()) - 1;
+  return after - token_begin_.begin() - 1;
 }
 
 size_t TokenStream::shard_of_document(int64_t d) const {
   const auto after = std::upper_bound(document_begin_.begin(), document_begin_.end(), d);
-  return static_cast<size_t>(after - document_begin_.begin()) - 1;
+  return after - document_begin_.begin() - 1;
 }
 
 void TokenStream::read(int64_t begin, std::span<int32_t> out) const {
-  const auto count = static_cast<int64_t>(out.size());
+  const auto count = std::ssize(out);
   HOCKET_CHECK(begin >= 0 && begin <= tokens() - count, "tokens {} to {} of {}", begin,
                begin + count, tokens());
   while (!out.empty()) {
     const size_t s = shard_of_token(begin);
-    const int64_t n = std::min(token_begin_[s + 1] - begin, static_cast<int64_t>(out.size()));
-    shards_[s].read(begin - token_begin_[s], out.first(static_cast<size_t>(n)));
-    out = out.subspan(static_cast<size_t>(n));
+    const int64_t n = std::min(token_begin_[s + 1] - begin, std::ssize(out));
+    shards_[s].read(begin - token_begin_[s], out.first(n));
+    out = out.subspan(n);
     begin += n;
   }
 }

@@ -23,8 +23,8 @@ struct TextPart {
   std::string read() const {
     std::string text = read_file(path);
     if (begin == 0 && bytes < 0) return text;
-    const size_t from = std::min(text.size(), static_cast<size_t>(begin));
-    return text.substr(from, bytes < 0 ? text.npos : static_cast<size_t>(bytes));
+    const size_t from = std::min<size_t>(text.size(), begin);
+    return text.substr(from, bytes < 0 ? text.npos : bytes);
   }
 };
 

@@ -16,13 +16,13 @@ class ZipfTokens {
   explicit ZipfTokens(int64_t vocabulary) {
     double total = 0;
     for (int64_t i = 0; i < vocabulary; ++i) {
-      total += 1.0 / static_cast<double>(i + 1);
+      total += 1.0 / (i + 1);
       sums_.push_back(total);
     }
   }
   int32_t draw(Rng& rng) const {
     const auto found = std::upper_bound(sums_.begin(), sums_.end(), rng.uniform() * sums_.back());
-    return static_cast<int32_t>(std::min(std::ssize(sums_) - 1, found - sums_.begin()));
+    return std::min(std::ssize(sums_) - 1, found - sums_.begin());
   }
 
  private:

@@ -27,7 +27,7 @@ class WordCounts {
   };
 
   void add(std::string_view word) {
-    const auto next = static_cast<uint32_t>(words_.size());
+    const uint32_t next = words_.size();
     const auto [index, is_new] = index_.insert(
         hash64(word) >> 1, next, [&](uint32_t known) { return text(words_[known]) == word; });
     if (is_new) {
@@ -117,7 +117,7 @@ class Merger {
 
  private:
   PairCount& pair_of(uint64_t key) {
-    const auto [index, is_new] = index_.insert(key, static_cast<uint32_t>(pairs_.size()));
+    const auto [index, is_new] = index_.insert(key, pairs_.size());
     if (is_new) {
       pairs_.emplace_back();
     }
@@ -203,7 +203,7 @@ struct BpeTrainer::Impl {
 BpeTrainer::BpeTrainer(BpeTrainOptions options)
     : impl_(std::make_unique<Impl>(std::move(options))) {
   const BpeTrainOptions& bpe_train_options = impl_->options;
-  const auto least = static_cast<int64_t>(256 + bpe_train_options.special_tokens.size());
+  const int64_t least = 256 + std::ssize(bpe_train_options.special_tokens);
   if (bpe_train_options.vocab_size < least || bpe_train_options.vocab_size > kMaxVocab) {
     fail("train-tokenizer", "vocabulary of {} tokens; expected {} to {}",
          bpe_train_options.vocab_size, least, kMaxVocab);
@@ -222,7 +222,7 @@ void BpeTrainer::add(std::string_view text) {
     }
     impl_->counts.add(word);
   }
-  impl_->bytes += static_cast<int64_t>(text.size());
+  impl_->bytes += std::ssize(text);
 }
 
 Tokenizer BpeTrainer::train() {
@@ -232,7 +232,7 @@ Tokenizer BpeTrainer::train() {
   spec.pattern = bpe_train_options.pattern;
   std::unordered_map<std::string, int32_t> ids;
   const auto append = [&](const std::string& bytes) {
-    const auto id = static_cast<int32_t>(spec.tokens.size());
+    const int32_t id = spec.tokens.size();
     ids.emplace(bytes, id);
     spec.tokens.push_back(bytes);
     return id;
@@ -248,7 +248,7 @@ Tokenizer BpeTrainer::train() {
     token.id = append(text);
     spec.added.push_back(std::move(token));
   }
-  const auto specials = static_cast<int32_t>(spec.added.size());
+  const int32_t specials = spec.added.size();
   spec.eos = bpe_train_options.special_tokens.empty() ? -1 : 0;
   // The bytes in the order of the code points that stand for them.
   std::vector<int> order(256);
@@ -264,8 +264,7 @@ Tokenizer BpeTrainer::train() {
 
   Merger merger(impl_->counts, byte_ids);
   Candidate best;
-  while (static_cast<int32_t>(spec.tokens.size()) < bpe_train_options.vocab_size &&
-         merger.pop(&best)) {
+  while (std::ssize(spec.tokens) < bpe_train_options.vocab_size && merger.pop(&best)) {
     if (best.count < bpe_train_options.min_count) break;
     const auto left = static_cast<int32_t>(best.key >> 32), right = static_cast<int32_t>(best.key);
     const std::string bytes = spec.tokens[left] + spec.tokens[right];
@@ -277,11 +276,11 @@ Tokenizer BpeTrainer::train() {
     spec.merges.push_back({left, right});
     merger.merge(best.key, id);
     if (spec.tokens.size() % 64 == 0) {
-      impl_->report(BpeTrainProgress::Phase::merge, static_cast<int64_t>(spec.tokens.size()),
+      impl_->report(BpeTrainProgress::Phase::merge, std::ssize(spec.tokens),
                     bpe_train_options.vocab_size);
     }
   }
-  const auto made = static_cast<int64_t>(spec.tokens.size());
+  const int64_t made = std::ssize(spec.tokens);
   impl_->report(BpeTrainProgress::Phase::merge, made, made);
   return Tokenizer(std::move(spec));
 }
@@ -295,7 +294,7 @@ Tokenizer train_bpe(const std::vector<TextPart>& texts, const BpeTrainOptions& o
   for (const TextPart& part : texts) {
     const std::string text = part.read();
     trainer.add(text);
-    done += static_cast<int64_t>(text.size());
+    done += std::ssize(text);
     if (options.progress) {
       options.progress({BpeTrainProgress::Phase::count_words, done, total});
     }

@@ -43,7 +43,7 @@ bool from_alphabet(std::string_view text, std::string* out) {
     const uint32_t c = utf8_code_point(text, i, length);
     if (c >= byte_of.size() || byte_of[c] < 0) return false;
     out->push_back(static_cast<char>(byte_of[c]));
-    i += static_cast<size_t>(length);
+    i += length;
   }
   return true;
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <queue>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -78,10 +79,10 @@ uint32_t char_at(std::string_view text, size_t at) {
   return length == 0 ? 0 : utf8_code_point(text, at, length);
 }
 uint32_t char_before(std::string_view text, size_t end, size_t* begin) {
-  for (size_t n = 1; n <= 4 && n <= end; ++n) {
-    if (utf8_length(text.substr(0, end), end - n) == static_cast<int>(n)) {
+  for (int n = 1; n <= 4 && std::cmp_less_equal(n, end); ++n) {
+    if (utf8_length(text.substr(0, end), end - n) == n) {
       *begin = end - n;
-      return utf8_code_point(text, end - n, static_cast<int>(n));
+      return utf8_code_point(text, end - n, n);
     }
   }
   *begin = end;
@@ -153,7 +154,7 @@ void Encoder::Impl::split_added(std::string_view text, bool normalized, std::vec
     }
     if (found->rstrip) {
       while (end < text.size() && is_white_space(char_at(text, end))) {
-        end += static_cast<size_t>(utf8_length(text, end));
+        end += utf8_length(text, end);
       }
     }
     rest(text.substr(done, begin - done));
@@ -256,8 +257,8 @@ void Encoder::Impl::merge_linear() {
     }
     if (ranks[best] == kNoMerge) break;
     symbols[best] = t.merge_of(symbols[best], symbols[best + 1])->result;
-    symbols.erase(symbols.begin() + static_cast<ptrdiff_t>(best) + 1);
-    ranks.erase(ranks.begin() + static_cast<ptrdiff_t>(best) + 1);
+    symbols.erase(symbols.begin() + best + 1);
+    ranks.erase(ranks.begin() + best + 1);
     --n;
     if (best + 1 < n) {
       ranks[best] = rank_of(best);
@@ -279,7 +280,7 @@ void Encoder::Impl::merge_heap() {
   };
   const size_t n = symbols.size();
   if (n >= kNoMerge) fail("tokenizer", "a word of {} bytes; expected less than 4 GiB", n);
-  const auto none = static_cast<uint32_t>(n);
+  const uint32_t none = n;
   std::vector<uint32_t> next(n), previous(n);
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap;
   const auto consider = [&](uint32_t at) {

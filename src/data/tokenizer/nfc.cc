@@ -126,7 +126,7 @@ void compose(std::vector<uint32_t>* text) {
       }
     }
     if (combining == 0) {
-      starter = static_cast<ptrdiff_t>(kept);
+      starter = kept;
       last_class = -1;
     } else {
       last_class = combining;
@@ -146,7 +146,7 @@ bool may_need_nfc(std::string_view text) {
     }
     const int length = utf8_length(text, i);
     if (length > 0 && !tables().inert(utf8_code_point(text, i, length))) return true;
-    i += static_cast<size_t>(std::max(length, 1));
+    i += std::max(length, 1);
   }
   return false;
 }
@@ -165,16 +165,16 @@ std::string normalize_nfc(std::string_view text) {
     for (size_t i = begin; i < end;) {
       const int length = utf8_length(text, i);
       t.decompose(utf8_code_point(text, i, length), &points);
-      i += static_cast<size_t>(length);
+      i += length;
     }
     for (size_t i = 0; i < points.size();) {
       size_t run = i;
       while (run < points.size() && t.combining_class(points[run]) != 0) {
         ++run;
       }
-      std::stable_sort(
-          points.begin() + static_cast<ptrdiff_t>(i), points.begin() + static_cast<ptrdiff_t>(run),
-          [&](uint32_t a, uint32_t b) { return t.combining_class(a) < t.combining_class(b); });
+      std::stable_sort(points.begin() + i, points.begin() + run, [&](uint32_t a, uint32_t b) {
+        return t.combining_class(a) < t.combining_class(b);
+      });
       i = run + 1;
     }
     compose(&points);

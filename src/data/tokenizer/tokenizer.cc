@@ -34,13 +34,13 @@ void hash_spec(const TokenizerSpec& spec, Hash128* content, Hash128* all) {
     hasher.add(pair_key(left, right));
   }
   for (const AddedToken& added_token : spec.added) {
-    hasher.add(static_cast<uint64_t>(added_token.id));
+    hasher.add(added_token.id);
     text(added_token.text);
     hasher.add(uint64_t{added_token.single_word} | uint64_t{added_token.lstrip} << 1 |
                uint64_t{added_token.rstrip} << 2 | uint64_t{added_token.normalized} << 3);
   }
   *content = hasher.finish();
-  hasher.add(static_cast<uint64_t>(spec.eos));
+  hasher.add(spec.eos);
   *all = hasher.finish();
 }
 
@@ -58,7 +58,7 @@ std::string configured_eos(const std::string& path) {
 
 Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::move(spec))) {
   Impl& impl = *impl_;
-  const auto count = static_cast<int64_t>(impl.spec.tokens.size());
+  const int64_t count = std::ssize(impl.spec.tokens);
   if (count == 0) fail("tokenizer", "empty vocabulary");
   if (count > kMaxVocab) fail("tokenizer", "{} tokens; expected at most {}", count, kMaxVocab);
   impl.byte_ids.fill(-1);
@@ -166,7 +166,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   return out;
 }
 
-int32_t Tokenizer::vocab_size() const { return static_cast<int32_t>(impl_->spec.tokens.size()); }
+int32_t Tokenizer::vocab_size() const { return impl_->spec.tokens.size(); }
 
 int32_t Tokenizer::eos_id() const { return impl_->spec.eos; }
 
@@ -181,7 +181,7 @@ std::vector<int32_t> Tokenizer::token_lengths() const {
   std::vector<int32_t> lengths;
   lengths.reserve(impl_->spec.tokens.size());
   for (const std::string& text : impl_->spec.tokens) {
-    lengths.push_back(static_cast<int32_t>(text.size()));
+    lengths.push_back(text.size());
   }
   if (eos_id() >= 0) {
     lengths[eos_id()] = 0;

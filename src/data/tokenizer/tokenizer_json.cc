@@ -78,7 +78,7 @@ class SpecReader {
       value.fail(fmt::format("is {}; expected an id from 0 to {}", id, kMaxVocab - 1));
     }
     if (static_cast<size_t>(id) >= spec_.tokens.size()) {
-      spec_.tokens.resize(static_cast<size_t>(id) + 1);
+      spec_.tokens.resize(id + 1);
     }
     return static_cast<int32_t>(id);
   }
