@@ -18,7 +18,7 @@ double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
-/// The middle value, or the mean of the two in the middle; `values` is left in another order.
+/// Returns the middle value, or the mean of the two in the middle. Reorders `values`.
 double middle(std::vector<double>* values) {
   const auto mid = values->begin() + values->size() / 2;
   std::nth_element(values->begin(), mid, values->end());
@@ -136,8 +136,8 @@ class Analyst {
     return std::fabs(loss) > kRounding * out_.T ? (out_.T - fixed) / loss : std::nan("");
   }
 
-  /// A worker is as slow as its stage and its replica both are. The slowest 3 % are fixed at once;
-  /// of equally slow ones those of the lower rank.
+  /// Replays without the slowest 3 % of workers; of equally slow ones those of the lower rank. A
+  /// worker is as slow as its stage and its replica both are.
   void workers() {
     for (const Worker& worker : run_.workers) {
       out_.S_worker.push_back(

@@ -28,7 +28,7 @@ struct Slowdown {
   std::vector<double> by_step;
 };
 
-/// Why a run is slower than it would be were all ops of a kind alike.
+/// Reason that a run is slower than it would be were all ops of a kind alike.
 enum class Cause { slow_worker, last_stage, slow_stage, uneven_sequences, pauses, slow_link };
 
 struct CauseFound {
@@ -61,12 +61,12 @@ struct Analysis {
   std::vector<CauseFound> causes;  ///< the named cause first, then by gain
 
   bool is_far_off() const { return off > kMaxReplayError || off < -kMaxReplayError; }
-  /// Enough for shares of it to mean something.
+  /// Returns whether the loss is large enough for shares of it to mean something.
   bool loses() const { return T - T_ideal >= kMinNamedShare * T; }
 };
 
-/// Durations that an op of each kind would have were all alike: compute the mean, communication the
-/// median, over steps, micro-batches, workers and replicas. As MeasuredRun::duration.
+/// Returns the durations of ops if all of a kind were alike, as MeasuredRun::duration. Compute
+/// takes the mean, communication the median, over steps, micro-batches, workers and replicas.
 std::vector<double> ideal_durations(const MeasuredRun& run);
 
 Analysis analyze(const MeasuredRun& run);

@@ -29,7 +29,7 @@ class BlockTimes {
   const std::vector<OpId>& ops(BlockId block) const { return ops_[block]; }
   const std::vector<Pass>& passes() const { return passes_; }
 
-  /// Durations with every op of `block` in `sample` scaled so that the block takes `seconds`.
+  /// Scales every op of `block` in `sample` so that the block takes `seconds`.
   void set(BlockId block, SampleId sample, double seconds, std::vector<double>* durations) const;
 
   /// Key of passes with equal work: a worker's passes in one chunk and direction differ only by
@@ -38,7 +38,7 @@ class BlockTimes {
       std::tuple<PatternWorkerId, ReplicaId, int32_t, bool>;  // the last two: chunk, backward
   std::map<Alike, Cells> alike() const;
 
-  /// A block in all steps of a replica.
+  /// Returns a block in all steps of a replica.
   Cells steps_of(BlockId block, ReplicaId replica) const;
 
  private:

@@ -47,7 +47,7 @@ double factor_of(const std::vector<FusedStep>& steps, double step_seconds,
   return seconds > 0 ? step_seconds / seconds : 1;
 }
 
-/// The least ratio from 1 on by which f is kNearLinear; f grows with it.
+/// Returns the least ratio from 1 on by which f is kNearLinear; f grows with it.
 double ratio_needed(const std::vector<FusedStep>& steps, double step_seconds, NetworkCase network,
                     const AddTimes& add) {
   constexpr double kMost = 1 << 20;

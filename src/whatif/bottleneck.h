@@ -33,7 +33,8 @@ class AddTimes {
  private:
   std::vector<std::pair<double, double>> rows_;
 };
-/// Rows of "BYTES SECONDS", with units or without, '#' begins a comment. Error: no such rows.
+/// Reads rows of "BYTES SECONDS", with units or without; '#' begins a comment. Throws Error if
+/// there are no such rows.
 AddTimes read_add_times(const std::string& path);
 
 struct Fusion {
@@ -45,8 +46,9 @@ struct Fusion {
 struct Batch {
   double bytes = 0, ready = 0;
 };
-/// A batch is handed over when it holds `fusion.bytes`, before a gradient that would make it
-/// greater, `fusion.timeout` after its first gradient, or with the last gradient.
+/// Fuses gradients into batches. A batch is handed over when it holds `fusion.bytes`, before a
+/// gradient that would make it greater, `fusion.timeout` after its first gradient, or with the last
+/// gradient.
 std::vector<Batch> fuse(const GradientLog& log, const Fusion& fusion);
 
 /// A ring of N ranks on links of `bandwidth` bytes/s (achieved). A codec that takes no time divides
@@ -56,8 +58,8 @@ struct NetworkCase {
   double bandwidth = 0, ratio = 1;
 };
 
-/// Seconds of one batch around a ring: 2 S (N - 1) / (N bandwidth) + (N - 1) add(S / N), of S =
-/// bytes / ratio.
+/// Returns the seconds of one batch around a ring: 2 S (N - 1) / (N bandwidth) + (N - 1) add(S /
+/// N), of S = bytes / ratio.
 double ring_seconds(double bytes, const NetworkCase& network, const AddTimes& add);
 
 /// Returns when the last of `batches` is reduced, one after another.
@@ -90,14 +92,14 @@ struct Bottleneck {
   std::vector<std::vector<double>> ratio_needed;
 };
 
-/// The mean overhead over steps as one f.
+/// Returns the mean overhead over steps as one f.
 double scaling_factor(const Gradients& gradients, const Fusion& fusion, const NetworkCase& network,
                       const AddTimes& add);
-/// Error: no bandwidth, ratio or number of ranks, or one that cannot be.
+/// Throws Error on no bandwidth, ratio or number of ranks, or on an impossible one.
 Bottleneck find_bottleneck(Gradients gradients, BottleneckOptions options);
 
 std::string to_text(const Bottleneck& found);
-/// An object (docs/whatif.md); seconds, bytes and bytes per second.
+/// Writes an object (docs/whatif.md) of seconds, bytes and bytes per second.
 void put(const Bottleneck& found, JsonWriter* json);
 
 }  // namespace hocket::whatif

@@ -73,7 +73,7 @@ class Search {
            (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
   }
 
-  /// `fixed` seconds of a step without it, `with` with it.
+  /// Adds a cause: a step takes `fixed` seconds without it, `with` with it.
   void add(Cause cause, std::string where, double with, double fixed, std::string evidence) {
     const double loss = with - out_.T_ideal;
     out_.causes.push_back({cause, std::move(where), fixed, fixed > 0 ? with / fixed : 1,
@@ -213,7 +213,7 @@ class Search {
     return durations;
   }
 
-  /// The one that costs most, among those of most excess.
+  /// Adds the link that costs most, among those of most excess.
   void slow_link() {
     const Links links = this->links();
     std::vector<std::pair<double, const std::vector<WorkerId>*>> order;
@@ -239,7 +239,7 @@ class Search {
                     human_time(std::max(links.at(*worst).excess(), 0.0))));
   }
 
-  /// "dp 0 pp 1, dp 0 pp 2", of many only the first.
+  /// Returns "dp 0 pp 1, dp 0 pp 2", of many workers only the first.
   std::string names(const std::vector<WorkerId>& workers) const {
     constexpr size_t kShown = 4;
     std::vector<std::string> list;

@@ -14,7 +14,7 @@ namespace hocket::whatif {
 void find_causes(const MeasuredRun& run, const std::vector<double>& ideal, Replayer* replayer,
                  Analysis* analysis);
 
-/// "slow worker".
+/// Returns the words of a cause, such as "slow worker".
 const char* to_string(Cause cause);
 
 }  // namespace hocket::whatif

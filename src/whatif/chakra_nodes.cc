@@ -99,7 +99,8 @@ class Wire {
  public:
   explicit Wire(std::string_view bytes) : rest_(bytes) {}
 
-  /// False at the end and where the bytes are no message (then not is_whole()).
+  /// Reads the next field. Returns false at the end, and where the bytes are no message (then not
+  /// is_whole()).
   bool next() {
     uint64_t key = 0;
     if (rest_.empty() || broken_) return false;
@@ -159,7 +160,8 @@ class Wire {
   bool broken_ = false;
 };
 
-/// Field numbers of AttributeProto: 3 + 2 i of the i-th kind of single value, and its list behind.
+/// Parses an AttributeProto. The i-th kind of single value has the field number 3 + 2 i, and its
+/// list the next one.
 bool parse_attribute(std::string_view bytes, Attribute* out) {
   Wire wire(bytes);
   while (wire.next()) {
@@ -216,7 +218,7 @@ bool parse_attribute(std::string_view bytes, Attribute* out) {
   return wire.is_whole();
 }
 
-/// Ids packed, or one of them.
+/// Parses packed ids, or one of them.
 bool parse_ids(const Wire& field, std::vector<int64_t>* out) {
   if (field.type == 0) {
     out->push_back(field.integer());
@@ -280,7 +282,8 @@ bool parse_node(std::string_view bytes, ChakraNode* node) {
   return good && wire.is_whole() && !(node->name.empty() && node->type == ChakraType::invalid);
 }
 
-/// GlobalMetadata: a version and attributes; in older files attributes alone.
+/// Returns whether `bytes` is GlobalMetadata: a version and attributes, in older files attributes
+/// alone.
 bool is_metadata(std::string_view bytes) {
   Wire wire(bytes);
   while (wire.next()) {
@@ -289,7 +292,8 @@ bool is_metadata(std::string_view bytes) {
   return wire.is_whole();
 }
 
-/// A message with its length before it. Nothing at the end; `*cut`: it ended within.
+/// Reads a message with its length before it. Returns nothing at the end. Sets `*cut` if the file
+/// ended within it.
 std::optional<std::string> read_message(trace::TextSource* source, bool* cut) {
   uint64_t size = 0;
   for (int shift = 0;; shift += 7) {
@@ -312,7 +316,7 @@ std::optional<std::string> read_message(trace::TextSource* source, bool* cut) {
 
 // ---- JSON ----
 
-/// {"name": "comm_dst", "int32Val": 3}.
+/// Reads {"name": "comm_dst", "int32Val": 3}.
 void json_attribute(trace::JsonStream& json, ChakraNode* node) {
   Attribute out;
   json.object([&](std::string_view key) {

@@ -54,10 +54,10 @@ struct ChakraDamage {
   int64_t negative = 0;  ///< durations, which count as 0
 };
 
-/// Error: unreadable, or no node before the damage.
+/// Reads the nodes before any damage. Throws Error if the file is unreadable or has none.
 ChakraNodes read_chakra_nodes(const std::string& path, ChakraDamage* damage);
 
-/// True if a file that begins so is of protobuf messages of the schema.
+/// Returns whether a file that begins so is of protobuf messages of the schema.
 bool is_chakra_binary(std::string_view beginning);
 
 /// Collectives of a group and name: ids by rank, in their order.

@@ -96,7 +96,7 @@ class Pricer {
     ++unpriced_;
   }
 
-  /// The k-th of a kind, among the ranks that have it. False: none has.
+  /// Prices the k-th of a kind, among the ranks that have it. Returns false if none has.
   bool collective(const ChakraCollectives& kind, size_t k) {
     std::vector<int32_t> group;
     for (const auto& [rank, ids] : kind.of_rank) {

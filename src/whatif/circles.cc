@@ -44,7 +44,7 @@ class Circles {
   }
 
  private:
-  /// An op that has nothing more to wait for but the others of its group.
+  /// Starts an op that waits only for the others of its group.
   void start(OpId op) {
     const GroupId group = run_.ops[op].group;
     if (group == kNone) return end(op);
@@ -69,7 +69,7 @@ class Circles {
     }
   }
 
-  /// Members that are there start now; the others are a new group.
+  /// Starts the members that are there, and makes a new group of the others.
   void cut(GroupId group) {
     const std::vector<OpId> now = std::exchange(there_[group], {});
     Group& cut = run_.groups[group];

@@ -24,7 +24,7 @@ class Clocks {
         known_(run->workers.size(), 0) {}
 
   bool set() {
-    // Are any wrong? How far is each from others? Does it help to set them?
+    // Offsets are kept only if fewer transfers are impossible with them.
     const int64_t before = impossible();
     if (before == 0) return false;
     const int64_t sets = find_offsets();
@@ -55,8 +55,8 @@ class Clocks {
   }
 
  private:
-  /// From each clock that is not known on, those that can be known by it. Returns how many sets of
-  /// clocks that are.
+  /// Takes a clock that is not known as reference, finds the clocks that can be compared with it,
+  /// and repeats for the rest. Returns the number of references.
   int64_t find_offsets() {
     int64_t sets = 0;
     for (WorkerId clock = 0; clock < known_.size(); ++clock) {
@@ -99,7 +99,7 @@ class Clocks {
     return any ? sum : 0;
   }
 
-  /// Members of a group in a step, each with when it ended.
+  /// Calls `f(replica, clock, end)` for the members of a group in a step.
   template <typename F>
   void each_member(const Group& group, StepIndex step, F&& f) const {
     for (const OpId op : group.ops) {

@@ -64,7 +64,7 @@ class Mover {
     });
   }
 
-  /// The pass that ends last on a worker, in each sample, and how long it takes now.
+  /// Finds the pass that ends last on a worker, in each sample, and how long it takes now.
   void last_passes() {
     last_ends_.assign(run_.pattern_workers * run_.samples(), 0);
     std::vector<double> seconds(last_ends_.size(), 0);
@@ -141,7 +141,7 @@ class Mover {
     });
   }
 
-  /// Seconds of the last passes that are those of layers that came to a stage.
+  /// Returns the seconds of the last passes that belong to layers moved to the stage.
   double arrived(StageId stage) const {
     return last_passes_[stage] * std::max(1 - out_.passes[stage] / mean_of(out_.passes), 0.0);
   }

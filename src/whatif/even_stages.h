@@ -15,7 +15,7 @@ struct EvenStages {
   std::vector<double> duration;  ///< MeasuredRun::duration of the run with even stages
 };
 
-/// `times` is of `run`, which has two stages or more, and passes.
+/// Makes stages even. Requires: `times` is of `run`, which has passes and two stages or more.
 EvenStages even_stages(const MeasuredRun& run, const BlockTimes& times);
 
 }  // namespace hocket::whatif

@@ -52,7 +52,7 @@ int64_t ranks_of(const MeasuredRun& run, const Group& group) {
   return std::ssize(group.ops) * (group.across_replicas ? run.replicas : 1);
 }
 
-/// The size of group that moves most bytes, and its sums.
+/// Returns the size of group that moves most bytes, and its all-reduces.
 std::pair<int64_t, Sums> most_sums(const MeasuredRun& run, std::vector<std::string>* notes) {
   std::map<int64_t, Sums> by_ranks;
   int64_t all = 0;
@@ -93,7 +93,7 @@ std::pair<int64_t, Sums> most_sums(const MeasuredRun& run, std::vector<std::stri
 
 Gradients gradients_of(const MeasuredRun& run, Replayer* replayer) {
   // Gives gradient all-reduces no time: each gradient is ready when its all-reduce could begin.
-  // Groups of ranks are told apart by their first rank.
+  // Groups of ranks are distinguished by their first rank.
   Gradients found;
   const auto [ranks, sums] = most_sums(run, &found.notes);
   found.ranks = ranks;

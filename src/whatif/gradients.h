@@ -40,10 +40,10 @@ struct Gradients {
   std::vector<std::string> notes;  ///< parts left out, as sentences
 };
 
-/// Gradients of `run`: sums of the size of group that moves most bytes; an op's payload is ready
-/// when the last of its ranks could begin it if such sums took no time. All other communication
-/// stays as measured. Error: no op of the trace is known to sum gradients, or of none it says how
-/// many bytes.
+/// Returns the gradients of `run`: all-reduces of the size of group that moves most bytes. A
+/// payload is ready when the last of its ranks could begin if such all-reduces took no time. All
+/// other communication stays as measured. Throws Error if the trace has no gradient all-reduce, or
+/// none of known bytes.
 Gradients gradients_of(const MeasuredRun& run, Replayer* replayer);
 
 /// Reads a table of gradients in the order in which they become ready (docs/whatif.md). Throws

@@ -117,7 +117,7 @@ class ChakraReader {
     }
   }
 
-  /// A worker per rank that has nodes.
+  /// Adds a worker, and its ops, for a rank that has nodes.
   void observe(size_t rank, std::vector<Observed>* seen) {
     keys_.emplace_back();
     if (nodes_[rank].empty()) return;
@@ -162,7 +162,7 @@ class ChakraReader {
     return is_message ? Traffic::message : Traffic::none;
   }
 
-  /// The k-th node of a name is of one kind on all ranks.
+  /// Adds kinds and blocks: the k-th node of a name is of one kind on all ranks.
   void kinds() {
     std::map<std::pair<NameId, int32_t>, KindId> kinds;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
@@ -268,7 +268,7 @@ class ChakraReader {
     }
   }
 
-  /// The k-th of them meet, unless that cannot be since some came before they were sent.
+  /// Pairs the k-th send with the k-th receive, unless some would arrive before they were sent.
   void uneven_messages() {
     int64_t left_out = 0;
     for (const auto& [sent, received] : uneven_) {
@@ -298,7 +298,8 @@ class ChakraReader {
     run_.groups.push_back({{sends, receives}, false, true});
   }
 
-  /// Collectives by group and name. All ranks of a group that has a name are in all of its.
+  /// Matches collectives by group and name. All ranks of a named group are in all of its
+  /// collectives.
   void collectives() {
     const std::vector<ChakraCollectives> of_names = chakra_collectives(nodes_);
     std::map<std::string, std::set<size_t>> members;

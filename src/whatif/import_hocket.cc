@@ -109,7 +109,7 @@ class HocketReader {
     }
   }
 
-  /// An argument of an event, into `said_`; false: its value is of another type.
+  /// Reads an argument of an event into `said_`. Returns false if its value is of another type.
   bool read_argument(Argument argument, trace::JsonStream& json) {
     switch (argument) {
       case Argument::task:
@@ -180,7 +180,7 @@ class HocketReader {
     }
   }
 
-  /// The name of a process is that of its rank; counters and arrows say nothing new.
+  /// Reads the rank from the name of its process. Counters and arrows add nothing.
   void take_other(const trace::ChromeEvent& event) {
     if (event.phase == 'M' && event.name == "process_name") {
       int64_t named = kNone;
@@ -231,7 +231,7 @@ class HocketReader {
         ->first;
   }
 
-  /// Processes to workers, in the order of ranks. Ranks that run the same stages are replicas of a
+  /// Numbers workers in the order of ranks. Ranks that run the same stages are replicas of a
   /// pipeline rank.
   void ranks() {
     std::map<int32_t, std::set<int32_t>> stages;  // by pid
@@ -314,7 +314,7 @@ class HocketReader {
     }
   }
 
-  /// The same, once clocks are set.
+  /// Measures these delays again, once clocks are set.
   void host_starts_again() {
     if (!of_run_) return;
     for (SampleId sample = 0; sample < run_.samples(); ++sample) {
@@ -342,8 +342,8 @@ class HocketReader {
     return task_of(op).phase == kNone ? "" : name_in(phases_, task_of(op).phase);
   }
 
-  /// Kernels of a pass through a stage are one element; so are those of a rank once per step.
-  /// Communication is one by one: of a kind, phase and size.
+  /// Adds kinds and blocks. Kernels of a pass through a stage are one block; so are those of a rank
+  /// once per step. Every communication is a block, of a kind, phase and size.
   void blocks() {
     std::map<std::pair<std::string, Traffic>, KindId> kinds;
     using Element = std::tuple<KindId, PatternWorkerId, int32_t, int32_t>;  // micro-batch, stage
@@ -386,7 +386,7 @@ class HocketReader {
     }
   }
 
-  /// Ops of a lane, in their order.
+  /// Adds the order of each lane's ops as dependencies.
   void lanes() {
     for (OpId op = 0; op < run_.ops.size(); ++op) {
       lanes_[{run_.ops[op].worker, run_.ops[op].stream}].push_back(op);
@@ -444,8 +444,8 @@ class HocketReader {
     }
   }
 
-  /// Collectives of a group, kind, phase and micro-batch of each of its ranks; and of a stage,
-  /// where its ranks are of one pipeline rank: else each calls it its own. True if clocks were set.
+  /// Matches collectives by group, kind, phase and micro-batch, and by stage where all ranks of the
+  /// group are of one pipeline rank. Returns whether clocks were set.
   bool collectives() {
     std::map<int64_t, size_t> class_of;  // by rank; ranks of a class run the same tasks
     for (size_t number = 0; number < waits_.size(); ++number) {
@@ -595,7 +595,7 @@ class HocketReader {
     }
   }
 
-  /// A task waits for the last one of every other lane that had always ended when it started, in
+  /// Makes a task depend on the last task of every other lane that had ended when it started, in
   /// all steps, and belongs to the same pass, or to none.
   template <typename Infers>
   void infer_waits(const Lane& lane, const std::vector<OpId>& ops, Infers&& infers) {

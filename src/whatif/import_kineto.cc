@@ -64,7 +64,7 @@ class KinetoReader {
       ranks.back().add_ops(steps, &seen);
       run_.workers.push_back({profile.rank, 0, worker.value(), fmt::format("rank {}", profile.rank),
                               profile.lost_records()});
-      tell_lacks(profile);
+      report_lacks(profile);
     }
     run_.pattern_workers = profiles_.size();
     run_.names = names.list;
@@ -81,7 +81,7 @@ class KinetoReader {
     }
   }
 
-  /// The last one that is used, or the last that follows on another.
+  /// Returns the last step that follows another one, else the last step.
   StepIndex step_of_waits() const {
     const StepIndex last = run_.steps.size() - 1;
     for (StepIndex step = last; step >= 0; --step) {
@@ -90,7 +90,7 @@ class KinetoReader {
     return last;
   }
 
-  void tell_lacks(const Profile& profile) {
+  void report_lacks(const Profile& profile) {
     if (profile.orphans > 0) {
       note(profile.orphans,
            fmt::format("{} of rank {} without a launch in the profile, or in no step",
@@ -111,8 +111,9 @@ class KinetoReader {
     }
   }
 
-  /// The k-th op of a name is of one kind on all ranks. Sums that another thread than the one which
-  /// calls first launches are of gradients: PyTorch runs the backward pass in a thread of its own.
+  /// Adds kinds and blocks: the k-th op of a name is of one kind on all ranks. Sums that another
+  /// thread than the one which calls first launches are of gradients: PyTorch runs the backward
+  /// pass in a thread of its own.
   void kinds() {
     std::map<std::pair<NameId, int32_t>, KindId> kinds;
     for (Op& op : run_.ops) {
@@ -153,7 +154,7 @@ class KinetoReader {
     }
   }
 
-  /// The collective of a name and number of all ranks that have it.
+  /// Makes a group of the collectives of a name and number on all ranks that have it.
   void groups() {
     std::map<std::pair<NameId, int32_t>, std::vector<OpId>> members;
     for (OpId op = 0; op < run_.ops.size(); ++op) {
@@ -181,7 +182,7 @@ class KinetoReader {
     }
   }
 
-  /// "ncclKernel_AllReduce 3 of rank 5", the first rank that is not among these.
+  /// Returns "ncclKernel_AllReduce 3 of rank 5", of the first rank that is not among `members`.
   std::string lack(const std::vector<OpId>& members) const {
     const Op& any = run_.ops[members[0]];
     std::set<PatternWorkerId> have;

@@ -49,7 +49,7 @@ struct Span {
   double start = 0, duration = 0;
 };
 
-/// The number that follows `word` in `text`; kNone if there is none.
+/// Returns the number that follows `word` in `text`; kNone if there is none.
 int32_t number_after(std::string_view text, std::string_view word) {
   const size_t at = text.find(word);
   if (at == text.npos) return kNone;
@@ -214,7 +214,7 @@ class StragglerReader {
     named.label = named.stage == kNone ? "" : event.label;
   }
 
-  /// Until workers() the worker of an op is its thread.
+  /// Adds an op. Until workers() its worker is its thread.
   void add(const trace::ChromeEvent& event, NameId type, const Coordinates& at) {
     Observed op;
     const ThreadIndex thread = this->thread(event.pid, event.tid);
@@ -299,8 +299,8 @@ class StragglerReader {
     return lost;
   }
 
-  /// Tells ops of unknown type from a user's marks and ranges: an op runs in a thread while no
-  /// known op does, and takes more than almost no time.
+  /// Distinguishes ops of unknown type from a user's marks and ranges: an op runs in a thread while
+  /// no known op does, and takes more than almost no time.
   void unknown_ops(std::vector<char>* lost) const {
     struct Busy {
       Intervals ops, others;

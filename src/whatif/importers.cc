@@ -54,7 +54,7 @@ class Spooled {
     path_ = fmt::format("/proc/self/fd/{}", fileno(file_.get()));
   }
   const std::string& path() const { return path_; }
-  /// A text for people, of the pipe.
+  /// Returns a text for people, with the name of the pipe.
   std::string named(std::string_view text) const {
     std::string out(text);
     for (size_t at = 0; (at = out.find(path_, at)) != out.npos; at += pipe_.size()) {

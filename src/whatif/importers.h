@@ -18,9 +18,9 @@ struct Importer {
   const char* what;  ///< for the help
   bool several;      ///< takes a file per rank
   bool priced;       ///< takes a cluster, for ops without a duration
-  /// True of the beginning of a file (64 KiB, unpacked).
+  /// Returns whether the beginning of a file (64 KiB, unpacked) is of the format.
   bool (*knows)(const std::string& beginning);
-  /// Error: nothing in the files can be replayed. `cluster`: null, or by which ops are priced.
+  /// Throws Error if nothing in the files can be replayed. `cluster` prices ops, or is null.
   MeasuredRun (*read)(const std::vector<std::string>& paths, const cost::Cluster* cluster);
 };
 const std::vector<Importer>& importers();
@@ -33,9 +33,9 @@ MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& f
                      const cost::Cluster* cluster = nullptr);
 
 bool is_straggler(const std::string& beginning);
-/// Chrome JSON of the straggler data (StragglerAnalysis, OSDI'25): Megatron's ops by type, with
-/// step, model chunk, micro-batch and sequence; a process per data-parallel rank, five threads per
-/// worker.
+/// Reads Chrome JSON of the straggler data (StragglerAnalysis, OSDI'25): Megatron's ops by type,
+/// with step, model chunk, micro-batch and sequence; a process per data-parallel rank, five threads
+/// per worker.
 MeasuredRun read_straggler(const std::vector<std::string>& paths, const cost::Cluster* cluster);
 
 bool is_hocket(const std::string& beginning);
@@ -44,12 +44,12 @@ bool is_hocket(const std::string& beginning);
 MeasuredRun read_hocket(const std::vector<std::string>& paths, const cost::Cluster* cluster);
 
 bool is_kineto(const std::string& beginning);
-/// PyTorch profiles (Kineto) of ranks with GPUs: kernels and copies in streams, the host's launches
-/// and waits; clocks are set by when collectives end.
+/// Reads PyTorch profiles (Kineto) of ranks with GPUs: kernels and copies in streams, the host's
+/// launches and waits; clocks are set by when collectives end.
 MeasuredRun read_kineto(const std::vector<std::string>& paths, const cost::Cluster* cluster);
 
 bool is_chakra(const std::string& beginning);
-/// Chakra execution traces (whatif/chakra_nodes.h).
+/// Reads Chakra execution traces (whatif/chakra_nodes.h).
 MeasuredRun read_chakra(const std::vector<std::string>& paths, const cost::Cluster* cluster);
 
 }  // namespace hocket::whatif

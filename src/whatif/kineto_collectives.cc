@@ -20,7 +20,7 @@ constexpr double kReportedDistanceSeconds =
     1e-3;                            // seconds between the ends of a collective that are reported
 constexpr double kEndsAgree = 2e-5;  // seconds between ends that agree
 
-/// Index of the value nearest to `value` in an ascending list that is not empty.
+/// Returns the index of the value nearest to `value` in an ascending list that is not empty.
 size_t nearest(const std::vector<double>& list, double value) {
   const auto above = std::lower_bound(list.begin(), list.end(), value);
   if (above == list.end()) return list.size() - 1;
@@ -221,8 +221,8 @@ void number_by_order(const ByRank& by_rank) {
   }
 }
 
-/// Two are one if their ends are within `tolerance`, and of all of both ranks the nearest to each
-/// other.
+/// Numbers two as one if their ends are within `tolerance`, and nearest to each other among all of
+/// both ranks.
 void number_by_time(double tolerance, ByRank* by_rank) {
   struct Met {
     double end = 0;  // of the first of them

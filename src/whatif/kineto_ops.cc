@@ -89,7 +89,7 @@ std::map<int32_t, RankOps::Stream> RankOps::streams_now() const {
   return all;
 }
 
-/// A call of the host, with the time since the one that it waits for.
+/// Adds a call of the host, with the time since the one that it waits for.
 Place RankOps::add_call(const Activity& call) {
   const int32_t thread = threads_.at(call.thread);
   Observed op =
@@ -173,7 +173,7 @@ void RankOps::add(const Observed& op, std::vector<Place> waits) {
   }
 }
 
-/// The next op of a name in the step.
+/// Returns the next op of a name in the step.
 Observed RankOps::observed(const std::string& name, int32_t stream) {
   const auto [id, added] = names_.ids.try_emplace(name, names_.list.size());
   if (added) {

@@ -24,8 +24,8 @@ std::string short_name(const std::string& name) {
   return std::string(view.substr(0, std::min(view.find_first_of("(<"), view.size())));
 }
 
-/// Bytes of an element, by PyTorch's names of types: those of NCCL's records ("BFloat16") and those
-/// of inputs of ops ("c10::BFloat16", "long int"); 0: not known.
+/// Returns the bytes of an element, by PyTorch's names of types: those of NCCL's records
+/// ("BFloat16") and those of inputs of ops ("c10::BFloat16", "long int"); 0: not known.
 int64_t bytes_of_type(std::string_view type) {
   constexpr std::pair<std::string_view, int64_t> kTypes[] = {
       {"float", 4},         {"Float", 4}, {"double", 8},    {"Double", 8}, {"c10::BFloat16", 2},
@@ -37,7 +37,7 @@ int64_t bytes_of_type(std::string_view type) {
   return found == std::end(kTypes) ? 0 : found->second;
 }
 
-/// Elements of a tensor by its dims, or of a list of tensors by theirs.
+/// Reads the elements of a tensor by its dims, or of a list of tensors by theirs.
 double elements_of(trace::JsonStream& json) {
   double sum = 0, product = 1;
   bool is_list = false;
@@ -96,7 +96,7 @@ struct Arguments {
     return false;
   }
 
-  /// Bytes of all of them; 0: not known.
+  /// Returns the bytes of all of them; 0 if they are not known.
   int64_t bytes() const {
     double sum = 0;
     for (size_t i = 0; i < std::min(elements.size(), types.size()); ++i) {
@@ -197,7 +197,7 @@ class ProfileReader {
     }
   }
 
-  /// The profile's rank, and of how many.
+  /// Reads the profile's rank, and the number of ranks.
   bool is_facts(std::string_view key, trace::JsonStream& json) {
     if (key != "distributedInfo" || json.next() != '{') return false;
     json.object([&](std::string_view fact) {
@@ -217,8 +217,8 @@ class ProfileReader {
   Arguments arguments_;
 };
 
-/// The step that a time lies in; of two that meet there the later one, whatever is lost in adding a
-/// duration to a start.
+/// Returns the step that a time lies in; of two that meet there the later one, whatever is lost in
+/// adding a duration to a start.
 int64_t step_at(const Profile& profile, double time) {
   if (profile.steps.empty()) return 0;
   const Step* last = nullptr;
@@ -262,7 +262,7 @@ void give_steps(Profile* profile) {
       });
 }
 
-/// Why a profile that was read cannot be used; empty if it can.
+/// Returns the reason that a profile cannot be used; empty if it can.
 std::string fault_of(const Profile& profile) {
   if (profile.device.empty()) return "got no kernel; expected a profile of a rank with a GPU";
   if (profile.orphans < std::ssize(profile.device)) return "";

@@ -40,7 +40,7 @@ enum class Call { launches, waits_for_device, makes_streams_wait, other };
 Call call_of(std::string_view name);
 
 bool is_collective(std::string_view name);
-/// True of collectives that add up, as gradients are.
+/// Returns whether a collective adds up, as those of gradients do.
 bool is_sum(std::string_view name);
 
 /// A mark ProfilerStep#N.
@@ -69,7 +69,7 @@ struct Profile {
 /// Throws Error if the file does not exist.
 Profile read_profile(const std::string& path, Dropped* dropped);
 
-/// Bytes of the mark that a call lies in.
+/// Returns the bytes of the mark that a call lies in.
 int64_t marked_bytes(const Profile& profile, const Activity& call);
 
 /// Adds a note on events that are not used.

@@ -13,7 +13,7 @@
 namespace hocket::whatif::kineto {
 namespace {
 
-/// Ranks without a number get the free ones, in the order of the files.
+/// Gives ranks without a number the free ones, in the order of the files.
 void number_ranks(std::vector<Profile>* profiles) {
   std::set<int32_t> taken;
   for (const Profile& profile : *profiles) {
@@ -50,7 +50,7 @@ class Choice {
     for (size_t i = 0; i < profiles_.size(); ++i) {
       if (!profiles_[i].unusable.empty()) continue;
       for (const auto& [step, calls] : profiles_[i].calls_of_step) {
-        who_[step].push_back(i);
+        ranks_of_step_[step].push_back(i);
       }
     }
     for (const Places& ranks : alternatives()) {
@@ -61,15 +61,15 @@ class Choice {
       }
     }
     leave_others_out();
-    tell_steps();
+    report_steps();
     return steps_;
   }
 
  private:
-  /// The ranks that have a step, for every step; the most first.
+  /// Returns the ranks that have a step, for every step; the most first.
   std::vector<Places> alternatives() const {
     std::vector<Places> sets;
-    for (const auto& [step, ranks] : who_) {
+    for (const auto& [step, ranks] : ranks_of_step_) {
       if (std::find(sets.begin(), sets.end(), ranks) == sets.end()) {
         sets.push_back(ranks);
       }
@@ -82,7 +82,7 @@ class Choice {
   /// Returns the steps common to all of `ranks`.
   std::set<int64_t> steps_of(const Places& ranks) const {
     std::set<int64_t> steps;
-    for (const auto& [step, have] : who_) {
+    for (const auto& [step, have] : ranks_of_step_) {
       if (std::includes(have.begin(), have.end(), ranks.begin(), ranks.end())) {
         steps.insert(step);
       }
@@ -110,7 +110,7 @@ class Choice {
     }
   }
 
-  void tell_steps() {
+  void report_steps() {
     if (!ranks_.empty() && std::all_of(ranks_.begin(), ranks_.end(), [&](size_t rank) {
           return profiles_[rank].steps.empty();
         })) {
@@ -119,7 +119,7 @@ class Choice {
           "with the time before and behind the steps");
     }
     size_t unused = 0;
-    for (const auto& [step, have] : who_) {
+    for (const auto& [step, have] : ranks_of_step_) {
       int64_t calls = 0, lack = std::ssize(ranks_);
       for (const size_t rank : have) {
         if (!is_chosen(rank)) continue;
@@ -142,12 +142,12 @@ class Choice {
 
   std::vector<Profile>& profiles_;
   Dropped& dropped_;
-  std::map<int64_t, Places> who_;  ///< by step: the ranks that have it
-  std::set<int64_t> steps_;        ///< chosen
-  Places ranks_;                   ///< chosen
+  std::map<int64_t, Places> ranks_of_step_;  ///< by step: the ranks that have it
+  std::set<int64_t> steps_;                  ///< chosen
+  Places ranks_;                             ///< chosen
 };
 
-/// Only profiles that can be used stay. Error: none can.
+/// Removes profiles that cannot be used. Throws Error if none can.
 void leave_out(std::vector<Profile>* profiles, Dropped* dropped) {
   const Profile first = profiles->front();
   std::erase_if(*profiles, [&](const Profile& profile) {
@@ -158,7 +158,7 @@ void leave_out(std::vector<Profile>* profiles, Dropped* dropped) {
   if (profiles->empty()) fail(first.path, "{}", first.unusable);
 }
 
-void tell_missing(int64_t world, const std::vector<Profile>& profiles, Dropped* dropped) {
+void report_missing(int64_t world, const std::vector<Profile>& profiles, Dropped* dropped) {
   const size_t missing = world - profiles.size();
   if (missing == 0) return;
   std::vector<std::string> which;
@@ -189,7 +189,7 @@ std::set<int64_t> choose_ranks_and_steps(std::vector<Profile>* profiles, Dropped
     world = std::max<int64_t>({world, profile.world_size, int64_t{profile.rank} + 1});
   }
   leave_out(profiles, dropped);
-  tell_missing(world, *profiles, dropped);
+  report_missing(world, *profiles, dropped);
   return steps;
 }
 

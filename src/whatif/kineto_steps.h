@@ -22,7 +22,8 @@ struct StepTimes {
   /// ended on all ranks.
   std::map<int64_t, double> ends;
 
-  /// From the end of the step before to its own; from its begin where that is not in the profiles.
+  /// Returns the time from the end of the step before to the step's own end. Where the step before
+  /// is not in the profiles, it counts from the begin of the step.
   double length(int64_t step) const;
 };
 

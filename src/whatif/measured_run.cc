@@ -79,7 +79,7 @@ class Table {
     return std::span(order_).subspan(sample.first, sample.size());
   }
 
-  /// An id for each worker, name and sequence.
+  /// Gives an id to each worker, name and sequence.
   void identify() {
     FlatMap<EqualOpsId> ids;
     id_.reserve(seen_.size());
@@ -181,7 +181,7 @@ class Table {
     is_alone_ = has_pattern_ && times[pattern_.signature] == 1;
   }
 
-  /// The samples of a step.
+  /// Returns the samples of a step.
   std::span<const Sample> samples_of(size_t step) const {
     const size_t replicas = run_.replicas;
     return std::span(samples_).subspan(step * replicas, replicas);
@@ -272,7 +272,7 @@ class Table {
     }
   }
 
-  /// "replica 3 lacks 12 of 1,060 ops, one is forward-send 4 of worker 1".
+  /// Returns "replica 3 lacks 12 of 1,060 ops, one is forward-send 4 of worker 1".
   std::string difference(const Sample& sample, ReplicaId replica) const {
     std::map<EqualOpsId, int> have;
     for (const auto& [ops, sign] :
@@ -325,7 +325,7 @@ class Table {
     }
   }
 
-  /// False if there is one already.
+  /// Adds the row of an op. Returns false if there is one already.
   bool add_row(uint32_t i) {
     OpId& row = row_of_[id_[i]];
     if (row != kNone) return false;

@@ -146,7 +146,7 @@ void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun*
 /// it.
 void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run);
 
-/// A block of its own for every op that has none, of the kind of its name; `traffic` is by name.
+/// Gives every op without a block one of its own, of the kind of its name. `traffic` is by name.
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run);
 
 /// Adds `before` to the dependencies of `op`, if absent.

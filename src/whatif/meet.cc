@@ -69,7 +69,8 @@ Met by_time(const Collectives& kind, const MeasuredRun& run) {
   return met;
 }
 
-/// Many members ended before all had started, in the first sample: more than a few, and a quarter.
+/// Returns whether many members ended before all had started, in the first sample: more than a few,
+/// and more than a quarter.
 bool is_impossible(const Met& met, const MeasuredRun& run) {
   constexpr int64_t kFew = 3, kQuarter = 4;
   const double most = tolerance(run);

@@ -82,7 +82,8 @@ class Model {
 
  private:
   double start(OpId op) const { return run_.start[run_.at(op, 0)]; }
-  /// Not before its start: a transfer can take negative time (Early::kept).
+  /// Returns the end of an op, not before its start: a transfer can take negative time
+  /// (Early::kept).
   double end(OpId op) const { return start(op) + std::max(run_.duration[run_.at(op, 0)], 0.0); }
 
   void sort(std::vector<OpId>* ops) const {
@@ -107,7 +108,7 @@ class Model {
     run_.groups.push_back({ops, across_replicas});
   }
 
-  /// The op of `type` and `sequence` on a worker; kNone if there is none.
+  /// Returns the op of `type` and `sequence` on a worker; kNone if there is none.
   OpId find(PatternWorkerId worker, Type type, int32_t sequence) const {
     for (const OpId op : of_[worker][type]) {
       if (run_.ops[op].sequence == sequence) return op;
@@ -115,8 +116,8 @@ class Model {
     return kNone;
   }
 
-  /// The profiler also notes messages that were never launched, before the first pass and behind
-  /// the last one: those of a type that were.
+  /// Returns the messages of a type that were launched. The profiler also notes others, before the
+  /// first pass and behind the last one.
   std::vector<OpId> launched(PatternWorkerId worker, const MessageType& type) const {
     const std::vector<OpId>& passes = of_[worker][type.computes];
     const std::vector<OpId>& ops = of_[worker][type.type];
@@ -216,7 +217,7 @@ class Model {
     }
   }
 
-  /// The k-th message of a stage meets the k-th of its neighbour.
+  /// Pairs the k-th message of a stage with the k-th of its neighbour.
   void pair_messages() {
     int64_t alone = 0;
     for (const auto& [key, ops] : launched_) {
@@ -261,8 +262,8 @@ class Model {
     }
   }
 
-  /// In the first stages' warm-up the first messages of the backward pass are launched behind the
-  /// second last forward pass before it.
+  /// Places the first messages of the backward pass behind the second last forward pass before it,
+  /// where the first stages launch them in their warm-up.
   void first_backward_messages(PatternWorkerId worker) {
     const std::vector<OpId>& passes = computes_[worker];
     const auto first = std::find_if(passes.begin(), passes.end(), [&](OpId op) {
@@ -317,7 +318,7 @@ class Model {
     return ops;
   }
 
-  /// The pass of `chunk` (any, if it is none's) that starts first, or that ends last.
+  /// Returns the pass of `chunk` (any, if it is none's) that starts first, or that ends last.
   OpId pass_of(PatternWorkerId worker, Type type, int32_t chunk, bool first) const {
     OpId found = kNone;
     for (const OpId op : of_[worker][type]) {
@@ -356,7 +357,7 @@ class Model {
     }
   }
 
-  /// First and last stage sum the gradient of the embedding that they share.
+  /// Groups the all-reduces of the embedding that first and last stage share.
   void embeddings() {
     std::map<std::pair<int32_t, int32_t>, std::vector<OpId>> pairs;  // by peer and sequence
     for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {

@@ -138,8 +138,8 @@ class PauseSearch {
            least;
   }
 
-  /// Passes that take far longer than others of their worker in the same direction: of sequences
-  /// both directions would. Many that may be long sequences are no pauses.
+  /// Cures passes that take far longer than others of their worker in the same direction: of
+  /// sequences both directions would. Many that may be long sequences are no pauses.
   void passes() {
     struct LongPass {
       BlockId block;
@@ -389,7 +389,7 @@ class PauseSearch {
     return out + fmt::format("; {} in all", human_time(seconds_ + gap_seconds_)) + in_step();
   }
 
-  /// The place that is hit most often, if that is so in every other step or more.
+  /// Returns the place that is hit most often, if that is in every other step or more.
   std::string in_step() const {
     const auto most =
         std::max_element(hits_.begin(), hits_.end(),

@@ -26,7 +26,7 @@ class Replayer {
   /// as MeasuredRun::duration.
   std::vector<double> replay(std::span<const double> duration);
   std::vector<double> replay(const Blend& durations);
-  /// Mean over the steps of replay().
+  /// Returns the mean over the steps of replay().
   double mean(std::span<const double> duration);
   double mean(const Blend& durations);
   /// Returns the end of every op in seconds from the start of its step, laid out as

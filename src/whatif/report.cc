@@ -42,7 +42,7 @@ std::string heat_map(const MeasuredRun& run, const Analysis& found) {
   return out;
 }
 
-/// The `kRowsShown` greatest, as indices.
+/// Returns the indices of the `kRowsShown` greatest.
 std::vector<size_t> greatest(size_t count, const auto& value) {
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t{0});
@@ -111,7 +111,7 @@ void put_slowdowns(JsonWriter& json, std::string_view key, const std::vector<Slo
   json.end();
 }
 
-/// An object by step.
+/// Writes an object by step.
 void put_by_step(JsonWriter& json, std::string_view key, const MeasuredRun& run, const auto& put) {
   json.key(key).object();
   for (size_t step = 0; step < run.steps.size(); ++step) {

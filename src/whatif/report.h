@@ -35,20 +35,21 @@ inline constexpr const char* kNotSeen =
     "in "
     "every step: there is nothing to compare them with";
 
-/// "15.2 % of the time is lost; M_S 1.219, M_W 0.031".
+/// Returns "15.2 % of the time is lost; M_S 1.219, M_W 0.031".
 std::string loss_text(const Analysis& found);
-/// Why it is slow, or why there is no cause to name.
+/// Returns the cause of the slowness, or the reason that none is named.
 std::string cause_text(const MeasuredRun& run, const Analysis& found);
 /// Returns whether to print a table of causes: the run straggles, or a cause is named.
 bool shows_causes(const Analysis& found);
-/// "3 steps, 8 workers".
+/// Returns "3 steps, 8 workers".
 std::string size_text(const MeasuredRun& run);
-/// [stage][replica] of the greatest of its workers' slowdowns; 0: it has no worker.
+/// Returns the greatest slowdown of the workers of [stage][replica]; 0 where there is none.
 std::vector<std::vector<double>> worker_map(const MeasuredRun& run, const Analysis& found);
 std::string to_text(const MeasuredRun& run, const Findings& findings);
-/// Keys T, T_ideal, S, S_step, S_stage, S_dp, M_S, M_W and more (docs/whatif.md); seconds.
+/// Writes the keys T, T_ideal, S, S_step, S_stage, S_dp, M_S, M_W and more (docs/whatif.md);
+/// seconds.
 std::string to_json(const MeasuredRun& run, const Findings& findings);
-/// A page that needs nothing else: heat maps of workers and of stages by step, causes.
+/// Writes a page that needs nothing else: heat maps of workers and of stages by step, causes.
 std::string to_html(const MeasuredRun& run, const Findings& findings);
 
 }  // namespace hocket::whatif

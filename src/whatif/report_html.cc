@@ -38,8 +38,8 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-/// White at 1, red from 2 on, blue below 1; with its number, or with that as its title only.
-/// Empty where there is none.
+/// Returns a cell: white at 1, red from 2 on, blue below 1, empty where there is no slowdown. Its
+/// number is its title, and its text if `number`.
 std::string cell(double slowdown, const std::string& where, bool number) {
   if (slowdown <= 0) return "<td></td>";
   const int off = static_cast<int>(std::clamp(std::abs(slowdown - 1) * 200, 0.0, 170.0));
@@ -49,7 +49,7 @@ std::string cell(double slowdown, const std::string& where, bool number) {
                      escaped(where), slowdown, number ? fmt::format("{:.3f}", slowdown) : "");
 }
 
-/// A table that scrolls where it is wider than the page.
+/// Makes a table scroll where it is wider than the page.
 std::string scrolled(const std::string& table) {
   return fmt::format("<div class=\"wide\"><table>{}</table></div>\n", table);
 }
@@ -78,7 +78,7 @@ struct Column {
   const Slowdown* slowdown;
 };
 
-/// True if a column of it would show anything but 1.000.
+/// Returns whether a column of it would show anything but 1.000.
 bool has_effect(const Slowdown& slowdown) {
   return std::any_of(slowdown.by_step.begin(), slowdown.by_step.end(),
                      [](double value) { return std::abs(value - 1) >= 0.0005; });
@@ -148,10 +148,10 @@ std::string causes_part(const MeasuredRun& run, const Analysis& found) {
     out += fmt::format("<p>Less than {:g} % of a step is lost: shares of that mean nothing.</p>\n",
                        100 * kMinNamedShare);
   }
-  for (const auto& [told, words] :
+  for (const auto& [shown, words] :
        {std::pair(more_than_all, kAboveAllNote),
         std::pair(found.causes.empty() || !found.causes[0].named, kNotSeen)}) {
-    out += told ? fmt::format("<p>{}</p>\n", escaped(words)) : "";
+    out += shown ? fmt::format("<p>{}</p>\n", escaped(words)) : "";
   }
   return out;
 }

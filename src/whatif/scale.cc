@@ -56,7 +56,7 @@ int64_t apply(const Scale& scale, const MeasuredRun& run, std::vector<double>* d
   return meant;
 }
 
-/// "pp=1,dp=0" behind the '@' of a scale.
+/// Parses "pp=1,dp=0" behind the '@' of a scale.
 void parse_where(const std::string& text, Scale* scale) {
   for (const std::string& part : split(text, ',')) {
     const size_t equals = part.find('=');

@@ -25,11 +25,11 @@ struct Scale {
   double factor = 1;
 };
 
-/// "forward-compute=2", "messages@pp=1,dp=0=10". Error: no such form, a factor that is not above 0,
-/// or nothing of `run` is meant.
+/// Parses "forward-compute=2" or "messages@pp=1,dp=0=10". Throws Error on another form, a factor
+/// that is not above 0, or a scale that means nothing of `run`.
 Scale parse_scale(const std::string& text, const MeasuredRun& run);
 
-/// Durations with all of `scales` applied, one after the other.
+/// Returns the durations with all of `scales` applied, one after the other.
 std::vector<double> scaled(const MeasuredRun& run, const std::vector<Scale>& scales);
 
 /// A step by link bandwidth factor and by compression ratio of gradient all-reduces ("Is Network

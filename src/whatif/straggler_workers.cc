@@ -19,7 +19,8 @@ constexpr int64_t kThreadsPerWorker = 5;  // compute, pp, tp and dp communicatio
 /// Returns a thread's rank, where threads are numbered as StragglerAnalysis does.
 int64_t rank_of(const Thread& thread) { return thread.tid / kThreadsPerWorker; }
 
-/// "PP rank 1, TP rank 0, compute" names one of a worker's threads, "PP rank 1" all of them.
+/// Returns whether a label names one of a worker's threads, as "PP rank 1, TP rank 0, compute"
+/// does; "PP rank 1" names all of them.
 bool names_one(const std::string& label) {
   return std::count(label.begin(), label.end(), ',') >= 2;
 }
@@ -50,8 +51,8 @@ class Finder {
 
   // ---- threads without names ----
 
-  /// Stages follow the order of ranks. A stage without events in any process shows as a gap, where
-  /// ranks go stage by stage with an equal distance between stages in all processes.
+  /// Numbers stages in the order of ranks. A stage without events in any process shows as a gap,
+  /// where ranks go stage by stage with an equal distance between stages in all processes.
   void by_number() {
     std::map<int64_t, std::set<int64_t>> ranks_of;  // by process
     for (const Thread& thread : threads_) {
@@ -90,7 +91,7 @@ class Finder {
 
   // ---- workers ----
 
-  /// Threads of equal names belong to different workers.
+  /// Finds the worker of each thread. Threads of equal names belong to different workers.
   void members() {
     std::map<std::pair<int64_t, std::string>, std::set<int64_t>> alike;
     const auto which = [](const Thread& thread) {
@@ -116,8 +117,8 @@ class Finder {
     }
   }
 
-  /// Where threads are numbered in another way than StragglerAnalysis does, ranks follow their
-  /// order.
+  /// Numbers ranks in the order of threads where these are numbered in another way than by
+  /// StragglerAnalysis.
   void number_ranks() {
     std::set<int64_t> ranks;
     for (const auto& [pid, members] : of_process_) {
@@ -138,7 +139,7 @@ class Finder {
     }
   }
 
-  /// A worker of the pattern is (stage, the how many-th of that stage in its process).
+  /// Numbers the workers of the pattern: (stage, the how many-th of that stage in its process).
   void pattern() {
     std::map<std::pair<StageId, int32_t>, PatternWorkerId> pattern;
     const auto each = [&](auto&& f) {
@@ -202,7 +203,7 @@ class Finder {
     }
   }
 
-  /// By the names of threads, which those without events have, too.
+  /// Reports stages without events. Threads without events have names, too.
   void missing_stages() {
     std::set<StageId> there;
     for (const megatron::Place& place : found_.places) {

@@ -14,7 +14,7 @@
 
 namespace hocket::whatif::straggler {
 
-/// A row of a list of threads.
+/// A row of the list of threads of a file.
 using ThreadIndex = Id<struct Thread>;
 
 /// A thread of the file, with the ranks in its name "PP rank 1, TP rank 0, compute".

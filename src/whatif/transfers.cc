@@ -102,9 +102,9 @@ void settle_transfers(MeasuredRun* run, Early how) {
           run->duration[cell] -= waited;
           run->start[cell] += waited;
         }
-        const bool told = run->duration[cell] <= -kReportedEarlySeconds;
-        negative += told;
-        if (told || how == Early::zero) {
+        const bool reported = run->duration[cell] <= -kReportedEarlySeconds;
+        negative += reported;
+        if (reported || how == Early::zero) {
           run->duration[cell] = std::max(run->duration[cell], 0.0);
         }
       }
