@@ -245,7 +245,7 @@ MUTANTS = [
            "the loader does not go back to the first token after the last document", LOADER),
     Mutant(44, "src/data/loader.cc", "hash_combine(seed_, «epoch»);", "0",
            "every epoch has the same order", LOADER),
-    Mutant(45, "src/data/loader.cc", "static_cast<int64_t>(«offset») +", "0",
+    Mutant(45, "src/data/loader.cc", "begin = «offset» +", "0",
            "every epoch cuts the same sequences", LOADER),
 
     # --- lowering, passes, the memory plan
