@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <optional>
 
 #include "autodiff/autodiff.h"
@@ -33,24 +34,23 @@ ChoiceProblem random_problem(Rng* rng, bool tree) {
   ChoiceProblem problem;
   const int64_t choices = rng->between(4, 8);
   for (int64_t i = 0; i < choices; ++i) {
-    problem.values.push_back(static_cast<int32_t>(rng->between(1, 4)));
+    problem.values.push_back(rng->between(1, 4));
   }
-  const auto add = [&](std::vector<int32_t> of) {
+  const auto add = [&](std::vector<ChoiceId> of) {
     CostTable table{std::move(of), {}};
     size_t entries = 1;
-    for (int32_t choice : table.of) {
-      entries *= static_cast<size_t>(problem.values[static_cast<size_t>(choice)]);
+    for (ChoiceId choice : table.of) {
+      entries *= problem.values[choice];
     }
     for (size_t i = 0; i < entries; ++i) {
       table.cost.push_back(static_cast<double>(rng->between(0, 50)));
     }
     problem.tables.push_back(std::move(table));
   };
-  for (int32_t choice = 1; choice < choices; ++choice) {
-    add({static_cast<int32_t>(rng->below(static_cast<uint64_t>(choice))), choice});
+  for (ChoiceId choice = 1; choice < choices; ++choice) {
+    add({rng->below(choice), choice});
     for (int more = tree ? 0 : 2; more > 0 && choice > 1; --more) {
-      const auto one = static_cast<int32_t>(rng->below(static_cast<uint64_t>(choice)));
-      const auto two = static_cast<int32_t>(rng->below(static_cast<uint64_t>(choice)));
+      const ChoiceId one = rng->below(choice), two = rng->below(choice);
       if (one != two) {
         add({one, two, choice});
       }
@@ -62,10 +62,8 @@ ChoiceProblem random_problem(Rng* rng, bool tree) {
 /// Visits all combinations of values.
 template <class Visit>
 void for_all(const std::vector<int32_t>& values, const Visit& visit) {
-  std::vector<int32_t> of(values.size());
-  for (size_t i = 0; i < of.size(); ++i) {
-    of[i] = static_cast<int32_t>(i);
-  }
+  std::vector<ChoiceId> of(values.size());
+  std::iota(of.begin(), of.end(), ChoiceId());
   for_each_combination(of, values, visit);
 }
 
@@ -201,10 +199,10 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
     LayoutRules rules(graph, drawn.mesh, start);
     axes.push_back(axis_problem(&rules, first, axis, drawn.micro_batches));
     for (size_t node = 0; node < graph.nodes.size(); ++node) {
-      const int32_t choice = axes.back().choice_of[node];
+      const ChoiceId choice = axes.back().choice_of[node];
       if (choice == graph::kNone) continue;
       places.push_back({node, axis});
-      values.push_back(axes.back().problem.values[static_cast<size_t>(choice)]);
+      values.push_back(axes.back().problem.values[choice]);
       combinations *= values.back();
     }
   }

@@ -42,7 +42,7 @@ std::optional<std::vector<NodeLayouts>> better_signatures(const Graph& graph, co
               mesh.axes[axis].name, made.start.size(), made.problem.tables.size(), chosen.largest,
               chosen.exact ? "exact" : "searched");
     for (size_t n = 0; n < signatures.size(); ++n) {
-      const int32_t choice = made.choice_of[n];
+      const ChoiceId choice = made.choice_of[n];
       if (choice == kNone || chosen.value[choice] == made.start[choice]) continue;
       signatures[n].signature[axis] = made.signatures[choice][chosen.value[choice]];
       log_debug("layouts on {}: another signature for {}", mesh.axes[axis].name, name_of(graph, n));

@@ -99,12 +99,12 @@ double ReshardCosts::operator()(TensorId id, const Layout& from, const Layout& t
 }
 
 TensorType part_of(TensorType type, const Layout& layout, const Mesh& mesh) {
-  for (int dim = 0; dim < static_cast<int>(type.dims.size()); ++dim) {
+  for (int dim = 0; dim < std::ssize(type.dims); ++dim) {
     int64_t blocks = 1;
     for (int32_t axis : layout.axes_of(dim)) {
-      blocks *= mesh.axes[static_cast<size_t>(axis)].size;
+      blocks *= mesh.axes[axis].size;
     }
-    graph::Dim& size = type.dims[static_cast<size_t>(dim)];
+    graph::Dim& size = type.dims[dim];
     if (!size.symbolic() && !size.divides_into(blocks)) {
       size = (size + blocks - 1) / blocks * blocks;
     }
@@ -130,7 +130,7 @@ double work_cost(const Graph& graph, const Node& node, const Mesh& mesh,
   }
   const ops::Cost cost = ops::cost_of(ops::find(node.op), {node.attrs, in_types, out_types,
                                                            experts_of(node, graph), graph.symbols});
-  return cost.flops / kFlopsPerByte + static_cast<double>(cost.bytes) / kMemoryPerByte;
+  return cost.flops / kFlopsPerByte + cost.bytes / kMemoryPerByte;
 }
 
 LayoutCost layout_cost(const Graph& graph, const Mesh& mesh, const Layouts& layouts,

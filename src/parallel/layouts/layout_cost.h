@@ -26,7 +26,7 @@ LayoutCost layout_cost(const graph::Graph& graph, const graph::Mesh& mesh, const
 class ReshardCosts {
  public:
   ReshardCosts(const graph::Graph& graph, const graph::Mesh& mesh, int64_t num_micro_batches)
-      : graph_(graph), per_step_(1.0 / static_cast<double>(num_micro_batches)), paths_(mesh) {}
+      : graph_(graph), per_step_(1.0 / num_micro_batches), paths_(mesh) {}
 
   /// Returns the cost, or infinity if there is no path. `in_step`: once, at the end of a step. Adds
   /// to `bytes`.

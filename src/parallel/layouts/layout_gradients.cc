@@ -37,7 +37,7 @@ class Gradients {
     }
     for (size_t index = 0; index < graph.grads.size(); ++index) {
       if (graph.grads[index].total != kNone) {
-        total_of_[graph.grads[index].total] = static_cast<int32_t>(index);
+        total_of_[graph.grads[index].total] = index;
       }
     }
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -83,7 +83,7 @@ class Gradients {
     std::vector<std::vector<int32_t>> list{now_.node[n].signature};
     size_t several = 0;
     for (size_t i = 0; i < axes_.size(); ++i) {
-      const int32_t choice = problems_[i].choice_of[n];
+      const ChoiceId choice = problems_[i].choice_of[n];
       if (choice == kNone) continue;
       ++several;
       std::vector<std::vector<int32_t>> longer;
@@ -127,7 +127,7 @@ class Gradients {
       wanted.in[i] = rules_.with_sizes(node.in[i], wanted.in[i]);
     }
     for (TensorId id : node.out) {
-      rules_.put(id, rules_.with_sizes(id, rules_.layouts()[static_cast<size_t>(id)]));
+      rules_.put(id, rules_.with_sizes(id, rules_.layouts()[id]));
     }
     placed.signature = std::move(signature);
     placed.in = std::move(wanted.in);
@@ -146,7 +146,7 @@ class Gradients {
     }
     std::vector<Layout> out;
     for (TensorId id : node.out) {
-      Layout layout = out.emplace_back(rules_.layouts()[static_cast<size_t>(id)]);
+      Layout layout = out.emplace_back(rules_.layouts()[id]);
       if (rules_.sharding().grads != Shard::none) {
         const Layout split = rules_.accumulation_layout(id);
         cost += bring_(id, layout, split, false);

@@ -55,13 +55,13 @@ struct PlacementOption {
 /// Possible placements of a tensor, by the choice of its producer.
 struct PlacementOptions {
   std::vector<PlacementOption> all;
-  int32_t choice = kNone;         ///< kNone: there is one placement
+  ChoiceId choice = kNone;        ///< kNone: there is one placement
   std::vector<int32_t> by_value;  ///< by value of the choice: index into `all`
 };
 
 /// Placements in which a node reads a tensor, by value of its choice; one if it has no choice.
 struct Reader {
-  int32_t choice = kNone;
+  ChoiceId choice = kNone;
   std::vector<Placement> wants;
   Phase phase = Phase::forward;
 };
@@ -82,7 +82,7 @@ class Builder {
         graph_(rules->graph()),
         now_(now),
         axis_(axis),
-        per_step_(1.0 / static_cast<double>(num_micro_batches)),
+        per_step_(1.0 / num_micro_batches),
         freedom_(freedom),
         path_(Mesh{{rules->mesh().axes[axis]}}),
         options_(graph_.tensors.size()),
@@ -93,7 +93,7 @@ class Builder {
     for (size_t index = 0; index < graph_.grads.size(); ++index) {
       const graph::ParamGrad& grad = graph_.grads[index];
       if (grad.total != kNone) {
-        total_of_[grad.total] = static_cast<int32_t>(index);
+        total_of_[grad.total] = index;
       }
       for (TensorId id : grad.contributions) {
         one_of_several_[id] = grad.contributions.size() > 1;
@@ -117,17 +117,17 @@ class Builder {
     for (size_t id = 0; id < graph_.tensors.size(); ++id) {
       const TensorKind kind = graph_.tensors[id].kind;
       if (kind == TensorKind::param || kind == TensorKind::state) continue;
-      add_bringing(static_cast<TensorId>(id));
+      add_bringing(id);
     }
     return std::move(made_);
   }
 
  private:
-  int32_t add_choice(std::vector<int32_t> signatures, size_t values, int32_t start) {
-    made_.problem.values.push_back(static_cast<int32_t>(values));
+  ChoiceId add_choice(std::vector<int32_t> signatures, size_t values, int32_t start) {
+    made_.problem.values.push_back(values);
     made_.start.push_back(start);
     made_.signatures.push_back(std::move(signatures));
-    return static_cast<int32_t>(made_.start.size()) - 1;
+    return made_.start.size() - 1;
   }
 
   void add_node(size_t n) {
@@ -135,12 +135,12 @@ class Builder {
     // choice, and fix the placements of the outputs.
     const Node& node = graph_.nodes[n];
     NodeChoice at{node, rules_.signatures(node), now_.node[n].signature[axis_], {}};
-    for (size_t i = 0; i < at.all.size(); ++i) {
-      if (static_cast<int32_t>(i) == at.first || may_become(at, at.all[i])) {
-        at.candidates.push_back(static_cast<int32_t>(i));
+    for (int32_t i = 0; i < std::ssize(at.all); ++i) {
+      if (i == at.first || may_become(at, at.all[i])) {
+        at.candidates.push_back(i);
       }
     }
-    const int32_t choice = add_legality(n, &at);
+    const ChoiceId choice = add_legality(n, &at);
     made_.choice_of[n] = choice;
     for (size_t output = 0; output < node.out.size(); ++output) {
       add_options(at, output, choice);
@@ -190,11 +190,11 @@ class Builder {
     return true;
   }
 
-  int32_t add_legality(size_t n, NodeChoice* at) {
+  ChoiceId add_legality(size_t n, NodeChoice* at) {
     // Evaluates which candidates are legal for every combination of the inputs' placements. Returns
     // the choice among candidates that are ever legal, or kNone.
     const Node& node = at->node;
-    std::vector<int32_t> makers;
+    std::vector<ChoiceId> makers;
     for (TensorId id : node.in) {
       if (options_[id].choice != kNone) {
         add_once(options_[id].choice, &makers);
@@ -221,8 +221,8 @@ class Builder {
     return add_table_of(legal, std::move(makers), at);
   }
 
-  int32_t add_table_of(const std::vector<std::vector<bool>>& legal, std::vector<int32_t> makers,
-                       NodeChoice* at) {
+  ChoiceId add_table_of(const std::vector<std::vector<bool>>& legal, std::vector<ChoiceId> makers,
+                        NodeChoice* at) {
     std::vector<size_t> kept;  // indices of candidates that are ever legal
     std::vector<int32_t> signatures;
     int32_t start = kNone;
@@ -231,7 +231,7 @@ class Builder {
         continue;
       }
       if (at->candidates[i] == at->first) {
-        start = static_cast<int32_t>(kept.size());
+        start = kept.size();
       }
       kept.push_back(i);
       signatures.push_back(at->candidates[i]);
@@ -239,7 +239,7 @@ class Builder {
     HOCKET_CHECK(start != kNone, "{}: signature {} is not legal on axis {}", at->node.op, at->first,
                  rules_.mesh().axes[axis_].name);
     at->candidates = signatures;
-    const int32_t choice =
+    const ChoiceId choice =
         kept.size() > 1 ? add_choice(std::move(signatures), kept.size(), start) : kNone;
     CostTable table{std::move(makers), {}};
     if (choice != kNone) {
@@ -275,13 +275,13 @@ class Builder {
   std::vector<Layout> layouts_of(const std::vector<TensorId>& ids) const {
     std::vector<Layout> layouts;
     for (TensorId id : ids) {
-      layouts.push_back(rules_.layouts()[static_cast<size_t>(id)]);
+      layouts.push_back(rules_.layouts()[id]);
     }
     return layouts;
   }
 
   /// Places these tensors as the choices' values say.
-  void place_all(const std::vector<TensorId>& ids, const std::vector<int32_t>& choices,
+  void place_all(const std::vector<TensorId>& ids, const std::vector<ChoiceId>& choices,
                  const std::vector<int32_t>& values) {
     for (TensorId id : ids) {
       const PlacementOptions& options = options_[id];
@@ -294,25 +294,25 @@ class Builder {
   }
 
   template <class Visit>
-  void for_each_value(const std::vector<int32_t>& choices, const Visit& visit) const {
+  void for_each_value(const std::vector<ChoiceId>& choices, const Visit& visit) const {
     for_each_combination(choices, made_.problem.values, visit);
   }
 
-  void add_options(const NodeChoice& at, size_t output, int32_t choice) {
+  void add_options(const NodeChoice& at, size_t output, ChoiceId choice) {
     PlacementOptions options;
     for (int32_t candidate : at.candidates) {
       const ops::AxisSignature& signature = at.all[candidate];
       const PlacementOption option{signature.out[output],
                                    LayoutRules::supports(at.node, signature, output)};
       add_once(option, &options.all);
-      options.by_value.push_back(static_cast<int32_t>(
-          std::find(options.all.begin(), options.all.end(), option) - options.all.begin()));
+      options.by_value.push_back(std::find(options.all.begin(), options.all.end(), option) -
+                                 options.all.begin());
     }
     const TensorId id = at.node.out[output];
     if (options.all.size() > 1) {
       options.choice = choice;
     } else {
-      const Layout was = rules_.layouts()[static_cast<size_t>(id)];
+      const Layout was = rules_.layouts()[id];
       rules_.place(id, options.all[0].placed, options.all[0].supported, axis_);
       rules_.put(id, was);
     }
@@ -320,7 +320,7 @@ class Builder {
   }
 
   /// Adds the cost that each signature has by itself.
-  void add_own_cost(size_t n, const NodeChoice& at, int32_t choice) {
+  void add_own_cost(size_t n, const NodeChoice& at, ChoiceId choice) {
     CostTable table{{choice}, {}};
     for (int32_t candidate : at.candidates) {
       const ops::AxisSignature& signature = at.all[candidate];
@@ -350,7 +350,7 @@ class Builder {
     }
     double cost = 0;
     if (rules_.sharding().grads != Shard::none) {
-      const Layout was = rules_.layouts()[static_cast<size_t>(id)];
+      const Layout was = rules_.layouts()[id];
       rules_.place(id, placed, false, axis_);
       const Placement accumulated = rules_.accumulation_layout(id)[axis_];
       rules_.put(id, was);
@@ -377,7 +377,7 @@ class Builder {
     if (cost < kInfinity) return cost;
     // Another axis leaves too little of a dim and would have to release it first: scale the cost of
     // the whole tensor.
-    const double share = static_cast<double>(part.bytes()) / static_cast<double>(whole.bytes());
+    const double share = static_cast<double>(part.bytes()) / whole.bytes();
     double all = 0;
     const double of_whole = reshard_cost(whole, from, to, &path_, &all);
     if (bytes) {
@@ -401,7 +401,7 @@ class Builder {
 
   void add_bringing(TensorId id, const std::vector<Reader>& readers) {
     std::vector<Placement> always;
-    std::map<int32_t, std::vector<std::vector<Placement>>> by_choice;  // and by value
+    std::map<ChoiceId, std::vector<std::vector<Placement>>> by_choice;  // and by value
     for (const Reader& reader : readers) {
       const auto same = [&](Placement placed) { return placed == reader.wants[0]; };
       if (std::all_of(reader.wants.begin(), reader.wants.end(), same)) {
@@ -450,7 +450,7 @@ class Builder {
 
   /// Placements in which a choice reads a tensor, by its value.
   struct Wanted {
-    int32_t choice = kNone;
+    ChoiceId choice = kNone;
     std::vector<std::vector<Placement>> by_value;
   };
 
@@ -471,7 +471,7 @@ class Builder {
       std::sort(wanted.begin(), wanted.end());
       add_once(wanted, &both.by_value);
       const auto found = std::find(both.by_value.begin(), both.by_value.end(), wanted);
-      which.push_back(static_cast<int32_t>(found - both.by_value.begin()));
+      which.push_back(found - both.by_value.begin());
       if (values[0] == made_.start[left.choice] && values[1] == made_.start[right.choice]) {
         start = which.back();
       }

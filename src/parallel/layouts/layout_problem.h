@@ -20,8 +20,8 @@ inline constexpr double kDeparture = 1024;
 /// Choices of all nodes on one axis. Placements on other axes stay as they are.
 struct AxisProblem {
   ChoiceProblem problem;
-  std::vector<int32_t> start;      ///< by choice: its current value
-  std::vector<int32_t> choice_of;  ///< by node, kNone if it has none
+  std::vector<int32_t> start;       ///< by choice: its current value
+  std::vector<ChoiceId> choice_of;  ///< by node, kNone if it has none
   /// By choice and value: index into ops::signatures. Empty for a choice of no node.
   std::vector<std::vector<int32_t>> signatures;
 };

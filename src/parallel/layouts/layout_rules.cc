@@ -84,15 +84,15 @@ void LayoutRules::share_updates() {
     const graph::ParamGrad& grad = graph_->grads[index];
     const Layout& used = layouts_[grad.param];
     update_.push_back(updated_as(grad.param, sharded_param(grad.param, used, sharding_.update())));
-    updated_[grad.param] = static_cast<int32_t>(index);
+    updated_[grad.param] = index;
     if (grad.total != kNone) {
-      updated_[grad.total] = static_cast<int32_t>(index);
+      updated_[grad.total] = index;
     }
   }
   for (size_t id = 0; id < graph_->tensors.size(); ++id) {
     const graph::Tensor& state = graph_->tensors[id];
     if (state.state == graph::StateKind::optimizer) {
-      updated_[id] = updated_[static_cast<size_t>(state.of)];
+      updated_[id] = updated_[state.of];
     }
   }
 }
@@ -105,14 +105,14 @@ Layout LayoutRules::updated_as(TensorId param, Layout layout) const {
   std::set<int32_t> other;  // axes along which the pin differs
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
     if (pin.axes[axis] && layout[axis] != pin.layout[axis]) {
-      other.insert(static_cast<int32_t>(axis));
+      other.insert(axis);
       layout.set(axis, Placement::replicate());
     }
   }
-  for (int dim = 0; dim < static_cast<int>(tensor(param).type.dims.size()); ++dim) {
+  for (int dim = 0; dim < std::ssize(tensor(param).type.dims); ++dim) {
     for (int32_t axis : pin.layout.axes_of(dim)) {
       if (other.contains(axis)) {
-        layout.set(static_cast<size_t>(axis), Placement::split(dim));
+        layout.set(axis, Placement::split(dim));
       }
     }
   }
@@ -135,9 +135,9 @@ Layout LayoutRules::accumulation_layout(TensorId contribution) const {
   const TensorId param = param_of_[contribution];
   const Layout split = sharded_param(param, layouts_[param], sharding_.grads);
   Layout layout = layouts_[contribution];
-  for (int dim = 0; dim < static_cast<int>(tensor(param).type.dims.size()); ++dim) {
+  for (int dim = 0; dim < std::ssize(tensor(param).type.dims); ++dim) {
     for (int32_t axis : split.axes_of(dim)) {
-      layout.set(static_cast<size_t>(axis), Placement::split(dim));
+      layout.set(axis, Placement::split(dim));
     }
   }
   return layout;
@@ -145,7 +145,7 @@ Layout LayoutRules::accumulation_layout(TensorId contribution) const {
 
 const Layout& LayoutRules::found(TensorId id) const {
   if (!in_step_) return layouts_[id];
-  if (updated_[id] != kNone) return update_[static_cast<size_t>(updated_[id])];
+  if (updated_[id] != kNone) return update_[updated_[id]];
   const auto contribution = accumulation_layouts_.find(id);
   return contribution == accumulation_layouts_.end() ? layouts_[id] : contribution->second;
 }
@@ -159,9 +159,9 @@ std::vector<size_t> LayoutRules::order_of_axes(const Node& node) const {
   };
   if (in_step_) {
     for (TensorId id : node.in) {
-      for (int dim = 0; dim < static_cast<int>(tensor(id).type.dims.size()); ++dim) {
+      for (int dim = 0; dim < std::ssize(tensor(id).type.dims); ++dim) {
         for (int32_t axis : found(id).axes_of(dim)) {
-          add(static_cast<size_t>(axis));
+          add(axis);
         }
       }
     }
@@ -185,11 +185,11 @@ size_t LayoutRules::next_axis(const Node& node, const std::vector<size_t>& axes)
   std::set<int32_t> open;
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
     if (std::find(axes.begin(), axes.end(), axis) == axes.end()) {
-      open.insert(static_cast<int32_t>(axis));
+      open.insert(axis);
     }
   }
   const auto cuts_first = [&](const Layout& layout, int32_t axis) {
-    const Placement here = layout[static_cast<size_t>(axis)];
+    const Placement here = layout[axis];
     if (!here.is_split()) return true;
     const std::vector<int32_t> cut = layout.axes_of(here.dim());
     return std::none_of(cut.begin(), std::find(cut.begin(), cut.end(), axis),
@@ -203,7 +203,7 @@ size_t LayoutRules::next_axis(const Node& node, const std::vector<size_t>& axes)
            });
   };
   const auto next = std::find_if(open.begin(), open.end(), is_outermost);
-  return static_cast<size_t>(next == open.end() ? *open.begin() : *next);
+  return next == open.end() ? *open.begin() : *next;
 }
 
 /// Returns whether ranks of cp exchange heads for tokens before the node, if they have parts of a
@@ -216,7 +216,7 @@ bool LayoutRules::exchanges_heads(const Node& node) const {
 bool LayoutRules::has_exchanged_heads(const Node& node) const {
   const auto exchanged = [&](TensorId id) {
     const Layout& layout = found(id);
-    for (int dim = 0; dim < static_cast<int>(tensor(id).type.dims.size()); ++dim) {
+    for (int dim = 0; dim < std::ssize(tensor(id).type.dims); ++dim) {
       const std::vector<int32_t> axes = layout.axes_of(dim);
       if (!std::is_sorted(axes.begin(), axes.end())) return true;
     }
@@ -253,7 +253,7 @@ bool LayoutRules::may_be(const Node& node, const ops::AxisSignature& signature, 
     for (size_t i = 0; i < num_inputs(node); ++i) {
       const Placement here = found(node.in[i])[axis];
       if (!here.is_split() || tensor(node.in[i]).type.dims.size() > 1) continue;
-      const char token = letters.in[i][static_cast<size_t>(here.dim())];
+      const char token = letters.in[i][here.dim()];
       return signature.letter != 0 &&
              ops::tied(op.layout, token) != ops::tied(op.layout, signature.letter);
     }
@@ -339,12 +339,12 @@ bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signatu
   for (size_t i = 0; i < num_inputs(node); ++i) {
     if (!signature.in[i].is_split()) continue;
     const int dim = signature.in[i].dim();
-    const graph::Dim& size = tensor(node.in[i]).type.dims[static_cast<size_t>(dim)];
+    const graph::Dim& size = tensor(node.in[i]).type.dims[dim];
     std::vector<int32_t> axes = wanted.in[i].axes_of(dim);
-    axes.push_back(static_cast<int32_t>(axis));
+    axes.push_back(axis);
     int64_t parts = 1;
     for (int32_t one : axes) {
-      parts *= mesh_.axes[static_cast<size_t>(one)].size;
+      parts *= mesh_.axes[one].size;
     }
     if (size.symbolic()) return false;
     const std::vector<int64_t> blocks = shares_.sizes(*graph_, node.in[i], dim, axes);
@@ -353,7 +353,7 @@ bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signatu
     for (int64_t block : blocks) {
       divides = std::gcd(divides, block);
     }
-    part[letters.in[i][static_cast<size_t>(dim)]] = divides;
+    part[letters.in[i][dim]] = divides;
   }
   return !ops::cut_support(op, node.attrs, signature.letter, [&](char letter) {
             return part.at(letter);
@@ -381,8 +381,7 @@ double LayoutRules::cost_of(const Node& node, const ops::AxisSignature& signatur
 
 bool LayoutRules::supports(const Node& node, const ops::AxisSignature& signature, size_t output) {
   return signature.letter != 0 && signature.out[output].is_partial() &&
-         ops::find(node.op).layout.support_of(signature.letter, static_cast<int>(output)) !=
-             nullptr;
+         ops::find(node.op).layout.support_of(signature.letter, output) != nullptr;
 }
 
 void LayoutRules::place(TensorId id, Placement placed, bool supported, size_t axis) {

@@ -16,10 +16,10 @@ namespace {
 constexpr int kRoundsInVain = 4;
 
 /// Returns the strides of a table's index, by choice.
-std::vector<int64_t> strides(const std::vector<int32_t>& of, const std::vector<int32_t>& values) {
+std::vector<int64_t> strides(const std::vector<ChoiceId>& of, const std::vector<int32_t>& values) {
   std::vector<int64_t> steps(of.size(), 1);
   for (size_t i = of.size(); i-- > 1;) {
-    steps[i - 1] = steps[i] * values[static_cast<size_t>(of[i])];
+    steps[i - 1] = steps[i] * values[of[i]];
   }
   return steps;
 }
@@ -36,12 +36,12 @@ class Round {
         tables_of_(values_.size()),
         entries_(values_.size(), 0) {
     for (size_t table = 0; table < tables_.size(); ++table) {
-      for (int32_t choice : tables_[table].of) {
-        tables_of_[static_cast<size_t>(choice)].insert(table);
+      for (ChoiceId choice : tables_[table].of) {
+        tables_of_[choice].insert(table);
       }
     }
-    for (size_t choice = 0; choice < values_.size(); ++choice) {
-      queue(static_cast<int32_t>(choice));
+    for (ChoiceId choice = 0; choice < values_.size(); ++choice) {
+      queue(choice);
     }
   }
 
@@ -56,8 +56,8 @@ class Round {
         eliminate(choice);
         continue;
       }
-      const int32_t held = most_entangled(*times_held);
-      ++(*times_held)[static_cast<size_t>(held)];
+      const ChoiceId held = most_entangled(*times_held);
+      ++(*times_held)[held];
       ++result.not_reduced;
       hold(held);
     }
@@ -66,25 +66,24 @@ class Round {
     for (size_t i = eliminated_.size(); i-- > 0;) {
       const Eliminated& one = eliminated_[i];
       int64_t index = 0;
-      for (int32_t neighbour : one.neighbours) {
-        index = index * values_[static_cast<size_t>(neighbour)] +
-                result.value[static_cast<size_t>(neighbour)];
+      for (ChoiceId neighbour : one.neighbours) {
+        index = index * values_[neighbour] + result.value[neighbour];
       }
-      result.value[static_cast<size_t>(one.choice)] = one.best[static_cast<size_t>(index)];
+      result.value[one.choice] = one.best[index];
     }
     return result;
   }
 
  private:
   struct Eliminated {
-    int32_t choice = 0;
-    std::vector<int32_t> neighbours;
+    ChoiceId choice = 0;
+    std::vector<ChoiceId> neighbours;
     std::vector<int32_t> best;  ///< by the neighbours' values
   };
 
-  std::vector<int32_t> neighbours(int32_t choice) const {
-    std::set<int32_t> all;
-    for (size_t table : tables_of_[static_cast<size_t>(choice)]) {
+  std::vector<ChoiceId> neighbours(ChoiceId choice) const {
+    std::set<ChoiceId> all;
+    for (size_t table : tables_of_[choice]) {
       all.insert(tables_[table].of.begin(), tables_[table].of.end());
     }
     all.erase(choice);
@@ -92,23 +91,22 @@ class Round {
   }
 
   /// Inserts the choice into the queue of open choices, by the combinations of its neighbours.
-  void queue(int32_t choice) {
-    int64_t& entries = entries_[static_cast<size_t>(choice)];
+  void queue(ChoiceId choice) {
+    int64_t& entries = entries_[choice];
     open_.erase({entries, choice});
     entries = 1;
-    for (int32_t neighbour : neighbours(choice)) {
-      entries *= values_[static_cast<size_t>(neighbour)];
+    for (ChoiceId neighbour : neighbours(choice)) {
+      entries *= values_[neighbour];
       if (entries > most_entries_) break;
     }
     open_.insert({entries, choice});
   }
 
-  int32_t most_entangled(const std::vector<int32_t>& times_held) const {
-    const auto rank = [&](int32_t choice) {
-      return std::pair(-times_held[static_cast<size_t>(choice)],
-                       tables_of_[static_cast<size_t>(choice)].size());
+  ChoiceId most_entangled(const std::vector<int32_t>& times_held) const {
+    const auto rank = [&](ChoiceId choice) {
+      return std::pair(-times_held[choice], tables_of_[choice].size());
     };
-    int32_t most = open_.begin()->second;
+    ChoiceId most = open_.begin()->second;
     for (const auto& [entries, choice] : open_) {
       if (rank(choice) > rank(most)) {
         most = choice;
@@ -118,23 +116,23 @@ class Round {
   }
 
   void remove(size_t table) {
-    for (int32_t choice : tables_[table].of) {
-      tables_of_[static_cast<size_t>(choice)].erase(table);
+    for (ChoiceId choice : tables_[table].of) {
+      tables_of_[choice].erase(table);
     }
     tables_[table] = {};
   }
   void add(CostTable table) {
-    for (int32_t choice : table.of) {
-      tables_of_[static_cast<size_t>(choice)].insert(tables_.size());
+    for (ChoiceId choice : table.of) {
+      tables_of_[choice].insert(tables_.size());
     }
     tables_.push_back(std::move(table));
   }
 
   /// Replaces the choice's tables by one over its neighbours: the cost with the choice's best
   /// value.
-  void eliminate(int32_t choice) {
+  void eliminate(ChoiceId choice) {
     Eliminated one{choice, neighbours(choice), {}};
-    const std::set<size_t> own = tables_of_[static_cast<size_t>(choice)];
+    const std::set<size_t> own = tables_of_[choice];
     struct Part {
       const CostTable* table;
       std::vector<int64_t> step;  ///< by neighbour; 0: not in the table
@@ -145,12 +143,12 @@ class Round {
       Part part{&tables_[table], std::vector<int64_t>(one.neighbours.size(), 0)};
       const std::vector<int64_t> steps = strides(part.table->of, values_);
       for (size_t i = 0; i < steps.size(); ++i) {
-        const int32_t of = part.table->of[i];
+        const ChoiceId of = part.table->of[i];
         if (of == choice) {
           part.own = steps[i];
         } else {
           const auto place = std::lower_bound(one.neighbours.begin(), one.neighbours.end(), of);
-          part.step[static_cast<size_t>(place - one.neighbours.begin())] = steps[i];
+          part.step[place - one.neighbours.begin()] = steps[i];
         }
       }
       parts.push_back(std::move(part));
@@ -159,14 +157,14 @@ class Round {
     for_each_combination(one.neighbours, values_, [&](const std::vector<int32_t>& at) {
       double least = std::numeric_limits<double>::infinity();
       int32_t best = 0;
-      for (int32_t value = 0; value < values_[static_cast<size_t>(choice)]; ++value) {
+      for (int32_t value = 0; value < values_[choice]; ++value) {
         double cost = 0;
         for (const Part& part : parts) {
           int64_t index = value * part.own;
           for (size_t i = 0; i < at.size(); ++i) {
             index += at[i] * part.step[i];
           }
-          cost += part.table->cost[static_cast<size_t>(index)];
+          cost += part.table->cost[index];
         }
         if (cost < least) {
           least = cost;
@@ -180,17 +178,17 @@ class Round {
     if (!one.neighbours.empty()) {
       add(std::move(joint));
     }
-    for (int32_t neighbour : one.neighbours) {
+    for (ChoiceId neighbour : one.neighbours) {
       queue(neighbour);
     }
     eliminated_.push_back(std::move(one));
   }
 
   /// Fixes the choice at its start value.
-  void hold(int32_t choice) {
-    const std::vector<int32_t> beside = neighbours(choice);
-    const std::set<size_t> own = tables_of_[static_cast<size_t>(choice)];
-    const int32_t value = start_[static_cast<size_t>(choice)];
+  void hold(ChoiceId choice) {
+    const std::vector<ChoiceId> beside = neighbours(choice);
+    const std::set<size_t> own = tables_of_[choice];
+    const int32_t value = start_[choice];
     for (size_t number : own) {
       const CostTable table = tables_[number];
       const std::vector<int64_t> steps = strides(table.of, values_);
@@ -210,32 +208,32 @@ class Round {
         for (size_t i = 0; i < at.size(); ++i) {
           index += at[i] * step[i];
         }
-        rest.cost.push_back(table.cost[static_cast<size_t>(index)]);
+        rest.cost.push_back(table.cost[index]);
       });
       if (!rest.of.empty()) {
         add(std::move(rest));
       }
     }
     close(choice, own);
-    for (int32_t neighbour : beside) {
+    for (ChoiceId neighbour : beside) {
       queue(neighbour);
     }
   }
 
-  void close(int32_t choice, const std::set<size_t>& own) {
+  void close(ChoiceId choice, const std::set<size_t>& own) {
     for (size_t table : own) {
       remove(table);
     }
-    open_.erase({entries_[static_cast<size_t>(choice)], choice});
+    open_.erase({entries_[choice], choice});
   }
 
   const std::vector<int32_t>& values_;
   const std::vector<int32_t>& start_;
   const int64_t most_entries_;
   std::vector<CostTable> tables_;
-  std::vector<std::set<size_t>> tables_of_;     // by choice
-  std::vector<int64_t> entries_;                // by choice: combinations of its neighbours
-  std::set<std::pair<int64_t, int32_t>> open_;  // choices, by entries
+  std::vector<std::set<size_t>> tables_of_;      // by choice
+  std::vector<int64_t> entries_;                 // by choice: combinations of its neighbours
+  std::set<std::pair<int64_t, ChoiceId>> open_;  // choices, by entries
   std::vector<Eliminated> eliminated_;
 };
 
@@ -245,11 +243,10 @@ double cost_of(const ChoiceProblem& problem, const std::vector<int32_t>& value) 
   double cost = 0;
   for (const CostTable& table : problem.tables) {
     int64_t index = 0;
-    for (int32_t choice : table.of) {
-      index =
-          index * problem.values[static_cast<size_t>(choice)] + value[static_cast<size_t>(choice)];
+    for (ChoiceId choice : table.of) {
+      index = index * problem.values[choice] + value[choice];
     }
-    cost += table.cost[static_cast<size_t>(index)];
+    cost += table.cost[index];
   }
   return cost;
 }

@@ -9,15 +9,20 @@
 #include <utility>
 #include <vector>
 
+#include "base/id.h"
+
 namespace hocket::parallel {
+
+/// A choice, by its number: 0 to N - 1.
+using ChoiceId = Id<struct DiscreteChoice>;
 
 /// Cost of some choices, by the combination of their values.
 struct CostTable {
-  std::vector<int32_t> of;   ///< the choices, each once
+  std::vector<ChoiceId> of;  ///< the choices, each once
   std::vector<double> cost;  ///< row-major by their values; may be infinite
 };
 
-/// Choices 0..N-1: the number of values of each, and the cost tables.
+/// N choices: the number of values of each, and the cost tables.
 struct ChoiceProblem {
   std::vector<int32_t> values;
   std::vector<CostTable> tables;
@@ -33,14 +38,14 @@ struct Chosen {
 
 /// Calls visit with every combination of values of these choices, the last one fastest.
 template <class Visit>
-void for_each_combination(const std::vector<int32_t>& of, const std::vector<int32_t>& values,
+void for_each_combination(const std::vector<ChoiceId>& of, const std::vector<int32_t>& values,
                           const Visit& visit) {
   std::vector<int32_t> at(of.size(), 0);
   for (bool more = true; more;) {
     visit(std::as_const(at));
     more = false;
     for (size_t i = of.size(); i-- > 0 && !more;) {
-      more = ++at[i] < values[static_cast<size_t>(of[i])];
+      more = ++at[i] < values[of[i]];
       if (!more) {
         at[i] = 0;
       }

@@ -68,7 +68,7 @@ Pin parse_pin(const std::string& text, const Mesh& mesh) {
       fail("plan.layouts", "got '{}'; expected B alone, or axis:S<dim> and axis:B", text);
     }
     if (whole >= 0) {
-      pin.names[static_cast<size_t>(whole)] = true;
+      pin.names[whole] = true;
     } else {
       splits.push_back(word);
     }
@@ -119,7 +119,7 @@ Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
     for (int32_t named : pin.layout.axes_of(dim)) {
       for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
         if (mesh.axes[axis].size > 1 &&
-            is_part_of(mesh.axes[axis].name, plan_axes().axes[static_cast<size_t>(named)].name)) {
+            is_part_of(mesh.axes[axis].name, plan_axes().axes[named].name)) {
           layout.set(axis, Placement::split(dim));
         }
       }
@@ -133,17 +133,16 @@ Layout pinned(Layout layout, const Pin& pin, const Mesh& mesh) {
 Layout in_order_of_mesh(Layout layout, const Pin& pin, const Mesh& mesh) {
   for (int dim = 0; dim < static_cast<int>(graph::kMaxAxes); ++dim) {
     std::vector<int32_t> axes = layout.axes_of(dim);
-    if (std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
-          return names(pin, mesh.axes[static_cast<size_t>(axis)].name);
-        })) {
+    if (std::all_of(axes.begin(), axes.end(),
+                    [&](int32_t axis) { return names(pin, mesh.axes[axis].name); })) {
       continue;
     }
     for (int32_t axis : axes) {
-      layout.set(static_cast<size_t>(axis), Placement::replicate());
+      layout.set(axis, Placement::replicate());
     }
     std::sort(axes.begin(), axes.end());
     for (int32_t axis : axes) {
-      layout.set(static_cast<size_t>(axis), Placement::split(dim));
+      layout.set(axis, Placement::split(dim));
     }
   }
   return layout;
@@ -192,7 +191,7 @@ PinnableTensors pinnable_tensors(const Graph& graph) {
     if (tensor.kind == TensorKind::param || tensor.kind == TensorKind::input) {
       all.what[id] = Pinnable::stored;
     } else if (tensor.producer != kNone &&
-               graph.nodes[static_cast<size_t>(tensor.producer)].phase != graph::Phase::optimizer) {
+               graph.nodes[tensor.producer].phase != graph::Phase::optimizer) {
       all.what[id] = Pinnable::activation;
     } else if (tensor.state == graph::StateKind::optimizer) {
       all.what[id] = Pinnable::update;
@@ -206,17 +205,17 @@ PinnableTensors pinnable_tensors(const Graph& graph) {
     });
     if (param == node.in.end()) continue;
     for (TensorId id : node.out) {
-      all.param[static_cast<size_t>(id)] = *param;
+      all.param[id] = *param;
     }
   }
   for (const graph::ParamGrad& grad : graph.grads) {
     for (TensorId id : grad.contributions) {
-      all.what[static_cast<size_t>(id)] = Pinnable::none;
-      all.param[static_cast<size_t>(id)] = grad.param;
+      all.what[id] = Pinnable::none;
+      all.param[id] = grad.param;
     }
     if (grad.total != kNone) {
-      all.what[static_cast<size_t>(grad.total)] = Pinnable::update;
-      all.param[static_cast<size_t>(grad.total)] = grad.param;
+      all.what[grad.total] = Pinnable::update;
+      all.param[grad.total] = grad.param;
     }
   }
   return all;
@@ -305,7 +304,7 @@ std::set<TensorId> pin_stored(const Graph& graph, const Mesh& mesh,
     layout = in_order_of_mesh(pinned(layout, *pin, mesh), *pin, mesh);
     const std::string why = why_not(tensor, layout, mesh);
     if (!why.empty()) fail("plan.layouts", "'{}' is not possible: {}", pin->text, why);
-    all.insert(static_cast<TensorId>(id));
+    all.insert(id);
   }
   return all;
 }
@@ -327,7 +326,7 @@ PinnedTensors pinned_tensors(const Graph& graph, const Mesh& mesh,
       one.axes.push_back(names(*pin, axis.name));
     }
     if (pinnable.what[id] != Pinnable::update) {
-      all.tensors[static_cast<TensorId>(id)] = std::move(one);
+      all.tensors[id] = std::move(one);
       continue;
     }
     const auto [known, fresh] = all.updates.try_emplace(pinnable.param[id], one);

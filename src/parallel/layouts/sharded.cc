@@ -27,8 +27,8 @@ std::vector<size_t> axes_alike(const Layout& layout, const Mesh& mesh) {
 
 /// Returns the first unsplit dim that this number of ranks divides, or -1.
 int dim_divided_by(int64_t ranks, const TensorType& type, const Layout& layout) {
-  for (int dim = 0; dim < static_cast<int>(type.dims.size()); ++dim) {
-    const bool divides = type.dims[static_cast<size_t>(dim)].divides_into(ranks);
+  for (int dim = 0; dim < std::ssize(type.dims); ++dim) {
+    const bool divides = type.dims[dim].divides_into(ranks);
     if (divides && layout.axes_of(dim).empty()) return dim;
   }
   return -1;
@@ -40,8 +40,8 @@ int dim_shared_by(int64_t ranks, const TensorType& type, const Layout& layout) {
   constexpr double kMuch = 1.0 / 32;  // of the even part
   int best = -1;
   double least = 0;
-  for (int dim = 0; dim < static_cast<int>(type.dims.size()); ++dim) {
-    const graph::Dim& size = type.dims[static_cast<size_t>(dim)];
+  for (int dim = 0; dim < std::ssize(type.dims); ++dim) {
+    const graph::Dim& size = type.dims[dim];
     if (size.symbolic() || size < ranks || !layout.axes_of(dim).empty()) continue;
     const auto most = static_cast<double>(graph::share(size, ranks, 0).length * ranks);
     const double over = most / static_cast<double>(int64_t{size}) - 1;
