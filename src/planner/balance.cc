@@ -39,7 +39,7 @@ std::vector<double> rank_times(const LayerCosts& costs, const Stages& stages,
   std::vector<double> found(speed.size(), 0);
   const std::vector<double> each = stage_costs(costs, layers);
   for (size_t stage = 0; stage < each.size(); ++stage) {
-    const auto rank = static_cast<size_t>(stages.rank_of(static_cast<int64_t>(stage)));
+    const size_t rank = stages.rank_of(stage);
     found[rank] += each[stage] / speed[rank];
   }
   return found;
@@ -53,8 +53,8 @@ void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<d
     const std::vector<double> each = stage_costs(costs, laid);
     double longest = 0;
     for (size_t stage = 0; stage < each.size(); ++stage) {
-      const int64_t rank = stages.rank_of(static_cast<int64_t>(stage));
-      longest = std::max(longest, each[stage] / speed[static_cast<size_t>(rank)]);
+      const int64_t rank = stages.rank_of(stage);
+      longest = std::max(longest, each[stage] / speed[rank]);
     }
     return std::pair(busiest_rank(costs, stages, speed, laid), longest);
   };
@@ -65,7 +65,7 @@ void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<d
     for (size_t from = 0; from < layers->size(); ++from) {
       const bool inner = from > 0 && from + 1 < layers->size();
       if ((*layers)[from] == (inner ? 1 : 0)) continue;
-      if (stages.rank_of(static_cast<int64_t>(from)) != busiest) continue;
+      if (stages.rank_of(from) != busiest) continue;
       for (size_t to = 0; to < layers->size(); ++to) {
         std::vector<int64_t> moved = *layers;
         --moved[from];
@@ -100,17 +100,17 @@ std::optional<std::vector<int64_t>> lay_alike_layers(int64_t layers,
   for (const SharedStages& rank : ranks) {
     int64_t& count = has.emplace_back(0);
     for (const int64_t stage : rank.stages) {
-      count += found[static_cast<size_t>(stage)];
+      count += found[stage];
     }
     layers -= count;
-    if (rank.bytes + static_cast<double>(count) * rank.layer_bytes > limit) return std::nullopt;
+    if (rank.bytes + count * rank.layer_bytes > limit) return std::nullopt;
   }
   if (layers < 0) return std::nullopt;
   for (; layers > 0; --layers) {
     size_t best = ranks.size();
     double soonest = std::numeric_limits<double>::infinity();
     for (size_t r = 0; r < ranks.size(); ++r) {
-      const auto then = static_cast<double>(has[r] + 1);
+      const double then = has[r] + 1;
       const double seconds = ranks[r].seconds + then * ranks[r].layer_seconds;
       if (seconds < soonest && ranks[r].bytes + then * ranks[r].layer_bytes <= limit) {
         soonest = seconds;
@@ -122,9 +122,9 @@ std::optional<std::vector<int64_t>> lay_alike_layers(int64_t layers,
     // To its stage with the fewest.
     const std::vector<int64_t>& own = ranks[best].stages;
     const int64_t to = *std::min_element(own.begin(), own.end(), [&](int64_t left, int64_t right) {
-      return found[static_cast<size_t>(left)] < found[static_cast<size_t>(right)];
+      return found[left] < found[right];
     });
-    ++found[static_cast<size_t>(to)];
+    ++found[to];
   }
   return found;
 }
@@ -151,7 +151,7 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stag
     loads.seconds.push_back(seconds);
   }
   for (int64_t stage = 0; stage < stages.count(); ++stage) {
-    loads.speed.push_back(speed[static_cast<size_t>(stages.rank_of(stage))]);
+    loads.speed.push_back(speed[stages.rank_of(stage)]);
   }
   std::vector<int64_t> layers = *lay_layers(loads, std::numeric_limits<double>::infinity());
   if (stages.chunks > 1) {
@@ -179,7 +179,7 @@ std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>
     const size_t replica = next.top().replica;
     next.pop();
     ++found[replica];
-    next.push({static_cast<double>(found[replica] + 1) / speed[replica], replica});
+    next.push({(found[replica] + 1) / speed[replica], replica});
   }
   return found;
 }
@@ -187,7 +187,7 @@ std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>
 double longest_replica(const std::vector<int64_t>& samples, const std::vector<double>& speed) {
   double longest = 0;
   for (size_t replica = 0; replica < speed.size(); ++replica) {
-    longest = std::max(longest, static_cast<double>(samples[replica]) / speed[replica]);
+    longest = std::max(longest, samples[replica] / speed[replica]);
   }
   return longest;
 }

@@ -22,10 +22,10 @@ using graph::TensorKind;
 /// The work of every layer, by Node::layer: that of the embedding is before the first.
 class Layers {
  public:
-  explicit Layers(const Graph& graph) : works_(static_cast<size_t>(graph.num_layers) + 2) {}
+  explicit Layers(const Graph& graph) : works_(graph.num_layers + 2) {}
   /// Null: of no layer, such as optimizer state.
   LayerWork* find(int32_t layer) {
-    const auto at = static_cast<size_t>(layer + 1);
+    const size_t at = layer + 1;
     return layer < -1 || at >= works_.size() ? nullptr : &works_[at];
   }
   const LayerWork& embedding() const { return works_.front(); }
@@ -98,13 +98,13 @@ NodeWork work_of(const Graph& graph, const graph::Node& node, const std::set<Ten
     const Tensor& tensor = graph.tensor(id);
     in.push_back(tensor.type);
     if (tensor.kind == TensorKind::param) {
-      parameters += static_cast<double>(tensor.type.bytes());
+      parameters += tensor.type.bytes();
     }
   }
   for (const TensorId id : node.out) {
     out.push_back(graph.tensor(id).type);
     if (gradients.count(id) > 0) {
-      parameters += static_cast<double>(graph.tensor(id).type.bytes());
+      parameters += graph.tensor(id).type.bytes();
       of_weights = true;
     }
   }
@@ -116,8 +116,8 @@ NodeWork work_of(const Graph& graph, const graph::Node& node, const std::set<Ten
   }
   work.share = share_of(graph, node, stream);
   work.flops = cost.flops;
-  work.parameters = std::min(parameters, static_cast<double>(cost.bytes));
-  work.activations = static_cast<double>(cost.bytes) - work.parameters;
+  work.parameters = std::min<double>(parameters, cost.bytes);
+  work.activations = cost.bytes - work.parameters;
   if (node.phase == Phase::backward) {
     // Gradients of inputs and of a norm's weights are made together.
     const bool alone = of_weights && node.out.size() == 1;
@@ -134,7 +134,7 @@ void add_kept(const Graph& graph, const graph::TensorType& stream, Layers* layer
     for (const TensorId id : node.in) {
       const Tensor& tensor = graph.tensor(id);
       if (tensor.kind != TensorKind::activation || tensor.producer == graph::kNone) continue;
-      const graph::Node& producer = graph.nodes[static_cast<size_t>(tensor.producer)];
+      const graph::Node& producer = graph.nodes[tensor.producer];
       if (producer.phase == Phase::forward) {
         kept.insert(id);
       }
@@ -143,7 +143,7 @@ void add_kept(const Graph& graph, const graph::TensorType& stream, Layers* layer
   for (const TensorId id : kept) {
     const Tensor& tensor = graph.tensor(id);
     if (LayerWork* const layer = layers->find(tensor.layer)) {
-      of(layer->kept, share_of(tensor, stream)) += static_cast<double>(tensor.type.bytes());
+      of(layer->kept, share_of(tensor, stream)) += tensor.type.bytes();
     }
   }
 }
@@ -164,7 +164,7 @@ void add_tied(const Graph& graph, const graph::TensorType& stream, Layers* layer
   for (const auto& [at, id] : read) {
     if (LayerWork* const layer = layers->find(at)) {
       const Tensor& tensor = graph.tensor(id);
-      of(layer->tied, share_of(tensor, stream)) += static_cast<double>(tensor.type.numel());
+      of(layer->tied, share_of(tensor, stream)) += tensor.type.numel();
     }
   }
 }
@@ -176,9 +176,9 @@ void add_attention(const Graph& graph, Layers* layers) {
     if (node.phase != Phase::forward || op.cost_class != ops::CostClass::attention) continue;
     LayerWork* const layer = layers->find(node.layer);
     if (!layer) continue;
-    layer->head_bytes += static_cast<double>(graph.tensor(node.in[0]).type.bytes());
+    layer->head_bytes += graph.tensor(node.in[0]).type.bytes();
     for (size_t i = 1; i < 3 && i < node.in.size(); ++i) {
-      layer->key_bytes += static_cast<double>(graph.tensor(node.in[i]).type.bytes());
+      layer->key_bytes += graph.tensor(node.in[i]).type.bytes();
     }
   }
 }
@@ -188,13 +188,13 @@ void add_states(const graph::Graph& graph, ModelTable* table) {
   double parameters = 0, gradients = 0, states = 0;
   for (const Tensor& tensor : graph.tensors) {
     if (tensor.kind == TensorKind::param) {
-      parameters += static_cast<double>(tensor.type.bytes());
+      parameters += tensor.type.bytes();
     } else if (tensor.kind == TensorKind::state) {
-      states += static_cast<double>(tensor.type.bytes());
+      states += tensor.type.bytes();
     }
   }
   for (const graph::ParamGrad& grad : graph.grads) {
-    gradients += static_cast<double>(graph.tensor(grad.contributions.front()).type.bytes());
+    gradients += graph.tensor(grad.contributions.front()).type.bytes();
   }
   if (parameters == 0) return;
   table->gradient_share = gradients / parameters;
@@ -204,7 +204,7 @@ void add_states(const graph::Graph& graph, ModelTable* table) {
 /// Returns everything except the kinds of layers.
 ModelTable totals_of(const Graph& graph, const graph::TensorType& stream) {
   ModelTable table;
-  table.residual_bytes = static_cast<double>(stream.bytes());
+  table.residual_bytes = stream.bytes();
   table.element_bytes = stream.bytes_of(1);
   add_states(graph, &table);
   return table;
@@ -225,7 +225,7 @@ Layers layers_of(const Graph& graph, const graph::TensorType& stream) {
   for (const Tensor& tensor : graph.tensors) {
     LayerWork* const layer = layers.find(tensor.layer);
     if (tensor.kind != TensorKind::param || !layer) continue;
-    of(layer->parameters, share_of(tensor, stream)) += static_cast<double>(tensor.type.numel());
+    of(layer->parameters, share_of(tensor, stream)) += tensor.type.numel();
     layer->has_experts = layer->has_experts || tensor.expert;
   }
   add_tied(graph, stream, &layers);
