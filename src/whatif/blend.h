@@ -26,7 +26,8 @@ Blend blend(const MeasuredRun& run, const std::vector<double>& some,
             const std::vector<double>& others, Chosen&& chosen) {
   Blend blend{some, others, {}, false};
   blend.chosen.reserve(run.ops.size() * run.replicas);
-  for (OpId op = 0; op < run.ops.size(); ++op) {
+  const OpId end = run.ops.size();
+  for (OpId op = 0; op < end; ++op) {
     for (ReplicaId replica = 0; replica < run.replicas; ++replica) {
       blend.chosen.push_back(chosen(op, replica) ? 1 : 0);
     }

@@ -45,8 +45,9 @@ std::map<BlockTimes::Alike, Cells> BlockTimes::alike() const {
     const Block& at = run_.blocks[pass.block];
     for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
       Cells& cells = groups[{at.worker, replica, at.chunk, pass.backward}];
-      const Cells steps = steps_of(pass.block, replica);
-      cells.insert(cells.end(), steps.begin(), steps.end());
+      for (StepIndex step = 0; step < run_.steps.size(); ++step) {
+        cells.push_back({pass.block, run_.sample(step, replica)});
+      }
     }
   }
   return groups;
@@ -54,6 +55,7 @@ std::map<BlockTimes::Alike, Cells> BlockTimes::alike() const {
 
 Cells BlockTimes::steps_of(BlockId block, ReplicaId replica) const {
   Cells cells;
+  cells.reserve(run_.steps.size());
   for (StepIndex step = 0; step < run_.steps.size(); ++step) {
     cells.push_back({block, run_.sample(step, replica)});
   }

@@ -45,7 +45,7 @@ class BlockTimes {
   size_t cell(BlockId block, SampleId sample) const { return size_t{block} * samples_ + sample; }
 
   const MeasuredRun& run_;
-  const size_t samples_;
+  const int32_t samples_;
   std::vector<double> seconds_;         ///< [block * samples + sample]
   std::vector<std::vector<OpId>> ops_;  ///< by block
   std::vector<Pass> passes_;

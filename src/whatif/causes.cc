@@ -352,7 +352,7 @@ class Search {
   const std::vector<double>& ideal_;
   Replayer& replayer_;
   Analysis& out_;
-  const size_t samples_;
+  const int32_t samples_;
   const BlockTimes times_;
   bool compared_ = false;  ///< forward with backward passes
 };

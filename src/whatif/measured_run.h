@@ -99,7 +99,7 @@ struct MeasuredRun {
   bool clocks_apart = false;  ///< waiting among members is unknown (settle_transfers())
   Dropped dropped;
 
-  size_t samples() const { return steps.size() * replicas; }
+  int32_t samples() const { return std::ssize(steps) * replicas; }
   size_t at(OpId op, SampleId sample) const { return size_t{op} * samples() + sample; }
   SampleId sample(StepIndex step, ReplicaId replica) const {
     return step.value() * replicas + replica;

@@ -407,7 +407,7 @@ class PauseSearch {
   const BlockTimes& times_;
   const double step_;
   const bool may_be_sequences_;
-  const size_t samples_;
+  const int32_t samples_;
   std::vector<double> paused_, cured_;
   std::vector<double> usual_;   ///< usual time of cured blocks, [block * samples + sample]
   std::vector<double> excess_;  ///< of long passes

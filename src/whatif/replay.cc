@@ -103,7 +103,7 @@ Replayer::Replayer(const MeasuredRun& run) : run_(run) {
          "{}; expected a trace with one order of messages on all ranks",
          ops_of.size() - ready.size(), ops_of.size(), run.names[op.name], op.sequence, op.worker);
   }
-  const size_t samples = std::min(std::max<size_t>(kTile, run.replicas), run.samples());
+  const size_t samples = std::min<size_t>(std::max<size_t>(kTile, run.replicas), run.samples());
   stride_ = (samples + kVectorSamples - 1) / kVectorSamples * kVectorSamples;
   end_.assign(run.ops.size() * stride_, 0);
   begin_.assign(stride_, 0);

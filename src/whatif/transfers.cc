@@ -84,7 +84,7 @@ bool is_of_transfers(const MeasuredRun& run) {
 }  // namespace
 
 void settle_transfers(MeasuredRun* run, Early how) {
-  const size_t samples = run->samples();
+  const int32_t samples = run->samples();
   Starts starts(*run);
   const bool transfers = is_of_transfers(*run);
   const double apart = tolerance(*run);
