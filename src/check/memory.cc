@@ -138,6 +138,8 @@ std::string way_out(const Context& ctx, const InUse& in_use) {
                            [](const graph::TensorType& type) { return type.routed(); });
       });
   const bool splits_experts_further = has_experts && size("ep") < replicas;
+  const bool experts_are_whole = has_experts && size("etp") < size("tp");
+  const bool states_exceed = in_use.states > ctx.options.memory_budget;
   const int64_t most =
       std::max({in_use.states, in_use.gradients, in_use.gathered, in_use.activations});
   std::string sort;
@@ -147,16 +149,18 @@ std::string way_out(const Context& ctx, const InUse& in_use) {
       ways.push_back(way);
     }
   };
-  if (most == in_use.states) {
+  if (states_exceed || most == in_use.states) {
     sort = "parameters and optimizer state";
     const bool is_split = !is_whole("optimizer") || !is_whole("grads") || !is_whole("params");
     offer(replicas > 1 && !is_split, "set plan.shard.optimizer");
     offer(replicas > 1 && is_split && is_whole("params"), "set plan.shard.params");
     offer(splits_experts_further, "raise plan.ep");
+    offer(experts_are_whole, "raise plan.etp");
     offer(true, "raise plan.pp or plan.tp");
   } else if (most == in_use.gradients) {
     sort = "gradients";
     offer(splits_experts_further, "raise plan.ep");
+    offer(experts_are_whole, "raise plan.etp");
     offer(replicas > 1 && is_whole("grads"), "set plan.shard.grads");
     offer(true, "raise plan.pp or plan.tp");
   } else if (most == in_use.gathered) {
@@ -164,17 +168,19 @@ std::string way_out(const Context& ctx, const InUse& in_use) {
     offer(!shard.value("reshard_after_forward", true),
           "leave plan.shard.reshard_after_forward and reshard_after_backward true");
     offer(splits_experts_further, "raise plan.ep");
+    offer(experts_are_whole, "raise plan.etp");
     offer(true, "raise plan.pp or plan.tp");
   } else {
     sort = "activations";
     const std::string recompute = plan.value("recompute", std::string("none"));
-    offer(recompute == "none", "set plan.recompute");
+    offer(recompute == "none", "set plan.recompute: selective or full");
     offer(recompute == "selective", "set plan.recompute: full");
     offer(size("micro_batch") > 1, "lower plan.micro_batch");
     offer(size("tp") > 1 && !plan.value("sequence_parallel", false), "set plan.sequence_parallel");
     offer(true, "raise plan.pp, plan.cp or plan.tp");
   }
-  return fmt::format("{} dominate: {}", sort, join(ways, ", or "));
+  return fmt::format("{} {}: {}; `hocket plan` searches for plans that fit", sort,
+                     states_exceed ? "alone exceed the budget" : "dominate", join(ways, ", or "));
 }
 
 /// Reports a class over budget, with its largest buffers and settings that would help.
@@ -192,8 +198,16 @@ void report_budget(Context& ctx, ClassMemory* memory) {
   }
   if (memory->peak_task.task >= 0) {
     text += fmt::format("; most is in use during {}; largest then:", ctx.name(memory->peak_task));
-    for (const LiveBuffer& live : memory->largest) {
-      text += fmt::format(" {} ({});", size(live.bytes), live.what);
+    const std::vector<LiveBuffer>& largest = memory->largest;
+    for (size_t i = 0; i < largest.size();) {
+      const auto differs = [&](const LiveBuffer& other) { return other.bytes != largest[i].bytes; };
+      const auto end =
+          std::find_if(largest.begin() + static_cast<std::ptrdiff_t>(i), largest.end(), differs);
+      const auto count = static_cast<size_t>(end - largest.begin()) - i;
+      text += count == 1 ? fmt::format(" {} ({});", size(largest[i].bytes), largest[i].what)
+                         : fmt::format(" {} of {} (the first: {});", count, size(largest[i].bytes),
+                                       largest[i].what);
+      i += count;
     }
   }
   ctx.report("memory-budget", ProblemClass::memory,

@@ -429,9 +429,9 @@ void Plan::fields(Fields& fields) {
       "layers per stage, e.g. [3, 5]; 0 for a first or last stage with the embedding or the head "
       "alone; default: as even as possible");
   fields("pp_schedule", pp_schedule,
-         "1f1b, gpipe, interleaved, interleaved-overlap, zb-h1, zb-v, dualpipev, dualpipe, or a "
-         "schedule CSV, as "
-         "`hocket graph --stage schedule` prints it (docs/schedules.md)");
+         built_in_names() +
+             ", or a schedule CSV, as `hocket graph --stage schedule` prints it "
+             "(docs/schedules.md)");
   fields("layouts", layouts,
          "layouts of tensors, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: those whose "
          "names match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last "

@@ -2,6 +2,7 @@
 #include "planner/pipeline_shape.h"
 
 #include <algorithm>
+#include <span>
 
 #include "parallel/schedules/schedule.h"
 #include "sim/schedule_sim.h"
@@ -47,23 +48,29 @@ PipelineShape::Rank rank_of(const std::vector<parallel::Action>& row, int micro_
 /// Adds the sends of each rank: outputs of a pass, to the rank with the micro-batch's next one.
 void add_sends(const parallel::Schedule& schedule, int64_t stages, int micro_batches,
                PipelineShape* shape) {
-  std::map<std::pair<int, int>, int64_t> rank_of;  // by stage and micro-batch
+  const auto at = [&](int64_t stage, int micro_batch) {
+    return static_cast<size_t>(stage * micro_batches + micro_batch);
+  };
+  std::vector<int64_t> rank_of(at(stages, 0));  // by stage and micro-batch
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     for (const parallel::Action& action : schedule.ranks[rank]) {
-      rank_of[{action.stage, action.micro_batch}] = static_cast<int64_t>(rank);
+      rank_of[at(action.stage, action.micro_batch)] = static_cast<int64_t>(rank);
     }
   }
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     for (const parallel::Action& action : schedule.ranks[rank]) {
       const int next = action.kind == 'F' ? action.stage + 1 : action.stage - 1;
       if (action.kind == 'W' || next < 0 || next >= stages) continue;
-      const int64_t to = rank_of.at({next, action.micro_batch});
+      const int64_t to = rank_of[at(next, action.micro_batch)];
       if (to != static_cast<int64_t>(rank)) {
         shape->ranks[rank].sends[to] += 1.0 / micro_batches;
       }
     }
   }
 }
+
+/// Returns the length of an action, where forward passes and the halves of backward passes take 1.
+double passes_of(const parallel::Action& action) { return action.kind == 'B' ? 2 : 1; }
 
 PipelineShape shape_of(const Choice& choice, int64_t count) {
   if (choice.pp == 1) {
@@ -74,23 +81,34 @@ PipelineShape shape_of(const Choice& choice, int64_t count) {
   const parallel::BuiltIn& built_in = parallel::built_in_schedules()[choice.schedule];
   const int shown = shown_micro_batches(built_in, choice, count, kShown);
   const parallel::Schedule schedule = built_in.make(choice.pp, choice.chunks, shown);
-  const sim::ScheduleReport report =
-      sim::simulate_schedule(schedule, choice.pp * choice.chunks, shown, {});
   PipelineShape shape;
   shape.shown = shown;
   double busiest = 0;
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     shape.ranks.push_back(rank_of(schedule.ranks[r], shown, choice.chunks));
-    shape.ranks.back().live = report.ranks[r].peak_live;
-    busiest = std::max(busiest, report.ranks[r].busy);
+    shape.ranks.back().live =
+        sim::peak_live(schedule.ranks[r], choice.pp, choice.pp * choice.chunks);
+    double busy = 0;
     for (const parallel::Action& action : schedule.ranks[r]) {
+      busy += passes_of(action);
       shape.splits_backward = shape.splits_backward || action.kind == 'W';
       shape.overlaps = shape.overlaps || action.overlaps_next;
     }
+    busiest = std::max(busiest, busy);
   }
   add_sends(schedule, int64_t{choice.pp} * choice.chunks, shown, &shape);
   if (busiest > 0) {
-    shape.waits = (report.step - busiest) / busiest * shown;
+    const double step = sim::schedule_step(schedule, choice.pp * choice.chunks, shown,
+                                           {.cell =
+                                                [](int, std::span<const parallel::Action> cell) {
+                                                  double passes = 0;
+                                                  for (const parallel::Action& action : cell) {
+                                                    passes += passes_of(action);
+                                                  }
+                                                  return passes;
+                                                },
+                                            .message = [](int, int) { return 0.0; }});
+    shape.waits = (step - busiest) / busiest * shown;
   }
   return shape;
 }

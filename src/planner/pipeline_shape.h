@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "planner/space.h"
-#include "sim/schedule_sim.h"
+#include "sim/schedule_step.h"
 
 namespace hocket::planner {
 

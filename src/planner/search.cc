@@ -165,7 +165,7 @@ class Search {
   bool bounds_enough() const;
   void bound(Estimator* estimator);
   void bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found) const;
-  double bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const;
+  Estimate bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const;
   void lay_by_memory(const Candidate& of, Estimator* estimator);
   Candidate candidate(const Choice& plan, const Estimate& guess) const;
   void keep(Bounded found);
@@ -317,19 +317,19 @@ Candidate Search::candidate(const Choice& plan, const Estimate& guess) const {
   return found;
 }
 
-/// Bounds and estimates a plan. Returns the estimated bytes.
-double Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const {
+/// Bounds and estimates a plan. Returns the estimate, all 0 for one that is left out.
+Estimate Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const {
   // The speed of replicas depends on the layers of their stages.
-  if (!deals_well(space_, plan)) return 0;
+  if (!deals_well(space_, plan)) return {};
   ++found->counts.plans;
   const Estimate guess = estimator->guess(plan);
   if (guess.least_bytes > static_cast<double>(trial_.memory()) && !options_.everything) {
     ++found->counts.too_large;
     found->nearest.take({plan, guess.least_bytes});
-    return guess.bytes;
+    return guess;
   }
   found->candidates.push_back(candidate(plan, guess));
-  return guess.bytes;
+  return guess;
 }
 
 /// Bounds and estimates every plan with this mesh.
@@ -351,18 +351,19 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found
           found->nearest.take({plan, floor.least_bytes});
           return;
         }
-        double bytes = bound_plan(plan, estimator, found);
+        const Estimate even = bound_plan(plan, estimator, found);
+        double bytes = even.bytes;
         if (StageLayers by_time = estimator->layers_by_time(plan); !by_time.none()) {
           Choice laid = plan;
           laid.layers = std::move(by_time);
-          bytes = std::max(bytes, bound_plan(laid, estimator, found));
+          bytes = std::max(bytes, bound_plan(laid, estimator, found).bytes);
         }
         if (plan.pp == 1 || is_given(space_, "plan.pp_layers") ||
             bytes <= limit * kCertainToFitShare) {
           return;
         }
         Estimate any = floor;
-        any.seconds = estimator->guess(plan).seconds;
+        any.seconds = even.bytes > 0 ? even.seconds : estimator->guess(plan).seconds;
         any.least_any_s = floor.least_s;
         any.bytes = limit * kCertainToFitShare;
         Candidate& others = found->candidates.emplace_back(candidate(plan, any));

@@ -126,10 +126,10 @@ static std::string what_if_text(const SimReport& report) {
   for (const WhatIf& answer : report.what_if) {
     const double change =
         1.0 * (answer.step_ns - report.step_ns) / std::max<int64_t>(1, report.step_ns);
-    out +=
-        fmt::format("  {} {:.6g} times faster: step time {} ({:+.1f} %); {} of {} tasks replayed\n",
-                    answer.what, answer.times, ms(answer.step_ns), 100 * change,
-                    answer.replayed_tasks, report.replayed_tasks);
+    out += fmt::format("  {} {:.6g} times {}: step time {} ({:+.1f} %); {} of {} tasks replayed\n",
+                       answer.what, answer.times < 1 ? 1 / answer.times : answer.times,
+                       answer.times < 1 ? "slower" : "faster", ms(answer.step_ns), 100 * change,
+                       answer.replayed_tasks, report.replayed_tasks);
   }
   return out;
 }

@@ -15,6 +15,7 @@
 #include "collectives/comm_op.h"
 #include "program/program.h"
 #include "sim/engine.h"
+#include "sim/schedule_step.h"
 
 namespace hocket::sim {
 
@@ -174,6 +175,8 @@ class ScheduleProgram {
   program::KindId compute_, send_, receive_;
 };
 
+}  // namespace
+
 double peak_live(const std::vector<Action>& row, int ranks, int stages) {
   int live = 0;
   int most = 0;
@@ -184,8 +187,6 @@ double peak_live(const std::vector<Action>& row, int ranks, int stages) {
   }
   return 1.0 * most * ranks / stages;
 }
-
-}  // namespace
 
 ScheduleCosts parse_costs(const std::string& text) {
   ScheduleCosts costs;
@@ -248,15 +249,6 @@ ScheduleReport simulate_schedule(const Schedule& schedule, int stages, int micro
   }
   report.bubble = report.step > 0 ? 1 - busy / (ranks * report.step) : 0;
   return report;
-}
-
-double schedule_step(const Schedule& schedule, int stages, int micro_batches,
-                     const CellTimes& times) {
-  ScheduleProgram made(schedule, stages, micro_batches, times);
-  ReplayOptions options;
-  options.all_ranks = true;
-  options.record = false;
-  return static_cast<double>(replay(made.program, made.durations, options).end_ns) / kTicksPerUnit;
 }
 
 }  // namespace hocket::sim

@@ -5,8 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -22,13 +20,6 @@ struct ScheduleCosts {
   double backward = -1;      ///< B: the whole backward; below 0: I + W
   double overlapped = -1;    ///< FB: an overlapped pair; below 0: the sum of both
   double communication = 0;  ///< per message to another rank
-};
-
-/// Times that differ between ranks, in any unit.
-struct CellTimes {
-  /// Time of a cell, one action or an overlapped pair, on a rank.
-  std::function<double(int rank, std::span<const parallel::Action> cell)> cell;
-  std::function<double(int from, int to)> message;  ///< between two ranks
 };
 
 /// Parses "F=1,I=1,W=1,B=2,FB=2.5,comm=0.1": any of them, in any order. Throws Error.
@@ -64,9 +55,9 @@ struct ScheduleReport {
 ScheduleReport simulate_schedule(const parallel::Schedule& schedule, int stages, int micro_batches,
                                  const ScheduleCosts& costs);
 
-/// Returns the step with other times.
-double schedule_step(const parallel::Schedule& schedule, int stages, int micro_batches,
-                     const CellTimes& times);
+/// Returns the largest number of micro-batches alive on a rank with these actions, in the units of
+/// ScheduleRank::peak_live.
+double peak_live(const std::vector<parallel::Action>& row, int ranks, int stages);
 
 /// Returns figures, then a line per rank with its timeline.
 std::string to_text(const ScheduleReport& report);

@@ -261,21 +261,27 @@ class Cli(unittest.TestCase):
                                          "cluster.memory_budget=1kB").returncode)
 
     def test_advice_is_of_what_dominates_and_not_set_yet(self):
-        def advice(*settings):
-            r = self.box.run("check", "configs/quickstart.yaml", "--memory-budget", "1kB", "--set", "data.dir=",
+        def advice(*settings, budget="1kB"):
+            r = self.box.run("check", "configs/quickstart.yaml", "--memory-budget", budget, "--set", "data.dir=",
                              *(word for setting in settings for word in ("--set", setting)))
             return re.findall(r"change: (.*)", r.stdout)[-1]
         long = ("train.seq_len=4096", "plan.dp=2", "train.global_batch=8")
-        self.assertEqual("activations dominate: set plan.recompute, or lower plan.micro_batch, or raise plan.pp, plan.cp "
-                         "or plan.tp", advice(*long, "plan.micro_batch=4"))
-        self.assertNotIn("micro_batch", advice(*long, "plan.micro_batch=1"))
-        self.assertIn("set plan.recompute: full,", advice(*long, "plan.micro_batch=1", "plan.recompute=selective"))
+        end = "; `hocket plan` searches for plans that fit"
+        self.assertEqual("activations dominate: set plan.recompute: selective or full, or lower plan.micro_batch, or raise "
+                         "plan.pp, plan.cp or plan.tp" + end, advice(*long, "plan.micro_batch=4", budget="5MB"))
+        self.assertNotIn("micro_batch", advice(*long, "plan.micro_batch=1", budget="5MB"))
+        self.assertIn("set plan.recompute: full,",
+                      advice(*long, "plan.micro_batch=1", "plan.recompute=selective", budget="5MB"))
+        # Whatever dominates, what is there all the time must fit.
+        self.assertEqual("parameters and optimizer state alone exceed the budget: set plan.shard.optimizer, or raise plan.ep, "
+                         "or raise plan.pp or plan.tp" + end, advice(*long, "plan.micro_batch=4", budget="3MB"))
         short = ("train.seq_len=8", "plan.dp=2", "train.global_batch=4", "plan.micro_batch=1")
-        self.assertEqual("parameters and optimizer state dominate: set plan.shard.optimizer, or raise plan.ep, or raise "
-                         "plan.pp or plan.tp", advice(*short))
         split = (*short, "plan.ep=2", "plan.shard.optimizer=all")
-        self.assertEqual("parameters and optimizer state dominate: set plan.shard.params, or raise plan.pp or plan.tp",
-                         advice(*split))
+        self.assertEqual("parameters and optimizer state alone exceed the budget: set plan.shard.params, or raise plan.pp or "
+                         "plan.tp" + end, advice(*split))
+        self.assertIn("parameters and optimizer state dominate: set plan.shard.optimizer", advice(*short, budget="4MB"))
+        # Experts are whole on the ranks of tp until plan.etp splits them.
+        self.assertIn("or raise plan.etp,", advice(*short, "plan.tp=2"))
         # Gradients of all experts on every rank.
         r = self.box.run("check", "configs/qwen3-30b-a3b.yaml", "--memory-budget", "80GiB", "--set", "plan.ep=1",
                          "--set", "plan.pp=1", "--set", "plan.dp=512", "--set", "plan.shard.optimizer=all",

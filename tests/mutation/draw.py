@@ -7,11 +7,12 @@
 
 A mutant is one changed operator, constant or condition, or one dropped statement, in a folder of FOLDERS. Sites are drawn
 uniformly, so a long file gets more of them. Mutants that do not compile are replaced by the next ones of the same seed. One
-build (-O1, in build-drawn) has all of them, each behind its number, as in run.py. For every mutant the tests of its folder
-run first, then the fast tests, then the slow ones of GENERAL, until one fails. Prints a line for each; survivors come with
-their change. Exit code 1 only if the build or a test without mutants fails: a survivor is for a person to judge, by a new
-test or as equivalent."""
+build (-O1, in build-drawn) has all of them, each behind its number, as in run.py. One run without a mutant takes the times of
+the tests and the mutants that each evaluates; then those tests run for a mutant, the quickest first, until one fails.
+Prints a line for each; survivors come with their change. Exit code 1 only if the build or a test without mutants fails: a
+survivor is for a person to judge, by a new test or as equivalent."""
 import argparse
+import concurrent.futures
 import json
 import os
 import random
@@ -26,7 +27,7 @@ from run import ROOT, put, sources
 from schemata import HEADER
 
 FOLDERS = ("check", "program", "parallel", "comm", "passes", "engine", "checkpoint")
-# Slow tests that run whole programs; they see faults that the unit tests of a folder may miss.
+# Slow tests that run whole programs; with those of FOLDERS and the fast ones they are the tests that may kill.
 GENERAL = ("golden/golden_test", "plans/equality_test", "plans/rewrites_test", "plans/bit_identity_test", "pieces/written_test",
            "train/ranks_test", "checkpoint/checkpoint_test", "cli/cli_test")
 TIMEOUT_S = 400
@@ -160,21 +161,51 @@ def draw(seed, count, accepts):
     return chosen
 
 
-def ctest(build, words, number, stop=True):
-    """None if all passed, else the name of a test that failed."""
-    ran = subprocess.run(["ctest", "--test-dir", build, "-j", str(os.cpu_count()), "--timeout", str(TIMEOUT_S), *words,
-                          *(["--stop-on-failure"] if stop else [])],
-                         env=dict(os.environ, HOCKET_MUT=str(number)), capture_output=True, text=True, check=False)
-    if ran.returncode == 0:
-        return None
-    failed = re.search(r"Test +#\d+: (\S+) .*\*\*\*(?!Skipped)", ran.stdout)
-    return failed.group(1) if failed else "ctest"
+def entries(build):
+    """Names of the tests that may kill: the fast ones, those of the mutated folders, GENERAL."""
+    found = set()
+    for words in (["-L", "unit"], ["-R", f"^({'|'.join(GENERAL)}|({'|'.join(FOLDERS)})/.*)$"]):
+        listed = subprocess.run(["ctest", "--test-dir", build, "-N", *words], capture_output=True, text=True, check=True).stdout
+        found |= set(re.findall(r"Test +#\d+: (\S+)", listed))
+    return sorted(found)
 
 
-def steps_of(site):
-    """Arguments of ctest, the likeliest to notice first."""
-    folder = site.file.split("/")[1]
-    return [["-R", f"^{folder}/", "-L", "unit"], ["-L", "unit"], ["-R", f"^{folder}/"], ["-R", f"^({'|'.join(GENERAL)})$"]]
+def passes(build, entry, timeout, **variables):
+    ran = subprocess.run(["ctest", "--test-dir", build, "--timeout", str(timeout), "-R", f"^{re.escape(entry)}$"],
+                         env=dict(os.environ, **variables), capture_output=True, text=True, check=False)
+    return ran.returncode == 0
+
+
+def reached_by_tests(build, folder, workers):
+    """(entry, seconds, numbers of the mutants it evaluates) of every test, the quickest first. Exits if one fails."""
+    os.makedirs(folder, exist_ok=True)
+
+    def one(entry):
+        file = os.path.join(folder, entry.replace("/", "-"))
+        if os.path.exists(file):
+            os.remove(file)
+        begin = time.monotonic()
+        good = passes(build, entry, TIMEOUT_S, HOCKET_MUT="0", HOCKET_MUT_REACHED=file)
+        seconds = time.monotonic() - begin
+        numbers = []
+        if os.path.exists(file):
+            with open(file, encoding="utf-8") as f:
+                numbers = sorted({int(line) for line in f})
+        # Beside other tests some that measure time fail; alone they must pass.
+        if not good and not passes(build, entry, TIMEOUT_S, HOCKET_MUT="0"):
+            sys.exit(f"{entry} fails without a mutant")
+        return entry, seconds, numbers
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        return sorted(pool.map(one, entries(build)), key=lambda row: row[1])
+
+
+def killer(build, number, tests):
+    """The first test that fails with the mutant, or None. One that takes three times as long counts as failed."""
+    for entry, seconds, numbers in tests:
+        if number in numbers and not passes(build, entry, 3 * seconds + 20, HOCKET_MUT=str(number)):
+            return entry
+    return None
 
 
 def main():
@@ -184,6 +215,7 @@ def main():
     parser.add_argument("--build", default=os.path.join(ROOT, "build-drawn"))
     parser.add_argument("--cmake", default="-DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DHOCKET_BENCH=OFF")
     parser.add_argument("--json", help="also write the results here")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tests that run at once")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--skip-build", action="store_true", help="what is built is up to date")
     args = parser.parse_args()
@@ -216,17 +248,29 @@ def main():
                         ["cmake", "--build", build, "-j", str(os.cpu_count())]):
             if subprocess.run(command, check=False).returncode:
                 sys.exit("the mutants do not build")
-    for words in (["-L", "unit"], ["-R", f"^({'|'.join(GENERAL)}|({'|'.join(FOLDERS)})/.*)$"]):
-        if failed := ctest(build, words, 0):
-            sys.exit(f"{failed} fails without a mutant")
-    results = []
-    for number, site in chosen:
+    reached = os.path.join(tree, f"reached-{args.seed}-{args.count}.json")
+    if args.skip_build and os.path.exists(reached):
+        with open(reached, encoding="utf-8") as f:
+            tests = json.load(f)
+    else:
+        tests = reached_by_tests(build, os.path.join(tree, "reached"), args.workers)
+        with open(reached, "w", encoding="utf-8") as f:
+            json.dump(tests, f)
+
+    def judge(row):
+        number, site = row
         begin = time.monotonic()
-        by = next((failed for words in steps_of(site) if (failed := ctest(build, words, number))), None)
+        by = killer(build, number, tests)
         line = mutated_line(site)
-        results.append({"number": number, "file": site.file, "line": line, "kind": site.kind, "old": site.old, "new": site.new, "killed_by": by})
-        print(f"{number:3} {site.kind:9} {site.file}:{line}: {'killed by ' + by if by else 'SURVIVED  ' + site.old + '  ->  ' + site.new} "
+        is_reached = any(number in numbers for _, _, numbers in tests)
+        survived = f"{'SURVIVED' if is_reached else 'NOT REACHED'}  {site.old}  ->  {site.new}"
+        print(f"{number:3} {site.kind:9} {site.file}:{line}: {'killed by ' + by if by else survived} "
               f"({time.monotonic() - begin:.0f} s)", flush=True)
+        return {"number": number, "file": site.file, "line": line, "kind": site.kind, "old": site.old, "new": site.new,
+                "killed_by": by, "reached": is_reached}
+
+    with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
+        results = list(pool.map(judge, chosen))
     killed = sum(bool(r["killed_by"]) for r in results)
     print(f"seed {args.seed}: {killed} of {len(results)} killed; {len(results) - killed} survived or equivalent")
     if args.json:

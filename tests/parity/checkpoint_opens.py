@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a Hocket checkpoint with transformers (model and tokenizer) and compares its logits with `hocket eval`.
+"""Opens Hocket checkpoints with transformers (model and tokenizer) and compares their logits with `hocket eval`.
 
 CHECKPOINT is the folder that holds config.json, or one above it. Checks that every tensor of the file is used,
 that none is made up, that AutoTokenizer gives the ids of tokenizer.json and decodes them back, and that logits
@@ -33,11 +33,18 @@ def model_folder(path):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("checkpoint")
+    ap.add_argument("checkpoint", nargs="+")
     ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
     ap.add_argument("--tolerance", type=float, default=1e-4)
     ap.add_argument("--no-tokenizer", action="store_true", help="the folder has no tokenizer: use random ids")
     args = ap.parse_args()
+    results = [good for checkpoint in args.checkpoint for good in opens(args, checkpoint)]
+    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
+
+
+def opens(args, checkpoint):
+    """Prints a line for each check of one checkpoint, and returns which of them hold."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
     from transformers.utils import logging as hf_logging
 
@@ -48,7 +55,8 @@ def main():
         results.append(bool(good))
         print(f"{'ok    ' if good else 'FAILED'} {what}{': ' + detail if detail else ''}", flush=True)
 
-    folder = model_folder(args.checkpoint)
+    print(checkpoint)
+    folder = model_folder(checkpoint)
     config = AutoConfig.from_pretrained(folder)
     extra = {"experts_implementation": "eager"} if config.model_type == "qwen3_moe" else {}
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **extra)
@@ -89,7 +97,7 @@ def main():
         ids_file, out = os.path.join(tmp, "ids.json"), os.path.join(tmp, "logits.safetensors")
         with open(ids_file, "w") as f:
             json.dump(ids, f)
-        command = [args.hocket, "eval", args.checkpoint, "--ids", ids_file, "--save-logits", out]
+        command = [args.hocket, "eval", checkpoint, "--ids", ids_file, "--save-logits", out]
         r = subprocess.run(command, capture_output=True, text=True)
         report("hocket eval on the checkpoint", r.returncode == 0, (r.stdout + r.stderr).strip()[-800:] if r.returncode else "")
         if r.returncode == 0:
@@ -104,8 +112,7 @@ def main():
                 d = x.double() - want
                 l2, top = (d.norm() / want.norm()).item(), (d.abs().max() / want.abs().max()).item()
                 report(f"logits.{i}", l2 <= args.tolerance and top <= args.tolerance, f"relative L2 {l2:.1e}, max {top:.1e}")
-    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
-    return 0 if all(results) else 1
+    return results
 
 
 if __name__ == "__main__":

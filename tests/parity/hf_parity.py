@@ -4,11 +4,12 @@
 which no Llama of transformers has, with its parts put together by make_models.py.)
 
 Random models of odd sizes (make_models.py) in a temporary folder, each with the config.json of transformers 5
-and 4, each under several plans. Exit code 1 if anything differs by more than the tolerance; the last line is
+and 4, each on one rank and under all plans, or with --some under two of them that change from model to model. Exit code 1 if anything differs by more than the tolerance; the last line is
 `N passed, N failed`. `--self-test` compares transformers in fp32 with the reference instead, then injects
 faults that must be found.
 """
 import argparse
+import collections
 import glob
 import json
 import os
@@ -149,6 +150,7 @@ def main():
     ap.add_argument("--tolerance", type=float, default=1e-4)
     ap.add_argument("--timeout", type=float, default=120.0, help="seconds per `hocket eval`")
     ap.add_argument("--self-test", action="store_true")
+    ap.add_argument("--some", action="store_true", help="two plans a model; together the models have all of them")
     args = ap.parse_args()
     sys.path.insert(0, HERE)
     passed = failed = 0
@@ -158,15 +160,21 @@ def main():
             subprocess.run([sys.executable, os.path.join(HERE, "make_models.py"), models], check=True,
                            stdout=subprocess.DEVNULL)
         print(f"{'model':22} {'plan':40} {'logits L2':>10} {'max':>9} {'grad L2':>9}  worst gradient")
+        used = collections.Counter()  # models that ran under a (kind, plan)
         for model in sorted(glob.glob(os.path.join(models, "*", ""))):
             model = model.rstrip("/")
             name = os.path.basename(model)
             if args.only not in name or not os.path.exists(os.path.join(model, "ids.json")):
                 continue
-            runs = PLANS["moe" if name.startswith("moe") else "llama"]
+            kind = "moe" if name.startswith("moe") else "llama"
+            runs = PLANS[kind]
             with open(os.path.join(model, "config.json")) as f:
                 config = json.load(f)
             runs = [r for r in runs if runs_under(r, config)]
+            if args.some:
+                used.update({(kind, run): 0 for run in runs})
+                runs = [(), *sorted(runs[1:], key=lambda run: used[kind, run])[:2]]
+                used.update((kind, run) for run in runs)
             if args.self_test:
                 runs = ("", "scaled gradient", "absent gradient", "one logit", "mean per sequence", "NaN")
             for run in runs:
@@ -185,6 +193,10 @@ def main():
                         print(f"    {p}")
                     if len(problems) > 5:
                         print(f"    and {len(problems) - 5} more")
+        for (kind, run), times in used.items():
+            if not times:
+                failed += 1
+                print(f"no {kind} model ran under {' '.join(run)}")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "sim/schedule_step.h"
 
 namespace hocket::sim {
 namespace {
@@ -75,6 +76,36 @@ TEST(ScheduleSim, CellsAndMessagesHaveTimesOfTheirOwn) {
   EXPECT_GE(step(1, 0.5), step(1, 0) + 2 * 0.5);
   // A rank sends one message at a time: of each micro-batch, one.
   EXPECT_GE(step(1, 5), 8 * 5);
+}
+
+TEST(ScheduleSim, TheLongestPathIsTheReplayedStep) {
+  for (const parallel::BuiltIn& built_in : parallel::built_in_schedules()) {
+    for (const int ranks : {2, 4, 6}) {
+      const int chunks = built_in.chunks > 0 ? built_in.chunks : built_in.shown_chunks;
+      const int n = built_in.fitting ? built_in.fitting(ranks, chunks, 2 * ranks) : 2 * ranks;
+      const parallel::Schedule schedule = built_in.make(ranks, chunks, n);
+      const int stages = ranks * chunks;
+      for (const double message : {0.0, 0.25, 3.0}) {
+        const CellTimes times{.cell =
+                                  [](int, std::span<const parallel::Action> cell) {
+                                    double sum = 0;
+                                    for (const parallel::Action& action : cell) {
+                                      sum += action.kind == 'F'   ? 1.25
+                                             : action.kind == 'I' ? 1
+                                             : action.kind == 'W' ? 0.5
+                                                                  : 1.5;
+                                    }
+                                    return sum;
+                                  },
+                              .message = [&](int, int) { return message; }};
+        const ScheduleReport replayed = simulate_schedule(
+            schedule, stages, n,
+            {.forward = 1.25, .inputs = 1, .weights = 0.5, .communication = message});
+        EXPECT_DOUBLE_EQ(schedule_step(schedule, stages, n, times), replayed.step)
+            << built_in.name << ", " << ranks << " ranks, messages of " << message;
+      }
+    }
+  }
 }
 
 TEST(ScheduleSim, TextAndSvgDrawTheTimeline) {

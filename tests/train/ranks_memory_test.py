@@ -20,7 +20,7 @@ train: {steps: 2, global_batch: 8, seq_len: %(sequence)d, warmup_steps: 1}
 plan: {micro_batch: 2, threads_per_rank: 1, timeout_s: 120}
 output: {dir: "%(dir)s/run", report: false, trace: false, sample_tokens: 0, baselines: none}
 """
-LARGE = {"vocab": 4096, "hidden": 512, "heads": 8, "wide": 1408, "sequence": 256}
+LARGE = {"vocab": 2048, "hidden": 256, "heads": 4, "wide": 704, "sequence": 128}
 SMALL = {"vocab": 400, "hidden": 8, "heads": 4, "wide": 8, "sequence": 16}
 DENSE = {"type": "llama", "experts": ""}
 # Every token goes to all experts, so that each has as many rows as plans count on.
