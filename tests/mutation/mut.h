@@ -25,7 +25,9 @@ inline void hocket_record_mutant(int number) {
   char line[16];
   const int length = std::snprintf(line, sizeof(line), "%d\n", number);
   const int out = ::open(file, O_WRONLY | O_APPEND | O_CREAT, 0644);
-  if (out < 0 || ::write(out, line, static_cast<size_t>(length)) != length) std::abort();
+  if (out < 0 || ::write(out, line, static_cast<size_t>(length)) != length) {
+    std::abort();
+  }
   ::close(out);
 }
 
