@@ -226,20 +226,20 @@ double Trial::bucket_bytes() const {
   return mib * (1 << 20);
 }
 
-engine::Run Trial::run_of(const Choice& choice, const SearchSpace& space) const {
+engine::Run Trial::run_of(const PlanCandidate& plan, const SearchSpace& space) const {
   std::vector<std::string> all = kept_;
-  const std::vector<std::string> chosen = assignments(choice, space);
+  const std::vector<std::string> chosen = assignments(plan, space);
   all.insert(all.end(), chosen.begin(), chosen.end());
   return engine::parse_run("{}", base_.name, all);
 }
 
-std::optional<Outcome> Trial::simulate(const Choice& choice, const SearchSpace& space,
+std::optional<Outcome> Trial::simulate(const PlanCandidate& plan, const SearchSpace& space,
                                        const std::function<bool()>& stop) const {
   Outcome outcome;
-  outcome.choice = choice;
+  outcome.plan = plan;
   const StopWhen given_up(stop);
   try {
-    const engine::Run run = run_of(choice, space);
+    const engine::Run run = run_of(plan, space);
     const engine::Compiled compiled = engine::compile(run);
     std::optional<engine::Compiled> evaluation;
     if (engine::evaluates(run)) {

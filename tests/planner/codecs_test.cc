@@ -193,7 +193,7 @@ TEST(Codecs, MakeARunThatIsProven) {
   const engine::Compiled made = engine::compile(some.run_of(choice));
   const check::Verdict verdict = check::check(made.program, made.reference);
   EXPECT_TRUE(verdict.ok()) << to_text(verdict);
-  EXPECT_FALSE(verdict.lossy.empty());
+  EXPECT_FALSE(verdict.losses.empty());
 }
 
 /// Hosts as fast as devices take every encoding, slow ones none. Between, the choice is not slower
