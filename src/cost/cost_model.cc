@@ -408,17 +408,17 @@ std::vector<comm::Algorithm> CostModel::algorithms(const comm::Op& op, double me
            .direct = true}};
 }
 
-std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
-                                 const GroupShape& shape) const {
+std::vector<AlgorithmTime> CostModel::algorithm_times(const comm::Op& op, double payload,
+                                                      bool inter, const GroupShape& shape) const {
   if (shape.kinds != 1) {
     // On nodes of several kinds, the kind on which the collective takes longest decides.
-    std::vector<Way> slowest;
+    std::vector<AlgorithmTime> slowest;
     GroupShape alike = shape;
     alike.kinds = 1;
     for (size_t kind = 0; kind <= others_.size(); ++kind) {
       if ((shape.kinds >> kind & 1) == 0) continue;
       const CostModel& costs = kind == 0 ? *this : others_[kind - 1];
-      std::vector<Way> list = costs.ways(op, payload, inter, alike);
+      std::vector<AlgorithmTime> list = costs.algorithm_times(op, payload, inter, alike);
       if (slowest.empty() || list.front().seconds() > slowest.front().seconds()) {
         slowest = std::move(list);
       }
@@ -436,19 +436,20 @@ std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
   }
   const std::vector<comm::Algorithm> list = algorithms(op, shape.members, payload);
   const MeasuredTimes* measured = cluster_.measured_on(op.name, lies);
-  std::vector<Way> found = cost::ways(cluster_, list, lies);
+  std::vector<AlgorithmTime> found = cost::algorithm_times(cluster_, list, lies);
   if (!cluster_.algorithms.empty() && std::string_view(list.front().name) == "ring") {
-    const std::vector<Way> more = hierarchical(cluster_, list.front(), lies);
+    const std::vector<AlgorithmTime> more = hierarchical(cluster_, list.front(), lies);
     found.insert(found.end(), more.begin(), more.end());
-    std::stable_sort(found.begin(), found.end(), [](const Way& left, const Way& right) {
-      return left.seconds() < right.seconds();
-    });
+    std::stable_sort(found.begin(), found.end(),
+                     [](const AlgorithmTime& left, const AlgorithmTime& right) {
+                       return left.seconds() < right.seconds();
+                     });
   }
   if (measured && payload >= 1 && collectives_ != comm::Collectives::own) {
-    Way way;
-    way.algorithm = way.busiest = "measured";
-    way.data_s = measured->seconds(payload);
-    found.insert(found.begin(), way);
+    AlgorithmTime time;
+    time.algorithm = time.busiest = "measured";
+    time.data_s = measured->seconds(payload);
+    found.insert(found.begin(), time);
   }
   return found;
 }
@@ -465,7 +466,8 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
     fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
   }
   // All members start together; the fastest form is taken.
-  const Way first = ways(comm::op(kind.communication), payload(kind), inter, shape).front();
+  const AlgorithmTime first =
+      algorithm_times(comm::op(kind.communication), payload(kind), inter, shape).front();
   const bool crosses = shape.nodes > 1 || (inter && cluster_.nodes > 1);
   const bool fitted = (profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0) ||
                       first.algorithm == "measured";
@@ -476,14 +478,15 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
 LinkLoad CostModel::load(const Kind& kind, bool inter, const GroupShape& shape) const {
   // A form known only by measurement loads links as the fastest form with a formula does.
   if (shape.members <= 1 || !program::is_communication(kind)) return {};
-  const std::vector<Way> list = ways(comm::op(kind.communication), payload(kind), inter, shape);
+  const std::vector<AlgorithmTime> list =
+      algorithm_times(comm::op(kind.communication), payload(kind), inter, shape);
   const bool measured = list.front().algorithm == "measured" && list.size() > 1;
-  const Way& way = list[measured ? 1 : 0];
+  const AlgorithmTime& time = list[measured ? 1 : 0];
   LinkLoad load;
-  if (way.data_s <= 0) return load;
-  load.data = way.data_s / way.seconds();
+  if (time.data_s <= 0) return load;
+  load.data = time.data_s / time.seconds();
   for (size_t block = 0; block < kLinkBlocks; ++block) {
-    load.share[block] = std::min(1.0, way.busy_s[block] / way.data_s);
+    load.share[block] = std::min(1.0, time.busy_s[block] / time.data_s);
   }
   return load;
 }

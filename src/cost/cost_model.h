@@ -87,8 +87,8 @@ class CostModel {
   /// Returns the forms of a collective or send of `payload` bytes among more than one rank, the
   /// fastest first, from which transfer() takes its time. `inter` as above. Accepts ops of
   /// rooted_ops().
-  std::vector<Way> ways(const comm::Op& op, double payload, bool inter,
-                        const GroupShape& shape) const;
+  std::vector<AlgorithmTime> algorithm_times(const comm::Op& op, double payload, bool inter,
+                                             const GroupShape& shape) const;
 
   const Cluster& cluster() const { return cluster_; }
   bool calibrated() const { return profile_.has_value(); }

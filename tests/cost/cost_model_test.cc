@@ -188,8 +188,8 @@ TEST(CostModel, ProfilesDoNotBoundFasterNodes) {
   }
   const GroupShape pair{2, 1, 2};
   const comm::Op& send = comm::op(comm::find("send"));
-  EXPECT_LE(best.ways(send, 1e6, false, pair).front().seconds(),
-            alone.ways(send, 1e6, false, pair).front().seconds());
+  EXPECT_LE(best.algorithm_times(send, 1e6, false, pair).front().seconds(),
+            alone.algorithm_times(send, 1e6, false, pair).front().seconds());
   EXPECT_EQ(best.fastest_share(), 1);
   // If the slow kind's kernels are faster than their roofline, that fraction applies to all.
   profile.tasks[0].ns = 1000;
