@@ -111,7 +111,7 @@ Templates templates_of(const graph::Graph& reference, const Plan& plan) {
   layouts.reshard_after_forward = plan.shard.reshard_after_forward;
   layouts.reshard_after_backward = plan.shard.reshard_after_backward;
   made.layouts_saved = layouts.saved;
-  const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
+  const graph::Graph& graph = layouts.decomposed ? *layouts.decomposed : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
   const PipelineOwners owners(graph, pipeline);
   const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);
