@@ -12,13 +12,6 @@ namespace hocket::passes {
 using program::kNone;
 using Coords = std::vector<int32_t>;
 
-const program::Begin* begin_of(const program::Task& task, char letter) {
-  for (const program::Begin& begin : task.begins) {
-    if (begin.letter == letter) return &begin;
-  }
-  return nullptr;
-}
-
 RingPlaces::RingPlaces(const program::Program& frame, program::ClassId cls, int32_t axis,
                        bool zigzag, std::vector<Blocks> blocks)
     : frame_(frame),
@@ -39,7 +32,7 @@ RingPlaces::RingPlaces(const program::Program& frame, program::ClassId cls, int3
                "ranks with other parts of the tokens are in one class");
 }
 
-Blocks RingPlaces::blocks_of(const program::Begin* begin, int64_t size) const {
+Blocks RingPlaces::blocks_of(const program::PieceOffset* begin, int64_t size) const {
   Coords coords(mesh_.axes.size());
   for (size_t axis = 0; axis < coords.size(); ++axis) {
     coords[axis] = frame_.span(cls_, static_cast<int32_t>(axis)).begin;
@@ -58,7 +51,7 @@ Blocks RingPlaces::blocks_of(const program::Begin* begin, int64_t size) const {
 }
 
 /// A number of a task's begins at these coordinates.
-int64_t RingPlaces::value_at(const program::Begin* begin, const Coords& coords) const {
+int64_t RingPlaces::value_at(const program::PieceOffset* begin, const Coords& coords) const {
   if (!begin) return 0;
   if (begin->by == kNone) return begin->begin;
   const program::Table& table = frame_.tables[begin->by];
@@ -71,7 +64,7 @@ int64_t RingPlaces::value_at(const program::Begin* begin, const Coords& coords) 
 
 std::vector<int32_t> RingPlaces::axes_of(const program::Task& task) const {
   std::set<int32_t> axes{axis_};
-  for (const program::Begin& begin : task.begins) {
+  for (const program::PieceOffset& begin : task.piece_offsets) {
     if (begin.by == kNone) continue;
     const std::vector<int32_t>& more = frame_.tables[begin.by].axes;
     axes.insert(more.begin(), more.end());
@@ -104,7 +97,7 @@ graph::Run RingPlaces::queries_at(const program::Task& task, const Site& site, c
   const Blocks& blocks = blocks_at(task, coords);
   coords[axis_] = 0;
   graph::Run part = part_at(blocks, choice, place, place);
-  part.begin += value_at(begin_of(task, site.asks), coords);
+  part.begin += value_at(task.piece_offset(site.asks), coords);
   return part;
 }
 
@@ -112,7 +105,7 @@ graph::Run RingPlaces::keys_at(const program::Task& task, const Site& site, cons
                                int32_t hop, const Coords& coords) const {
   const int32_t place = coords[axis_];
   graph::Run part = part_at(blocks_at(task, coords), choice, place, owner(place, hop));
-  part.begin += value_at(begin_of(task, site.asked), coords);
+  part.begin += value_at(task.piece_offset(site.asked), coords);
   return part;
 }
 

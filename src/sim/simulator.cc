@@ -125,7 +125,7 @@ class ModelDurations : public Durations {
   /// Returns whether a message connects ranks of different pipeline stages. Other messages are
   /// blocks of collectives.
   bool joins_stages(ClassId cls, const Task& message) const {
-    const std::vector<ClassId> peers = p_.peer_classes(cls, message.way());
+    const std::vector<ClassId> peers = p_.peer_classes(cls, message.peer_map());
     return std::any_of(peers.begin(), peers.end(),
                        [&](ClassId peer) { return stages_[peer.value()] != stages_[cls.value()]; });
   }
@@ -243,7 +243,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
       } else if (comm::op(kind.communication).role == comm::Role::receive) {
         continue;  // the sender pays
       } else if (comm::op(kind.communication).role == comm::Role::send) {
-        const int32_t pair[2] = {first[c], program.peer_of(task.way(), first[c])};
+        const int32_t pair[2] = {first[c], program.peer_of(task.peer_map(), first[c])};
         cost = durations.transfer(cls, id, durations.shape_of(pair));
       } else {
         const auto [it, fresh] = group_shape.emplace(task.group, 0);
@@ -282,8 +282,9 @@ void describe(const Program& program, const cost::Cluster& cluster, int32_t rank
   entry->gradients = task.phase == program::Phase::grad;
   entry->bytes = kind.bytes;
   const std::vector<int32_t> members =
-      task.group == program::kNone ? std::vector<int32_t>{rank, program.peer_of(task.way(), rank)}
-                                   : program.members(program.groups[task.group], rank);
+      task.group == program::kNone
+          ? std::vector<int32_t>{rank, program.peer_of(task.peer_map(), rank)}
+          : program.members(program.groups[task.group], rank);
   entry->group_ranks = std::ssize(members);
   entry->between_nodes = cluster.shape(members).nodes > 1;
 }

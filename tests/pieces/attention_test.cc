@@ -78,12 +78,12 @@ Written ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward
     if (hop > 0) {
       pass_on(w, {&k, &v});
     }
-    const Written::Begins begins{{'t', mine}, {'s', from(hop)}};
+    const Written::PieceOffsets offsets{{'t', mine}, {'s', from(hop)}};
     if (hop == 0) {
-      w.task("attention", a.attrs, {q, k, v, positions}, {o, lse}, begins);
+      w.task("attention", a.attrs, {q, k, v, positions}, {o, lse}, offsets);
       continue;
     }
-    w.task("attention", a.attrs, {q, k, v, positions}, {more_o, more_lse}, begins);
+    w.task("attention", a.attrs, {q, k, v, positions}, {more_o, more_lse}, offsets);
     w.task("softmax_merge", {}, {o, lse, more_o, more_lse}, {o, lse});
   }
   if (!backward) return w;
@@ -95,12 +95,12 @@ Written ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward
   k = first_k;
   v = first_v;
   for (int32_t hop = 0; hop < ranks; ++hop) {
-    const Written::Begins begins{{'t', mine}, {'s', from(hop)}};
+    const Written::PieceOffsets offsets{{'t', mine}, {'s', from(hop)}};
     if (hop == 0) {
-      w.task("attention_bwd", a.attrs, {grad, q, k, v, o, lse, positions}, {dq, dk, dv}, begins);
+      w.task("attention_bwd", a.attrs, {grad, q, k, v, o, lse, positions}, {dq, dk, dv}, offsets);
     } else {
       w.task("attention_bwd", a.attrs, {grad, q, k, v, o, lse, positions},
-             {more[0], more[1], more[2]}, begins);
+             {more[0], more[1], more[2]}, offsets);
       w.task("add", {}, {dq, more[0]}, {dq});
       w.task("add", {}, {dk, more[1]}, {dk});
       w.task("add", {}, {dv, more[2]}, {dv});
@@ -133,12 +133,12 @@ Written gathered_keys(int32_t ranks, bool backward) {
   const BufferId positions = w.fed(a.positions, rows);
   const BufferId o = backward ? w.step(w.type(q)) : w.kept(a.o, rows);
   const BufferId lse = backward ? w.step(f64({part, kHeads})) : w.kept(a.lse, rows);
-  const Written::Begins begins{{'t', [part](const At& at) { return at[0] * part; }}};
-  w.task("attention", a.attrs, {q, all_k, all_v, positions}, {o, lse}, begins);
+  const Written::PieceOffsets offsets{{'t', [part](const At& at) { return at[0] * part; }}};
+  w.task("attention", a.attrs, {q, all_k, all_v, positions}, {o, lse}, offsets);
   if (!backward) return w;
   const BufferId dk = w.step(w.type(all_k)), dv = w.step(w.type(all_k));
   w.task("attention_bwd", a.attrs, {w.fed(a.grad, rows), q, all_k, all_v, o, lse, positions},
-         {w.kept(a.dq, rows), dk, dv}, begins);
+         {w.kept(a.dq, rows), dk, dv}, offsets);
   w.collective("reduce_scatter", along, {"cp"}, {dk}, {w.kept(a.dk, rows)});
   w.collective("reduce_scatter", along, {"cp"}, {dv}, {w.kept(a.dv, rows)});
   return w;
@@ -176,7 +176,7 @@ class Zigzag {
         w_.task("attention_bwd", a_.attrs,
                 {queries[0], queries[1], keys[0], keys[1], part(o_, m.queries),
                  part(lse_, m.queries), part(positions_, m.queries)},
-                {more[0], more[1], more[2]}, begins(hop, m));
+                {more[0], more[1], more[2]}, offsets(hop, m));
         const BufferId to[] = {part(dq, m.queries), part(dk, m.keys), part(dv, m.keys)};
         for (int i : {0, 1, 2}) {
           const bool first = i == 0 ? m.first_of_queries : m.first_of_keys;
@@ -228,7 +228,7 @@ class Zigzag {
 
   /// The blocks that a rank has, by number.
   int64_t block(int64_t which, int64_t c) const { return which == 0 ? c : 2 * ranks_ - 1 - c; }
-  Written::Begins begins(int32_t hop, const Meeting& m) const {
+  Written::PieceOffsets offsets(int32_t hop, const Meeting& m) const {
     const auto first = [ranks = ranks_, half = half_](int64_t which, int64_t c) {
       return (which == 0 ? c : 2 * ranks - 1 - c) * half;
     };
@@ -288,10 +288,10 @@ class Zigzag {
                                        part(positions_, m.queries)};
         const BufferId to_o = part(o_, m.queries), to_lse = part(lse_, m.queries);
         if (m.first_of_queries) {
-          w_.task("attention", a_.attrs, in, {to_o, to_lse}, begins(hop, m));
+          w_.task("attention", a_.attrs, in, {to_o, to_lse}, offsets(hop, m));
           continue;
         }
-        w_.task("attention", a_.attrs, in, {more_o, more_lse}, begins(hop, m));
+        w_.task("attention", a_.attrs, in, {more_o, more_lse}, offsets(hop, m));
         w_.task("softmax_merge", {}, {to_o, to_lse, more_o, more_lse}, {to_o, to_lse});
       }
     }

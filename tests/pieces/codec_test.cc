@@ -82,11 +82,11 @@ TEST(Codecs, TheVerdictNamesWhatIsLost) {
     w.finish();
     const check::Verdict verdict = check::check(w.program, w.graph);
     ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-    ASSERT_EQ(verdict.lossy.size(), static_cast<size_t>(lost)) << to_text(verdict);
+    ASSERT_EQ(verdict.losses.size(), static_cast<size_t>(lost)) << to_text(verdict);
     if (lost == 0) continue;
-    EXPECT_EQ(verdict.lossy[0].buffer, "g");
-    EXPECT_EQ(verdict.lossy[0].codec, "int8");
-    EXPECT_NE(verdict.lossy[0].term.find("'g'"), std::string::npos) << verdict.lossy[0].term;
+    EXPECT_EQ(verdict.losses[0].buffer, "g");
+    EXPECT_EQ(verdict.losses[0].codec, "int8");
+    EXPECT_NE(verdict.losses[0].term.find("'g'"), std::string::npos) << verdict.losses[0].term;
     EXPECT_NE(to_text(verdict).find("g: ~int8 of "), std::string::npos) << to_text(verdict);
     EXPECT_NE(to_json(verdict).find("\"codec\": \"int8\""), std::string::npos);
   }

@@ -59,7 +59,7 @@ class WrittenValues {
   struct Expected {
     std::vector<std::pair<const Whole*, int64_t>> at;  ///< null: a zero
   };
-  void note(const check::Wrote& wrote, const program::Program& program, TermValues& terms);
+  void note(const check::OutputValue& written, const program::Program& program, TermValues& terms);
   static std::vector<int64_t> indices(const check::Held& held, const Whole& whole,
                                       const Whole* experts);
 

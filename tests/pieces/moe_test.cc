@@ -155,7 +155,7 @@ class Chunked {
     const Attrs attrs{{"from", forward_}, {"to", backward_}};
     // `sizes`: of the exchange that placed the rows.
     const auto regroup = [&](BufferId Chunk::*rows, BufferId Chunk::*sizes,
-                             const Written::Begins& begins) {
+                             const Written::PieceOffsets& offsets) {
       std::vector<BufferId> in, out;
       for (const Chunk& chunk : from) {
         in.push_back(chunk.*rows);
@@ -170,10 +170,10 @@ class Chunked {
         chunk.*rows = w_.step(type);
         out.push_back(chunk.*rows);
       }
-      w_.task("regroup", attrs, in, out, begins);
+      w_.task("regroup", attrs, in, out, offsets);
     };
     const int64_t local = kExperts / ep_;
-    const Written::Begins mine{{'e', [local](const At& at) { return at[1] * local; }}};
+    const Written::PieceOffsets mine{{'e', [local](const At& at) { return at[1] * local; }}};
     regroup(&Chunk::rows, &Chunk::sizes, mine);
     regroup(&Chunk::h, &Chunk::sizes, mine);
     // Chunks of a rank's own tokens.

@@ -25,7 +25,7 @@ Written embedding(int32_t ranks) {
   w.result(x);
   w.result(dw);
   const int64_t part = kVocab / ranks;
-  const Written::Begins mine{{'v', [part](const At& at) { return at[0] * part; }}};
+  const Written::PieceOffsets mine{{'v', [part](const At& at) { return at[0] * part; }}};
   const BufferId tokens = w.fed(ids);
   const BufferId looked_up = w.kept(x);
   w.task("embedding", kVocabulary, {tokens, w.fed(table, w.split(0, {"tp"}))}, {looked_up}, mine);
@@ -47,7 +47,7 @@ Written loss(int32_t ranks) {
     w.result(id);
   }
   const int64_t part = kVocab / ranks;
-  const Written::Begins mine{{'v', [part](const At& at) { return at[0] * part; }}};
+  const Written::PieceOffsets mine{{'v', [part](const At& at) { return at[0] * part; }}};
   const Layout rows = w.split(0, {"tp"});
   const BufferId h = w.fed(hidden), y = w.fed(targets), one = w.fed(scale),
                  by = w.fed(weight, rows);

@@ -22,7 +22,7 @@
 #include "ops/op.h"
 #include "parallel/lowering/lower.h"
 #include "passes/finish.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 #include "program/finalize.h"
 #include "program/parts.h"
 #include "program/text.h"
@@ -66,8 +66,8 @@ TensorType Written::local(const TensorType& type, const Layout& layout) const {
   return graph::local_type(type, layout, mesh(), program.coords(rank));
 }
 
-Written::Begins Written::begins_of(TensorId tensor, const Layout& layout) const {
-  Begins begins;
+Written::PieceOffsets Written::piece_offsets_of(TensorId tensor, const Layout& layout) const {
+  PieceOffsets offsets;
   const TensorType& type = graph.tensor(tensor).type;
   const graph::Mesh mesh_here = mesh();
   for (size_t dim = 0; dim < type.dims.size(); ++dim) {
@@ -75,20 +75,20 @@ Written::Begins Written::begins_of(TensorId tensor, const Layout& layout) const 
       return graph::local_runs(type, layout, mesh_here, at)[dim].begin;
     };
     if (!layout.axes_of(static_cast<int>(dim)).empty()) {
-      begins.emplace_back(static_cast<char>('a' + dim), begin);
+      offsets.emplace_back(static_cast<char>('a' + dim), begin);
     }
   }
-  return begins;
+  return offsets;
 }
 
 void Written::give(program::RoleId to, BufferId from, TensorId tensor, const Layout& layout) {
   const program::GroupId group = program.intern(program::group_between(current().role, to));
-  task("transfer", {}, {from}, {}, begins_of(tensor, layout)).group = group;
+  task("transfer", {}, {from}, {}, piece_offsets_of(tensor, layout)).group = group;
 }
 
 void Written::take(program::RoleId from, BufferId to, TensorId tensor, const Layout& layout) {
   const program::GroupId group = program.intern(program::group_between(current().role, from));
-  task("transfer", {}, {}, {to}, begins_of(tensor, layout)).group = group;
+  task("transfer", {}, {}, {to}, piece_offsets_of(tensor, layout)).group = group;
 }
 
 TensorId Written::input(const std::string& name, const TensorType& type, bool per_step) {
@@ -215,7 +215,7 @@ BufferId Written::flat(BufferId base, const graph::Dims& dims, const Function& b
 
 program::Task& Written::task(const std::string& op, const graph::Attrs& attrs,
                              const std::vector<BufferId>& in, const std::vector<BufferId>& out,
-                             const Begins& begins) {
+                             const PieceOffsets& offsets) {
   program::Kind kind;
   kind.op = op;
   kind.attrs = attrs;
@@ -226,8 +226,8 @@ program::Task& Written::task(const std::string& op, const graph::Attrs& attrs,
   for (BufferId id : out) {
     kind.out.push_back(type(id));
   }
-  for (const auto& [letter, function] : begins) {
-    made.begins.push_back({letter, 0, table(function)});
+  for (const auto& [letter, function] : offsets) {
+    made.piece_offsets.push_back({letter, 0, table(function)});
   }
   const ops::Op* const rules = ops::find_or_null(op);
   if (experts > 0 && rules) {
@@ -264,12 +264,12 @@ void Written::shift(const std::string& name, const Function& there, const Functi
   message(from, to, {axis(name), 0, table(there)}, {axis(name), 0, table(back)});
 }
 
-void Written::message(BufferId from, BufferId to, const program::Way& there,
-                      const program::Way& back) {
-  const auto end = [&](program::Task& task, const program::Way& way) {
-    task.peer_axis = way.axis;
-    task.peer = way.offset;
-    task.peer_by = way.by;
+void Written::message(BufferId from, BufferId to, const program::PeerMap& there,
+                      const program::PeerMap& back) {
+  const auto end = [&](program::Task& task, const program::PeerMap& peer_map) {
+    task.peer_axis = peer_map.axis;
+    task.peer = peer_map.offset;
+    task.peer_by = peer_map.by;
     task.tag = next_tag_;
   };
   end(task("send", {}, {from}, {}), there);

@@ -90,10 +90,10 @@ class Written {
   BufferId flat(BufferId base, const graph::Dims& dims, int64_t begin) {
     return flat(base, dims, [begin](const At&) { return begin; });
   }
-  using Begins = std::vector<std::pair<char, Function>>;
+  using PieceOffsets = std::vector<std::pair<char, Function>>;
   program::Task& task(const std::string& op, const graph::Attrs& attrs,
                       const std::vector<BufferId>& in, const std::vector<BufferId>& out,
-                      const Begins& begins = {});
+                      const PieceOffsets& offsets = {});
   void collective(const std::string& op, const graph::Attrs& attrs,
                   const std::vector<std::string>& axes, const std::vector<BufferId>& in,
                   const std::vector<BufferId>& out);
@@ -117,8 +117,9 @@ class Written {
   void finish();
 
  private:
-  Begins begins_of(TensorId tensor, const Layout& layout) const;
-  void message(BufferId from, BufferId to, const program::Way& there, const program::Way& back);
+  PieceOffsets piece_offsets_of(TensorId tensor, const Layout& layout) const;
+  void message(BufferId from, BufferId to, const program::PeerMap& there,
+               const program::PeerMap& back);
   program::ClassId cls_ = 0;
   int32_t next_tag_ = 0;
 };

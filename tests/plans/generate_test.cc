@@ -14,7 +14,7 @@
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "plan_util.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 #include "tests/comm/processes_util.h"
 #include "train/sample.h"
 

@@ -17,7 +17,7 @@
 #include "engine/params.h"
 #include "graph/elements.h"
 #include "graph/names.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 #include "tests/schedule_util.h"
 
 namespace hocket::test {
