@@ -26,8 +26,8 @@ namespace {
 /// Adds the claims that a verdict without problems proves, each with its method. Claims nothing
 /// about memory without a plan, or about values without a reference.
 void claim(Verdict& verdict, bool planned, bool values) {
-  const auto add = [&](std::string what, std::string rule) {
-    verdict.proved.push_back({std::move(what), std::move(rule)});
+  const auto add = [&](std::string property, std::string rule) {
+    verdict.proved.push_back({std::move(property), std::move(rule)});
   };
   add(fmt::format("{} tasks and {} buffers are well-formed: ids, types, lanes, in-place updates",
                   verdict.num_tasks, verdict.num_buffers),

@@ -65,7 +65,7 @@ struct CodecUse {
 
 /// A statement that holds for every run of the program, and the rule that proves it.
 struct Claim {
-  std::string what;
+  std::string property;
   std::string rule;
 };
 

@@ -61,7 +61,7 @@ std::string to_text(const Verdict& verdict) {
                         verdict.num_collectives, human_time(verdict.seconds));
     text += "proved\n";
     for (const Claim& claim : verdict.proved) {
-      text += fmt::format("  - {}\n    by: {}\n", claim.what, claim.rule);
+      text += fmt::format("  - {}\n    by: {}\n", claim.property, claim.rule);
     }
   } else {
     text += fmt::format("refused: {} problem{} ({} tasks, {} buffers, checked in {})\n",
@@ -161,7 +161,7 @@ void put_members(JsonWriter& json, const Verdict& verdict) {
   }
   json.end().key("proved").array();
   for (const Claim& claim : verdict.proved) {
-    json.object().member("what", claim.what).member("rule", claim.rule).end();
+    json.object().member("property", claim.property).member("rule", claim.rule).end();
   }
   json.end().key("lossy").array();
   for (const CodecLoss& loss : verdict.losses) {

@@ -101,7 +101,7 @@ struct Float8 {
 };
 
 /// Ops for which the library has no single kernel: one task here is several kernels there.
-struct SeveralKernels {
+struct UnfusedOps {
   std::vector<std::string> ops;
   int64_t kernels = 1;
   double traffic = 1;
@@ -149,7 +149,7 @@ struct Device {
   Seconds host_launch_expert = {};
   HostReads host_reads = {};
   Host host = {};
-  std::vector<SeveralKernels> several = {};
+  std::vector<UnfusedOps> unfused_ops = {};
   Overlap overlap = {};
   Float8 float8 = {};
   Peak peak;
@@ -168,7 +168,8 @@ struct Device {
           "for all");
     visit("host_reads", host_reads, "tasks whose result the host waits for; default: none");
     visit("host", host, "speed of a device's host; default: unknown");
-    visit("several", several, "ops that the library runs as several kernels");
+    visit("unfused_ops", unfused_ops, "ops that the library runs as several kernels")
+        .formerly("several");
     visit("overlap", overlap,
           "slowdown of computation and communication that overlap on the device");
     visit("float8", float8, "cost of scales and layouts of 8-bit operands; default: none");
@@ -307,7 +308,7 @@ struct GroupShape {
 
 /// Consecutive nodes that differ from the rest: with the devices and links of another cluster file,
 /// or faster by a factor.
-struct UnlikeNodes {
+struct NodeGroup {
   int64_t first = 0, count = 1;
   std::string cluster;
   double speed = 1, bandwidth = 1;
@@ -325,9 +326,9 @@ struct UnlikeNodes {
     visit("source", source, "where these factors come from; mandatory in shipped files");
   }
 };
-/// Maximum number of entries of Cluster::unlike: GroupShape::kinds has a bit for each, and one
-/// more.
-inline constexpr size_t kMaxUnlike = 63;
+/// Maximum number of entries of Cluster::heterogeneous_nodes: GroupShape::kinds has a bit for each,
+/// and one more.
+inline constexpr size_t kMaxNodeGroups = 63;
 /// Maximum number of devices of a cluster.
 inline constexpr int64_t kMaxDevices = int64_t{1} << 24;
 
@@ -346,7 +347,7 @@ struct Cluster {
   Links links;
   Topology topology;
   /// Kinds of nodes beside kind 0, which has `device` and `links`: entry i is kind i + 1.
-  std::vector<UnlikeNodes> unlike;
+  std::vector<NodeGroup> heterogeneous_nodes;
   /// Algorithms of the library beyond those of an op's record: "hierarchical".
   std::vector<std::string> algorithms;
   /// Times of groups with the measured placement, used in place of the links' constants.
@@ -366,7 +367,9 @@ struct Cluster {
     visit("device", device, "device of one rank");
     visit("links", links, "connections between ranks");
     visit("topology", topology, "adapters, and the switches below and above nodes");
-    visit("unlike", unlike, "nodes with other devices or links than the rest");
+    visit("heterogeneous_nodes", heterogeneous_nodes,
+          "nodes with other devices or links than the rest")
+        .formerly("unlike");
     visit("algorithms", algorithms,
           "further algorithms of the collectives library: hierarchical (inside nodes first)");
     visit("measured", measured, "measured times of collectives, by group");
@@ -383,11 +386,13 @@ struct Cluster {
   }
   GroupShape shape(std::span<const int32_t> ranks) const;
   /// Kinds of nodes: their number, the kind of a node, and the kind of the node of a rank.
-  size_t num_kinds() const { return 1 + unlike.size(); }
+  size_t num_kinds() const { return 1 + heterogeneous_nodes.size(); }
   size_t kind_of_node(int64_t node) const;
-  size_t kind_of(int32_t rank) const { return unlike.empty() ? 0 : kind_of_node(node_of(rank)); }
+  size_t kind_of(int32_t rank) const {
+    return heterogeneous_nodes.empty() ? 0 : kind_of_node(node_of(rank));
+  }
   const Device& device_of(size_t kind) const {
-    return kind == 0 ? device : unlike[kind - 1].device;
+    return kind == 0 ? device : heterogeneous_nodes[kind - 1].device;
   }
   /// Return, for the first `ranks` ranks, their number on nodes of each kind, and the names of
   /// their devices without repetition: "A and B".
@@ -416,13 +421,13 @@ struct Cluster {
 
  private:
   void validate_levels(const std::string& where) const;
-  void validate_unlike(const std::string& where) const;
+  void validate_node_groups(const std::string& where) const;
   void validate_ops(const std::string& where) const;
   void validate_measured(const std::string& where) const;
   void validate_curves(const std::string& where) const;
 };
 
-/// Reads and validates a cluster file, and the files that its `unlike` names.
+/// Reads and validates a cluster file, and the files that its `heterogeneous_nodes` name.
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides = {});
 Cluster parse_cluster(std::string_view text, const std::string& name);
 /// Returns YAML that parses to the same cluster, without defaults.

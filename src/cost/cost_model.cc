@@ -93,7 +93,7 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
   // exact tasks (`timed_`), of an op at several sizes for interpolation (`points_`), and the error
   // of that interpolation (measure_interpolation_error).
   for (size_t kind = 1; kind < cluster_.num_kinds(); ++kind) {
-    const UnlikeNodes& nodes = cluster_.unlike[kind - 1];
+    const NodeGroup& nodes = cluster_.heterogeneous_nodes[kind - 1];
     std::optional<Profile> other;
     if (profile_ && nodes.cluster.empty()) {
       other = scaled(*profile_, nodes.speed, nodes.bandwidth);
@@ -122,8 +122,8 @@ void CostModel::replace_links() {
       link.direct.bandwidth = {it->second.collective_bytes_per_s, "profile"};
     }
     // The wider of both links decides, and is replaced last.
-    cluster_.device.overlap.compute = {it->second.work_beside, "profile"};
-    cluster_.device.overlap.communication = {it->second.collective_beside, "profile"};
+    cluster_.device.overlap.compute = {it->second.compute_slowdown, "profile"};
+    cluster_.device.overlap.communication = {it->second.collective_slowdown, "profile"};
   };
   replace("intra", cluster_.links.intra);
   if (cluster_.nodes > 1) {
@@ -200,8 +200,8 @@ CostModel CostModel::at_best() const {
   // is taken over the constants that remain after each profile has replaced its own.
   CostModel best = *this;
   for (size_t kind = 1; kind <= others_.size(); ++kind) {
-    best.cluster_.unlike[kind - 1].device = others_[kind - 1].cluster_.device;
-    best.cluster_.unlike[kind - 1].links = others_[kind - 1].cluster_.links;
+    best.cluster_.heterogeneous_nodes[kind - 1].device = others_[kind - 1].cluster_.device;
+    best.cluster_.heterogeneous_nodes[kind - 1].links = others_[kind - 1].cluster_.links;
     best.fastest_share_ = std::min(best.fastest_share_, others_[kind - 1].fastest_share_);
   }
   best.cluster_ = best.cluster_.at_best();
@@ -326,9 +326,9 @@ bool CostModel::host_reads(const Kind& kind) const {
   return std::find(read.begin(), read.end(), kind.op) != read.end();
 }
 
-const SeveralKernels* CostModel::several(std::string_view op) const {
-  for (const SeveralKernels& several : cluster_.device.several) {
-    if (std::find(several.ops.begin(), several.ops.end(), op) != several.ops.end()) return &several;
+const UnfusedOps* CostModel::unfused(std::string_view op) const {
+  for (const UnfusedOps& unfused : cluster_.device.unfused_ops) {
+    if (std::find(unfused.ops.begin(), unfused.ops.end(), op) != unfused.ops.end()) return &unfused;
   }
   return nullptr;
 }
@@ -379,13 +379,13 @@ TaskCost CostModel::balanced_work(const Kind& kind, uint32_t accumulate) const {
                     static_cast<double>(kind.bytes)};
     return {to_ns(learned_->ns(leaf) * 1e-9) + overhead, Provenance::learned, learned_->held_out()};
   }
-  const SeveralKernels* const several = this->several(kind.op);
-  const double times = several ? several->traffic : 1;
+  const UnfusedOps* const unfused = this->unfused(kind.op);
+  const double times = unfused ? unfused->traffic : 1;
   const double bytes =
       times * static_cast<double>(kind.bytes) + accumulated_bytes(kind, accumulate);
   const double alone = roofline_s(kind.op, dtype, kind.flops, static_cast<int64_t>(bytes));
   const double launches =
-      cluster_.device.launch.value * static_cast<double>(several ? several->kernels : 1);
+      cluster_.device.launch.value * static_cast<double>(unfused ? unfused->kernels : 1);
   return {to_ns(alone + float8_s(kind) + launches) + overhead, Provenance::analytic};
 }
 

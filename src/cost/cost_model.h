@@ -124,7 +124,7 @@ class CostModel {
   /// Returns the time for scales and layouts of 8-bit operands (Device::float8).
   double float8_s(const Kind& kind) const;
   /// Returns the kernels of an op for which the library has no single one; null if it has.
-  const SeveralKernels* several(std::string_view op) const;
+  const UnfusedOps* unfused(std::string_view op) const;
   double memory_s(double bytes) const;
   /// Returns the number of the file's devices that a rank computes on: its threads, if the device
   /// is one core.

@@ -112,7 +112,8 @@ std::shared_ptr<const runtime::EmulatedDevice> emulate(const Run& run,
   const cost::Cluster& cluster = costs.cluster();
   emulated->others.assign(cluster.num_kinds() - 1,
                           {program.classes.size(), std::vector<int64_t>()});
-  for (int32_t rank = 0; rank < program.num_ranks() && !cluster.unlike.empty(); ++rank) {
+  for (int32_t rank = 0; rank < program.num_ranks() && !cluster.heterogeneous_nodes.empty();
+       ++rank) {
     emulated->kind_of_rank.push_back(cluster.kind_of(rank));
   }
   for (size_t c = 0; c < program.classes.size(); ++c) {

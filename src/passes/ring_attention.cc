@@ -213,7 +213,7 @@ class RingWriter {
   /// The part along a dim of a value of the rank at `place`; all of it if there is one part only.
   ValueId part_of(ValueId value, int dim, const Choice& choice, int32_t place) {
     if (dim < 0 || !zigzag_) return value;
-    if (places_.halves().unlike()) {
+    if (places_.halves().uneven()) {
       const int64_t begin = choice.at(0) == 0 ? 0 : places_.halves().at(place, 0).length;
       const int64_t length = places_.halves().at(place, choice.at(0)).length;
       const auto [known, fresh] = views_.try_emplace({value, dim, begin, TableId(kNone)}, kNone);
@@ -548,7 +548,7 @@ class RingWriter {
   /// of these parts, which the ranks then split at each offset.
   std::pair<ValueId, int64_t> side_of(ValueId input, int dim, int64_t part, TaskList* takes) {
     const bool one_class = frame_.span(cls_, axis_).count == places_.size();
-    if (one_class && !places_.halves().unlike()) return {input, 0};
+    if (one_class && !places_.halves().uneven()) return {input, 0};
     const graph::Run side = places_.halves().side(part);
     graph::TensorType type = rank_.values[input].type;
     type.dims[dim] = side.length;

@@ -23,12 +23,12 @@ RingPlaces::RingPlaces(const program::Program& frame, program::ClassId cls, int3
   const auto first = std::find_if(blocks_.begin(), blocks_.end(),
                                   [](const Blocks& ring) { return !ring.empty(); });
   if (first == blocks_.end()) return;
-  unlike_ = std::any_of(blocks_.begin(), blocks_.end(), [&](const Blocks& others) {
+  blocks_differ_ = std::any_of(blocks_.begin(), blocks_.end(), [&](const Blocks& others) {
     return !others.empty() && others != own_blocks();
   });
   if (!zigzag_) return;
   halves_ = Halves(*first);
-  HOCKET_CHECK(!halves_.unlike() || frame_.span(cls_, axis_).count == 1,
+  HOCKET_CHECK(!halves_.uneven() || frame_.span(cls_, axis_).count == 1,
                "ranks with other parts of the tokens are in one class");
 }
 
@@ -74,7 +74,7 @@ std::vector<int32_t> RingPlaces::axes_of(const program::Task& task) const {
 
 /// The blocks of the ring on which the rank at these coordinates on the task's axes is.
 const Blocks& RingPlaces::blocks_at(const program::Task& task, const Coords& coords) const {
-  if (!unlike_) return own_blocks();
+  if (!blocks_differ_) return own_blocks();
   const std::vector<int32_t> axes = axes_of(task);
   for (program::ClassId id = 0; id < frame_.classes.size(); ++id) {
     const bool here = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
@@ -134,7 +134,7 @@ std::vector<Meeting> RingPlaces::meetings(const program::Task& task, const Site&
     all = hop == 0 ? std::vector<Meeting>{{early, early}, {late, late}, {late, early}}
                    : std::vector<Meeting>{{late, early}, {either, either}};
   }
-  if (halves_.unlike() && hop > 0) {
+  if (halves_.uneven() && hop > 0) {
     all = {{late, early}, {early, early}, {late, late}};
   }
   std::erase_if(all, [&](const Meeting& one) { return !needed(task, site, one, hop); });

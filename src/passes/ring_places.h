@@ -64,8 +64,8 @@ class RingPlaces {
   const int32_t axis_;
   const bool zigzag_;
   const std::vector<Blocks> blocks_;
-  bool unlike_ = false;  ///< other classes have other blocks
-  Halves halves_;        ///< in zigzag order
+  bool blocks_differ_ = false;  ///< other classes have other blocks
+  Halves halves_;               ///< in zigzag order
 };
 
 }  // namespace hocket::passes

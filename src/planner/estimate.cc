@@ -432,7 +432,7 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
   const Messages& between = messages(plan);
   const Messages::Load& load = message_load(plan, shape);
   const bool alike = space_.speed.empty() && plan.sequences == 0;
-  const Pace* const unlike = alike ? nullptr : &pace(plan);
+  const Pace* const heterogeneous = alike ? nullptr : &pace(plan);
   const auto sum = [&](const Counts& counts, auto value) {
     double total = 0;
     for (size_t kind = 0; kind < counts.size(); ++kind) {
@@ -482,7 +482,7 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
     std::array<double, kParts> part{}, least{};
     for (size_t p = 0; p < kParts; ++p) {
       part[p] = sum(all, [&](const Layer& layer) { return layer.seconds[p]; }) *
-                (unlike ? unlike->times[place] : 1);
+                (heterogeneous ? heterogeneous->times[place] : 1);
       least[p] = sum(all, [&](const Layer& layer) { return layer.least[p]; });
     }
     const double pass = part[0] + part[1] + part[2];
@@ -509,9 +509,9 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
     // Delayed weight gradients need recomputed activations, and the gradients of outputs.
     const double whole = sum(all, [](const Layer& layer) { return layer.whole; });
     const double put_off = rank.pending * ((1 + kOutputGradients) * whole - kept);
-    estimate.bytes = std::max(estimate.bytes,
-                              held_bytes(plan, count, dense, experts, false) +
-                                  (alive * kept + put_off + working) * (unlike ? unlike->most : 1));
+    estimate.bytes = std::max(estimate.bytes, held_bytes(plan, count, dense, experts, false) +
+                                                  (alive * kept + put_off + working) *
+                                                      (heterogeneous ? heterogeneous->most : 1));
     // A stage does not keep its output; of a split backward pass the first half may free its own
     // operands.
     const double least_kept = sum(all, [](const Layer& layer) { return layer.least_kept; });

@@ -494,7 +494,7 @@ std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluste
   std::vector<int64_t> least;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     double bytes = cluster.device_of(cluster.kind_of(program.ranks_of(cls)[0])).memory.value;
-    if (!cluster.unlike.empty()) {
+    if (!cluster.heterogeneous_nodes.empty()) {
       for (const int32_t rank : program.ranks_of(cls)) {
         bytes = std::min(bytes, cluster.device_of(cluster.kind_of(rank)).memory.value);
       }

@@ -27,7 +27,7 @@ class Emulation : public ::testing::Test {
     write("1GFLOP/s");
   }
   void TearDown() override { std::filesystem::remove(cluster_); }
-  void write(const std::string& flops, const std::string& unlike = "") const {
+  void write(const std::string& flops, const std::string& heterogeneous = "") const {
     write_file_atomic(cluster_,
                       "name: slow\nnodes: 2\ndevices_per_node: 2\n"
                       "device: {name: slow one, memory: {value: 1GiB}, "
@@ -37,7 +37,7 @@ class Emulation : public ::testing::Test {
                           "}, f64: {value: 1GFLOP/s}}}\n"
                           "links: {intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}, "
                           "inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}\n" +
-                          unlike);
+                          heterogeneous);
   }
   engine::Run run(std::vector<std::string> more) const {
     more.insert(more.begin(), "emulate.cluster=" + cluster_);
@@ -86,7 +86,7 @@ TEST_F(Emulation, DurationsAndBytesAreThoseOfTheEmulatedRun) {
 }
 
 TEST_F(Emulation, RanksOfAHeterogeneousClusterHaveTheirOwnDurations) {
-  write("1GFLOP/s", "unlike: [{first: 1, speed: 0.25}]\n");
+  write("1GFLOP/s", "heterogeneous_nodes: [{first: 1, speed: 0.25}]\n");
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
   const auto how = emulate(own, program);

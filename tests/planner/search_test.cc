@@ -30,7 +30,7 @@ const char* kMoe = R"({"model_type": "qwen3_moe", "vocab_size": 64, "hidden_size
 
 /// A cluster of two nodes of two devices, whose links between nodes are slow.
 std::string cluster_file(const std::string& name, const std::string& memory,
-                         const std::string& between, const std::string& unlike = "") {
+                         const std::string& between, const std::string& heterogeneous = "") {
   const std::string path = ::testing::TempDir() + name;
   std::ofstream(path) << "name: test\nnodes: 2\ndevices_per_node: 2\ndevice:\n  name: test\n"
                       << "  memory: {value: " << memory << "}\n"
@@ -39,7 +39,7 @@ std::string cluster_file(const std::string& name, const std::string& memory,
                       << "  intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}\n"
                       << "  inter: {latency: {value: 10us}, bandwidth: {value: " << between
                       << "}}\n"
-                      << unlike << "\n";
+                      << heterogeneous << "\n";
   return path;
 }
 
@@ -132,10 +132,10 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOnUnlikeNodes) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
   // The second half of the devices is slower: layers are laid by speed.
-  const Trial uneven =
-      trial(kDense,
-            cluster_file("plan_uneven.yaml", "1GB", "100MB/s", "unlike: [{first: 1, speed: 0.4}]"),
-            8, 32);
+  const Trial uneven = trial(kDense,
+                             cluster_file("plan_uneven.yaml", "1GB", "100MB/s",
+                                          "heterogeneous_nodes: [{first: 1, speed: 0.4}]"),
+                             8, 32);
   std::map<std::string, std::string> given =
       narrowed({{"plan.recompute", "none"}, {"plan.micro_batch", "1"}});
   if (!test::is_long()) {
@@ -153,8 +153,9 @@ TEST(PlanSearch, AProfileOfSlowNodesIsNoBoundOfFastOnes) {
   text.replace(text.find("50GFLOP"), 2, "500");
   text.replace(text.find("10GB/s"), 2, "100");
   std::ofstream(fast) << text;
-  const std::string mixed = cluster_file("plan_beside_fast.yaml", "1GB", "1GB/s",
-                                         "unlike: [{first: 0, cluster: plan_fast.yaml}]");
+  const std::string mixed =
+      cluster_file("plan_beside_fast.yaml", "1GB", "1GB/s",
+                   "heterogeneous_nodes: [{first: 0, cluster: plan_fast.yaml}]");
   cost::Profile profile;
   profile.device = "test";
   profile.memory_bytes_per_s = 10e9;
@@ -181,8 +182,8 @@ TEST(PlanSearch, LaysSeveralChunksByTheSpeedOfTheirRanks) {
   }
   std::string layers = kDense;
   layers.replace(layers.find("_layers\": 4"), 11, "_layers\": 12");
-  const std::string cluster =
-      cluster_file("plan_chunks.yaml", "1GB", "1GB/s", "unlike: [{first: 1, speed: 0.5}]");
+  const std::string cluster = cluster_file("plan_chunks.yaml", "1GB", "1GB/s",
+                                           "heterogeneous_nodes: [{first: 1, speed: 0.5}]");
   const Trial uneven = trial(layers.c_str(), cluster, 8, 256);
   const SearchSpace space = uneven.space({{"plan.recompute", "none"},
                                           {"plan.pp", "2"},
@@ -230,8 +231,8 @@ std::string heavy_ends() {
 
 /// Four devices, each a node.
 std::string four_nodes(const std::string& name, const std::string& memory,
-                       const std::string& unlike = "") {
-  const std::string path = cluster_file(name, memory, "20MB/s", unlike);
+                       const std::string& heterogeneous = "") {
+  const std::string path = cluster_file(name, memory, "20MB/s", heterogeneous);
   const std::string text = read_file(path);
   std::ofstream(path) << with(with(text, "nodes: 2", "nodes: 4"), "per_node: 2", "per_node: 1");
   return path;
@@ -302,13 +303,13 @@ TEST(PlanSearch, FindsWhatBruteForceFindsOfUnlikeLayers) {
   const std::string model =
       with(with(kMoe, "_layers\": 2", "_layers\": 6"), "\"intermediate_size\": 64",
            "\"mlp_only_layers\": [0, 3], \"intermediate_size\": 256");
-  const Trial unlike =
+  const Trial heterogeneous =
       trial(model.c_str(), cluster_file("plan_kinds.yaml", "1GB", "200MB/s"), 8, 32);
-  expect_exhaustive(unlike,
-                    unlike.space({{"plan.shard.grads", "none"},
-                                  {"plan.micro_batch", "1"},
-                                  {"plan.tp", "1"},
-                                  {"plan.recompute", "none"}}),
+  expect_exhaustive(heterogeneous,
+                    heterogeneous.space({{"plan.shard.grads", "none"},
+                                         {"plan.micro_batch", "1"},
+                                         {"plan.tp", "1"},
+                                         {"plan.recompute", "none"}}),
                     false);
 }
 
@@ -317,8 +318,9 @@ TEST(PlanSearch, ASlowerDeviceNeverGivesAFasterPlan) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
   const std::string model = heavy_ends();
-  const auto best = [&](const std::string& memory, const std::string& unlike) {
-    const Trial of = trial(model.c_str(), four_nodes("plan_slower.yaml", memory, unlike), 8, 32);
+  const auto best = [&](const std::string& memory, const std::string& heterogeneous) {
+    const Trial of =
+        trial(model.c_str(), four_nodes("plan_slower.yaml", memory, heterogeneous), 8, 32);
     const SearchResult found = best_of(of,
                                        of.space({{"plan.tp", "1"},
                                                  {"plan.recompute", "none"},
@@ -331,7 +333,8 @@ TEST(PlanSearch, ASlowerDeviceNeverGivesAFasterPlan) {
   for (const char* const memory : {"1GB", "13MB"}) {
     const double whole = best(memory, "");
     for (const char* const slow : {"{first: 3, speed: 0.25}", "{first: 0, speed: 0.5}"}) {
-      EXPECT_GE(best(memory, std::string("unlike: [") + slow + "]"), whole * (1 - 1e-9))
+      EXPECT_GE(best(memory, std::string("heterogeneous_nodes: [") + slow + "]"),
+                whole * (1 - 1e-9))
           << memory << " " << slow;
     }
   }
@@ -356,8 +359,8 @@ TEST(PlanSearch, DealsSequencesToReplicasByTheirSpeed) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
-  const std::string cluster =
-      cluster_file("plan_dealt.yaml", "1GB", "500MB/s", "unlike: [{first: 1, speed: 0.4}]");
+  const std::string cluster = cluster_file("plan_dealt.yaml", "1GB", "500MB/s",
+                                           "heterogeneous_nodes: [{first: 1, speed: 0.4}]");
   const Trial uneven = trial(kDense, cluster, 28, 64);
   std::map<std::string, std::string> given = {{"plan.recompute", "none"},
                                               {"plan.tp", "1"},

@@ -71,7 +71,8 @@ TEST(Simulator, HeterogeneousNodesRunAtTheirOwnSpeed) {
   // MB/s.
   const Program p = two_by_two();
   cost::Cluster cluster = toy();
-  const std::string yaml = to_yaml(cluster) + "unlike: [{first: 1, speed: 0.5, bandwidth: 0.25}]\n";
+  const std::string yaml =
+      to_yaml(cluster) + "heterogeneous_nodes: [{first: 1, speed: 0.5, bandwidth: 0.25}]\n";
   cluster = cost::parse_cluster(yaml, "toy.yaml");
   const CostModel costs(cluster, std::nullopt, 1);
   Replay replay;

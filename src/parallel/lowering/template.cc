@@ -31,7 +31,7 @@ std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& 
   std::vector<std::vector<int32_t>> boundaries = size_boundaries(graph, layouts, mesh);
   for (size_t axis = 0; plan.ring && axis < boundaries.size(); ++axis) {
     if (!splits_sequences(mesh.axes[axis].name)) continue;
-    if (boundaries[axis].empty() && !plan.unlike_parts) continue;
+    if (boundaries[axis].empty() && !plan.uneven_parts) continue;
     boundaries[axis].resize(static_cast<size_t>(mesh.axes[axis].size) - 1);
     std::iota(boundaries[axis].begin(), boundaries[axis].end(), 0);
   }
