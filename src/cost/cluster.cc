@@ -78,7 +78,7 @@ std::vector<NamedConstant> constants(const Cluster& cluster) {
   add_link("links.intra", cluster.links.intra, add);
   add_link("links.inter", cluster.links.inter, add);
   for (size_t i = 0; i < cluster.topology.levels.size(); ++i) {
-    const Level& level = cluster.topology.levels[i];
+    const SwitchLevel& level = cluster.topology.levels[i];
     const std::string path = fmt::format("topology.levels.{}", i);
     add(path + ".bandwidth", level.bandwidth);
     add(path + ".oversubscription", level.oversubscription);
@@ -124,15 +124,15 @@ GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
     shape.levels[i] = spread_of(ranks, static_cast<int32_t>(topology.levels[i].devices));
   }
   if (!heterogeneous_nodes.empty()) {
-    shape.kinds = 0;
+    shape.device_types = 0;
     for (const int32_t rank : ranks) {
-      shape.kinds |= uint64_t{1} << kind_of(rank);
+      shape.device_types |= uint64_t{1} << device_type_of(rank);
     }
   }
   return shape;
 }
 
-size_t Cluster::kind_of_node(int64_t node) const {
+size_t Cluster::device_type_of_node(int64_t node) const {
   for (size_t i = 0; i < heterogeneous_nodes.size(); ++i) {
     if (node >= heterogeneous_nodes[i].first &&
         node < heterogeneous_nodes[i].first + heterogeneous_nodes[i].count)
@@ -141,20 +141,21 @@ size_t Cluster::kind_of_node(int64_t node) const {
   return 0;
 }
 
-std::vector<int64_t> Cluster::ranks_of_kinds(int64_t ranks) const {
-  std::vector<int64_t> count(num_kinds(), 0);
+std::vector<int64_t> Cluster::ranks_of_device_types(int64_t ranks) const {
+  std::vector<int64_t> count(num_device_types(), 0);
   for (int64_t first = 0; first < ranks; first += devices_per_node) {
-    count[kind_of_node(first / devices_per_node)] += std::min(devices_per_node, ranks - first);
+    count[device_type_of_node(first / devices_per_node)] +=
+        std::min(devices_per_node, ranks - first);
   }
   return count;
 }
 
 std::string Cluster::device_names(int64_t ranks) const {
-  const std::vector<int64_t> count = ranks_of_kinds(ranks);
+  const std::vector<int64_t> count = ranks_of_device_types(ranks);
   std::vector<std::string> names;
-  for (size_t kind = 0; kind < count.size(); ++kind) {
-    const std::string& name = device_of(kind).name;
-    if (count[kind] > 0 && std::find(names.begin(), names.end(), name) == names.end()) {
+  for (size_t device_type = 0; device_type < count.size(); ++device_type) {
+    const std::string& name = device_of(device_type).name;
+    if (count[device_type] > 0 && std::find(names.begin(), names.end(), name) == names.end()) {
       names.push_back(name);
     }
   }
@@ -167,12 +168,12 @@ int64_t Cluster::threads_per_rank(int64_t asked, int64_t ranks) const {
   return std::max<int64_t>(1, cores_per_node / on_node);
 }
 
-Cluster Cluster::all_of(size_t kind) const {
+Cluster Cluster::homogeneous(size_t device_type) const {
   Cluster even = *this;
   even.heterogeneous_nodes.clear();
-  if (kind > 0) {
-    even.device = heterogeneous_nodes[kind - 1].device;
-    even.links = heterogeneous_nodes[kind - 1].links;
+  if (device_type > 0) {
+    even.device = heterogeneous_nodes[device_type - 1].device;
+    even.links = heterogeneous_nodes[device_type - 1].links;
   }
   return even;
 }
@@ -380,7 +381,7 @@ const MeasuredTimes* Cluster::measured_on(std::string_view op, const GroupShape&
   return nullptr;
 }
 
-double Cluster::uplink(const Level& level) const {
+double Cluster::uplink(const SwitchLevel& level) const {
   if (level.bandwidth.value > 0) return level.bandwidth.value;
   const bool inside = level.devices < devices_per_node;
   const double below = inside ? static_cast<double>(level.devices) * links.intra.bytes_per_s()
@@ -625,7 +626,7 @@ void Cluster::validate_levels(const std::string& where) const {
   }
   int64_t below = 1;
   for (size_t i = 0; i < topology.levels.size(); ++i) {
-    const Level& level = topology.levels[i];
+    const SwitchLevel& level = topology.levels[i];
     const std::string path = fmt::format("topology.levels.{}", i);
     if (below < devices_per_node && level.devices > devices_per_node) {
       below = devices_per_node;

@@ -237,7 +237,7 @@ struct Links {
 
 /// Sets of devices that share switches, within nodes or beyond them. Traffic that leaves a set goes
 /// through its uplink. Sets of one level are identical, and nest in those of the next level.
-struct Level {
+struct SwitchLevel {
   std::string name;
   int64_t devices = 0;
   Bandwidth bandwidth;
@@ -258,7 +258,7 @@ struct Level {
 struct Topology {
   int64_t adapters_per_node = 0;
   bool rails = false;
-  std::vector<Level> levels;
+  std::vector<SwitchLevel> levels;
   void fields(Fields& visit) {
     visit("adapters_per_node", adapters_per_node,
           "network adapters of a node, each with links.inter; 0: one per device")
@@ -302,7 +302,7 @@ struct GroupShape {
   int32_t nodes = 1;                           ///< distinct nodes
   int32_t per_node = 1;                        ///< fewest members on any of its nodes
   std::array<Spread, kMaxLevels> levels = {};  ///< of Topology::levels
-  uint64_t kinds = 1;                          ///< bit k: some member is on a node of kind k
+  uint64_t device_types = 1;                   ///< bit k: some member is on a node of device type k
   auto operator<=>(const GroupShape&) const = default;
 };
 
@@ -326,8 +326,8 @@ struct NodeGroup {
     visit("source", source, "where these factors come from; mandatory in shipped files");
   }
 };
-/// Maximum number of entries of Cluster::heterogeneous_nodes: GroupShape::kinds has a bit for each,
-/// and one more.
+/// Maximum number of entries of Cluster::heterogeneous_nodes: GroupShape::device_types has a bit
+/// for each, and one more.
 inline constexpr size_t kMaxNodeGroups = 63;
 /// Maximum number of devices of a cluster.
 inline constexpr int64_t kMaxDevices = int64_t{1} << 24;
@@ -346,7 +346,7 @@ struct Cluster {
   Device device;
   Links links;
   Topology topology;
-  /// Kinds of nodes beside kind 0, which has `device` and `links`: entry i is kind i + 1.
+  /// Device types of nodes beside type 0, which has `device` and `links`: entry i is type i + 1.
   std::vector<NodeGroup> heterogeneous_nodes;
   /// Algorithms of the library beyond those of an op's record: "hierarchical".
   std::vector<std::string> algorithms;
@@ -385,31 +385,31 @@ struct Cluster {
     return topology.adapters_per_node > 0 ? topology.adapters_per_node : devices_per_node;
   }
   GroupShape shape(std::span<const int32_t> ranks) const;
-  /// Kinds of nodes: their number, the kind of a node, and the kind of the node of a rank.
-  size_t num_kinds() const { return 1 + heterogeneous_nodes.size(); }
-  size_t kind_of_node(int64_t node) const;
-  size_t kind_of(int32_t rank) const {
-    return heterogeneous_nodes.empty() ? 0 : kind_of_node(node_of(rank));
+  /// Device types of nodes: their number, the type of a node, and that of the node of a rank.
+  size_t num_device_types() const { return 1 + heterogeneous_nodes.size(); }
+  size_t device_type_of_node(int64_t node) const;
+  size_t device_type_of(int32_t rank) const {
+    return heterogeneous_nodes.empty() ? 0 : device_type_of_node(node_of(rank));
   }
-  const Device& device_of(size_t kind) const {
-    return kind == 0 ? device : heterogeneous_nodes[kind - 1].device;
+  const Device& device_of(size_t device_type) const {
+    return device_type == 0 ? device : heterogeneous_nodes[device_type - 1].device;
   }
-  /// Return, for the first `ranks` ranks, their number on nodes of each kind, and the names of
-  /// their devices without repetition: "A and B".
-  std::vector<int64_t> ranks_of_kinds(int64_t ranks) const;
+  /// Return, for the first `ranks` ranks, their number on nodes of each device type, and the names
+  /// of their devices without repetition: "A and B".
+  std::vector<int64_t> ranks_of_device_types(int64_t ranks) const;
   std::string device_names(int64_t ranks) const;
   /// Returns the threads per rank: `asked`, or if that is 0 the rank's share of a node's cores, at
   /// least 1.
   int64_t threads_per_rank(int64_t asked, int64_t ranks) const;
-  /// Returns the cluster as if all nodes were of one kind.
-  Cluster all_of(size_t kind) const;
+  /// Returns the cluster as if all nodes were of one device type.
+  Cluster homogeneous(size_t device_type) const;
   /// Returns a homogeneous cluster on which nothing takes longer than here: every constant is the
-  /// best of all kinds.
+  /// best of all device types.
   Cluster at_best() const;
   /// Returns the measured times of an op on groups of this shape; null if not measured.
   const MeasuredTimes* measured_on(std::string_view op, const GroupShape& shape) const;
   /// Returns the bytes/s that can leave one set of a level in each direction.
-  double uplink(const Level& level) const;
+  double uplink(const SwitchLevel& level) const;
   /// Returns the FLOP/s of one device (one core, if cores are shared). Throws Error naming the key
   /// if it is not given.
   double peak_flops(graph::DType dtype) const;

@@ -25,7 +25,7 @@ std::vector<Tier> tiers_of(const Cluster& cluster, const GroupShape& shape) {
   const Tier node = {true, -1, static_cast<double>(shape.nodes),
                      static_cast<double>(shape.per_node)};
   bool past_nodes = false;
-  const std::vector<Level>& levels = cluster.topology.levels;
+  const std::vector<SwitchLevel>& levels = cluster.topology.levels;
   for (size_t i = 0; i < levels.size(); ++i) {
     const bool above = levels[i].devices > cluster.devices_per_node;
     if (above && !past_nodes) {
@@ -78,7 +78,7 @@ AlgorithmTime time_of(const Cluster& cluster, const std::string& algorithm,
     size_t block = demand.inter ? 1 : 0;
     double carried = link.bytes_per_s() * demand.adapters;
     if (demand.level >= 0) {
-      const Level& level = cluster.topology.levels[static_cast<size_t>(demand.level)];
+      const SwitchLevel& level = cluster.topology.levels[static_cast<size_t>(demand.level)];
       below[demand.inter] += level.latency.value;
       bytes_per_s = cluster.uplink(level);
       if (demand.inter && cluster.topology.rails) {

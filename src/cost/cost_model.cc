@@ -92,13 +92,13 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
   // For kind 0 the profile replaces the file's constants by measurements. It gives the times of
   // exact tasks (`timed_`), of an op at several sizes for interpolation (`points_`), and the error
   // of that interpolation (measure_interpolation_error).
-  for (size_t kind = 1; kind < cluster_.num_kinds(); ++kind) {
+  for (size_t kind = 1; kind < cluster_.num_device_types(); ++kind) {
     const NodeGroup& nodes = cluster_.heterogeneous_nodes[kind - 1];
     std::optional<Profile> other;
     if (profile_ && nodes.cluster.empty()) {
       other = scaled(*profile_, nodes.speed, nodes.bandwidth);
     }
-    others_.emplace_back(cluster_.all_of(kind), other, threads, collectives);
+    others_.emplace_back(cluster_.homogeneous(kind), other, threads, collectives);
   }
   if (!profile_) return;
   if (const std::string why = mismatch(*profile_, cluster_); !why.empty()) {
@@ -283,9 +283,9 @@ double CostModel::scaled_ns(const std::vector<Point>& points, double roofline) c
   return std::exp(std::log(below.ns) + share * (std::log(beyond.ns) - std::log(below.ns)));
 }
 
-TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t node_kind,
+TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t device_type,
                          program::Lane lane) const {
-  if (node_kind > 0) return others_[node_kind - 1].work(kind, accumulate, 0, lane);
+  if (device_type > 0) return others_[device_type - 1].work(kind, accumulate, 0, lane);
   if (program::is_of_host(lane) && !cluster_.device_is_host()) return host_work(kind, lane);
   TaskCost cost = balanced_work(kind, accumulate);
   if (const double times = profile_ ? busiest(*profile_, kind) : 1; times > 1) {
@@ -410,13 +410,13 @@ std::vector<comm::Algorithm> CostModel::algorithms(const comm::Op& op, double me
 
 std::vector<AlgorithmTime> CostModel::algorithm_times(const comm::Op& op, double payload,
                                                       bool inter, const GroupShape& shape) const {
-  if (shape.kinds != 1) {
+  if (shape.device_types != 1) {
     // On nodes of several kinds, the kind on which the collective takes longest decides.
     std::vector<AlgorithmTime> slowest;
     GroupShape alike = shape;
-    alike.kinds = 1;
+    alike.device_types = 1;
     for (size_t kind = 0; kind <= others_.size(); ++kind) {
-      if ((shape.kinds >> kind & 1) == 0) continue;
+      if ((shape.device_types >> kind & 1) == 0) continue;
       const CostModel& costs = kind == 0 ? *this : others_[kind - 1];
       std::vector<AlgorithmTime> list = costs.algorithm_times(op, payload, inter, alike);
       if (slowest.empty() || list.front().seconds() > slowest.front().seconds()) {
@@ -457,7 +457,7 @@ std::vector<AlgorithmTime> CostModel::algorithm_times(const comm::Op& op, double
 TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
                              const GroupShape& shape) const {
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
-  if (profile_ && shape.kinds == 1) {
+  if (profile_ && shape.device_types == 1) {
     const auto it = timed_.find(kind_key(kind, accumulate, shape));
     if (it != timed_.end()) return it->second;
   }

@@ -110,11 +110,11 @@ std::shared_ptr<const runtime::EmulatedDevice> emulate(const Run& run,
   std::map<std::tuple<program::GroupId, program::Lane, size_t>, double> meetings;
   auto emulated = std::make_shared<runtime::EmulatedDevice>();
   const cost::Cluster& cluster = costs.cluster();
-  emulated->others.assign(cluster.num_kinds() - 1,
+  emulated->others.assign(cluster.num_device_types() - 1,
                           {program.classes.size(), std::vector<int64_t>()});
   for (int32_t rank = 0; rank < program.num_ranks() && !cluster.heterogeneous_nodes.empty();
        ++rank) {
-    emulated->kind_of_rank.push_back(cluster.kind_of(rank));
+    emulated->device_type_of_rank.push_back(cluster.device_type_of(rank));
   }
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const ClassId cls = c;

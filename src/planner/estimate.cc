@@ -143,10 +143,10 @@ const Estimator::Groups& Estimator::groups(const PlanCandidate& plan) {
     }
     return cluster.shape(ranks);
   };
-  const int64_t together = plan.ep_inner;
-  known->ep = together > 1 ? shape_of(cluster, over.dp / together, together * plan.cp * tp)
-                           : ranks_of(over.dp);
-  known->ep_inner = together > 1 ? ranks_of(together) : shape_of(cluster, 1, 1);
+  const int64_t inner = plan.ep_inner;
+  known->ep =
+      inner > 1 ? shape_of(cluster, over.dp / inner, inner * plan.cp * tp) : ranks_of(over.dp);
+  known->ep_inner = inner > 1 ? ranks_of(inner) : shape_of(cluster, 1, 1);
   const int64_t copies = plan.expert_replicas();
   known->expert_replicas = shape_of(cluster, copies, plan.replicas() * tp / copies);
   const int64_t group = shard_group(space_, plan);
@@ -174,9 +174,9 @@ double Estimator::exchange_s(const PlanCandidate& plan, const Groups& groups) co
 PlanCandidate Estimator::with_fastest_exchange(const PlanCandidate& mesh) {
   PlanCandidate fastest = mesh;
   double least = exchange_s(mesh, groups(mesh));
-  for (const int32_t together : inner_experts(space_, mesh)) {
+  for (const int32_t inner : inner_experts(space_, mesh)) {
     PlanCandidate other = mesh;
-    other.ep_inner = together;
+    other.ep_inner = inner;
     const double seconds = exchange_s(other, groups(other));
     if (seconds < least) {
       least = seconds;

@@ -101,23 +101,23 @@ constexpr double kSizePenaltyAfterLimit = 0.5;
 constexpr double kAbandonLengthRatio = 8;
 
 /// Ratios of simulated to estimated time and memory, by schedule, recomputation, sharding, and
-/// number of pipeline and expert ranks; applied to further estimates of the same kind. A kind
+/// number of pipeline and expert ranks; applied to further estimates of the same group. A group
 /// without simulated plans uses the ratio over all.
 class EstimateCorrection {
  public:
   void record(const PlanCandidate& plan, double ratio) {
-    kinds_[kind_of(plan)].add(ratio);
+    groups_[group_of(plan)].add(ratio);
     all_.add(ratio);
   }
   double ratio(const PlanCandidate& plan) const {
-    const auto kind = kinds_.find(kind_of(plan));
-    return kind == kinds_.end() ? 1 : kind->second.mean();
+    const auto group = groups_.find(group_of(plan));
+    return group == groups_.end() ? 1 : group->second.mean();
   }
   /// Returns the ratio over all plans.
   double ratio() const { return all_.count == 0 ? 1 : all_.mean(); }
 
  private:
-  struct Kind {
+  struct Ratios {
     double sum = 0;
     int count = 0;
     void add(double ratio) {
@@ -126,12 +126,12 @@ class EstimateCorrection {
     }
     double mean() const { return sum / count; }
   };
-  static std::array<int, 5> kind_of(const PlanCandidate& plan) {
+  static std::array<int, 5> group_of(const PlanCandidate& plan) {
     return {plan.schedule, plan.recompute, plan.shard, static_cast<int>(std::log2(plan.pp)),
             static_cast<int>(std::log2(plan.ep))};
   }
-  std::map<std::array<int, 5>, Kind> kinds_;
-  Kind all_;
+  std::map<std::array<int, 5>, Ratios> groups_;
+  Ratios all_;
 };
 
 /// A thread's estimators.
@@ -617,10 +617,10 @@ void Search::add_other_exchanges(const QueuedPlan& tried, Estimator* estimator) 
   std::vector<int32_t> all = inner_experts(space_, one_step);
   if (all.empty()) return;
   all.push_back(1);
-  for (const int32_t together : all) {
-    if (together == tried.plan.ep_inner) continue;
+  for (const int32_t inner : all) {
+    if (inner == tried.plan.ep_inner) continue;
     PlanCandidate plan = tried.plan;
-    plan.ep_inner = together;
+    plan.ep_inner = inner;
     QueuedPlan other = queued_plan(plan, estimator->estimate(plan));
     other.order = tried.order;
     other.varied = true;

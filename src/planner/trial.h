@@ -63,7 +63,7 @@ class Trial {
 
  private:
   int64_t threads() const;
-  std::vector<double> speed_of_kinds(const ModelTable& table) const;
+  std::vector<double> speed_of_device_types(const ModelTable& table) const;
   void balance_layers(const LayerCosts& costs, SearchSpace* space) const;
   void deal_samples(const LayerCosts& costs, SearchSpace* space) const;
 

@@ -493,10 +493,10 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
 std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluster& cluster) {
   std::vector<int64_t> least;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    double bytes = cluster.device_of(cluster.kind_of(program.ranks_of(cls)[0])).memory.value;
+    double bytes = cluster.device_of(cluster.device_type_of(program.ranks_of(cls)[0])).memory.value;
     if (!cluster.heterogeneous_nodes.empty()) {
       for (const int32_t rank : program.ranks_of(cls)) {
-        bytes = std::min(bytes, cluster.device_of(cluster.kind_of(rank)).memory.value);
+        bytes = std::min(bytes, cluster.device_of(cluster.device_type_of(rank)).memory.value);
       }
     }
     least.push_back(static_cast<int64_t>(bytes));
@@ -506,10 +506,10 @@ std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluste
 
 /// Reports the names, the peak FLOP rate and the price of the first `world` devices.
 void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
-  const std::vector<int64_t> ranks = cluster.ranks_of_kinds(world);
+  const std::vector<int64_t> ranks = cluster.ranks_of_device_types(world);
   for (size_t kind = 0; kind < ranks.size(); ++kind) {
     if (ranks[kind] == 0) continue;
-    const cost::Cluster alike = cluster.all_of(kind);
+    const cost::Cluster alike = cluster.homogeneous(kind);
     const double share = 1.0 * ranks[kind] / world;
     report.peak_flops += alike.peak_flops(report.dtype) * share;
     report.price += alike.device.price.value * share;

@@ -123,21 +123,21 @@ TEST(Cluster, HeterogeneousNodesHaveDevicesAndLinksOfTheirOwn) {
   std::string text = kSmall;
   text.replace(text.find("nodes: 2"), 8, "nodes: 5");
   const Cluster c = read_cluster(temp.add("c.yaml", text + groups));
-  EXPECT_EQ(c.num_kinds(), 3u);
-  EXPECT_EQ(c.kind_of_node(0), 1u);
-  EXPECT_EQ(c.kind_of_node(1), 0u);
-  EXPECT_EQ(c.kind_of(5), 2u);
-  EXPECT_EQ(c.kind_of(8), 0u);
-  EXPECT_EQ(c.all_of(1).device.peak.f32.value, 4e12);
-  EXPECT_EQ(c.all_of(1).links.inter.bandwidth.value, 0.5e9);
-  EXPECT_EQ(c.all_of(2).device.peak.f32.value, 0.25e12);
-  EXPECT_EQ(c.all_of(2).device.memory_bandwidth.value, 0.25e9);
-  EXPECT_EQ(c.all_of(2).links.inter.bandwidth.value, 1e9);
+  EXPECT_EQ(c.num_device_types(), 3u);
+  EXPECT_EQ(c.device_type_of_node(0), 1u);
+  EXPECT_EQ(c.device_type_of_node(1), 0u);
+  EXPECT_EQ(c.device_type_of(5), 2u);
+  EXPECT_EQ(c.device_type_of(8), 0u);
+  EXPECT_EQ(c.homogeneous(1).device.peak.f32.value, 4e12);
+  EXPECT_EQ(c.homogeneous(1).links.inter.bandwidth.value, 0.5e9);
+  EXPECT_EQ(c.homogeneous(2).device.peak.f32.value, 0.25e12);
+  EXPECT_EQ(c.homogeneous(2).device.memory_bandwidth.value, 0.25e9);
+  EXPECT_EQ(c.homogeneous(2).links.inter.bandwidth.value, 1e9);
   EXPECT_EQ(c.at_best().device.peak.f32.value, 4e12);
   const std::vector<int32_t> ranks = {0, 2, 4};
-  EXPECT_EQ(c.shape(ranks).kinds, 0b111u);
+  EXPECT_EQ(c.shape(ranks).device_types, 0b111u);
   const std::vector<int32_t> some = {3, 9};
-  EXPECT_EQ(c.shape(some).kinds, 0b001u);
+  EXPECT_EQ(c.shape(some).device_types, 0b001u);
   EXPECT_EQ(c.unsourced(),
             (std::vector<std::string>{"heterogeneous_nodes.1", "links.inter.bandwidth"}));
 
@@ -263,8 +263,8 @@ TEST(Cluster, ThreadsPerRankAndDeviceNames) {
   NodeGroup& other = c.heterogeneous_nodes.emplace_back();
   other.first = 1;
   other.device.name = "e";
-  EXPECT_EQ(c.ranks_of_kinds(7), (std::vector<int64_t>{4, 3}));
-  EXPECT_EQ(c.ranks_of_kinds(12), (std::vector<int64_t>{8, 4}));
+  EXPECT_EQ(c.ranks_of_device_types(7), (std::vector<int64_t>{4, 3}));
+  EXPECT_EQ(c.ranks_of_device_types(12), (std::vector<int64_t>{8, 4}));
   EXPECT_EQ(c.device_names(4), "d");
   EXPECT_EQ(c.device_names(5), "d and e");
 }

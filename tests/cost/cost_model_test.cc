@@ -183,7 +183,7 @@ TEST(CostModel, ProfilesDoNotBoundFasterNodes) {
   for (const int64_t bytes : {int64_t{10}, int64_t{1} << 30}) {
     EXPECT_EQ(best.roofline_s("linear", DType::f32, 1e9, bytes),
               alone.roofline_s("linear", DType::f32, 1e9, bytes));
-    EXPECT_EQ(all.of_kind(1).roofline_s("linear", DType::f32, 1e9, bytes),
+    EXPECT_EQ(all.of_device_type(1).roofline_s("linear", DType::f32, 1e9, bytes),
               alone.roofline_s("linear", DType::f32, 1e9, bytes));
   }
   const GroupShape pair{2, 1, 2};

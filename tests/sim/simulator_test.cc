@@ -102,7 +102,7 @@ TEST(Simulator, HeterogeneousNodesRunAtTheirOwnSpeed) {
   EXPECT_EQ(uneven.time[1].time.compute_ns, 20000);
   EXPECT_GT(uneven.step_ns, even.step_ns + 10000);
   // The same as if all nodes were slow, except for their products.
-  cost::Cluster slow = cluster.all_of(1);
+  cost::Cluster slow = cluster.homogeneous(1);
   slow.device.peak = toy().device.peak;
   const SimReport all_slow = simulate(m.p, CostModel(slow, std::nullopt, 1), {});
   EXPECT_EQ(uneven.step_ns, all_slow.step_ns + 10000);

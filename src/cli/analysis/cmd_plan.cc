@@ -27,7 +27,7 @@ namespace hocket::cli {
 
 namespace {
 
-constexpr int64_t kMaxRanks = 1 << 16;
+constexpr int64_t kMaxSearchRanks = 1 << 16;
 
 struct PlanOptions {
   PlanFile file;
@@ -350,7 +350,7 @@ void verb_plan(Args& args) {
   add_plan_file(args, &options->file);
   add_prediction_basis(args, &options->cluster, &options->profile);
   args.option("--ranks", "N", &options->ranks,
-              "ranks of the plan; default: all devices of the cluster", 1, kMaxRanks);
+              "ranks of the plan; default: all devices of the cluster", 1, kMaxSearchRanks);
   args.option("--top", "N", &options->top, "plans that are printed", 1, 1000);
   args.option("--out", "FILE", &options->out,
               "write the best plan's run here (-: standard output)");

@@ -30,7 +30,7 @@ namespace {
 
 constexpr const char* kWhere = "hocket simulate op";
 /// Largest group: the largest cluster.
-constexpr int64_t kMaxRanks = int64_t{1} << 24;
+constexpr int64_t kMaxGroupRanks = int64_t{1} << 24;
 
 struct OpOptions {
   std::string op;     ///< of the registry or cost::rooted_ops(), or as nccl-tests names it
@@ -235,7 +235,8 @@ int simulate_sum(const OpOptions& options, const std::vector<double>& sizes,
     fail(kWhere, "--codec is {}; expected one of {}, but not none", quote(options.codec),
          join(names, ", "));
   }
-  if (shape.members < 2 || shape.per_node * shape.nodes != shape.members || shape.kinds != 1) {
+  if (shape.members < 2 || shape.per_node * shape.nodes != shape.members ||
+      shape.device_types != 1) {
     fail(kWhere,
          "--codec needs two ranks or more, equally many on each node, and equal nodes; "
          "got {} on {}",
@@ -304,9 +305,9 @@ void declare_simulate_op(Args& args) {
               "(doubled)");
   args.option("--ranks", "N", &options->ranks,
               "ranks of the group; default: all of the cluster, on this machine one per core", 1,
-              kMaxRanks);
+              kMaxGroupRanks);
   args.option("--per-node", "N", &options->per_node,
-              "ranks of the group on each node; default: all devices", 1, kMaxRanks);
+              "ranks of the group on each node; default: all devices", 1, kMaxGroupRanks);
   args.option("--cluster", "FILE", &options->cluster,
               "cluster file (configs/clusters); default: this machine");
   args.option("--profile", "FILE", &options->profile, "timings of `hocket profile`");
