@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/pieces/complete_util.h"
+#include "tests/programs/task_values_util.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "kernels/backend.h"
 #include "ops/op.h"
 #include "program/views.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test {
 
@@ -148,8 +148,8 @@ void TermValues::apply(const check::Reference& reference, check::AppId id) {
   }
 }
 
-WrittenValues::WrittenValues(check::Checker& checker, const program::Program& program,
-                             TermValues& terms) {
+ExpectedOutputs::ExpectedOutputs(check::Checker& checker, const program::Program& program,
+                                 TermValues& terms) {
   check::CheckOptions options;
   options.on_write = [&](const check::OutputValue& written) { note(written, program, terms); };
   accepted_ = checker.check(program, options).ok();
@@ -212,8 +212,8 @@ std::vector<int64_t> rows_of(const Held& held, const Whole& experts) {
 }  // namespace
 
 /// Returns the indices in the whole of the elements held, in memory order.
-std::vector<int64_t> WrittenValues::indices(const Held& held, const Whole& whole,
-                                            const Whole* experts) {
+std::vector<int64_t> ExpectedOutputs::indices(const Held& held, const Whole& whole,
+                                              const Whole* experts) {
   std::vector<int64_t> list{0};
   const auto next = [&](int64_t size, const std::vector<int64_t>& chosen) {
     std::vector<int64_t> longer;
@@ -234,8 +234,8 @@ std::vector<int64_t> WrittenValues::indices(const Held& held, const Whole& whole
   return list;
 }
 
-void WrittenValues::note(const check::OutputValue& written, const program::Program& program,
-                         TermValues& terms) {
+void ExpectedOutputs::note(const check::OutputValue& written, const program::Program& program,
+                           TermValues& terms) {
   // Skips lossy and unfinished values, and values of no tensor; compares zeros. Where a collective
   // between classes is followed once for every sort of instance, the last one stays: they agree.
   const check::TaskRef ref = written.task;
@@ -279,9 +279,9 @@ void WrittenValues::note(const check::OutputValue& written, const program::Progr
   }
 }
 
-std::string WrittenValues::compare(int32_t rank, program::ClassId cls, program::TaskId task,
-                                   size_t output, const graph::TensorType& type, const void* data,
-                                   const std::vector<int64_t>& strides) const {
+std::string ExpectedOutputs::compare(int32_t rank, program::ClassId cls, program::TaskId task,
+                                     size_t output, const graph::TensorType& type, const void* data,
+                                     const std::vector<int64_t>& strides) const {
   const auto written = expected_.find({cls.value(), task.value(), output});
   if (written == expected_.end()) return "";
   const auto found = written->second.find(rank);

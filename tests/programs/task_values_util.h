@@ -39,10 +39,10 @@ class TermValues {
 };
 
 /// Expected contents of every output of an accepted program's tasks, by the check.
-class WrittenValues {
+class ExpectedOutputs {
  public:
   /// Checks the program; `accepted` holds the verdict.
-  WrittenValues(check::Checker& checker, const program::Program& program, TermValues& terms);
+  ExpectedOutputs(check::Checker& checker, const program::Program& program, TermValues& terms);
   bool accepted() const { return accepted_; }
 
   /// Returns "", or the task and rank that wrote other data than the term's. May be called
