@@ -28,8 +28,8 @@ namespace {
 constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 18;
 constexpr int64_t kMaxRanksPerNode = 1024;
 constexpr int64_t kMaxPlanRanks = 1 << 20;  // of a plan, in all
-constexpr int64_t kMostSamples = 1 << 16;   // sequences per rank and micro-batch
-constexpr int64_t kMostShares = 1 << 30;    // sum of plan.cp_shares
+constexpr int64_t kMaxSamples = 1 << 16;    // sequences per rank and micro-batch
+constexpr int64_t kMaxShares = 1 << 30;     // sum of plan.cp_shares
 // Bounds of single keys, far above any real run. Their products stay below 2^62.
 constexpr double kMaxAxisRanks = 1 << 16;
 constexpr double kMaxKib = 1 << 30;
@@ -265,10 +265,10 @@ void Plan::validate_tokens() const {
   }
   int64_t all = 0;
   for (const int64_t share : cp_shares) {
-    all += std::clamp<int64_t>(share, 0, kMostShares);
-    if (share < 1 || all > kMostShares) {
+    all += std::clamp<int64_t>(share, 0, kMaxShares);
+    if (share < 1 || all > kMaxShares) {
       fail("plan", "plan.cp_shares has {}; expected 1 or more, with a sum of at most {}", share,
-           kMostShares);
+           kMaxShares);
     }
   }
   if (dp_samples.empty()) return;
@@ -276,8 +276,8 @@ void Plan::validate_tokens() const {
     fail("plan", "plan.dp_samples has {} entries; expected plan.dp = {}", dp_samples.size(), dp);
   }
   for (const int64_t samples : dp_samples) {
-    if (samples < 1 || samples > kMostSamples) {
-      fail("plan", "plan.dp_samples has {}; expected 1 to {}", samples, kMostSamples);
+    if (samples < 1 || samples > kMaxSamples) {
+      fail("plan", "plan.dp_samples has {}; expected 1 to {}", samples, kMaxSamples);
     }
   }
 }
@@ -413,7 +413,7 @@ void Plan::fields(Fields& fields) {
          "repeated, and take a part of the memory");
   fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)
-      .max(kMostSamples);
+      .max(kMaxSamples);
   fields("dp_samples", dp_samples,
          "sequences of a micro-batch for each data-parallel rank, in place of micro_batch, e.g. "
          "[3, 2, 2, 1] for ranks of different speed; default: micro_batch each, or as evenly as "

@@ -20,7 +20,7 @@ bool is_given(const SearchSpace& space, const char* key) { return space.given.co
 namespace {
 
 /// Micro-batches x layers of a program, at most: beyond, a plan is refused (parallel/plan.cc).
-constexpr int64_t kMostLayersTimesMicroBatches = 1 << 16;
+constexpr int64_t kMaxLayerPasses = 1 << 16;
 
 std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> found;
@@ -315,7 +315,7 @@ std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCan
     plan.micro_batch = static_cast<int32_t>(each);
     plan.sequences = static_cast<int32_t>(sequences);
     const int64_t layers = std::max<int64_t>(1, space.model.num_layers);
-    if (num_micro_batches(space, plan) * layers <= kMostLayersTimesMicroBatches) {
+    if (num_micro_batches(space, plan) * layers <= kMaxLayerPasses) {
       found.push_back(plan);
     }
   };
@@ -334,7 +334,7 @@ std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCan
   if (space.global_batch % mesh.dp == 0) {
     for (const int64_t sequences : divisors(space.global_batch / mesh.dp)) {
       if (!fits(space, "plan.micro_batch", sequences)) continue;
-      if (!given && sequences > kMostMicroBatch) continue;
+      if (!given && sequences > kMaxMicroBatch) continue;
       add(sequences, 0);
     }
   }

@@ -130,7 +130,7 @@ inline constexpr double kWorthBalancing = 0.995;
 inline constexpr int64_t kLeastTokens = 1024;
 /// Largest number of sequences of a micro-batch per data-parallel rank, unless plan.micro_batch is
 /// given; for heterogeneous replicas on average.
-inline constexpr int64_t kMostMicroBatch = 16;
+inline constexpr int64_t kMaxMicroBatch = 16;
 /// Largest group whose collectives are tried as messages, unless their keys are given: each is then
 /// twice that many messages per rank.
 inline constexpr int64_t kMaxGroupByMessages = 32;

@@ -177,7 +177,7 @@ void Trial::deal_samples(const LayerCosts& costs, SearchSpace* space) const {
         *space, dp, costs,
         balanced ? space->balanced.at({static_cast<int32_t>(pp)}) : even_layers(layers, pp));
     const double slowest = *std::min_element(speed.begin(), speed.end());
-    for (int64_t sequences = dp; sequences <= dp * kMostMicroBatch; ++sequences) {
+    for (int64_t sequences = dp; sequences <= dp * kMaxMicroBatch; ++sequences) {
       if (space->global_batch % sequences != 0) continue;
       const std::vector<int64_t> dealt = dealt_by_speed(sequences, speed);
       const double as_many = static_cast<double>(sequences) / static_cast<double>(dp) / slowest;

@@ -492,7 +492,7 @@ int64_t transport_bytes(const Program& program, const RankClass& cls) {
 }  // namespace
 
 int64_t addresses_of(const RankClass& cls) {
-  constexpr int64_t kTooMany = kMostAddresses + 1;
+  constexpr int64_t kTooMany = kMaxAddresses + 1;
   int64_t sum = 0;
   const auto add = [&](int64_t bytes) {
     sum = bytes < 0 ? kTooMany : std::min(kTooMany, sum + std::min(bytes, kTooMany));

@@ -114,7 +114,7 @@ class Expansion {
 
   static int32_t count_of(const Task& task) {
     const int64_t count = task.parts.empty() ? 1 : task.parts[0].begin;
-    return static_cast<int32_t>(std::clamp<int64_t>(count, -kMostParts - 1, kMostParts + 1)) *
+    return static_cast<int32_t>(std::clamp<int64_t>(count, -kMaxTaskParts - 1, kMaxTaskParts + 1)) *
            (count < 0 ? -1 : 1);
   }
 
@@ -189,7 +189,7 @@ class Expansion {
       small.bytes = op.payload(small.attrs, graph::expected_types(small.in, from_.symbols),
                                graph::expected_types(small.out, from_.symbols));
       if (made.tag != kNone) {
-        const int64_t tag = int64_t{first_tag_} + int64_t{task.tag} * kMostParts + part;
+        const int64_t tag = int64_t{first_tag_} + int64_t{task.tag} * kMaxTaskParts + part;
         if (!std::in_range<int32_t>(tag)) refuse(id, fmt::format("tag {} is too large", task.tag));
         made.tag = static_cast<int32_t>(tag);
       }
@@ -205,8 +205,8 @@ class Expansion {
     const Operands letters = letters_of(kind);
     const char letter = task.parts[0].letter;
     if (task.parts.size() > 1) refuse(id, "parts along one letter at a time");
-    if (count_of(task) < 1 || count_of(task) > kMostParts) {
-      refuse(id, fmt::format("got {} parts; expected 1 to {}", count_of(task), kMostParts));
+    if (count_of(task) < 1 || count_of(task) > kMaxTaskParts) {
+      refuse(id, fmt::format("got {} parts; expected 1 to {}", count_of(task), kMaxTaskParts));
     }
     for (const auto* list : {&kind.in, &kind.out}) {
       for (const TensorType& type : *list) {
@@ -332,7 +332,7 @@ class Expansion {
   int32_t first_tag_;
   std::vector<int32_t> first_;
   std::map<std::tuple<int32_t, int32_t, int64_t, int32_t, int64_t>, BufferId> views_;
-  static constexpr int32_t kMostParts = 1024;
+  static constexpr int32_t kMaxTaskParts = 1024;
 };
 
 }  // namespace

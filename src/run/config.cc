@@ -171,7 +171,7 @@ void ClusterSection::fields(Fields& fields) {
       "this machine's free memory, shared")
       .unit(Unit::bytes)
       .min(1)
-      .max(kMostMemory);
+      .max(kMaxMemory);
 }
 
 void EmulateSection::fields(Fields& fields) {

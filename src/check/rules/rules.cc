@@ -173,7 +173,7 @@ std::string has_plan(const Context& ctx, const RankClass& cls, size_t) {
 }
 
 std::string addresses(const Context&, const RankClass& cls, size_t) {
-  if (program::addresses_of(cls) <= program::kMostAddresses) return "";
+  if (program::addresses_of(cls) <= program::kMaxAddresses) return "";
   return fmt::format("has an arena of {} bytes, {} in host memory, and named buffers",
                      cls.arena_bytes, cls.host_arena_bytes);
 }
