@@ -44,7 +44,7 @@ class ModelDurations : public Durations {
   }
 
   int64_t work_ns(ClassId cls, TaskId task) override { return work(0, cls, task).ns; }
-  size_t device_of(int32_t rank) const override { return costs_.cluster().kind_of(rank); }
+  size_t device_of(int32_t rank) const override { return costs_.cluster().device_type_of(rank); }
   int64_t work_ns_on(size_t device, ClassId cls, TaskId task) override {
     return work(device, cls, task).ns;
   }
