@@ -115,8 +115,8 @@ TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
       const SearchSpace space = of.space({});
       const cost::CostModel costs = of.costs();
       Estimator estimator(space, of.graph(), costs, {});
-      for (const Planned& plan : plans) {
-        const PlanCandidate plan = plan.plan();
+      for (const Planned& planned : plans) {
+        const PlanCandidate plan = planned.plan();
         SCOPED_TRACE(between + (tied ? std::string(" tied ") : " ") + describe(plan, space));
         const std::optional<Outcome> outcome = of.simulate(plan, space, [] { return false; });
         ASSERT_TRUE(outcome && outcome->refused.empty()) << outcome->refused;

@@ -486,14 +486,14 @@ TEST(PlanSearch, IsTheSameWhateverTheThreads) {
 /// Every plan of a space.
 void visit_all(const SearchSpace& space, const std::function<void(const PlanCandidate&)>& visit) {
   for (const PlanCandidate& mesh : meshes(space)) {
-    for (PlanCandidate plan : micro_batches(space, mesh)) {
-      for (const Pipeline& pipeline : pipelines(space, plan)) {
-        plan.schedule = pipeline.schedule;
-        plan.chunks = pipeline.chunks;
-        visit_rest(space, plan, [&](PlanCandidate plan) {
+    for (PlanCandidate base : micro_batches(space, mesh)) {
+      for (const Pipeline& pipeline : pipelines(space, base)) {
+        base.schedule = pipeline.schedule;
+        base.chunks = pipeline.chunks;
+        visit_rest(space, base, [&](PlanCandidate plan) {
           visit(plan);
           for (const uint8_t collectives : other_collectives(space, plan)) {
-            plan.collectives = sums;
+            plan.collectives = collectives;
             visit(plan);
           }
         });

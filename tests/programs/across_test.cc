@@ -52,7 +52,7 @@ struct Experts {
     w.result(grad_w2);
   }
 
-  BufferId step(ProgramBuilder& w, TensorId tensor, const Layout& layout) const {
+  BufferId step_buffer(ProgramBuilder& w, TensorId tensor, const Layout& layout) const {
     return w.step_buffer(w.local(w.graph.tensor(tensor).type, layout));
   }
 
@@ -64,29 +64,31 @@ struct Experts {
     const int64_t ranks = w.mesh().axes[0].size;
     const Attrs number{{"num_experts", experts}};
     const BufferId all = w.step_buffer({DType::i64, {experts}});
-    const BufferId places = step(w, row_of, by_token);
+    const BufferId places = step_buffer(w, row_of, by_token);
     w.task("route_plan", number, {chosen}, {all, places});
-    const BufferId sent = step(w, rows, rows_by_token);
+    const BufferId sent = step_buffer(w, rows, rows_by_token);
     w.task("dispatch", number, {tokens, places}, {sent});
     const BufferId sizes = w.step_buffer({DType::i64, {ranks, experts}});
-    const BufferId mine = step(w, counts, by_expert);
+    const BufferId mine = step_buffer(w, counts, by_expert);
     w.collective("size_exchange", {}, {"ep"}, {all}, {sizes, mine});
     const Attrs there{{"from", int64_t{1}}, {"to", int64_t{0}}};
     const Attrs back{{"from", int64_t{0}}, {"to", int64_t{1}}};
-    const BufferId came = step(w, rows, by_expert);
+    const BufferId came = step_buffer(w, rows, by_expert);
     w.collective("all_to_all", there, {"ep"}, {sent, sizes}, {came});
-    const BufferId both = step(w, gate_up, by_expert), half = step(w, hidden, by_expert);
+    const BufferId both = step_buffer(w, gate_up, by_expert),
+                   half = step_buffer(w, hidden, by_expert);
     w.task("grouped_linear", {}, {came, w.input_buffer(w1, by_expert), mine}, {both});
     w.task("swiglu", {}, {both, mine}, {half});
-    const BufferId done = step(w, made, by_expert), home = step(w, made, rows_by_token);
+    const BufferId done = step_buffer(w, made, by_expert),
+                   home = step_buffer(w, made, rows_by_token);
     w.task("grouped_linear", {}, {half, w.input_buffer(w2, by_expert), mine}, {done});
     w.collective("all_to_all", back, {"ep"}, {done, sizes}, {home});
     w.task("combine", {}, {home, by, places}, {to});
     if (grad == graph::kNone) return;
-    const BufferId back_rows = step(w, grad_rows, rows_by_token);
+    const BufferId back_rows = step_buffer(w, grad_rows, rows_by_token);
     w.task("combine_bwd", {}, {w.input_buffer(grad, by_token), home, by, places},
            {back_rows, w.output_buffer(grad_weights, by_token)});
-    const BufferId back_came = step(w, grad_rows, by_expert);
+    const BufferId back_came = step_buffer(w, grad_rows, by_expert);
     w.collective("all_to_all", there, {"ep"}, {back_rows, sizes}, {back_came});
     w.task("grouped_linear_dw", {}, {back_came, half, mine}, {w.output_buffer(grad_w2, by_expert)});
   }
