@@ -219,7 +219,7 @@ def main():
             print(f"{network} {name}: messages {link['latency_ns'] / 1e3:.0f} us, {link['bytes_per_s'] * 8e-6:.1f} "
                   f"Mbit/s; collectives {link['collective_latency_ns'] / 1e3:.0f} us, "
                   f"{link['collective_bytes_per_s'] * 8e-6:.1f} Mbit/s; beside each other work takes "
-                  f"{link.get('work_beside', 1):.2f}, collectives {link.get('collective_beside', 1):.2f} times as long",
+                  f"{link.get('compute_slowdown', 1):.2f}, collectives {link.get('collective_slowdown', 1):.2f} times as long",
                   flush=True)
     real = {network: NETWORKS[network].ranks() <= 2 for network in networks}
     moe = next((case for case in cases if not case.real and case.model == MOE), None)

@@ -107,7 +107,7 @@ struct Destination {
 // Follows the links of `path` to their end. Links of /proc (/dev/stdout leads there) name an open
 // file and not a place; those, devices and pipes are written into.
 Destination destination_of(const std::string& path) {
-  constexpr int kMostLinks = 40;  // links, the limit of the system
+  constexpr int kMaxLinks = 40;  // links, the limit of the system
   struct stat st {};
   if (::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
     if (S_ISDIR(st.st_mode)) {
@@ -116,7 +116,7 @@ Destination destination_of(const std::string& path) {
     return {path, false};
   }
   std::string at = path;
-  for (int links = 0; links < kMostLinks && is_link(at); ++links) {
+  for (int links = 0; links < kMaxLinks && is_link(at); ++links) {
     struct statfs system {};
     if (::statfs(parent_path(at).c_str(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {
       return {path, false};

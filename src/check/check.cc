@@ -26,8 +26,8 @@ namespace {
 /// Adds the claims that a verdict without problems proves, each with its method. Claims nothing
 /// about memory without a plan, or about values without a reference.
 void claim(Verdict& verdict, bool planned, bool values) {
-  const auto add = [&](std::string what, std::string rule) {
-    verdict.proved.push_back({std::move(what), std::move(rule)});
+  const auto add = [&](std::string property, std::string rule) {
+    verdict.proved.push_back({std::move(property), std::move(rule)});
   };
   add(fmt::format("{} tasks and {} buffers are well-formed: ids, types, lanes, in-place updates",
                   verdict.num_tasks, verdict.num_buffers),
@@ -58,7 +58,7 @@ void claim(Verdict& verdict, bool planned, bool values) {
             "single-device graph gives it ({} applications), in the layout the host expects; "
             "no rank has a part of a sequence where an op needs all of it{}",
             verdict.num_applications,
-            verdict.lossy.empty() ? "" : "; up to the losses of the codecs below"),
+            verdict.losses.empty() ? "" : "; up to the losses of the codecs below"),
         "terms and layouts derived from the tasks; op layout rules per mesh axis; sums as "
         "multisets");
   }
@@ -215,8 +215,8 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     }
     if (interpreter) {
       verdict.ragged_factor = interpreter->least_factor();
-      verdict.lossy = interpreter->lossy();
-      verdict.lossy_codecs = interpreter->lossy_codecs();
+      verdict.losses = interpreter->losses();
+      verdict.codec_uses = interpreter->codec_uses();
     }
     if (program::is_planned(program)) {
       verdict.memory = check_memory(ctx);

@@ -18,7 +18,7 @@
 
 namespace hocket::check {
 
-struct Wrote;
+struct OutputValue;
 
 struct TaskRef {
   program::ClassId cls = program::kNone;
@@ -49,23 +49,23 @@ struct Problem {
 
 /// A loss to a codec on the way to a result, which then differs from that of one device by more
 /// than rounding.
-struct Lossy {
+struct CodecLoss {
   std::string buffer;  ///< the result
   std::string codec;   ///< "int8"
   std::string term;    ///< that was encoded
-  auto operator<=>(const Lossy&) const = default;
+  auto operator<=>(const CodecLoss&) const = default;
 };
 inline constexpr size_t kMaxListedLosses =
     1000;  ///< losses listed in a verdict; further ones are counted
 /// Use of a codec: the number of values that it encoded, and of named buffers that these reach.
-struct LossyCodec {
+struct CodecUse {
   std::string codec;
   int64_t values = 0, buffers = 0;
 };
 
 /// A statement that holds for every run of the program, and the rule that proves it.
 struct Claim {
-  std::string what;
+  std::string property;
   std::string rule;
 };
 
@@ -98,7 +98,7 @@ struct CheckOptions {
   /// nothing.
   std::vector<std::string> skip_rules = {};
   /// For tests that run the program: called with the value of every output of every task (held.h).
-  std::function<void(const Wrote&)> on_write = {};
+  std::function<void(const OutputValue&)> on_write = {};
 };
 
 /// A rule of the check: its name in verdicts, and the statement that holds if it refuses nothing.
@@ -114,8 +114,8 @@ struct Verdict {
   std::vector<Problem> problems;
   std::vector<Claim> proved;  ///< empty if anything was refused
   /// Results that are equal only up to codecs: the first kMaxListedLosses, and counts of all.
-  std::vector<Lossy> lossy;
-  std::vector<LossyCodec> lossy_codecs;
+  std::vector<CodecLoss> losses;
+  std::vector<CodecUse> codec_uses;
   std::vector<std::string> assumptions;  ///< of the proof
   std::vector<std::string> outside;      ///< the scope of the proof
   std::vector<ClassMemory> memory;       ///< of every class; empty without a memory plan

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "check/rules/rules.h"
 #include "check/values/held.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::check {
 namespace {
@@ -184,7 +184,7 @@ Context::Context(const Program& checked, const CheckOptions& check_options, Type
       keys(op_keys),
       problems(found),
       mesh(all_meshes(checked)),
-      ways(checked) {
+      peer_maps(checked) {
   int32_t axes = 0;
   for (const program::Role& role : program.roles) {
     first_axis.push_back(axes);
@@ -253,7 +253,7 @@ int32_t Context::rank_at(program::RoleId role, const graph::Coords& at) const {
   return program.first_rank(role) + axes.rank({first, first + std::ssize(axes.axes)});
 }
 
-int64_t Context::begin_at(program::RoleId role, const program::Begin& begin,
+int64_t Context::begin_at(program::RoleId role, const program::PieceOffset& begin,
                           const graph::Coords& at) const {
   const size_t axes = program.roles[role].mesh.axes.size();
   const size_t first = static_cast<size_t>(first_axis[role]);
@@ -305,11 +305,11 @@ BufferId Context::first_view(ClassId cls, BufferId base) const {
 }
 
 bool Context::leaves_node(ClassId cls, const Task& task) const {
-  const auto [known, fresh] = leaves_node_.try_emplace({cls, task.group, task.way()});
+  const auto [known, fresh] = leaves_node_.try_emplace({cls, task.group, task.peer_map()});
   if (fresh) {
     known->second = task.group != program::kNone
                         ? program.leaves_node(program.groups[task.group], cls)
-                        : program.leaves_node(task.way(), cls);
+                        : program.leaves_node(task.peer_map(), cls);
   }
   return known->second;
 }

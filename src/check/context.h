@@ -17,8 +17,8 @@
 #include "check/reference.h"
 #include "check/terms.h"
 #include "graph/cut.h"
+#include "program/peer_map.h"
 #include "program/views.h"
-#include "program/ways.h"
 
 namespace hocket::check {
 
@@ -107,8 +107,8 @@ struct Context {
   graph::Mesh mesh;
   std::vector<int32_t> first_axis;  ///< by role
   std::vector<KindInfo> kinds;
-  bool planned = false;        ///< step buffers have offsets
-  mutable program::Ways ways;  ///< of messages
+  bool planned = false;                 ///< step buffers have offsets
+  mutable program::PeerMaps peer_maps;  ///< of messages
 
   // Filled by index_tasks(). Requires: ids are in range. A task is addressed by its global index.
   void index_tasks();
@@ -146,7 +146,7 @@ struct Context {
   graph::Coords coords_of(int32_t rank) const;
   int32_t rank_at(program::RoleId role, const graph::Coords& at) const;
   /// Returns where `begin` says that a part begins, at coordinates of a role.
-  int64_t begin_at(program::RoleId role, const program::Begin& begin,
+  int64_t begin_at(program::RoleId role, const program::PieceOffset& begin,
                    const graph::Coords& at) const;
   // Axes of `mesh`, as a mask.
   graph::AxisMask role_axes(program::RoleId role) const;
@@ -177,7 +177,7 @@ struct Context {
   bool covers_elements(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   bool covers_in_one_layout(const std::vector<Holder>& holders) const;
   /// Results of leaves_node, which scans the ranks of a class.
-  mutable std::map<std::tuple<ClassId, program::GroupId, program::Way>, bool> leaves_node_;
+  mutable std::map<std::tuple<ClassId, program::GroupId, program::PeerMap>, bool> leaves_node_;
   mutable std::vector<std::vector<BufferId>> first_views_;  ///< by class, base
 };
 

@@ -8,11 +8,11 @@
 namespace hocket::check {
 
 /// Evaluates the graph of a definition to terms.
-class Reference::Unfolding : public ops::Definition {
+class Reference::TermBuilder : public ops::Definition {
  public:
   /// `make`: inner applications are made, with its node and micro-batch; null: they are only looked
   /// up, and the first that does not occur ends the search.
-  Unfolding(Reference& reference, std::span<const ExprId> in, const Application* make)
+  TermBuilder(Reference& reference, std::span<const ExprId> in, const Application* make)
       : ref_(reference), make_(make), values_(in.begin(), in.end()) {}
 
   /// Keeps application number `application` for the caller (see `last`) instead of making it.
@@ -115,7 +115,7 @@ AppId Reference::apply(int32_t key, std::span<const ExprId> in, std::span<const 
   }
   const graph::Attrs attrs = keys[key].attrs;
   if (op.define && op.defined == ops::Defined::expands) {
-    Unfolding graph(*this, in, &where);
+    TermBuilder graph(*this, in, &where);
     std::vector<ExprId> outputs;
     for (int value : op.define(graph, attrs, inputs)) {
       outputs.push_back(graph.value(value));
@@ -128,12 +128,12 @@ AppId Reference::apply(int32_t key, std::span<const ExprId> in, std::span<const 
   const AppId app = note(terms.apply(key, in, out, &made));
   if (op.define && op.defined == ops::Defined::also) {
     // The first pass only counts applications, by look-ups.
-    Unfolding dry(*this, in, nullptr);
+    TermBuilder dry(*this, in, nullptr);
     if (!op.define(dry, attrs, inputs).empty()) {
-      Unfolding graph(*this, in, &where);
+      TermBuilder graph(*this, in, &where);
       graph.hold(dry.applications() - 1);
       op.define(graph, attrs, inputs);
-      const Unfolding::Inner& last = graph.last();
+      const TermBuilder::Inner& last = graph.last();
       if (terms.find(last.key, last.in) < 0) {
         std::vector<ExprId> outputs;
         for (size_t i = 0; i < last.out.size(); ++i) {
@@ -160,7 +160,7 @@ AppId Reference::find(int32_t key, std::span<const ExprId> in) {
   }
   const std::vector<ExprId> terms_in(in.begin(), in.end());
   const graph::Attrs attrs = keys[key].attrs;
-  Unfolding graph(*this, terms_in, nullptr);
+  TermBuilder graph(*this, terms_in, nullptr);
   std::vector<ExprId> outputs;
   for (int value : op->define(graph, attrs, inputs)) {
     outputs.push_back(graph.value(value));

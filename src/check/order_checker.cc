@@ -25,8 +25,8 @@ void OrderChecker::match() {
   match_collectives();
 }
 
-/// One end of a message. A channel (way as the sender sees it, tag) has the messages of one tag
-/// that go one way among the ranks of a role.
+/// One end of a message. A channel (peer mapping of the sender, tag) has the messages of one tag
+/// that one mapping sends among the ranks of a role.
 struct OrderChecker::Message {
   std::pair<int32_t, int32_t> channel;
   bool receive;
@@ -36,10 +36,10 @@ struct OrderChecker::Message {
   }
 };
 
-const std::vector<ClassId>& OrderChecker::peers(ClassId cls, const program::Way& way) {
-  const auto [known, fresh] = peers_.try_emplace({cls, way});
+const std::vector<ClassId>& OrderChecker::peers(ClassId cls, const program::PeerMap& peer_map) {
+  const auto [known, fresh] = peers_.try_emplace({cls, peer_map});
   if (fresh) {
-    known->second = ctx_.program.peer_classes(cls, way);
+    known->second = ctx_.program.peer_classes(cls, peer_map);
   }
   return known->second;
 }
@@ -54,9 +54,10 @@ void OrderChecker::match_messages() {
       const KindInfo& info = ctx_.kind(task);
       if (!is_message(info)) continue;
       const bool receive = is_receive(info);
-      const int32_t way = ctx_.ways.number(program.classes[cls].role, task.way());
-      list.push_back(
-          {{receive ? ctx_.ways.back(way) : way, task.tag}, receive, ctx_.global(cls, i)});
+      const int32_t peer_map = ctx_.peer_maps.number(program.classes[cls].role, task.peer_map());
+      list.push_back({{receive ? ctx_.peer_maps.inverse(peer_map) : peer_map, task.tag},
+                      receive,
+                      ctx_.global(cls, i)});
     }
   }
   num_messages_ = static_cast<int64_t>(list.size()) / 2;
@@ -75,23 +76,23 @@ void OrderChecker::match_messages() {
 }
 
 void OrderChecker::report_shared_tags(ClassId cls) {
-  // Between two ranks, messages of one tag are matched by order, whichever way they name. Pairing
-  // treats each way by itself, so a tag must not go two ways to one peer.
+  // Between two ranks, messages of one tag are matched by order, whichever mapping they name.
+  // Pairing treats each mapping by itself, so a tag must not reach one peer by two mappings.
   const RankClass& rank_class = ctx_.program.classes[cls];
   const int32_t first_rank = ctx_.program.first_rank(rank_class.role);
-  std::map<int32_t, std::map<int32_t, TaskId>> ways_of_tag;  // with the first task of each way
+  std::map<int32_t, std::map<int32_t, TaskId>> maps_of_tag;  // with the first task of each mapping
   for (size_t i = 0; i < rank_class.tasks.size(); ++i) {
     const Task& task = rank_class.tasks[i];
     if (!is_message(ctx_.kind(task)) || is_receive(ctx_.kind(task))) continue;
-    const int32_t way = ctx_.ways.number(rank_class.role, task.way());
-    std::map<int32_t, TaskId>& others = ways_of_tag[task.tag];
-    if (!others.emplace(way, i).second) continue;
+    const int32_t peer_map = ctx_.peer_maps.number(rank_class.role, task.peer_map());
+    std::map<int32_t, TaskId>& others = maps_of_tag[task.tag];
+    if (!others.emplace(peer_map, i).second) continue;
     for (const auto& [other, sent] : others) {
-      if (other == way) continue;
+      if (other == peer_map) continue;
       for (const int32_t rank : ctx_.program.ranks_of(cls)) {
         const size_t place = static_cast<size_t>(rank - first_rank);
-        const int32_t peer = ctx_.ways.peers(way)[place];
-        if (peer != ctx_.ways.peers(other)[place]) continue;
+        const int32_t peer = ctx_.peer_maps.peers(peer_map)[place];
+        if (peer != ctx_.peer_maps.peers(other)[place]) continue;
         ctx_.report(
             "tag-shared", ProblemClass::order, {cls, i}, {{cls, sent}},
             fmt::format(
@@ -115,7 +116,7 @@ void OrderChecker::match_channel(std::span<const Message> ends) {
     (message.receive ? receives : sends)[ctx_.task_class[message.task]].push_back(message.task);
   }
   for (const auto& [cls, tasks] : sends) {
-    for (ClassId other : peers(cls, ctx_.task(ctx_.ref(tasks[0])).way())) {
+    for (ClassId other : peers(cls, ctx_.task(ctx_.ref(tasks[0])).peer_map())) {
       const auto found = receives.find(other);
       const size_t n = found == receives.end() ? 0 : std::min(tasks.size(), found->second.size());
       for (size_t k = 0; k < n; ++k) {
@@ -127,7 +128,7 @@ void OrderChecker::match_channel(std::span<const Message> ends) {
     }
   }
   for (const auto& [cls, tasks] : receives) {
-    for (ClassId other : peers(cls, ctx_.task(ctx_.ref(tasks[0])).way())) {
+    for (ClassId other : peers(cls, ctx_.task(ctx_.ref(tasks[0])).peer_map())) {
       const auto found = sends.find(other);
       const size_t n = found == sends.end() ? 0 : found->second.size();
       for (size_t k = n; k < tasks.size(); ++k) {
@@ -232,7 +233,7 @@ void OrderChecker::match_collectives() {
         most = std::max(most, by_group[group][cls].size());
       }
       for (size_t k = 0; k < most; ++k) {
-        Matching::Meeting meeting = meet(classes, sorts, k, by_group[group]);
+        Matching::Meeting meeting = match_collectives(classes, sorts, k, by_group[group]);
         for (int32_t task : meeting.tasks) {
           matching_.meeting[task] = static_cast<int32_t>(matching_.meetings.size());
         }
@@ -257,9 +258,9 @@ void OrderChecker::check_sides(const std::vector<TaskRef>& refs, Matching::Meeti
   }
 }
 
-Matching::Meeting OrderChecker::meet(const std::vector<ClassId>& classes,
-                                     const std::vector<std::vector<ClassId>>& sorts, size_t k,
-                                     const ByClass& by_class) {
+Matching::Meeting OrderChecker::match_collectives(const std::vector<ClassId>& classes,
+                                                  const std::vector<std::vector<ClassId>>& sorts,
+                                                  size_t k, const ByClass& by_class) {
   Matching::Meeting meeting;
   std::vector<TaskRef> refs;
   ClassId absent = program::kNone;
@@ -359,7 +360,7 @@ bool OrderChecker::run(Hazards& hazards, Interpreter* interpreter) {
               refs.push_back(ctx_.ref(global));
             }
           }
-          return interpreter->meet(instances);
+          return interpreter->step_across_classes(instances);
         }
         for (int32_t global : tasks) {
           const TaskRef ref = ctx_.ref(global);

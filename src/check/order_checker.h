@@ -40,7 +40,7 @@ class OrderChecker {
   /// Tasks by class, in issue order.
   using ByClass = std::vector<std::vector<int32_t>>;
   void match_messages();
-  /// Refuses messages of one tag that a rank of the class sends to one peer by two ways.
+  /// Refuses messages of one tag that a rank of the class sends to one peer by two mappings.
   void report_shared_tags(ClassId cls);
   /// Pairs the ends of the messages of one channel.
   void match_channel(std::span<const Message> ends);
@@ -50,16 +50,16 @@ class OrderChecker {
   void match_collectives();
   /// Pairs the k-th collective of a group in these classes. `sorts`: the classes that meet, by sort
   /// of instance.
-  Matching::Meeting meet(const std::vector<ClassId>& classes,
-                         const std::vector<std::vector<ClassId>>& sorts, size_t k,
-                         const ByClass& by_class);
+  Matching::Meeting match_collectives(const std::vector<ClassId>& classes,
+                                      const std::vector<std::vector<ClassId>>& sorts, size_t k,
+                                      const ByClass& by_class);
   void check_sides(const std::vector<TaskRef>& refs, Matching::Meeting* meeting);
-  const std::vector<ClassId>& peers(ClassId cls, const program::Way& way);
+  const std::vector<ClassId>& peers(ClassId cls, const program::PeerMap& peer_map);
   int32_t lane_index(int32_t global) const;
 
   Context& ctx_;
   Matching matching_;
-  std::map<std::pair<ClassId, program::Way>, std::vector<ClassId>> peers_;
+  std::map<std::pair<ClassId, program::PeerMap>, std::vector<ClassId>> peers_;
   int64_t num_messages_ = 0, num_collectives_ = 0;
 };
 

@@ -68,7 +68,7 @@ class Reference {
   void choose_results();
   AppId route_of_inputs() const;
   // Definitions (definitions.cc).
-  class Unfolding;
+  class TermBuilder;
   /// Returns the application, made if new, together with those of the op's definition.
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out,
               const Application& where);

@@ -25,14 +25,14 @@ std::string ranks_text(const std::vector<int32_t>& ranks) {
   return text;
 }
 
-std::string lossy_text(const Lossy& lossy) {
-  return fmt::format("{}: ~{} of {}", lossy.buffer, lossy.codec, lossy.term);
+std::string loss_text(const CodecLoss& loss) {
+  return fmt::format("{}: ~{} of {}", loss.buffer, loss.codec, loss.term);
 }
 
 /// "~int8 of 18 values in 54 named buffers", by codec.
-std::string lossy_summary(const Verdict& verdict) {
+std::string loss_summary(const Verdict& verdict) {
   std::string text;
-  for (const LossyCodec& lost : verdict.lossy_codecs) {
+  for (const CodecUse& lost : verdict.codec_uses) {
     text += fmt::format("{}~{} of {} in {}", text.empty() ? "" : ", ", lost.codec,
                         counted(lost.values, "value"), counted(lost.buffers, "named buffer"));
   }
@@ -44,9 +44,9 @@ std::string lossy_summary(const Verdict& verdict) {
 std::string equality_text(const Verdict& verdict) {
   constexpr size_t kNamed = 3;
   std::string text = "equal to the single-device graph";
-  if (verdict.lossy.size() > kNamed) return text + " up to " + lossy_summary(verdict);
-  for (size_t i = 0; i < verdict.lossy.size(); ++i) {
-    text += (i ? "; " : " up to ") + lossy_text(verdict.lossy[i]);
+  if (verdict.losses.size() > kNamed) return text + " up to " + loss_summary(verdict);
+  for (size_t i = 0; i < verdict.losses.size(); ++i) {
+    text += (i ? "; " : " up to ") + loss_text(verdict.losses[i]);
   }
   return text;
 }
@@ -61,7 +61,7 @@ std::string to_text(const Verdict& verdict) {
                         verdict.num_collectives, human_time(verdict.seconds));
     text += "proved\n";
     for (const Claim& claim : verdict.proved) {
-      text += fmt::format("  - {}\n    by: {}\n", claim.what, claim.rule);
+      text += fmt::format("  - {}\n    by: {}\n", claim.property, claim.rule);
     }
   } else {
     text += fmt::format("refused: {} problem{} ({} tasks, {} buffers, checked in {})\n",
@@ -89,14 +89,14 @@ std::string to_text(const Verdict& verdict) {
                         human_bytes(static_cast<double>(memory.planned.total())),
                         program::parts_text(memory.planned));
   }
-  if (verdict.ok() && !verdict.lossy.empty()) {
+  if (verdict.ok() && !verdict.losses.empty()) {
     constexpr size_t kListed = 12;
     text += "up to\n";
-    for (size_t i = 0; i < std::min(kListed, verdict.lossy.size()); ++i) {
-      text += "  - " + lossy_text(verdict.lossy[i]) + "\n";
+    for (size_t i = 0; i < std::min(kListed, verdict.losses.size()); ++i) {
+      text += "  - " + loss_text(verdict.losses[i]) + "\n";
     }
-    if (verdict.lossy.size() > kListed) {
-      text += fmt::format("  - in all {}\n", lossy_summary(verdict));
+    if (verdict.losses.size() > kListed) {
+      text += fmt::format("  - in all {}\n", loss_summary(verdict));
     }
   }
   if (verdict.ok()) {
@@ -161,12 +161,12 @@ void put_members(JsonWriter& json, const Verdict& verdict) {
   }
   json.end().key("proved").array();
   for (const Claim& claim : verdict.proved) {
-    json.object().member("what", claim.what).member("rule", claim.rule).end();
+    json.object().member("property", claim.property).member("rule", claim.rule).end();
   }
   json.end().key("lossy").array();
-  for (const Lossy& lossy : verdict.lossy) {
-    json.object().member("result", lossy.buffer).member("codec", lossy.codec);
-    json.member("of", lossy.term).end();
+  for (const CodecLoss& loss : verdict.losses) {
+    json.object().member("result", loss.buffer).member("codec", loss.codec);
+    json.member("of", loss.term).end();
   }
   json.end().member("assumptions", verdict.assumptions).member("outside", verdict.outside);
   json.member("ragged_factor", verdict.ragged_factor).key("memory").array();

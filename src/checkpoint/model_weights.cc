@@ -62,7 +62,7 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
   }
 
   std::set<std::string, std::less<>> known;
-  for (const auto& [param, place] : places_) {
+  for (const auto& [param, place] : stored_) {
     for (const WeightSlice& slice : place.form) {
       known.insert(slice.name);
     }
@@ -80,7 +80,7 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
     fail(path, "has {} tensor{} unknown to the {} of this config.json: {}", extra.size(),
          extra.size() == 1 ? "" : "s", config.family, some(extra));
   }
-  for (const auto& [param, place] : places_) {
+  for (const auto& [param, place] : stored_) {
     for (const WeightSlice& alias : place.aliases) {
       check_alias(param, alias);
     }
@@ -110,7 +110,7 @@ void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::
   const auto absent = [this](const WeightSlice& slice) {
     return file_.find(slice.name).tensor == nullptr;
   };
-  Place place;
+  StoredParameter place;
   place.numel = 1;
   for (int64_t dim : param.dims) {
     place.numel *= dim;
@@ -139,17 +139,17 @@ void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::
   for (const WeightSlice& slice : place.aliases) {
     check_shape(slice);
   }
-  places_.emplace(param.param, std::move(place));
+  stored_.emplace(param.param, std::move(place));
 }
 
-const ModelWeights::Place& ModelWeights::place(std::string_view param) const {
-  const auto it = places_.find(param);
-  HOCKET_CHECK(it != places_.end(), "the model has no parameter '{}'", param);
+const ModelWeights::StoredParameter& ModelWeights::stored(std::string_view param) const {
+  const auto it = stored_.find(param);
+  HOCKET_CHECK(it != stored_.end(), "the model has no parameter '{}'", param);
   return it->second;
 }
 
 std::vector<WeightSlice> ModelWeights::slices(std::string_view param) const {
-  const Place& p = place(param);
+  const StoredParameter& p = stored(param);
   std::vector<WeightSlice> list = p.form;
   list.insert(list.end(), p.aliases.begin(), p.aliases.end());
   return list;
@@ -157,7 +157,7 @@ std::vector<WeightSlice> ModelWeights::slices(std::string_view param) const {
 
 void ModelWeights::load_range(std::string_view param, int64_t first, int64_t count, DType dtype,
                               void* dst) const {
-  const Place& p = place(param);
+  const StoredParameter& p = stored(param);
   HOCKET_CHECK(first >= 0 && count >= 0 && first <= p.numel - count, "{}: elements {} + {} of {}",
                param, first, count, p.numel);
   const int64_t size = graph::size_of(dtype), end = first + count;
@@ -186,7 +186,7 @@ void ModelWeights::check_alias(std::string_view param, const WeightSlice& alias)
     if (std::memcmp(ours.data(), theirs.data(), static_cast<size_t>(n) * sizeof(double)) != 0) {
       fail(entry.file->path(),
            "tensor {} differs from {}; expected the same values: tie_word_embeddings is true",
-           quote(alias.name), quote(place(param).form[0].name));
+           quote(alias.name), quote(stored(param).form[0].name));
     }
   }
 }

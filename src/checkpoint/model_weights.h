@@ -36,19 +36,19 @@ class ModelWeights {
 
  private:
   /// Tensors that hold one parameter.
-  struct Place {
+  struct StoredParameter {
     models::WeightForm form;     // under this file's names
     models::WeightForm aliases;  // the ones that this file has
     int64_t numel = 0;
   };
-  const Place& place(std::string_view param) const;
+  const StoredParameter& stored(std::string_view param) const;
   void match(const models::ParamWeights& param, bool bare, std::vector<std::string>& missing);
   void check_shape(const models::WeightSlice& slice) const;
   void check_alias(std::string_view param, const models::WeightSlice& alias) const;
 
   Safetensors file_;
   std::vector<models::ParamWeights> params_;
-  std::map<std::string, Place, std::less<>> places_;
+  std::map<std::string, StoredParameter, std::less<>> stored_;
 };
 
 /// Splits a tensor into views of `whole`, under the slices' names and dims.

@@ -62,7 +62,7 @@ void remove_quietly(const std::string& folder) {
 }
 
 /// Elements [first, first + count) of a tensor, stored in a file from byte `begin` on.
-struct Place {
+struct FileRange {
   int64_t first = 0, count = 0, begin = 0;
 };
 
@@ -71,7 +71,7 @@ struct TensorFile {
   std::string name;
   FileLayout layout;
   const std::vector<SharedTensor>* sources = nullptr;
-  std::vector<std::vector<Place>> places;  ///< by source, sorted by element
+  std::vector<std::vector<FileRange>> ranges;  ///< by source, sorted by element
 };
 
 /// Saves the checkpoint of one step, in all processes at once; see save().
@@ -156,14 +156,14 @@ void CheckpointWriter::add_file(const std::string& name, const std::vector<Share
   file.name = name;
   file.sources = &sources;
   file.layout = lay_out(stored, {{kStepKey, fmt::format("{}", content_.state.step)}});
-  file.places.resize(sources.size());
+  file.ranges.resize(sources.size());
   for (size_t i = 0; i < stored.size(); ++i) {
-    file.places[source_of[i]].push_back(
+    file.ranges[source_of[i]].push_back(
         {first_of[i], stored[i].type.numel(), file.layout.begin[i]});
   }
-  for (std::vector<Place>& places : file.places) {
-    std::sort(places.begin(), places.end(),
-              [](const Place& a, const Place& b) { return a.first < b.first; });
+  for (std::vector<FileRange>& ranges : file.ranges) {
+    std::sort(ranges.begin(), ranges.end(),
+              [](const FileRange& a, const FileRange& b) { return a.first < b.first; });
   }
   tensor_files_.push_back(std::move(file));
 }
@@ -267,14 +267,14 @@ std::string CheckpointWriter::write_parts() const {
     for (size_t i = 0; i < file.sources->size(); ++i) {
       const SharedTensor& source = (*file.sources)[i];
       const int64_t size = graph::size_of(source.type.dtype);
-      const std::vector<Place>& places = file.places[i];
-      auto place = places.begin();
+      const std::vector<FileRange>& ranges = file.ranges[i];
+      auto place = ranges.begin();
       for (const Share& share : source.shares()) {
         const int64_t end = share.first + share.count;
-        while (place != places.end() && place->first + place->count <= share.first) {
+        while (place != ranges.end() && place->first + place->count <= share.first) {
           ++place;
         }
-        for (auto at = place; at != places.end() && at->first < end; ++at) {
+        for (auto at = place; at != ranges.end() && at->first < end; ++at) {
           const int64_t from = std::max(share.first, at->first);
           const int64_t to = std::min(end, at->first + at->count);
           if (to <= from) continue;

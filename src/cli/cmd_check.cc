@@ -93,7 +93,7 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
   if (!budget.empty()) {
     options.budget_from = "--memory-budget";
     const double bytes = parse_quantity(budget, Unit::bytes, "hocket check --memory-budget");
-    if (!(bytes >= 1 && bytes <= engine::kMostMemory)) {
+    if (!(bytes >= 1 && bytes <= engine::kMaxMemory)) {
       fail("hocket check", "--memory-budget is {}; expected 1 byte to 1 EiB", quote(budget));
     }
     options.memory_budget = static_cast<int64_t>(bytes);

@@ -69,14 +69,14 @@ ByTransport by_transport(const Op& op, const Attrs& attrs, std::span<const Tenso
 ByTransport by_transport_among(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                                int64_t members) {
   const ByTransport found = by_transport(op, attrs, in);
-  const bool unlike = has_sizes(attrs) || has_lengths(attrs);
-  if (found == ByTransport::all_gather && unlike) return ByTransport::none;
+  const bool uneven = has_sizes(attrs) || has_lengths(attrs);
+  if (found == ByTransport::all_gather && uneven) return ByTransport::none;
   if (found != ByTransport::reduce_scatter) return found;
   const auto dim = static_cast<size_t>(movement(op, attrs).part_dim);
   const bool alike = std::all_of(in.begin(), in.end(), [&](const TensorType& type) {
     return type.dims[dim].divides_into(members);
   });
-  return alike && !unlike ? found : ByTransport::none;
+  return alike && !uneven ? found : ByTransport::none;
 }
 
 int64_t transport_bytes(Collectives how, const Op& op, const Attrs& attrs,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages between the processes of a run, with failure detection. Every process publishes
-// heartbeats with its activity in the shared store (TableClient), from a thread that also watches
-// for failures. A wait that lasts too long follows the wait-for edges in the heartbeats to the rank
-// to blame, and all ranks end with one error that names it.
+// heartbeats with its activity in the shared store (SharedTableClient), from a thread that also
+// watches for failures. A wait that lasts too long follows the wait-for edges in the heartbeats to
+// the rank to blame, and all ranks end with one error that names it.
 #include "comm/connection.h"
 
 #include <fmt/ranges.h>
@@ -106,8 +106,8 @@ class Connection::Wait {
 Connection::Connection(std::unique_ptr<Transport> transport, milliseconds timeout)
     : transport_(std::move(transport)),
       timeout_(timeout),
-      table_(transport_->table()),
-      table_client_(table_, kSilence),
+      shared_table_(transport_->shared_table()),
+      shared_table_client_(shared_table_, kSilence),
       watch_([this] { watch_all(); }) {}
 
 Connection::~Connection() {
@@ -129,7 +129,7 @@ void Connection::await_readers() {
   const auto deadline = steady_clock::now() + kGrace;
   for (int32_t rank = 1; rank < size(); ++rank) {
     try {
-      while (!table_client_.get(read_key(rank)) && steady_clock::now() < deadline) {
+      while (!shared_table_client_.get(read_key(rank)) && steady_clock::now() < deadline) {
         std::this_thread::sleep_for(milliseconds(20));
       }
     } catch (const std::exception&) {
@@ -326,7 +326,7 @@ void Connection::watch_all() {
   while (!leaving_ && failure_.empty()) {
     lock.unlock();
     try {
-      watch_table();
+      watch_shared_table();
     } catch (const std::exception& error) {
       // The store is gone, and with it the rank that hosted it, if a rank did. Its connections end
       // too, and with them every wait for it; this only reports it earlier.
@@ -346,15 +346,15 @@ void Connection::watch_all() {
 }
 
 /// Reads the store, which may stay silent for as long as a rank may; then its host is blamed.
-void Connection::watch_table() {
-  if (table_client_.silent_for() < kSilence) {
+void Connection::watch_shared_table() {
+  if (shared_table_client_.silent_for() < kSilence) {
     try {
       return beat();
-    } catch (const TableClient::NoAnswer& silent) {
+    } catch (const SharedTableClient::NoAnswer& silent) {
       log_debug("{}", silent.what());
     }
   }
-  if (table_client_.silent_for() < timeout_) return;
+  if (shared_table_client_.silent_for() < timeout_) return;
   const auto [rank, reason] = silent_holder();
   stop(fmt::format("{}\n{}", rank, reason));
 }
@@ -379,12 +379,12 @@ void Connection::beat() {
     }
     said = doing_before_;
   }
-  table_client_.set(key_of(index()),
-                    fmt::format("{} {}\n{}\n{}", waits_for, beats_++, host_name(), said));
+  shared_table_client_.set(key_of(index()),
+                           fmt::format("{} {}\n{}\n{}", waits_for, beats_++, host_name(), said));
   if (index() != 0) {
     heartbeat_of(0);
   }
-  if (const auto failure = table_client_.get(kFailure)) {
+  if (const auto failure = shared_table_client_.get(kFailure)) {
     stop(*failure);
   }
 }
@@ -399,7 +399,7 @@ void Connection::stop(const std::string& failure) {
     ends_.notify_all();
   }
   try {
-    table_client_.set(read_key(index()), "");
+    shared_table_client_.set(read_key(index()), "");
   } catch (const std::exception& error) {
     log_debug("the shared table: {}", error.what());
   }
@@ -427,7 +427,7 @@ std::string Connection::fail(const std::string& reason) { return fail_for(index(
 std::string Connection::fail_for(int32_t rank, const std::string& reason) {
   std::string first = fmt::format("{}\n{}", rank, reason);
   try {
-    first = table_client_.set_if_absent(kFailure, first);
+    first = shared_table_client_.set_if_absent(kFailure, first);
   } catch (const std::exception& error) {
     log_debug("the shared table: {}", error.what());
   }
@@ -440,7 +440,7 @@ std::string Connection::fail_for(int32_t rank, const std::string& reason) {
 Connection::Heartbeat Connection::heartbeat_of(int32_t rank) {
   std::optional<std::string> text;
   try {
-    text = table_client_.get(key_of(rank));
+    text = shared_table_client_.get(key_of(rank));
   } catch (const std::exception&) {
     if (rank == 0 && index() != 0) {
       std::lock_guard lock(mutex_);
@@ -466,10 +466,10 @@ Connection::Heartbeat Connection::heartbeat_of(int32_t rank) {
   return heartbeat;
 }
 
-bool Connection::is_table_silent() {
+bool Connection::is_shared_table_silent() {
   try {
-    table_client_.get(kFailure);
-  } catch (const TableClient::NoAnswer&) {
+    shared_table_client_.get(kFailure);
+  } catch (const SharedTableClient::NoAnswer&) {
     return true;
   } catch (const std::exception& error) {
     log_debug("the shared table: {}", error.what());  // it is gone, not silent
@@ -480,11 +480,11 @@ bool Connection::is_table_silent() {
 /// Returns the host of the silent store, which is blamed, with the reason. All ranks reach the same
 /// verdict without communication.
 std::pair<int32_t, std::string> Connection::silent_holder() {
-  const double seconds = std::chrono::duration<double>(table_client_.silent_for()).count();
+  const double seconds = std::chrono::duration<double>(shared_table_client_.silent_for()).count();
   const std::string why = fmt::format(
       "has not answered for {:.1f} s (plan.timeout_s is {}): it is stopped, or cannot be reached",
       seconds, std::chrono::duration<double>(timeout_).count());
-  const int32_t rank = table_->holder();
+  const int32_t rank = shared_table_->holder();
   if (rank == kNobody) {
     return {kNobody, "the launcher, which hosts the shared table, " + why};
   }
@@ -538,8 +538,8 @@ void Connection::blame(int32_t from, const WaitResult& received, std::span<const
   }
   if (reason.empty()) {
     log_debug("nothing from rank {}: {}", from, received.text);
-    const int32_t holder = table_->holder();
-    if (holder != kNobody && holder != index() && is_table_silent()) {
+    const int32_t holder = shared_table_->holder();
+    if (holder != kNobody && holder != index() && is_shared_table_silent()) {
       const auto [rank, text] = silent_holder();
       reason = fail_for(rank, text);
       throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);

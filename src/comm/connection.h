@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/table_client.h"
+#include "comm/shared_table_client.h"
 #include "comm/transport.h"
 
 namespace hocket::comm {
@@ -92,7 +92,7 @@ class Connection : public Processes {
   void watch_all();
   void await_readers();
   void beat();
-  void watch_table();
+  void watch_shared_table();
   bool is_failed();
   /// `failure`: the rank, a newline, and the reason.
   void stop(const std::string& failure);
@@ -102,7 +102,7 @@ class Connection : public Processes {
   [[noreturn]] void blame(int32_t from, const WaitResult& received,
                           std::span<const int32_t> members = {});
   int32_t silent_one(std::span<const int32_t> members);
-  bool is_table_silent();
+  bool is_shared_table_silent();
   std::pair<int32_t, std::string> silent_holder();
   std::vector<int32_t> waiting_from(int32_t from);
   /// Returns the rank to blame, and the reason.
@@ -111,8 +111,8 @@ class Connection : public Processes {
 
   const std::shared_ptr<Transport> transport_;  ///< shared with abandoned threads
   const std::chrono::milliseconds timeout_;
-  const std::shared_ptr<SharedTable> table_;
-  TableClient table_client_;
+  const std::shared_ptr<SharedTable> shared_table_;
+  SharedTableClient shared_table_client_;
 
   std::mutex mutex_;  ///< guards the members up to groups_
   std::condition_variable ends_;

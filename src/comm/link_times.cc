@@ -234,8 +234,8 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
     add_to(&beside, [&] { lane.run(); });
   }
   const double slower = in_gaps.value() / std::max(beside.value(), 0.1 * in_gaps.value());
-  link->work_beside = end.mean(std::max(1.0, slower));
-  link->collective_beside = std::max(1.0, end.mean(beside.seconds / rounds) / alone_s);
+  link->compute_slowdown = end.mean(std::max(1.0, slower));
+  link->collective_slowdown = std::max(1.0, end.mean(beside.seconds / rounds) / alone_s);
 }
 
 LinkTimes time_link(const End& end, const std::function<Work()>& make_work) {
@@ -296,8 +296,9 @@ std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_
     if (first || is_here(far)) {
       link = time_link({world.communicator(first ? 0 : far), {0, far}, first}, work);
     }
-    for (double* of : {&link.latency_s, &link.bytes_per_s, &link.collective_latency_s,
-                       &link.collective_bytes_per_s, &link.work_beside, &link.collective_beside}) {
+    for (double* of :
+         {&link.latency_s, &link.bytes_per_s, &link.collective_latency_s,
+          &link.collective_bytes_per_s, &link.compute_slowdown, &link.collective_slowdown}) {
       *of = std::stod(processes.broadcast(fmt::format("{:.17g}", *of)));
     }
     links[name] = link;

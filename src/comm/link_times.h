@@ -18,7 +18,7 @@ struct LinkTimes {
   double latency_s = 0, bytes_per_s = 0;
   double collective_latency_s = 0, collective_bytes_per_s = 0;
   /// Slowdown factors of work beside such collectives, and of collectives beside work.
-  double work_beside = 1, collective_beside = 1;
+  double compute_slowdown = 1, collective_slowdown = 1;
 };
 
 /// Fixed piece of a rank's work, of about 0.1 ms.

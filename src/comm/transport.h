@@ -122,7 +122,7 @@ class Transport {
   /// Ends every pending receive and collective, and all later ones at once.
   virtual void abort() = 0;
   /// Returns the shared table. Not thread-safe; may outlive the transport.
-  virtual std::shared_ptr<SharedTable> table() = 0;
+  virtual std::shared_ptr<SharedTable> shared_table() = 0;
 };
 
 /// Position of this process in its run, as stated by the launcher.

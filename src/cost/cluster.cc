@@ -78,7 +78,7 @@ std::vector<NamedConstant> constants(const Cluster& cluster) {
   add_link("links.intra", cluster.links.intra, add);
   add_link("links.inter", cluster.links.inter, add);
   for (size_t i = 0; i < cluster.topology.levels.size(); ++i) {
-    const Level& level = cluster.topology.levels[i];
+    const SwitchLevel& level = cluster.topology.levels[i];
     const std::string path = fmt::format("topology.levels.{}", i);
     add(path + ".bandwidth", level.bandwidth);
     add(path + ".oversubscription", level.oversubscription);
@@ -123,36 +123,39 @@ GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
   for (size_t i = 0; i < topology.levels.size(); ++i) {
     shape.levels[i] = spread_of(ranks, static_cast<int32_t>(topology.levels[i].devices));
   }
-  if (!unlike.empty()) {
-    shape.kinds = 0;
+  if (!heterogeneous_nodes.empty()) {
+    shape.device_types = 0;
     for (const int32_t rank : ranks) {
-      shape.kinds |= uint64_t{1} << kind_of(rank);
+      shape.device_types |= uint64_t{1} << device_type_of(rank);
     }
   }
   return shape;
 }
 
-size_t Cluster::kind_of_node(int64_t node) const {
-  for (size_t i = 0; i < unlike.size(); ++i) {
-    if (node >= unlike[i].first && node < unlike[i].first + unlike[i].count) return i + 1;
+size_t Cluster::device_type_of_node(int64_t node) const {
+  for (size_t i = 0; i < heterogeneous_nodes.size(); ++i) {
+    if (node >= heterogeneous_nodes[i].first &&
+        node < heterogeneous_nodes[i].first + heterogeneous_nodes[i].count)
+      return i + 1;
   }
   return 0;
 }
 
-std::vector<int64_t> Cluster::ranks_of_kinds(int64_t ranks) const {
-  std::vector<int64_t> count(num_kinds(), 0);
+std::vector<int64_t> Cluster::ranks_of_device_types(int64_t ranks) const {
+  std::vector<int64_t> count(num_device_types(), 0);
   for (int64_t first = 0; first < ranks; first += devices_per_node) {
-    count[kind_of_node(first / devices_per_node)] += std::min(devices_per_node, ranks - first);
+    count[device_type_of_node(first / devices_per_node)] +=
+        std::min(devices_per_node, ranks - first);
   }
   return count;
 }
 
 std::string Cluster::device_names(int64_t ranks) const {
-  const std::vector<int64_t> count = ranks_of_kinds(ranks);
+  const std::vector<int64_t> count = ranks_of_device_types(ranks);
   std::vector<std::string> names;
-  for (size_t kind = 0; kind < count.size(); ++kind) {
-    const std::string& name = device_of(kind).name;
-    if (count[kind] > 0 && std::find(names.begin(), names.end(), name) == names.end()) {
+  for (size_t device_type = 0; device_type < count.size(); ++device_type) {
+    const std::string& name = device_of(device_type).name;
+    if (count[device_type] > 0 && std::find(names.begin(), names.end(), name) == names.end()) {
       names.push_back(name);
     }
   }
@@ -165,12 +168,12 @@ int64_t Cluster::threads_per_rank(int64_t asked, int64_t ranks) const {
   return std::max<int64_t>(1, cores_per_node / on_node);
 }
 
-Cluster Cluster::all_of(size_t kind) const {
+Cluster Cluster::homogeneous(size_t device_type) const {
   Cluster even = *this;
-  even.unlike.clear();
-  if (kind > 0) {
-    even.device = unlike[kind - 1].device;
-    even.links = unlike[kind - 1].links;
+  even.heterogeneous_nodes.clear();
+  if (device_type > 0) {
+    even.device = heterogeneous_nodes[device_type - 1].device;
+    even.links = heterogeneous_nodes[device_type - 1].links;
   }
   return even;
 }
@@ -234,7 +237,7 @@ void keep_better(Device* best, const Device& other) {
   keep_less(&best->host_launch_expert, other.host_launch_expert);
   best->host_reads = {};
   keep_better(&best->host, other.host);
-  best->several.clear();
+  best->unfused_ops.clear();
   keep_less(&best->overlap.compute, other.overlap.compute);
   keep_less(&best->overlap.communication, other.overlap.communication);
   keep_less(&best->float8.maxima, other.float8.maxima);
@@ -297,8 +300,8 @@ Files append_file(Files from, const std::filesystem::path& path) {
     for (auto at = again; at != from.end(); ++at) {
       cycle += at->filename().string() + " -> ";
     }
-    fail(path.string(), "the files named by unlike form a cycle: {}{}; expected none", cycle,
-         whole.filename().string());
+    fail(path.string(), "the files named by heterogeneous_nodes form a cycle: {}{}; expected none",
+         cycle, whole.filename().string());
   }
   from.push_back(whole);
   return from;
@@ -306,15 +309,16 @@ Files append_file(Files from, const std::filesystem::path& path) {
 
 /// Fills in the devices and links of heterogeneous nodes. `folder`: base of relative file names;
 /// `from`: the files being read.
-void fill_in_unlike(const std::filesystem::path& folder, const Files& from, Cluster* cluster) {
-  for (UnlikeNodes& nodes : cluster->unlike) {
+void fill_in_node_groups(const std::filesystem::path& folder, const Files& from, Cluster* cluster) {
+  for (NodeGroup& nodes : cluster->heterogeneous_nodes) {
     nodes.device = cluster->device;
     nodes.links = cluster->links;
     if (!nodes.cluster.empty()) {
       const Cluster other = read_cluster_file(folder / nodes.cluster, {}, from);
       if (other.this_machine || other.cores_per_node > 0 || cluster->cores_per_node > 0) {
         fail(cluster->name,
-             "unlike names {}, and ranks share cores there or here; try unlike.speed",
+             "heterogeneous_nodes names {}, and ranks share cores there or here; try "
+             "heterogeneous_nodes.speed",
              nodes.cluster);
       }
       nodes.device = other.device;
@@ -332,7 +336,7 @@ Cluster read_cluster_file(const std::filesystem::path& path,
   Cluster cluster;
   read_config(cluster, path.string(), overrides);
   cluster.validate(path.string());
-  fill_in_unlike(path.parent_path(), files, &cluster);
+  fill_in_node_groups(path.parent_path(), files, &cluster);
   return cluster;
 }
 
@@ -340,8 +344,8 @@ Cluster read_cluster_file(const std::filesystem::path& path,
 
 Cluster Cluster::at_best() const {
   Cluster best = *this;
-  best.unlike.clear();
-  for (const UnlikeNodes& nodes : unlike) {
+  best.heterogeneous_nodes.clear();
+  for (const NodeGroup& nodes : heterogeneous_nodes) {
     keep_better(&best.device, nodes.device);
     keep_better(&best.links.intra, nodes.links.intra);
     keep_better(&best.links.inter, nodes.links.inter);
@@ -377,7 +381,7 @@ const MeasuredTimes* Cluster::measured_on(std::string_view op, const GroupShape&
   return nullptr;
 }
 
-double Cluster::uplink(const Level& level) const {
+double Cluster::uplink(const SwitchLevel& level) const {
   if (level.bandwidth.value > 0) return level.bandwidth.value;
   const bool inside = level.devices < devices_per_node;
   const double below = inside ? static_cast<double>(level.devices) * links.intra.bytes_per_s()
@@ -517,7 +521,7 @@ void Cluster::validate(const std::string& where) const {
   }
   validate_ops(where);
   validate_levels(where);
-  validate_unlike(where);
+  validate_node_groups(where);
   validate_measured(where);
   validate_curves(where);
 }
@@ -566,18 +570,18 @@ void Cluster::validate_ops(const std::string& where) const {
     expect_op("device.host_reads", op, true);
   }
   std::set<std::string> seen;
-  for (size_t i = 0; i < device.several.size(); ++i) {
-    const SeveralKernels& several = device.several[i];
-    const std::string key = fmt::format("device.several.{}", i);
-    for (const std::string& op : several.ops) {
+  for (size_t i = 0; i < device.unfused_ops.size(); ++i) {
+    const UnfusedOps& unfused = device.unfused_ops[i];
+    const std::string key = fmt::format("device.unfused_ops.{}", i);
+    for (const std::string& op : unfused.ops) {
       expect_op(key, op, false);
       if (!seen.insert(op).second) {
         fail(where, "{} names {} a second time; expected each op once", key, op);
       }
     }
-    if (several.kernels > 10'000 || !(several.traffic <= 10'000)) {
+    if (unfused.kernels > 10'000 || !(unfused.traffic <= 10'000)) {
       fail(where, "{} has {} kernels that move {} times the bytes; expected at most 10000 each",
-           key, several.kernels, several.traffic);
+           key, unfused.kernels, unfused.traffic);
     }
   }
 }
@@ -622,7 +626,7 @@ void Cluster::validate_levels(const std::string& where) const {
   }
   int64_t below = 1;
   for (size_t i = 0; i < topology.levels.size(); ++i) {
-    const Level& level = topology.levels[i];
+    const SwitchLevel& level = topology.levels[i];
     const std::string path = fmt::format("topology.levels.{}", i);
     if (below < devices_per_node && level.devices > devices_per_node) {
       below = devices_per_node;
@@ -647,30 +651,33 @@ void Cluster::validate_levels(const std::string& where) const {
   }
 }
 
-void Cluster::validate_unlike(const std::string& where) const {
-  if (!unlike.empty() && this_machine) {
+void Cluster::validate_node_groups(const std::string& where) const {
+  if (!heterogeneous_nodes.empty() && this_machine) {
     fail(where,
-         "this_machine is true and unlike is given; expected no unlike, since the machine is one "
+         "this_machine is true and heterogeneous_nodes is given; expected no heterogeneous_nodes, "
+         "since the machine is one "
          "node");
   }
-  if (unlike.size() > kMaxUnlike) {
-    fail(where, "unlike has {} entries; expected at most {}", unlike.size(), kMaxUnlike);
+  if (heterogeneous_nodes.size() > kMaxNodeGroups) {
+    fail(where, "heterogeneous_nodes has {} entries; expected at most {}",
+         heterogeneous_nodes.size(), kMaxNodeGroups);
   }
   int64_t next = 0;
-  for (size_t i = 0; i < unlike.size(); ++i) {
-    const UnlikeNodes& nodes_here = unlike[i];
+  for (size_t i = 0; i < heterogeneous_nodes.size(); ++i) {
+    const NodeGroup& nodes_here = heterogeneous_nodes[i];
     if (nodes_here.count > nodes - nodes_here.first) {
-      fail(where, "unlike.{} has count {} from node {} on; expected nodes 0 to {}", i,
+      fail(where, "heterogeneous_nodes.{} has count {} from node {} on; expected nodes 0 to {}", i,
            nodes_here.count, nodes_here.first, nodes - 1);
     }
     if (nodes_here.first < next) {
-      fail(where, "unlike.{} begins at node {}; expected at least {}: entries are in order", i,
-           nodes_here.first, next);
+      fail(where,
+           "heterogeneous_nodes.{} begins at node {}; expected at least {}: entries are in order",
+           i, nodes_here.first, next);
     }
     next = nodes_here.first + nodes_here.count;
     for (const double times : {nodes_here.speed, nodes_here.bandwidth}) {
       if (!(times >= 0.001 && times <= 1000)) {
-        fail(where, "unlike.{} is {} times as fast; expected 0.001 to 1000", i, times);
+        fail(where, "heterogeneous_nodes.{} is {} times as fast; expected 0.001 to 1000", i, times);
       }
     }
   }
@@ -678,9 +685,10 @@ void Cluster::validate_unlike(const std::string& where) const {
 
 std::vector<std::string> Cluster::unsourced() const {
   std::vector<std::string> missing;
-  for (size_t i = 0; i < unlike.size(); ++i) {
-    if ((unlike[i].speed != 1 || unlike[i].bandwidth != 1) && unlike[i].source.empty()) {
-      missing.push_back(fmt::format("unlike.{}", i));
+  for (size_t i = 0; i < heterogeneous_nodes.size(); ++i) {
+    if ((heterogeneous_nodes[i].speed != 1 || heterogeneous_nodes[i].bandwidth != 1) &&
+        heterogeneous_nodes[i].source.empty()) {
+      missing.push_back(fmt::format("heterogeneous_nodes.{}", i));
     }
   }
   for (const auto& [name, curve] : curves_of(device.efficiency)) {
@@ -691,9 +699,9 @@ std::vector<std::string> Cluster::unsourced() const {
   if (!device.host_reads.ops.empty() && device.host_reads.source.empty()) {
     missing.push_back("device.host_reads");
   }
-  for (size_t i = 0; i < device.several.size(); ++i) {
-    if (device.several[i].source.empty()) {
-      missing.push_back(fmt::format("device.several.{}", i));
+  for (size_t i = 0; i < device.unfused_ops.size(); ++i) {
+    if (device.unfused_ops[i].source.empty()) {
+      missing.push_back(fmt::format("device.unfused_ops.{}", i));
     }
   }
   for (size_t i = 0; i < measured.size(); ++i) {
@@ -727,7 +735,7 @@ Cluster parse_cluster(std::string_view text, const std::string& name) {
   Cluster cluster;
   parse_config(cluster, text, name);
   cluster.validate(name);
-  fill_in_unlike({}, {}, &cluster);
+  fill_in_node_groups({}, {}, &cluster);
   return cluster;
 }
 

@@ -101,7 +101,7 @@ struct Float8 {
 };
 
 /// Ops for which the library has no single kernel: one task here is several kernels there.
-struct SeveralKernels {
+struct UnfusedOps {
   std::vector<std::string> ops;
   int64_t kernels = 1;
   double traffic = 1;
@@ -149,7 +149,7 @@ struct Device {
   Seconds host_launch_expert = {};
   HostReads host_reads = {};
   Host host = {};
-  std::vector<SeveralKernels> several = {};
+  std::vector<UnfusedOps> unfused_ops = {};
   Overlap overlap = {};
   Float8 float8 = {};
   Peak peak;
@@ -168,7 +168,8 @@ struct Device {
           "for all");
     visit("host_reads", host_reads, "tasks whose result the host waits for; default: none");
     visit("host", host, "speed of a device's host; default: unknown");
-    visit("several", several, "ops that the library runs as several kernels");
+    visit("unfused_ops", unfused_ops, "ops that the library runs as several kernels")
+        .formerly("several");
     visit("overlap", overlap,
           "slowdown of computation and communication that overlap on the device");
     visit("float8", float8, "cost of scales and layouts of 8-bit operands; default: none");
@@ -236,7 +237,7 @@ struct Links {
 
 /// Sets of devices that share switches, within nodes or beyond them. Traffic that leaves a set goes
 /// through its uplink. Sets of one level are identical, and nest in those of the next level.
-struct Level {
+struct SwitchLevel {
   std::string name;
   int64_t devices = 0;
   Bandwidth bandwidth;
@@ -257,7 +258,7 @@ struct Level {
 struct Topology {
   int64_t adapters_per_node = 0;
   bool rails = false;
-  std::vector<Level> levels;
+  std::vector<SwitchLevel> levels;
   void fields(Fields& visit) {
     visit("adapters_per_node", adapters_per_node,
           "network adapters of a node, each with links.inter; 0: one per device")
@@ -301,13 +302,13 @@ struct GroupShape {
   int32_t nodes = 1;                           ///< distinct nodes
   int32_t per_node = 1;                        ///< fewest members on any of its nodes
   std::array<Spread, kMaxLevels> levels = {};  ///< of Topology::levels
-  uint64_t kinds = 1;                          ///< bit k: some member is on a node of kind k
+  uint64_t device_types = 1;                   ///< bit k: some member is on a node of device type k
   auto operator<=>(const GroupShape&) const = default;
 };
 
 /// Consecutive nodes that differ from the rest: with the devices and links of another cluster file,
 /// or faster by a factor.
-struct UnlikeNodes {
+struct NodeGroup {
   int64_t first = 0, count = 1;
   std::string cluster;
   double speed = 1, bandwidth = 1;
@@ -325,9 +326,9 @@ struct UnlikeNodes {
     visit("source", source, "where these factors come from; mandatory in shipped files");
   }
 };
-/// Maximum number of entries of Cluster::unlike: GroupShape::kinds has a bit for each, and one
-/// more.
-inline constexpr size_t kMaxUnlike = 63;
+/// Maximum number of entries of Cluster::heterogeneous_nodes: GroupShape::device_types has a bit
+/// for each, and one more.
+inline constexpr size_t kMaxNodeGroups = 63;
 /// Maximum number of devices of a cluster.
 inline constexpr int64_t kMaxDevices = int64_t{1} << 24;
 
@@ -345,8 +346,8 @@ struct Cluster {
   Device device;
   Links links;
   Topology topology;
-  /// Kinds of nodes beside kind 0, which has `device` and `links`: entry i is kind i + 1.
-  std::vector<UnlikeNodes> unlike;
+  /// Device types of nodes beside type 0, which has `device` and `links`: entry i is type i + 1.
+  std::vector<NodeGroup> heterogeneous_nodes;
   /// Algorithms of the library beyond those of an op's record: "hierarchical".
   std::vector<std::string> algorithms;
   /// Times of groups with the measured placement, used in place of the links' constants.
@@ -366,7 +367,9 @@ struct Cluster {
     visit("device", device, "device of one rank");
     visit("links", links, "connections between ranks");
     visit("topology", topology, "adapters, and the switches below and above nodes");
-    visit("unlike", unlike, "nodes with other devices or links than the rest");
+    visit("heterogeneous_nodes", heterogeneous_nodes,
+          "nodes with other devices or links than the rest")
+        .formerly("unlike");
     visit("algorithms", algorithms,
           "further algorithms of the collectives library: hierarchical (inside nodes first)");
     visit("measured", measured, "measured times of collectives, by group");
@@ -382,29 +385,31 @@ struct Cluster {
     return topology.adapters_per_node > 0 ? topology.adapters_per_node : devices_per_node;
   }
   GroupShape shape(std::span<const int32_t> ranks) const;
-  /// Kinds of nodes: their number, the kind of a node, and the kind of the node of a rank.
-  size_t num_kinds() const { return 1 + unlike.size(); }
-  size_t kind_of_node(int64_t node) const;
-  size_t kind_of(int32_t rank) const { return unlike.empty() ? 0 : kind_of_node(node_of(rank)); }
-  const Device& device_of(size_t kind) const {
-    return kind == 0 ? device : unlike[kind - 1].device;
+  /// Device types of nodes: their number, the type of a node, and that of the node of a rank.
+  size_t num_device_types() const { return 1 + heterogeneous_nodes.size(); }
+  size_t device_type_of_node(int64_t node) const;
+  size_t device_type_of(int32_t rank) const {
+    return heterogeneous_nodes.empty() ? 0 : device_type_of_node(node_of(rank));
   }
-  /// Return, for the first `ranks` ranks, their number on nodes of each kind, and the names of
-  /// their devices without repetition: "A and B".
-  std::vector<int64_t> ranks_of_kinds(int64_t ranks) const;
+  const Device& device_of(size_t device_type) const {
+    return device_type == 0 ? device : heterogeneous_nodes[device_type - 1].device;
+  }
+  /// Return, for the first `ranks` ranks, their number on nodes of each device type, and the names
+  /// of their devices without repetition: "A and B".
+  std::vector<int64_t> ranks_of_device_types(int64_t ranks) const;
   std::string device_names(int64_t ranks) const;
   /// Returns the threads per rank: `asked`, or if that is 0 the rank's share of a node's cores, at
   /// least 1.
   int64_t threads_per_rank(int64_t asked, int64_t ranks) const;
-  /// Returns the cluster as if all nodes were of one kind.
-  Cluster all_of(size_t kind) const;
+  /// Returns the cluster as if all nodes were of one device type.
+  Cluster homogeneous(size_t device_type) const;
   /// Returns a homogeneous cluster on which nothing takes longer than here: every constant is the
-  /// best of all kinds.
+  /// best of all device types.
   Cluster at_best() const;
   /// Returns the measured times of an op on groups of this shape; null if not measured.
   const MeasuredTimes* measured_on(std::string_view op, const GroupShape& shape) const;
   /// Returns the bytes/s that can leave one set of a level in each direction.
-  double uplink(const Level& level) const;
+  double uplink(const SwitchLevel& level) const;
   /// Returns the FLOP/s of one device (one core, if cores are shared). Throws Error naming the key
   /// if it is not given.
   double peak_flops(graph::DType dtype) const;
@@ -416,13 +421,13 @@ struct Cluster {
 
  private:
   void validate_levels(const std::string& where) const;
-  void validate_unlike(const std::string& where) const;
+  void validate_node_groups(const std::string& where) const;
   void validate_ops(const std::string& where) const;
   void validate_measured(const std::string& where) const;
   void validate_curves(const std::string& where) const;
 };
 
-/// Reads and validates a cluster file, and the files that its `unlike` names.
+/// Reads and validates a cluster file, and the files that its `heterogeneous_nodes` name.
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides = {});
 Cluster parse_cluster(std::string_view text, const std::string& name);
 /// Returns YAML that parses to the same cluster, without defaults.

@@ -25,7 +25,7 @@ std::vector<Tier> tiers_of(const Cluster& cluster, const GroupShape& shape) {
   const Tier node = {true, -1, static_cast<double>(shape.nodes),
                      static_cast<double>(shape.per_node)};
   bool past_nodes = false;
-  const std::vector<Level>& levels = cluster.topology.levels;
+  const std::vector<SwitchLevel>& levels = cluster.topology.levels;
   for (size_t i = 0; i < levels.size(); ++i) {
     const bool above = levels[i].devices > cluster.devices_per_node;
     if (above && !past_nodes) {
@@ -60,13 +60,13 @@ double adapters_of(const Cluster& cluster, const GroupShape& shape) {
 }
 
 /// Computes the time of concurrent level_demands in one protocol.
-Way timed(const Cluster& cluster, const std::string& algorithm,
-          const std::vector<LevelDemand>& level_demands, bool short_messages) {
+AlgorithmTime time_of(const Cluster& cluster, const std::string& algorithm,
+                      const std::vector<LevelDemand>& level_demands, bool short_messages) {
   // Steps pay the latency of their link class and of every level below their own; data takes the
   // time of the busiest link; the start is that of the slowest class.
-  Way way;
-  way.algorithm = algorithm;
-  way.short_messages = short_messages;
+  AlgorithmTime time;
+  time.algorithm = algorithm;
+  time.short_messages = short_messages;
   double below[2] = {0, 0};
   for (const LevelDemand& demand : level_demands) {
     const Link& link = demand.inter ? cluster.links.inter : cluster.links.intra;
@@ -78,7 +78,7 @@ Way timed(const Cluster& cluster, const std::string& algorithm,
     size_t block = demand.inter ? 1 : 0;
     double carried = link.bytes_per_s() * demand.adapters;
     if (demand.level >= 0) {
-      const Level& level = cluster.topology.levels[static_cast<size_t>(demand.level)];
+      const SwitchLevel& level = cluster.topology.levels[static_cast<size_t>(demand.level)];
       below[demand.inter] += level.latency.value;
       bytes_per_s = cluster.uplink(level);
       if (demand.inter && cluster.topology.rails) {
@@ -89,16 +89,16 @@ Way timed(const Cluster& cluster, const std::string& algorithm,
       block = 2 + static_cast<size_t>(demand.level);
       carried = bytes_per_s;
     }
-    way.start_s = std::max(way.start_s, curve.start.value);
-    way.latency_s += demand.steps * (curve.latency.value + below[demand.inter]);
+    time.start_s = std::max(time.start_s, curve.start.value);
+    time.latency_s += demand.steps * (curve.latency.value + below[demand.inter]);
     const double data = demand.bytes > 0 ? demand.bytes / bytes_per_s * (1 + ramp) : 0;
-    way.busy_s[block] += demand.bytes > 0 ? demand.bytes / carried : 0;
-    if (data > way.data_s || way.busiest.empty()) {
-      way.data_s = data;
-      way.busiest = name;
+    time.busy_s[block] += demand.bytes > 0 ? demand.bytes / carried : 0;
+    if (data > time.data_s || time.busiest.empty()) {
+      time.data_s = data;
+      time.busiest = name;
     }
   }
-  return way;
+  return time;
 }
 
 bool has_short(const Cluster& cluster, const std::vector<LevelDemand>& level_demands) {
@@ -107,10 +107,11 @@ bool has_short(const Cluster& cluster, const std::vector<LevelDemand>& level_dem
   });
 }
 
-void sort_by_time(std::vector<Way>* ways) {
-  std::stable_sort(ways->begin(), ways->end(), [](const Way& left, const Way& right) {
-    return left.seconds() < right.seconds();
-  });
+void sort_by_time(std::vector<AlgorithmTime>* times) {
+  std::stable_sort(times->begin(), times->end(),
+                   [](const AlgorithmTime& left, const AlgorithmTime& right) {
+                     return left.seconds() < right.seconds();
+                   });
 }
 
 }  // namespace
@@ -153,22 +154,23 @@ Curve curve_of(const Link& link, const std::string& algorithm, bool short_messag
   return link.long_messages();
 }
 
-std::vector<Way> ways(const Cluster& cluster, const std::vector<comm::Algorithm>& algorithms,
-                      const GroupShape& shape) {
-  std::vector<Way> list;
+std::vector<AlgorithmTime> algorithm_times(const Cluster& cluster,
+                                           const std::vector<comm::Algorithm>& algorithms,
+                                           const GroupShape& shape) {
+  std::vector<AlgorithmTime> list;
   for (const comm::Algorithm& algorithm : algorithms) {
     const std::vector<LevelDemand> through = level_demands(cluster, algorithm, shape);
-    list.push_back(timed(cluster, algorithm.name, through, false));
+    list.push_back(time_of(cluster, algorithm.name, through, false));
     if (has_short(cluster, through)) {
-      list.push_back(timed(cluster, algorithm.name, through, true));
+      list.push_back(time_of(cluster, algorithm.name, through, true));
     }
   }
   sort_by_time(&list);
   return list;
 }
 
-std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& ring,
-                              const GroupShape& shape) {
+std::vector<AlgorithmTime> hierarchical(const Cluster& cluster, const comm::Algorithm& ring,
+                                        const GroupShape& shape) {
   // Blocks are reduced inside nodes, then among the members of equal number, one per node, and
   // gathered inside nodes. The phases run one after another, and all are rings.
   if (shape.nodes < 2 || shape.per_node < 2 || shape.members != shape.nodes * shape.per_node) {
@@ -198,11 +200,11 @@ std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& rin
   for (LevelDemand& demand : second) {
     demand.adapters = adapters_of(cluster, shape);
   }
-  std::vector<Way> list;
+  std::vector<AlgorithmTime> list;
   for (const bool short_messages : {false, true}) {
     if (short_messages && !has_short(cluster, first) && !has_short(cluster, second)) continue;
-    const Way in = timed(cluster, "ring", first, short_messages);
-    Way both = timed(cluster, "ring", second, short_messages);
+    const AlgorithmTime in = time_of(cluster, "ring", first, short_messages);
+    AlgorithmTime both = time_of(cluster, "ring", second, short_messages);
     both.algorithm = "hierarchical";
     both.start_s = std::max(in.start_s, both.start_s);
     both.latency_s += in.latency_s;

@@ -13,8 +13,8 @@
 
 namespace hocket::cost {
 
-/// A choice of algorithm and protocol for a collective, and the parts of its time.
-struct Way {
+/// Time of a collective by one algorithm and protocol, in parts.
+struct AlgorithmTime {
   std::string algorithm;  ///< "ring", "tree", "chain", "direct", "rooted", "message", ..
   bool short_messages = false;
   double start_s = 0;    ///< once per transfer
@@ -44,15 +44,16 @@ std::vector<LevelDemand> level_demands(const Cluster& cluster, const comm::Algor
 /// the class's. With `short_messages`, those of the short protocol if given.
 Curve curve_of(const Link& link, const std::string& algorithm, bool short_messages);
 
-/// Returns all choices of algorithm and protocol, the fastest first. Ties are in the order of
+/// Returns the times by all algorithms and protocols, the fastest first. Ties are in the order of
 /// `algorithms`, the long protocol first.
-std::vector<Way> ways(const Cluster& cluster, const std::vector<comm::Algorithm>& algorithms,
-                      const GroupShape& shape);
+std::vector<AlgorithmTime> algorithm_times(const Cluster& cluster,
+                                           const std::vector<comm::Algorithm>& algorithms,
+                                           const GroupShape& shape);
 
 /// Returns the hierarchical forms of an all-reduce, reduce-scatter or all-gather, inside nodes
 /// first (cluster.algorithms). Empty if the group is not spread evenly over several nodes. `ring`:
 /// the ring over all members.
-std::vector<Way> hierarchical(const Cluster& cluster, const comm::Algorithm& ring,
-                              const GroupShape& shape);
+std::vector<AlgorithmTime> hierarchical(const Cluster& cluster, const comm::Algorithm& ring,
+                                        const GroupShape& shape);
 
 }  // namespace hocket::cost

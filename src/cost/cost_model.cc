@@ -92,13 +92,13 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
   // For kind 0 the profile replaces the file's constants by measurements. It gives the times of
   // exact tasks (`timed_`), of an op at several sizes for interpolation (`points_`), and the error
   // of that interpolation (measure_interpolation_error).
-  for (size_t kind = 1; kind < cluster_.num_kinds(); ++kind) {
-    const UnlikeNodes& nodes = cluster_.unlike[kind - 1];
+  for (size_t kind = 1; kind < cluster_.num_device_types(); ++kind) {
+    const NodeGroup& nodes = cluster_.heterogeneous_nodes[kind - 1];
     std::optional<Profile> other;
     if (profile_ && nodes.cluster.empty()) {
       other = scaled(*profile_, nodes.speed, nodes.bandwidth);
     }
-    others_.emplace_back(cluster_.all_of(kind), other, threads, collectives);
+    others_.emplace_back(cluster_.homogeneous(kind), other, threads, collectives);
   }
   if (!profile_) return;
   if (const std::string why = mismatch(*profile_, cluster_); !why.empty()) {
@@ -122,8 +122,8 @@ void CostModel::replace_links() {
       link.direct.bandwidth = {it->second.collective_bytes_per_s, "profile"};
     }
     // The wider of both links decides, and is replaced last.
-    cluster_.device.overlap.compute = {it->second.work_beside, "profile"};
-    cluster_.device.overlap.communication = {it->second.collective_beside, "profile"};
+    cluster_.device.overlap.compute = {it->second.compute_slowdown, "profile"};
+    cluster_.device.overlap.communication = {it->second.collective_slowdown, "profile"};
   };
   replace("intra", cluster_.links.intra);
   if (cluster_.nodes > 1) {
@@ -200,8 +200,8 @@ CostModel CostModel::at_best() const {
   // is taken over the constants that remain after each profile has replaced its own.
   CostModel best = *this;
   for (size_t kind = 1; kind <= others_.size(); ++kind) {
-    best.cluster_.unlike[kind - 1].device = others_[kind - 1].cluster_.device;
-    best.cluster_.unlike[kind - 1].links = others_[kind - 1].cluster_.links;
+    best.cluster_.heterogeneous_nodes[kind - 1].device = others_[kind - 1].cluster_.device;
+    best.cluster_.heterogeneous_nodes[kind - 1].links = others_[kind - 1].cluster_.links;
     best.fastest_share_ = std::min(best.fastest_share_, others_[kind - 1].fastest_share_);
   }
   best.cluster_ = best.cluster_.at_best();
@@ -283,9 +283,9 @@ double CostModel::scaled_ns(const std::vector<Point>& points, double roofline) c
   return std::exp(std::log(below.ns) + share * (std::log(beyond.ns) - std::log(below.ns)));
 }
 
-TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t node_kind,
+TaskCost CostModel::work(const Kind& kind, uint32_t accumulate, size_t device_type,
                          program::Lane lane) const {
-  if (node_kind > 0) return others_[node_kind - 1].work(kind, accumulate, 0, lane);
+  if (device_type > 0) return others_[device_type - 1].work(kind, accumulate, 0, lane);
   if (program::is_of_host(lane) && !cluster_.device_is_host()) return host_work(kind, lane);
   TaskCost cost = balanced_work(kind, accumulate);
   if (const double times = profile_ ? busiest(*profile_, kind) : 1; times > 1) {
@@ -326,9 +326,9 @@ bool CostModel::host_reads(const Kind& kind) const {
   return std::find(read.begin(), read.end(), kind.op) != read.end();
 }
 
-const SeveralKernels* CostModel::several(std::string_view op) const {
-  for (const SeveralKernels& several : cluster_.device.several) {
-    if (std::find(several.ops.begin(), several.ops.end(), op) != several.ops.end()) return &several;
+const UnfusedOps* CostModel::unfused(std::string_view op) const {
+  for (const UnfusedOps& unfused : cluster_.device.unfused_ops) {
+    if (std::find(unfused.ops.begin(), unfused.ops.end(), op) != unfused.ops.end()) return &unfused;
   }
   return nullptr;
 }
@@ -379,13 +379,13 @@ TaskCost CostModel::balanced_work(const Kind& kind, uint32_t accumulate) const {
                     static_cast<double>(kind.bytes)};
     return {to_ns(learned_->ns(leaf) * 1e-9) + overhead, Provenance::learned, learned_->held_out()};
   }
-  const SeveralKernels* const several = this->several(kind.op);
-  const double times = several ? several->traffic : 1;
+  const UnfusedOps* const unfused = this->unfused(kind.op);
+  const double times = unfused ? unfused->traffic : 1;
   const double bytes =
       times * static_cast<double>(kind.bytes) + accumulated_bytes(kind, accumulate);
   const double alone = roofline_s(kind.op, dtype, kind.flops, static_cast<int64_t>(bytes));
   const double launches =
-      cluster_.device.launch.value * static_cast<double>(several ? several->kernels : 1);
+      cluster_.device.launch.value * static_cast<double>(unfused ? unfused->kernels : 1);
   return {to_ns(alone + float8_s(kind) + launches) + overhead, Provenance::analytic};
 }
 
@@ -408,17 +408,17 @@ std::vector<comm::Algorithm> CostModel::algorithms(const comm::Op& op, double me
            .direct = true}};
 }
 
-std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
-                                 const GroupShape& shape) const {
-  if (shape.kinds != 1) {
+std::vector<AlgorithmTime> CostModel::algorithm_times(const comm::Op& op, double payload,
+                                                      bool inter, const GroupShape& shape) const {
+  if (shape.device_types != 1) {
     // On nodes of several kinds, the kind on which the collective takes longest decides.
-    std::vector<Way> slowest;
+    std::vector<AlgorithmTime> slowest;
     GroupShape alike = shape;
-    alike.kinds = 1;
+    alike.device_types = 1;
     for (size_t kind = 0; kind <= others_.size(); ++kind) {
-      if ((shape.kinds >> kind & 1) == 0) continue;
+      if ((shape.device_types >> kind & 1) == 0) continue;
       const CostModel& costs = kind == 0 ? *this : others_[kind - 1];
-      std::vector<Way> list = costs.ways(op, payload, inter, alike);
+      std::vector<AlgorithmTime> list = costs.algorithm_times(op, payload, inter, alike);
       if (slowest.empty() || list.front().seconds() > slowest.front().seconds()) {
         slowest = std::move(list);
       }
@@ -436,19 +436,20 @@ std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
   }
   const std::vector<comm::Algorithm> list = algorithms(op, shape.members, payload);
   const MeasuredTimes* measured = cluster_.measured_on(op.name, lies);
-  std::vector<Way> found = cost::ways(cluster_, list, lies);
+  std::vector<AlgorithmTime> found = cost::algorithm_times(cluster_, list, lies);
   if (!cluster_.algorithms.empty() && std::string_view(list.front().name) == "ring") {
-    const std::vector<Way> more = hierarchical(cluster_, list.front(), lies);
+    const std::vector<AlgorithmTime> more = hierarchical(cluster_, list.front(), lies);
     found.insert(found.end(), more.begin(), more.end());
-    std::stable_sort(found.begin(), found.end(), [](const Way& left, const Way& right) {
-      return left.seconds() < right.seconds();
-    });
+    std::stable_sort(found.begin(), found.end(),
+                     [](const AlgorithmTime& left, const AlgorithmTime& right) {
+                       return left.seconds() < right.seconds();
+                     });
   }
   if (measured && payload >= 1 && collectives_ != comm::Collectives::own) {
-    Way way;
-    way.algorithm = way.busiest = "measured";
-    way.data_s = measured->seconds(payload);
-    found.insert(found.begin(), way);
+    AlgorithmTime time;
+    time.algorithm = time.busiest = "measured";
+    time.data_s = measured->seconds(payload);
+    found.insert(found.begin(), time);
   }
   return found;
 }
@@ -456,7 +457,7 @@ std::vector<Way> CostModel::ways(const comm::Op& op, double payload, bool inter,
 TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
                              const GroupShape& shape) const {
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
-  if (profile_ && shape.kinds == 1) {
+  if (profile_ && shape.device_types == 1) {
     const auto it = timed_.find(kind_key(kind, accumulate, shape));
     if (it != timed_.end()) return it->second;
   }
@@ -465,7 +466,8 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
     fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
   }
   // All members start together; the fastest form is taken.
-  const Way first = ways(comm::op(kind.communication), payload(kind), inter, shape).front();
+  const AlgorithmTime first =
+      algorithm_times(comm::op(kind.communication), payload(kind), inter, shape).front();
   const bool crosses = shape.nodes > 1 || (inter && cluster_.nodes > 1);
   const bool fitted = (profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0) ||
                       first.algorithm == "measured";
@@ -476,14 +478,15 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
 LinkLoad CostModel::load(const Kind& kind, bool inter, const GroupShape& shape) const {
   // A form known only by measurement loads links as the fastest form with a formula does.
   if (shape.members <= 1 || !program::is_communication(kind)) return {};
-  const std::vector<Way> list = ways(comm::op(kind.communication), payload(kind), inter, shape);
+  const std::vector<AlgorithmTime> list =
+      algorithm_times(comm::op(kind.communication), payload(kind), inter, shape);
   const bool measured = list.front().algorithm == "measured" && list.size() > 1;
-  const Way& way = list[measured ? 1 : 0];
+  const AlgorithmTime& time = list[measured ? 1 : 0];
   LinkLoad load;
-  if (way.data_s <= 0) return load;
-  load.data = way.data_s / way.seconds();
+  if (time.data_s <= 0) return load;
+  load.data = time.data_s / time.seconds();
   for (size_t block = 0; block < kLinkBlocks; ++block) {
-    load.share[block] = std::min(1.0, way.busy_s[block] / way.data_s);
+    load.share[block] = std::min(1.0, time.busy_s[block] / time.data_s);
   }
   return load;
 }

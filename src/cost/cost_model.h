@@ -65,18 +65,19 @@ class CostModel {
   CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads,
             std::optional<comm::Collectives> collectives = std::nullopt);
 
-  /// Returns the cost of a task without communication, alone on its device, on a node of this kind.
-  /// In a lane of the host or of copies to and from it, the task runs on the host. The number of
-  /// rows routed to experts is that of the busiest rank in the profile, or the mean without one;
-  /// the same holds below. Throws Error if the cluster does not give the speed of hosts.
-  TaskCost work(const Kind& kind, uint32_t accumulate, size_t node_kind = 0,
+  /// Returns the cost of a task without communication, alone on its device, on a node of this
+  /// device type. In a lane of the host or of copies to and from it, the task runs on the host. The
+  /// number of rows routed to experts is that of the busiest rank in the profile, or the mean
+  /// without one; the same holds below. Throws Error if the cluster does not give the speed of
+  /// hosts.
+  TaskCost work(const Kind& kind, uint32_t accumulate, size_t device_type = 0,
                 program::Lane lane = program::Lane::compute) const;
   /// Returns the host's time to launch the kernels of a task beyond the first.
   int64_t more_launches_ns(const Kind& kind) const;
   /// Returns whether the host reads the result of such a task (Device::host_reads).
   bool host_reads(const Kind& kind) const;
   /// Returns the cost of a collective from the arrival of its last member, or of a send. `inter`:
-  /// its lane is the network's. On nodes of several kinds, the kind on which it takes longest
+  /// its lane is the network's. On nodes of several device types, the one on which it takes longest
   /// decides.
   TaskCost transfer(const Kind& kind, uint32_t accumulate, bool inter,
                     const GroupShape& shape) const;
@@ -87,8 +88,8 @@ class CostModel {
   /// Returns the forms of a collective or send of `payload` bytes among more than one rank, the
   /// fastest first, from which transfer() takes its time. `inter` as above. Accepts ops of
   /// rooted_ops().
-  std::vector<Way> ways(const comm::Op& op, double payload, bool inter,
-                        const GroupShape& shape) const;
+  std::vector<AlgorithmTime> algorithm_times(const comm::Op& op, double payload, bool inter,
+                                             const GroupShape& shape) const;
 
   const Cluster& cluster() const { return cluster_; }
   bool calibrated() const { return profile_.has_value(); }
@@ -104,11 +105,13 @@ class CostModel {
   /// bound for all kernels. At most 1; 1 without a profile.
   double fastest_share() const { return fastest_share_; }
 
-  /// Returns the model of nodes of one kind alone.
-  const CostModel& of_kind(size_t kind) const { return kind == 0 ? *this : others_[kind - 1]; }
-  /// Returns a model of homogeneous nodes that gives lower bounds on any kind of nodes: its
+  /// Returns the model of nodes of one device type alone.
+  const CostModel& of_device_type(size_t kind) const {
+    return kind == 0 ? *this : others_[kind - 1];
+  }
+  /// Returns a model of homogeneous nodes that gives lower bounds on any device type: its
   /// rooflines times fastest_share() for kernels, its links for transfers. It has no times of tasks
-  /// from a profile, which hold for one kind only.
+  /// from a profile, which hold for one type only.
   CostModel at_best() const;
 
  private:
@@ -124,7 +127,7 @@ class CostModel {
   /// Returns the time for scales and layouts of 8-bit operands (Device::float8).
   double float8_s(const Kind& kind) const;
   /// Returns the kernels of an op for which the library has no single one; null if it has.
-  const SeveralKernels* several(std::string_view op) const;
+  const UnfusedOps* unfused(std::string_view op) const;
   double memory_s(double bytes) const;
   /// Returns the number of the file's devices that a rank computes on: its threads, if the device
   /// is one core.
@@ -145,7 +148,7 @@ class CostModel {
   std::map<OpType, std::vector<Point>> points_;
   std::optional<LearnedTimes> learned_;
   double fastest_share_ = 1;
-  std::vector<CostModel> others_;                 // kinds of nodes from 1
+  std::vector<CostModel> others_;                 // device types from 1
   std::map<OpType, double> interpolation_error_;  // error of interpolation; absent: too few sizes
 };
 

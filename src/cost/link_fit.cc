@@ -487,7 +487,7 @@ double predicted_s(const Cluster& cluster, const CommSample& sample) {
   const GroupShape shape = shape_of(cluster, sample);
   const MeasuredTimes* measured = cluster.measured_on(sample.op, shape);
   if (measured) return measured->seconds(sample.bytes);
-  return ways(cluster, algorithms_of(sample), shape).front().seconds();
+  return algorithm_times(cluster, algorithms_of(sample), shape).front().seconds();
 }
 
 LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,

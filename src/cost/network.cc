@@ -19,9 +19,9 @@ Network::Network(const Cluster& cluster) : cluster_(cluster) {
   add(Kind::device, -1, cluster_.capacity(), 1, cluster_.links.intra.bytes_per_s());
   add(Kind::adapter, -1, cluster_.nodes * cluster_.adapters(), 1,
       cluster_.links.inter.bytes_per_s());
-  const std::vector<Level>& levels = cluster_.topology.levels;
+  const std::vector<SwitchLevel>& levels = cluster_.topology.levels;
   for (size_t i = 0; i < levels.size(); ++i) {
-    const Level& level = levels[i];
+    const SwitchLevel& level = levels[i];
     const bool above = level.devices > cluster_.devices_per_node;
     const int64_t planes = above && cluster_.topology.rails ? cluster_.adapters() : 1;
     const int64_t sets = (cluster_.capacity() + level.devices - 1) / level.devices;
@@ -73,7 +73,7 @@ Route Network::route(int32_t from, int32_t to) const {
   }
   Route route;
   if (from == to) return route;
-  const std::vector<Level>& levels = cluster_.topology.levels;
+  const std::vector<SwitchLevel>& levels = cluster_.topology.levels;
   const int64_t per_node = cluster_.devices_per_node;
   const bool leaves = from / per_node != to / per_node;
   const Link& by = leaves ? cluster_.links.inter : cluster_.links.intra;
@@ -117,13 +117,13 @@ Route Network::route(int32_t from, int32_t to) const {
 int32_t Network::access_block(int32_t block) const {
   const Block& of = blocks_[static_cast<size_t>(block)];
   if (of.kind != NetworkLink::Kind::uplink) return -1;
-  const Level& level = cluster_.topology.levels[static_cast<size_t>(of.level)];
+  const SwitchLevel& level = cluster_.topology.levels[static_cast<size_t>(of.level)];
   return static_cast<int32_t>(level.devices > cluster_.devices_per_node ? kAdapters : kDevices);
 }
 
 std::vector<PassedLink> Network::passed_by_group(std::span<const int32_t> ranks) const {
   // Ranks are ascending, so that the first one of a set is its lowest.
-  const std::vector<Level>& levels = cluster_.topology.levels;
+  const std::vector<SwitchLevel>& levels = cluster_.topology.levels;
   std::vector<PassedLink> list;
   list.reserve(ranks.size() * 2 * (kLevels + levels.size()));
   for (const int32_t rank : ranks) {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -100,15 +101,18 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
       timed_link.bytes_per_s = positive(link, "bytes_per_s");
       for (const auto& [key, value] :
            {std::pair{"collective_latency_ns", &timed_link.collective_latency_ns},
-            {"collective_bytes_per_s", &timed_link.collective_bytes_per_s},
-            {"work_beside", &timed_link.work_beside},
-            {"collective_beside", &timed_link.collective_beside}}) {
+            {"collective_bytes_per_s", &timed_link.collective_bytes_per_s}}) {
         *value = link.has(key) ? positive(link, key) : *value;
       }
-      for (const auto& [key, value] : {std::pair{"work_beside", timed_link.work_beside},
-                                       {"collective_beside", timed_link.collective_beside}}) {
-        if (value < 1) {
-          link.at(key).fail(fmt::format("is {}; expected 1 or more", value));
+      // Profiles of earlier versions have the former names.
+      for (const auto& [key, former, value] :
+           {std::tuple{"compute_slowdown", "work_beside", &timed_link.compute_slowdown},
+            {"collective_slowdown", "collective_beside", &timed_link.collective_slowdown}}) {
+        const char* const given = link.has(key) ? key : former;
+        if (!link.has(given)) continue;
+        *value = positive(link, given);
+        if (*value < 1) {
+          link.at(given).fail(fmt::format("is {}; expected 1 or more", *value));
         }
       }
       if (timed_link.bytes_per_s == 0) {
@@ -199,9 +203,9 @@ std::string to_json(const Profile& profile) {
       json.member("collective_latency_ns", link.collective_latency_ns);
       json.member("collective_bytes_per_s", link.collective_bytes_per_s);
     }
-    if (link.work_beside > 1 || link.collective_beside > 1) {
-      json.member("work_beside", link.work_beside);
-      json.member("collective_beside", link.collective_beside);
+    if (link.compute_slowdown > 1 || link.collective_slowdown > 1) {
+      json.member("compute_slowdown", link.compute_slowdown);
+      json.member("collective_slowdown", link.collective_slowdown);
     }
     json.end();
   }

@@ -45,7 +45,7 @@ struct TimedLink {
   double collective_bytes_per_s = 0;
   /// Slowdown factors of tasks that overlap with collectives, and of collectives that overlap with
   /// tasks.
-  double work_beside = 1, collective_beside = 1;
+  double compute_slowdown = 1, collective_slowdown = 1;
   bool operator==(const TimedLink&) const = default;
 };
 

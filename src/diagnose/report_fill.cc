@@ -12,7 +12,7 @@
 #include "base/stats.h"
 #include "base/text.h"
 #include "collectives/comm_op.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::diagnose {
 namespace {

@@ -80,14 +80,14 @@ class Spans {
 class TensorCopies {
  public:
   TensorCopies(const program::Program& from, const runtime::Store& from_store,
-               const program::Program& to, const runtime::Store& to_store, int64_t together)
+               const program::Program& to, const runtime::Store& to_store, int64_t max_in_flight)
       : from_(from),
         to_(to),
         from_store_(from_store),
         to_store_(to_store),
         had_(from, program::BufferKind::persistent),
         wanted_(to, program::BufferKind::persistent),
-        together_(together),
+        max_in_flight_(max_in_flight),
         processes_(static_cast<size_t>(from_store.ranks().processes().size())),
         given_(processes_),
         taken_(processes_) {}
@@ -109,7 +109,7 @@ class TensorCopies {
   /// little in flight. With ranks as processes all call it.
   void flush() {
     if (processes_ == 1) return;
-    const int64_t part = std::max<int64_t>(1, together_ / std::ssize(given_));
+    const int64_t part = std::max<int64_t>(1, max_in_flight_ / std::ssize(given_));
     int64_t most = 0;
     for (const auto& [pair, bytes] : between_) {
       most = std::max(most, bytes);
@@ -212,7 +212,7 @@ class TensorCopies {
   const runtime::Store& from_store_;
   const runtime::Store& to_store_;
   const Placement had_, wanted_;
-  const int64_t together_;
+  const int64_t max_in_flight_;
   const size_t processes_;
   std::vector<Spans> given_, taken_;                        ///< by process
   std::map<std::pair<int32_t, int32_t>, int64_t> between_;  ///< bytes from rank to rank
@@ -222,14 +222,14 @@ class TensorCopies {
 
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::Store& from_store, const program::Program& to,
-                     const runtime::Store& to_store, int64_t together) {
-  TensorCopies copies(from, from_store, to, to_store, together);
+                     const runtime::Store& to_store, int64_t max_in_flight) {
+  TensorCopies copies(from, from_store, to, to_store, max_in_flight);
   int64_t bytes = 0;
   for (const graph::Tensor& tensor : graph.tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
     copies.add(tensor);
     bytes += tensor.type.bytes();
-    if (bytes >= together) {
+    if (bytes >= max_in_flight) {
       copies.flush();
       bytes = 0;
     }

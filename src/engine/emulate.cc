@@ -110,10 +110,11 @@ std::shared_ptr<const runtime::EmulatedDevice> emulate(const Run& run,
   std::map<std::tuple<program::GroupId, program::Lane, size_t>, double> meetings;
   auto emulated = std::make_shared<runtime::EmulatedDevice>();
   const cost::Cluster& cluster = costs.cluster();
-  emulated->others.assign(cluster.num_kinds() - 1,
+  emulated->others.assign(cluster.num_device_types() - 1,
                           {program.classes.size(), std::vector<int64_t>()});
-  for (int32_t rank = 0; rank < program.num_ranks() && !cluster.unlike.empty(); ++rank) {
-    emulated->kind_of_rank.push_back(cluster.kind_of(rank));
+  for (int32_t rank = 0; rank < program.num_ranks() && !cluster.heterogeneous_nodes.empty();
+       ++rank) {
+    emulated->device_type_of_rank.push_back(cluster.device_type_of(rank));
   }
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const ClassId cls = c;
@@ -140,7 +141,7 @@ std::shared_ptr<const runtime::EmulatedDevice> emulate(const Run& run,
           }
         }
       } else {
-        as.hold_ns = longest_ns = costs.work(kind, task.accumulate.bits(), 0, task.lane).ns;
+        as.min_ns = longest_ns = costs.work(kind, task.accumulate.bits(), 0, task.lane).ns;
       }
       for (size_t other = 0; other < emulated->others.size(); ++other) {
         const bool held = !program::is_communication(kind);
@@ -184,11 +185,11 @@ HeldTime held_time(const Session& session) {
     const std::vector<runtime::TaskTime>& times = session.run().executor(rank).times();
     const size_t cls = session.program().class_of(rank).value();
     for (size_t i = 0; i < emulated->tasks[cls].size(); ++i) {
-      const int64_t hold_ns = emulated->hold_ns(rank, cls, i);
-      if (hold_ns == 0) continue;
+      const int64_t min_ns = emulated->min_ns(rank, cls, i);
+      if (min_ns == 0) continue;
       const int64_t took = times[i].end_ns - times[i].start_ns;
-      time.held_s += static_cast<double>(hold_ns) * 1e-9;
-      time.over_s += static_cast<double>(std::max<int64_t>(0, took - hold_ns)) * 1e-9;
+      time.held_s += static_cast<double>(min_ns) * 1e-9;
+      time.over_s += static_cast<double>(std::max<int64_t>(0, took - min_ns)) * 1e-9;
     }
   }
   return time;

@@ -2,7 +2,7 @@
 #include "engine/feed.h"
 
 #include "base/error.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::engine {
 

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/small_float.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::engine {
 

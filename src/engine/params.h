@@ -58,11 +58,11 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
 
 /// Copies every parameter of a graph from its place in one program and store to its place in
 /// another, on the same ranks or others. A rank takes its elements from itself if possible, then
-/// from its node. Between processes each byte crosses once per receiver, with at most `together`
-/// bytes in flight per process and direction. With ranks as processes all call it.
-inline constexpr int64_t kTogetherBytes = int64_t{4} << 20;
+/// from its node. Between processes each byte crosses once per receiver, with at most
+/// `max_in_flight` bytes in flight per process and direction. With ranks as processes all call it.
+inline constexpr int64_t kMaxInFlightBytes = int64_t{4} << 20;
 void copy_parameters(const graph::Graph& graph, const program::Program& from,
                      const runtime::Store& from_store, const program::Program& to,
-                     const runtime::Store& to_store, int64_t together = kTogetherBytes);
+                     const runtime::Store& to_store, int64_t max_in_flight = kMaxInFlightBytes);
 
 }  // namespace hocket::engine

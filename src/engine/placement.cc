@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/intervals.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::engine {
 

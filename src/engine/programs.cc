@@ -5,7 +5,7 @@
 
 #include "engine/emulate.h"
 #include "engine/params.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::engine {
 

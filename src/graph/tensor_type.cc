@@ -17,16 +17,16 @@ namespace {
 
 /// Saturates the product: an edited type may have any size. In bytes the limit is less than half of
 /// int64_t.
-constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 32;
+constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 32;
 int64_t bounded_product(int64_t a, int64_t b) {
   int64_t product = 0;
-  const bool fits = !__builtin_mul_overflow(a, b, &product) && product <= kMostElements;
-  return fits ? product : kMostElements;
+  const bool fits = !__builtin_mul_overflow(a, b, &product) && product <= kMaxElements;
+  return fits ? product : kMaxElements;
 }
 }  // namespace
 
 int64_t TensorType::max_rows() const {
-  if (dims.size() < 2) return kMostElements;  // edited: no routed tensor, and it fits nowhere
+  if (dims.size() < 2) return kMaxElements;  // edited: no routed tensor, and it fits nowhere
   return bounded_product(dims[1], std::min<int64_t>(top_k, dims[0]));
 }
 

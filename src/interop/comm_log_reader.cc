@@ -21,8 +21,8 @@ namespace {
 using cost::CommLog;
 using cost::CommSample;
 
-constexpr int64_t kMostLogBytes = int64_t{256} << 20;
-constexpr int64_t kMostLogRanks = 1 << 20;
+constexpr int64_t kMaxLogBytes = int64_t{256} << 20;
+constexpr int64_t kMaxLogRanks = 1 << 20;
 /// Bytes below which the two columns of a row differ by noise alone. Above, the out-of-place column
 /// also moves memory.
 constexpr double kNoisyBytes = 65536;
@@ -75,7 +75,7 @@ bool has_time_of_day(std::string_view text) {
 /// Returns a line without the tags of mpirun ("[1,0]<stdout>:"), in front and inside: a program
 /// that writes a line in pieces gets a tag per piece.
 std::string without_launcher(std::string_view line) {
-  constexpr size_t kMostBefore = 40;  // characters before a tag that may be the launcher's
+  constexpr size_t kMaxBefore = 40;  // characters before a tag that may be the launcher's
   constexpr std::string_view kStreams[] = {"<stdout>:", "<stderr>:"};
   std::string text;
   for (bool is_first = true;; is_first = false) {
@@ -89,7 +89,7 @@ std::string without_launcher(std::string_view line) {
     if (at == line.npos) return text.append(line);
     const std::string_view before = line.substr(0, at);
     const size_t tag = tag_at_end(before);
-    const bool of_launcher = is_first && at < kMostBefore &&
+    const bool of_launcher = is_first && at < kMaxBefore &&
                              (tag == before.npos || has_time_of_day(before.substr(0, tag)));
     if (!of_launcher) {
       text.append(before.substr(0, tag));
@@ -116,7 +116,7 @@ bool read_rank(const std::vector<std::string>& words, NcclRun* run, std::string*
   const auto device_at = std::find(on, words.end(), "device");
   int64_t rank = 0;
   if (device_at == words.end() || words.end() - device_at < 3 || on + 1 == device_at ||
-      !parse_int(*(rank_at + 1), &rank) || rank < 0 || rank >= kMostLogRanks) {
+      !parse_int(*(rank_at + 1), &rank) || rank < 0 || rank >= kMaxLogRanks) {
     return false;
   }
   const std::string host = *(on + 1);
@@ -408,7 +408,7 @@ void read_vidur(const std::string& text, CommLog* log) {
     double ms = 0;
     if (cells.size() != head.size() || !parse_int(cells[ranks], &n) ||
         !parse_int(cells[size], &bytes) || !parse_int(cells[per_node], &m) ||
-        !parse_double(cells[time], &ms) || n < 1 || n > kMostLogRanks || m < 1 || bytes <= 0 ||
+        !parse_double(cells[time], &ms) || n < 1 || n > kMaxLogRanks || m < 1 || bytes <= 0 ||
         !(ms > 0) || n % std::min(n, m) != 0) {
       ++unreadable;
       continue;
@@ -458,7 +458,7 @@ std::string comm_op_of(std::string_view name) {
 }
 
 CommLog read_comm_log(const std::string& path, const std::string& op) {
-  return parse_comm_log(read_file(path, kMostLogBytes), path, op);
+  return parse_comm_log(read_file(path, kMaxLogBytes), path, op);
 }
 
 CommLog parse_comm_log(const std::string& text, const std::string& path, const std::string& op) {

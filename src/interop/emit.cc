@@ -46,7 +46,8 @@ bool among(const Keys& keys, const std::string& key) {
 }
 
 /// Returns the keys that the run sets to another value than their default, each with that default.
-std::vector<std::pair<ResolvedConfig::Entry, std::string>> unlike_default(const engine::Run& run) {
+std::vector<std::pair<ResolvedConfig::Entry, std::string>> differing_from_default(
+    const engine::Run& run) {
   engine::RunConfig copy;
   const ResolvedConfig by_default = parse_config(copy, "{}", "defaults");
   std::vector<std::pair<ResolvedConfig::Entry, std::string>> found;
@@ -70,7 +71,7 @@ void refuse_key(const engine::Run& run, const std::string& trainer, const std::s
 
 void expect_expressed(const engine::Run& run, const std::string& trainer,
                       const std::vector<std::string>& others) {
-  for (const auto& [entry, by_default] : unlike_default(run)) {
+  for (const auto& [entry, by_default] : differing_from_default(run)) {
     if (!entry.path.starts_with("plan.")) continue;
     if (among(kEverybodyHas, entry.path) || among(others, entry.path)) continue;
     refuse_key(run, trainer, entry.path, entry.value, by_default);
@@ -80,7 +81,7 @@ void expect_expressed(const engine::Run& run, const std::string& trainer,
 std::vector<std::string> notes_of_left_out(const engine::Run& run, const std::string& trainer,
                                            const std::vector<std::string>& keys) {
   std::vector<std::string> notes;
-  for (const auto& [entry, by_default] : unlike_default(run)) {
+  for (const auto& [entry, by_default] : differing_from_default(run)) {
     if (among(keys, entry.path)) {
       notes.push_back(fmt::format("{} {} is left out: {} has nothing like it", entry.path,
                                   entry.value, trainer));

@@ -338,18 +338,17 @@ class Script {
 
 Emitted emit_megatron(const engine::Run& run) { return Script(run).emitted(); }
 
-std::function<bool(const planner::Choice&)> expressed_by_megatron(const engine::Run& run) {
+std::function<bool(const planner::PlanCandidate&)> expressed_by_megatron(const engine::Run& run) {
   emit_megatron(run);
   const bool overlaps = Script::wants_overlap(run);
   const bool keeps = !run.config.plan.shard.reshard_after_forward;
-  return [overlaps, keeps](const planner::Choice& choice) {
-    const std::string_view name = parallel::built_in_schedules()[choice.schedule].name;
-    const bool has_pipeline =
-        choice.pp == 1 || (has_schedule(name) && !(overlaps && name == "1f1b"));
+  return [overlaps, keeps](const planner::PlanCandidate& plan) {
+    const std::string_view name = parallel::built_in_schedules()[plan.schedule].name;
+    const bool has_pipeline = plan.pp == 1 || (has_schedule(name) && !(overlaps && name == "1f1b"));
     const bool has_shards =
-        choice.shard != planner::kHybrid && !(keeps && choice.shard == planner::kZero3);
-    const bool alike = choice.ep_inner == 1 && choice.sequences == 0;
-    return choice.sums == 0 && alike && has_pipeline && has_shards;
+        plan.shard != planner::kHybrid && !(keeps && plan.shard == planner::kZero3);
+    const bool alike = plan.ep_inner == 1 && plan.sequences == 0;
+    return plan.collectives == 0 && alike && has_pipeline && has_shards;
   };
 }
 

@@ -264,20 +264,21 @@ class JobFile {
 
 Emitted emit_torchtitan(const engine::Run& run) { return JobFile(run).emitted(); }
 
-std::function<bool(const planner::Choice&)> expressed_by_torchtitan(const engine::Run& run) {
+std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const engine::Run& run) {
   emit_torchtitan(run);
   const bool bf16 = run.config.model.dtype == "bf16";
-  return [bf16](const planner::Choice& choice) {
-    const bool splits_all = choice.shard == planner::kZero3;
-    const bool has_shards = splits_all || (choice.shard == 0 && choice.cp == 1);
-    const bool has_mesh = (choice.tp == 1 || choice.sequence_parallel) &&
-                          (choice.cp == 1 || choice.keys != planner::kHeadsForTokens);
+  return [bf16](const planner::PlanCandidate& plan) {
+    const bool splits_all = plan.shard == planner::kZero3;
+    const bool has_shards = splits_all || (plan.shard == 0 && plan.cp == 1);
+    const bool has_mesh = (plan.tp == 1 || plan.sequence_parallel) &&
+                          (plan.cp == 1 || plan.keys != planner::kHeadsForTokens);
     const bool has_precision =
-        !bf16 || has_bf16(int64_t{choice.tp} * choice.pp, splits_all ? choice.replicas() : 1);
+        !bf16 || has_bf16(int64_t{plan.tp} * plan.pp, splits_all ? plan.replicas() : 1);
     const bool has_pipeline =
-        choice.pp == 1 || schedule_name(parallel::built_in_schedules()[choice.schedule].name);
-    const bool alike = choice.ep_inner == 1 && choice.sequences == 0;
-    return choice.sums == 0 && alike && has_shards && has_mesh && has_precision && has_pipeline;
+        plan.pp == 1 || schedule_name(parallel::built_in_schedules()[plan.schedule].name);
+    const bool alike = plan.ep_inner == 1 && plan.sequences == 0;
+    return plan.collectives == 0 && alike && has_shards && has_mesh && has_precision &&
+           has_pipeline;
   };
 }
 

@@ -53,7 +53,7 @@ Emitted emit_torchtitan(const engine::Run& run);
 
 /// Returns a test of whether Megatron-LM can express a search's choice beside the other keys of
 /// `run`. Throws Error if it cannot express those.
-std::function<bool(const planner::Choice&)> expressed_by_megatron(const engine::Run& run);
-std::function<bool(const planner::Choice&)> expressed_by_torchtitan(const engine::Run& run);
+std::function<bool(const planner::PlanCandidate&)> expressed_by_megatron(const engine::Run& run);
+std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const engine::Run& run);
 
 }  // namespace hocket::interop

@@ -338,9 +338,9 @@ class Reader {
     const std::string_view outer = std::exchange(text_, inside);
     const size_t place = std::exchange(at_, 0);
     const int line = line_;
-    constexpr int kMostDefaults = 64;  // inside of each other
-    if (++defaults_ > kMostDefaults) {
-      fail(name_, "line {}: more than {} defaults inside of each other", line, kMostDefaults);
+    constexpr int kMaxDefaults = 64;  // inside of each other
+    if (++defaults_ > kMaxDefaults) {
+      fail(name_, "line {}: more than {} defaults inside of each other", line, kMaxDefaults);
     }
     Piece piece = {"", true};
     while (at_ < text_.size()) {

@@ -17,20 +17,20 @@
 namespace hocket::kernels {
 namespace {
 
-struct Level {
+struct InstructionSet {
   const char* name;
   const CpuTable& (*table)();
   bool supported;  ///< by the processor that this runs on, and its operating system
 };
 
 /// Most demanding last.
-const std::vector<Level>& levels() {
+const std::vector<InstructionSet>& instruction_sets() {
 #if defined(__x86_64__)
 #define HOCKET_SUPPORTED(name) (__builtin_cpu_supports(name) != 0)
 #else
 #define HOCKET_SUPPORTED(name) true
 #endif
-  static const std::vector<Level> all = {
+  static const std::vector<InstructionSet> all = {
 #define LEVEL(space, name) {name, &space::table, HOCKET_SUPPORTED(name)},
 #include "kernels/levels.inc"
 #undef LEVEL
@@ -39,16 +39,16 @@ const std::vector<Level>& levels() {
   return all;
 }
 
-struct Choice {
-  const Level* level;
+struct InstructionSetChoice {
+  const InstructionSet* level;
   std::string why;
 };
 
 /// HOCKET_CPU, or the most demanding level that this processor supports.
-Choice choose() {
+InstructionSetChoice choose() {
   std::vector<std::string> names, supported;
-  const Level* best = nullptr;
-  for (const Level& level : levels()) {
+  const InstructionSet* best = nullptr;
+  for (const InstructionSet& level : instruction_sets()) {
     names.push_back(level.name);
     if (level.supported) {
       supported.push_back(level.name);
@@ -63,7 +63,7 @@ Choice choose() {
   if (!wanted || !*wanted) {
     return {best, fmt::format("the best for this processor of {}", join(names, ", "))};
   }
-  for (const Level& level : levels()) {
+  for (const InstructionSet& level : instruction_sets()) {
     if (level.name == std::string_view(wanted) && level.supported) {
       return {&level, "HOCKET_CPU says so"};
     }
@@ -74,10 +74,10 @@ Choice choose() {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(const Level& level) : level_(&level) {}
+  explicit CpuBackend(const InstructionSet& level) : level_(&level) {}
 
   std::string describe() const override {
-    const Level& level = *level_.load();
+    const InstructionSet& level = *level_.load();
     return fmt::format("CPU, {}, {} bytes per vector", level.name, level.table().vector_bytes);
   }
 
@@ -95,15 +95,15 @@ class CpuBackend final : public Backend {
 
   void enter_thread(int num_threads) override { set_team_size(num_threads); }
 
-  const Level& level() const { return *level_; }
-  void use(const Level& level) { level_ = &level; }
+  const InstructionSet& level() const { return *level_; }
+  void use(const InstructionSet& level) { level_ = &level; }
 
  private:
-  std::atomic<const Level*> level_;
+  std::atomic<const InstructionSet*> level_;
 };
 
-const Choice& chosen() {
-  static const Choice choice = choose();
+const InstructionSetChoice& chosen() {
+  static const InstructionSetChoice choice = choose();
   return choice;
 }
 
@@ -121,7 +121,7 @@ std::string cpu_level() { return the_backend()->level().name; }
 
 bool use_cpu_level(std::string_view name) {
   const char* const wanted = std::getenv("HOCKET_CPU");
-  for (const Level& level : levels()) {
+  for (const InstructionSet& level : instruction_sets()) {
     if (level.name != name) continue;
     if (&level == &the_backend()->level()) return true;
     if (!level.supported || (wanted && *wanted)) return false;
@@ -135,7 +135,7 @@ std::string cpu_choice() { return fmt::format("{} ({})", chosen().level->name, c
 
 std::vector<std::shared_ptr<Backend>> cpu_backends() {
   std::vector<std::shared_ptr<Backend>> all;
-  for (const Level& level : levels()) {
+  for (const InstructionSet& level : instruction_sets()) {
     if (level.supported) {
       all.push_back(std::make_shared<CpuBackend>(level));
     }

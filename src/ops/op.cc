@@ -51,7 +51,7 @@ class Builder final : public Definition {
   const TensorType& type(int value) const override { return graph_.types.at(value); }
 
   /// Called once.
-  Unfolded unfold(const Op& op, const Attrs& attrs) {
+  Decomposition decompose(const Op& op, const Attrs& attrs) {
     if (!op.define) return {};
     const std::vector<TensorType> types = graph_.types;
     std::vector<int> in(types.size());
@@ -72,21 +72,21 @@ class Builder final : public Definition {
 
  private:
   const Names& names_;
-  Unfolded graph_;
+  Decomposition graph_;
 };
 
 /// An op and its number of inputs, which may decide whether it is primitive.
 using Use = std::pair<const Op*, size_t>;
 
-/// Unfolds an application recursively. `path`: the applications above it.
+/// Decomposes an application recursively. `path`: the applications above it.
 void follow(const Names& names, const Op& op, const Attrs& attrs, std::span<const TensorType> in,
             std::vector<Use>& path) {
   const Use use{&op, in.size()};
   HOCKET_CHECK(std::find(path.begin(), path.end(), use) == path.end(),
                "the definition of {} comes back to it", op.name);
   path.push_back(use);
-  const Unfolded graph = Builder(names, in).unfold(op, attrs);
-  for (const Unfolded::Step& step : graph.steps) {
+  const Decomposition graph = Builder(names, in).decompose(op, attrs);
+  for (const Decomposition::Step& step : graph.steps) {
     std::vector<TensorType> types;
     for (int value : step.in) {
       types.push_back(graph.types[value]);
@@ -434,8 +434,8 @@ void check_definitions(const std::vector<Op>& ops) {
   }
 }
 
-Unfolded unfold(const Op& op, const Attrs& attrs, std::span<const TensorType> in) {
-  return Builder(registry().by_name, in).unfold(op, attrs);
+Decomposition decompose(const Op& op, const Attrs& attrs, std::span<const TensorType> in) {
+  return Builder(registry().by_name, in).decompose(op, attrs);
 }
 
 const char* to_string(Family family) {

@@ -309,7 +309,7 @@ bool makes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
 bool acts_by_element(const LayoutRule& rule, const Letters& letters, std::string_view dims);
 
 /// The graph of a definition, one level deep; inner ops may have definitions too.
-struct Unfolded {
+struct Decomposition {
   struct Step {
     const Op* op = nullptr;
     Attrs attrs;
@@ -320,9 +320,9 @@ struct Unfolded {
   std::vector<int> out;           ///< values of the op's outputs
 };
 /// Returns no outputs if the op is primitive.
-Unfolded unfold(const Op& op, const Attrs& attrs, std::span<const TensorType> in);
-/// Unfolds every sample of every op down to primitive ones; called once, on the first look-up of an
-/// op. Throws Error if a definition is recursive, applies an unknown op, or gives other types.
+Decomposition decompose(const Op& op, const Attrs& attrs, std::span<const TensorType> in);
+/// Decomposes every sample of every op down to primitive ones; called once, on the first look-up of
+/// an op. Throws Error if a definition is recursive, applies an unknown op, or gives other types.
 void check_definitions(const std::vector<Op>& ops);
 
 /// Returns all legal signatures on one axis, the replicated one first. Accumulators

@@ -27,11 +27,11 @@ namespace {
 // half of it.
 constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 18;
 constexpr int64_t kMaxRanksPerNode = 1024;
-constexpr int64_t kMostRanks = 1 << 20;    // of a plan, in all
-constexpr int64_t kMostSamples = 1 << 16;  // sequences per rank and micro-batch
-constexpr int64_t kMostShares = 1 << 30;   // sum of plan.cp_shares
+constexpr int64_t kMaxPlanRanks = 1 << 20;  // of a plan, in all
+constexpr int64_t kMaxSamples = 1 << 16;    // sequences per rank and micro-batch
+constexpr int64_t kMaxShares = 1 << 30;     // sum of plan.cp_shares
 // Bounds of single keys, far above any real run. Their products stay below 2^62.
-constexpr double kMaxRanks = 1 << 16;
+constexpr double kMaxAxisRanks = 1 << 16;
 constexpr double kMaxKib = 1 << 30;
 constexpr double kMaxThreads = 1024;
 
@@ -265,10 +265,10 @@ void Plan::validate_tokens() const {
   }
   int64_t all = 0;
   for (const int64_t share : cp_shares) {
-    all += std::clamp<int64_t>(share, 0, kMostShares);
-    if (share < 1 || all > kMostShares) {
+    all += std::clamp<int64_t>(share, 0, kMaxShares);
+    if (share < 1 || all > kMaxShares) {
       fail("plan", "plan.cp_shares has {}; expected 1 or more, with a sum of at most {}", share,
-           kMostShares);
+           kMaxShares);
     }
   }
   if (dp_samples.empty()) return;
@@ -276,8 +276,8 @@ void Plan::validate_tokens() const {
     fail("plan", "plan.dp_samples has {} entries; expected plan.dp = {}", dp_samples.size(), dp);
   }
   for (const int64_t samples : dp_samples) {
-    if (samples < 1 || samples > kMostSamples) {
-      fail("plan", "plan.dp_samples has {}; expected 1 to {}", samples, kMostSamples);
+    if (samples < 1 || samples > kMaxSamples) {
+      fail("plan", "plan.dp_samples has {}; expected 1 to {}", samples, kMaxSamples);
     }
   }
 }
@@ -303,9 +303,9 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   validate_stages(*this, num_layers);
   int64_t ranks = 1;
   for (const int64_t size : {pp, dp, cp, tp}) {
-    if (size > kMostRanks / ranks) {
+    if (size > kMaxPlanRanks / ranks) {
       fail("plan", "plan.pp {} x plan.dp {} x plan.cp {} x plan.tp {}; expected at most {} ranks",
-           pp, dp, cp, tp, kMostRanks);
+           pp, dp, cp, tp, kMaxPlanRanks);
     }
     ranks *= size;
   }
@@ -353,7 +353,7 @@ void Sharding::fields(Fields& fields) {
          "parameters and gradients, which is the default");
   fields("group", group, "ranks of a group, the nearest ones: a divisor of dp x cp; 0: no groups")
       .min(0)
-      .max(kMaxRanks * kMaxRanks);
+      .max(kMaxAxisRanks * kMaxAxisRanks);
   fields("least_kib", least_kib,
          "parameters smaller than this, KiB, stay whole with their gradients and states: their "
          "messages would cost more than the memory that they save")
@@ -373,19 +373,19 @@ void Plan::fields(Fields& fields) {
       "pp", pp,
       "pipeline ranks, each with pp_chunks stages; by default the rows of a schedule CSV, else 1")
       .min(1)
-      .max(kMaxRanks);
+      .max(kMaxAxisRanks);
   fields("pp_chunks", pp_chunks,
          "stages per pipeline rank: model chunks, for interleaved and zb-h1; default: the "
          "schedule's own number, which is 2 for zb-v and dualpipev and the number in a "
          "CSV, else 1")
       .min(1)
-      .max(kMaxRanks);
+      .max(kMaxAxisRanks);
   fields(
       "dp", dp,
       "data-parallel ranks; with ranks as processes, the default is the number that the other axes "
       "leave")
       .min(1)
-      .max(kMaxRanks);
+      .max(kMaxAxisRanks);
   fields("ep", ep,
          "expert-parallel ranks, taken from the other axes: first ranks of tp (with "
          "sequence_parallel), then of cp, then of dp")
@@ -399,21 +399,21 @@ void Plan::fields(Fields& fields) {
          "additional ranks, which have all experts; 0: none. Forward only: eval, graph --for "
          "evaluate")
       .min(0)
-      .max(kMaxRanks);
+      .max(kMaxAxisRanks);
   fields("cp", cp, "context-parallel ranks: they share the tokens of a data-parallel rank")
       .min(1)
-      .max(kMaxRanks);
+      .max(kMaxAxisRanks);
   fields("tp", tp,
          "tensor-parallel ranks: they have the same tokens, and parts of the vocabulary, heads and "
          "MLPs")
       .min(1)
-      .max(kMaxRanks);
+      .max(kMaxAxisRanks);
   fields("sequence_parallel", sequence_parallel,
          "the ranks of tp split the tokens between their products: norms and residuals are not "
          "repeated, and take a part of the memory");
   fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)
-      .max(kMostSamples);
+      .max(kMaxSamples);
   fields("dp_samples", dp_samples,
          "sequences of a micro-batch for each data-parallel rank, in place of micro_batch, e.g. "
          "[3, 2, 2, 1] for ranks of different speed; default: micro_batch each, or as evenly as "
@@ -444,7 +444,7 @@ void Plan::fields(Fields& fields) {
          "ranks per node, which decides the links between them; 0: all ranks on one node, "
          "or, with ranks as processes, the number that the launcher starts on each host")
       .min(0)
-      .max(kMaxRanks);
+      .max(kMaxAxisRanks);
 }
 
 }  // namespace hocket::parallel

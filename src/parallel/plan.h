@@ -124,7 +124,7 @@ struct Plan {
   bool zigzag = false;  ///< plan.cp_order: every rank has an early and a late part
   /// Zigzag order where 2 cp does not divide a sequence: the two parts of ranks have different
   /// lengths. Every rank is then a class of its own.
-  bool unlike_parts = false;
+  bool uneven_parts = false;
   int64_t heads_apart = 0;  ///< ranks of tp with different key/value heads; 0: all
 
   /// Returns the sequences of a micro-batch on all ranks.

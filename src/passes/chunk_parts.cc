@@ -172,7 +172,7 @@ void ChunkParts::regroup(ValueId value, int64_t from, const program::Task& user,
     for (int32_t rank = 0; rank < ranks; ++rank) {
       table.values.push_back(graph::share(experts_.at(value), ranks, rank).begin);
     }
-    made.task.begins.push_back({'e', 0, frame_.intern(std::move(table))});
+    made.task.piece_offsets.push_back({'e', 0, frame_.intern(std::move(table))});
   }
   set_place(user, &made.task);
   made.task.kind = edit_.intern_local(std::move(kind), experts_.at(value));

@@ -146,8 +146,8 @@ class Compression {
     const BufferId total =
         sum.memory == Space::device ? task.out[operand] : writer_.step(type, sum.memory);
     add_up(own, total,
-           best_ways(*sum.codec, type, sums_.axes_of(task), codecs_.route_of(parameter)).axes, task,
-           &sum);
+           best_routes(*sum.codec, type, sums_.axes_of(task), codecs_.route_of(parameter)).axes,
+           task, &sum);
     if (total != task.out[operand]) {
       sum.stages.back().push_back(writer_.copy_over(total, task.out[operand], task));
     }

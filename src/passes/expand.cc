@@ -32,7 +32,7 @@ const char* const kHalvingDoubling = "halving_doubling";
 const char* const kHierarchical = "hierarchical";
 const char* const kHoRing = "ho_ring";
 
-constexpr double kMostPieces = 1024;
+constexpr double kMaxPieces = 1024;
 
 struct ExpandOptions {
   std::string all_reduce = kNative, reduce_scatter = kNative, all_gather = kNative;
@@ -50,7 +50,7 @@ struct ExpandOptions {
     visit("all_gather", all_gather, "blocks of all ranks: likewise").one_of(algorithms);
     visit("ho_ring_pieces", ho_ring_pieces, "most pieces per transfer of ho_ring")
         .min(1)
-        .max(kMostPieces);
+        .max(kMaxPieces);
   }
   /// Returns the number of pieces, for hierarchical algorithms.
   int64_t pieces(const std::string& algorithm) const {

@@ -152,7 +152,7 @@ void complete_lanes(program::Program& program) {
       if (!program::is_communication(kind)) continue;
       const bool leaves = task.group != program::kNone
                               ? program.leaves_node(program.groups[task.group], cls)
-                              : program.leaves_node(task.way(), cls);
+                              : program.leaves_node(task.peer_map(), cls);
       task.lane = program::link_lane(comm::op(kind.communication).role, leaves,
                                      program::order_of(task.lane));
     }

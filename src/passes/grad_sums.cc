@@ -60,7 +60,8 @@ void join_sum(GradSum sum, const std::function<int64_t(int64_t, int64_t)>& bytes
 
 }  // namespace
 
-Ways best_ways(const CodecOps& codec, TensorType type, std::vector<AxisSum> axes, Route route) {
+AxisRoutes best_routes(const CodecOps& codec, TensorType type, std::vector<AxisSum> axes,
+                       Route route) {
   if (axes.empty()) return {};
   AxisSum level = axes.back();
   axes.pop_back();
@@ -70,7 +71,7 @@ Ways best_ways(const CodecOps& codec, TensorType type, std::vector<AxisSum> axes
   for (const TensorType& code : codes) {
     bytes += static_cast<double>(code.bytes());
   }
-  Ways best = best_ways(codec, type, axes, route);
+  AxisRoutes best = best_routes(codec, type, axes, route);
   best.bytes += (n - 1) * bytes;
   level.by_blocks = false;
   best.axes.insert(best.axes.begin(), level);
@@ -78,7 +79,7 @@ Ways best_ways(const CodecOps& codec, TensorType type, std::vector<AxisSum> axes
     return best;
   }
   type.dims[0] /= level.ranks;
-  Ways blocks = best_ways(codec, type, std::move(axes), route);
+  AxisRoutes blocks = best_routes(codec, type, std::move(axes), route);
   blocks.bytes += 2 * (n - 1) / n * bytes;
   level.by_blocks = true;
   blocks.axes.insert(blocks.axes.begin(), level);
@@ -193,8 +194,8 @@ std::vector<AxisSum> GradSums::axes_of(const Task& task) const {
 bool GradSums::differs(const CodecOps& codec, Route route, const Task& task, size_t operand) const {
   const TensorType& type = program_.kind(task).in[operand];
   const std::vector<AxisSum> axes = axes_of(task);
-  const std::vector<AxisSum> least = best_ways(codec, type, axes).axes;
-  const std::vector<AxisSum> other = best_ways(codec, type, axes, route).axes;
+  const std::vector<AxisSum> least = best_routes(codec, type, axes).axes;
+  const std::vector<AxisSum> other = best_routes(codec, type, axes, route).axes;
   return !std::equal(least.begin(), least.end(), other.begin(), other.end(),
                      [](const AxisSum& a, const AxisSum& b) { return a.by_blocks == b.by_blocks; });
 }
@@ -211,7 +212,7 @@ bool GradSums::takes(const CodecOps& codec, const Task& task, size_t operand) co
   for (const comm::Algorithm& way : op.algorithms(members, static_cast<double>(type.bytes()))) {
     plain = plain == 0 ? way.bytes : std::min(plain, way.bytes);
   }
-  return best_ways(codec, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
+  return best_routes(codec, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
 }
 
 /// Rows are encoded whole: a codec's scale is of all their elements. A view lies as its base

@@ -30,15 +30,16 @@ struct AxisSum {
   int32_t ranks = 1;
   bool by_blocks = false;
 };
-struct Ways {
+/// Routes along all axes of a reduction, and their cost.
+struct AxisRoutes {
   std::vector<AxisSum> axes;
   double bytes = 0;  ///< through a rank's link
 };
 
 /// Returns the route of least bytes to reduce `type` along the axes, last one first, or `route`
 /// along all axes whose ranks divide the rows.
-Ways best_ways(const CodecOps& codec, graph::TensorType type, std::vector<AxisSum> axes,
-               Route route = Route::least_bytes);
+AxisRoutes best_routes(const CodecOps& codec, graph::TensorType type, std::vector<AxisSum> axes,
+                       Route route = Route::least_bytes);
 
 /// Gradient reductions of one class's list, as the list was at construction.
 class GradSums {

@@ -83,7 +83,7 @@ class Ordering {
     if (task.peer_axis == kNone || task.phase == Phase::grad || task.phase == Phase::optimizer) {
       return false;
     }
-    const std::vector<program::ClassId> peers = program_.peer_classes(id_, task.way());
+    const std::vector<program::ClassId> peers = program_.peer_classes(id_, task.peer_map());
     return std::any_of(peers.begin(), peers.end(), [&](program::ClassId peer) {
       return stages_[peer.value()] != stages_[id_.value()];
     });

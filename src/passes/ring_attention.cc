@@ -182,7 +182,7 @@ class RingWriter {
     if (rule.support.empty()) return {};
     site.asks = rule.support[0].by;
     site.asked = rule.support[0].letter;
-    const program::Begin* const begin = begin_of(made.task, site.asks);
+    const program::PieceOffset* const begin = made.task.piece_offset(site.asks);
     if (!begin || begin->by == kNone) return {};
     site.letters = ops::letters(*site.op, kind.in, kind.out);
     int64_t keys = 0;  // of all ranks
@@ -213,7 +213,7 @@ class RingWriter {
   /// The part along a dim of a value of the rank at `place`; all of it if there is one part only.
   ValueId part_of(ValueId value, int dim, const Choice& choice, int32_t place) {
     if (dim < 0 || !zigzag_) return value;
-    if (places_.halves().unlike()) {
+    if (places_.halves().uneven()) {
       const int64_t begin = choice.at(0) == 0 ? 0 : places_.halves().at(place, 0).length;
       const int64_t length = places_.halves().at(place, choice.at(0)).length;
       const auto [known, fresh] = views_.try_emplace({value, dim, begin, TableId(kNone)}, kNone);
@@ -251,7 +251,7 @@ class RingWriter {
       made.task.tag = tag;
       // A received value takes memory from here on, not from the beginning of the step.
       made.ahead = !sends;
-      made.task.lane = program::link_lane(role, frame_.leaves_node(made.task.way(), cls_),
+      made.task.lane = program::link_lane(role, frame_.leaves_node(made.task.peer_map(), cls_),
                                           program::Order::collectives);
       made.task.kind = edit_.intern_communication(comm::message(role), {}, made.in, made.out);
       result->push_back(std::move(made));
@@ -360,7 +360,7 @@ class RingWriter {
         }
       }
       for (const Meeting& meeting : places_.meetings(made.task, site, hop)) {
-        meet(made, site, meeting, hop, keys, grads, result);
+        attend(made, site, meeting, hop, keys, grads, result);
       }
       const bool last = hop + 1 == hops;
       for (auto& [output, here] : grads) {
@@ -421,9 +421,9 @@ class RingWriter {
     return home;
   }
 
-  void meet(const TaskTemplate& made, const Site& site, const Meeting& meeting, int32_t hop,
-            const std::map<ValueId, ValueId>& keys, const std::map<size_t, ValueId>& grads,
-            TaskList* result) {
+  void attend(const TaskTemplate& made, const Site& site, const Meeting& meeting, int32_t hop,
+              const std::map<ValueId, ValueId>& keys, const std::map<size_t, ValueId>& grads,
+              TaskList* result) {
     // The task on parts of its operands. The first meeting of a rank's own queries and keys writes
     // the value itself; later ones write a second value, which is added or merged.
     const bool first = hop == 0 && meeting.queries == meeting.keys;
@@ -447,15 +447,15 @@ class RingWriter {
       const graph::TensorType type = rank_.values[held[i]].type;
       task.out[i] = first ? held[i] : edit_.like(made.out[i], type);
     }
-    std::erase_if(task.task.begins, [&](const program::Begin& begin) {
+    std::erase_if(task.task.piece_offsets, [&](const program::PieceOffset& begin) {
       return begin.letter == site.asks || begin.letter == site.asked;
     });
     const std::vector<int32_t> axes = places_.axes_of(made.task);
-    task.task.begins.push_back(
+    task.task.piece_offsets.push_back(
         {site.asks, 0, table(axes, [&](const Coords& coords) {
            return places_.queries_at(made.task, site, meeting.queries, coords).begin;
          })});
-    task.task.begins.push_back(
+    task.task.piece_offsets.push_back(
         {site.asked, 0, table(axes, [&](const Coords& coords) {
            return places_.keys_at(made.task, site, meeting.keys, hop, coords).begin;
          })});
@@ -548,7 +548,7 @@ class RingWriter {
   /// of these parts, which the ranks then split at each offset.
   std::pair<ValueId, int64_t> side_of(ValueId input, int dim, int64_t part, TaskList* takes) {
     const bool one_class = frame_.span(cls_, axis_).count == places_.size();
-    if (one_class && !places_.halves().unlike()) return {input, 0};
+    if (one_class && !places_.halves().uneven()) return {input, 0};
     const graph::Run side = places_.halves().side(part);
     graph::TensorType type = rank_.values[input].type;
     type.dims[dim] = side.length;
@@ -562,7 +562,7 @@ class RingWriter {
     for_each_list([&](const TaskList& list) {
       for (const TaskTemplate& made : list) {
         if (site_of(made)) continue;
-        for (const program::Begin& begin : made.task.begins) {
+        for (const program::PieceOffset& begin : made.task.piece_offsets) {
           if (begin.by == kNone) continue;
           const std::vector<int32_t>& axes = frame_.tables[begin.by].axes;
           if (std::find(axes.begin(), axes.end(), axis_) == axes.end()) continue;

@@ -15,7 +15,7 @@ Halves::Halves(const Blocks& ring) : of_(ring.size()) {
   }
   for (const auto& [early, late] : of_) {
     const int64_t length = of_[0][0].length;
-    unlike_ = unlike_ || early.length != length || late.length != length;
+    uneven_ = uneven_ || early.length != length || late.length != length;
   }
 }
 

@@ -71,7 +71,7 @@ class Halves {
     return of_[static_cast<size_t>(place)][static_cast<size_t>(part)];
   }
   /// Returns whether their lengths differ.
-  bool unlike() const { return unlike_; }
+  bool uneven() const { return uneven_; }
   /// Returns all early parts, or all late ones.
   graph::Run side(int64_t part) const;
   /// Tokens of all ranks.
@@ -79,7 +79,7 @@ class Halves {
 
  private:
   std::vector<std::array<graph::Run, 2>> of_;
-  bool unlike_ = false;
+  bool uneven_ = false;
 };
 
 }  // namespace hocket::passes

@@ -12,13 +12,6 @@ namespace hocket::passes {
 using program::kNone;
 using Coords = std::vector<int32_t>;
 
-const program::Begin* begin_of(const program::Task& task, char letter) {
-  for (const program::Begin& begin : task.begins) {
-    if (begin.letter == letter) return &begin;
-  }
-  return nullptr;
-}
-
 RingPlaces::RingPlaces(const program::Program& frame, program::ClassId cls, int32_t axis,
                        bool zigzag, std::vector<Blocks> blocks)
     : frame_(frame),
@@ -30,16 +23,16 @@ RingPlaces::RingPlaces(const program::Program& frame, program::ClassId cls, int3
   const auto first = std::find_if(blocks_.begin(), blocks_.end(),
                                   [](const Blocks& ring) { return !ring.empty(); });
   if (first == blocks_.end()) return;
-  unlike_ = std::any_of(blocks_.begin(), blocks_.end(), [&](const Blocks& others) {
+  blocks_differ_ = std::any_of(blocks_.begin(), blocks_.end(), [&](const Blocks& others) {
     return !others.empty() && others != own_blocks();
   });
   if (!zigzag_) return;
   halves_ = Halves(*first);
-  HOCKET_CHECK(!halves_.unlike() || frame_.span(cls_, axis_).count == 1,
+  HOCKET_CHECK(!halves_.uneven() || frame_.span(cls_, axis_).count == 1,
                "ranks with other parts of the tokens are in one class");
 }
 
-Blocks RingPlaces::blocks_of(const program::Begin* begin, int64_t size) const {
+Blocks RingPlaces::blocks_of(const program::PieceOffset* begin, int64_t size) const {
   Coords coords(mesh_.axes.size());
   for (size_t axis = 0; axis < coords.size(); ++axis) {
     coords[axis] = frame_.span(cls_, static_cast<int32_t>(axis)).begin;
@@ -58,7 +51,7 @@ Blocks RingPlaces::blocks_of(const program::Begin* begin, int64_t size) const {
 }
 
 /// A number of a task's begins at these coordinates.
-int64_t RingPlaces::value_at(const program::Begin* begin, const Coords& coords) const {
+int64_t RingPlaces::value_at(const program::PieceOffset* begin, const Coords& coords) const {
   if (!begin) return 0;
   if (begin->by == kNone) return begin->begin;
   const program::Table& table = frame_.tables[begin->by];
@@ -71,7 +64,7 @@ int64_t RingPlaces::value_at(const program::Begin* begin, const Coords& coords) 
 
 std::vector<int32_t> RingPlaces::axes_of(const program::Task& task) const {
   std::set<int32_t> axes{axis_};
-  for (const program::Begin& begin : task.begins) {
+  for (const program::PieceOffset& begin : task.piece_offsets) {
     if (begin.by == kNone) continue;
     const std::vector<int32_t>& more = frame_.tables[begin.by].axes;
     axes.insert(more.begin(), more.end());
@@ -81,7 +74,7 @@ std::vector<int32_t> RingPlaces::axes_of(const program::Task& task) const {
 
 /// The blocks of the ring on which the rank at these coordinates on the task's axes is.
 const Blocks& RingPlaces::blocks_at(const program::Task& task, const Coords& coords) const {
-  if (!unlike_) return own_blocks();
+  if (!blocks_differ_) return own_blocks();
   const std::vector<int32_t> axes = axes_of(task);
   for (program::ClassId id = 0; id < frame_.classes.size(); ++id) {
     const bool here = std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
@@ -104,7 +97,7 @@ graph::Run RingPlaces::queries_at(const program::Task& task, const Site& site, c
   const Blocks& blocks = blocks_at(task, coords);
   coords[axis_] = 0;
   graph::Run part = part_at(blocks, choice, place, place);
-  part.begin += value_at(begin_of(task, site.asks), coords);
+  part.begin += value_at(task.piece_offset(site.asks), coords);
   return part;
 }
 
@@ -112,7 +105,7 @@ graph::Run RingPlaces::keys_at(const program::Task& task, const Site& site, cons
                                int32_t hop, const Coords& coords) const {
   const int32_t place = coords[axis_];
   graph::Run part = part_at(blocks_at(task, coords), choice, place, owner(place, hop));
-  part.begin += value_at(begin_of(task, site.asked), coords);
+  part.begin += value_at(task.piece_offset(site.asked), coords);
   return part;
 }
 
@@ -141,7 +134,7 @@ std::vector<Meeting> RingPlaces::meetings(const program::Task& task, const Site&
     all = hop == 0 ? std::vector<Meeting>{{early, early}, {late, late}, {late, early}}
                    : std::vector<Meeting>{{late, early}, {either, either}};
   }
-  if (halves_.unlike() && hop > 0) {
+  if (halves_.uneven() && hop > 0) {
     all = {{late, early}, {early, early}, {late, late}};
   }
   std::erase_if(all, [&](const Meeting& one) { return !needed(task, site, one, hop); });

@@ -19,7 +19,7 @@ class RingPlaces {
 
   /// Blocks of `size` tokens, which the ranks of the class's rings have together: each ends where
   /// the next one begins.
-  Blocks blocks_of(const program::Begin* begin, int64_t size) const;
+  Blocks blocks_of(const program::PieceOffset* begin, int64_t size) const;
   /// Returns the blocks of the class itself.
   const Blocks& own_blocks() const { return blocks_[cls_.value()]; }
   /// The parts of every rank, in zigzag order.
@@ -51,7 +51,7 @@ class RingPlaces {
   std::vector<Meeting> meetings(const program::Task& task, const Site& site, int32_t hop) const;
 
  private:
-  int64_t value_at(const program::Begin* begin, const std::vector<int32_t>& coords) const;
+  int64_t value_at(const program::PieceOffset* begin, const std::vector<int32_t>& coords) const;
   const Blocks& blocks_at(const program::Task& task, const std::vector<int32_t>& coords) const;
   graph::Run part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
                      int32_t place) const;
@@ -64,11 +64,8 @@ class RingPlaces {
   const int32_t axis_;
   const bool zigzag_;
   const std::vector<Blocks> blocks_;
-  bool unlike_ = false;  ///< other classes have other blocks
-  Halves halves_;        ///< in zigzag order
+  bool blocks_differ_ = false;  ///< other classes have other blocks
+  Halves halves_;               ///< in zigzag order
 };
-
-/// Returns a task's offset of a letter; null: none.
-const program::Begin* begin_of(const program::Task& task, char letter);
 
 }  // namespace hocket::passes

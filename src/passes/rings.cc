@@ -468,21 +468,21 @@ void Rings::gather(Part to, const std::vector<RingLevel>& levels, Piece piece) {
 
 /// Places copies for the first message over this level in the lane of its receives.
 void Rings::begin_at(const RingLevel& level) {
-  const bool leaves = writer_.program().leaves_node(way(level, -1), writer_.cls());
+  const bool leaves = writer_.program().leaves_node(peer_map(level, -1), writer_.cls());
   arrives_ = program::link_lane(comm::Role::receive, leaves);
 }
 
 /// A message to the next rank of the ring, and the one from the rank before.
 void Rings::pass_on(const RingLevel& level, BufferId from, BufferId to) {
-  tasks_.push_back(writer_.message(comm::Role::send, from, way(level, 1), tag_, whole_));
-  tasks_.push_back(writer_.message(comm::Role::receive, to, way(level, -1), tag_, whole_));
+  tasks_.push_back(writer_.message(comm::Role::send, from, peer_map(level, 1), tag_, whole_));
+  tasks_.push_back(writer_.message(comm::Role::receive, to, peer_map(level, -1), tag_, whole_));
   arrives_ = tasks_.back().lane;
   ++tag_;
 }
 
 /// Returns the mapping to the rank `shift` further along the ring: an offset along the axis if the
 /// rings of the level end with the axis, otherwise a table.
-program::Way Rings::way(const RingLevel& level, int64_t shift) {
+program::PeerMap Rings::peer_map(const RingLevel& level, int64_t shift) {
   const int64_t size = mesh().axes[level.axis].size;
   if (level.ranks * level.stride == size) {
     return {level.axis, static_cast<int32_t>(shift * level.stride)};

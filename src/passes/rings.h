@@ -142,7 +142,7 @@ class Rings {
   void gather(Part to, const std::vector<RingLevel>& levels, Piece piece);
   void pass_on(const RingLevel& level, program::BufferId from, program::BufferId to);
   void begin_at(const RingLevel& level);
-  program::Way way(const RingLevel& level, int64_t shift);
+  program::PeerMap peer_map(const RingLevel& level, int64_t shift);
   void local(const std::string& op, const graph::Attrs& attrs,
              const std::vector<program::BufferId>& in, program::BufferId out);
   void copy(program::BufferId from, program::BufferId to);

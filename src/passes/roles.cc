@@ -168,25 +168,26 @@ class Join {
                        "classes of a role give and take other numbers of values");
           buffers.push_back((side.*list)()[number].buffer);
         }
-        const std::vector<program::Begin> begins = begins_of(program, buffers, role);
+        const std::vector<program::PieceOffset> piece_offsets =
+            piece_offsets_of(program, buffers, role);
         for (size_t cls = 0; cls < buffers.size(); ++cls) {
           const size_t first = role == 0 ? 0 : all_.classes.size();
-          begins_[{program::ClassId(first + cls), buffers[cls]}] = begins;
+          piece_offsets_[{program::ClassId(first + cls), buffers[cls]}] = piece_offsets;
         }
       }
     }
   }
 
   /// The same of one tensor, which is a buffer of each class.
-  std::vector<program::Begin> begins_of(const Program& program,
-                                        const std::vector<BufferId>& buffers,
-                                        program::RoleId role) {
+  std::vector<program::PieceOffset> piece_offsets_of(const Program& program,
+                                                     const std::vector<BufferId>& buffers,
+                                                     program::RoleId role) {
     const auto buffer_of = [&](size_t cls) -> const program::Buffer& {
       return program.classes[program::ClassId(cls)].buffers[buffers[cls]];
     };
     HOCKET_CHECK(buffer_of(0).logical != kNone, "a buffer that is given has no tensor");
     const graph::TensorType& whole = graph_.tensor(buffer_of(0).logical).type;
-    std::vector<program::Begin> begins;
+    std::vector<program::PieceOffset> piece_offsets;
     for (size_t dim = 0; dim < whole.dims.size(); ++dim) {
       std::vector<int64_t> lengths(static_cast<size_t>(program.num_ranks()), 0);
       for (size_t cls = 0; cls < buffers.size(); ++cls) {
@@ -212,9 +213,9 @@ class Join {
              "plan.expert_ranks: ranks have {} together of {}; expected each index on one rank",
              begin, to_string(whole));
       }
-      begins.push_back({static_cast<char>('a' + dim), 0, made_.intern(std::move(table))});
+      piece_offsets.push_back({static_cast<char>('a' + dim), 0, made_.intern(std::move(table))});
     }
-    return begins;
+    return piece_offsets;
   }
 
   /// The end of a transfer of all of a buffer.
@@ -224,7 +225,7 @@ class Join {
     const std::vector<BufferId> moved{buffer}, none;
     Task task =
         writer.collective(op, {}, group_, gives ? moved : none, gives ? none : moved, beside);
-    task.begins = begins_.at({cls, buffer});
+    task.piece_offsets = piece_offsets_.at({cls, buffer});
     return task;
   }
   static comm::Id between() {
@@ -287,8 +288,8 @@ class Join {
       const comm::Role role = comm::op(made_.kind(task).communication).role;
       task.lane = program::link_lane(role, made_.leaves_node(made_.groups[task.group], cls));
     }
-    for (auto* list : {&task.begins, &task.parts}) {
-      for (program::Begin& begin : *list) {
+    for (auto* list : {&task.piece_offsets, &task.parts}) {
+      for (program::PieceOffset& begin : *list) {
         begin.by = moved(begin.by);
       }
     }
@@ -329,7 +330,7 @@ class Join {
   program::GroupId group_ = kNone;
   std::set<std::pair<program::ClassId, BufferId>> moved_;
   /// Offsets of crossing tensors, by class and buffer of the new program.
-  std::map<std::pair<program::ClassId, BufferId>, std::vector<program::Begin>> begins_;
+  std::map<std::pair<program::ClassId, BufferId>, std::vector<program::PieceOffset>> piece_offsets_;
 };
 
 }  // namespace

@@ -185,7 +185,7 @@ class RowTiling {
   std::vector<bool> rows_of(const Task& task, BufferId whole) const {
     const Kind& kind = program_.kind(task);
     if (program::is_communication(kind) || task.lane != program::Lane::compute ||
-        !task.begins.empty() || !task.parts.empty()) {
+        !task.piece_offsets.empty() || !task.parts.empty()) {
       return {};
     }
     const ops::Op& op = ops::find(kind.op);

@@ -154,7 +154,7 @@ class Tiling {
     if (cut.letter == 0) return false;
     if (columns_.contains(place)) return false;
     if (!task.parts.empty()) {
-      return task.parts[0] == program::Begin{cut.letter, blocks, kNone};
+      return task.parts[0] == program::PieceOffset{cut.letter, blocks, kNone};
     }
     const ops::Letters letters = ops::letters(ops::find(kind.op), kind.in, kind.out);
     std::vector<BufferId> cuts = task.out;

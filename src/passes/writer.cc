@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "ops/op.h"
-#include "program/room.h"
+#include "program/receive_throttle.h"
 
 namespace hocket::passes {
 
@@ -90,32 +90,32 @@ Task Writer::copy_over(BufferId from, BufferId to, const Task& stands_for) const
   return task;
 }
 
-Task Writer::message(comm::Role role, BufferId buffer, const program::Way& way, int32_t tag,
-                     const Task& stands_for) const {
+Task Writer::message(comm::Role role, BufferId buffer, const program::PeerMap& peer_map,
+                     int32_t tag, const Task& stands_for) const {
   const bool sends = role == comm::Role::send;
   const std::vector<BufferId> moved{buffer}, none;
   Task task =
       placed(program::communication_kind(comm::message(role).id, {}, types(sends ? moved : none),
                                          types(sends ? none : moved), program_.symbols),
              sends ? moved : none, sends ? none : moved, stands_for);
-  task.peer_axis = way.axis;
-  task.peer = way.offset;
-  task.peer_by = way.by;
+  task.peer_axis = peer_map.axis;
+  task.peer = peer_map.offset;
+  task.peer_by = peer_map.by;
   task.tag = tag;
   task.lane =
-      program::link_lane(role, program_.leaves_node(way, cls_), program::Order::collectives);
+      program::link_lane(role, program_.leaves_node(peer_map, cls_), program::Order::collectives);
   return task;
 }
 
 void receive_in_order(program::Program& program, int32_t first_tag) {
   for (program::RankClass& cls : program.classes) {
-    program::Room room;
+    program::ReceiveThrottle throttle;
     for (size_t id = 0; id < cls.tasks.size(); ++id) {
       program::Task& task = cls.tasks[id];
       if (task.in.empty() && task.tag != program::kNone && task.tag >= first_tag) {
-        room.wait(&task);
+        throttle.delay(&task);
       }
-      room.pass(id, task);
+      throttle.observe(id, task);
     }
   }
 }

@@ -39,7 +39,7 @@ class Writer {
   program::Task copy_over(program::BufferId from, program::BufferId to,
                           const program::Task& stands_for) const;
   /// Returns an end of a message with this peer mapping.
-  program::Task message(comm::Role role, program::BufferId buffer, const program::Way& way,
+  program::Task message(comm::Role role, program::BufferId buffer, const program::PeerMap& peer_map,
                         int32_t tag, const program::Task& stands_for) const;
 
  private:
@@ -52,7 +52,7 @@ class Writer {
 };
 
 /// Messages with tags from `first_tag` on are received no earlier than they need be: see
-/// program::Room.
+/// program::ReceiveThrottle.
 void receive_in_order(program::Program& program, int32_t first_tag);
 
 /// One more than the greatest tag of a message; 0 without messages.

@@ -46,7 +46,7 @@ struct StageLoads {
 /// nothing if there is no assignment.
 std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double limit);
 /// The bytes of the stage that takes most, of the way with which they are the least.
-double least_bytes(const StageLoads& loads);
+double lower_bound_bytes(const StageLoads& loads);
 /// The bytes, and the seconds, of the stage that takes most of them.
 double fullest_stage(const StageLoads& loads, const std::vector<int64_t>& layers);
 double slowest_stage(const StageLoads& loads, const std::vector<int64_t>& layers);

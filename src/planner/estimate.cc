@@ -26,28 +26,28 @@ cost::GroupShape shape_of(const cost::Cluster& cluster, int64_t count, int64_t s
 }
 
 /// Ranks of tp that share something.
-double ranks_of_tp(const Choice& choice, Share share) {
-  const double tp = choice.tp;
+double ranks_of_tp(const PlanCandidate& plan, Share share) {
+  const double tp = plan.tp;
   switch (share) {
     case Share::tokens:
-      return choice.sequence_parallel ? tp : 1;
+      return plan.sequence_parallel ? tp : 1;
     case Share::features:
       return tp;
     case Share::experts:
-      return choice.sequence_parallel ? tp : choice.etp;
+      return plan.sequence_parallel ? tp : plan.etp;
   }
   return 1;
 }
 
 /// Ranks over which parameters lie that are not split among replicas.
-double ranks_of_parameters(const Choice& choice, Share share) {
+double ranks_of_parameters(const PlanCandidate& plan, Share share) {
   switch (share) {
     case Share::tokens:
       return 1;
     case Share::features:
-      return choice.tp;
+      return plan.tp;
     case Share::experts:
-      return static_cast<double>(choice.ep) * choice.etp;
+      return static_cast<double>(plan.ep) * plan.etp;
   }
   return 1;
 }
@@ -55,8 +55,8 @@ double ranks_of_parameters(const Choice& choice, Share share) {
 }  // namespace
 
 Estimator::Estimator(const SearchSpace& space, const graph::Graph& graph,
-                     const cost::CostModel& costs, How how)
-    : space_(space), costs_(costs), how_(how) {
+                     const cost::CostModel& costs, EstimatorOptions options)
+    : space_(space), costs_(costs), options_(options) {
   tables_ = tables_of(graph, kRecompute);
 }
 
@@ -75,33 +75,34 @@ const Estimator::TransferTime& Estimator::transfer(comm::Id op, double payload,
   if (shape.members <= 1 || payload <= 0) return kNothing;
   const auto [at, fresh] = seconds_.try_emplace({op, &shape, payload});
   if (fresh) {
-    const cost::Way way = costs_.ways(comm::op(op), payload, shape.nodes > 1, shape).front();
+    const cost::AlgorithmTime time =
+        costs_.algorithm_times(comm::op(op), payload, shape.nodes > 1, shape).front();
     const cost::Cluster& cluster = costs_.cluster();
     const auto members = static_cast<double>(shape.per_node);  // of a node
     const double groups = static_cast<double>(cluster.devices_per_node) / members;
     const double used = std::min(members, static_cast<double>(cluster.adapters()));
-    at->second = {way.seconds(), beside_others_s(way, cluster, groups, used)};
+    at->second = {time.seconds(), beside_others_s(time, cluster, groups, used)};
   }
   return at->second;
 }
 
 /// Returns the bytes of a micro-batch's message from a rank to the next stage.
-double Estimator::message_bytes(const Choice& choice) const {
-  return tables_[0].residual_bytes * choice.micro_batch / choice.cp /
-         ranks_of_tp(choice, Share::tokens);
+double Estimator::message_bytes(const PlanCandidate& plan) const {
+  return tables_[0].residual_bytes * plan.micro_batch / plan.cp / ranks_of_tp(plan, Share::tokens);
 }
 
-const Messages& Estimator::messages(const Choice& choice) {
-  const int64_t devices = choice.replicas() * choice.tp;
-  const double bytes = message_bytes(choice);
+const Messages& Estimator::messages(const PlanCandidate& plan) {
+  const int64_t devices = plan.replicas() * plan.tp;
+  const double bytes = message_bytes(plan);
   const auto at = messages_.find({devices, bytes});
   if (at != messages_.end()) return at->second;
   return messages_.emplace(std::pair(devices, bytes), Messages(costs_, devices, bytes))
       .first->second;
 }
 
-const Messages::Load& Estimator::message_load(const Choice& choice, const PipelineShape& shape) {
-  const int64_t devices = choice.replicas() * choice.tp;
+const Messages::Load& Estimator::message_load(const PlanCandidate& plan,
+                                              const PipelineShape& shape) {
+  const int64_t devices = plan.replicas() * plan.tp;
   const auto [at, fresh] = message_loads_.try_emplace({&shape, devices});
   if (fresh) {
     at->second = Messages::load_of(shape, costs_.cluster(), devices);
@@ -112,70 +113,70 @@ const Messages::Load& Estimator::message_load(const Choice& choice, const Pipeli
 /// The same in transfers of plan.bucket_mib.
 double Estimator::bucketed_s(comm::Id op, double bytes, const cost::GroupShape& shape) const {
   if (bytes <= 0) return 0;
-  const double count = std::max(1.0, std::ceil(bytes / std::max(1.0, how_.bucket_bytes)));
+  const double count = std::max(1.0, std::ceil(bytes / std::max(1.0, options_.bucket_bytes)));
   return count * collective_s(op, bytes / count, shape);
 }
 
-const Estimator::Groups& Estimator::groups(const Choice& choice) {
+const Estimator::Groups& Estimator::groups(const PlanCandidate& plan) {
   const std::array<int32_t, 9> key{
-      choice.pp,  choice.dp,  choice.cp,       choice.tp,
-      choice.ep,  choice.etp, choice.ep_inner, choice.sequence_parallel ? 1 : 0,
-      choice.keys};
+      plan.pp,  plan.dp,  plan.cp,       plan.tp,
+      plan.ep,  plan.etp, plan.ep_inner, plan.sequence_parallel ? 1 : 0,
+      plan.keys};
   std::unique_ptr<Groups>& known = groups_[key];
   if (known) return *known;
   known = std::make_unique<Groups>();
   const cost::Cluster& cluster = costs_.cluster();
-  const int64_t tp = choice.tp;
+  const int64_t tp = plan.tp;
   known->tp = shape_of(cluster, tp, 1);
-  known->cp = shape_of(cluster, choice.cp, tp);
-  known->etp = shape_of(cluster, choice.etp, 1);
-  known->replicas = shape_of(cluster, choice.replicas(), tp);
-  const Choice::Over over = choice.ep_over();
+  known->cp = shape_of(cluster, plan.cp, tp);
+  known->etp = shape_of(cluster, plan.etp, 1);
+  known->replicas = shape_of(cluster, plan.replicas(), tp);
+  const PlanCandidate::Over over = plan.ep_over();
   const auto ranks_of = [&](int64_t over_dp) {
     std::vector<int32_t> ranks;
     for (int64_t d = 0; d < over_dp; ++d) {
       for (int64_t c = 0; c < over.cp; ++c) {
         for (int64_t t = 0; t < over.tp; ++t) {
-          ranks.push_back(static_cast<int32_t>((d * choice.cp + c) * tp + t * choice.etp));
+          ranks.push_back(static_cast<int32_t>((d * plan.cp + c) * tp + t * plan.etp));
         }
       }
     }
     return cluster.shape(ranks);
   };
-  const int64_t together = choice.ep_inner;
-  known->ep = together > 1 ? shape_of(cluster, over.dp / together, together * choice.cp * tp)
-                           : ranks_of(over.dp);
-  known->ep_inner = together > 1 ? ranks_of(together) : shape_of(cluster, 1, 1);
-  const int64_t copies = choice.expert_replicas();
-  known->expert_replicas = shape_of(cluster, copies, choice.replicas() * tp / copies);
-  const int64_t group = shard_group(space_, choice);
+  const int64_t inner = plan.ep_inner;
+  known->ep =
+      inner > 1 ? shape_of(cluster, over.dp / inner, inner * plan.cp * tp) : ranks_of(over.dp);
+  known->ep_inner = inner > 1 ? ranks_of(inner) : shape_of(cluster, 1, 1);
+  const int64_t copies = plan.expert_replicas();
+  known->expert_replicas = shape_of(cluster, copies, plan.replicas() * tp / copies);
+  const int64_t group = shard_group(space_, plan);
   known->inside = shape_of(cluster, group, tp);
-  known->across = shape_of(cluster, choice.replicas() / group, group * tp);
-  const int64_t stage = choice.replicas() * tp;
-  known->ends = shape_of(cluster, choice.pp > 1 ? 2 : 1, (choice.pp - 1) * stage);
+  known->across = shape_of(cluster, plan.replicas() / group, group * tp);
+  const int64_t stage = plan.replicas() * tp;
+  known->ends = shape_of(cluster, plan.pp > 1 ? 2 : 1, (plan.pp - 1) * stage);
   return *known;
 }
 
 /// Bytes of the rows that a rank sends to experts in a layer.
-double Estimator::exchanged_rows(const Choice& choice) const {
-  const double sequences = static_cast<double>(choice.micro_batch) / choice.cp;
-  return tables_[0].residual_bytes * sequences / ranks_of_tp(choice, Share::tokens) *
+double Estimator::exchanged_rows(const PlanCandidate& plan) const {
+  const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
+  return tables_[0].residual_bytes * sequences / ranks_of_tp(plan, Share::tokens) *
          static_cast<double>(space_.model.top_k);
 }
 
 /// Until they are there, in one step or two.
-double Estimator::exchange_s(const Choice& choice, const Groups& groups) const {
-  const double rows = exchanged_rows(choice);
+double Estimator::exchange_s(const PlanCandidate& plan, const Groups& groups) const {
+  const double rows = exchanged_rows(plan);
   return collective_s(comm::Id::all_to_all, rows, groups.ep) +
          collective_s(comm::Id::all_to_all, rows, groups.ep_inner);
 }
 
-Choice Estimator::with_fastest_exchange(const Choice& mesh) {
-  Choice fastest = mesh;
+PlanCandidate Estimator::with_fastest_exchange(const PlanCandidate& mesh) {
+  PlanCandidate fastest = mesh;
   double least = exchange_s(mesh, groups(mesh));
-  for (const int32_t together : inner_experts(space_, mesh)) {
-    Choice other = mesh;
-    other.ep_inner = together;
+  for (const int32_t inner : inner_experts(space_, mesh)) {
+    PlanCandidate other = mesh;
+    other.ep_inner = inner;
     const double seconds = exchange_s(other, groups(other));
     if (seconds < least) {
       least = seconds;
@@ -186,58 +187,58 @@ Choice Estimator::with_fastest_exchange(const Choice& mesh) {
 }
 
 /// Adds the time of the collectives of one layer's passes.
-void Estimator::add_sums(const Choice& choice, size_t kind, const Groups& groups,
+void Estimator::add_sums(const PlanCandidate& plan, size_t kind, const Groups& groups,
                          Layer* layer) const {
-  const ModelTable& table = tables_[choice.recompute];
+  const ModelTable& table = tables_[plan.recompute];
   const LayerWork& work = table.kinds[kind];
-  const double sequences = static_cast<double>(choice.micro_batch) / choice.cp;
+  const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double residual = table.residual_bytes * sequences;
   const auto add = [&](size_t part, double seconds) { layer->seconds[part] += seconds; };
   constexpr size_t kForward = 0, kInputs = 1;
   const bool block = kind >= kFirstLayerKind;
-  const double again = choice.recompute == kRecomputeFull ? 1 : 0;  // sums are done again
-  if (choice.tp > 1) {
-    const double sum = choice.sequence_parallel
+  const double again = plan.recompute == kRecomputeFull ? 1 : 0;  // sums are done again
+  if (plan.tp > 1) {
+    const double sum = plan.sequence_parallel
                            ? collective_s(comm::Id::all_gather, residual, groups.tp) +
                                  collective_s(comm::Id::reduce_scatter, residual, groups.tp)
                            : collective_s(comm::Id::all_reduce, residual, groups.tp);
     const double sums = block && !work.has_experts ? 2 : 1;
     add(kForward, sums * sum);
     add(kInputs, sums * sum * (1 + again));
-    if (choice.sequence_parallel) {
+    if (plan.sequence_parallel) {
       // Inputs of products are gathered again for the gradients of their weights.
       add(kInputs, sums * collective_s(comm::Id::all_gather, residual, groups.tp));
     }
-    const bool own_sums = !how_.blocking || costs_.calibrated();
+    const bool own_sums = !options_.blocking || costs_.calibrated();
     if (block && !own_sums) {
       const auto alone = [&](comm::Id op) { return transfer(op, residual, groups.tp).alone; };
       const double in_two = alone(comm::Id::all_gather) + alone(comm::Id::reduce_scatter);
       const double in_one = alone(comm::Id::all_reduce);
-      layer->least_sums += sums * (choice.sequence_parallel ? std::min(in_two, in_one) : in_one);
+      layer->least_sums += sums * (plan.sequence_parallel ? std::min(in_two, in_one) : in_one);
     }
   }
-  if (block && choice.cp > 1) {
-    const double keys = work.key_bytes * choice.micro_batch / choice.tp;
-    if (choice.keys == kHeadsForTokens) {
-      const double heads = work.head_bytes * sequences / choice.tp;
+  if (block && plan.cp > 1) {
+    const double keys = work.key_bytes * plan.micro_batch / plan.tp;
+    if (plan.keys == kHeadsForTokens) {
+      const double heads = work.head_bytes * sequences / plan.tp;
       const double moved = collective_s(comm::Id::all_to_all, heads, groups.cp) * 2 +
-                           collective_s(comm::Id::all_to_all, keys / choice.cp, groups.cp);
+                           collective_s(comm::Id::all_to_all, keys / plan.cp, groups.cp);
       add(kForward, moved);
       add(kInputs, moved * (1 + again));
     } else {
       const double gather = collective_s(comm::Id::all_gather, keys, groups.cp);
-      const double share = choice.keys == kKeysInRing ? 0.5 : 1;  // beside attention
+      const double share = plan.keys == kKeysInRing ? 0.5 : 1;  // beside attention
       add(kForward, share * gather);
       add(kInputs, share * gather * (2 + again));
     }
   }
   if (work.has_experts) {
-    const double rows = exchanged_rows(choice);
-    double both = 2 * exchange_s(choice, groups);
-    if (choice.etp > 1) {
-      both += choice.sequence_parallel
-                  ? collective_s(comm::Id::all_gather, rows * choice.etp, groups.etp) +
-                        collective_s(comm::Id::reduce_scatter, rows * choice.etp, groups.etp)
+    const double rows = exchanged_rows(plan);
+    double both = 2 * exchange_s(plan, groups);
+    if (plan.etp > 1) {
+      both += plan.sequence_parallel
+                  ? collective_s(comm::Id::all_gather, rows * plan.etp, groups.etp) +
+                        collective_s(comm::Id::reduce_scatter, rows * plan.etp, groups.etp)
                   : collective_s(comm::Id::all_reduce, residual, groups.etp);
     }
     add(kForward, both);
@@ -245,10 +246,11 @@ void Estimator::add_sums(const Choice& choice, size_t kind, const Groups& groups
   }
 }
 
-Estimator::Layer Estimator::price(const Choice& choice, size_t kind, const Groups& groups) const {
-  const LayerWork& work = tables_[choice.recompute].kinds[kind];
+Estimator::Layer Estimator::price(const PlanCandidate& plan, size_t kind,
+                                  const Groups& groups) const {
+  const LayerWork& work = tables_[plan.recompute].kinds[kind];
   const double element = static_cast<double>(tables_[0].element_bytes);
-  const double sequences = static_cast<double>(choice.micro_batch) / choice.cp;
+  const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double fastest = costs_.fastest_share();
   const double launch = costs_.cluster().device.launch.value;
   Layer layer;
@@ -260,54 +262,54 @@ Estimator::Layer Estimator::price(const Choice& choice, size_t kind, const Group
   for (const NodeWork& node : work.nodes) {
     const size_t part = static_cast<size_t>(node.part);
     layer.seconds[part] +=
-        seconds(node, ranks_of_tp(choice, node.share), ranks_of_parameters(choice, node.share)) +
+        seconds(node, ranks_of_tp(plan, node.share), ranks_of_parameters(plan, node.share)) +
         launch;
     // At the best a node is shared by all of tp, and reads nothing but its part of everything.
-    const double all = static_cast<double>(choice.tp);
+    const double all = static_cast<double>(plan.tp);
     const double product = costs_.roofline_s(node.op, node.dtype, node.flops * sequences / all, 0);
     layer.least[part] += product * fastest + (costs_.calibrated() ? 0 : launch);
   }
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
-    layer.kept += of(work.kept, share) * sequences / ranks_of_tp(choice, share);
-    layer.whole += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(choice, share);
-    layer.least_kept += of(work.kept, share) * sequences / choice.tp;
-    const double ranks = ranks_of_parameters(choice, share);
+    layer.kept += of(work.kept, share) * sequences / ranks_of_tp(plan, share);
+    layer.whole += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(plan, share);
+    layer.least_kept += of(work.kept, share) * sequences / plan.tp;
+    const double ranks = ranks_of_parameters(plan, share);
     const double held = of(work.parameters, share) * element / ranks;
     (share == Share::experts ? layer.experts : layer.dense) += held;
     layer.tied += of(work.tied, share) * element / ranks;
   }
-  add_sums(choice, kind, groups, &layer);
+  add_sums(plan, kind, groups, &layer);
   return layer;
 }
 
-const Estimator::Prices& Estimator::prices(const Choice& choice) {
-  const std::array<int32_t, 10> key{choice.dp,       choice.cp,   choice.tp,
-                                    choice.ep,       choice.etp,  choice.sequence_parallel ? 1 : 0,
-                                    choice.ep_inner, choice.keys, choice.micro_batch,
-                                    choice.recompute};
+const Estimator::Prices& Estimator::prices(const PlanCandidate& plan) {
+  const std::array<int32_t, 10> key{plan.dp,       plan.cp,   plan.tp,
+                                    plan.ep,       plan.etp,  plan.sequence_parallel ? 1 : 0,
+                                    plan.ep_inner, plan.keys, plan.micro_batch,
+                                    plan.recompute};
   std::unique_ptr<Prices>& known = prices_[key];
   if (known) return *known;
   known = std::make_unique<Prices>();
-  const Groups& lie = groups(choice);
+  const Groups& lie = groups(plan);
   for (size_t kind = 0; kind < tables_[0].kinds.size(); ++kind) {
-    known->layers.push_back(price(choice, kind, lie));
+    known->layers.push_back(price(plan, kind, lie));
   }
   return *known;
 }
 
-const Estimator::Pace& Estimator::pace(const Choice& choice) {
-  const std::array<int32_t, 5> key{choice.pp, choice.dp, choice.micro_batch, choice.sequences,
-                                   choice.layers.none() ? 0 : 1};
+const Estimator::Pace& Estimator::pace(const PlanCandidate& plan) {
+  const std::array<int32_t, 5> key{plan.pp, plan.dp, plan.micro_batch, plan.sequences,
+                                   plan.layers.none() ? 0 : 1};
   const auto [at, fresh] = paces_.try_emplace(key);
   Pace& known = at->second;
   if (!fresh) return known;
-  const std::vector<int64_t> each = samples(space_, choice);
-  const double usual = choice.micro_batch;
+  const std::vector<int64_t> each = samples(space_, plan);
+  const double usual = plan.micro_batch;
   known.most = static_cast<double>(*std::max_element(each.begin(), each.end())) / usual;
-  known.times.assign(static_cast<size_t>(choice.pp), space_.speed.empty() ? known.most : 0);
+  known.times.assign(static_cast<size_t>(plan.pp), space_.speed.empty() ? known.most : 0);
   for (size_t rank = 0; rank < space_.speed.size(); ++rank) {
-    const size_t replica = rank / static_cast<size_t>(choice.cp * choice.tp);
+    const size_t replica = rank / static_cast<size_t>(plan.cp * plan.tp);
     const double share = static_cast<double>(each[replica % each.size()]) / usual;
     double& times = known.times[replica / each.size()];
     times = std::max(times, share / space_.speed[rank]);
@@ -316,10 +318,10 @@ const Estimator::Pace& Estimator::pace(const Choice& choice) {
 }
 
 /// Layers of every stage, by kind.
-const std::vector<Estimator::Counts>& Estimator::stages(const Choice& choice) {
-  std::vector<Counts>& known = stages_[{stages_of(choice).count(), choice.layers}];
+const std::vector<Estimator::Counts>& Estimator::stages(const PlanCandidate& plan) {
+  std::vector<Counts>& known = stages_[{stages_of(plan).count(), plan.layers}];
   if (!known.empty()) return known;
-  const std::vector<int64_t> layers = stage_layers(space_, choice);
+  const std::vector<int64_t> layers = stage_layers(space_, plan);
   const ModelTable& table = tables_[0];
   known.assign(layers.size(), Counts(table.kinds.size(), 0));
   size_t next = 0;
@@ -335,16 +337,16 @@ const std::vector<Estimator::Counts>& Estimator::stages(const Choice& choice) {
 
 /// Returns the time that gradient all-reduces add to a step: the part that does not fit beside the
 /// passes of the micro-batches (plan.overlap_grad_reduce), and the part after the last of them.
-double Estimator::sync_s(const Choice& choice, const Groups& groups, double dense, double experts,
-                         double forward, double backward) const {
-  const double count = static_cast<double>(num_micro_batches(space_, choice));
+double Estimator::sync_s(const PlanCandidate& plan, const Groups& groups, double dense,
+                         double experts, double forward, double backward) const {
+  const double count = static_cast<double>(num_micro_batches(space_, plan));
   const auto both = [&](comm::Id op) {
     const double share = op == comm::Id::all_gather ? 1 : tables_[0].gradient_share;
     return bucketed_s(op, dense * share, groups.replicas) +
            bucketed_s(op, experts * share, groups.expert_replicas);
   };
   const auto exposed = [](double sent, double beside) { return std::max(0.0, sent - beside); };
-  switch (choice.shard) {
+  switch (plan.shard) {
     case 0:
       return exposed(both(comm::Id::all_reduce), backward);
     case kZero1:
@@ -354,7 +356,7 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
     case kHybrid: {
       const double all = dense + experts;
       const double gradients = all * tables_[0].gradient_share;
-      const auto groups_of = static_cast<double>(shard_group(space_, choice));
+      const auto groups_of = static_cast<double>(shard_group(space_, plan));
       const double gather = bucketed_s(comm::Id::all_gather, all, groups.inside);
       const double scatter = bucketed_s(comm::Id::reduce_scatter, gradients, groups.inside);
       return count * (exposed(gather, forward) + exposed(gather + scatter, backward)) +
@@ -372,65 +374,65 @@ double Estimator::sync_s(const Choice& choice, const Groups& groups, double dens
 /// Returns the time of all-reduces along the pipeline after the last pass, before those of
 /// replicas: the embedding's gradients, of which a tied head has a part, and those of replicated
 /// stages.
-double Estimator::sums_along_pipeline_s(const Choice& choice, const Groups& groups, double dense,
-                                        double experts, double tied, bool has_copies) const {
+double Estimator::sums_along_pipeline_s(const PlanCandidate& plan, const Groups& groups,
+                                        double dense, double experts, double tied,
+                                        bool has_copies) const {
   const double bytes = tied + (has_copies ? dense + experts : 0);
-  return choice.pp == 1
+  return plan.pp == 1
              ? 0
              : collective_s(comm::Id::all_reduce, bytes * tables_[0].gradient_share, groups.ends);
 }
 
 /// Returns the bytes of parameters, gradients and states of a rank with these bytes of parameters
 /// before sharding over replicas.
-double Estimator::held_bytes(const Choice& choice, int64_t micro_batches, double dense,
+double Estimator::held_bytes(const PlanCandidate& plan, int64_t micro_batches, double dense,
                              double experts, bool least) const {
   const ModelTable& table = tables_[0];
-  const double replicas = static_cast<double>(choice.replicas());
-  const double copies = static_cast<double>(choice.expert_replicas());
+  const double replicas = static_cast<double>(plan.replicas());
+  const double copies = static_cast<double>(plan.expert_replicas());
   const auto part = [&](bool split) {
     return split ? dense / replicas + experts / copies : dense + experts;
   };
   // With one micro-batch gradients may be on their way as soon as they are there.
   const bool pass_by = least && micro_batches == 1;
-  if (choice.shard == kHybrid) {
-    const double group = (dense + experts) / static_cast<double>(shard_group(space_, choice));
+  if (plan.shard == kHybrid) {
+    const double group = (dense + experts) / static_cast<double>(shard_group(space_, plan));
     return group + table.state_share * part(true) + (pass_by ? 0 : table.gradient_share * group);
   }
-  const double gradients = pass_by ? 0 : table.gradient_share * part(choice.shard >= kZero2);
-  return part(choice.shard >= kZero3) + table.state_share * part(choice.shard >= kZero1) +
-         gradients;
+  const double gradients = pass_by ? 0 : table.gradient_share * part(plan.shard >= kZero2);
+  return part(plan.shard >= kZero3) + table.state_share * part(plan.shard >= kZero1) + gradients;
 }
 
 /// Returns the working memory of one layer's backward pass beyond kept tensors: about the
 /// activations of its forward pass without recompute, and its parameters if gathered.
-double Estimator::working_bytes(const Choice& choice, size_t kind) const {
-  const double sequences = static_cast<double>(choice.micro_batch) / choice.cp;
+double Estimator::working_bytes(const PlanCandidate& plan, size_t kind) const {
+  const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double element = static_cast<double>(tables_[0].element_bytes);
   double bytes = 0;
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
-    bytes += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(choice, share);
-    if (choice.shard >= kZero3) {
+    bytes += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(plan, share);
+    if (plan.shard >= kZero3) {
       bytes += 2 * of(tables_[0].kinds[kind].parameters, share) * element /
-               ranks_of_parameters(choice, share);
+               ranks_of_parameters(plan, share);
     }
   }
   return bytes;
 }
 
-Estimate Estimator::guess(const Choice& choice) {
+Estimate Estimator::estimate(const PlanCandidate& plan) {
   // Prices by kind of layer, summed over the layers of every pipeline rank. The slowest rank sets
   // the pace; the schedule gives its waits, and the micro-batches that a rank keeps. The bound adds
   // the passes before a rank's first and after its last work to its own.
-  const Prices& price = prices(choice);
-  const std::vector<Counts>& layers = stages(choice);
-  const Groups& lie = groups(choice);
-  const int64_t count = num_micro_batches(space_, choice);
-  const PipelineShape& shape = shapes_.of(choice, count);
-  const Messages& between = messages(choice);
-  const Messages::Load& load = message_load(choice, shape);
-  const bool alike = space_.speed.empty() && choice.sequences == 0;
-  const Pace* const unlike = alike ? nullptr : &pace(choice);
+  const Prices& price = prices(plan);
+  const std::vector<Counts>& layers = stages(plan);
+  const Groups& lie = groups(plan);
+  const int64_t count = num_micro_batches(space_, plan);
+  const PipelineShape& shape = shapes_.of(plan, count);
+  const Messages& between = messages(plan);
+  const Messages::Load& load = message_load(plan, shape);
+  const bool alike = space_.speed.empty() && plan.sequences == 0;
+  const Pace* const heterogeneous = alike ? nullptr : &pace(plan);
   const auto sum = [&](const Counts& counts, auto value) {
     double total = 0;
     for (size_t kind = 0; kind < counts.size(); ++kind) {
@@ -447,8 +449,8 @@ Estimate Estimator::guess(const Choice& choice) {
     }
   }
   const double bandwidth = std::max(1.0, costs_.cluster().device.memory_bandwidth.value);
-  const double residual = tables_[0].residual_bytes * choice.micro_batch / choice.cp;
-  Estimate guess;
+  const double residual = tables_[0].residual_bytes * plan.micro_batch / plan.cp;
+  Estimate estimate;
   Counts all;
   double passes = 0;  // of a micro-batch, through all ranks
   for (size_t place = 0; place < shape.ranks.size(); ++place) {
@@ -469,7 +471,7 @@ Estimate Estimator::guess(const Choice& choice) {
       experts += sum(counts, [](const Layer& layer) { return layer.experts; });
       for (size_t kind = 0; kind < counts.size(); ++kind) {
         if (counts[kind] == 0) continue;
-        working = std::max(working, working_bytes(choice, kind));
+        working = std::max(working, working_bytes(plan, kind));
         tied = std::max(tied, price.layers[kind].tied);
       }
     }
@@ -480,69 +482,70 @@ Estimate Estimator::guess(const Choice& choice) {
     std::array<double, kParts> part{}, least{};
     for (size_t p = 0; p < kParts; ++p) {
       part[p] = sum(all, [&](const Layer& layer) { return layer.seconds[p]; }) *
-                (unlike ? unlike->times[place] : 1);
+                (heterogeneous ? heterogeneous->times[place] : 1);
       least[p] = sum(all, [&](const Layer& layer) { return layer.least[p]; });
     }
     const double pass = part[0] + part[1] + part[2];
-    const double update = 7 * held_bytes(choice, 1, dense, experts, true) / 3 / bandwidth;
+    const double update = 7 * held_bytes(plan, 1, dense, experts, true) / 3 / bandwidth;
     passes += pass;
-    const double after = update + sync_s(choice, lie, dense, experts, part[0], part[1] + part[2]) +
-                         sums_along_pipeline_s(choice, lie, dense, experts, tied, has_copies);
-    guess.after_s = std::max(guess.after_s, after);
-    guess.seconds = std::max(guess.seconds, static_cast<double>(count) * pass + after);
+    const double after = update + sync_s(plan, lie, dense, experts, part[0], part[1] + part[2]) +
+                         sums_along_pipeline_s(plan, lie, dense, experts, tied, has_copies);
+    estimate.after_s = std::max(estimate.after_s, after);
+    estimate.seconds = std::max(estimate.seconds, static_cast<double>(count) * pass + after);
     const std::array<double, kParts>& last = before[static_cast<size_t>(rank.last_stage)];
     const double back = rank.last_kind == 'B'   ? last[1] + last[2]
                         : rank.last_kind == 'I' ? last[1]
                                                 : 0;
-    const double least_s = before[static_cast<size_t>(rank.first_stage)][0] + back +
-                           static_cast<double>(count) * (least[0] + least[1] + least[2]);
+    const double lower_bound_s = before[static_cast<size_t>(rank.first_stage)][0] + back +
+                                 static_cast<double>(count) * (least[0] + least[1] + least[2]);
     const double sums =
         shape.overlaps ? 0 : sum(all, [](const Layer& layer) { return layer.least_sums; });
-    guess.least_any_s = std::max(guess.least_any_s, least_s);
-    guess.least_s = std::max(guess.least_s, least_s + static_cast<double>(count) * sums);
+    estimate.lower_bound_any_s = std::max(estimate.lower_bound_any_s, lower_bound_s);
+    estimate.lower_bound_s =
+        std::max(estimate.lower_bound_s, lower_bound_s + static_cast<double>(count) * sums);
 
     const double alive = shape.live(rank, count);
     const double kept = sum(all, [](const Layer& layer) { return layer.kept; });
     // Delayed weight gradients need recomputed activations, and the gradients of outputs.
     const double whole = sum(all, [](const Layer& layer) { return layer.whole; });
     const double put_off = rank.pending * ((1 + kOutputGradients) * whole - kept);
-    guess.bytes =
-        std::max(guess.bytes, held_bytes(choice, count, dense, experts, false) +
-                                  (alive * kept + put_off + working) * (unlike ? unlike->most : 1));
+    estimate.bytes = std::max(estimate.bytes, held_bytes(plan, count, dense, experts, false) +
+                                                  (alive * kept + put_off + working) *
+                                                      (heterogeneous ? heterogeneous->most : 1));
     // A stage does not keep its output; of a split backward pass the first half may free its own
     // operands.
     const double least_kept = sum(all, [](const Layer& layer) { return layer.least_kept; });
-    const double sent = choice.pp > 1 ? residual / choice.tp * choice.chunks : 0;
+    const double sent = plan.pp > 1 ? residual / plan.tp * plan.chunks : 0;
     const double live = shape.splits_backward ? alive / 2 : alive;
-    guess.least_bytes =
-        std::max(guess.least_bytes, held_bytes(choice, count, dense, experts, true) +
-                                        live * std::max(0.0, least_kept - sent));
+    estimate.lower_bound_bytes =
+        std::max(estimate.lower_bound_bytes, held_bytes(plan, count, dense, experts, true) +
+                                                 live * std::max(0.0, least_kept - sent));
   }
   // The network may be slower than the passes.
   const double micro_batches = static_cast<double>(count);
-  guess.messages_s = micro_batches * between.shared_s(load);
-  guess.seconds = std::max(guess.seconds, guess.messages_s + guess.after_s);
-  if (choice.sequences == 0 && !costs_.calibrated()) {
-    const double least_s = micro_batches * between.least_s(load);
-    guess.least_any_s = std::max(guess.least_any_s, least_s);
-    guess.least_s = std::max(guess.least_s, least_s);
+  estimate.messages_s = micro_batches * between.shared_s(load);
+  estimate.seconds = std::max(estimate.seconds, estimate.messages_s + estimate.after_s);
+  if (plan.sequences == 0 && !costs_.calibrated()) {
+    const double lower_bound_s = micro_batches * between.lower_bound_s(load);
+    estimate.lower_bound_any_s = std::max(estimate.lower_bound_any_s, lower_bound_s);
+    estimate.lower_bound_s = std::max(estimate.lower_bound_s, lower_bound_s);
   }
   // Ranks wait for the passes of others, long and short ones, and for the first and last messages.
-  guess.seconds += shape.waits * passes / static_cast<double>(shape.ranks.size());
-  guess.seconds += between.there_and_back_s(load);
-  return guess;
+  estimate.seconds += shape.waits * passes / static_cast<double>(shape.ranks.size());
+  estimate.seconds += between.there_and_back_s(load);
+  return estimate;
 }
 
-Estimate Estimator::with_schedule_replayed(const Choice& choice) {
-  Estimate guess = this->guess(choice);
-  if (choice.pp == 1) return guess;
-  const Prices& price = prices(choice);
-  const Pace& lie = pace(choice);
-  const Messages& between = messages(choice);
+Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
+  Estimate estimate = this->estimate(plan);
+  if (plan.pp == 1) return estimate;
+  const Prices& price = prices(plan);
+  const Pace& lie = pace(plan);
+  const Messages& between = messages(plan);
   // By stage, on the fastest device.
   std::vector<std::array<double, kParts>> seconds;
   double all = 0;
-  for (const Counts& counts : stages(choice)) {
+  for (const Counts& counts : stages(plan)) {
     std::array<double, kParts>& parts = seconds.emplace_back();
     for (size_t p = 0; p < kParts; ++p) {
       for (size_t kind = 0; kind < counts.size(); ++kind) {
@@ -552,10 +555,10 @@ Estimate Estimator::with_schedule_replayed(const Choice& choice) {
     }
   }
   const double pass = all / static_cast<double>(seconds.size());
-  const double longest = std::max(between.seconds(0, 1), between.seconds(choice.pp - 1, 0));
-  if (longest < kNoticed * pass) return guess;
-  const std::array<int32_t, 3> schedule{choice.schedule, choice.pp, choice.chunks};
-  const auto [at, fresh] = replayed_.try_emplace({&price, &lie, schedule, choice.layers}, 0.0);
+  const double longest = std::max(between.seconds(0, 1), between.seconds(plan.pp - 1, 0));
+  if (longest < kNoticed * pass) return estimate;
+  const std::array<int32_t, 3> schedule{plan.schedule, plan.pp, plan.chunks};
+  const auto [at, fresh] = replayed_.try_emplace({&price, &lie, schedule, plan.layers}, 0.0);
   if (fresh) {
     // Passes take about a unit of the schedule's clock.
     const auto cell = [&](int rank, std::span<const parallel::Action> actions) {
@@ -570,39 +573,39 @@ Estimate Estimator::with_schedule_replayed(const Choice& choice) {
       return sum * lie.times[static_cast<size_t>(rank)] / pass;
     };
     const auto message = [&](int from, int to) { return between.seconds(from, to) / pass; };
-    at->second = pass * replayed_s(choice, num_micro_batches(space_, choice), {cell, message});
+    at->second = pass * replayed_s(plan, num_micro_batches(space_, plan), {cell, message});
   }
   // Two ranks of a pipeline on one node share adapters, which a replay of one of each does not see.
-  guess.seconds = guess.after_s + std::max(at->second, guess.messages_s);
-  return guess;
+  estimate.seconds = estimate.after_s + std::max(at->second, estimate.messages_s);
+  return estimate;
 }
 
-Estimate Estimator::floor_of_mesh(const Choice& mesh) {
+Estimate Estimator::floor_of_mesh(const PlanCandidate& mesh) {
   // All work shared evenly by the pipeline's ranks, no recomputation, everything sharded, nothing
   // kept.
-  Choice choice = mesh;
-  choice.recompute = 0;
-  choice.shard = choice.replicas() > 1 ? kZero3 : 0;
-  const Prices& price = prices(choice);
-  Choice whole = choice;
+  PlanCandidate plan = mesh;
+  plan.recompute = 0;
+  plan.shard = plan.replicas() > 1 ? kZero3 : 0;
+  const Prices& price = prices(plan);
+  PlanCandidate whole = plan;
   whole.pp = whole.chunks = 1;
   whole.layers = {};
   const std::vector<Counts>& layers = stages(whole);
-  Estimate guess;
+  Estimate estimate;
   double dense = 0, experts = 0;
   for (size_t kind = 0; kind < layers[0].size(); ++kind) {
-    const double count = layers[0][kind] / choice.pp;
+    const double count = layers[0][kind] / plan.pp;
     if (count == 0) continue;
     for (size_t p = 0; p < kParts; ++p) {
-      guess.least_s += count * price.layers[kind].least[p];
+      estimate.lower_bound_s += count * price.layers[kind].least[p];
     }
     dense += count * price.layers[kind].dense;
     experts += count * price.layers[kind].experts;
   }
-  const int64_t steps = num_micro_batches(space_, choice);
-  guess.least_s *= static_cast<double>(steps);
-  guess.least_bytes = held_bytes(choice, steps, dense, experts, true);
-  return guess;
+  const int64_t steps = num_micro_batches(space_, plan);
+  estimate.lower_bound_s *= static_cast<double>(steps);
+  estimate.lower_bound_bytes = held_bytes(plan, steps, dense, experts, true);
+  return estimate;
 }
 
 }  // namespace hocket::planner

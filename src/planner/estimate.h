@@ -30,68 +30,69 @@ namespace hocket::planner {
 
 /// A lower bound and an estimate: seconds of a step, bytes of the rank that takes most.
 struct Estimate {
-  double least_s = 0, seconds = 0;
-  double least_any_s = 0;  ///< the bound whatever algorithms sums have
-  double least_bytes = 0, bytes = 0;
+  double lower_bound_s = 0, seconds = 0;
+  double lower_bound_any_s = 0;  ///< the bound over all collective algorithms
+  double lower_bound_bytes = 0, bytes = 0;
   // Parts of `seconds`.
   double after_s = 0;     ///< sums and updates beside the passes
   double messages_s = 0;  ///< for which messages between stages keep a link busy
 };
 
+struct EstimatorOptions {
+  /// Forward passes wait for their sums over tp: no pass cuts these in pieces.
+  bool blocking = true;
+  double bucket_bytes = 25 << 20;  ///< plan.bucket_mib
+};
+
 /// Prices of one model on one cluster. Each thread has its own.
 class Estimator {
  public:
-  struct How {
-    /// Forward passes wait for their sums over tp: no pass cuts these in pieces.
-    bool blocking = true;
-    double bucket_bytes = 25 << 20;  ///< plan.bucket_mib
-  };
   /// `graph`: of training, one sequence on one rank, before any pass (engine::reference). `costs`:
   /// of a run with the same number of ranks. Requires: `costs` outlives this.
   Estimator(const SearchSpace& space, const graph::Graph& graph, const cost::CostModel& costs,
-            How how);
+            EstimatorOptions options);
   ~Estimator();
   Estimator(const Estimator&) = delete;
   Estimator& operator=(const Estimator&) = delete;
 
   /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
-  Estimate floor_of_mesh(const Choice& mesh);
-  Estimate guess(const Choice& choice);
+  Estimate floor_of_mesh(const PlanCandidate& mesh);
+  Estimate estimate(const PlanCandidate& plan);
   /// The same, with the plan's schedule replayed if its messages are long enough to matter: the
-  /// hidden part depends on the order of passes and messages. Takes milliseconds; guess() takes
+  /// hidden part depends on the order of passes and messages. Takes milliseconds; estimate() takes
   /// microseconds.
-  Estimate with_schedule_replayed(const Choice& choice);
+  Estimate with_schedule_replayed(const PlanCandidate& plan);
   /// A plan's layers laid on its stages by the time that these take; none where even ones are as
   /// good. Soon known: many plans have the same.
-  StageLayers layers_by_time(const Choice& choice);
+  StageLayers layers_by_time(const PlanCandidate& plan);
   /// Other ways to lay them, where even ones take more than `limit` bytes or near to it: by time
   /// and memory, and by memory alone.
-  std::vector<StageLayers> layers_by_memory(const Choice& choice, double limit);
+  std::vector<StageLayers> layers_by_memory(const PlanCandidate& plan, double limit);
   /// Returns the mesh with the number of ep ranks per group that brings rows to their experts
   /// soonest.
-  Choice with_fastest_exchange(const Choice& mesh);
+  PlanCandidate with_fastest_exchange(const PlanCandidate& mesh);
 
  private:
   struct Layer;   // prices of a layer
   struct Prices;  // of every kind of layer, for a mesh, micro-batch and way to recompute
   struct Groups;  // how the groups of a mesh lie
   struct Pace;    // of heterogeneous devices
-  const Groups& groups(const Choice& choice);
-  const Prices& prices(const Choice& choice);
-  const Pace& pace(const Choice& choice);
-  double exchanged_rows(const Choice& choice) const;
-  double exchange_s(const Choice& choice, const Groups& groups) const;
+  const Groups& groups(const PlanCandidate& plan);
+  const Prices& prices(const PlanCandidate& plan);
+  const Pace& pace(const PlanCandidate& plan);
+  double exchanged_rows(const PlanCandidate& plan) const;
+  double exchange_s(const PlanCandidate& plan, const Groups& groups) const;
   using Counts = std::vector<double>;  // layers by kind
-  const std::vector<Counts>& stages(const Choice& choice);
-  double layer_bytes(const Choice& choice, const Layer& layer, const PipelineShape::Rank& rank,
+  const std::vector<Counts>& stages(const PlanCandidate& plan);
+  double layer_bytes(const PlanCandidate& plan, const Layer& layer, const PipelineShape::Rank& rank,
                      double share, double most);
-  bool has_stage_each(const Choice& choice);
-  StageLoads loads(const Choice& choice, bool with_bytes);
-  std::vector<SharedStages> shared_stages(const Choice& choice);
-  std::vector<int64_t> fitted_by_moves(const Choice& choice, double limit);
-  double held_bytes(const Choice& choice, int64_t micro_batches, double dense, double experts,
+  bool has_stage_each(const PlanCandidate& plan);
+  StageLoads loads(const PlanCandidate& plan, bool with_bytes);
+  std::vector<SharedStages> shared_stages(const PlanCandidate& plan);
+  std::vector<int64_t> fitted_by_moves(const PlanCandidate& plan, double limit);
+  double held_bytes(const PlanCandidate& plan, int64_t micro_batches, double dense, double experts,
                     bool least) const;
-  double working_bytes(const Choice& choice, size_t kind) const;
+  double working_bytes(const PlanCandidate& plan, size_t kind) const;
   struct TransferTime {
     double alone = 0;
     double beside_others = 0;  ///< all ranks of a node do the same, and share its adapters
@@ -100,20 +101,20 @@ class Estimator {
   double collective_s(comm::Id op, double payload, const cost::GroupShape& shape) const {
     return transfer(op, payload, shape).beside_others;
   }
-  double message_bytes(const Choice& choice) const;
-  const Messages& messages(const Choice& choice);
-  const Messages::Load& message_load(const Choice& choice, const PipelineShape& shape);
-  double sums_along_pipeline_s(const Choice& choice, const Groups& groups, double dense,
+  double message_bytes(const PlanCandidate& plan) const;
+  const Messages& messages(const PlanCandidate& plan);
+  const Messages::Load& message_load(const PlanCandidate& plan, const PipelineShape& shape);
+  double sums_along_pipeline_s(const PlanCandidate& plan, const Groups& groups, double dense,
                                double experts, double tied, bool has_copies) const;
-  Layer price(const Choice& choice, size_t kind, const Groups& groups) const;
-  void add_sums(const Choice& choice, size_t kind, const Groups& groups, Layer* layer) const;
-  double sync_s(const Choice& choice, const Groups& groups, double dense, double experts,
+  Layer price(const PlanCandidate& plan, size_t kind, const Groups& groups) const;
+  void add_sums(const PlanCandidate& plan, size_t kind, const Groups& groups, Layer* layer) const;
+  double sync_s(const PlanCandidate& plan, const Groups& groups, double dense, double experts,
                 double forward, double backward) const;
   double bucketed_s(comm::Id op, double bytes, const cost::GroupShape& shape) const;
 
   SearchSpace space_;
   const cost::CostModel& costs_;
-  How how_;
+  EstimatorOptions options_;
   std::vector<ModelTable> tables_;  // by kRecompute
   std::map<std::array<int32_t, 9>, std::unique_ptr<Groups>> groups_;
   std::map<std::array<int32_t, 10>, std::unique_ptr<Prices>> prices_;

@@ -24,46 +24,46 @@ constexpr double kLessMemory[] = {1, 0.95, 0.9, 0.85};
 }  // namespace
 
 /// Bytes that a layer adds to those of a rank, which runs it for such a share of the micro-batches.
-double Estimator::layer_bytes(const Choice& choice, const Layer& layer,
+double Estimator::layer_bytes(const PlanCandidate& plan, const Layer& layer,
                               const PipelineShape::Rank& rank, double share, double most) {
   const double put_off = rank.pending * ((1 + kOutputGradients) * layer.whole - layer.kept);
-  const int64_t count = num_micro_batches(space_, choice);
-  const double live = shapes_.of(choice, count).live(rank, count);
-  return held_bytes(choice, count, layer.dense, layer.experts, false) +
+  const int64_t count = num_micro_batches(space_, plan);
+  const double live = shapes_.of(plan, count).live(rank, count);
+  return held_bytes(plan, count, layer.dense, layer.experts, false) +
          (live * layer.kept + put_off) * share * most;
 }
 
 /// Returns the loads of a plan with one stage per rank.
-StageLoads Estimator::loads(const Choice& choice, bool with_bytes) {
-  const Prices& price = prices(choice);
-  const int64_t count = num_micro_batches(space_, choice);
-  const PipelineShape& shape = shapes_.of(choice, count);
-  const Pace& lie = pace(choice);
+StageLoads Estimator::loads(const PlanCandidate& plan, bool with_bytes) {
+  const Prices& price = prices(plan);
+  const int64_t count = num_micro_batches(space_, plan);
+  const PipelineShape& shape = shapes_.of(plan, count);
+  const Pace& lie = pace(plan);
   StageLoads loads{.kind_of = tables_[0].kind_of};
   for (size_t kind = 0; kind < price.layers.size(); ++kind) {
     const std::array<double, kParts>& parts = price.layers[kind].seconds;
     loads.seconds.push_back(parts[0] + parts[1] + parts[2]);
-    loads.working.push_back(working_bytes(choice, kind) * lie.most);
+    loads.working.push_back(working_bytes(plan, kind) * lie.most);
   }
   for (size_t place = 0; place < shape.ranks.size(); ++place) {
     loads.speed.push_back(1 / lie.times[place]);
     if (!with_bytes) continue;
     std::vector<double>& bytes = loads.bytes.emplace_back();
     for (const Layer& layer : price.layers) {
-      bytes.push_back(layer_bytes(choice, layer, shape.ranks[place], 1, lie.most));
+      bytes.push_back(layer_bytes(plan, layer, shape.ranks[place], 1, lie.most));
     }
-    bytes[kHead] += held_bytes(choice, count, price.layers[kHead].tied, 0, false);
+    bytes[kHead] += held_bytes(plan, count, price.layers[kHead].tied, 0, false);
   }
   return loads;
 }
 
 /// Returns the loads of every rank, or of ranks with the same stages, for a plan of equal layers.
-std::vector<SharedStages> Estimator::shared_stages(const Choice& choice) {
-  const Prices& price = prices(choice);
-  const int64_t count = num_micro_batches(space_, choice);
-  const PipelineShape& shape = shapes_.of(choice, count);
-  const Pace& lie = pace(choice);
-  const int64_t last = int64_t{choice.pp} * choice.chunks - 1;
+std::vector<SharedStages> Estimator::shared_stages(const PlanCandidate& plan) {
+  const Prices& price = prices(plan);
+  const int64_t count = num_micro_batches(space_, plan);
+  const PipelineShape& shape = shapes_.of(plan, count);
+  const Pace& lie = pace(plan);
+  const int64_t last = int64_t{plan.pp} * plan.chunks - 1;
   const size_t kind_of_layers = tables_[0].kind_of.front();
   std::vector<SharedStages> found;
   for (size_t place = 0; place < shape.ranks.size(); ++place) {
@@ -81,9 +81,9 @@ std::vector<SharedStages> Estimator::shared_stages(const Choice& choice) {
       return share * lie.times[place] * (parts[0] + parts[1] + parts[2]);
     };
     const auto bytes = [&](size_t kind) {
-      return layer_bytes(choice, price.layers[kind], rank, share, lie.most);
+      return layer_bytes(plan, price.layers[kind], rank, share, lie.most);
     };
-    const auto working = [&](size_t kind) { return working_bytes(choice, kind) * lie.most; };
+    const auto working = [&](size_t kind) { return working_bytes(plan, kind) * lie.most; };
     own.layer_seconds = seconds(kind_of_layers);
     own.layer_bytes = bytes(kind_of_layers);
     double most = working(kind_of_layers);
@@ -94,7 +94,7 @@ std::vector<SharedStages> Estimator::shared_stages(const Choice& choice) {
       most = std::max(most, working(end));
     }
     if (has(last) && !has(0)) {
-      own.bytes += held_bytes(choice, count, price.layers[kHead].tied, 0, false);
+      own.bytes += held_bytes(plan, count, price.layers[kHead].tied, 0, false);
     }
     own.bytes += most;
     const auto known = std::find_if(found.begin(), found.end(), [&](const SharedStages& other) {
@@ -115,11 +115,11 @@ std::vector<SharedStages> Estimator::shared_stages(const Choice& choice) {
 
 /// Heuristic for ranks with several stages of unequal layers: moves layers one by one from the rank
 /// with most memory to the one with least, while the former exceeds the limit.
-std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double limit) {
-  const Prices& price = prices(choice);
-  const int64_t count = num_micro_batches(space_, choice);
-  const PipelineShape& shape = shapes_.of(choice, count);
-  const double most = pace(choice).most;
+std::vector<int64_t> Estimator::fitted_by_moves(const PlanCandidate& plan, double limit) {
+  const Prices& price = prices(plan);
+  const int64_t count = num_micro_batches(space_, plan);
+  const PipelineShape& shape = shapes_.of(plan, count);
+  const double most = pace(plan).most;
   const std::vector<size_t>& kind_of = tables_[0].kind_of;
   const auto bytes_of_ranks = [&](const std::vector<int64_t>& layers) {
     std::vector<size_t> first(layers.size() + 1, 0);  // layer of a stage
@@ -130,9 +130,9 @@ std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double lim
       double working = 0, tied = 0;
       bool has_embedding = false;
       const auto add = [&](size_t kind, double share) {
-        bytes += layer_bytes(choice, price.layers[kind], rank, share, most);
-        working = std::max(working, working_bytes(choice, kind) * most);
-        tied += kind == kHead ? held_bytes(choice, count, price.layers[kind].tied, 0, false) : 0;
+        bytes += layer_bytes(plan, price.layers[kind], rank, share, most);
+        working = std::max(working, working_bytes(plan, kind) * most);
+        tied += kind == kHead ? held_bytes(plan, count, price.layers[kind].tied, 0, false) : 0;
         has_embedding = has_embedding || kind == kEmbedding;
       };
       for (const auto& [stage, share] : rank.stages) {
@@ -151,7 +151,7 @@ std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double lim
     }
     return found;
   };
-  std::vector<int64_t> layers = stage_layers(space_, choice);
+  std::vector<int64_t> layers = stage_layers(space_, plan);
   for (std::vector<double> bytes = bytes_of_ranks(layers);;) {
     const auto fullest = std::max_element(bytes.begin(), bytes.end());
     const auto emptiest = std::min_element(bytes.begin(), bytes.end());
@@ -180,53 +180,53 @@ std::vector<int64_t> Estimator::fitted_by_moves(const Choice& choice, double lim
 }
 
 /// Every rank of the pipeline has one stage, of all micro-batches.
-bool Estimator::has_stage_each(const Choice& choice) {
-  const PipelineShape& shape = shapes_.of(choice, num_micro_batches(space_, choice));
+bool Estimator::has_stage_each(const PlanCandidate& plan) {
+  const PipelineShape& shape = shapes_.of(plan, num_micro_batches(space_, plan));
   return std::all_of(shape.ranks.begin(), shape.ranks.end(),
                      [](const PipelineShape::Rank& rank) { return rank.stages.size() == 1; });
 }
 
-StageLayers Estimator::layers_by_time(const Choice& even) {
+StageLayers Estimator::layers_by_time(const PlanCandidate& even) {
   if (even.pp == 1 || is_given(space_, "plan.pp_layers")) return {};
-  Choice choice = even;
-  choice.layers = StageLayers(stage_layers(space_, even));
-  if (!deals_well(space_, choice)) return {};
-  if (!has_stage_each(choice)) {
-    const auto by_speed = space_.balanced.find(stages_of(choice));
+  PlanCandidate plan = even;
+  plan.layers = StageLayers(stage_layers(space_, even));
+  if (!deals_well(space_, plan)) return {};
+  if (!has_stage_each(plan)) {
+    const auto by_speed = space_.balanced.find(stages_of(plan));
     return by_speed == space_.balanced.end() ? StageLayers() : StageLayers(by_speed->second);
   }
-  const auto [at, fresh] = by_time_.try_emplace({&prices(choice), &pace(choice), choice.pp});
+  const auto [at, fresh] = by_time_.try_emplace({&prices(plan), &pace(plan), plan.pp});
   if (fresh) {
-    const StageLoads loads = this->loads(choice, false);
+    const StageLoads loads = this->loads(plan, false);
     std::vector<int64_t> laid = *lay_layers(loads, std::numeric_limits<double>::infinity());
-    if (slowest_stage(loads, laid) < slowest_stage(loads, choice.layers.each()) * kWorthBalancing) {
+    if (slowest_stage(loads, laid) < slowest_stage(loads, plan.layers.each()) * kWorthBalancing) {
       at->second = StageLayers(std::move(laid));
     }
   }
   return at->second;
 }
 
-std::vector<StageLayers> Estimator::layers_by_memory(const Choice& even, double limit) {
+std::vector<StageLayers> Estimator::layers_by_memory(const PlanCandidate& even, double limit) {
   std::vector<StageLayers> found;
-  Choice choice = even;
-  choice.layers = StageLayers(stage_layers(space_, even));
-  if (!deals_well(space_, choice)) return found;
+  PlanCandidate plan = even;
+  plan.layers = StageLayers(stage_layers(space_, even));
+  if (!deals_well(space_, plan)) return found;
   const StageLayers by_time = layers_by_time(even);
   const auto add = [&](std::vector<int64_t> layers) {
     StageLayers laid(std::move(layers));
-    if (laid != choice.layers && laid != by_time &&
+    if (laid != plan.layers && laid != by_time &&
         std::find(found.begin(), found.end(), laid) == found.end()) {
       found.push_back(std::move(laid));
     }
   };
-  if (!has_stage_each(choice)) {
+  if (!has_stage_each(plan)) {
     const std::vector<size_t>& kind_of = tables_[0].kind_of;
     const bool alike = std::equal(kind_of.begin() + 1, kind_of.end(), kind_of.begin());
     if (!alike) {
-      add(fitted_by_moves(choice, limit));
+      add(fitted_by_moves(plan, limit));
       return found;
     }
-    const std::vector<SharedStages> ranks = shared_stages(choice);
+    const std::vector<SharedStages> ranks = shared_stages(plan);
     for (const double part : kLessMemory) {
       if (std::optional<std::vector<int64_t>> by_both =
               lay_alike_layers(std::ssize(kind_of), ranks, part * limit)) {
@@ -236,9 +236,9 @@ std::vector<StageLayers> Estimator::layers_by_memory(const Choice& even, double 
     add(lay_alike_layers_by_bytes(std::ssize(kind_of), ranks));
     return found;
   }
-  const StageLoads loads = this->loads(choice, true);
+  const StageLoads loads = this->loads(plan, true);
   double all = 0;
-  const std::vector<Counts>& counts = stages(choice);
+  const std::vector<Counts>& counts = stages(plan);
   for (size_t stage = 0; stage < counts.size(); ++stage) {
     all += std::inner_product(counts[stage].begin(), counts[stage].end(),
                               loads.bytes[stage].begin(), 0.0);
@@ -249,7 +249,7 @@ std::vector<StageLayers> Estimator::layers_by_memory(const Choice& even, double 
       add(std::move(*by_both));
     }
   }
-  add(*lay_layers(loads, least_bytes(loads)));
+  add(*lay_layers(loads, lower_bound_bytes(loads)));
   return found;
 }
 

@@ -45,7 +45,7 @@ class Layout {
   }
 
   std::optional<std::vector<int64_t>> laid(double limit) const;
-  double least_bytes() const;
+  double lower_bound_bytes() const;
 
  private:
   template <class T>
@@ -149,7 +149,7 @@ std::optional<std::vector<int64_t>> Layout::laid(double limit) const {
   return most_alike(static_cast<int64_t>(slowest * (1 + kRounding)), limit);
 }
 
-double Layout::least_bytes() const {
+double Layout::lower_bound_bytes() const {
   return least_largest([](const Run& run) { return run.bytes; });
 }
 
@@ -180,7 +180,7 @@ std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double l
   return Layout(loads).laid(limit);
 }
 
-double least_bytes(const StageLoads& loads) { return Layout(loads).least_bytes(); }
+double lower_bound_bytes(const StageLoads& loads) { return Layout(loads).lower_bound_bytes(); }
 
 double fullest_stage(const StageLoads& loads, const std::vector<int64_t>& layers) {
   return most_of_stages(loads, layers, [&](size_t stage, const std::vector<size_t>& kinds) {

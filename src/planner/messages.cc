@@ -29,25 +29,25 @@ bool leaves_node(int64_t from, int64_t to, int64_t devices, int64_t per_node) {
 
 }  // namespace
 
-double beside_others_s(const cost::Way& way, const cost::Cluster& cluster, double groups,
+double beside_others_s(const cost::AlgorithmTime& time, const cost::Cluster& cluster, double groups,
                        double used) {
   const double each = groups * used / static_cast<double>(cluster.adapters());
-  const double carried = way.busy_s[kAdapters] * std::max(1.0, each);
-  return way.start_s + way.latency_s + std::max(way.data_s, carried);
+  const double carried = time.busy_s[kAdapters] * std::max(1.0, each);
+  return time.start_s + time.latency_s + std::max(time.data_s, carried);
 }
 
 Messages::Messages(const cost::CostModel& costs, int64_t devices, double bytes)
     : devices_(devices), per_node_(costs.cluster().devices_per_node) {
   const cost::Cluster& cluster = costs.cluster();
-  const auto way = [&](int64_t distance) {
+  const auto time = [&](int64_t distance) {
     const cost::GroupShape shape = shape_of_two(cluster, distance);
-    return costs.ways(comm::op(comm::Id::send), bytes, shape.nodes > 1, shape).front();
+    return costs.algorithm_times(comm::op(comm::Id::send), bytes, shape.nodes > 1, shape).front();
   };
   if (devices < per_node_) {
-    inside_s_ = way(devices).seconds();
+    inside_s_ = time(devices).seconds();
   }
   if (cluster.capacity() > std::max(devices, per_node_)) {
-    const cost::Way across = way(std::max(devices, per_node_));
+    const cost::AlgorithmTime across = time(std::max(devices, per_node_));
     alone_s_ = across.seconds();
     adapter_s_ = std::min(across.busy_s[kAdapters], across.data_s);
     across_s_ =
@@ -85,7 +85,7 @@ Messages::Load Messages::load_of(const PipelineShape& shape, const cost::Cluster
   return load;
 }
 
-double Messages::least_s(const Load& load) const {
+double Messages::lower_bound_s(const Load& load) const {
   return std::max({load.inside * inside_s_, load.across * alone_s_, load.adapter * adapter_s_});
 }
 

@@ -27,7 +27,7 @@ class Messages {
   static Load load_of(const PipelineShape& shape, const cost::Cluster& cluster, int64_t devices);
   /// Seconds between two micro-batches of a schedule, and none has less between them: a device
   /// sends one message after the other, and an adapter carries no more than it can.
-  double least_s(const Load& load) const;
+  double lower_bound_s(const Load& load) const;
   /// The same with messages that all devices of a rank send at once.
   double shared_s(const Load& load) const;
   /// From the first rank to the last, and back.
@@ -44,7 +44,7 @@ class Messages {
 
 /// Returns the seconds of a transfer beside equal ones, one on each of `groups` of a node, which
 /// share its adapters; `used`: adapters per transfer.
-double beside_others_s(const cost::Way& way, const cost::Cluster& cluster, double groups,
+double beside_others_s(const cost::AlgorithmTime& time, const cost::Cluster& cluster, double groups,
                        double used);
 
 }  // namespace hocket::planner

@@ -15,11 +15,11 @@ constexpr int64_t kShown = 2;
 
 /// Returns the micro-batches that show a schedule's pattern, a multiple of its ranks: each further
 /// one adds a constant.
-int shown_micro_batches(const parallel::BuiltIn& schedule, const Choice& choice, int64_t count,
+int shown_micro_batches(const parallel::BuiltIn& schedule, const PlanCandidate& plan, int64_t count,
                         int64_t times) {
-  const int64_t enough = std::min<int64_t>(count, times * choice.pp);
+  const int64_t enough = std::min<int64_t>(count, times * plan.pp);
   const int fitting = schedule.fitting
-                          ? schedule.fitting(choice.pp, choice.chunks, static_cast<int>(enough))
+                          ? schedule.fitting(plan.pp, plan.chunks, static_cast<int>(enough))
                           : static_cast<int>(enough);
   return static_cast<int>(std::min<int64_t>(fitting, count));
 }
@@ -72,22 +72,21 @@ void add_sends(const parallel::Schedule& schedule, int64_t stages, int micro_bat
 /// Returns the length of an action, where forward passes and the halves of backward passes take 1.
 double passes_of(const parallel::Action& action) { return action.kind == 'B' ? 2 : 1; }
 
-PipelineShape shape_of(const Choice& choice, int64_t count) {
-  if (choice.pp == 1) {
+PipelineShape shape_of(const PlanCandidate& plan, int64_t count) {
+  if (plan.pp == 1) {
     PipelineShape alone{.ranks = {{.stages = {{0, 1.0}}}}};
     alone.shown = 2;  // of which one is alive at a time
     return alone;
   }
-  const parallel::BuiltIn& built_in = parallel::built_in_schedules()[choice.schedule];
-  const int shown = shown_micro_batches(built_in, choice, count, kShown);
-  const parallel::Schedule schedule = built_in.make(choice.pp, choice.chunks, shown);
+  const parallel::BuiltIn& built_in = parallel::built_in_schedules()[plan.schedule];
+  const int shown = shown_micro_batches(built_in, plan, count, kShown);
+  const parallel::Schedule schedule = built_in.make(plan.pp, plan.chunks, shown);
   PipelineShape shape;
   shape.shown = shown;
   double busiest = 0;
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    shape.ranks.push_back(rank_of(schedule.ranks[r], shown, choice.chunks));
-    shape.ranks.back().live =
-        sim::peak_live(schedule.ranks[r], choice.pp, choice.pp * choice.chunks);
+    shape.ranks.push_back(rank_of(schedule.ranks[r], shown, plan.chunks));
+    shape.ranks.back().live = sim::peak_live(schedule.ranks[r], plan.pp, plan.pp * plan.chunks);
     double busy = 0;
     for (const parallel::Action& action : schedule.ranks[r]) {
       busy += passes_of(action);
@@ -96,9 +95,9 @@ PipelineShape shape_of(const Choice& choice, int64_t count) {
     }
     busiest = std::max(busiest, busy);
   }
-  add_sends(schedule, int64_t{choice.pp} * choice.chunks, shown, &shape);
+  add_sends(schedule, int64_t{plan.pp} * plan.chunks, shown, &shape);
   if (busiest > 0) {
-    const double step = sim::schedule_step(schedule, choice.pp * choice.chunks, shown,
+    const double step = sim::schedule_step(schedule, plan.pp * plan.chunks, shown,
                                            {.cell =
                                                 [](int, std::span<const parallel::Action> cell) {
                                                   double passes = 0;
@@ -115,27 +114,27 @@ PipelineShape shape_of(const Choice& choice, int64_t count) {
 
 }  // namespace
 
-double replayed_s(const Choice& choice, int64_t micro_batches, const sim::CellTimes& times) {
-  const parallel::BuiltIn& built_in = parallel::built_in_schedules()[choice.schedule];
+double replayed_s(const PlanCandidate& plan, int64_t micro_batches, const sim::CellTimes& times) {
+  const parallel::BuiltIn& built_in = parallel::built_in_schedules()[plan.schedule];
   const auto step = [&](int count) {
-    return sim::schedule_step(built_in.make(choice.pp, choice.chunks, count),
-                              choice.pp * choice.chunks, count, times);
+    return sim::schedule_step(built_in.make(plan.pp, plan.chunks, count), plan.pp * plan.chunks,
+                              count, times);
   };
-  const int fewer = shown_micro_batches(built_in, choice, micro_batches, kShown);
-  const int more = shown_micro_batches(built_in, choice, micro_batches, 2 * kShown);
+  const int fewer = shown_micro_batches(built_in, plan, micro_batches, kShown);
+  const int more = shown_micro_batches(built_in, plan, micro_batches, 2 * kShown);
   const double found = step(more);
   if (more == micro_batches || more == fewer) return found;
   const double each = (found - step(fewer)) / (more - fewer);
   return found + static_cast<double>(micro_batches - more) * each;
 }
 
-const PipelineShape& PipelineShapes::of(const Choice& choice, int64_t micro_batches) {
+const PipelineShape& PipelineShapes::of(const PlanCandidate& plan, int64_t micro_batches) {
   // More micro-batches than twice the ranks show nothing new.
-  const int64_t enough = std::min<int64_t>(micro_batches, 2 * choice.pp + 1);
-  const std::array<int64_t, 4> key{choice.schedule, choice.pp, choice.chunks, enough};
+  const int64_t enough = std::min<int64_t>(micro_batches, 2 * plan.pp + 1);
+  const std::array<int64_t, 4> key{plan.schedule, plan.pp, plan.chunks, enough};
   const auto at = known_.find(key);
   if (at != known_.end()) return at->second;
-  return known_.emplace(key, shape_of(choice, micro_batches)).first->second;
+  return known_.emplace(key, shape_of(plan, micro_batches)).first->second;
 }
 
 }  // namespace hocket::planner

@@ -46,13 +46,13 @@ struct PipelineShape {
 
 /// Returns the seconds of a step's passes and messages with these times: replayed, except for
 /// micro-batches beyond those that show the constant increment.
-double replayed_s(const Choice& choice, int64_t micro_batches, const sim::CellTimes& times);
+double replayed_s(const PlanCandidate& plan, int64_t micro_batches, const sim::CellTimes& times);
 
 /// Shapes of the built-in schedules, each worked out once.
 class PipelineShapes {
  public:
   /// Error: there is no such schedule for these ranks, chunks and micro-batches.
-  const PipelineShape& of(const Choice& choice, int64_t micro_batches);
+  const PipelineShape& of(const PlanCandidate& plan, int64_t micro_batches);
 
  private:
   std::map<std::array<int64_t, 4>, PipelineShape> known_;

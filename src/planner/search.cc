@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search: bounds every mesh and plan on all threads, keeps candidates in a queue by key (the
-// corrected estimate, with penalties for memory and program length), simulates them in this order,
+// The search: bounds every mesh and plan on all threads, keeps candidates in a queue by penalized
+// estimate (corrected, with penalties for memory and program length), simulates them in this order,
 // and prunes the candidates whose lower bound exceeds the best simulated step. It ends when the
 // queue is empty, and the best plan is then proven to be the best of the space, or at the time
 // limit. Without a plan by then it goes on to the first that fits.
@@ -31,52 +31,55 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A plan that may be simulated, in the order of `key`: the smallest first.
-struct Candidate {
-  Choice choice;
-  float least_s = 0;
-  float least_any_s = 0;  ///< lower bound over all collective algorithms
-  float key = 0;
-  float guess_s = 0, bytes = 0;  ///< estimated
-  uint32_t order = 0;            ///< among those with one key
-  bool replayed = false;         ///< estimated with its schedule replayed
-  bool varied = false;           ///< plan.ep_inner is not the one that it was bounded with
-  bool surest = false;           ///< it is to be the first plan, of a search that was stopped
+/// A plan that may be simulated. The queue is in the order of penalized_s, the smallest first.
+struct QueuedPlan {
+  PlanCandidate plan;
+  float lower_bound_s = 0;
+  float lower_bound_any_s = 0;  ///< lower bound over all collective algorithms
+  float penalized_s = 0;
+  float estimated_s = 0, bytes = 0;  ///< estimated
+  uint32_t order = 0;                ///< among those with one penalized_s
+  bool replayed = false;             ///< estimated with its schedule replayed
+  bool varied = false;               ///< plan.ep_inner is not the one that it was bounded with
+  bool surest = false;               ///< it is to be the first plan, of a search that was stopped
   /// It stands for the ways to lay the plan's layers by memory, which are worked out when its turn
   /// comes. Its bounds are those of all plans of the mesh.
   bool stands_for_layers = false;
 };
-/// The candidates of a mesh.
+/// Plans of a mesh with their bounds.
 struct Bounded {
-  std::vector<Candidate> candidates;
+  std::vector<QueuedPlan> plans;
   Counts counts;
   TooLarge nearest;
 };
 struct Later {
-  bool operator()(const Candidate& left, const Candidate& right) const {
-    return left.key != right.key ? left.key > right.key : left.order > right.order;
+  bool operator()(const QueuedPlan& left, const QueuedPlan& right) const {
+    return left.penalized_s != right.penalized_s ? left.penalized_s > right.penalized_s
+                                                 : left.order > right.order;
   }
 };
 
-/// Candidates that are held, at most; of more the worst by their keys are left.
-constexpr size_t kMaxCandidates = 4'000'000;
-/// Growth of a candidate's key per excess of its estimated memory: such plans are tried late.
+/// Maximum number of queued plans; beyond it those with the largest penalized estimates are
+/// dropped.
+constexpr size_t kMaxQueuedPlans = 4'000'000;
+/// Growth of the penalized estimate per excess of estimated memory: such plans are tried late.
 constexpr double kMemoryPenalty = 4;
 /// kMemoryPenalty while no plan fits: a plan that fits is then worth more than a fast one.
 constexpr double kMemoryPenaltyAtFirst = 100;
 /// Share of the memory: a rank estimated below it counts as certain to fit.
 constexpr double kCertainToFitShare = 0.9;
-/// While no plan fits: growth of the key per doubling of a program's length. A short program is
-/// simulated sooner, and corrects estimates sooner.
+/// While no plan fits: growth of the penalized estimate per doubling of a program's length. A short
+/// program is simulated sooner, and corrects estimates sooner.
 constexpr double kSizePenaltyAtFirst = 0.1;
-/// Requeues a candidate whose corrected estimate exceeds its key by more than this factor.
+/// Requeues a candidate whose corrected estimate exceeds its penalized one by more than this
+/// factor.
 constexpr double kRequeueRatio = 1.02;
-/// Growth of the key with every doubling of passes through layers beyond kShortProgramPasses, so
-/// that among equal plans the shorter program comes first. With keys around a ring, every
-/// kRingSteps ranks add the length of a pass.
+/// Growth of the penalized estimate with every doubling of passes through layers beyond
+/// kShortProgramPasses, so that among equal plans the shorter program comes first. With keys around
+/// a ring, every kRingSteps ranks add the length of a pass.
 constexpr double kSizePenalty = 0.02, kShortProgramPasses = 1024, kRingSteps = 8;
 /// Other collective algorithms are tried for plans within this factor of the best one
-/// (kNearBestRatio), and for others last (kTriedLastPenalty, added to the key).
+/// (kNearBestRatio), and for others last (kTriedLastPenalty, added to the penalized estimate).
 constexpr double kNearBestRatio = 1.05;
 constexpr float kTriedLastPenalty = 1e6f;
 /// Share of the remaining time for bounds before plans are simulated, as long as there are some
@@ -89,32 +92,32 @@ constexpr size_t kEnoughToChoose = 5000;
 constexpr double kMoreSeconds = 60;
 constexpr int kMorePlans = 16;
 /// Memory limit over a rank's estimated memory: at first, and its growth with every misfit. A plan
-/// beyond it gets the penalty on its key.
+/// beyond it gets the penalty on its estimate.
 constexpr double kFirstMargin = 1.1, kMoreMargin = 1.25, kMisfitPenalty = 100;
-/// Growth of the key with every doubling of passes.
+/// Growth of the penalized estimate with every doubling of passes.
 constexpr double kSizePenaltyAfterLimit = 0.5;
 /// A simulation in progress at the end is given up if its program is this many times as long as the
 /// surest plan's.
 constexpr double kAbandonLengthRatio = 8;
 
 /// Ratios of simulated to estimated time and memory, by schedule, recomputation, sharding, and
-/// number of pipeline and expert ranks; applied to further estimates of the same kind. A kind
+/// number of pipeline and expert ranks; applied to further estimates of the same group. A group
 /// without simulated plans uses the ratio over all.
 class EstimateCorrection {
  public:
-  void record(const Choice& choice, double ratio) {
-    kinds_[kind_of(choice)].add(ratio);
+  void record(const PlanCandidate& plan, double ratio) {
+    groups_[group_of(plan)].add(ratio);
     all_.add(ratio);
   }
-  double ratio(const Choice& choice) const {
-    const auto kind = kinds_.find(kind_of(choice));
-    return kind == kinds_.end() ? 1 : kind->second.mean();
+  double ratio(const PlanCandidate& plan) const {
+    const auto group = groups_.find(group_of(plan));
+    return group == groups_.end() ? 1 : group->second.mean();
   }
   /// Returns the ratio over all plans.
   double ratio() const { return all_.count == 0 ? 1 : all_.mean(); }
 
  private:
-  struct Kind {
+  struct Ratios {
     double sum = 0;
     int count = 0;
     void add(double ratio) {
@@ -123,12 +126,12 @@ class EstimateCorrection {
     }
     double mean() const { return sum / count; }
   };
-  static std::array<int, 5> kind_of(const Choice& choice) {
-    return {choice.schedule, choice.recompute, choice.shard, static_cast<int>(std::log2(choice.pp)),
-            static_cast<int>(std::log2(choice.ep))};
+  static std::array<int, 5> group_of(const PlanCandidate& plan) {
+    return {plan.schedule, plan.recompute, plan.shard, static_cast<int>(std::log2(plan.pp)),
+            static_cast<int>(std::log2(plan.ep))};
   }
-  std::map<std::array<int, 5>, Kind> kinds_;
-  Kind all_;
+  std::map<std::array<int, 5>, Ratios> groups_;
+  Ratios all_;
 };
 
 /// A thread's estimators.
@@ -164,26 +167,26 @@ class Search {
   void bound_meshes();
   bool bounds_enough() const;
   void bound(Estimator* estimator);
-  void bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found) const;
-  Estimate bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const;
-  void lay_by_memory(const Candidate& of, Estimator* estimator);
-  Candidate candidate(const Choice& plan, const Estimate& guess) const;
+  void bound_mesh(const PlanCandidate& mesh, Estimator* estimator, Bounded* found) const;
+  Estimate bound_plan(const PlanCandidate& plan, Estimator* estimator, Bounded* found) const;
+  void lay_by_memory(const QueuedPlan& of, Estimator* estimator);
+  QueuedPlan queued_plan(const PlanCandidate& plan, const Estimate& estimate) const;
   void keep(Bounded found);
-  bool take(Candidate* candidate, Estimator* estimator);
-  bool is_put_off(Candidate candidate);
-  void replay_schedule(Candidate* candidate, Estimator* estimator,
+  bool take(QueuedPlan* queued, Estimator* estimator);
+  bool is_put_off(QueuedPlan queued);
+  void replay_schedule(QueuedPlan* queued, Estimator* estimator,
                        std::unique_lock<std::mutex>* lock);
-  double passes(const Choice& choice) const;
-  double doublings(const Choice& choice) const;
-  double first_key(const Candidate& candidate) const;
+  double passes(const PlanCandidate& plan) const;
+  double doublings(const PlanCandidate& plan) const;
+  double penalized_estimate(const QueuedPlan& queued) const;
   void forget_what_was_put_off();
   size_t surest() const;
-  bool take_surest(Candidate* candidate, Estimator* estimator);
+  bool take_surest(QueuedPlan* queued, Estimator* estimator);
   void simulate(Estimator* estimator);
-  void add_other_exchanges(const Candidate& candidate, Estimator* estimator);
-  void add_other_sums(const Candidate& candidate, bool near);
-  void add(const Candidate& candidate);
-  void record(const Candidate& candidate, Outcome outcome, Estimator* estimator);
+  void add_other_exchanges(const QueuedPlan& queued, Estimator* estimator);
+  void add_other_collectives(const QueuedPlan& queued, bool near);
+  void add(const QueuedPlan& queued);
+  void record(const QueuedPlan& queued, Outcome outcome, Estimator* estimator);
   void report();
   void finish();
 
@@ -191,7 +194,7 @@ class Search {
   const SearchSpace& space_;
   const SearchOptions& options_;
   Clock::time_point begun_ = Clock::now();
-  std::vector<Choice> meshes_;
+  std::vector<PlanCandidate> meshes_;
   std::atomic<size_t> next_mesh_{0};
   double bound_until_s_ = 0;
   std::atomic<size_t> held_{0};  // candidates
@@ -205,12 +208,12 @@ class Search {
   int running_ = 0;
   std::exception_ptr failure_;
   std::vector<std::unique_ptr<Pricing>> pricing_;  // by thread
-  std::vector<Candidate> queue_;                   // a heap, the next one first
+  std::vector<QueuedPlan> queue_;                  // a heap, the next one first
   int busy_ = 0;                                   // threads that simulate, and may add candidates
   std::condition_variable more_;
   uint32_t next_order_ = 0;
   double best_s_ = std::numeric_limits<double>::infinity();
-  double left_least_s_ = std::numeric_limits<double>::infinity();
+  double left_lower_bound_s_ = std::numeric_limits<double>::infinity();
   EstimateCorrection bytes_correction_, seconds_correction_;
   EstimateCorrection schedule_correction_;  // by estimates beside those with the schedule replayed
   SearchResult result_;
@@ -236,7 +239,7 @@ void Search::look_whether_to_stop() {
   result_.ended = asked ? "it was interrupted" : "its time is up";
   stopped_s_ = spent_s();
   if (!queue_.empty()) {
-    too_long_ = kAbandonLengthRatio * passes(queue_[surest()].choice);
+    too_long_ = kAbandonLengthRatio * passes(queue_[surest()].plan);
   }
   stop_ = true;
   more_.notify_all();
@@ -288,73 +291,73 @@ void Search::report() {
 }
 
 /// Returns the length of a plan's program: passes of its micro-batches through layers.
-double Search::passes(const Choice& choice) const {
-  const bool in_ring = choice.cp > 1 && choice.keys == kKeysInRing;
-  return static_cast<double>(num_micro_batches(space_, choice) * space_.model.num_layers) *
-         (in_ring ? std::max(1.0, choice.cp / kRingSteps) : 1);
+double Search::passes(const PlanCandidate& plan) const {
+  const bool in_ring = plan.cp > 1 && plan.keys == kKeysInRing;
+  return static_cast<double>(num_micro_batches(space_, plan) * space_.model.num_layers) *
+         (in_ring ? std::max(1.0, plan.cp / kRingSteps) : 1);
 }
 
 /// Returns the doublings of the passes beyond kShortProgramPasses.
-double Search::doublings(const Choice& choice) const {
-  return std::log2(std::max(1.0, passes(choice) / kShortProgramPasses));
+double Search::doublings(const PlanCandidate& plan) const {
+  return std::log2(std::max(1.0, passes(plan) / kShortProgramPasses));
 }
 
-/// Returns the key by the candidate's own estimates alone.
-double Search::first_key(const Candidate& candidate) const {
-  const double over = std::max(0.0, candidate.bytes / static_cast<double>(trial_.memory()) - 1);
-  return candidate.guess_s * (1 + kMemoryPenalty * over);
+/// Returns the penalized estimate by the plan's own estimates alone, in seconds.
+double Search::penalized_estimate(const QueuedPlan& queued) const {
+  const double over = std::max(0.0, queued.bytes / static_cast<double>(trial_.memory()) - 1);
+  return queued.estimated_s * (1 + kMemoryPenalty * over);
 }
 
-/// Returns a plan with its bounds; smaller estimates give smaller keys.
-Candidate Search::candidate(const Choice& plan, const Estimate& guess) const {
+/// Returns a plan with its bounds and its penalized estimate.
+QueuedPlan Search::queued_plan(const PlanCandidate& plan, const Estimate& estimate) const {
   const double size = 1 + kSizePenalty * doublings(plan);
-  Candidate found{.choice = plan,
-                  .least_s = static_cast<float>(guess.least_s * (1 - 1e-6)),
-                  .least_any_s = static_cast<float>(guess.least_any_s * (1 - 1e-6)),
-                  .guess_s = static_cast<float>(std::max(1e-9, guess.seconds * size)),
-                  .bytes = static_cast<float>(std::max(1.0, guess.bytes))};
-  found.key = static_cast<float>(first_key(found));
+  QueuedPlan found{.plan = plan,
+                   .lower_bound_s = static_cast<float>(estimate.lower_bound_s * (1 - 1e-6)),
+                   .lower_bound_any_s = static_cast<float>(estimate.lower_bound_any_s * (1 - 1e-6)),
+                   .estimated_s = static_cast<float>(std::max(1e-9, estimate.seconds * size)),
+                   .bytes = static_cast<float>(std::max(1.0, estimate.bytes))};
+  found.penalized_s = static_cast<float>(penalized_estimate(found));
   return found;
 }
 
 /// Bounds and estimates a plan. Returns the estimate, all 0 for one that is left out.
-Estimate Search::bound_plan(const Choice& plan, Estimator* estimator, Bounded* found) const {
+Estimate Search::bound_plan(const PlanCandidate& plan, Estimator* estimator, Bounded* found) const {
   // The speed of replicas depends on the layers of their stages.
   if (!deals_well(space_, plan)) return {};
   ++found->counts.plans;
-  const Estimate guess = estimator->guess(plan);
-  if (guess.least_bytes > static_cast<double>(trial_.memory()) && !options_.everything) {
+  const Estimate estimate = estimator->estimate(plan);
+  if (estimate.lower_bound_bytes > static_cast<double>(trial_.memory()) && !options_.everything) {
     ++found->counts.too_large;
-    found->nearest.take({plan, guess.least_bytes});
-    return guess;
+    found->nearest.take({plan, estimate.lower_bound_bytes});
+    return estimate;
   }
-  found->candidates.push_back(candidate(plan, guess));
-  return guess;
+  found->plans.push_back(queued_plan(plan, estimate));
+  return estimate;
 }
 
 /// Bounds and estimates every plan with this mesh.
-void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found) const {
+void Search::bound_mesh(const PlanCandidate& mesh, Estimator* estimator, Bounded* found) const {
   const double limit = static_cast<double>(trial_.memory());
-  for (const Choice& sized : micro_batches(space_, mesh)) {
+  for (const PlanCandidate& sized : micro_batches(space_, mesh)) {
     // Bounds do not depend on the placement of ep: other placements are added to the candidates.
-    Choice choice = estimator->with_fastest_exchange(sized);
-    const Estimate floor = estimator->floor_of_mesh(choice);
-    const bool fits = options_.everything || floor.least_bytes <= limit;
-    for (const Pipeline& pipeline : pipelines(space_, choice)) {
-      choice.schedule = pipeline.schedule;
-      choice.chunks = pipeline.chunks;
-      visit_rest(space_, choice, [&](const Choice& plan) {
+    PlanCandidate base = estimator->with_fastest_exchange(sized);
+    const Estimate floor = estimator->floor_of_mesh(base);
+    const bool fits = options_.everything || floor.lower_bound_bytes <= limit;
+    for (const Pipeline& pipeline : pipelines(space_, base)) {
+      base.schedule = pipeline.schedule;
+      base.chunks = pipeline.chunks;
+      visit_rest(space_, base, [&](const PlanCandidate& plan) {
         if (!fits) {
           // For any layers of its stages.
           ++found->counts.plans;
           ++found->counts.too_large;
-          found->nearest.take({plan, floor.least_bytes});
+          found->nearest.take({plan, floor.lower_bound_bytes});
           return;
         }
         const Estimate even = bound_plan(plan, estimator, found);
         double bytes = even.bytes;
         if (StageLayers by_time = estimator->layers_by_time(plan); !by_time.none()) {
-          Choice laid = plan;
+          PlanCandidate laid = plan;
           laid.layers = std::move(by_time);
           bytes = std::max(bytes, bound_plan(laid, estimator, found).bytes);
         }
@@ -363,10 +366,10 @@ void Search::bound_mesh(const Choice& mesh, Estimator* estimator, Bounded* found
           return;
         }
         Estimate any = floor;
-        any.seconds = even.bytes > 0 ? even.seconds : estimator->guess(plan).seconds;
-        any.least_any_s = floor.least_s;
+        any.seconds = even.bytes > 0 ? even.seconds : estimator->estimate(plan).seconds;
+        any.lower_bound_any_s = floor.lower_bound_s;
         any.bytes = limit * kCertainToFitShare;
-        Candidate& others = found->candidates.emplace_back(candidate(plan, any));
+        QueuedPlan& others = found->plans.emplace_back(queued_plan(plan, any));
         others.stands_for_layers = true;
         ++found->counts.plans;
       });
@@ -404,8 +407,8 @@ void Search::bound(Estimator* estimator) {
     const size_t mesh = next * stride % count;
     Bounded found;
     bound_mesh(meshes_[mesh], estimator, &found);
-    for (Candidate& candidate : found.candidates) {
-      candidate.order = static_cast<uint32_t>(mesh);
+    for (QueuedPlan& queued : found.plans) {
+      queued.order = static_cast<uint32_t>(mesh);
     }
     keep(std::move(found));
   }
@@ -419,12 +422,13 @@ void Search::bound_meshes() {
       options_.time_limit_s > 0 ? from + (options_.time_limit_s - from) * kBoundingShare : 0;
   in_threads([&](int thread) { bound(estimator_of(thread)); });
   result_.bounding_s += spent_s() - from;
-  // Plans of one key in the order in which the space names them, whichever thread found them.
-  std::stable_sort(queue_.begin(), queue_.end(), [](const Candidate& left, const Candidate& right) {
-    return Later()(right, left);
-  });
-  for (Candidate& candidate : queue_) {
-    candidate.order = next_order_++;
+  // Plans of one penalized estimate in the order in which the space names them, whichever thread
+  // found them.
+  std::stable_sort(
+      queue_.begin(), queue_.end(),
+      [](const QueuedPlan& left, const QueuedPlan& right) { return Later()(right, left); });
+  for (QueuedPlan& queued : queue_) {
+    queued.order = next_order_++;
   }
   std::make_heap(queue_.begin(), queue_.end(), Later());
 }
@@ -434,32 +438,33 @@ void Search::keep(Bounded found) {
   result_.counts.plans += found.counts.plans;
   result_.counts.too_large += found.counts.too_large;
   result_.nearest.take(found.nearest);
-  queue_.insert(queue_.end(), found.candidates.begin(), found.candidates.end());
+  queue_.insert(queue_.end(), found.plans.begin(), found.plans.end());
   held_ = queue_.size();
-  if (queue_.size() <= kMaxCandidates) return;
-  const auto middle = queue_.begin() + static_cast<std::ptrdiff_t>(kMaxCandidates / 2);
-  std::nth_element(
-      queue_.begin(), middle, queue_.end(),
-      [](const Candidate& left, const Candidate& right) { return left.key < right.key; });
+  if (queue_.size() <= kMaxQueuedPlans) return;
+  const auto middle = queue_.begin() + static_cast<std::ptrdiff_t>(kMaxQueuedPlans / 2);
+  std::nth_element(queue_.begin(), middle, queue_.end(),
+                   [](const QueuedPlan& left, const QueuedPlan& right) {
+                     return left.penalized_s < right.penalized_s;
+                   });
   for (auto at = middle; at != queue_.end(); ++at) {
-    left_least_s_ = std::min(left_least_s_, static_cast<double>(at->least_s));
+    left_lower_bound_s_ = std::min(left_lower_bound_s_, static_cast<double>(at->lower_bound_s));
     ++result_.counts.left;
   }
   queue_.erase(middle, queue_.end());
 }
 
 /// Adds the plans that a candidate stands for, in its place. The mutex is held.
-void Search::lay_by_memory(const Candidate& of, Estimator* estimator) {
+void Search::lay_by_memory(const QueuedPlan& of, Estimator* estimator) {
   Bounded found;
   const double limit = static_cast<double>(trial_.memory());
-  for (StageLayers& layers : estimator->layers_by_memory(of.choice, limit)) {
-    Choice laid = of.choice;
+  for (StageLayers& layers : estimator->layers_by_memory(of.plan, limit)) {
+    PlanCandidate laid = of.plan;
     laid.layers = std::move(layers);
     bound_plan(laid, estimator, &found);
   }
-  for (Candidate& candidate : found.candidates) {
-    candidate.order = of.order;
-    add(candidate);
+  for (QueuedPlan& queued : found.plans) {
+    queued.order = of.order;
+    add(queued);
   }
   result_.counts.plans += found.counts.plans - 1;
   result_.counts.too_large += found.counts.too_large;
@@ -467,38 +472,38 @@ void Search::lay_by_memory(const Candidate& of, Estimator* estimator) {
 }
 
 /// The next plan that may beat the best one; false: there is none.
-bool Search::take(Candidate* candidate, Estimator* estimator) {
+bool Search::take(QueuedPlan* queued, Estimator* estimator) {
   std::unique_lock lock(mutex_);
   while (!ends()) {
     if (stopped() && !queue_.empty()) {
-      if (take_surest(candidate, estimator)) return true;
+      if (take_surest(queued, estimator)) return true;
       continue;
     }
     while (!queue_.empty()) {
       std::pop_heap(queue_.begin(), queue_.end(), Later());
-      *candidate = queue_.back();
+      *queued = queue_.back();
       queue_.pop_back();
-      if (is_put_off(*candidate)) continue;
-      if (options_.everything || candidate->least_s <= best_s_) {
-        if (candidate->stands_for_layers) {
-          lay_by_memory(*candidate, estimator);
+      if (is_put_off(*queued)) continue;
+      if (options_.everything || queued->lower_bound_s <= best_s_) {
+        if (queued->stands_for_layers) {
+          lay_by_memory(*queued, estimator);
           continue;
         }
         ++busy_;
-        if (candidate->replayed || options_.everything) return true;
+        if (queued->replayed || options_.everything) return true;
         // Then others may come first.
-        replay_schedule(candidate, estimator, &lock);
+        replay_schedule(queued, estimator, &lock);
         --busy_;
-        add(*candidate);
+        add(*queued);
         more_.notify_all();
         continue;
       }
       ++result_.counts.slower;
-      if (candidate->stands_for_layers) continue;
-      // Its bound counts with the transport's sums; others may be faster.
-      if (candidate->least_any_s <= best_s_) {
-        add_other_exchanges(*candidate, estimator);
-        add_other_sums(*candidate, false);
+      if (queued->stands_for_layers) continue;
+      // Its bound counts with the transport's own collectives; others may be faster.
+      if (queued->lower_bound_any_s <= best_s_) {
+        add_other_exchanges(*queued, estimator);
+        add_other_collectives(*queued, false);
       }
     }
     if (busy_ == 0) return false;
@@ -511,10 +516,10 @@ bool Search::take(Candidate* candidate, Estimator* estimator) {
 size_t Search::surest() const {
   const double limit = static_cast<double>(trial_.memory());
   const auto layers = static_cast<double>(space_.model.num_layers);
-  const auto worth = [&](const Candidate& of) {
-    const double size = passes(of.choice) / layers * of.choice.chunks;
+  const auto worth = [&](const QueuedPlan& of) {
+    const double size = passes(of.plan) / layers * of.plan.chunks;
     const double over = std::max(0.0, of.bytes * margin_ / limit - 1);
-    return of.guess_s * (1 + kSizePenaltyAfterLimit * std::log2(1 + size)) *
+    return of.estimated_s * (1 + kSizePenaltyAfterLimit * std::log2(1 + size)) *
            (1 + kMisfitPenalty * over);
   };
   size_t surest = 0;
@@ -531,20 +536,20 @@ size_t Search::surest() const {
 
 /// After the end, without a plan: the one that is most likely to be a plan soon. False: it gives
 /// up, or there are others in place of that one. The mutex is held.
-bool Search::take_surest(Candidate* candidate, Estimator* estimator) {
+bool Search::take_surest(QueuedPlan* queued, Estimator* estimator) {
   if (more_plans_ >= kMorePlans && spent_s() - stopped_s_ >= kMoreSeconds) {
     gave_up_ = true;
     more_.notify_all();
     return false;
   }
   const size_t found = surest();
-  *candidate = queue_[found];
-  candidate->surest = true;
+  *queued = queue_[found];
+  queued->surest = true;
   queue_[found] = queue_.back();
   queue_.pop_back();
   std::make_heap(queue_.begin(), queue_.end(), Later());
-  if (candidate->stands_for_layers) {
-    lay_by_memory(*candidate, estimator);
+  if (queued->stands_for_layers) {
+    lay_by_memory(*queued, estimator);
     return false;
   }
   ++more_plans_;
@@ -554,68 +559,70 @@ bool Search::take_surest(Candidate* candidate, Estimator* estimator) {
 
 /// Puts a plan back if plans like it have shown that it will take more time than was thought, or
 /// more memory than there is. The mutex is held.
-bool Search::is_put_off(Candidate candidate) {
+bool Search::is_put_off(QueuedPlan queued) {
   if (options_.everything) return false;
   const bool none_fits = result_.best.empty();
-  double bytes = bytes_correction_.ratio(candidate.choice);
+  double bytes = bytes_correction_.ratio(queued.plan);
   if (none_fits) {
     bytes = std::max(bytes, bytes_correction_.ratio());
   }
-  const double seconds = seconds_correction_.ratio(candidate.choice) *
-                         (candidate.replayed ? 1 : schedule_correction_.ratio(candidate.choice)) *
-                         (none_fits ? 1 + kSizePenaltyAtFirst * doublings(candidate.choice) : 1);
+  const double seconds = seconds_correction_.ratio(queued.plan) *
+                         (queued.replayed ? 1 : schedule_correction_.ratio(queued.plan)) *
+                         (none_fits ? 1 + kSizePenaltyAtFirst * doublings(queued.plan) : 1);
   const double limit = static_cast<double>(trial_.memory());
-  const double over = std::max(0.0, candidate.bytes * bytes / limit - 1);
+  const double over = std::max(0.0, queued.bytes * bytes / limit - 1);
   const double penalty = none_fits ? kMemoryPenaltyAtFirst : kMemoryPenalty;
-  const double key = candidate.guess_s * seconds * (1 + penalty * over);
-  if (key <= candidate.key * kRequeueRatio) return false;
-  candidate.key = static_cast<float>(key);
-  add(candidate);
+  const double penalized_s = queued.estimated_s * seconds * (1 + penalty * over);
+  if (penalized_s <= queued.penalized_s * kRequeueRatio) return false;
+  queued.penalized_s = static_cast<float>(penalized_s);
+  add(queued);
   return true;
 }
 
 /// Refines the estimate of the next plan, without the mutex.
-void Search::replay_schedule(Candidate* candidate, Estimator* estimator,
+void Search::replay_schedule(QueuedPlan* queued, Estimator* estimator,
                              std::unique_lock<std::mutex>* lock) {
   lock->unlock();
-  const Estimate guess = estimator->with_schedule_replayed(candidate->choice);
-  const Candidate closer = this->candidate(candidate->choice, guess);
+  const Estimate estimate = estimator->with_schedule_replayed(queued->plan);
+  const QueuedPlan closer = this->queued_plan(queued->plan, estimate);
   log_debug("plan {}: estimated {:.4g} s, {:.4g} s with its schedule replayed",
-            describe(candidate->choice, space_), candidate->guess_s, closer.guess_s);
+            describe(queued->plan, space_), queued->estimated_s, closer.estimated_s);
   lock->lock();
-  schedule_correction_.record(candidate->choice, closer.guess_s / candidate->guess_s);
-  candidate->key = candidate->key < kTriedLastPenalty ? closer.key : candidate->key;
-  candidate->guess_s = closer.guess_s;
-  candidate->replayed = true;
+  schedule_correction_.record(queued->plan, closer.estimated_s / queued->estimated_s);
+  queued->penalized_s =
+      queued->penalized_s < kTriedLastPenalty ? closer.penalized_s : queued->penalized_s;
+  queued->estimated_s = closer.estimated_s;
+  queued->replayed = true;
 }
 
 /// Now that there is a plan: plans come by their own estimates again. The mutex is held.
 void Search::forget_what_was_put_off() {
-  for (Candidate& candidate : queue_) {
-    candidate.key = candidate.key < kTriedLastPenalty ? static_cast<float>(first_key(candidate))
-                                                      : candidate.key;
+  for (QueuedPlan& queued : queue_) {
+    queued.penalized_s = queued.penalized_s < kTriedLastPenalty
+                             ? static_cast<float>(penalized_estimate(queued))
+                             : queued.penalized_s;
   }
   std::make_heap(queue_.begin(), queue_.end(), Later());
 }
 
-void Search::add(const Candidate& candidate) {
-  queue_.push_back(candidate);
+void Search::add(const QueuedPlan& queued) {
+  queue_.push_back(queued);
   std::push_heap(queue_.begin(), queue_.end(), Later());
 }
 
 /// The same plan with ep laid in other ways over the mesh.
-void Search::add_other_exchanges(const Candidate& tried, Estimator* estimator) {
-  if (tried.varied || tried.choice.sums != 0) return;
-  Choice one_step = tried.choice;
+void Search::add_other_exchanges(const QueuedPlan& tried, Estimator* estimator) {
+  if (tried.varied || tried.plan.collectives != 0) return;
+  PlanCandidate one_step = tried.plan;
   one_step.ep_inner = 1;
   std::vector<int32_t> all = inner_experts(space_, one_step);
   if (all.empty()) return;
   all.push_back(1);
-  for (const int32_t together : all) {
-    if (together == tried.choice.ep_inner) continue;
-    Choice plan = tried.choice;
-    plan.ep_inner = together;
-    Candidate other = candidate(plan, estimator->guess(plan));
+  for (const int32_t inner : all) {
+    if (inner == tried.plan.ep_inner) continue;
+    PlanCandidate plan = tried.plan;
+    plan.ep_inner = inner;
+    QueuedPlan other = queued_plan(plan, estimator->estimate(plan));
     other.order = tried.order;
     other.varied = true;
     add(other);
@@ -623,37 +630,37 @@ void Search::add_other_exchanges(const Candidate& tried, Estimator* estimator) {
   }
 }
 
-/// The same plan with other algorithms of sums: soon if it is a good one.
-void Search::add_other_sums(const Candidate& candidate, bool near) {
-  if (candidate.choice.sums != 0) return;
-  for (const uint8_t sums : other_sums(space_, candidate.choice)) {
-    Candidate other = candidate;
-    other.choice.sums = sums;
-    other.least_s = candidate.least_any_s;
-    other.key = near ? candidate.key : candidate.key + kTriedLastPenalty;
+/// Adds the plan with other algorithms of its collectives: soon if it is a good one.
+void Search::add_other_collectives(const QueuedPlan& queued, bool near) {
+  if (queued.plan.collectives != 0) return;
+  for (const uint8_t algorithm : other_collectives(space_, queued.plan)) {
+    QueuedPlan other = queued;
+    other.plan.collectives = algorithm;
+    other.lower_bound_s = queued.lower_bound_any_s;
+    other.penalized_s = near ? queued.penalized_s : queued.penalized_s + kTriedLastPenalty;
     add(other);
     ++result_.counts.plans;
   }
 }
 
-void Search::record(const Candidate& candidate, Outcome outcome, Estimator* estimator) {
+void Search::record(const QueuedPlan& queued, Outcome outcome, Estimator* estimator) {
   const std::lock_guard lock(mutex_);
   ++result_.counts.simulated;
-  add_other_exchanges(candidate, estimator);
+  add_other_exchanges(queued, estimator);
   if (!outcome.refused.empty()) {
     ++result_.counts.refused;
     ++result_.refusals[outcome.refused];
     return;
   }
   log_debug("plan {}: {:.4g} s, estimated {:.4g}; {:.4g} GB, estimated {:.4g}",
-            describe(candidate.choice, space_), outcome.step_s, candidate.guess_s,
-            static_cast<double>(outcome.bytes) * 1e-9, candidate.bytes * 1e-9);
-  bytes_correction_.record(candidate.choice, static_cast<double>(outcome.bytes) / candidate.bytes);
-  seconds_correction_.record(candidate.choice, outcome.step_s / candidate.guess_s);
-  add_other_sums(candidate, outcome.fits && outcome.step_s <= best_s_ * kNearBestRatio);
+            describe(queued.plan, space_), outcome.step_s, queued.estimated_s,
+            static_cast<double>(outcome.bytes) * 1e-9, queued.bytes * 1e-9);
+  bytes_correction_.record(queued.plan, static_cast<double>(outcome.bytes) / queued.bytes);
+  seconds_correction_.record(queued.plan, outcome.step_s / queued.estimated_s);
+  add_other_collectives(queued, outcome.fits && outcome.step_s <= best_s_ * kNearBestRatio);
   if (!outcome.fits) {
     ++result_.counts.over_memory;
-    result_.nearest_simulated.take({candidate.choice, static_cast<double>(outcome.bytes)});
+    result_.nearest_simulated.take({queued.plan, static_cast<double>(outcome.bytes)});
     margin_ *= stopped() ? kMoreMargin : 1;
     result_.over_memory.push_back(std::move(outcome));
     return;
@@ -667,27 +674,26 @@ void Search::record(const Candidate& candidate, Outcome outcome, Estimator* esti
                                    [](const Outcome& left, const Outcome& right) {
                                      // Among equally fast plans the fixed order decides, not the
                                      // time of simulation.
-                                     return left.step_s != right.step_s
-                                                ? left.step_s < right.step_s
-                                                : left.choice < right.choice;
+                                     return left.step_s != right.step_s ? left.step_s < right.step_s
+                                                                        : left.plan < right.plan;
                                    });
   result_.best.insert(at, std::move(outcome));
 }
 
 void Search::simulate(Estimator* estimator) {
-  Candidate candidate;
+  QueuedPlan queued;
   // Work started before the end is given up for a plan that is available much sooner.
   const auto stop = [&] {
-    return is_done() || (stopped() && !candidate.surest && passes(candidate.choice) > too_long_);
+    return is_done() || (stopped() && !queued.surest && passes(queued.plan) > too_long_);
   };
-  while (take(&candidate, estimator)) {
-    std::optional<Outcome> outcome = trial_.simulate(candidate.choice, space_, stop);
+  while (take(&queued, estimator)) {
+    std::optional<Outcome> outcome = trial_.simulate(queued.plan, space_, stop);
     if (outcome) {
-      record(candidate, std::move(*outcome), estimator);
+      record(queued, std::move(*outcome), estimator);
     }
     const std::lock_guard lock(mutex_);
     if (!outcome) {
-      add(candidate);  // given up: it is left
+      add(queued);  // given up: it is left
     }
     --busy_;
     more_.notify_all();
@@ -716,13 +722,13 @@ class Quiet {
 
 /// Counts the plans that were not simulated, and whether they matter.
 void Search::finish() {
-  for (const Candidate& candidate : queue_) {
-    if (candidate.least_s > best_s_) {
+  for (const QueuedPlan& queued : queue_) {
+    if (queued.lower_bound_s > best_s_) {
       ++result_.counts.slower;
       continue;
     }
     ++result_.counts.left;
-    left_least_s_ = std::min(left_least_s_, static_cast<double>(candidate.least_s));
+    left_lower_bound_s_ = std::min(left_lower_bound_s_, static_cast<double>(queued.lower_bound_s));
   }
   result_.counts.meshes = std::ssize(meshes_);
   result_.counts.meshes_left =
@@ -733,7 +739,8 @@ void Search::finish() {
   } else if (result_.ended.empty()) {
     result_.ended = "there are too many plans to hold";
   }
-  result_.least_s = result_.counts.meshes_left > 0 ? 0 : std::min(best_s_, left_least_s_);
+  result_.lower_bound_s =
+      result_.counts.meshes_left > 0 ? 0 : std::min(best_s_, left_lower_bound_s_);
   result_.seconds = spent_s();
 }
 
@@ -756,7 +763,7 @@ SearchResult Search::run() {
 void TooLarge::take(const TooLarge& other) {
   if (other.bytes == 0) return;
   const bool is_nearer = bytes == 0 || other.bytes < bytes;
-  if (is_nearer || (other.bytes == bytes && other.choice < choice)) {
+  if (is_nearer || (other.bytes == bytes && other.plan < plan)) {
     *this = other;
   }
 }

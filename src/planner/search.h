@@ -43,7 +43,7 @@ struct SearchOptions {
 
 /// A plan that takes more memory than there is.
 struct TooLarge {
-  Choice choice;
+  PlanCandidate plan;
   double bytes = 0;  ///< 0: there is none
   /// Becomes the other one if that takes less.
   void take(const TooLarge& other);
@@ -60,7 +60,7 @@ struct SearchResult {
   std::map<std::string, int64_t> refusals;  ///< why there is no program: how often
   double seconds = 0;                       ///< that the search took
   double bounding_s = 0;                    ///< part of it for bounds
-  double least_s = 0;  ///< no plan of the space is faster than this; 0: not known
+  double lower_bound_s = 0;  ///< no plan of the space is faster than this; 0: not known
 };
 
 SearchResult search(const Trial& trial, const SearchSpace& space, const SearchOptions& options);

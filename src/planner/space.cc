@@ -20,7 +20,7 @@ bool is_given(const SearchSpace& space, const char* key) { return space.given.co
 namespace {
 
 /// Micro-batches x layers of a program, at most: beyond, a plan is refused (parallel/plan.cc).
-constexpr int64_t kMostLayersTimesMicroBatches = 1 << 16;
+constexpr int64_t kMaxLayerPasses = 1 << 16;
 
 std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> found;
@@ -58,8 +58,8 @@ bool splits_heads(const SearchSpace& space, int64_t tp) {
   return tp <= space.model.num_heads && space.model.num_heads % tp == 0;
 }
 
-bool legal_experts(const SearchSpace& space, const Choice& mesh) {
-  const Choice::Over over = mesh.ep_over();
+bool legal_experts(const SearchSpace& space, const PlanCandidate& mesh) {
+  const PlanCandidate::Over over = mesh.ep_over();
   if (mesh.dp % over.dp != 0 || over.dp % mesh.ep_inner != 0) return false;
   const bool inside = over.cp * over.tp * mesh.ep_inner > 1;
   return mesh.ep <= space.model.num_experts && (space.model.num_experts % mesh.ep == 0 || !inside);
@@ -79,7 +79,7 @@ bool makes(const parallel::BuiltIn& schedule, int ranks, int chunks) {
 }
 
 /// The mesh with every way to split experts.
-void add_experts(const SearchSpace& space, Choice mesh, std::vector<Choice>* found) {
+void add_experts(const SearchSpace& space, PlanCandidate mesh, std::vector<PlanCandidate>* found) {
   const bool dense = space.model.num_experts == 0;
   const int64_t among = dense ? 1 : mesh.replicas() * mesh.tp;
   if (is_given(space, kInner)) {
@@ -101,7 +101,7 @@ void add_experts(const SearchSpace& space, Choice mesh, std::vector<Choice>* fou
 
 }  // namespace
 
-Choice::Over Choice::ep_over() const {
+PlanCandidate::Over PlanCandidate::ep_over() const {
   Over over;
   over.tp = sequence_parallel ? std::gcd(ep, tp / etp) : 1;
   over.cp = std::gcd(ep / over.tp, int64_t{cp});
@@ -112,7 +112,7 @@ Choice::Over Choice::ep_over() const {
   return over;
 }
 
-int64_t Choice::expert_replicas() const {
+int64_t PlanCandidate::expert_replicas() const {
   // Without sequence_parallel the ranks of tp beside etp have the same experts and tokens.
   const int64_t beside = sequence_parallel ? tp / etp : 1;
   return std::max<int64_t>(1, replicas() * beside / ep);
@@ -133,7 +133,7 @@ const std::vector<std::string>& searched_keys() {
   return keys;
 }
 
-std::vector<std::string> assignments(const Choice& choice, const SearchSpace& space) {
+std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpace& space) {
   std::vector<std::string> list;
   const auto add = [&](const char* key, const std::string& value) {
     list.push_back(fmt::format("plan.{}={}", key, value));
@@ -143,55 +143,55 @@ std::vector<std::string> assignments(const Choice& choice, const SearchSpace& sp
       add(key, std::to_string(ranks));
     }
   };
-  add_ranks("pp", choice.pp);
-  add_ranks("pp_chunks", choice.chunks);
-  if (choice.pp > 1) {
-    add("pp_schedule", parallel::built_in_schedules()[choice.schedule].name);
+  add_ranks("pp", plan.pp);
+  add_ranks("pp_chunks", plan.chunks);
+  if (plan.pp > 1) {
+    add("pp_schedule", parallel::built_in_schedules()[plan.schedule].name);
   }
-  if (!choice.layers.none() || is_given(space, kLayers)) {
-    add("pp_layers", fmt::format("[{}]", fmt::join(stage_layers(space, choice), ", ")));
+  if (!plan.layers.none() || is_given(space, kLayers)) {
+    add("pp_layers", fmt::format("[{}]", fmt::join(stage_layers(space, plan), ", ")));
   }
-  add_ranks("dp", choice.dp);
-  add_ranks("ep", choice.ep);
-  add_ranks("ep_inner", choice.ep_inner);
-  add_ranks("etp", choice.etp);
-  add_ranks("cp", choice.cp);
-  add_ranks("tp", choice.tp);
-  if (choice.sequence_parallel) {
+  add_ranks("dp", plan.dp);
+  add_ranks("ep", plan.ep);
+  add_ranks("ep_inner", plan.ep_inner);
+  add_ranks("etp", plan.etp);
+  add_ranks("cp", plan.cp);
+  add_ranks("tp", plan.tp);
+  if (plan.sequence_parallel) {
     add("sequence_parallel", "true");
   }
-  if (choice.sequences > 0) {
-    add("dp_samples", fmt::format("[{}]", fmt::join(samples(space, choice), ", ")));
+  if (plan.sequences > 0) {
+    add("dp_samples", fmt::format("[{}]", fmt::join(samples(space, plan), ", ")));
   } else {
-    add("micro_batch", std::to_string(choice.micro_batch));
+    add("micro_batch", std::to_string(plan.micro_batch));
   }
-  if (choice.cp > 1) {
-    add("cp_comm_type", kKeys[choice.keys]);
-    if (choice.keys == kKeysInRing) {
+  if (plan.cp > 1) {
+    add("cp_comm_type", kKeys[plan.keys]);
+    if (plan.keys == kKeysInRing) {
       add("cp_order", "zigzag");
     }
   }
-  if (choice.recompute > 0) {
-    add("recompute", kRecompute[choice.recompute]);
+  if (plan.recompute > 0) {
+    add("recompute", kRecompute[plan.recompute]);
   }
-  if (choice.shard == kZero1) {
+  if (plan.shard == kZero1) {
     add("shard.optimizer", "all");
   }
-  if (choice.shard == kZero2 || choice.shard == kZero3) {
+  if (plan.shard == kZero2 || plan.shard == kZero3) {
     add("shard.grads", "all");
   }
-  if (choice.shard == kZero3) {
+  if (plan.shard == kZero3) {
     add("shard.params", "all");
   }
-  if (choice.shard == kHybrid) {
-    add("shard.group", std::to_string(shard_group(space, choice)));
+  if (plan.shard == kHybrid) {
+    add("shard.group", std::to_string(shard_group(space, plan)));
     add("shard.params", "group");
     add("shard.grads", "group");
     add("shard.optimizer", "all");
   }
-  if (choice.sums > 0) {
+  if (plan.collectives > 0) {
     for (const char* key : {"all_reduce", "reduce_scatter", "all_gather"}) {
-      add(key, kSums[choice.sums]);
+      add(key, kCollectiveAlgorithms[plan.collectives]);
     }
   }
   if (space.ranks > space.ranks_per_node) {
@@ -200,35 +200,35 @@ std::vector<std::string> assignments(const Choice& choice, const SearchSpace& sp
   return list;
 }
 
-int64_t shard_group(const SearchSpace& space, const Choice& choice) {
-  const int64_t group = space.ranks_per_node / choice.tp;
-  const bool inside = group > 1 && group < choice.dp && choice.dp % group == 0;
+int64_t shard_group(const SearchSpace& space, const PlanCandidate& plan) {
+  const int64_t group = space.ranks_per_node / plan.tp;
+  const bool inside = group > 1 && group < plan.dp && plan.dp % group == 0;
   // Experts and rings of cp have replicas of their own.
-  return inside && choice.cp == 1 && choice.ep == 1 ? group : 1;
+  return inside && plan.cp == 1 && plan.ep == 1 ? group : 1;
 }
 
-Stages stages_of(const Choice& choice) {
-  const bool is_v = choice.pp > 1 && parallel::built_in_schedules()[choice.schedule].is_v;
-  return {choice.pp, choice.chunks, is_v};
+Stages stages_of(const PlanCandidate& plan) {
+  const bool is_v = plan.pp > 1 && parallel::built_in_schedules()[plan.schedule].is_v;
+  return {plan.pp, plan.chunks, is_v};
 }
 
-std::vector<int64_t> stage_layers(const SearchSpace& space, const Choice& choice) {
-  if (!choice.layers.none()) return choice.layers.each();
-  if (choice.pp > 1 && is_given(space, kLayers)) return given_numbers(space, kLayers);
-  return even_layers(space.model.num_layers, int64_t{choice.pp} * choice.chunks);
+std::vector<int64_t> stage_layers(const SearchSpace& space, const PlanCandidate& plan) {
+  if (!plan.layers.none()) return plan.layers.each();
+  if (plan.pp > 1 && is_given(space, kLayers)) return given_numbers(space, kLayers);
+  return even_layers(space.model.num_layers, int64_t{plan.pp} * plan.chunks);
 }
 
-std::vector<int64_t> samples(const SearchSpace& space, const Choice& choice) {
-  if (choice.sequences == 0) {
-    return std::vector<int64_t>(static_cast<size_t>(choice.dp), choice.micro_batch);
+std::vector<int64_t> samples(const SearchSpace& space, const PlanCandidate& plan) {
+  if (plan.sequences == 0) {
+    return std::vector<int64_t>(static_cast<size_t>(plan.dp), plan.micro_batch);
   }
   if (is_given(space, kSamples)) return given_numbers(space, kSamples);
-  return space.dealt.at({choice.pp, choice.dp, choice.sequences, !choice.layers.none()});
+  return space.dealt.at({plan.pp, plan.dp, plan.sequences, !plan.layers.none()});
 }
 
-bool deals_well(const SearchSpace& space, const Choice& choice) {
-  if (choice.sequences == 0 || is_given(space, kSamples)) return true;
-  return space.dealt.count({choice.pp, choice.dp, choice.sequences, !choice.layers.none()}) > 0;
+bool deals_well(const SearchSpace& space, const PlanCandidate& plan) {
+  if (plan.sequences == 0 || is_given(space, kSamples)) return true;
+  return space.dealt.count({plan.pp, plan.dp, plan.sequences, !plan.layers.none()}) > 0;
 }
 
 std::vector<double> replica_speeds(const SearchSpace& space, int64_t dp, const LayerCosts& costs,
@@ -249,8 +249,8 @@ std::vector<double> replica_speeds(const SearchSpace& space, int64_t dp, const L
   return speeds;
 }
 
-std::vector<Choice> meshes(const SearchSpace& space) {
-  std::vector<Choice> found;
+std::vector<PlanCandidate> meshes(const SearchSpace& space) {
+  std::vector<PlanCandidate> found;
   const bool cp_given = is_given(space, "plan.cp");
   for (const int64_t pp : divisors(space.ranks)) {
     if (!fits(space, "plan.pp", pp) || pp > space.model.num_layers) continue;
@@ -261,7 +261,7 @@ std::vector<Choice> meshes(const SearchSpace& space) {
         if (!fits(space, "plan.cp", cp) || !fits(space, "plan.dp", dp)) continue;
         if (space.seq_len % (2 * cp) != 0) continue;
         if (cp > 1 && !cp_given && space.seq_len / cp < kLeastTokens) continue;
-        Choice mesh;
+        PlanCandidate mesh;
         mesh.pp = static_cast<int32_t>(pp);
         mesh.tp = static_cast<int32_t>(tp);
         mesh.cp = static_cast<int32_t>(cp);
@@ -290,7 +290,7 @@ std::vector<Choice> meshes(const SearchSpace& space) {
   return found;
 }
 
-std::vector<int32_t> inner_experts(const SearchSpace& space, const Choice& mesh) {
+std::vector<int32_t> inner_experts(const SearchSpace& space, const PlanCandidate& mesh) {
   std::vector<int32_t> found;
   // No other trainer has them: of an exchange in two steps one in one step is left there.
   if (mesh.ep == 1 || is_given(space, kInner) || space.expressible) return found;
@@ -307,16 +307,16 @@ std::vector<int32_t> inner_experts(const SearchSpace& space, const Choice& mesh)
   return found;
 }
 
-std::vector<Choice> micro_batches(const SearchSpace& space, const Choice& mesh) {
+std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCandidate& mesh) {
   const bool given = is_given(space, "plan.micro_batch");
-  std::vector<Choice> found;
+  std::vector<PlanCandidate> found;
   const auto add = [&](int64_t each, int64_t sequences) {
-    Choice choice = mesh;
-    choice.micro_batch = static_cast<int32_t>(each);
-    choice.sequences = static_cast<int32_t>(sequences);
+    PlanCandidate plan = mesh;
+    plan.micro_batch = static_cast<int32_t>(each);
+    plan.sequences = static_cast<int32_t>(sequences);
     const int64_t layers = std::max<int64_t>(1, space.model.num_layers);
-    if (num_micro_batches(space, choice) * layers <= kMostLayersTimesMicroBatches) {
-      found.push_back(choice);
+    if (num_micro_batches(space, plan) * layers <= kMaxLayerPasses) {
+      found.push_back(plan);
     }
   };
   // In zigzag order all replicas have equal numbers; [] means that, too.
@@ -334,7 +334,7 @@ std::vector<Choice> micro_batches(const SearchSpace& space, const Choice& mesh) 
   if (space.global_batch % mesh.dp == 0) {
     for (const int64_t sequences : divisors(space.global_batch / mesh.dp)) {
       if (!fits(space, "plan.micro_batch", sequences)) continue;
-      if (!given && sequences > kMostMicroBatch) continue;
+      if (!given && sequences > kMaxMicroBatch) continue;
       add(sequences, 0);
     }
   }
@@ -349,12 +349,12 @@ std::vector<Choice> micro_batches(const SearchSpace& space, const Choice& mesh) 
   return found;
 }
 
-int64_t num_micro_batches(const SearchSpace& space, const Choice& choice) {
-  if (choice.sequences > 0) return space.global_batch / choice.sequences;
-  return space.global_batch / choice.dp / choice.micro_batch;
+int64_t num_micro_batches(const SearchSpace& space, const PlanCandidate& plan) {
+  if (plan.sequences > 0) return space.global_batch / plan.sequences;
+  return space.global_batch / plan.dp / plan.micro_batch;
 }
 
-std::vector<Pipeline> pipelines(const SearchSpace& space, const Choice& mesh) {
+std::vector<Pipeline> pipelines(const SearchSpace& space, const PlanCandidate& mesh) {
   const int64_t count = num_micro_batches(space, mesh);
   std::vector<Pipeline> found;
   const std::vector<parallel::BuiltIn>& schedules = parallel::built_in_schedules();
@@ -391,53 +391,53 @@ std::vector<Pipeline> pipelines(const SearchSpace& space, const Choice& mesh) {
   return found;
 }
 
-void visit_rest(const SearchSpace& space, const Choice& given,
-                const std::function<void(const Choice&)>& visit) {
-  Choice choice = given;
-  const bool splits = choice.replicas() > 1;
+void visit_rest(const SearchSpace& space, const PlanCandidate& given,
+                const std::function<void(const PlanCandidate&)>& visit) {
+  PlanCandidate plan = given;
+  const bool splits = plan.replicas() > 1;
   const auto part = [](uint8_t shard, uint8_t from) {
     if (shard == kHybrid) return from == kZero1 ? "all" : "group";
     return shard >= from ? "all" : "none";
   };
   for (uint8_t recompute = 0; recompute < std::size(kRecompute); ++recompute) {
     if (!fits(space, "plan.recompute", kRecompute[recompute])) continue;
-    choice.recompute = recompute;
+    plan.recompute = recompute;
     for (uint8_t shard = 0; shard < (splits ? std::size(kShard) : 1); ++shard) {
-      if (shard == kHybrid && shard_group(space, choice) == 1) continue;
+      if (shard == kHybrid && shard_group(space, plan) == 1) continue;
       if (splits && (!fits(space, "plan.shard.optimizer", part(shard, kZero1)) ||
                      !fits(space, "plan.shard.grads", part(shard, kZero2)) ||
                      !fits(space, "plan.shard.params", part(shard, kZero3)))) {
         continue;
       }
-      choice.shard = shard;
-      if (space.expressible && !space.expressible(choice)) continue;
-      visit(choice);
+      plan.shard = shard;
+      if (space.expressible && !space.expressible(plan)) continue;
+      visit(plan);
     }
   }
 }
 
-std::vector<uint8_t> other_sums(const SearchSpace& space, const Choice& choice) {
+std::vector<uint8_t> other_collectives(const SearchSpace& space, const PlanCandidate& plan) {
   std::vector<uint8_t> found;
-  if (choice.tp * choice.replicas() == 1) return found;
+  if (plan.tp * plan.replicas() == 1) return found;
   const bool given = is_given(space, "plan.all_reduce") || is_given(space, "plan.all_gather") ||
                      is_given(space, "plan.reduce_scatter");
-  if (!given && std::max<int64_t>(choice.tp, choice.replicas()) > kMostSummedByMessages) {
+  if (!given && std::max<int64_t>(plan.tp, plan.replicas()) > kMaxGroupByMessages) {
     return found;
   }
   // Sums of more than a number are among ranks of a stage, neighbours: on one node there is nothing
   // inside of nodes that would come first.
-  const int64_t stage = choice.replicas() * choice.tp;
+  const int64_t stage = plan.replicas() * plan.tp;
   const bool nodes = space.ranks_per_node > 1 && space.ranks_per_node % stage != 0;
-  for (uint8_t sums = 1; sums < std::size(kSums); ++sums) {
-    if (sums >= 3 && !nodes) continue;
-    Choice other = choice;
-    other.sums = sums;
+  for (uint8_t algorithm = 1; algorithm < std::size(kCollectiveAlgorithms); ++algorithm) {
+    if (algorithm >= 3 && !nodes) continue;
+    PlanCandidate other = plan;
+    other.collectives = algorithm;
     bool fit = !space.expressible || space.expressible(other);
     for (const char* key : {"plan.all_reduce", "plan.reduce_scatter", "plan.all_gather"}) {
-      fit = fit && fits(space, key, kSums[sums]);
+      fit = fit && fits(space, key, kCollectiveAlgorithms[algorithm]);
     }
     if (fit) {
-      found.push_back(sums);
+      found.push_back(algorithm);
     }
   }
   return found;
@@ -446,9 +446,9 @@ std::vector<uint8_t> other_sums(const SearchSpace& space, const Choice& choice) 
 namespace {
 
 /// Returns "4", or "(2 of 3 + 2 of 1)": groups of replicas by their number of sequences.
-std::string samples_text(const SearchSpace& space, const Choice& choice) {
-  if (choice.sequences == 0) return std::to_string(choice.micro_batch);
-  const std::vector<int64_t> each = samples(space, choice);
+std::string samples_text(const SearchSpace& space, const PlanCandidate& plan) {
+  if (plan.sequences == 0) return std::to_string(plan.micro_batch);
+  const std::vector<int64_t> each = samples(space, plan);
   std::vector<std::string> runs;
   for (size_t begin = 0; begin < each.size();) {
     size_t end = begin;
@@ -463,56 +463,56 @@ std::string samples_text(const SearchSpace& space, const Choice& choice) {
 
 }  // namespace
 
-std::string describe(const Choice& choice, const SearchSpace& space) {
+std::string describe(const PlanCandidate& plan, const SearchSpace& space) {
   std::string text;
   const auto add = [&](const char* axis, int64_t ranks) {
     if (ranks > 1) {
       text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis, ranks);
     }
   };
-  add("pp", choice.pp);
-  add("dp", choice.dp);
-  add("cp", choice.cp);
-  add("tp", choice.tp);
+  add("pp", plan.pp);
+  add("dp", plan.dp);
+  add("cp", plan.cp);
+  add("tp", plan.tp);
   if (text.empty()) {
     text = "1 rank";
   }
-  if (choice.cp > 1) {
-    text += fmt::format(" ({})", kKeys[choice.keys]);
+  if (plan.cp > 1) {
+    text += fmt::format(" ({})", kKeys[plan.keys]);
   }
-  if (choice.sequence_parallel) {
+  if (plan.sequence_parallel) {
     text += " sequence parallel";
   }
-  if (choice.ep > 1) {
-    text += fmt::format(", ep {}", choice.ep);
-    if (choice.ep_inner > 1) {
-      text += fmt::format(" = {} x {}", choice.ep / choice.ep_inner, choice.ep_inner);
+  if (plan.ep > 1) {
+    text += fmt::format(", ep {}", plan.ep);
+    if (plan.ep_inner > 1) {
+      text += fmt::format(" = {} x {}", plan.ep / plan.ep_inner, plan.ep_inner);
     }
   }
-  if (choice.etp > 1) {
-    text += fmt::format(", etp {}", choice.etp);
+  if (plan.etp > 1) {
+    text += fmt::format(", etp {}", plan.etp);
   }
-  if (choice.pp > 1) {
-    text += fmt::format(", {}", parallel::built_in_schedules()[choice.schedule].name);
-    if (choice.chunks > 1) {
-      text += fmt::format(" of {}", choice.chunks);
+  if (plan.pp > 1) {
+    text += fmt::format(", {}", parallel::built_in_schedules()[plan.schedule].name);
+    if (plan.chunks > 1) {
+      text += fmt::format(" of {}", plan.chunks);
     }
-    if (!choice.layers.none()) {
-      text += fmt::format(" of {} layers", fmt::join(stage_layers(space, choice), "+"));
+    if (!plan.layers.none()) {
+      text += fmt::format(" of {} layers", fmt::join(stage_layers(space, plan), "+"));
     }
   }
-  const int64_t micro_batches = num_micro_batches(space, choice);
+  const int64_t micro_batches = num_micro_batches(space, plan);
   text += fmt::format(", {} micro-batch{} of {}", micro_batches, micro_batches == 1 ? "" : "es",
-                      samples_text(space, choice));
-  if (choice.recompute > 0) {
-    text += fmt::format(", recompute {}", kRecompute[choice.recompute]);
+                      samples_text(space, plan));
+  if (plan.recompute > 0) {
+    text += fmt::format(", recompute {}", kRecompute[plan.recompute]);
   }
-  if (choice.shard > 0) {
+  if (plan.shard > 0) {
     constexpr const char* kZero[] = {"", "ZeRO-1", "ZeRO-2", "ZeRO-3", "HSDP"};
-    text += fmt::format(", {}", kZero[choice.shard]);
+    text += fmt::format(", {}", kZero[plan.shard]);
   }
-  if (choice.sums > 0) {
-    text += fmt::format(", sums by {}", kSums[choice.sums]);
+  if (plan.collectives > 0) {
+    text += fmt::format(", sums by {}", kCollectiveAlgorithms[plan.collectives]);
   }
   return text;
 }

@@ -37,7 +37,7 @@ class StageLayers {
 };
 
 /// The searched keys of a plan; all others are the run's.
-struct Choice {
+struct PlanCandidate {
   int32_t pp = 1, chunks = 1, dp = 1, ep = 1, etp = 1, cp = 1, tp = 1;
   int32_t ep_inner = 1;     ///< ranks of ep_over().dp that lie together: rows take two steps
   int32_t micro_batch = 1;  ///< sequences of a replica; for heterogeneous ones the mean, rounded up
@@ -45,12 +45,12 @@ struct Choice {
   int32_t sequences = 0;
   bool sequence_parallel = false;
   StageLayers layers = {};
-  uint8_t keys = 0;       ///< of kKeys: how queries meet the keys of other ranks of cp
-  uint8_t schedule = 0;   ///< of parallel::built_in_schedules()
-  uint8_t recompute = 0;  ///< of kRecompute
-  uint8_t shard = 0;      ///< of kShard
-  uint8_t sums = 0;       ///< of kSums: the algorithm of all three collectives
-  auto operator<=>(const Choice&) const = default;
+  uint8_t keys = 0;         ///< of kKeys: how queries meet the keys of other ranks of cp
+  uint8_t schedule = 0;     ///< of parallel::built_in_schedules()
+  uint8_t recompute = 0;    ///< of kRecompute
+  uint8_t shard = 0;        ///< of kShard
+  uint8_t collectives = 0;  ///< of kCollectiveAlgorithms, for all three collectives
+  auto operator<=>(const PlanCandidate&) const = default;
 
   int64_t world() const { return int64_t{pp} * dp * cp * tp; }
   /// Ranks that share parameters, but for experts.
@@ -73,14 +73,14 @@ inline constexpr uint8_t kRecomputeFull = 2;
 /// parameters and gradients among the replicas of a node, states among all (HSDP).
 inline constexpr const char* kShard[] = {"none", "optimizer", "grads", "params", "hybrid"};
 inline constexpr uint8_t kZero1 = 1, kZero2 = 2, kZero3 = 3, kHybrid = 4;
-inline constexpr const char* kSums[] = {"native", "ring", "halving_doubling", "hierarchical",
-                                        "ho_ring"};
+inline constexpr const char* kCollectiveAlgorithms[] = {"native", "ring", "halving_doubling",
+                                                        "hierarchical", "ho_ring"};
 
 /// Keys of a run that a search sets, "plan.pp" and so on.
 const std::vector<std::string>& searched_keys();
 
 /// Returns the placement of a plan's stages.
-Stages stages_of(const Choice& choice);
+Stages stages_of(const PlanCandidate& plan);
 
 /// The limits of a search.
 struct SearchSpace {
@@ -106,7 +106,7 @@ struct SearchSpace {
   std::map<Replicas, std::vector<int64_t>> dealt = {};
   /// If set, only plans that it accepts: those that another trainer can express
   /// (interop/foreign.h).
-  std::function<bool(const Choice&)> expressible = nullptr;
+  std::function<bool(const PlanCandidate&)> expressible = nullptr;
 };
 
 /// A searched key has its value from elsewhere.
@@ -115,13 +115,13 @@ bool is_given(const SearchSpace& space, const char* key);
 std::vector<double> replica_speeds(const SearchSpace& space, int64_t dp, const LayerCosts& costs,
                                    const std::vector<int64_t>& layers);
 /// plan.shard.group of a hybrid plan: replicas that lie on one node. 1: there is no such plan.
-int64_t shard_group(const SearchSpace& space, const Choice& choice);
+int64_t shard_group(const SearchSpace& space, const PlanCandidate& plan);
 /// Returns false if no replica is faster, with its sequences and layers, than with equal numbers.
-bool deals_well(const SearchSpace& space, const Choice& choice);
+bool deals_well(const SearchSpace& space, const PlanCandidate& plan);
 /// Layers of every stage of a plan.
-std::vector<int64_t> stage_layers(const SearchSpace& space, const Choice& choice);
+std::vector<int64_t> stage_layers(const SearchSpace& space, const PlanCandidate& plan);
 /// Sequences of a micro-batch of every replica of a plan.
-std::vector<int64_t> samples(const SearchSpace& space, const Choice& choice);
+std::vector<int64_t> samples(const SearchSpace& space, const PlanCandidate& plan);
 
 /// Layers are assigned by cost, and sequences by speed, if the longest time shrinks below this
 /// ratio.
@@ -130,39 +130,39 @@ inline constexpr double kWorthBalancing = 0.995;
 inline constexpr int64_t kLeastTokens = 1024;
 /// Largest number of sequences of a micro-batch per data-parallel rank, unless plan.micro_batch is
 /// given; for heterogeneous replicas on average.
-inline constexpr int64_t kMostMicroBatch = 16;
+inline constexpr int64_t kMaxMicroBatch = 16;
 /// Largest group whose collectives are tried as messages, unless their keys are given: each is then
 /// twice that many messages per rank.
-inline constexpr int64_t kMostSummedByMessages = 32;
+inline constexpr int64_t kMaxGroupByMessages = 32;
 
 /// Returns "KEY=VALUE" for every key that differs from its default and has an effect.
-std::vector<std::string> assignments(const Choice& choice, const SearchSpace& space);
+std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpace& space);
 
 /// Returns all meshes, each with one micro-batch, without schedule, recomputation or sharding, and
 /// with one expert exchange unless plan.ep_inner is given.
-std::vector<Choice> meshes(const SearchSpace& space);
+std::vector<PlanCandidate> meshes(const SearchSpace& space);
 /// The other ways to lay ep over a mesh with one step: with plan.ep_inner ranks on a node, where ep
 /// is on several. None where rows would not cross the network in fewer messages.
-std::vector<int32_t> inner_experts(const SearchSpace& space, const Choice& mesh);
+std::vector<int32_t> inner_experts(const SearchSpace& space, const PlanCandidate& mesh);
 /// The mesh with every number of sequences that its micro-batches may have.
-std::vector<Choice> micro_batches(const SearchSpace& space, const Choice& mesh);
+std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCandidate& mesh);
 /// Schedules with their chunks for a mesh with a micro-batch.
 struct Pipeline {
   uint8_t schedule = 0;
   int32_t chunks = 1;
 };
-std::vector<Pipeline> pipelines(const SearchSpace& space, const Choice& mesh);
-/// Every plan with this mesh, micro-batch and pipeline, but for the algorithms of sums and other
-/// layers on its stages.
-void visit_rest(const SearchSpace& space, const Choice& choice,
-                const std::function<void(const Choice&)>& visit);
-/// The algorithms of sums that a plan may have beside `native`.
-std::vector<uint8_t> other_sums(const SearchSpace& space, const Choice& choice);
+std::vector<Pipeline> pipelines(const SearchSpace& space, const PlanCandidate& mesh);
+/// Visits every plan with this mesh, micro-batch and pipeline, but for the algorithms of
+/// collectives and other layers on its stages.
+void visit_rest(const SearchSpace& space, const PlanCandidate& plan,
+                const std::function<void(const PlanCandidate&)>& visit);
+/// Returns the algorithms that a plan's collectives may have beside `native`.
+std::vector<uint8_t> other_collectives(const SearchSpace& space, const PlanCandidate& plan);
 
 /// Micro-batches of a step.
-int64_t num_micro_batches(const SearchSpace& space, const Choice& choice);
+int64_t num_micro_batches(const SearchSpace& space, const PlanCandidate& plan);
 
 /// "pp 8 x dp 16 x tp 8, interleaved of 6, 64 micro-batches of 1, ..." in one line.
-std::string describe(const Choice& choice, const SearchSpace& space);
+std::string describe(const PlanCandidate& plan, const SearchSpace& space);
 
 }  // namespace hocket::planner

@@ -77,9 +77,9 @@ namespace {
 LayerCosts layer_costs(const ModelTable& table) {
   std::vector<double> flops;
   for (const LayerWork& kind : table.kinds) {
-    double& of_kind = flops.emplace_back(0);
+    double& of_device_type = flops.emplace_back(0);
     for (const NodeWork& node : kind.nodes) {
-      of_kind += node.flops;
+      of_device_type += node.flops;
     }
   }
   LayerCosts costs{.embedding = flops[kEmbedding], .head = flops[kHead]};
@@ -100,10 +100,10 @@ SearchSpace Trial::space(std::map<std::string, std::string> given) const {
                     .given = std::move(given)};
   const ModelTable table = tables_of(graph(), std::span(kRecompute).first(1)).front();
   const LayerCosts costs = layer_costs(table);
-  if (cluster_.num_kinds() > 1) {
-    const std::vector<double> of_kind = speed_of_kinds(table);
+  if (cluster_.num_device_types() > 1) {
+    const std::vector<double> of_device_type = speed_of_device_types(table);
     for (int64_t rank = 0; rank < ranks_; ++rank) {
-      space.speed.push_back(of_kind[cluster_.kind_of(static_cast<int32_t>(rank))]);
+      space.speed.push_back(of_device_type[cluster_.device_type_of(static_cast<int32_t>(rank))]);
     }
   }
   balance_layers(costs, &space);
@@ -112,11 +112,11 @@ SearchSpace Trial::space(std::map<std::string, std::string> given) const {
 }
 
 /// Returns the speed of each kind of device for a micro-batch, relative to the fastest.
-std::vector<double> Trial::speed_of_kinds(const ModelTable& table) const {
+std::vector<double> Trial::speed_of_device_types(const ModelTable& table) const {
   const cost::CostModel all(cluster_, profile_, threads(), engine::collectives_of(base_));
   std::vector<double> speeds;
-  for (size_t kind = 0; kind < cluster_.num_kinds(); ++kind) {
-    const cost::CostModel& costs = all.of_kind(kind);
+  for (size_t kind = 0; kind < cluster_.num_device_types(); ++kind) {
+    const cost::CostModel& costs = all.of_device_type(kind);
     double seconds = 0;
     const auto add = [&](size_t layer) {
       for (const NodeWork& node : table.kinds[layer].nodes) {
@@ -177,7 +177,7 @@ void Trial::deal_samples(const LayerCosts& costs, SearchSpace* space) const {
         *space, dp, costs,
         balanced ? space->balanced.at({static_cast<int32_t>(pp)}) : even_layers(layers, pp));
     const double slowest = *std::min_element(speed.begin(), speed.end());
-    for (int64_t sequences = dp; sequences <= dp * kMostMicroBatch; ++sequences) {
+    for (int64_t sequences = dp; sequences <= dp * kMaxMicroBatch; ++sequences) {
       if (space->global_batch % sequences != 0) continue;
       const std::vector<int64_t> dealt = dealt_by_speed(sequences, speed);
       const double as_many = static_cast<double>(sequences) / static_cast<double>(dp) / slowest;
@@ -226,20 +226,20 @@ double Trial::bucket_bytes() const {
   return mib * (1 << 20);
 }
 
-engine::Run Trial::run_of(const Choice& choice, const SearchSpace& space) const {
+engine::Run Trial::run_of(const PlanCandidate& plan, const SearchSpace& space) const {
   std::vector<std::string> all = kept_;
-  const std::vector<std::string> chosen = assignments(choice, space);
+  const std::vector<std::string> chosen = assignments(plan, space);
   all.insert(all.end(), chosen.begin(), chosen.end());
   return engine::parse_run("{}", base_.name, all);
 }
 
-std::optional<Outcome> Trial::simulate(const Choice& choice, const SearchSpace& space,
+std::optional<Outcome> Trial::simulate(const PlanCandidate& plan, const SearchSpace& space,
                                        const std::function<bool()>& stop) const {
   Outcome outcome;
-  outcome.choice = choice;
+  outcome.plan = plan;
   const StopWhen given_up(stop);
   try {
-    const engine::Run run = run_of(choice, space);
+    const engine::Run run = run_of(plan, space);
     const engine::Compiled compiled = engine::compile(run);
     std::optional<engine::Compiled> evaluation;
     if (engine::evaluates(run)) {

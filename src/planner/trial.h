@@ -23,7 +23,7 @@ std::vector<std::string> kept_keys(const engine::Run& run);
 
 /// Result of a trial. Seconds are of a step, averaged over ranks.
 struct Outcome {
-  Choice choice;
+  PlanCandidate plan;
   std::string refused;  ///< why there is no such program; empty: there is
   double step_s = 0;
   double compute_s = 0, exposed_s = 0, bubble_s = 0, idle_s = 0;
@@ -55,15 +55,15 @@ class Trial {
   double bucket_bytes() const;
 
   /// The run under a plan. Error: there is no such plan.
-  engine::Run run_of(const Choice& choice, const SearchSpace& space) const;
+  engine::Run run_of(const PlanCandidate& plan, const SearchSpace& space) const;
   /// Safe from several threads. `stop` is asked all the while (base/stop.h): true gives it up, and
   /// nothing comes of it.
-  std::optional<Outcome> simulate(const Choice& choice, const SearchSpace& space,
+  std::optional<Outcome> simulate(const PlanCandidate& plan, const SearchSpace& space,
                                   const std::function<bool()>& stop) const;
 
  private:
   int64_t threads() const;
-  std::vector<double> speed_of_kinds(const ModelTable& table) const;
+  std::vector<double> speed_of_device_types(const ModelTable& table) const;
   void balance_layers(const LayerCosts& costs, SearchSpace* space) const;
   void deal_samples(const LayerCosts& costs, SearchSpace* space) const;
 

@@ -153,8 +153,8 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 int64_t align(int64_t bytes) { return round_up(bytes, kAlign); }
-/// Returns the events that both know to have finished.
-void meet(Clock& into, const Clock& other) {
+/// Keeps the events that both know to have finished.
+void take_common(Clock& into, const Clock& other) {
   for (size_t lane = 0; lane < into.size(); ++lane) {
     into[lane] = std::min(into[lane], other[lane]);
   }
@@ -334,7 +334,7 @@ void plan_memory(const Program& program, RankClass& cls) {
         if (last_use[root] == kNone) {
           known[root] = at[i];
         } else if (latest < 0) {
-          meet(known[root], at[i]);
+          take_common(known[root], at[i]);
         }
         last_use[root] = i;
         latest = position[i];

@@ -103,7 +103,7 @@ class ProgramHasher {
     add(value.begin);
   }
   void add(const KindIndex&) {}
-  void add(const Begin& value) {
+  void add(const PieceOffset& value) {
     add(value.letter);
     add(value.begin);
     add(value.by);

@@ -22,7 +22,7 @@
 #include "base/stop.h"
 #include "base/text.h"
 #include "ops/op.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 #include "program/finalize.h"
 
 namespace hocket::program {
@@ -152,7 +152,7 @@ bool plays(const Program& program, const Task& task, comm::Role role) {
 
 /// Tasks of a class that are ends of messages, by peer mapping, in issue order.
 struct MessageEnds {
-  std::map<Way, std::vector<TaskId>> sends, receives;
+  std::map<PeerMap, std::vector<TaskId>> sends, receives;
 };
 
 MessageEnds message_ends(const Program& program, const RankClass& cls) {
@@ -160,9 +160,9 @@ MessageEnds message_ends(const Program& program, const RankClass& cls) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
     if (plays(program, task, comm::Role::send)) {
-      ends.sends[task.way()].push_back(i);
+      ends.sends[task.peer_map()].push_back(i);
     } else if (plays(program, task, comm::Role::receive)) {
-      ends.receives[task.way()].push_back(i);
+      ends.receives[task.peer_map()].push_back(i);
     }
   }
   return ends;
@@ -196,19 +196,19 @@ bool is_ordered(const RankClass& cls) {
   return true;
 }
 
-/// A rank's knowledge of another one: per lane, the positions of its receives, and the other's
+/// A rank's knowledge of a peer's progress: per lane, the positions of its receives, and the peer's
 /// finished events that each proves.
-using Told = std::array<std::vector<std::pair<int32_t, Clock>>, kNumLanes>;
+using PeerProgress = std::array<std::vector<std::pair<int32_t, Clock>>, kNumLanes>;
 
-/// Returns the knowledge up to `received`, the position of the last receive per lane.
-Clock known_by(const Told& told, const Clock& received) {
+/// Returns the progress known at `received`, the position of the last receive per lane.
+Clock progress_at(const PeerProgress& progress, const Clock& received) {
   Clock known;
   known.fill(-1);
-  for (size_t lane = 0; lane < told.size(); ++lane) {
+  for (size_t lane = 0; lane < progress.size(); ++lane) {
     const auto after = std::upper_bound(
-        told[lane].begin(), told[lane].end(), received[lane],
+        progress[lane].begin(), progress[lane].end(), received[lane],
         [](int32_t position, const auto& entry) { return position < entry.first; });
-    if (after != told[lane].begin()) {
+    if (after != progress[lane].begin()) {
       merge(known, std::prev(after)->second);
     }
   }
@@ -216,8 +216,8 @@ Clock known_by(const Told& told, const Clock& received) {
 }
 
 /// Accumulates the knowledge: later receives include earlier ones.
-void settle(Told* told) {
-  for (auto& list : *told) {
+void accumulate(PeerProgress* progress) {
+  for (auto& list : *progress) {
     std::sort(list.begin(), list.end(),
               [](const auto& left, const auto& right) { return left.first < right.first; });
     for (size_t i = 1; i < list.size(); ++i) {
@@ -237,18 +237,18 @@ class InFlight {
   int64_t bound(ClassId cls);
 
  private:
-  std::set<Way> ways_of(ClassId cls) const;
+  std::set<PeerMap> peer_maps_of(ClassId cls) const;
   /// Returns the messages of `rank` among `ends` to or from `peer`, by tag, in issue order.
-  std::map<int32_t, std::vector<TaskId>> messages(const std::map<Way, std::vector<TaskId>>& ends,
-                                                  int32_t rank, int32_t peer) const;
+  std::map<int32_t, std::vector<TaskId>> messages(
+      const std::map<PeerMap, std::vector<TaskId>>& ends, int32_t rank, int32_t peer) const;
   /// Messages from one rank to another in the order of their sends: the k-th with a tag is received
   /// by the k-th receive of that tag.
   const std::vector<Message>& match(int32_t from, int32_t to);
   int64_t bound_of(ClassId cls, int32_t rank);
-  int64_t bound_to(int32_t rank, int32_t peer, const Way& way);
-  Told told_by(int32_t rank, int32_t peer, const Way& way);
+  int64_t bound_to(int32_t rank, int32_t peer, const PeerMap& peer_map);
+  PeerProgress progress_of(int32_t rank, int32_t peer, const PeerMap& peer_map);
   template <class Known>
-  void tell(int32_t from, int32_t to, const Known& known, Told* told);
+  void add_progress(int32_t from, int32_t to, const Known& known, PeerProgress* progress);
   const Timing* timing(ClassId cls);  ///< null if the class is not ordered
 
   const Program& p_;
@@ -267,30 +267,30 @@ const Timing* InFlight::timing(ClassId cls) {
 }
 
 /// Returns the peer mappings of messages that the class sends or receives.
-std::set<Way> InFlight::ways_of(ClassId cls) const {
-  std::set<Way> ways;
+std::set<PeerMap> InFlight::peer_maps_of(ClassId cls) const {
+  std::set<PeerMap> peer_maps;
   for (const auto* ends : {&ends_[cls].sends, &ends_[cls].receives}) {
-    for (const auto& [way, tasks] : *ends) {
-      ways.insert(way);
+    for (const auto& [peer_map, tasks] : *ends) {
+      peer_maps.insert(peer_map);
     }
   }
-  return ways;
+  return peer_maps;
 }
 
 std::map<int32_t, std::vector<TaskId>> InFlight::messages(
-    const std::map<Way, std::vector<TaskId>>& ends, int32_t rank, int32_t peer) const {
+    const std::map<PeerMap, std::vector<TaskId>>& ends, int32_t rank, int32_t peer) const {
   const RankClass& cls = p_.classes[p_.class_of(rank)];
   std::map<int32_t, std::vector<TaskId>> by_tag;
-  int32_t ways = 0;
-  for (const auto& [way, tasks] : ends) {
-    if (p_.peer_of(way, rank) != peer) continue;
-    ++ways;
+  int32_t peer_maps = 0;
+  for (const auto& [peer_map, tasks] : ends) {
+    if (p_.peer_of(peer_map, rank) != peer) continue;
+    ++peer_maps;
     for (const TaskId task : tasks) {
       by_tag[cls.tasks[task].tag].push_back(task);
     }
   }
   for (auto& [tag, tasks] : by_tag) {
-    if (ways > 1) {
+    if (peer_maps > 1) {
       std::sort(tasks.begin(), tasks.end());
     }
   }
@@ -317,26 +317,26 @@ int64_t InFlight::bound(ClassId cls) {
   // One rank represents all ranks of a class whose messages match alike: whose peers are of the
   // same classes, coincide or differ in the same way, and lead back to the rank by the same
   // mappings.
-  const std::set<Way> ways = ways_of(cls);
+  const std::set<PeerMap> peer_maps = peer_maps_of(cls);
   const std::vector<ClassId> table = p_.class_table();
-  std::map<ClassId, std::set<Way>> ways_there;
+  std::map<ClassId, std::set<PeerMap>> peer_maps_there;
   std::set<std::vector<int32_t>> seen;
   int64_t most = 0;
   for (int32_t rank : p_.ranks_of(cls)) {
     std::vector<int32_t> peers;
     std::vector<int32_t> sort;
-    for (const Way& way : ways) {
-      const int32_t peer = p_.peer_of(way, rank);
+    for (const PeerMap& peer_map : peer_maps) {
+      const int32_t peer = p_.peer_of(peer_map, rank);
       const ClassId there = table[static_cast<size_t>(peer)];
       const auto before = std::find(peers.begin(), peers.end(), peer);
       sort.push_back(there.value());
       sort.push_back(static_cast<int32_t>(before - peers.begin()));
       peers.push_back(peer);
-      const auto [list, fresh] = ways_there.try_emplace(there);
+      const auto [list, fresh] = peer_maps_there.try_emplace(there);
       if (fresh) {
-        list->second = ways_of(there);
+        list->second = peer_maps_of(there);
       }
-      for (const Way& back : list->second) {
+      for (const PeerMap& back : list->second) {
         sort.push_back(p_.peer_of(back, peer) == rank);
       }
     }
@@ -348,75 +348,75 @@ int64_t InFlight::bound(ClassId cls) {
 }
 
 int64_t InFlight::bound_of(ClassId cls, int32_t rank) {
-  std::map<int32_t, Way> peers;
-  std::map<TaskId, Way> first;  // of every way
-  for (const auto& [way, tasks] : ends_[cls].sends) {
-    first.emplace(tasks.front(), way);
+  std::map<int32_t, PeerMap> peers;
+  std::map<TaskId, PeerMap> first;  // send of every mapping
+  for (const auto& [peer_map, tasks] : ends_[cls].sends) {
+    first.emplace(tasks.front(), peer_map);
   }
-  for (const auto& [task, way] : first) {
-    peers.try_emplace(p_.peer_of(way, rank), way);
+  for (const auto& [task, peer_map] : first) {
+    peers.try_emplace(p_.peer_of(peer_map, rank), peer_map);
   }
   int64_t sum = 0;
-  for (const auto& [peer, way] : peers) {
-    sum += bound_to(rank, peer, way);
+  for (const auto& [peer, peer_map] : peers) {
+    sum += bound_to(rank, peer, peer_map);
   }
   return sum;
 }
 
-/// Returns the knowledge that `to` gains from messages of `from`; `known` returns the sender's
+/// Adds the knowledge that `to` gains from messages of `from`; `known` returns the sender's
 /// knowledge at a sending task.
 template <class Known>
-void InFlight::tell(int32_t from, int32_t to, const Known& known, Told* told) {
+void InFlight::add_progress(int32_t from, int32_t to, const Known& known, PeerProgress* progress) {
   const ClassId cls = p_.class_of(to);
   const Timing* const time = timing(cls);
   for (const Message& message : match(from, to)) {
     stop_if_asked();
     if (message.recv == kNone) continue;
     const Lane lane = p_.classes[cls].tasks[message.recv].lane;
-    (*told)[place_of(lane)].push_back({time->position[message.recv], known(message.send)});
+    (*progress)[place_of(lane)].push_back({time->position[message.recv], known(message.send)});
   }
 }
 
-/// Returns the knowledge of `rank` about `peer`, reached by a mapping: from the peer's messages,
-/// and from those forwarded along the same mapping until they return to the rank.
-Told InFlight::told_by(int32_t rank, int32_t peer, const Way& way) {
-  // Forwarded knowledge costs ring length x tasks. Above kMostSteps only the peer's own messages
+/// Returns what `rank` knows of the progress of `peer`, reached by a mapping: from the peer's
+/// messages, and from those forwarded along the same mapping until they return to the rank.
+PeerProgress InFlight::progress_of(int32_t rank, int32_t peer, const PeerMap& peer_map) {
+  // Forwarded knowledge costs ring length x tasks. Above kMaxSteps only the peer's own messages
   // count, which makes the bound larger than necessary, never too small.
-  constexpr int64_t kMostSteps = 1 << 22;
+  constexpr int64_t kMaxSteps = 1 << 22;
   const auto done = [&](int32_t from) {
     return [this, cls = p_.class_of(from), time = timing(p_.class_of(from))](TaskId send) {
       return time->done(p_.classes[cls], send);
     };
   };
-  Told told;
-  tell(peer, rank, done(peer), &told);
+  PeerProgress progress;
+  add_progress(peer, rank, done(peer), &progress);
   std::vector<int32_t> ring{peer};
   while (ring.back() != rank && std::ssize(ring) <= p_.num_ranks()) {
-    ring.push_back(p_.peer_of(way, ring.back()));
-    if (!timing(p_.class_of(ring.back()))) return told;
+    ring.push_back(p_.peer_of(peer_map, ring.back()));
+    if (!timing(p_.class_of(ring.back()))) return progress;
   }
   const int64_t tasks = std::ssize(p_.classes[p_.class_of(rank)].tasks);
-  if (ring.size() > 2 && std::ssize(ring) * tasks <= kMostSteps) {
-    Told passed;
-    tell(ring[0], ring[1], done(peer), &passed);
+  if (ring.size() > 2 && std::ssize(ring) * tasks <= kMaxSteps) {
+    PeerProgress forwarded;
+    add_progress(ring[0], ring[1], done(peer), &forwarded);
     for (size_t i = 2; i < ring.size(); ++i) {
-      settle(&passed);
-      Told next;
+      accumulate(&forwarded);
+      PeerProgress next;
       const Timing* const time = timing(p_.class_of(ring[i - 1]));
-      tell(
-          ring[i - 1], ring[i], [&](TaskId send) { return known_by(passed, time->at[send]); },
+      add_progress(
+          ring[i - 1], ring[i], [&](TaskId send) { return progress_at(forwarded, time->at[send]); },
           &next);
-      passed = std::move(next);
+      forwarded = std::move(next);
     }
-    for (size_t lane = 0; lane < told.size(); ++lane) {
-      told[lane].insert(told[lane].end(), passed[lane].begin(), passed[lane].end());
+    for (size_t lane = 0; lane < progress.size(); ++lane) {
+      progress[lane].insert(progress[lane].end(), forwarded[lane].begin(), forwarded[lane].end());
     }
   }
-  settle(&told);
-  return told;
+  accumulate(&progress);
+  return progress;
 }
 
-int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
+int64_t InFlight::bound_to(int32_t rank, int32_t peer, const PeerMap& peer_map) {
   // A send does not wait for its receiver, so the messages in flight are bounded by the sender's
   // other waits. A task after a message from the peer knows which messages the peer had received
   // when it sent that. The sends of a lane start in order; when one starts, all earlier ones may
@@ -428,11 +428,12 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer, const Way& way) {
   const RankClass& theirs = p_.classes[there];
   const Timing* my_time = timing(here);
   const Timing* their_time = timing(there);
-  const Told told = my_time && their_time ? told_by(rank, peer, way) : Told();
+  const PeerProgress progress =
+      my_time && their_time ? progress_of(rank, peer, peer_map) : PeerProgress();
   const auto known_at = [&](TaskId task) {
     Clock nothing;
     nothing.fill(-1);
-    return my_time ? known_by(told, my_time->at[task]) : nothing;
+    return my_time ? progress_at(progress, my_time->at[task]) : nothing;
   };
 
   // Messages of one of this rank's lanes that may still be held, by the lane and position of their
@@ -491,7 +492,7 @@ int64_t transport_bytes(const Program& program, const RankClass& cls) {
 }  // namespace
 
 int64_t addresses_of(const RankClass& cls) {
-  constexpr int64_t kTooMany = kMostAddresses + 1;
+  constexpr int64_t kTooMany = kMaxAddresses + 1;
   int64_t sum = 0;
   const auto add = [&](int64_t bytes) {
     sum = bytes < 0 ? kTooMany : std::min(kTooMany, sum + std::min(bytes, kTooMany));

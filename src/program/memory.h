@@ -91,9 +91,9 @@ std::vector<Memory> memory_with(const Program& program, const Program* evaluatio
                                 Kernels kernels = Kernels::on_copies);
 
 /// Largest address space of a process in bytes: that of x86-64.
-inline constexpr int64_t kMostAddresses = int64_t{1} << 47;
+inline constexpr int64_t kMaxAddresses = int64_t{1} << 47;
 /// Addresses that a rank of the class reserves: arenas as they are said to be, and named buffers.
-/// kMostAddresses + 1 stands for any number beyond, and for an arena of a negative size.
+/// kMaxAddresses + 1 stands for any number beyond, and for an arena of a negative size.
 int64_t addresses_of(const RankClass& cls);
 
 /// Addresses [begin, end) of the arena.

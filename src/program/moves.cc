@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::program {
 

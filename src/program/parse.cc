@@ -174,9 +174,9 @@ class Parser {
   }
 
   /// "s128,t0@3": letter, number, and perhaps the table that is added to it.
-  void read(std::string_view text, std::vector<Begin>* begins) const {
+  void read(std::string_view text, std::vector<PieceOffset>* offsets) const {
     each(text, ',', [&](std::string_view one) {
-      Begin& begin = begins->emplace_back();
+      PieceOffset& begin = offsets->emplace_back();
       if (one.empty()) {
         bad("a begin has no letter");
       }
@@ -307,8 +307,8 @@ class Parser {
       expect_named(field, dep.task.value());
     }
   }
-  void expect_exists(const Field& field, const std::vector<Begin>& begins) const {
-    for (const Begin& begin : begins) {
+  void expect_exists(const Field& field, const std::vector<PieceOffset>& offsets) const {
+    for (const PieceOffset& begin : offsets) {
       expect_exists(field, begin.by);
     }
   }
@@ -329,9 +329,9 @@ class Parser {
   void expect_whole(const auto&) const {}
   void expect_table_of_class(TableId table) const;
   void expect_near(int64_t begin) const {
-    if (begins_too_far(begin)) {
-      bad(fmt::format("{} is no begin of anything; expected {} to {}", begin, -kMostBegin,
-                      kMostBegin));
+    if (is_offset_too_large(begin)) {
+      bad(fmt::format("{} is no begin of anything; expected {} to {}", begin, -kMaxOffset,
+                      kMaxOffset));
     }
   }
 
@@ -404,8 +404,8 @@ void Parser::expect_whole(const Buffer& buffer) const {
 }
 
 void Parser::expect_whole(const Task& task) const {
-  for (const auto* begins : {&task.begins, &task.parts}) {
-    for (const Begin& begin : *begins) {
+  for (const auto* offsets : {&task.piece_offsets, &task.parts}) {
+    for (const PieceOffset& begin : *offsets) {
       expect_table_of_class(begin.by);
       expect_near(begin.begin);
     }

@@ -100,7 +100,7 @@ class Expansion {
       for (const PartDep& dep : cls.tasks[id].part_deps) {
         expect(id, "task", dep.task.value(), cls.tasks.size());
       }
-      for (const Begin& parts : cls.tasks[id].parts) {
+      for (const PieceOffset& parts : cls.tasks[id].parts) {
         if (parts.by == kNone) continue;
         expect(id, "table", parts.by.value(), from_.tables.size());
         if (from_.tables[parts.by].role != cls.role) {
@@ -114,7 +114,7 @@ class Expansion {
 
   static int32_t count_of(const Task& task) {
     const int64_t count = task.parts.empty() ? 1 : task.parts[0].begin;
-    return static_cast<int32_t>(std::clamp<int64_t>(count, -kMostParts - 1, kMostParts + 1)) *
+    return static_cast<int32_t>(std::clamp<int64_t>(count, -kMaxTaskParts - 1, kMaxTaskParts + 1)) *
            (count < 0 ? -1 : 1);
   }
 
@@ -148,7 +148,7 @@ class Expansion {
   Task part_of(TaskId id, int32_t part) {
     const Task& task = from_.classes[cls_].tasks[id];
     const Kind& kind = from_.kind(task);
-    const Begin& parts = task.parts[0];
+    const PieceOffset& parts = task.parts[0];
     const Operands letters = letters_of(kind);
     Task made = task;
     Kind small = kind;
@@ -189,7 +189,7 @@ class Expansion {
       small.bytes = op.payload(small.attrs, graph::expected_types(small.in, from_.symbols),
                                graph::expected_types(small.out, from_.symbols));
       if (made.tag != kNone) {
-        const int64_t tag = int64_t{first_tag_} + int64_t{task.tag} * kMostParts + part;
+        const int64_t tag = int64_t{first_tag_} + int64_t{task.tag} * kMaxTaskParts + part;
         if (!std::in_range<int32_t>(tag)) refuse(id, fmt::format("tag {} is too large", task.tag));
         made.tag = static_cast<int32_t>(tag);
       }
@@ -205,8 +205,8 @@ class Expansion {
     const Operands letters = letters_of(kind);
     const char letter = task.parts[0].letter;
     if (task.parts.size() > 1) refuse(id, "parts along one letter at a time");
-    if (count_of(task) < 1 || count_of(task) > kMostParts) {
-      refuse(id, fmt::format("got {} parts; expected 1 to {}", count_of(task), kMostParts));
+    if (count_of(task) < 1 || count_of(task) > kMaxTaskParts) {
+      refuse(id, fmt::format("got {} parts; expected 1 to {}", count_of(task), kMaxTaskParts));
     }
     for (const auto* list : {&kind.in, &kind.out}) {
       for (const TensorType& type : *list) {
@@ -246,8 +246,9 @@ class Expansion {
   }
 
   /// Returns the offset of block `part`, relative to another offset: a constant, or a table.
-  Begin begin_of(const Task& task, int32_t part, int64_t length, const Begin& beside) {
-    const Begin& parts = task.parts[0];
+  PieceOffset piece_offset(const Task& task, int32_t part, int64_t length,
+                           const PieceOffset& beside) {
+    const PieceOffset& parts = task.parts[0];
     const int64_t count = count_of(task);
     const int64_t step = parts.begin < 0 ? -part : part;
     const auto block = [&](int64_t first) {
@@ -294,13 +295,13 @@ class Expansion {
     view.type = type;
     view.base = of;
     view.dim = dim;
-    Begin beside;
+    PieceOffset beside;
     if (whole.kind == BufferKind::view) {
       if (whole.dim != dim) refuse(id, "an operand is a view along another dim");
       view.base = whole.base;
       beside = {0, whole.begin, whole.by};
     }
-    const Begin begin = begin_of(task, part, type.dims[dim], beside);
+    const PieceOffset begin = piece_offset(task, part, type.dims[dim], beside);
     view.begin = begin.begin;
     view.by = begin.by;
     const auto key =
@@ -315,12 +316,13 @@ class Expansion {
   /// For a positional letter of the op, the part's offset is its block's.
   void move_begin(Task* made, const Task& task, int32_t part, int64_t length) {
     const char letter = task.parts[0].letter;
-    const Begin* const whole = task.begin_of(letter);
-    const Begin begin = begin_of(task, part, length, whole ? *whole : Begin{letter, 0, kNone});
+    const PieceOffset* const whole = task.piece_offset(letter);
+    const PieceOffset begin =
+        piece_offset(task, part, length, whole ? *whole : PieceOffset{letter, 0, kNone});
     if (whole) {
-      made->begins[static_cast<size_t>(whole - task.begins.data())] = begin;
+      made->piece_offsets[static_cast<size_t>(whole - task.piece_offsets.data())] = begin;
     } else {
-      made->begins.push_back(begin);
+      made->piece_offsets.push_back(begin);
     }
   }
 
@@ -330,7 +332,7 @@ class Expansion {
   int32_t first_tag_;
   std::vector<int32_t> first_;
   std::map<std::tuple<int32_t, int32_t, int64_t, int32_t, int64_t>, BufferId> views_;
-  static constexpr int32_t kMostParts = 1024;
+  static constexpr int32_t kMaxTaskParts = 1024;
 };
 
 }  // namespace

@@ -171,14 +171,14 @@ TableId Program::intern(Table table) {
   return it - tables.begin();
 }
 
-const Begin* Task::begin_of(char letter) const {
-  const auto found = std::find_if(begins.begin(), begins.end(),
-                                  [&](const Begin& begin) { return begin.letter == letter; });
-  return found == begins.end() ? nullptr : &*found;
+const PieceOffset* Task::piece_offset(char letter) const {
+  const auto found = std::find_if(piece_offsets.begin(), piece_offsets.end(),
+                                  [&](const PieceOffset& begin) { return begin.letter == letter; });
+  return found == piece_offsets.end() ? nullptr : &*found;
 }
 
 int64_t Program::begin_at(const Task& task, char letter, int32_t rank) const {
-  const Begin* const begin = task.begin_of(letter);
+  const PieceOffset* const begin = task.piece_offset(letter);
   return begin ? begin_at(begin->begin, begin->by, rank) : 0;
 }
 

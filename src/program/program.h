@@ -203,24 +203,24 @@ struct Table {
 
 /// Largest absolute offset, of a piece, view or table entry. Sums of several offsets and sizes then
 /// do not overflow.
-inline constexpr int64_t kMostBegin = int64_t{1} << 50;
-inline bool begins_too_far(int64_t begin) { return begin > kMostBegin || begin < -kMostBegin; }
+inline constexpr int64_t kMaxOffset = int64_t{1} << 50;
+inline bool is_offset_too_large(int64_t begin) { return begin > kMaxOffset || begin < -kMaxOffset; }
 
 /// Offset of the rank's piece along a letter of an op's notation in the logical tensor, for ops
 /// that depend on position. The letters of a transfer are a, b, .. for the dims of its tensor.
-struct Begin {
+struct PieceOffset {
   char letter = 0;
   int64_t begin = 0;
-  TableId by = kNone;  ///< added to it
-  bool operator==(const Begin&) const = default;
+  TableId by = kNone;  ///< a number per rank, added to `begin`
+  bool operator==(const PieceOffset&) const = default;
 };
 
 /// Maps a rank to the other end of a message: `offset` further along an axis, with wrap-around. A
 /// table adds a number per rank, so any permutation along the axis can be expressed.
-struct Way {
+struct PeerMap {
   int32_t axis = kNone, offset = 0;
   TableId by = kNone;
-  auto operator<=>(const Way&) const = default;
+  auto operator<=>(const PeerMap&) const = default;
 };
 
 /// Dependency of a part of a task on a part of another task.
@@ -241,11 +241,11 @@ struct Task {
   OutputSet accumulate;  ///< accumulated outputs
   bool recompute = false;
   std::vector<BufferId> in, out;
-  std::vector<Begin> begins;  ///< offsets that are not 0 on all ranks
+  std::vector<PieceOffset> piece_offsets;  ///< offsets that are not 0 on all ranks
   /// At most one entry: the task runs in |`begin`| parts (parts.h), each a block along the letter.
   /// `by` gives the first block (0 without it); the next ones follow with wrap-around, downwards if
   /// `begin` is negative. Letters of a communication are 'a' for dim 0 and so on.
-  std::vector<Begin> parts;
+  std::vector<PieceOffset> parts;
   std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
   std::vector<PartDep> part_deps;
   GroupId group = kNone;  ///< collectives
@@ -254,9 +254,9 @@ struct Task {
   TableId peer_by = kNone;    ///< added to `peer`
   int32_t origin = kNone;     ///< graph node; a label that no rule of the check depends on
   int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
-  Way way() const { return {peer_axis, peer, peer_by}; }
+  PeerMap peer_map() const { return {peer_axis, peer, peer_by}; }
   /// Returns the offset entry of a letter, the first if there are several; null: 0.
-  const Begin* begin_of(char letter) const;
+  const PieceOffset* piece_offset(char letter) const;
   bool operator==(const Task&) const = default;
 
   template <class Visitor>
@@ -269,7 +269,7 @@ struct Task {
     visit(Field("layer").always().label(), &Task::layer);
     visit(Field("in").refers_to(Ref::buffer), &Task::in);
     visit(Field("out").refers_to(Ref::buffer), &Task::out);
-    visit(Field("begins").refers_to(Ref::table), &Task::begins);
+    visit(Field("begins").refers_to(Ref::table), &Task::piece_offsets);
     visit(Field("acc"), &Task::accumulate);
     visit(Field("recompute").label(), &Task::recompute);
     visit(Field("parts").refers_to(Ref::table), &Task::parts);
@@ -461,13 +461,13 @@ struct Program {
   /// Returns whether ranks of several classes meet in some instance of the group.
   bool crosses_classes(const Group& group) const;
   /// Returns the rank at the other end of a message of `rank`: the one definition of a peer.
-  int32_t peer_of(const Way& way, int32_t rank) const;
+  int32_t peer_of(const PeerMap& peer_map, int32_t rank) const;
   /// Returns the classes of the peers of the ranks of `cls`, ascending.
-  std::vector<ClassId> peer_classes(ClassId cls, const Way& way) const;
+  std::vector<ClassId> peer_classes(ClassId cls, const PeerMap& peer_map) const;
   /// Returns whether some rank of `cls` meets ranks of other nodes in the group, or sends to or
   /// receives from other nodes. At worst linear in the ranks of the class.
   bool leaves_node(const Group& group, ClassId cls) const;
-  bool leaves_node(const Way& way, ClassId cls) const;
+  bool leaves_node(const PeerMap& peer_map, ClassId cls) const;
 
   KindId intern(Kind kind);
   GroupId intern(const Group& group);

@@ -322,23 +322,24 @@ bool Program::crosses_classes(const Group& group) const {
   return std::any_of(sorts.begin(), sorts.end(), [](const auto& sort) { return sort.size() > 1; });
 }
 
-int32_t Program::peer_of(const Way& way, int32_t rank) const {
+int32_t Program::peer_of(const PeerMap& peer_map, int32_t rank) const {
   // Both numbers may be any: each is reduced into the axis before they are added.
   const RoleId role = role_of(rank);
   const int32_t first = first_rank(role);
   const Mesh& mesh = roles[role].mesh;
-  int32_t offset = way.offset;
-  if (way.by != kNone) {
-    offset = mesh.wrap(way.axis, offset) + mesh.wrap(way.axis, begin_at(0, way.by, rank));
+  int32_t offset = peer_map.offset;
+  if (peer_map.by != kNone) {
+    offset =
+        mesh.wrap(peer_map.axis, offset) + mesh.wrap(peer_map.axis, begin_at(0, peer_map.by, rank));
   }
-  return first + mesh.moved(rank - first, way.axis, offset);
+  return first + mesh.moved(rank - first, peer_map.axis, offset);
 }
 
-std::vector<ClassId> Program::peer_classes(ClassId cls, const Way& way) const {
+std::vector<ClassId> Program::peer_classes(ClassId cls, const PeerMap& peer_map) const {
   const std::vector<ClassId> table = class_table();
   std::set<ClassId> peers;
   for (int32_t rank : ranks_of(cls)) {
-    peers.insert(table[static_cast<size_t>(peer_of(way, rank))]);
+    peers.insert(table[static_cast<size_t>(peer_of(peer_map, rank))]);
   }
   return {peers.begin(), peers.end()};
 }
@@ -417,14 +418,14 @@ bool Program::leaves_node(const Group& group, ClassId cls) const {
   });
 }
 
-bool Program::leaves_node(const Way& way, ClassId cls) const {
+bool Program::leaves_node(const PeerMap& peer_map, ClassId cls) const {
   // A peer differs on one axis alone.
   if (ranks_per_node <= 0) return false;
   const RoleId role = classes[cls].role;
-  const int32_t near = ranks_inside(roles[role].mesh, way.axis);
+  const int32_t near = ranks_inside(roles[role].mesh, peer_map.axis);
   if (lie_on_a_node(near, first_rank(role), ranks_per_node)) return false;
   return is_of_some_rank(*this, cls, [&](int32_t rank) {
-    return peer_of(way, rank) / ranks_per_node != rank / ranks_per_node;
+    return peer_of(peer_map, rank) / ranks_per_node != rank / ranks_per_node;
   });
 }
 

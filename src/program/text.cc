@@ -40,12 +40,12 @@ class Values {
   void write(const Layout& value) { quoted(to_string(value, mesh_)); }
   void write(const Box& value) { quoted(to_string(value, mesh_)); }
   void write(const Mesh& value) { quoted(to_string(value)); }
-  void write(const std::vector<Begin>& begins) {
-    for (size_t i = 0; i < begins.size(); ++i) {
-      fmt::format_to(std::back_inserter(out_), "{}{}{}", i ? "," : "", begins[i].letter,
-                     begins[i].begin);
-      if (begins[i].by != kNone) {
-        fmt::format_to(std::back_inserter(out_), "@{}", begins[i].by);
+  void write(const std::vector<PieceOffset>& offsets) {
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      fmt::format_to(std::back_inserter(out_), "{}{}{}", i ? "," : "", offsets[i].letter,
+                     offsets[i].begin);
+      if (offsets[i].by != kNone) {
+        fmt::format_to(std::back_inserter(out_), "@{}", offsets[i].by);
       }
     }
   }
@@ -165,8 +165,8 @@ class Line {
       spell_out(what, dep.task);
     }
   }
-  void spell_out(Ref what, const std::vector<Begin>& begins) {
-    for (const Begin& begin : begins) {
+  void spell_out(Ref what, const std::vector<PieceOffset>& offsets) {
+    for (const PieceOffset& begin : offsets) {
       values_.text(fmt::format("{}{}", begin.letter, begin.begin));
       if (begin.by != kNone) {
         spell_out(what, begin.by);

@@ -171,7 +171,7 @@ void ClusterSection::fields(Fields& fields) {
       "this machine's free memory, shared")
       .unit(Unit::bytes)
       .min(1)
-      .max(kMostMemory);
+      .max(kMaxMemory);
 }
 
 void EmulateSection::fields(Fields& fields) {
@@ -382,7 +382,7 @@ void derive_heads(Run& run) {
   const std::string keys = options.text("cp_comm_type");
   plan.ring = keys == "p2p" && plan.cp > 1;
   plan.zigzag = options.text("cp_order") == "zigzag";
-  plan.unlike_parts = plan.ring && plan.zigzag && run.config.train.seq_len % (2 * plan.cp) != 0;
+  plan.uneven_parts = plan.ring && plan.zigzag && run.config.train.seq_len % (2 * plan.cp) != 0;
   plan.shard.even_over_sequences = plan.ring && plan.zigzag;
   plan.exchange_heads = keys == "a2a" && plan.cp > 1;
   const int64_t ranks = shared ? plan.tp : apart;

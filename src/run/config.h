@@ -82,7 +82,7 @@ struct PlanSection : parallel::Plan {
 };
 
 /// Bytes that a rank can be said to have: 1 EiB, a number that integers and products of it hold.
-inline constexpr double kMostMemory = 0x1p60;
+inline constexpr double kMaxMemory = 0x1p60;
 
 struct ClusterSection {
   std::string file;     ///< a cluster file for check and simulate

@@ -39,13 +39,13 @@ using program::TaskId;
 namespace {
 
 /// Minimum duration of a task on its lane.
-struct Hold {
+struct MinDuration {
   TaskTime* time = nullptr;
   int64_t ns = 0;
 };
 
 /// Task with all references resolved to pointers.
-struct Prepared {
+struct PreparedTask {
   TaskId id = 0;
   kernels::KernelFn kernel = nullptr;  ///< null: communication
   kernels::KernelArgs args;
@@ -56,13 +56,13 @@ struct Prepared {
   std::vector<comm::Copy> copies;  ///< of a transfer: received elements
   std::vector<comm::Copy> given;   ///< of a transfer: sent elements
   std::vector<int64_t> tokens;     ///< of row counts
-  std::vector<kernels::Begin> begins;
+  std::vector<kernels::PieceOffset> piece_offsets;
   std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: contiguous
   std::vector<Event> waits;                   ///< for tasks of other lanes
-  std::vector<BufferId> dead;                 ///< buffers to poison afterwards (tests)
-  std::vector<kernels::KernelArgs> graves;    ///< memory of the dead buffers
-  Hold held;                                  ///< of a kernel on an emulated device
-  kernels::KernelArgs hold_args;              ///< points to held
+  std::vector<BufferId> last_used;            ///< buffers without later uses, poisoned in tests
+  std::vector<kernels::KernelArgs> poisoned;  ///< memory of these buffers
+  MinDuration min_duration;                   ///< of a kernel on an emulated device
+  kernels::KernelArgs min_duration_args;      ///< points to min_duration
 };
 
 /// Fills the workspace with bytes that are NaN in every floating-point type.
@@ -72,8 +72,8 @@ void fill_with_poison(const kernels::KernelArgs& args) {
 
 /// Delays until the previous task in the queue has lasted its emulated duration, and sets its end
 /// time. The thread sleeps, since there are more ranks than cores.
-void hold(const kernels::KernelArgs& args) {
-  const auto* of = reinterpret_cast<const Hold*>(args.workspace);
+void await_min_duration(const kernels::KernelArgs& args) {
+  const auto* of = reinterpret_cast<const MinDuration*>(args.workspace);
   const int64_t left = of->time->start_ns + of->ns - now_ns();
   if (left > 0) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(left));
@@ -122,9 +122,9 @@ struct Executor::Impl : Step {
   std::map<BufferId, std::vector<int64_t>> tokens_by_counts() const;
   void prepare_poison();
   void place(const Rank& rank);
-  void place(Prepared& prepared);
-  bool issue(Prepared& prepared, int lane, Lanes& rank_lanes);
-  const comm::Call* next_call(const Prepared& prepared, int lane) const;
+  void place(PreparedTask& prepared);
+  bool issue(PreparedTask& prepared, int lane, Lanes& rank_lanes);
+  const comm::Call* next_call(const PreparedTask& prepared, int lane) const;
   std::byte* address_of(BufferId id) const;
   BufferId find(std::string_view name, int32_t micro_batch) const;
 
@@ -140,7 +140,7 @@ struct Executor::Impl : Step {
   std::array<int64_t, program::kNumSpaces> named_bytes{};
   std::vector<std::byte*> persistent;  // by buffer
   std::vector<TaskTime> times;
-  std::array<std::vector<Prepared>, kNumLanes> lanes;
+  std::array<std::vector<PreparedTask>, kNumLanes> lanes;
   program::Transfers transfers;
   bool has_inputs = false;
   std::vector<int64_t> symbol_values;
@@ -262,15 +262,15 @@ void Executor::Impl::prepare(Rank& rank) {
   }
   const auto tokens = tokens_by_counts();
   // Spans are created only now, since the vectors no longer move.
-  for (std::vector<Prepared>& lane : lanes) {
-    for (Prepared& prepared : lane) {
+  for (std::vector<PreparedTask>& lane : lanes) {
+    for (PreparedTask& prepared : lane) {
       const size_t inputs = cls.tasks[prepared.id].in.size();
       for (size_t i = 0; i < prepared.operands.size(); ++i) {
         prepared.operands[i].strides =
             prepared.strides[i].empty() ? nullptr : prepared.strides[i].data();
       }
-      prepared.args.begins = prepared.begins;
-      prepared.hold_args.workspace = reinterpret_cast<std::byte*>(&prepared.held);
+      prepared.args.piece_offsets = prepared.piece_offsets;
+      prepared.min_duration_args.workspace = reinterpret_cast<std::byte*>(&prepared.min_duration);
       if (const auto& out = cls.tasks[prepared.id].out; !prepared.kernel && !out.empty()) {
         const auto counts = tokens.find(out[0]);
         prepared.tokens = counts == tokens.end() ? std::vector<int64_t>() : counts->second;
@@ -317,7 +317,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     fail_run("executor", "{} has {} inputs and {} outputs; expected {} and {}", name(),
              task.in.size(), task.out.size(), kind.in.size(), kind.out.size());
   }
-  Prepared prepared;
+  PreparedTask prepared;
   prepared.id = id;
   for (TaskId dep : task.deps) {
     prepared.waits.push_back(
@@ -338,8 +338,9 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
       fail_run("executor", "{} moves a view with gaps; expected one without, or a copy", name());
     }
   }
-  for (const program::Begin& begin : task.begins) {
-    prepared.begins.push_back({begin.letter, program->begin_at(task, begin.letter, rank_id)});
+  for (const program::PieceOffset& begin : task.piece_offsets) {
+    prepared.piece_offsets.push_back(
+        {begin.letter, program->begin_at(task, begin.letter, rank_id)});
   }
   if (program::is_communication(kind)) {
     if (!communicator) {
@@ -359,7 +360,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     prepared.call.kind = &kind;
     prepared.call.lane = task.lane;
     if (task.peer_axis != kNone) {
-      prepared.call.peer = program->peer_of(task.way(), rank_id);
+      prepared.call.peer = program->peer_of(task.peer_map(), rank_id);
     }
     prepared.call.tag = task.tag;
   } else {
@@ -376,7 +377,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     const EmulatedDevice::Task& as = emulated->tasks[cls_id.value()][id.value()];
     prepared.call.traffic = as.traffic;
     if (prepared.kernel) {
-      prepared.held = {&times[id], emulated->hold_ns(rank.id(), cls_id.value(), id.value())};
+      prepared.min_duration = {&times[id], emulated->min_ns(rank.id(), cls_id.value(), id.value())};
     }
   }
   lanes[place_of(task.lane)].push_back(std::move(prepared));
@@ -385,7 +386,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
 void Executor::Impl::prepare_poison() {
   // A buffer is poisoned after its last task in issue order, if that task provably follows all
   // other uses: those of its own lane and those in its vector clock. Otherwise no single task knows
-  // that the buffer is dead, and it keeps its content.
+  // that the buffer is no longer used, and it keeps its content.
   const auto at = program::clocks(cls);
   const auto position = program::lane_positions(cls);
   std::vector<TaskId> last(cls.buffers.size(), kNone);
@@ -404,7 +405,7 @@ void Executor::Impl::prepare_poison() {
       }
     }
   }
-  std::vector<std::vector<BufferId>> dies(cls.tasks.size());
+  std::vector<std::vector<BufferId>> last_used_by(cls.tasks.size());
   for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
     if (last[buffer] == kNone || cls.buffers[buffer].kind != BufferKind::step) continue;
     const size_t task = static_cast<size_t>(last[buffer]);
@@ -417,13 +418,13 @@ void Executor::Impl::prepare_poison() {
       after_all &= used[buffer][lane] <= known;
     }
     if (after_all) {
-      dies[task].push_back(buffer);
+      last_used_by[task].push_back(buffer);
     }
   }
-  for (std::vector<Prepared>& lane : lanes) {
-    for (Prepared& prepared : lane) {
-      prepared.dead = std::move(dies[prepared.id]);
-      prepared.graves.resize(prepared.dead.size());
+  for (std::vector<PreparedTask>& lane : lanes) {
+    for (PreparedTask& prepared : lane) {
+      prepared.last_used = std::move(last_used_by[prepared.id]);
+      prepared.poisoned.resize(prepared.last_used.size());
     }
   }
 }
@@ -455,14 +456,14 @@ void Executor::Impl::place(const Rank& rank) {
   arena_generation = rank.arena_generation();
   named_generation = rank.inputs_outputs_generation();
   placed_for = symbol_values;
-  for (std::vector<Prepared>& lane : lanes) {
-    for (Prepared& prepared : lane) {
+  for (std::vector<PreparedTask>& lane : lanes) {
+    for (PreparedTask& prepared : lane) {
       place(prepared);
     }
   }
 }
 
-void Executor::Impl::place(Prepared& prepared) {
+void Executor::Impl::place(PreparedTask& prepared) {
   const Task& task = cls.tasks[prepared.id];
   size_t operand = 0;
   for (const auto* list : {&task.in, &task.out}) {
@@ -477,16 +478,16 @@ void Executor::Impl::place(Prepared& prepared) {
   } else if (task.workspace != kNone) {
     prepared.args.workspace = arena[place_of(program::workspace_space(task.lane))] + task.workspace;
   }
-  for (size_t i = 0; i < prepared.dead.size(); ++i) {
-    prepared.graves[i].workspace = address_of(prepared.dead[i]);
-    prepared.graves[i].workspace_bytes = cls.buffers[prepared.dead[i]].type.bytes();
+  for (size_t i = 0; i < prepared.last_used.size(); ++i) {
+    prepared.poisoned[i].workspace = address_of(prepared.last_used[i]);
+    prepared.poisoned[i].workspace_bytes = cls.buffers[prepared.last_used[i]].type.bytes();
   }
 }
 
 void Executor::Impl::run(int lane, Lanes& rank_lanes) {
   // The first error of any lane cancels the step: other lanes return at their next task, or from
   // their wait. A failed task does not count as completed.
-  for (Prepared& prepared : lanes[lane]) {
+  for (PreparedTask& prepared : lanes[lane]) {
     try {
       if (rank_lanes.is_cancelled() || !issue(prepared, lane, rank_lanes)) return;
     } catch (...) {
@@ -498,8 +499,8 @@ void Executor::Impl::run(int lane, Lanes& rank_lanes) {
 
 /// Returns the next task of the lane, if it is a communication that could run now: its dependencies
 /// are complete, and the current call does not write its inputs.
-const comm::Call* Executor::Impl::next_call(const Prepared& prepared, int lane) const {
-  const Prepared* next = &prepared + 1;
+const comm::Call* Executor::Impl::next_call(const PreparedTask& prepared, int lane) const {
+  const PreparedTask* next = &prepared + 1;
   if (next == lanes[lane].data() + lanes[lane].size() || next->kernel) return nullptr;
   const auto is_over = [](const Event& event) { return event.is_complete(); };
   if (!std::all_of(next->waits.begin(), next->waits.end(), is_over)) return nullptr;
@@ -507,7 +508,7 @@ const comm::Call* Executor::Impl::next_call(const Prepared& prepared, int lane) 
 }
 
 /// Issues a task. Returns false if the step was cancelled while the task waited.
-bool Executor::Impl::issue(Prepared& prepared, int lane, Lanes& rank_lanes) {
+bool Executor::Impl::issue(PreparedTask& prepared, int lane, Lanes& rank_lanes) {
   // A kernel waits and runs in its queue; the lane continues as soon as the queue has accepted it.
   // A communication runs on this thread: its operands must be complete, and all earlier tasks of
   // the lane too.
@@ -529,8 +530,8 @@ bool Executor::Impl::issue(Prepared& prepared, int lane, Lanes& rank_lanes) {
   TaskTime& time = times[prepared.id];
   if (prepared.kernel) {
     queue.launch(prepared.kernel, prepared.args, &time);
-    if (prepared.held.ns > 0) {
-      queue.launch(hold, prepared.hold_args, nullptr);
+    if (prepared.min_duration.ns > 0) {
+      queue.launch(await_min_duration, prepared.min_duration_args, nullptr);
     }
   } else {
     const Event turn = rank_lanes.event(lane, &prepared - lanes[lane].data());
@@ -539,8 +540,8 @@ bool Executor::Impl::issue(Prepared& prepared, int lane, Lanes& rank_lanes) {
     communicator->run(prepared.call, [&] { return next_call(prepared, lane); });
     time.end_ns = now_ns();
   }
-  for (const kernels::KernelArgs& grave : prepared.graves) {
-    queue.launch(fill_with_poison, grave, nullptr);
+  for (const kernels::KernelArgs& range : prepared.poisoned) {
+    queue.launch(fill_with_poison, range, nullptr);
   }
   queue.record();
   return true;
@@ -687,26 +688,26 @@ void Executor::start() {
 void Executor::poison() {
   const Impl& impl = *impl_;
   for (const program::Space space : {program::Space::device, program::Space::host}) {
-    std::vector<kernels::KernelArgs> graves;
-    const auto bury = [&](std::byte* at, int64_t bytes) {
-      kernels::KernelArgs& grave = graves.emplace_back();
-      grave.workspace = at;
-      grave.workspace_bytes = bytes;
+    std::vector<kernels::KernelArgs> poisoned;
+    const auto add = [&](std::byte* at, int64_t bytes) {
+      kernels::KernelArgs& range = poisoned.emplace_back();
+      range.workspace = at;
+      range.workspace_bytes = bytes;
     };
     if (impl.cls.arena(space) > 0) {
-      bury(impl.arena[place_of(space)], impl.cls.arena(space));
+      add(impl.arena[place_of(space)], impl.cls.arena(space));
     }
     for (size_t i = 0; i < impl.cls.buffers.size(); ++i) {
       const Buffer& buffer = impl.cls.buffers[i];
       if (buffer.kind == BufferKind::output && buffer.space == space) {
-        bury(impl.address_of(i), buffer.type.bytes());
+        add(impl.address_of(i), buffer.type.bytes());
       }
     }
     Progress progress;
     const auto queue =
         device_of(space, rank_.options_.device)->make_queue(progress, [](std::exception_ptr) {});
-    for (const kernels::KernelArgs& grave : graves) {
-      queue->launch(fill_with_poison, grave, nullptr);
+    for (const kernels::KernelArgs& range : poisoned) {
+      queue->launch(fill_with_poison, range, nullptr);
     }
     queue->drain();
   }
@@ -724,9 +725,9 @@ void Executor::run_inline(const std::function<void(TaskId, const std::function<v
   require_inputs();
   impl.resolve_symbols();
   take_over();
-  std::vector<Prepared*> order(impl.cls.tasks.size());
-  for (std::vector<Prepared>& lane : impl.lanes) {
-    for (Prepared& prepared : lane) {
+  std::vector<PreparedTask*> order(impl.cls.tasks.size());
+  for (std::vector<PreparedTask>& lane : impl.lanes) {
+    for (PreparedTask& prepared : lane) {
       order[prepared.id] = &prepared;
     }
   }
@@ -740,7 +741,7 @@ void Executor::run_inline(const std::function<void(TaskId, const std::function<v
             ->make_queue(progress[place_of(space)],
                          [&](std::exception_ptr exception) { thrown = std::move(exception); });
   }
-  for (Prepared* prepared : order) {
+  for (PreparedTask* prepared : order) {
     visit(prepared->id, [&] {
       if (!prepared->kernel) {
         impl.communicator->run(prepared->call);

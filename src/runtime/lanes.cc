@@ -34,7 +34,7 @@ const char* Lanes::lane_of(const Event& event) const {
 
 void Lanes::make_for(const Step& step) {
   for (int i = 0; i < program::kNumLanes; ++i) {
-    Lane& lane = lanes_[i];
+    LaneThread& lane = lanes_[i];
     if (step.size(i) == 0 || lane.thread.joinable()) continue;
     lane.queue = device_of_lane(static_cast<program::Lane>(i), options_.device)
                      ->make_queue(lane.progress, [this, i](std::exception_ptr exception) {
@@ -60,7 +60,7 @@ void Lanes::start(std::shared_ptr<Step> step) {
   }
   ++steps_;
   step_ = std::move(step);
-  for (Lane& lane : lanes_) {
+  for (LaneThread& lane : lanes_) {
     if (lane.running) {
       lane.begins.notify_one();
     }
@@ -75,7 +75,7 @@ void Lanes::wait() {
   int64_t before = -1;
   while (!hung_ && !ended_.wait_for(lock, window, [&] { return running_ == 0; })) {
     int64_t progress = 0;
-    for (const Lane& lane : lanes_) {
+    for (const LaneThread& lane : lanes_) {
       progress += lane.progress.count() + (lane.running ? 0 : 1);
     }
     if (progress == std::exchange(before, progress)) {
@@ -136,7 +136,7 @@ void Lanes::cancel() {
 /// Requires: mutex_ is held.
 void Lanes::stop_lanes() {
   cancelled_ = true;
-  for (Lane& lane : lanes_) {
+  for (LaneThread& lane : lanes_) {
     lane.progress.stop();
   }
 }
@@ -173,12 +173,12 @@ void Lanes::end_threads() {
   {
     std::unique_lock lock(mutex_);
     stopping_ = true;
-    for (Lane& lane : lanes_) {
+    for (LaneThread& lane : lanes_) {
       lane.begins.notify_one();
     }
     if (hung_ && !ended_.wait_for(lock, std::chrono::seconds(1), [&] { return running_ == 0; })) {
       on_error_ = nullptr;
-      for (Lane& lane : lanes_) {
+      for (LaneThread& lane : lanes_) {
         if (lane.thread.joinable()) {
           lane.thread.detach();
         }
@@ -186,7 +186,7 @@ void Lanes::end_threads() {
       return;
     }
   }
-  for (Lane& lane : lanes_) {
+  for (LaneThread& lane : lanes_) {
     if (lane.thread.joinable()) {
       lane.thread.join();
     }
@@ -210,7 +210,7 @@ void Lanes::main(int index) {
     run_when_woken();
   }
   set_log_rank(rank_);
-  Lane& lane = lanes_[index];
+  LaneThread& lane = lanes_[index];
   for (;;) {
     std::shared_ptr<Step> step;
     int64_t number = 0;

@@ -82,7 +82,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   void fail(const std::string& task, const std::exception_ptr& exception);
 
  private:
-  struct Lane {
+  struct LaneThread {
     Progress progress;
     std::unique_ptr<Queue> queue;
     std::thread thread;
@@ -99,7 +99,7 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
   const int32_t rank_;
   const std::shared_ptr<kernels::Backend> backend_;
   const RankOptions options_;
-  Lane lanes_[program::kNumLanes];
+  LaneThread lanes_[program::kNumLanes];
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 #include "program/memory.h"
 #include "runtime/device.h"
 

@@ -44,7 +44,7 @@ class ModelDurations : public Durations {
   }
 
   int64_t work_ns(ClassId cls, TaskId task) override { return work(0, cls, task).ns; }
-  size_t device_of(int32_t rank) const override { return costs_.cluster().kind_of(rank); }
+  size_t device_of(int32_t rank) const override { return costs_.cluster().device_type_of(rank); }
   int64_t work_ns_on(size_t device, ClassId cls, TaskId task) override {
     return work(device, cls, task).ns;
   }
@@ -125,7 +125,7 @@ class ModelDurations : public Durations {
   /// Returns whether a message connects ranks of different pipeline stages. Other messages are
   /// blocks of collectives.
   bool joins_stages(ClassId cls, const Task& message) const {
-    const std::vector<ClassId> peers = p_.peer_classes(cls, message.way());
+    const std::vector<ClassId> peers = p_.peer_classes(cls, message.peer_map());
     return std::any_of(peers.begin(), peers.end(),
                        [&](ClassId peer) { return stages_[peer.value()] != stages_[cls.value()]; });
   }
@@ -243,7 +243,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
       } else if (comm::op(kind.communication).role == comm::Role::receive) {
         continue;  // the sender pays
       } else if (comm::op(kind.communication).role == comm::Role::send) {
-        const int32_t pair[2] = {first[c], program.peer_of(task.way(), first[c])};
+        const int32_t pair[2] = {first[c], program.peer_of(task.peer_map(), first[c])};
         cost = durations.transfer(cls, id, durations.shape_of(pair));
       } else {
         const auto [it, fresh] = group_shape.emplace(task.group, 0);
@@ -282,8 +282,9 @@ void describe(const Program& program, const cost::Cluster& cluster, int32_t rank
   entry->gradients = task.phase == program::Phase::grad;
   entry->bytes = kind.bytes;
   const std::vector<int32_t> members =
-      task.group == program::kNone ? std::vector<int32_t>{rank, program.peer_of(task.way(), rank)}
-                                   : program.members(program.groups[task.group], rank);
+      task.group == program::kNone
+          ? std::vector<int32_t>{rank, program.peer_of(task.peer_map(), rank)}
+          : program.members(program.groups[task.group], rank);
   entry->group_ranks = std::ssize(members);
   entry->between_nodes = cluster.shape(members).nodes > 1;
 }
@@ -492,10 +493,10 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
 std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluster& cluster) {
   std::vector<int64_t> least;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    double bytes = cluster.device_of(cluster.kind_of(program.ranks_of(cls)[0])).memory.value;
-    if (!cluster.unlike.empty()) {
+    double bytes = cluster.device_of(cluster.device_type_of(program.ranks_of(cls)[0])).memory.value;
+    if (!cluster.heterogeneous_nodes.empty()) {
       for (const int32_t rank : program.ranks_of(cls)) {
-        bytes = std::min(bytes, cluster.device_of(cluster.kind_of(rank)).memory.value);
+        bytes = std::min(bytes, cluster.device_of(cluster.device_type_of(rank)).memory.value);
       }
     }
     least.push_back(static_cast<int64_t>(bytes));
@@ -505,10 +506,10 @@ std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluste
 
 /// Reports the names, the peak FLOP rate and the price of the first `world` devices.
 void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
-  const std::vector<int64_t> ranks = cluster.ranks_of_kinds(world);
+  const std::vector<int64_t> ranks = cluster.ranks_of_device_types(world);
   for (size_t kind = 0; kind < ranks.size(); ++kind) {
     if (ranks[kind] == 0) continue;
-    const cost::Cluster alike = cluster.all_of(kind);
+    const cost::Cluster alike = cluster.homogeneous(kind);
     const double share = 1.0 * ranks[kind] / world;
     report.peak_flops += alike.peak_flops(report.dtype) * share;
     report.price += alike.device.price.value * share;

@@ -89,7 +89,7 @@ struct Tables {
   bool varies = false;
 
   int32_t num_shapes = 0;
-  // Channels (group, lane) and links (role, way), as [channel or link][replayed rank].
+  // Channels (group, lane) and links (role, peer mapping), as [channel or link][replayed rank].
   std::vector<GroupId> channel_group;   ///< per channel
   std::vector<int32_t> channel_length;  ///< per channel: collectives in its longest class
   std::vector<int64_t> channel_base;    ///< per channel: first entry of its state

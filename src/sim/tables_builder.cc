@@ -158,9 +158,9 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
       fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, cls, i),
            task.peer_axis, axes.size() - 1);
     }
-    const Link link{p_.classes[cls].role, ways_.number(p_.classes[cls].role, task.way())};
-    const Link back{link.role, ways_.back(link.way)};
-    if (back.way == kNone) {
+    const Link link{p_.classes[cls].role, peer_maps_.number(p_.classes[cls].role, task.peer_map())};
+    const Link back{link.role, peer_maps_.inverse(link.peer_map)};
+    if (back.peer_map == kNone) {
       fail("sim", "{} gives several ranks the same peer; expected a different one for each",
            program::task_name(p_, cls, i));
     }
@@ -212,7 +212,7 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
 
 int32_t TablesBuilder::peer(int32_t rank, const Link& link) const {
   const int32_t first = first_rank_[link.role];
-  return first + ways_.peers(link.way)[rank - first];
+  return first + peer_maps_.peers(link.peer_map)[rank - first];
 }
 
 void TablesBuilder::check_collectives() const {

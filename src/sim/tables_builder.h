@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "program/ways.h"
+#include "program/peer_map.h"
 #include "sim/contention.h"
 #include "sim/tables.h"
 
@@ -20,14 +20,14 @@ namespace hocket::sim {
 class TablesBuilder {
  public:
   TablesBuilder(const Program& program, Durations& durations, const ReplayOptions& options)
-      : p_(program), durations_(durations), options_(options), ways_(program) {}
+      : p_(program), durations_(durations), options_(options), peer_maps_(program) {}
   Tables build();
 
  private:
-  /// A role, and the number of a way among its ranks.
+  /// A role, and the number of a peer mapping among its ranks.
   struct Link {
     program::RoleId role;
-    int32_t way;
+    int32_t peer_map;
     auto operator<=>(const Link&) const = default;
   };
 
@@ -94,7 +94,7 @@ class TablesBuilder {
   const Program& p_;
   Durations& durations_;
   const ReplayOptions& options_;
-  program::Ways ways_;
+  program::PeerMaps peer_maps_;
   Tables t_;
   std::vector<ClassId> class_of_;
   std::vector<int32_t> first_rank_;                       // per role

@@ -112,7 +112,7 @@ class C10dTransport : public Transport {
   std::unique_ptr<Request> receive(void* into, int64_t bytes, int32_t from, int32_t tag) override;
   std::unique_ptr<CollectiveGroup> group(std::span<const int32_t> members) override;
   void abort() override;
-  std::shared_ptr<SharedTable> table() override;
+  std::shared_ptr<SharedTable> shared_table() override;
 
  private:
   /// Message whose memory c10d may still read.
@@ -131,8 +131,8 @@ class C10dTransport : public Transport {
   void await_all();
   void keep(PendingSend message, int32_t to);
   void let_go(Queue& queue);
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> meet(const std::string& name, int rank, int size,
-                                                  const c10::intrusive_ptr<c10d::Store>& store);
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> create_gloo_group(
+      const std::string& name, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store);
   void expect_agreement();
 
   const LaunchInfo launch_;
@@ -161,7 +161,7 @@ C10dTransport::C10dTransport(const LaunchInfo& info, milliseconds timeout, bool 
   table_store_ = open_store(info, false, timeout);
   table_store_->add(kWithNccl, nccl ? 1 : 0);
   await_all();
-  group_ = meet("gloo", info.rank, info.size, group_store_);
+  group_ = create_gloo_group("gloo", info.rank, info.size, group_store_);
   expect_agreement();
 }
 
@@ -200,7 +200,7 @@ void C10dTransport::await_all() {
 }
 
 /// Creates a Gloo group with this name; blocks until its members have come.
-c10::intrusive_ptr<c10d::ProcessGroupGloo> C10dTransport::meet(
+c10::intrusive_ptr<c10d::ProcessGroupGloo> C10dTransport::create_gloo_group(
     const std::string& name, int rank, int size, const c10::intrusive_ptr<c10d::Store>& store) {
   // The group's own timeout is longer than ours, so that our wait fails first and can name the
   // reason. The group's threads inherit the scheduling of this thread.
@@ -382,7 +382,8 @@ std::unique_ptr<CollectiveGroup> C10dTransport::group(std::span<const int32_t> m
   const int size = static_cast<int>(members.size());
   const c10::intrusive_ptr<c10d::Store> store = open_store(launch_, false, timeout_);
   if (!collectives_device_.is_cuda()) {
-    return c10d_group(meet(name, rank, size, store), collectives_device_, collectives_);
+    return c10d_group(create_gloo_group(name, rank, size, store), collectives_device_,
+                      collectives_);
   }
   const auto own = c10::make_intrusive<c10d::PrefixStore>("nccl/" + name, store);
   return c10d_group(nccl_group(own, rank, size, collectives_device_, timeout_ * 2),
@@ -409,7 +410,7 @@ class StoreTable : public SharedTable {
   const int32_t holder_;
 };
 
-std::shared_ptr<SharedTable> C10dTransport::table() {
+std::shared_ptr<SharedTable> C10dTransport::shared_table() {
   return std::make_shared<StoreTable>(table_store_, launch_.has_table ? -1 : 0);
 }
 

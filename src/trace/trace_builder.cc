@@ -95,7 +95,7 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
     event.group = group_instance(done.group, rank);
     event.group_ranks = static_cast<int32_t>(program_.size_of(program_.groups[done.group]));
   } else if (done.peer_axis != program::kNone && program::is_communication(kind)) {
-    const int32_t peer = program_.peer_of(done.way(), rank);
+    const int32_t peer = program_.peer_of(done.peer_map(), rank);
     const bool sends = comm::op(kind.communication).role == comm::Role::send;
     event.flow_end = sends ? FlowEnd::out : FlowEnd::in;
     event.flow = message(step, sends ? rank : peer, sends ? peer : rank, done.tag, sends);

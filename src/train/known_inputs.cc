@@ -13,14 +13,14 @@ namespace hocket::train {
 KnownInputs::KnownInputs(const engine::Compiled& compiled, const std::vector<int32_t>& ranks) {
   const program::Program& program = compiled.program;
   check::CheckOptions options;
-  options.on_write = [&](const check::Wrote& wrote) {
-    const program::Task& task = program.classes[wrote.task.cls].tasks[wrote.task.task];
+  options.on_write = [&](const check::OutputValue& written) {
+    const program::Task& task = program.classes[written.task.cls].tasks[written.task.task];
     if (!program::is_communication(program.kind(task))) return;
     for (const int32_t rank : ranks) {
-      if (program.class_of(rank) != wrote.task.cls) continue;
-      const std::vector<check::Held> held = wrote.at(rank);
+      if (program.class_of(rank) != written.task.cls) continue;
+      const std::vector<check::Held> held = written.at(rank);
       if (held.size() != 1 || held[0].term < 0) continue;
-      const check::Expr& term = wrote.reference.terms[held[0].term];
+      const check::Expr& term = written.reference.terms[held[0].term];
       if (term.kind != check::Expr::Kind::input) continue;
       // Inputs are lists of numbers.
       const graph::Tensor& tensor = compiled.reference.tensor(term.a);
@@ -30,7 +30,8 @@ KnownInputs::KnownInputs(const engine::Compiled& compiled, const std::vector<int
       }
       const Input input{tensor.name, term.b};
       inputs_[input];
-      brought_[{rank, wrote.task.task}].push_back({wrote.output, input, held[0].dims[0].indices});
+      brought_[{rank, written.task.task}].push_back(
+          {written.output, input, held[0].dims[0].indices});
     }
   };
   check::check(program, compiled.reference, options);

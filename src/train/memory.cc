@@ -72,9 +72,9 @@ std::vector<int64_t> count_ranks_here(const engine::Run& run, const program::Pro
 int64_t available_addresses() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    return program::kMostAddresses;
+    return program::kMaxAddresses;
   }
-  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, program::kMostAddresses));
+  return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, program::kMaxAddresses));
 }
 
 /// Arenas are reserved in full, whatever they take of memory: a budget does not change that. Ranks

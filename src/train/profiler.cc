@@ -284,8 +284,8 @@ void add_task(const cost::ProfileTarget& target, const program::Kind& kind,
 }
 
 cost::TimedLink timed_link(const comm::LinkTimes& link) {
-  return {link.latency_s * 1e9,        link.bytes_per_s, link.collective_latency_s * 1e9,
-          link.collective_bytes_per_s, link.work_beside, link.collective_beside};
+  return {link.latency_s * 1e9,        link.bytes_per_s,      link.collective_latency_s * 1e9,
+          link.collective_bytes_per_s, link.compute_slowdown, link.collective_slowdown};
 }
 
 /// Work of a rank, which links are timed beside.

@@ -17,7 +17,7 @@
 #include "engine/params.h"
 #include "graph/elements.h"
 #include "graph/names.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 #include "program/memory.h"
 
 namespace hocket::train {
@@ -236,7 +236,7 @@ std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compile
   const std::vector<program::Memory> memory = generation_memory(generation, prompt, longest);
   const program::Program& program = training.program;
   const bool alike = program::held_otherwise(program, generation.program).empty();
-  const int64_t sent = run.ranks != engine::Ranks::local ? 3 * engine::kTogetherBytes : 0;
+  const int64_t sent = run.ranks != engine::Ranks::local ? 3 * engine::kMaxInFlightBytes : 0;
   std::vector<int64_t> bytes;
   for (int32_t rank = 0; rank < generation.program.num_ranks(); ++rank) {
     bytes.push_back(memory[generation.program.class_of(rank).value()].with_host());

@@ -21,12 +21,12 @@ constexpr double kBesideSteps = 0.04;
 /// Steps that are measured before the first correction.
 constexpr int64_t kFirstMeasured = 10;
 /// More than any run has.
-constexpr double kMostSteps = 1e15;
+constexpr double kMaxTrainSteps = 1e15;
 
 /// Steps that fit into `seconds`, evaluations beside them.
 int64_t steps_in(const engine::TrainSection& train, double seconds, double step_s) {
   const double each_s = step_s * (1 + (train.eval_every > 0 ? kBesideSteps : 0));
-  return static_cast<int64_t>(std::clamp(seconds / each_s, 0.0, kMostSteps));
+  return static_cast<int64_t>(std::clamp(seconds / each_s, 0.0, kMaxTrainSteps));
 }
 
 /// Returns the completed share of the decay from the peak learning rate, after a step.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kProbeEverySeconds = 5;
 /// consecutive skipped steps after which the training has diverged
-constexpr int64_t kMostSkippedInARow = 10;
+constexpr int64_t kMaxSkippedInARow = 10;
 
 /// Returns the program's own decision (ops/clip.cc).
 bool is_skipped(const engine::TrainSection& train, double grad_norm) {
@@ -104,11 +104,11 @@ void Stepper::judge(StepMetrics& metrics) {
   }
   done_.skipped += skipped ? 1 : 0;
   skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
-  if (skipped_in_a_row_ == kMostSkippedInARow) {
+  if (skipped_in_a_row_ == kMaxSkippedInARow) {
     fail_run("train",
              "steps {} to {} were all skipped, the last with loss {} and gradient norm {}; {}; try "
              "a lower train.lr, or another train.skip_grad_norm than {}",
-             metrics.step - kMostSkippedInARow + 1, metrics.step, metrics.loss, metrics.grad_norm,
+             metrics.step - kMaxSkippedInARow + 1, metrics.step, metrics.loss, metrics.grad_norm,
              parts_.last_checkpoint(), section_.skip_grad_norm);
   }
   metrics.skipped = done_.skipped;

@@ -63,7 +63,9 @@ class Pricer {
   }
 
   double seconds_of(const comm::Op& op, double bytes, const std::vector<int32_t>& group) const {
-    return costs_.ways(op, bytes, false, costs_.cluster().shape(group)).front().seconds();
+    return costs_.algorithm_times(op, bytes, false, costs_.cluster().shape(group))
+        .front()
+        .seconds();
   }
 
   /// Prices a rank's own work and its messages.

@@ -131,7 +131,7 @@ void twin_role(program::Program& program) {
       to_twin(buffer.by);
     }
     for (program::Task& task : twin.tasks) {
-      for (program::Begin& begin : task.begins) {
+      for (program::PieceOffset& begin : task.piece_offsets) {
         to_twin(begin.by);
       }
       if (task.group == program::kNone) continue;

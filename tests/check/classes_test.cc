@@ -130,7 +130,7 @@ TEST(Roles, TwoRolesAreCheckedAsTwoPrograms) {
   Program elsewhere = both;
   for (program::RankClass& cls : elsewhere.classes) {
     for (Task& t : cls.tasks) {
-      for (program::Begin& begin : t.begins) {
+      for (program::PieceOffset& begin : t.piece_offsets) {
         begin.by = 0;
       }
     }

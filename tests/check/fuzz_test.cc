@@ -77,7 +77,7 @@ class Integers {
       add(axis.size);
     }
   }
-  void add(program::Begin& begin) {
+  void add(program::PieceOffset& begin) {
     add(begin.begin);
     add(begin.by);
   }

@@ -236,8 +236,8 @@ TEST(Packs, SideBySideEqualsBruteForce) {
       }
     }
     const PackId longer = random.packs.gather(ids[0], graph::axis_bit(0), false);
-    const std::array<PackId, 2> unlike{ids[0], longer};
-    EXPECT_FALSE(random.packs.side_by_side(unlike, [](const Coords&, const Packs::Meeting&) {}));
+    const std::array<PackId, 2> different{ids[0], longer};
+    EXPECT_FALSE(random.packs.side_by_side(different, [](const Coords&, const Packs::Meeting&) {}));
   }
 }
 

@@ -86,9 +86,9 @@ TEST(Pieces, OpsAcceptExactlyTheirSignatures) {
           logical.push_back(s.types.intern(in[i]));
         }
         // Blocks of a cut letter begin one after the other.
-        Pieces::Begins begins;
-        begins.axes = [](char) { return graph::axis_bit(kAxis); };
-        begins.at = [&](char letter, const graph::Coords& at) {
+        Pieces::PieceOffsets offsets;
+        offsets.axes = [](char) { return graph::axis_bit(kAxis); };
+        offsets.at = [&](char letter, const graph::Coords& at) {
           for (size_t i = 0; i < inputs; ++i) {
             const size_t dim = letters.in[i].find(letter);
             if (dim == std::string::npos) continue;
@@ -98,7 +98,7 @@ TEST(Pieces, OpsAcceptExactlyTheirSignatures) {
           return int64_t{0};
         };
         const TakeResult result =
-            s.pieces.take(key, letters, pieces, logical, out, s.types, begins, kEverywhere);
+            s.pieces.take(key, letters, pieces, logical, out, s.types, offsets, kEverywhere);
         const std::vector<ops::AxisSignature> all = ops::signatures(*op, in, out);
         const auto signature = std::find_if(all.begin(), all.end(), [&](const auto& one) {
           return std::equal(placed.begin(), placed.end(), one.in.begin(), one.in.end());
@@ -155,13 +155,13 @@ TEST(Pieces, PartOfASymbolIsRefusedByPosition) {
         logical.push_back(s.types.intern(type));
       }
       // The begin for the least value of the symbol.
-      Pieces::Begins begins;
-      begins.axes = [](char) { return graph::axis_bit(kAxis); };
-      begins.at = [&](char, const graph::Coords& at) {
+      Pieces::PieceOffsets offsets;
+      offsets.axes = [](char) { return graph::axis_bit(kAxis); };
+      offsets.at = [&](char, const graph::Coords& at) {
         return placement.is_split() ? int64_t{6} * at[kAxis] : int64_t{0};
       };
       return s.pieces
-          .take(key, letters, pieces, logical, op.infer(attrs, in), s.types, begins, kEverywhere)
+          .take(key, letters, pieces, logical, op.infer(attrs, in), s.types, offsets, kEverywhere)
           .fault;
     };
     EXPECT_EQ(take(Placement::replicate()), TakeResult::Fault::none) << name;

@@ -33,7 +33,7 @@ TaskId add_task_on_nothing(Edit& e, const std::string& op, const std::set<size_t
     made->push_back(e.add_buffer(type));
   }
   Task task = e.make(op, attrs, in, *made);
-  task.begins = {{'s', half}};
+  task.piece_offsets = {{'s', half}};
   e.insert(at + 1, task);
   return at + 2;
 }
@@ -99,7 +99,7 @@ TEST(RefuseParts, MergeNeedsOutputsOfOnePart) {
         in.push_back(e.add_rows(whole.in[i], is_key ? part * half : half, half));
       }
       Task task = e.make("attention", attrs, in, made[part]);
-      task.begins = {{'t', half}, {'s', part * half}};
+      task.piece_offsets = {{'t', half}, {'s', part * half}};
       e.insert(at + 1 + part, task);
     }
     const BufferId first_lse = made[crossed ? 1 : 0][1], second_lse = made[crossed ? 0 : 1][1];
@@ -120,20 +120,21 @@ TEST(RefuseParts, RepeatedBeginOfALetterIsRefused) {
   // Readers of the first and of the last begin would disagree.
   for (const int64_t first : {0, 8}) {
     Edit e(test::one_rank());
-    e.task("attention").begins = {{'t', first, program::kNone}, {'t', 8 - first, program::kNone}};
+    e.task("attention").piece_offsets = {{'t', first, program::kNone},
+                                         {'t', 8 - first, program::kNone}};
     expect_refused(e.check(), "begins-named", {"attention", "has two begins of 't'"});
   }
 }
 
 TEST(RefuseParts, UnusedBeginIsRefused) {
   Edit e(test::one_rank());
-  e.task("rms_norm").begins = {{'a', 8, program::kNone}};
+  e.task("rms_norm").piece_offsets = {{'a', 8, program::kNone}};
   expect_refused(e.check(), "begins-named", {"rms_norm", "'a'", "takes no letter by position"});
   e = Edit(test::one_rank());
-  e.task("linear").begins = {{'Z', -99999999, program::kNone}};
+  e.task("linear").piece_offsets = {{'Z', -99999999, program::kNone}};
   expect_refused(e.check(), "begins-named", {"linear", "'Z'"});
   e = Edit(test::one_rank());
-  e.task("embedding").begins = {{'t', 0, program::kNone}};
+  e.task("embedding").piece_offsets = {{'t', 0, program::kNone}};
   expect_refused(e.check(), "begins-named", {"embedding", "only 'v' by position"});
 }
 

@@ -243,7 +243,7 @@ struct Between {
   void give(BufferId from, const std::vector<int64_t>& begins = {}) {
     Task t = end({from}, {}, 0);
     if (!begins.empty()) {
-      t.begins = {{'a', 0, e.program.intern(program::Table{0, {e.axis("edp")}, begins})}};
+      t.piece_offsets = {{'a', 0, e.program.intern(program::Table{0, {e.axis("edp")}, begins})}};
     }
     e.append(std::move(t));
   }

@@ -146,19 +146,19 @@ std::vector<FaultCase> race_cases() {
          // The first part waits for the copy, the second part only for the writer of the old
          // buffer.
          const BufferId old = zeros(e, 64);
-         const TaskId wrote = e.cls().tasks.size() - 1;
+         const TaskId written = e.cls().tasks.size() - 1;
          Task copy = e.make("copy", {}, {old}, {e.add_like(old, 0, Space::host)});
          copy.lane = Lane::d2h;
-         copy.deps = {wrote};
-         e.insert(wrote + 1, std::move(copy), 0, false);
+         copy.deps = {written};
+         e.insert(written + 1, std::move(copy), 0, false);
          const BufferId base = e.add_like(old);
          e.buffer(base).offset = e.buffer(old).offset;
          for (const int part : {0, 1}) {
            const BufferId half = e.add_rows(base, part * 32, 32);
            Task zero = e.make("zero", {{"type", std::string("f32[32]")}}, {}, {half});
            zero.lane = part == 0 ? Lane::compute : Lane::h2d;
-           zero.deps = {part == 0 ? wrote + 1 : wrote};
-           e.insert(wrote + 2 + part, std::move(zero), 0, false);
+           zero.deps = {part == 0 ? written + 1 : written};
+           e.insert(written + 2 + part, std::move(zero), 0, false);
          }
        }},
       {"race", "a workspace over an operand", one_rank,

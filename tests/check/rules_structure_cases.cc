@@ -556,20 +556,20 @@ std::vector<FaultCase> task_cases() {
        "a receive names one sender, so no receive has the inverse way of such a send"},
       {"begins-named", "a begin of a letter that is not positional", one_rank,
        [](Edit& e) {
-         e.task("rms_norm").begins = {{'a', 8, kNone}};
+         e.task("rms_norm").piece_offsets = {{'a', 8, kNone}};
        }},
       {"begins-named", "two begins of one letter", one_rank,
        [](Edit& e) {
-         e.task("attention").begins = {{'t', 0, kNone}, {'t', 8, kNone}};
+         e.task("attention").piece_offsets = {{'t', 0, kNone}, {'t', 8, kNone}};
        }},
       {"begins-named", "a begin so large that sums overflow", one_rank,
        [](Edit& e) {
-         e.task("embedding_dw").begins = {{'v', std::numeric_limits<int64_t>::max(), kNone}};
+         e.task("embedding_dw").piece_offsets = {{'v', std::numeric_limits<int64_t>::max(), kNone}};
        },
        "begin-fits", "the vocabulary begins elsewhere; this rule refuses before any addition"},
       {"begins-named", "a begin of a message", two_stages,
        [](Edit& e) {
-         e.task("send").begins = {{'a', 0, kNone}};
+         e.task("send").piece_offsets = {{'a', 0, kNone}};
        }},
       {"accumulate-allowed", "an accumulation that the kernel does not support", one_rank,
        [](Edit& e) {

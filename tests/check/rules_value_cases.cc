@@ -196,11 +196,11 @@ std::vector<FaultCase> layout_cases() {
          e.replan();
        }},
       {"begin-fits", "attention without the begin of its tokens", two_ranks,
-       [](Edit& e) { e.task("attention").begins.clear(); }},
+       [](Edit& e) { e.task("attention").piece_offsets.clear(); }},
       {"begin-fits", "a table with different begins on two ranks with equal parts", two_ranks,
        [](Edit& e) {
          const program::Table table{0, e.program.groups[0].axes, {0, 1}};
-         e.task("embedding").begins = {{'v', 0, e.program.intern(table)}};
+         e.task("embedding").piece_offsets = {{'v', 0, e.program.intern(table)}};
        }},
       {"merge-parts", "attention merged with itself", one_rank,
        [](Edit& e) {
@@ -264,7 +264,7 @@ std::vector<FaultCase> layout_cases() {
          const BufferId both = e.add_buffer(type);
          Task task = e.make("regroup", {{"from", int64_t{2}}, {"to", int64_t{1}}},
                             {rows, rows, sizes, sizes, sizes}, {both});
-         task.begins = {
+         task.piece_offsets = {
              {'e', 0, e.program.intern(program::Table{0, {e.axis("ep")}, {0, type.dims[0]}})}};
          e.insert(at + 1, task);
        }},

@@ -160,13 +160,13 @@ TEST(Processes, WriteTheSameFilesAsOneProcess) {
     expect_nothing_left(many.path());
     const RunRecord record = read_record(folder + "/run.json");
     for (const char* name : {kModelFile, kOptimizerFile}) {
-      std::vector<int32_t> wrote;
+      std::vector<int32_t> written;
       for (const Part& part : record.files.at(name).parts) {
-        wrote.push_back(part.rank);
+        written.push_back(part.rank);
       }
-      std::sort(wrote.begin(), wrote.end());
-      wrote.erase(std::unique(wrote.begin(), wrote.end()), wrote.end());
-      EXPECT_EQ(wrote, ranks) << name;
+      std::sort(written.begin(), written.end());
+      written.erase(std::unique(written.begin(), written.end()), written.end());
+      EXPECT_EQ(written, ranks) << name;
     }
   }
 }

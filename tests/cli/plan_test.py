@@ -49,13 +49,13 @@ class PlanTest(PlanBox):
         with open(os.path.join(self.folder, "out/metrics.jsonl"), encoding="utf-8") as f:
             self.assertGreaterEqual(len(f.readlines()), 2)
 
-    def test_unlike_nodes(self):
+    def test_heterogeneous_nodes(self):
         # The second node is slower: its replicas get fewer sequences.
         self.model()
         self.put("uneven.yaml", "name: uneven\nnodes: 2\ndevices_per_node: 2\ndevice: {name: test, memory: {value: 1GB}, "
                  "memory_bandwidth: {value: 10GB/s}, launch: {value: 2us}, peak: {f32: {value: 50GFLOP/s}}}\n"
                  "links: {intra: {latency: {value: 2us}, bandwidth: {value: 1GB/s}}, inter: {latency: {value: 10us}, "
-                 "bandwidth: {value: 500MB/s}}}\nunlike: [{first: 1, speed: 0.4}]\n")
+                 "bandwidth: {value: 500MB/s}}}\nheterogeneous_nodes: [{first: 1, speed: 0.4}]\n")
         search = ["plan", "model/config.json", "--cluster", "uneven.yaml", "--global-batch", "28", "--seq-len", "64", "--set",
                   "plan.recompute=none", "--set", "plan.tp=1", "--set", "plan.all_reduce=native"]
         out = self.good(*search, "--out", "plan.yaml")

@@ -467,11 +467,11 @@ TEST(CommOps, TheDocumentationListsAllOps) {
   ASSERT_NE(to, std::string::npos) << path;
   const std::string now = page.substr(from + begin.size(), to - from - begin.size());
   if (std::getenv("HOCKET_UPDATE")) {
-    page.replace(from + begin.size(), now.size(), test::table());
+    page.replace(from + begin.size(), now.size(), test::ops_table());
     std::ofstream(path) << page;
     return;
   }
-  EXPECT_EQ(now, test::table()) << "run this test with HOCKET_UPDATE=1 and read the diff";
+  EXPECT_EQ(now, test::ops_table()) << "run this test with HOCKET_UPDATE=1 and read the diff";
 }
 
 }  // namespace

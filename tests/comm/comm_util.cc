@@ -332,7 +332,7 @@ std::string difference(const Case& c, const std::vector<std::vector<Bytes>>& out
   return "";
 }
 
-std::string table() {
+std::string ops_table() {
   std::string text =
       "| op | on every axis of its group | on 8 ranks: rounds, bytes through a link / payload |\n"
       "|---|---|---|\n";

@@ -50,6 +50,6 @@ std::vector<std::vector<Bytes>> run_in_turn(const Case& c, Rng& rng);
 std::string difference(const Case& c, const std::vector<std::vector<Bytes>>& out);
 
 /// Returns the table of docs/collectives.md: all ops, their effect on a placement, and their cost.
-std::string table();
+std::string ops_table();
 
 }  // namespace hocket::comm::test

@@ -165,7 +165,7 @@ class ThreadTransport : public Transport {
     hub_->changed.notify_all();
   }
 
-  std::shared_ptr<SharedTable> table() override { return std::make_shared<HubTable>(hub_); }
+  std::shared_ptr<SharedTable> shared_table() override { return std::make_shared<HubTable>(hub_); }
 
  private:
   const std::shared_ptr<Hub> hub_;

@@ -111,54 +111,71 @@ TEST(Cluster, ErrorsNameTheKey) {
   }
 }
 
-TEST(Cluster, UnlikeEntriesSetDevicesAndLinks) {
+TEST(Cluster, HeterogeneousNodesHaveDevicesAndLinksOfTheirOwn) {
   const data::TempFolder temp;
   std::string other = kSmall;
   other.replace(other.find("1TFLOP"), 1, "4");
   temp.add("other.yaml", other);
-  const std::string unlike =
-      "unlike:\n"
+  const std::string groups =
+      "heterogeneous_nodes:\n"
       "  - {count: 1, cluster: other.yaml, bandwidth: 0.5, source: s}\n"
       "  - {first: 2, count: 2, speed: 0.25}\n";
   std::string text = kSmall;
   text.replace(text.find("nodes: 2"), 8, "nodes: 5");
-  const Cluster c = read_cluster(temp.add("c.yaml", text + unlike));
-  EXPECT_EQ(c.num_kinds(), 3u);
-  EXPECT_EQ(c.kind_of_node(0), 1u);
-  EXPECT_EQ(c.kind_of_node(1), 0u);
-  EXPECT_EQ(c.kind_of(5), 2u);
-  EXPECT_EQ(c.kind_of(8), 0u);
-  EXPECT_EQ(c.all_of(1).device.peak.f32.value, 4e12);
-  EXPECT_EQ(c.all_of(1).links.inter.bandwidth.value, 0.5e9);
-  EXPECT_EQ(c.all_of(2).device.peak.f32.value, 0.25e12);
-  EXPECT_EQ(c.all_of(2).device.memory_bandwidth.value, 0.25e9);
-  EXPECT_EQ(c.all_of(2).links.inter.bandwidth.value, 1e9);
+  const Cluster c = read_cluster(temp.add("c.yaml", text + groups));
+  EXPECT_EQ(c.num_device_types(), 3u);
+  EXPECT_EQ(c.device_type_of_node(0), 1u);
+  EXPECT_EQ(c.device_type_of_node(1), 0u);
+  EXPECT_EQ(c.device_type_of(5), 2u);
+  EXPECT_EQ(c.device_type_of(8), 0u);
+  EXPECT_EQ(c.homogeneous(1).device.peak.f32.value, 4e12);
+  EXPECT_EQ(c.homogeneous(1).links.inter.bandwidth.value, 0.5e9);
+  EXPECT_EQ(c.homogeneous(2).device.peak.f32.value, 0.25e12);
+  EXPECT_EQ(c.homogeneous(2).device.memory_bandwidth.value, 0.25e9);
+  EXPECT_EQ(c.homogeneous(2).links.inter.bandwidth.value, 1e9);
   EXPECT_EQ(c.at_best().device.peak.f32.value, 4e12);
   const std::vector<int32_t> ranks = {0, 2, 4};
-  EXPECT_EQ(c.shape(ranks).kinds, 0b111u);
+  EXPECT_EQ(c.shape(ranks).device_types, 0b111u);
   const std::vector<int32_t> some = {3, 9};
-  EXPECT_EQ(c.shape(some).kinds, 0b001u);
-  EXPECT_EQ(c.unsourced(), (std::vector<std::string>{"unlike.1", "links.inter.bandwidth"}));
+  EXPECT_EQ(c.shape(some).device_types, 0b001u);
+  EXPECT_EQ(c.unsourced(),
+            (std::vector<std::string>{"heterogeneous_nodes.1", "links.inter.bandwidth"}));
 
   const auto refused = [&](const std::string& entries) {
-    return refusal(text + "unlike:\n" + entries, "name: small", "name: small");
+    return refusal(text + "heterogeneous_nodes:\n" + entries, "name: small", "name: small");
   };
   EXPECT_NE(refused("  - {first: 5}\n")
-                .find("unlike.0 has count 1 from node 5 on; expected nodes 0 to 4"),
+                .find("heterogeneous_nodes.0 has count 1 from node 5 on; expected nodes 0 to 4"),
             std::string::npos);
-  EXPECT_NE(refused("  - {first: 3, count: 3}\n").find("unlike.0 has count 3"), std::string::npos);
+  EXPECT_NE(refused("  - {first: 3, count: 3}\n").find("heterogeneous_nodes.0 has count 3"),
+            std::string::npos);
   EXPECT_NE(refused("  - {first: 2}\n  - {first: 2}\n")
-                .find("unlike.1 begins at node 2; expected at least 3"),
+                .find("heterogeneous_nodes.1 begins at node 2; expected at least 3"),
             std::string::npos);
   EXPECT_NE(refused("  - {first: 2, speed: 0}\n").find("0.001"), std::string::npos);
   EXPECT_NE(refused("  - {first: 2, cluster: none.yaml}\n").find("none.yaml"), std::string::npos);
+}
+
+TEST(Cluster, FormerNamesOfKeysAreRead) {
+  const data::TempFolder temp;
+  std::string text = kSmall;
+  text += "unlike: [{first: 1, speed: 0.5}]\n";
+  text.insert(text.find("  peak:"), "  several: [{ops: [swiglu], kernels: 2}]\n");
+  const Cluster former = read_cluster(temp.add("former.yaml", text));
+  ASSERT_EQ(former.heterogeneous_nodes.size(), 1U);
+  EXPECT_EQ(former.heterogeneous_nodes[0].speed, 0.5);
+  ASSERT_EQ(former.device.unfused_ops.size(), 1U);
+  EXPECT_EQ(former.device.unfused_ops[0].kernels, 2);
+  const std::string now = to_yaml(former);
+  EXPECT_NE(now.find("heterogeneous_nodes:"), std::string::npos) << now;
+  EXPECT_NE(now.find("unfused_ops:"), std::string::npos) << now;
 }
 
 TEST(Cluster, CyclesOfFilesAreRefused) {
   const data::TempFolder temp;
   std::string text = kSmall;
   const auto add = [&](const std::string& name, const std::string& other) {
-    return temp.add(name, text + "unlike: [{first: 1, cluster: " + other + "}]\n");
+    return temp.add(name, text + "heterogeneous_nodes: [{first: 1, cluster: " + other + "}]\n");
   };
   const auto refused = [](const std::string& path) {
     try {
@@ -177,8 +194,9 @@ TEST(Cluster, CyclesOfFilesAreRefused) {
   EXPECT_NE(cycle.find("b.yaml -> c.yaml -> b.yaml"), std::string::npos) << cycle;
   // Two entries may name one file.
   temp.add("plain.yaml", text);
-  read_cluster(temp.add("d.yaml", text + "unlike: [{cluster: plain.yaml}, {first: 1, cluster: "
-                                         "plain.yaml}]\n"));
+  read_cluster(
+      temp.add("d.yaml", text + "heterogeneous_nodes: [{cluster: plain.yaml}, {first: 1, cluster: "
+                                "plain.yaml}]\n"));
 }
 
 TEST(Cluster, HugeSizesAreRefused) {
@@ -218,9 +236,9 @@ TEST(Cluster, YamlKeepsConstantsOfOne) {
 
 TEST(Cluster, AtBestHasTheBestHostOfAllKinds) {
   Cluster c = parse_cluster(kSmall, "small");
-  c.unlike.emplace_back().device = c.device;
-  c.unlike[0].links = c.links;
-  c.unlike[0].device.host = {{2e9, ""}, {5e9, ""}, {10e-6, ""}};
+  c.heterogeneous_nodes.emplace_back().device = c.device;
+  c.heterogeneous_nodes[0].links = c.links;
+  c.heterogeneous_nodes[0].device.host = {{2e9, ""}, {5e9, ""}, {10e-6, ""}};
   // A host with constants is better than one without.
   EXPECT_EQ(c.at_best().device.host.copy_latency.value, 10e-6);
   c.device.host = {{1e9, ""}, {6e9, ""}, {5e-6, ""}};
@@ -228,7 +246,7 @@ TEST(Cluster, AtBestHasTheBestHostOfAllKinds) {
   EXPECT_EQ(best.kernels.value, 2e9);
   EXPECT_EQ(best.copies.value, 6e9);
   EXPECT_EQ(best.copy_latency.value, 5e-6);
-  c.unlike[0].device.host = {};
+  c.heterogeneous_nodes[0].device.host = {};
   EXPECT_EQ(c.at_best().device.host.copy_latency.value, 5e-6);
 }
 
@@ -242,11 +260,11 @@ TEST(Cluster, ThreadsPerRankAndDeviceNames) {
   EXPECT_EQ(c.threads_per_rank(0, 1), 8);
   c.cores_per_node = 0;
   EXPECT_EQ(c.threads_per_rank(0, 12), 1);
-  UnlikeNodes& other = c.unlike.emplace_back();
+  NodeGroup& other = c.heterogeneous_nodes.emplace_back();
   other.first = 1;
   other.device.name = "e";
-  EXPECT_EQ(c.ranks_of_kinds(7), (std::vector<int64_t>{4, 3}));
-  EXPECT_EQ(c.ranks_of_kinds(12), (std::vector<int64_t>{8, 4}));
+  EXPECT_EQ(c.ranks_of_device_types(7), (std::vector<int64_t>{4, 3}));
+  EXPECT_EQ(c.ranks_of_device_types(12), (std::vector<int64_t>{8, 4}));
   EXPECT_EQ(c.device_names(4), "d");
   EXPECT_EQ(c.device_names(5), "d and e");
 }

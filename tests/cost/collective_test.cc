@@ -43,54 +43,54 @@ GroupShape first(const Cluster& c, int32_t ranks, int32_t stride = 1) {
   return c.shape(group);
 }
 
-Way best(const Cluster& c, const char* op, double bytes, const GroupShape& shape) {
-  return ways(c, find_costed(op)->algorithms(shape.members, bytes), shape).front();
+AlgorithmTime best(const Cluster& c, const char* op, double bytes, const GroupShape& shape) {
+  return algorithm_times(c, find_costed(op)->algorithms(shape.members, bytes), shape).front();
 }
 
 TEST(Collective, RingsEnterEveryNodeOnceAndPayForOversubscription) {
   const Cluster c = two_levels();
   // 32 ranks on 4 nodes of one leaf: of 31 steps 4 in 32 leave a node.
-  Way way = best(c, "all_gather", 1e9, first(c, 32));
-  EXPECT_EQ(way.algorithm, "ring");
-  EXPECT_NEAR(way.latency_s, 31 * (4 / 32.0 * 10e-6 + 28 / 32.0 * 1e-6), 1e-12);
+  AlgorithmTime time = best(c, "all_gather", 1e9, first(c, 32));
+  EXPECT_EQ(time.algorithm, "ring");
+  EXPECT_NEAR(time.latency_s, 31 * (4 / 32.0 * 10e-6 + 28 / 32.0 * 1e-6), 1e-12);
   // 31/32 GB through 8 adapters of 10 GB/s.
-  EXPECT_NEAR(way.data_s, 31 / 32.0 / 80, 1e-9);
-  EXPECT_EQ(way.busiest, "inter");
+  EXPECT_NEAR(time.data_s, 31 / 32.0 / 80, 1e-9);
+  EXPECT_EQ(time.busiest, "inter");
   // 64 ranks on two leaves: a leaf's 4 x 8 adapters share a quarter of their bandwidth, 80 GB/s,
   // the bandwidth of a node; two of 64 hops pay 2 us more.
-  way = best(c, "all_gather", 1e9, first(c, 64));
-  EXPECT_NEAR(way.data_s, 63 / 64.0 / 80, 1e-9);
-  EXPECT_NEAR(way.latency_s, 63 * (2 / 64.0 * 12e-6 + 6 / 64.0 * 10e-6 + 56 / 64.0 * 1e-6), 1e-12);
+  time = best(c, "all_gather", 1e9, first(c, 64));
+  EXPECT_NEAR(time.data_s, 63 / 64.0 / 80, 1e-9);
+  EXPECT_NEAR(time.latency_s, 63 * (2 / 64.0 * 12e-6 + 6 / 64.0 * 10e-6 + 56 / 64.0 * 1e-6), 1e-12);
 }
 
 TEST(Collective, AllToAllIsBoundByLeafUplinks) {
   const Cluster c = two_levels();
   // Each of 64 ranks sends 1/64 of its bytes to each other one. A leaf's 32 ranks send half of
   // theirs through 80 GB/s; a node's 8 send 56/64 through 80 GB/s.
-  const Way way = best(c, "resplit", 64e6, first(c, 64));
-  EXPECT_NEAR(way.data_s, 32 * 32 * 1e6 / 80e9, 1e-9);
-  EXPECT_EQ(way.busiest, "leaf");
-  EXPECT_NEAR(way.latency_s, 12e-6, 1e-12);
+  const AlgorithmTime time = best(c, "resplit", 64e6, first(c, 64));
+  EXPECT_NEAR(time.data_s, 32 * 32 * 1e6 / 80e9, 1e-9);
+  EXPECT_EQ(time.busiest, "leaf");
+  EXPECT_NEAR(time.latency_s, 12e-6, 1e-12);
 }
 
 TEST(Collective, RootedCollectivesAreBoundByTheRootsLinks) {
   Cluster c = two_levels();
   // The whole payload passes every node's 8 adapters, in the steps of a ring.
-  Way way = best(c, "broadcast", 1e9, first(c, 32));
-  EXPECT_EQ(way.algorithm, "chain");
-  EXPECT_NEAR(way.data_s, 1 / 80.0, 1e-9);
-  EXPECT_NEAR(way.latency_s, best(c, "all_gather", 1e9, first(c, 32)).latency_s, 1e-12);
-  EXPECT_EQ(best(c, "reduce", 1e9, first(c, 32)).seconds(), way.seconds());
+  AlgorithmTime time = best(c, "broadcast", 1e9, first(c, 32));
+  EXPECT_EQ(time.algorithm, "chain");
+  EXPECT_NEAR(time.data_s, 1 / 80.0, 1e-9);
+  EXPECT_NEAR(time.latency_s, best(c, "all_gather", 1e9, first(c, 32)).latency_s, 1e-12);
+  EXPECT_EQ(best(c, "reduce", 1e9, first(c, 32)).seconds(), time.seconds());
   // 56 of 64 parts come to the root's node from others, through the root's adapter alone; fewer
   // adapters change nothing.
   for (const int64_t adapters : {0, 2}) {
     c.topology.adapters_per_node = adapters;
-    way = best(c, "gather", 64e6, first(c, 64));
-    EXPECT_EQ(way.algorithm, "rooted");
-    EXPECT_EQ(way.busiest, "inter");
-    EXPECT_NEAR(way.data_s, 56e6 / 10e9, 1e-9);
-    EXPECT_NEAR(way.latency_s, 12e-6, 1e-12);
-    EXPECT_EQ(best(c, "scatter", 64e6, first(c, 64)).seconds(), way.seconds());
+    time = best(c, "gather", 64e6, first(c, 64));
+    EXPECT_EQ(time.algorithm, "rooted");
+    EXPECT_EQ(time.busiest, "inter");
+    EXPECT_NEAR(time.data_s, 56e6 / 10e9, 1e-9);
+    EXPECT_NEAR(time.latency_s, 12e-6, 1e-12);
+    EXPECT_EQ(best(c, "scatter", 64e6, first(c, 64)).seconds(), time.seconds());
   }
   // Inside a node 7 of 8.
   EXPECT_NEAR(best(c, "scatter", 8e9, first(c, 8)).data_s, 7 / 100.0, 1e-9);
@@ -104,8 +104,8 @@ TEST(Collective, RanksShareAdaptersAndRailsHaveOwnPlanes) {
   // One rank on each node has one adapter; on rails its plane of the leaf is half of 20 GB/s x 4 /
   // 4.
   c.topology.rails = true;
-  const Way way = best(c, "all_gather", 1e9, first(c, 8, 8));
-  EXPECT_NEAR(way.data_s, 7 / 8.0 / 10, 1e-9);
+  const AlgorithmTime time = best(c, "all_gather", 1e9, first(c, 8, 8));
+  EXPECT_NEAR(time.data_s, 7 / 8.0 / 10, 1e-9);
 }
 
 TEST(Collective, ShortMessagesUseTheirOwnProtocol) {
@@ -115,14 +115,14 @@ TEST(Collective, ShortMessagesUseTheirOwnProtocol) {
   c.links.intra.short_messages = {{5e-6, ""}, {0.5e-6, ""}, {10e9, ""}, {}};
   const GroupShape eight = first(c, 8);
   // 14 steps of 0.5 us, 1.75 x 1 kB at 10 GB/s; a tree's 6 steps are fewer.
-  Way way = best(c, "all_reduce", 1e3, eight);
-  EXPECT_TRUE(way.short_messages);
-  EXPECT_EQ(way.algorithm, "tree");
-  EXPECT_NEAR(way.seconds(), 5e-6 + 6 * 0.5e-6 + 2e3 / 10e9, 1e-12);
+  AlgorithmTime time = best(c, "all_reduce", 1e3, eight);
+  EXPECT_TRUE(time.short_messages);
+  EXPECT_EQ(time.algorithm, "tree");
+  EXPECT_NEAR(time.seconds(), 5e-6 + 6 * 0.5e-6 + 2e3 / 10e9, 1e-12);
   // 1.75 GB at 100 GB/s, times 1 + sqrt(1 MB / 1.75 GB).
-  way = best(c, "all_reduce", 1e9, eight);
-  EXPECT_FALSE(way.short_messages);
-  EXPECT_NEAR(way.seconds(), 40e-6 + 14e-6 + 0.0175 * (1 + std::sqrt(1 / 1750.0)), 1e-9);
+  time = best(c, "all_reduce", 1e9, eight);
+  EXPECT_FALSE(time.short_messages);
+  EXPECT_NEAR(time.seconds(), 40e-6 + 14e-6 + 0.0175 * (1 + std::sqrt(1 / 1750.0)), 1e-9);
   // Constants for messages are used where given.
   c.links.intra.message = {{1e-6, ""}, {2e-6, ""}, {50e9, ""}, {}};
   EXPECT_NEAR(best(c, "send", 1e9, first(c, 2)).seconds(), 3e-6 + 0.02, 1e-9);
@@ -133,10 +133,10 @@ TEST(Collective, HierarchicalAllReduceStartsInsideNodes) {
   c.topology = {};
   const GroupShape shape = first(c, 32);
   const comm::Algorithm ring = comm::op(comm::find("all_reduce")).algorithms(32, 1e9).front();
-  const Way way = hierarchical(c, ring, shape).front();
+  const AlgorithmTime time = hierarchical(c, ring, shape).front();
   // Inside 2 x 7 steps of 1/8, between 2 x 3 steps, in which a node's ranks send 2 x 3/4.
-  EXPECT_NEAR(way.latency_s, 14e-6 + 60e-6, 1e-12);
-  EXPECT_NEAR(way.data_s, 2 * 7 / 8.0 / 100 + 2 * 3 / 4.0 / 80, 1e-9);
+  EXPECT_NEAR(time.latency_s, 14e-6 + 60e-6, 1e-12);
+  EXPECT_NEAR(time.data_s, 2 * 7 / 8.0 / 100 + 2 * 3 / 4.0 / 80, 1e-9);
   EXPECT_TRUE(hierarchical(c, ring, first(c, 8)).empty());
   // The cost model uses it if the cluster's library has it: small sizes are faster in 7 short steps
   // and 3 long ones than in 31 steps of which 3.9 are long.
@@ -148,7 +148,7 @@ TEST(Collective, HierarchicalAllReduceStartsInsideNodes) {
   c.algorithms = {"hierarchical"};
   const CostModel costs(c, std::nullopt, 1);
   EXPECT_EQ(costs.transfer(kind, 0, false, shape).ns, 37000);
-  EXPECT_EQ(costs.ways(comm::op(kind.communication), 1, false, shape).front().algorithm,
+  EXPECT_EQ(costs.algorithm_times(comm::op(kind.communication), 1, false, shape).front().algorithm,
             "hierarchical");
 }
 

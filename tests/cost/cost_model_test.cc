@@ -123,7 +123,7 @@ TEST(CostModel, OpsOfSeveralKernels) {
   const int64_t launch = 1000;
   const int64_t moves = one.work(added, 0).ns - launch;
   const int64_t adds = one.work(added, 1).ns - launch - moves;
-  c.device.several = {{{"rowmax", "sumexp"}, 4, 14, "s"}};
+  c.device.unfused_ops = {{{"rowmax", "sumexp"}, 4, 14, "s"}};
   c.validate("toy");
   const CostModel m(c, std::nullopt, 1);
   // Four launches and 14 times the bytes; the accumulated output is read once.
@@ -140,12 +140,12 @@ TEST(CostModel, OpsOfSeveralKernels) {
   c.device.memory_bandwidth.source = c.name;
   EXPECT_EQ(to_yaml(parse_cluster(to_yaml(c), "again")), to_yaml(c));
   Cluster mixed = c;
-  mixed.unlike.emplace_back().device = toy().device;
-  mixed.unlike[0].links = toy().links;
+  mixed.heterogeneous_nodes.emplace_back().device = toy().device;
+  mixed.heterogeneous_nodes[0].links = toy().links;
   EXPECT_EQ(CostModel(mixed.at_best(), std::nullopt, 1).work(added, 0).ns, moves + launch);
-  const auto refused = [&](std::vector<SeveralKernels> several, HostReads host_reads) {
+  const auto refused = [&](std::vector<UnfusedOps> unfused, HostReads host_reads) {
     Cluster bad = toy();
-    bad.device.several = std::move(several);
+    bad.device.unfused_ops = std::move(unfused);
     bad.device.host_reads = std::move(host_reads);
     EXPECT_THROW(bad.validate("toy"), Error);
   };
@@ -166,9 +166,9 @@ TEST(CostModel, ProfilesDoNotBoundFasterNodes) {
   fast.device.memory_bandwidth.value *= 10;
   fast.links.intra.bandwidth.value *= 10;
   Cluster mixed = toy();
-  mixed.unlike.emplace_back().cluster = "fast.yaml";
-  mixed.unlike[0].device = fast.device;
-  mixed.unlike[0].links = fast.links;
+  mixed.heterogeneous_nodes.emplace_back().cluster = "fast.yaml";
+  mixed.heterogeneous_nodes[0].device = fast.device;
+  mixed.heterogeneous_nodes[0].links = fast.links;
   Profile profile;
   profile.device = "toy device";
   profile.memory_bytes_per_s = 90e9;
@@ -183,13 +183,13 @@ TEST(CostModel, ProfilesDoNotBoundFasterNodes) {
   for (const int64_t bytes : {int64_t{10}, int64_t{1} << 30}) {
     EXPECT_EQ(best.roofline_s("linear", DType::f32, 1e9, bytes),
               alone.roofline_s("linear", DType::f32, 1e9, bytes));
-    EXPECT_EQ(all.of_kind(1).roofline_s("linear", DType::f32, 1e9, bytes),
+    EXPECT_EQ(all.of_device_type(1).roofline_s("linear", DType::f32, 1e9, bytes),
               alone.roofline_s("linear", DType::f32, 1e9, bytes));
   }
   const GroupShape pair{2, 1, 2};
   const comm::Op& send = comm::op(comm::find("send"));
-  EXPECT_LE(best.ways(send, 1e6, false, pair).front().seconds(),
-            alone.ways(send, 1e6, false, pair).front().seconds());
+  EXPECT_LE(best.algorithm_times(send, 1e6, false, pair).front().seconds(),
+            alone.algorithm_times(send, 1e6, false, pair).front().seconds());
   EXPECT_EQ(best.fastest_share(), 1);
   // If the slow kind's kernels are faster than their roofline, that fraction applies to all.
   profile.tasks[0].ns = 1000;
@@ -197,9 +197,9 @@ TEST(CostModel, ProfilesDoNotBoundFasterNodes) {
   EXPECT_LT(share, 1);
   EXPECT_EQ(CostModel(mixed, profile, 1).at_best().fastest_share(), share);
   // The profile applies in full to the same devices at another speed.
-  mixed.unlike[0].cluster = "";
-  mixed.unlike[0].device.name = "toy device";
-  mixed.unlike[0].speed = 10;
+  mixed.heterogeneous_nodes[0].cluster = "";
+  mixed.heterogeneous_nodes[0].device.name = "toy device";
+  mixed.heterogeneous_nodes[0].speed = 10;
   EXPECT_DOUBLE_EQ(CostModel(mixed, profile, 1).at_best().roofline_s("linear", DType::f32, 9e9, 10),
                    9e9 / (0.5 * 9e12));
 }
@@ -422,6 +422,24 @@ TEST(Profile, RoundTripsThroughJson) {
   EXPECT_EQ(q.links, p.links);
   EXPECT_EQ(q.peak_flops, p.peak_flops);
   EXPECT_EQ(to_json(q), text);
+}
+
+TEST(Profile, FormerNamesOfKeysAreRead) {
+  Profile now = sample_profile();
+  now.links["intra"].compute_slowdown = 1.25;
+  now.links["intra"].collective_slowdown = 1.5;
+  std::string text = to_json(now);
+  EXPECT_EQ(parse_profile(text, "p.json").links, now.links);
+  for (const auto& [name, former] :
+       {std::pair<std::string, std::string>{"compute_slowdown", "work_beside"},
+        {"collective_slowdown", "collective_beside"}}) {
+    ASSERT_NE(text.find(name), text.npos) << text;
+    text.replace(text.find(name), name.size(), former);
+  }
+  EXPECT_EQ(parse_profile(text, "p.json").links, now.links);
+  const std::string less = "\"work_beside\": 1.25";
+  text.replace(text.find(less), less.size(), "\"work_beside\": 0.5");
+  EXPECT_THROW(parse_profile(text, "p.json"), Error);
 }
 
 TEST(Profile, RoutedWorkTakesTheTimeOfTheBusiestRank) {

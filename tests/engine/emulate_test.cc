@@ -27,7 +27,7 @@ class Emulation : public ::testing::Test {
     write("1GFLOP/s");
   }
   void TearDown() override { std::filesystem::remove(cluster_); }
-  void write(const std::string& flops, const std::string& unlike = "") const {
+  void write(const std::string& flops, const std::string& heterogeneous = "") const {
     write_file_atomic(cluster_,
                       "name: slow\nnodes: 2\ndevices_per_node: 2\n"
                       "device: {name: slow one, memory: {value: 1GiB}, "
@@ -37,7 +37,7 @@ class Emulation : public ::testing::Test {
                           "}, f64: {value: 1GFLOP/s}}}\n"
                           "links: {intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}, "
                           "inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}\n" +
-                          unlike);
+                          heterogeneous);
   }
   engine::Run run(std::vector<std::string> more) const {
     more.insert(more.begin(), "emulate.cluster=" + cluster_);
@@ -70,14 +70,14 @@ TEST_F(Emulation, DurationsAndBytesAreThoseOfTheEmulatedRun) {
       const program::Task& task = program.classes[cls].tasks[i];
       const program::Kind& kind = program.kind(task);
       if (program::is_communication(kind)) {
-        EXPECT_EQ(same->tasks[c][i].hold_ns, 0);
+        EXPECT_EQ(same->tasks[c][i].min_ns, 0);
         EXPECT_EQ(same->tasks[c][i].traffic, 1);
         const bool activation = task.phase == program::Phase::forward && kind.bytes > 64;
         EXPECT_EQ(larger->tasks[c][i].traffic, activation ? 4 : larger->tasks[c][i].traffic);
         messages += activation;
       } else {
-        EXPECT_EQ(same->tasks[c][i].hold_ns, costs.work(kind, task.accumulate.bits()).ns);
-        EXPECT_GE(larger->tasks[c][i].hold_ns, same->tasks[c][i].hold_ns);
+        EXPECT_EQ(same->tasks[c][i].min_ns, costs.work(kind, task.accumulate.bits()).ns);
+        EXPECT_GE(larger->tasks[c][i].min_ns, same->tasks[c][i].min_ns);
       }
     }
   }
@@ -86,7 +86,7 @@ TEST_F(Emulation, DurationsAndBytesAreThoseOfTheEmulatedRun) {
 }
 
 TEST_F(Emulation, RanksOfAHeterogeneousClusterHaveTheirOwnDurations) {
-  write("1GFLOP/s", "unlike: [{first: 1, speed: 0.25}]\n");
+  write("1GFLOP/s", "heterogeneous_nodes: [{first: 1, speed: 0.25}]\n");
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
   const auto how = emulate(own, program);
@@ -97,10 +97,10 @@ TEST_F(Emulation, RanksOfAHeterogeneousClusterHaveTheirOwnDurations) {
     for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
       const program::Task& task = program.classes[cls].tasks[i];
       if (program::is_communication(program.kind(task))) continue;
-      const int64_t ns = how->hold_ns(rank, cls.value(), i);
+      const int64_t ns = how->min_ns(rank, cls.value(), i);
       const size_t kind = rank / 2;  // of its node
       EXPECT_EQ(ns, costs.work(program.kind(task), task.accumulate.bits(), kind).ns);
-      longer += ns > how->tasks[cls.value()][i].hold_ns;
+      longer += ns > how->tasks[cls.value()][i].min_ns;
     }
   }
   EXPECT_GT(longer, 0);
@@ -136,7 +136,7 @@ TEST_F(Emulation, ChangesNoBitAndLastsAsLong) {
         const auto& times = session.run().executor(rank).times();
         const auto& tasks = session.emulated()->tasks[session.program().class_of(rank).value()];
         for (size_t i = 0; i < times.size(); ++i) {
-          EXPECT_GE(times[i].end_ns - times[i].start_ns, tasks[i].hold_ns);
+          EXPECT_GE(times[i].end_ns - times[i].start_ns, tasks[i].min_ns);
         }
       }
       EXPECT_GT(held_time(session).held_s, 0.05);

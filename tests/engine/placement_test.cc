@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::engine {
 namespace {

@@ -179,18 +179,18 @@ TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
           for (size_t j = 0; j + 1 < c.keys.size(); ++j) {
             const int64_t s = c.keys[j], s_end = c.keys[j + 1];
             visit(s, rows(k, s, s_end), rows(v, s, s_end),
-                  std::vector<kernels::Begin>{{'t', t}, {'s', s}});
+                  std::vector<kernels::PieceOffset>{{'t', t}, {'s', s}});
           }
         };
         std::vector<Values> sum{zeros({t_end - t, h, d}), zeros({t_end - t, h})};
         const std::vector<Values> types = sum;
         std::fill(sum[1].v.begin(), sum[1].v.end(), -INFINITY);
-        per_key([&](int64_t, const Values& kp, const Values& vp, auto begins) {
+        per_key([&](int64_t, const Values& kp, const Values& vp, auto offsets) {
           const auto part = run({.op = "attention",
                                  .attrs = attrs,
                                  .in = {of_queries(q), kp, vp, of_queries(pos)},
                                  .out = types,
-                                 .begins = begins},
+                                 .piece_offsets = offsets},
                                 dtype);
           sum = run({"softmax_merge",
                      {},
@@ -201,13 +201,13 @@ TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
         o.insert(o.end(), sum[0].v.begin(), sum[0].v.end());
         lse.insert(lse.end(), sum[1].v.begin(), sum[1].v.end());
         std::vector<double> dq_part(sum[0].v.size());
-        per_key([&](int64_t s, const Values& kp, const Values& vp, auto begins) {
+        per_key([&](int64_t s, const Values& kp, const Values& vp, auto offsets) {
           const auto part = run({.op = "attention_bwd",
                                  .attrs = attrs,
                                  .in = {of_queries(dy), of_queries(q), kp, vp, as_input(sum[0]),
                                         as_input(sum[1]), of_queries(pos)},
                                  .out = {of_queries(q), kp, vp},
-                                 .begins = begins},
+                                 .piece_offsets = offsets},
                                 dtype);
           for (size_t e = 0; e < dq_part.size(); ++e) {
             dq_part[e] += part[0].v[e];

@@ -86,7 +86,7 @@ TEST(DenseKernels, DropoutKeepsByTheNumberOfAnElement) {
                       .attrs = attrs,
                       .in = {part, numbers},
                       .out = {part},
-                      .begins = {{'d', 5}}};
+                      .piece_offsets = {{'d', 5}}};
       expect_close(run(call, dtype)[0], of_part, tolerance, "a part");
     });
   }
@@ -390,17 +390,17 @@ TEST(DenseKernels, RefuseStridesAndBegins) {
   const kernels::TensorRef plain{x, &type}, turned{x, &type, strides}, out{y, &type};
   const graph::Attrs attrs;
   const auto refusal = [&](const kernels::TensorRef& second,
-                           std::span<const kernels::Begin> begins) {
+                           std::span<const kernels::PieceOffset> offsets) {
     const kernels::TensorRef in[] = {plain, second};
     try {
-      add({.attrs = &attrs, .in = in, .out = std::span(&out, 1), .begins = begins});
+      add({.attrs = &attrs, .in = in, .out = std::span(&out, 1), .piece_offsets = offsets});
     } catch (const Error& e) {
       return std::string(e.what());
     }
     return std::string();
   };
   EXPECT_NE(refusal(turned, {}).find("strides for operand f32[2,2]"), std::string::npos);
-  const kernels::Begin half[] = {{'t', 2}};
+  const kernels::PieceOffset half[] = {{'t', 2}};
   EXPECT_NE(refusal(plain, half).find("begins at 2 of letter 't'"), std::string::npos);
   EXPECT_EQ(y[0], 9);
   EXPECT_EQ(refusal(plain, {}), "");

@@ -144,10 +144,10 @@ std::vector<Values> run_once(const Call& call, const std::vector<Values>& in,
   Guarded workspace(
       static_cast<size_t>(ops::workspace_bytes(call.op, call.attrs, types_in, types_out)));
   workspace.fill_nan();
-  const kernels::KernelArgs args{&call.attrs,      refs_in,
-                                 refs_out,         call.accumulate,
-                                 workspace.data(), static_cast<int64_t>(workspace.size()),
-                                 call.begins};
+  const kernels::KernelArgs args{&call.attrs,       refs_in,
+                                 refs_out,          call.accumulate,
+                                 workspace.data(),  static_cast<int64_t>(workspace.size()),
+                                 call.piece_offsets};
   kernels::KernelFn fn = cpu().find(call.op, kernels::Device::cpu, {types_in, types_out});
   if (!fn) throw std::runtime_error("no kernel of " + call.op);
   fn(args);

@@ -82,7 +82,7 @@ TEST(VocabularyLossKernels, RunsOfTheVocabularyGiveTheWhole) {
       const auto per_run = [&](const auto& visit) {
         for (size_t i = 0; i + 1 < c.begins.size(); ++i) {
           visit(columns(z, c.begins[i], c.begins[i + 1]),
-                std::vector<kernels::Begin>{{'v', c.begins[i]}});
+                std::vector<kernels::PieceOffset>{{'v', c.begins[i]}});
         }
       };
       Values top = row, sum = wide, logit = row;
@@ -95,13 +95,13 @@ TEST(VocabularyLossKernels, RunsOfTheVocabularyGiveTheWhole) {
       });
       expect_close(top, want.top, tolerance, "rowmax");
       top.type.dtype = DType::f64;
-      per_run([&](const Values& part, auto begins) {
+      per_run([&](const Values& part, auto offsets) {
         add(sum.v, run({"sumexp", {}, {part, top}, {wide}}, dtype)[0].v);
         add(logit.v, run({.op = "pick",
                           .attrs = attrs,
                           .in = {part, targets},
                           .out = {row},
-                          .begins = begins},
+                          .piece_offsets = offsets},
                          dtype)[0]
                          .v);
       });
@@ -121,7 +121,7 @@ TEST(VocabularyLossKernels, RunsOfTheVocabularyGiveTheWhole) {
                                  .attrs = attrs,
                                  .in = {part, targets, lse, scalar},
                                  .out = {part},
-                                 .begins = {{'v', begin}}},
+                                 .piece_offsets = {{'v', begin}}},
                                 dtype)[0];
         for (int64_t e = 0; e < c.tokens * width; ++e) {
           dz[static_cast<size_t>(e / width * c.vocab + begin + e % width)] = mine[e];
@@ -162,7 +162,7 @@ TEST(VocabularyLossKernels, EmbeddingOnRunsOfItsRows) {
     for (size_t i = 0; i + 1 < begins.size(); ++i) {
       Values part{{DType::f64, {begins[i + 1] - begins[i], d}}, {}};
       part.v.assign(w.v.begin() + begins[i] * d, w.v.begin() + begins[i + 1] * d);
-      const std::vector<kernels::Begin> begin{{'v', begins[i]}};
+      const std::vector<kernels::PieceOffset> begin{{'v', begins[i]}};
       add(x_sum, run({"embedding", attrs, {ids, part}, {dy}, 0, {}, begin}, dtype)[0].v);
       const auto mine = run({"embedding_dw", attrs, {ids, dy}, {part}, 0, {}, begin}, dtype)[0].v;
       dw_all.insert(dw_all.end(), mine.begin(), mine.end());

@@ -129,7 +129,7 @@ How where(const Problem& p, const ops::AxisSignature& s, int part) {
   for (size_t i = 0; i < in.size(); ++i) {
     const size_t dim = letters.in[i].find(s.letter);
     if (dim != std::string::npos && part > 0) {
-      how.begins = {{s.letter, in[i].dims[dim] / 2}};
+      how.piece_offsets = {{s.letter, in[i].dims[dim] / 2}};
     }
   }
   for (size_t o = 0; o < out.size(); ++o) {
@@ -139,7 +139,7 @@ How where(const Problem& p, const ops::AxisSignature& s, int part) {
     if (dim != std::string::npos) {
       like.type.dims[dim] /= 2;
       if (part > 0) {
-        how.begins = {{s.letter, like.type.dims[dim]}};
+        how.piece_offsets = {{s.letter, like.type.dims[dim]}};
       }
     }
     like.v.resize(static_cast<size_t>(like.type.numel()));

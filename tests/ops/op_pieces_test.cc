@@ -162,7 +162,7 @@ std::vector<Value> run_part(const Setting& s, const Parts& part) {
   }
   for (const auto& [letter, indices] : part) {
     if (op.layout.is_positional(letter) && !indices.empty() && indices[0] != 0) {
-      how.begins.push_back({letter, indices[0]});
+      how.piece_offsets.push_back({letter, indices[0]});
     }
   }
   std::vector<Value> out = apply(op, s.p.attrs, local, how);
@@ -316,10 +316,10 @@ TEST_P(EveryPiece, KnowsItsPositionalLetters) {
   const Setting s(make(op, op.samples()[0], 1));
   for (const auto& [letter, size] : s.sizes) {
     How how;
-    how.begins = {{letter, 0}};
+    how.piece_offsets = {{letter, 0}};
     EXPECT_NO_THROW(apply(op, s.p.attrs, s.p.inputs(), how)) << letter;
     if (op.layout.is_positional(letter)) continue;
-    how.begins = {{letter, 1}};
+    how.piece_offsets = {{letter, 1}};
     EXPECT_THROW(apply(op, s.p.attrs, s.p.inputs(), how), Error) << letter;
   }
 }
@@ -469,10 +469,10 @@ TEST(Pieces, SupportIsWhatAnOutputNeeds) {
 // ---- Definitions ----
 
 /// Runs the graph of a definition.
-std::vector<Value> run_definition(const ops::Unfolded& graph, std::span<const Value> in) {
+std::vector<Value> run_definition(const ops::Decomposition& graph, std::span<const Value> in) {
   std::vector<Value> values(in.begin(), in.end());
   values.resize(graph.types.size());
-  for (const ops::Unfolded::Step& step : graph.steps) {
+  for (const ops::Decomposition::Step& step : graph.steps) {
     std::vector<Value> operands;
     for (int value : step.in) {
       operands.push_back(values[value]);
@@ -494,14 +494,14 @@ class EveryDefinition : public testing::TestWithParam<const Op*> {};
 TEST_P(EveryDefinition, EqualsTheKernel) {
   const Op& op = *GetParam();
   EXPECT_NE(op.defined, ops::Defined::no);
-  int unfolded = 0;
+  int decomposed = 0;
   for (const Sample& sample : op.samples()) {
     for (uint64_t seed : {1, 2, 3}) {
       const Problem p = make(op, sample, seed);
       SCOPED_TRACE(p.name);
-      const ops::Unfolded graph = ops::unfold(op, p.attrs, p.in_types());
+      const ops::Decomposition graph = ops::decompose(op, p.attrs, p.in_types());
       if (graph.out.empty()) continue;
-      ++unfolded;
+      ++decomposed;
       const std::vector<Value> whole = apply(op, p.attrs, p.inputs());
       const std::vector<Value> steps = run_definition(graph, p.inputs());
       ASSERT_EQ(steps.size(), whole.size());
@@ -511,7 +511,7 @@ TEST_P(EveryDefinition, EqualsTheKernel) {
       }
     }
   }
-  EXPECT_GT(unfolded, 0);
+  EXPECT_GT(decomposed, 0);
 }
 
 /// The products of a definition are the products of the op.
@@ -520,7 +520,7 @@ TEST_P(EveryDefinition, HasTheSameProducts) {
   for (const Sample& sample : op.samples()) {
     const std::vector<TensorType> in(sample.inputs().begin(), sample.inputs().end());
     const std::vector<TensorType> out = op.infer(sample.attrs, in);
-    const ops::Unfolded graph = ops::unfold(op, sample.attrs, in);
+    const ops::Decomposition graph = ops::decompose(op, sample.attrs, in);
     if (graph.out.empty()) continue;
     const auto products = [](const Op& one, const Attrs& attrs, std::span<const TensorType> from,
                              std::span<const TensorType> to) {
@@ -528,7 +528,7 @@ TEST_P(EveryDefinition, HasTheSameProducts) {
                                                       : ops::cost_of(one, {attrs, from, to}).flops;
     };
     double flops = 0;
-    for (const ops::Unfolded::Step& step : graph.steps) {
+    for (const ops::Decomposition::Step& step : graph.steps) {
       std::vector<TensorType> from, to;
       for (int value : step.in) {
         from.push_back(graph.types[value]);

@@ -124,7 +124,8 @@ std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const 
   const kernels::KernelFn kernel = cpu().find(op.name, kernels::Device::cpu, {in_types, out_types});
   if (!kernel) fail("op test", "{} has no kernel", op.name);
   cpu().enter_thread(how.threads);
-  kernel({&attrs, refs_in, refs_out, how.accumulate, workspace.data(), cost.workspace, how.begins});
+  kernel({&attrs, refs_in, refs_out, how.accumulate, workspace.data(), cost.workspace,
+          how.piece_offsets});
   for (size_t o = 0; o < out.size(); ++o) {
     load(static_cast<const std::byte*>(refs_out[o].data), out[o]);
   }

@@ -185,7 +185,7 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   } catch (const Error&) {
     return std::nullopt;  // a chain of products with more splits than the rules can follow
   }
-  const Graph& graph = first.unfolded ? *first.unfolded : drawn.graph;
+  const Graph& graph = first.decomposed ? *first.decomposed : drawn.graph;
   LayoutsGiven start = given;
   start.stored = first.tensor;
   std::vector<AxisProblem> axes;

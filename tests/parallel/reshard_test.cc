@@ -13,7 +13,7 @@
 #include "check/check.h"
 #include "parallel/lowering/lower.h"
 #include "program/finalize.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::parallel {
 namespace {
@@ -24,9 +24,9 @@ using graph::parse_layout;
 using graph::Placement;
 using test::BufferId;
 using test::Layout;
+using test::ProgramBuilder;
 using test::TensorId;
 using test::TensorType;
-using test::Written;
 
 constexpr int64_t kRows = 12, kColumns = 24, kInner = 12;
 const TensorType kMatrix{DType::f64, {kRows, kColumns}};
@@ -120,10 +120,10 @@ TEST(Resharding, EveryPairHasTheCheapestPath) {
 }
 
 /// Emits the steps of a path from buffer `at`, and returns the last buffer.
-BufferId emit(Written& w, const TensorType& whole, const ReshardPath& path, Layout from,
+BufferId emit(ProgramBuilder& w, const TensorType& whole, const ReshardPath& path, Layout from,
               BufferId at) {
   for (const ReshardStep& step : path.steps) {
-    const BufferId next = w.step(w.local(whole, step.to));
+    const BufferId next = w.step_buffer(w.local(whole, step.to));
     if (step.op) {
       std::vector<std::string> axes;
       for (int32_t axis : step.axes) {
@@ -137,7 +137,7 @@ BufferId emit(Written& w, const TensorType& whole, const ReshardPath& path, Layo
         return local_runs(whole, to, mesh, coords)[dim].begin -
                local_runs(whole, from, mesh, coords)[dim].begin;
       };
-      const BufferId view = w.part(at, step.dim, w.type(next).dims[dim], begin);
+      const BufferId view = w.view(at, step.dim, w.type(next).dims[dim], begin);
       w.task("copy", {}, {view}, {next});
     }
     at = next;
@@ -148,7 +148,7 @@ BufferId emit(Written& w, const TensorType& whole, const ReshardPath& path, Layo
 
 /// z = x W^T, produced in layout `from`; where that is partial, the inner dim is split.
 struct Product {
-  Written w;
+  ProgramBuilder w;
   TensorId x, weight, z;
   explicit Product(const Mesh& mesh) : w(mesh.axes) {
     x = w.input("x", {DType::f64, {kRows, kInner}});
@@ -170,15 +170,15 @@ struct Product {
       rows.set(axis, Placement::split(1));
       columns.set(axis, Placement::split(1));
     }
-    const BufferId made = w.step(w.local(kMatrix, from));
-    w.task("linear", {}, {w.fed(x, rows), w.fed(weight, columns)}, {made});
+    const BufferId made = w.step_buffer(w.local(kMatrix, from));
+    w.task("linear", {}, {w.input_buffer(x, rows), w.input_buffer(weight, columns)}, {made});
     return made;
   }
 };
 
 /// Reshards from one layout to all others, each to an output of its own. Partial ones are summed at
 /// the end.
-Written to_every_layout(const Mesh& mesh, const Layout& from) {
+ProgramBuilder to_every_layout(const Mesh& mesh, const Layout& from) {
   Product p(mesh);
   ReshardPaths paths(mesh);
   std::vector<std::pair<TensorId, Layout>> ends;
@@ -191,7 +191,7 @@ Written to_every_layout(const Mesh& mesh, const Layout& from) {
   const BufferId made = p.make(from);
   for (const auto& [tensor, to] : ends) {
     // Views of a buffer are cut along one dim, so each path has a buffer of its own.
-    const BufferId start = p.w.step(p.w.type(made));
+    const BufferId start = p.w.step_buffer(p.w.type(made));
     p.w.task("copy", {}, {made}, {start});
     const BufferId arrived = emit(p.w, kMatrix, *paths.path(kMatrix, from, to), from, start);
     Layout whole = to;
@@ -201,7 +201,7 @@ Written to_every_layout(const Mesh& mesh, const Layout& from) {
       whole.set(axis, Placement::replicate());
       sums.push_back(mesh.axes[axis].name);
     }
-    const BufferId end = p.w.kept(tensor, whole);
+    const BufferId end = p.w.output_buffer(tensor, whole);
     p.w.task("copy", {}, {arrived}, {end});
     if (!sums.empty()) {
       p.w.collective("all_reduce", {}, sums, {end}, {end});
@@ -211,7 +211,7 @@ Written to_every_layout(const Mesh& mesh, const Layout& from) {
 }
 
 TEST(Resharding, EveryPairIsProvenRunAndSimulated) {
-  std::vector<test::WrittenCase> cases;
+  std::vector<test::ProgramCase> cases;
   for (const Mesh& mesh : meshes()) {
     for (const Layout& from : every_layout(mesh)) {
       cases.push_back({fmt::format("{}: {} to all", to_string(mesh), to_string(from, mesh)),
@@ -227,7 +227,7 @@ TEST(Resharding, MovesEveryBit) {
   for (const Mesh& mesh : meshes()) {
     for (const Layout& from : every_layout(mesh)) {
       if (!is_possible({}, from, mesh)) continue;
-      Written w = to_every_layout(mesh, from);
+      ProgramBuilder w = to_every_layout(mesh, from);
       w.finish();
       const test::Results results = test::run(w, w.program, 3);
       const auto whole = results.find("to B");
@@ -267,11 +267,11 @@ TEST(Resharding, GoesToBlocksOfGivenSizes) {
         p.w.add_class(box);
       }
       const BufferId arrived = emit(p.w, kMatrix, *path, from, p.make(from));
-      p.w.task("copy", {}, {arrived}, {p.w.kept(p.z, to)});
+      p.w.task("copy", {}, {arrived}, {p.w.output_buffer(p.z, to)});
     }
     return std::move(p.w);
   };
-  std::vector<test::WrittenCase> cases;
+  std::vector<test::ProgramCase> cases;
   for (const auto& [from, to] :
        std::vector<std::pair<const char*, const char*>>{{"B", "b:S0 a:S0[1,5,2,4]"},
                                                         {"B", "a:S0[7,5] b:S1[1,23]"},
@@ -311,12 +311,12 @@ TEST(Resharding, MovesUnevenShares) {
         p.w.add_class(box);
       }
       const BufferId arrived = emit(p.w, kMatrix, *path, from, p.make(from));
-      p.w.task("copy", {}, {arrived}, {p.w.kept(p.z, to)});
+      p.w.task("copy", {}, {arrived}, {p.w.output_buffer(p.z, to)});
     }
     return std::move(p.w);
   };
   constexpr const char* kGiven = "a:S0[3,2,2,4,1]";
-  std::vector<test::WrittenCase> cases;
+  std::vector<test::ProgramCase> cases;
   for (const auto& [from, to] : std::vector<std::pair<const char*, const char*>>{{"a:S0", "B"},
                                                                                  {"a:S1", "B"},
                                                                                  {"a:S0", "a:S1"},
@@ -409,7 +409,7 @@ TEST(Resharding, WithoutSlicesCommunicates) {
 /// Lowers a sum of an operand that every rank has whole and one that is split among them.
 TEST(Resharding, LoweringTakesBlocksOfWholeOperands) {
   for (const bool twice : {false, true}) {
-    Written w({{"one", 1}});
+    ProgramBuilder w({{"one", 1}});
     const TensorType rows{DType::f64, {8, 3}};
     const TensorId whole = w.input("whole", rows);
     const TensorId split = w.input("split", rows, false);

@@ -15,7 +15,7 @@
 #include "runtime/local_ranks.h"
 #include "sim/simulator.h"
 #include "tests/compare_util.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::passes {
 namespace {

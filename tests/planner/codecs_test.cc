@@ -193,7 +193,7 @@ TEST(Codecs, MakeARunThatIsProven) {
   const engine::Compiled made = engine::compile(some.run_of(choice));
   const check::Verdict verdict = check::check(made.program, made.reference);
   EXPECT_TRUE(verdict.ok()) << to_text(verdict);
-  EXPECT_FALSE(verdict.lossy.empty());
+  EXPECT_FALSE(verdict.losses.empty());
 }
 
 /// Hosts as fast as devices take every encoding, slow ones none. Between, the choice is not slower
@@ -256,7 +256,7 @@ TEST(Codecs, FitIntoTheSmallestNode) {
   std::ofstream(small) << text;
   const std::string mixed = ::testing::TempDir() + "codecs_mixed.yaml";
   std::ofstream(mixed) << read_file(plain, 1 << 20)
-                       << "unlike: [{first: 3, cluster: codecs_small.yaml}]\n";
+                       << "heterogeneous_nodes: [{first: 3, cluster: codecs_small.yaml}]\n";
   const engine::Run run = run_of("dp: 4, micro_batch: 2, bucket_mib: 0");
   const auto fits = [&](const std::string& cluster) {
     const CodecTrial trial(run, cluster, std::nullopt, {"int8"});

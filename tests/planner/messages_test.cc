@@ -50,7 +50,7 @@ uint8_t schedule_of(const std::string& name) {
 struct Planned {
   const char* schedule;
   int32_t pp, chunks, dp, tp;
-  Choice choice() const {
+  PlanCandidate plan() const {
     return {.pp = pp, .chunks = chunks, .dp = dp, .tp = tp, .schedule = schedule_of(schedule)};
   }
 };
@@ -58,7 +58,7 @@ struct Planned {
 TEST(PlanMessages, EveryScheduleSendsWhatItsStagesPassOn) {
   PipelineShapes shapes;
   const auto sends = [&](const Planned& plan, size_t rank) {
-    return shapes.of(plan.choice(), 16).ranks[rank].sends;
+    return shapes.of(plan.plan(), 16).ranks[rank].sends;
   };
   using Sends = std::map<int64_t, double>;
   EXPECT_EQ(sends({"1f1b", 4, 1, 1, 1}, 0), (Sends{{1, 1}}));
@@ -87,7 +87,7 @@ TEST(PlanMessages, RanksOfANodeShareItsAdapter) {
   EXPECT_NEAR(one.seconds(0, 1), 1e-3, 1e-4);
   PipelineShapes shapes;
   const auto load = [&](const Planned& plan, int64_t devices) {
-    return Messages::load_of(shapes.of(plan.choice(), 16), costs.cluster(), devices);
+    return Messages::load_of(shapes.of(plan.plan(), 16), costs.cluster(), devices);
   };
   const Messages::Load wide = load({"1f1b", 4, 1, 2, 1}, 2);
   EXPECT_EQ(wide.across, 2);
@@ -99,7 +99,7 @@ TEST(PlanMessages, RanksOfANodeShareItsAdapter) {
   EXPECT_EQ(narrow.inside, 1);
   EXPECT_EQ(narrow.adapter, 2);
   EXPECT_EQ(narrow.hops_inside, 4);
-  EXPECT_NEAR(Messages(costs, 2, kBytes).least_s(wide), 0.4, 1e-3);
+  EXPECT_NEAR(Messages(costs, 2, kBytes).lower_bound_s(wide), 0.4, 1e-3);
 }
 
 /// Plans whose messages take about the time of passes, far longer, and far shorter.
@@ -115,19 +115,19 @@ TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
       const SearchSpace space = of.space({});
       const cost::CostModel costs = of.costs();
       Estimator estimator(space, of.graph(), costs, {});
-      for (const Planned& plan : plans) {
-        const Choice choice = plan.choice();
-        SCOPED_TRACE(between + (tied ? std::string(" tied ") : " ") + describe(choice, space));
-        const std::optional<Outcome> outcome = of.simulate(choice, space, [] { return false; });
+      for (const Planned& planned : plans) {
+        const PlanCandidate plan = planned.plan();
+        SCOPED_TRACE(between + (tied ? std::string(" tied ") : " ") + describe(plan, space));
+        const std::optional<Outcome> outcome = of.simulate(plan, space, [] { return false; });
         ASSERT_TRUE(outcome && outcome->refused.empty()) << outcome->refused;
-        const Estimate guess = estimator.with_schedule_replayed(choice);
-        EXPECT_LE(guess.least_s, outcome->step_s * (1 + 1e-6));
-        EXPECT_LE(estimator.guess(choice).least_s, outcome->step_s * (1 + 1e-6));
+        const Estimate estimate = estimator.with_schedule_replayed(plan);
+        EXPECT_LE(estimate.lower_bound_s, outcome->step_s * (1 + 1e-6));
+        EXPECT_LE(estimator.estimate(plan).lower_bound_s, outcome->step_s * (1 + 1e-6));
         // The estimates are low: 25 of the 40 cases lie below 0.85 of the simulated step, the
         // lowest at 0.71. The bound keeps them from getting worse; it is not an accuracy to rely
         // on.
-        EXPECT_GT(guess.seconds, outcome->step_s * 0.7);
-        EXPECT_LT(guess.seconds, outcome->step_s * 1.25);
+        EXPECT_GT(estimate.seconds, outcome->step_s * 0.7);
+        EXPECT_LT(estimate.seconds, outcome->step_s * 1.25);
       }
     }
   }
@@ -138,10 +138,10 @@ TEST(PlanMessages, AreABoundWhereTheNetworkIsSlow) {
   const SearchSpace space = of.space({});
   const cost::CostModel costs = of.costs();
   Estimator estimator(space, of.graph(), costs, {});
-  const Choice choice = Planned{"1f1b", 4, 1, 2, 1}.choice();
-  const Outcome outcome = *of.simulate(choice, space, [] { return false; });
-  EXPECT_LE(estimator.guess(choice).least_s, outcome.step_s);
-  EXPECT_GT(estimator.guess(choice).least_s, outcome.step_s * 0.5);
+  const PlanCandidate plan = Planned{"1f1b", 4, 1, 2, 1}.plan();
+  const Outcome outcome = *of.simulate(plan, space, [] { return false; });
+  EXPECT_LE(estimator.estimate(plan).lower_bound_s, outcome.step_s);
+  EXPECT_GT(estimator.estimate(plan).lower_bound_s, outcome.step_s * 0.5);
 }
 
 }  // namespace

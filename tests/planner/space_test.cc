@@ -131,7 +131,7 @@ TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
       if (fullest_stage(loads, layers) > limit || slowest_stage(loads, layers) > slowest) return;
       alike = std::min(alike, squares(loads, layers));
     });
-    EXPECT_EQ(least_bytes(loads), least);
+    EXPECT_EQ(lower_bound_bytes(loads), least);
     none += least > limit ? 1 : 0;
     bound += least <= limit && slowest > whatever ? 1 : 0;
     const std::optional<std::vector<int64_t>> laid = lay_layers(loads, limit);
@@ -250,7 +250,7 @@ TEST(PlanSpace, GivenLayersAreOfPipelinesWithAsManyStages) {
   space.model.num_layers = 8;
   space.ranks = space.global_batch = 8;
   space.given = {{"plan.pp_layers", "[5, 3]"}};
-  Choice mesh;
+  PlanCandidate mesh;
   mesh.dp = 8;
   EXPECT_TRUE(pipelines(space, mesh).empty());
   mesh.pp = 2;
@@ -324,7 +324,7 @@ TEST(PlanSpace, ExpertsTakeTwoStepsWhereTheyAreOnSeveralNodes) {
   space.model.num_experts = 64;
   space.ranks = 64;
   space.ranks_per_node = 8;
-  Choice mesh;
+  PlanCandidate mesh;
   mesh.dp = 64;
   mesh.ep = 64;
   EXPECT_EQ(inner_experts(space, mesh), (std::vector<int32_t>{2, 4, 8}));

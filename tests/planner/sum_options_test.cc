@@ -118,7 +118,7 @@ TEST(SumOptions, GoToARootAsSimulateSays) {
   std::iota(ranks.begin(), ranks.end(), 0);
   const cost::GroupShape shape = cluster.shape(ranks);
   const auto alone = [&](const char* op, double bytes) {
-    return costs.ways(*cost::find_costed(op), bytes, false, shape).front().seconds();
+    return costs.algorithm_times(*cost::find_costed(op), bytes, false, shape).front().seconds();
   };
   const SumAct to{.part = SumPart::to_root}, from{.part = SumPart::from_root};
   const double bytes = 4 << 20;
@@ -151,7 +151,9 @@ TEST(SumOptions, CostWhatTheirPartsDo) {
   }
   const cost::GroupShape shape = cluster.shape(ranks);
   const double plain =
-      costs.ways(comm::op(comm::find("all_reduce")), bytes, false, shape).front().seconds();
+      costs.algorithm_times(comm::op(comm::find("all_reduce")), bytes, false, shape)
+          .front()
+          .seconds();
   EXPECT_NEAR(sums.seconds(all.front(), bytes), plain, 1e-9);
   const auto of = [&](const std::string& text) {
     const auto found = std::find_if(

@@ -20,7 +20,7 @@
 #include "plan_util.h"
 #include "program/finalize.h"
 #include "sim/simulator.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::chunk_test {
 namespace {
@@ -152,8 +152,8 @@ TEST(ChunkPass, MutantsAreRefusedOrEqual) {
 
 /// A layer in a graph of its own, whose pieces add to existing gradients of tokens and weights.
 /// Gradients of weights are no sums over micro-batches.
-Written layer(int64_t tokens) {
-  Written w({{"edp", 1}});
+ProgramBuilder layer(int64_t tokens) {
+  ProgramBuilder w({{"edp", 1}});
   constexpr int64_t kExperts = 4, kWidth = 3;
   const graph::Attrs routing{{"num_experts", kExperts}};
   const graph::Init init{graph::Init::Kind::normal, 1.0};
@@ -189,7 +189,7 @@ TEST(ChunkPass, AddsToWhatIsThere) {
   for (const int64_t ep : {1, 2, 4}) {
     for (const int64_t chunks : {1, 2, 3, 4}) {
       SCOPED_TRACE(fmt::format("ep {}, {} chunks", ep, chunks));
-      const Written w = layer(48);
+      const ProgramBuilder w = layer(48);
       parallel::Plan plan;
       plan.dp = 4;
       plan.ep = ep;

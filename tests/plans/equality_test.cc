@@ -98,7 +98,7 @@ TEST(PlanEquality, NoRandomPlanIsRefused) {
               name, c.name)));
       const check::Verdict whole = check::check(compiled.program, compiled.reference);
       EXPECT_TRUE(whole.ok()) << to_text(whole);
-      lossy += whole.lossy.empty() ? 0 : 1;
+      lossy += whole.losses.empty() ? 0 : 1;
     }
   }
   EXPECT_GE(lossy, plans / 8);

@@ -15,7 +15,7 @@
 #include "engine/params.h"
 #include "plan_util.h"
 #include "sim/simulator.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::expert_ranks_test {
 namespace {

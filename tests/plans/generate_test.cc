@@ -14,7 +14,7 @@
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "plan_util.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 #include "tests/comm/processes_util.h"
 #include "train/sample.h"
 
@@ -181,10 +181,10 @@ TEST(Generate, ParametersComeOnceFromTheTraining) {
     const engine::Compiled compiled = train::compile_generation(run, kLongest);
     const runtime::RankOptions options = engine::rank_options(run);
     const int32_t world = trained.program.num_ranks();
-    const int64_t together = seed % 2 == 0 ? 200 : engine::kTogetherBytes;
+    const int64_t max_in_flight = seed % 2 == 0 ? 200 : engine::kMaxInFlightBytes;
     const auto copy = [&](const runtime::Store& from, const runtime::Store& to) {
       engine::copy_parameters(compiled.reference, trained.program, from, compiled.program, to,
-                              together);
+                              max_in_flight);
       expect_initial(compiled, to, seed);
     };
     runtime::LocalRanks ranks(world, kernels::cpu_backend(), options);

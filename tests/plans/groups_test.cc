@@ -18,7 +18,7 @@
 #include "plan_util.h"
 #include "program/memory.h"
 #include "sim/simulator.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::groups_test {
 namespace {

@@ -17,7 +17,7 @@
 #include "engine/params.h"
 #include "graph/elements.h"
 #include "graph/names.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 #include "tests/schedule_util.h"
 
 namespace hocket::test {
@@ -573,7 +573,7 @@ engine::Run run_of(const Case& c, bool single, const std::vector<std::string>& o
     run.plan.etp = 1;
     run.plan.heads_apart = 0;
     run.plan.sequence_parallel = run.plan.exchange_heads = run.plan.ring = false;
-    run.plan.unlike_parts = false;
+    run.plan.uneven_parts = false;
     run.plan.layouts.clear();
     run.plan.pp_layers.clear();
     run.plan.pp_chunks = 1;

@@ -15,7 +15,7 @@
 #include "engine/params.h"
 #include "plan_util.h"
 #include "sim/simulator.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::rewrites_test {
 namespace {
@@ -233,7 +233,7 @@ TEST(Rewrites, ProvenEqualAndSimulated) {
     engine::Compiled made = compiled(c), plain = compiled(model(row.plan, row.moe));
     const check::Verdict verdict = check::check(made.program, made.reference);
     ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-    EXPECT_TRUE(verdict.lossy.empty());
+    EXPECT_TRUE(verdict.losses.empty());
     made.program.config.clear();
     plain.program.config.clear();
     EXPECT_FALSE(made.program == plain.program) << "the key changes nothing";
@@ -378,7 +378,7 @@ TEST(Rewrites, ALossyCodecTakesAnyPlan) {
       const engine::Compiled made = compiled(c);
       const check::Verdict verdict = check::check(made.program, made.reference);
       EXPECT_TRUE(verdict.ok()) << to_text(verdict);
-      EXPECT_FALSE(verdict.lossy.empty());
+      EXPECT_FALSE(verdict.losses.empty());
     }
   }
 }
@@ -393,7 +393,7 @@ TEST(Rewrites, ACodecOfSingleGradientsIsOfThese) {
     const engine::Compiled made = compiled(c);
     const check::Verdict verdict = check::check(made.program, made.reference);
     EXPECT_TRUE(verdict.ok()) << to_text(verdict);
-    EXPECT_FALSE(verdict.lossy.empty());
+    EXPECT_FALSE(verdict.losses.empty());
     int encoded = 0;
     for (const program::Task& task : made.program.classes[0].tasks) {
       encoded += made.program.kind(task).op == "encode_int8" ? 1 : 0;
@@ -442,7 +442,7 @@ TEST(Rewrites, CodecsAreOfTheHostIfItIsSaid) {
     const engine::Compiled made = compiled(c);
     const check::Verdict verdict = check::check(made.program, made.reference);
     EXPECT_TRUE(verdict.ok()) << to_text(verdict);
-    ASSERT_FALSE(verdict.lossy.empty());
+    ASSERT_FALSE(verdict.losses.empty());
     int copies = 0;
     for (const program::Task& task : made.program.classes[0].tasks) {
       const std::string& op = made.program.kind(task).op;
@@ -493,8 +493,8 @@ TEST(Rewrites, ALossyCodecIsNamedAndReplicasStayTheSame) {
     engine::Compiled made = engine::compile(run);
     const check::Verdict verdict = check::check(made.program, made.reference);
     ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-    ASSERT_FALSE(verdict.lossy.empty());
-    EXPECT_EQ(verdict.lossy[0].codec, "int8");
+    ASSERT_FALSE(verdict.losses.empty());
+    EXPECT_EQ(verdict.losses[0].codec, "int8");
     runtime::LocalRanks ranks(made.program.num_ranks(), kernels::cpu_backend(), {});
     const runtime::Store store(ranks);
     engine::initialise(made.reference, made.program, c.seed, store);

@@ -240,14 +240,15 @@ TEST(Classes, PeersAreWhereTheWayLeads) {
         at = static_cast<int32_t>(((at + task.peer + by) % size + size) % size);
         const auto peer =
             static_cast<int32_t>(std::find(all.begin(), all.end(), place) - all.begin());
-        EXPECT_EQ(p.peer_of(task.way(), rank), peer) << seed;
+        EXPECT_EQ(p.peer_of(task.peer_map(), rank), peer) << seed;
         peers.insert(p.class_of(peer));
         leaves =
             leaves || (p.ranks_per_node > 0 && rank / p.ranks_per_node != peer / p.ranks_per_node);
       }
-      EXPECT_EQ(p.peer_classes(cls, task.way()), std::vector<ClassId>(peers.begin(), peers.end()))
+      EXPECT_EQ(p.peer_classes(cls, task.peer_map()),
+                std::vector<ClassId>(peers.begin(), peers.end()))
           << seed;
-      EXPECT_EQ(p.leaves_node(task.way(), cls), leaves) << seed;
+      EXPECT_EQ(p.leaves_node(task.peer_map(), cls), leaves) << seed;
     }
   }
 }

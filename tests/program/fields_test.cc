@@ -65,7 +65,7 @@ class Changer {
     *v = *v == Space::host ? Space::device : Space::host;
   }
   void change(const Field&, std::vector<Symbol>* v) const { v->push_back({"it's", 64, 32, 8}); }
-  void change(const Field&, std::vector<Begin>* v) const { v->push_back({'x', -3, 0}); }
+  void change(const Field&, std::vector<PieceOffset>* v) const { v->push_back({'x', -3, 0}); }
   void change(const Field&, std::vector<PartDep>* v) const { v->push_back({1, 0, 2}); }
   void change(const Field&, std::vector<Slot>* v) const {
     Layout layout;
@@ -186,8 +186,8 @@ bool needs_other_changes(const Change& change) {
       if (!of_role(buffer.by, cls.role)) return true;
     }
     for (const Task& task : cls.tasks) {
-      for (const auto* begins : {&task.begins, &task.parts}) {
-        for (const Begin& begin : *begins) {
+      for (const auto* offsets : {&task.piece_offsets, &task.parts}) {
+        for (const PieceOffset& begin : *offsets) {
           if (!of_role(begin.by, cls.role)) return true;
         }
       }

@@ -234,18 +234,18 @@ int64_t bytes_in_flight(const std::vector<int32_t>& second) {
     back.values[static_cast<size_t>(to)] = rank - to;
   }
   const graph::TensorType type{graph::DType::f64, {1}};
-  const auto message = [&](const Way& to, const Way& from, int32_t tag) {
+  const auto message = [&](const PeerMap& to, const PeerMap& from, int32_t tag) {
     for (const bool sends : {true, false}) {
       Task task;
       const comm::Role role = sends ? comm::Role::send : comm::Role::receive;
       const std::vector<graph::TensorType> moved{type}, none;
       task.kind = program.intern(communication_kind(comm::message(role).id, {},
                                                     sends ? moved : none, sends ? none : moved));
-      const Way& way = sends ? to : from;
+      const PeerMap& peer_map = sends ? to : from;
       task.lane = link_lane(role, false);
-      task.peer_axis = way.axis;
-      task.peer = way.offset;
-      task.peer_by = way.by;
+      task.peer_axis = peer_map.axis;
+      task.peer = peer_map.offset;
+      task.peer_by = peer_map.by;
       task.tag = tag;
       if (sends && !cls.tasks.empty()) {
         task.deps = {cls.tasks.size() - 1};

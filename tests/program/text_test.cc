@@ -280,7 +280,7 @@ TEST(ProgramGroups, MembersAndPeers) {
   }
   Task send;
   send.peer_axis = 0, send.peer = 1;
-  EXPECT_EQ(p.peer_of(send.way(), 2), 6);
+  EXPECT_EQ(p.peer_of(send.peer_map(), 2), 6);
   EXPECT_EQ(p.intern(group_over({1})), 0);
   EXPECT_EQ(p.intern(group_over({2})), 1);
   EXPECT_EQ(p.intern(group_over({1})), 0);

@@ -238,7 +238,7 @@ TEST(Executor, HoldsItsLanesForTheEmulatedTime) {
          [](const KernelArgs&) { std::this_thread::sleep_for(milliseconds(50)); });
   const auto program = std::make_shared<const Program>(b.finish());
   const auto emulated = std::make_shared<const EmulatedDevice>(
-      EmulatedDevice{{{{.hold_ns = 30'000'000}, {.hold_ns = 0}, {.hold_ns = 20'000'000}}}});
+      EmulatedDevice{{{{.min_ns = 30'000'000}, {.min_ns = 0}, {.min_ns = 20'000'000}}}});
   LocalRanks local(1, std::make_shared<fake::Backend>(), {});
   LocalRun run(program, Store(local), emulated);
   for (int step = 0; step < 2; ++step) {

@@ -531,14 +531,15 @@ class Reference {
     if (!fresh) return met;
     const auto& task = tasks(rank)[size_t(t)];
     if (p_.kind(task).op == "recv") {
-      const int32_t from = p_.peer_of(task.way(), rank);
+      const int32_t from = p_.peer_of(task.peer_map(), rank);
       int32_t k = nth(rank, t, [&](const program::Task& o) {
-        return p_.kind(o).op == "recv" && o.tag == task.tag && p_.peer_of(o.way(), rank) == from;
+        return p_.kind(o).op == "recv" && o.tag == task.tag &&
+               p_.peer_of(o.peer_map(), rank) == from;
       });
       const auto& sends = tasks(from);
       for (size_t s = 0; s < sends.size(); ++s) {
         if (p_.kind(sends[s]).op != "send" || sends[s].tag != task.tag) continue;
-        if (p_.peer_of(sends[s].way(), from) != rank) continue;
+        if (p_.peer_of(sends[s].peer_map(), from) != rank) continue;
         if (k-- == 0) {
           met.push_back({from, TaskId(s)});
         }

@@ -200,7 +200,7 @@ class Fluid {
     active_.push_back(std::move(active));
   }
   void begin_send(int32_t rank, size_t task) {
-    const int32_t to = p_.peer_of(list(rank)[task].way(), rank);
+    const int32_t to = p_.peer_of(list(rank)[task].peer_map(), rank);
     begin(rank, task, {{rank, task}}, durations_.network()->passed_by_message(rank, to));
   }
   void begin_collective(int32_t rank, size_t task) {
@@ -226,16 +226,16 @@ class Fluid {
   }
   std::pair<int32_t, size_t> sender(int32_t rank, size_t task) const {
     const program::Task& what = list(rank)[task];
-    const int32_t from = p_.peer_of(what.way(), rank);
+    const int32_t from = p_.peer_of(what.peer_map(), rank);
     size_t number = 0;
     for (size_t t = 0; t < task; ++t) {
       number += op(rank, t) == "recv" && list(rank)[t].tag == what.tag &&
-                p_.peer_of(list(rank)[t].way(), rank) == from;
+                p_.peer_of(list(rank)[t].peer_map(), rank) == from;
     }
     for (size_t t = 0; t < list(from).size(); ++t) {
       const program::Task& other = list(from)[t];
-      if (op(from, t) == "send" && other.tag == what.tag && p_.peer_of(other.way(), from) == rank &&
-          number-- == 0) {
+      if (op(from, t) == "send" && other.tag == what.tag &&
+          p_.peer_of(other.peer_map(), from) == rank && number-- == 0) {
         return {from, t};
       }
     }
@@ -258,7 +258,7 @@ class Fluid {
       }
       if (active.transfer && op(active.rank, active.task) == "send") {
         // The receiver takes part once it has posted.
-        const int32_t to = p_.peer_of(list(active.rank)[active.task].way(), active.rank);
+        const int32_t to = p_.peer_of(list(active.rank)[active.task].peer_map(), active.rank);
         for (size_t t = 0; t < list(to).size(); ++t) {
           if (op(to, t) == "recv" && tasks_[size_t(to)][t].started &&
               sender(to, t) == std::pair(active.rank, active.task)) {

@@ -71,7 +71,8 @@ TEST(Simulator, HeterogeneousNodesRunAtTheirOwnSpeed) {
   // MB/s.
   const Program p = two_by_two();
   cost::Cluster cluster = toy();
-  const std::string yaml = to_yaml(cluster) + "unlike: [{first: 1, speed: 0.5, bandwidth: 0.25}]\n";
+  const std::string yaml =
+      to_yaml(cluster) + "heterogeneous_nodes: [{first: 1, speed: 0.5, bandwidth: 0.25}]\n";
   cluster = cost::parse_cluster(yaml, "toy.yaml");
   const CostModel costs(cluster, std::nullopt, 1);
   Replay replay;
@@ -101,7 +102,7 @@ TEST(Simulator, HeterogeneousNodesRunAtTheirOwnSpeed) {
   EXPECT_EQ(uneven.time[1].time.compute_ns, 20000);
   EXPECT_GT(uneven.step_ns, even.step_ns + 10000);
   // The same as if all nodes were slow, except for their products.
-  cost::Cluster slow = cluster.all_of(1);
+  cost::Cluster slow = cluster.homogeneous(1);
   slow.device.peak = toy().device.peak;
   const SimReport all_slow = simulate(m.p, CostModel(slow, std::nullopt, 1), {});
   EXPECT_EQ(uneven.step_ns, all_slow.step_ns + 10000);

@@ -93,7 +93,7 @@ TEST(RequireMemory, AddressesCount) {
   program.classes[0].arena_bytes = INT64_MAX;
   EXPECT_THROW(require_memory(run, program), Error);
   // Threads have the addresses of one process together.
-  program.classes[0].arena_bytes = program::kMostAddresses / 4 * 3;
+  program.classes[0].arena_bytes = program::kMaxAddresses / 4 * 3;
   try {
     require_memory(run, program);
     ADD_FAILURE() << "two ranks began with three quarters of the addresses each";
@@ -101,7 +101,7 @@ TEST(RequireMemory, AddressesCount) {
     EXPECT_EQ(e.exit_code(), 2);
     EXPECT_NE(std::string(e.what()).find("192 TiB of addresses"), std::string::npos) << e.what();
   }
-  program.classes[0].arena_bytes = program::kMostAddresses / 4;
+  program.classes[0].arena_bytes = program::kMaxAddresses / 4;
   EXPECT_NO_THROW(require_memory(run, program));
 }
 

@@ -39,7 +39,7 @@ static std::vector<BufferId> with_views(const RankClass& rank_class,
 
 /// True if ranks of class `cls` send to, or receive from, ranks of class `other` in this task.
 static bool sends_to(const Program& program, const Task& task, ClassId cls, ClassId other) {
-  const std::vector<ClassId> peers = program.peer_classes(cls, task.way());
+  const std::vector<ClassId> peers = program.peer_classes(cls, task.peer_map());
   return std::find(peers.begin(), peers.end(), other) != peers.end();
 }
 
@@ -375,10 +375,10 @@ bool Mutator::change_peer() {
       begin(ref, fmt::format("peer changed at place {} of its table", place));
       message.peer_by = p_.intern(std::move(table));
     } else {
-      const program::Way way = with_two_exchanged(cls(ref).role, message.way()).first;
+      const program::PeerMap peer_map = with_two_exchanged(cls(ref).role, message.peer_map()).first;
       begin(ref, "two ranks exchange their peers");
-      message.peer = way.offset;
-      message.peer_by = way.by;
+      message.peer = peer_map.offset;
+      message.peer_by = peer_map.by;
     }
   } else if (random_.flip()) {
     const bool back = message.peer_by == kNone && random_.flip();

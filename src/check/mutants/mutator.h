@@ -118,9 +118,9 @@ class Mutator {
 
   /// Moves a begin by its length or by one, on all ranks or at one coordinate. Returns a text.
   std::string move_begin(int64_t* begin, program::TableId* by, int64_t length);
-  /// Returns a way on which two ranks have exchanged their peers, and its inverse.
-  std::pair<program::Way, program::Way> with_two_exchanged(program::RoleId role,
-                                                           const program::Way& way);
+  /// Returns a peer mapping with the peers of two ranks exchanged, and its inverse.
+  std::pair<program::PeerMap, program::PeerMap> with_two_exchanged(
+      program::RoleId role, const program::PeerMap& peer_map);
   /// Records a change of a task, and its neighbours before the change.
   void begin(TaskRef ref, const std::string& what);
   /// Records a change of a buffer, and the tasks at which it may show.

@@ -378,9 +378,10 @@ std::string Mutator::move_begin(int64_t* begin, program::TableId* by, int64_t le
 
 /// Moves the begin of a letter of a task.
 bool Mutator::change_begin() {
-  const TaskRef ref = any_task([](const Task& task) { return !task.begins.empty(); });
+  const TaskRef ref = any_task([](const Task& task) { return !task.piece_offsets.empty(); });
   if (ref.cls < 0) return false;
-  program::Begin& changed = task(ref).begins[random_.below(task(ref).begins.size())];
+  program::PieceOffset& changed =
+      task(ref).piece_offsets[random_.below(task(ref).piece_offsets.size())];
   const program::Kind& kind = p_.kind(task(ref));
   const graph::TensorType& type = kind.in.empty() ? kind.out[0] : kind.in[0];
   const std::string what = move_begin(&changed.begin, &changed.by, type.dims[0]);

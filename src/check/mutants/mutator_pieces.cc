@@ -14,7 +14,7 @@ namespace hocket::check {
 bool Mutator::change_parts() {
   const TaskRef ref = any_task([](const Task& task) { return !task.parts.empty(); });
   if (ref.cls < 0) return false;
-  program::Begin& parts = task(ref).parts[0];
+  program::PieceOffset& parts = task(ref).parts[0];
   switch (random_.below(4)) {
     case 0: {
       const char letter = static_cast<char>('a' + random_.below(26));
@@ -73,29 +73,29 @@ bool Mutator::change_part_dep() {
 
 /// Changes the letter of a begin, exchanges two letters, or removes a begin.
 bool Mutator::change_letter() {
-  const TaskRef ref = any_task([](const Task& task) { return !task.begins.empty(); });
+  const TaskRef ref = any_task([](const Task& task) { return !task.piece_offsets.empty(); });
   if (ref.cls < 0) return false;
-  auto& begins = task(ref).begins;
-  const size_t place = random_.below(begins.size());
+  auto& offsets = task(ref).piece_offsets;
+  const size_t place = random_.below(offsets.size());
   switch (random_.below(3)) {
     case 0: {
       const char letter = static_cast<char>('a' + random_.below(26));
-      if (letter == begins[place].letter) return false;
-      begin(ref, fmt::format("the begin of {} becomes that of {}", begins[place].letter, letter));
-      begins[place].letter = letter;
+      if (letter == offsets[place].letter) return false;
+      begin(ref, fmt::format("the begin of {} becomes that of {}", offsets[place].letter, letter));
+      offsets[place].letter = letter;
       return true;
     }
     case 1: {
-      const size_t other = random_.below(begins.size());
-      if (begins[other].letter == begins[place].letter) return false;
-      begin(ref, fmt::format("the begins of {} and {} are exchanged", begins[place].letter,
-                             begins[other].letter));
-      std::swap(begins[place].letter, begins[other].letter);
+      const size_t other = random_.below(offsets.size());
+      if (offsets[other].letter == offsets[place].letter) return false;
+      begin(ref, fmt::format("the begins of {} and {} are exchanged", offsets[place].letter,
+                             offsets[other].letter));
+      std::swap(offsets[place].letter, offsets[other].letter);
       return true;
     }
     default:
-      begin(ref, fmt::format("the begin of {} is removed", begins[place].letter));
-      begins.erase(begins.begin() + static_cast<std::ptrdiff_t>(place));
+      begin(ref, fmt::format("the begin of {} is removed", offsets[place].letter));
+      offsets.erase(offsets.begin() + static_cast<std::ptrdiff_t>(place));
       return true;
   }
 }
@@ -111,11 +111,11 @@ bool Mutator::add_begin() {
   const int64_t length = type.dims.empty() ? 1 : int64_t{type.dims[0]};
   const char letter = letters[random_.below(letters.size())];
   const int64_t at = random_.flip() ? 0 : length;
-  auto& begins = task(ref).begins;
+  auto& offsets = task(ref).piece_offsets;
   const bool first = random_.flip();
   begin(ref,
         fmt::format("gets as {} begin that of {} at {}", first ? "first" : "last", letter, at));
-  begins.insert(first ? begins.begin() : begins.end(), {letter, at, kNone});
+  offsets.insert(first ? offsets.begin() : offsets.end(), {letter, at, kNone});
   return true;
 }
 
@@ -166,27 +166,28 @@ bool Mutator::change_monoid() {
   return true;
 }
 
-std::pair<program::Way, program::Way> Mutator::with_two_exchanged(program::RoleId role,
-                                                                  const program::Way& way) {
+std::pair<program::PeerMap, program::PeerMap> Mutator::with_two_exchanged(
+    program::RoleId role, const program::PeerMap& peer_map) {
   // Peers by coordinate on the axis, for ranks at 0 on all other axes.
   const graph::Mesh& mesh = p_.roles[role].mesh;
-  const int32_t size = mesh.axes[way.axis].size;
+  const int32_t size = mesh.axes[peer_map.axis].size;
   const int32_t first = p_.first_rank(role);
   std::vector<int32_t> peers;
   for (int32_t at = 0; at < size; ++at) {
-    const int32_t rank = first + mesh.moved(0, way.axis, at);
-    peers.push_back(p_.coords(p_.peer_of(way, rank))[way.axis]);
+    const int32_t rank = first + mesh.moved(0, peer_map.axis, at);
+    peers.push_back(p_.coords(p_.peer_of(peer_map, rank))[peer_map.axis]);
   }
   const size_t one = random_.below(peers.size());
   std::swap(peers[one], peers[(one + 1 + random_.below(peers.size() - 1)) % peers.size()]);
-  program::Table there{role, {way.axis}, {}};
-  program::Table back{role, {way.axis}, std::vector<int64_t>(peers.size(), 0)};
+  program::Table there{role, {peer_map.axis}, {}};
+  program::Table back{role, {peer_map.axis}, std::vector<int64_t>(peers.size(), 0)};
   for (int32_t at = 0; at < size; ++at) {
     const int32_t peer = peers[static_cast<size_t>(at)];
     there.values.push_back(peer - at);
     back.values[static_cast<size_t>(peer)] = at - peer;
   }
-  return {{way.axis, 0, p_.intern(std::move(there))}, {way.axis, 0, p_.intern(std::move(back))}};
+  return {{peer_map.axis, 0, p_.intern(std::move(there))},
+          {peer_map.axis, 0, p_.intern(std::move(back))}};
 }
 
 /// Combines two parts by the wrong monoid: sum for maximum, or maximum for sum; for the merge of a
@@ -234,9 +235,9 @@ bool Mutator::move_both_ends() {
   const int32_t by = random_.flip() ? 1 : -1;
   const bool sends = !message.in.empty();
   const bool two = random_.flip();
-  std::pair<program::Way, program::Way> ways;
+  std::pair<program::PeerMap, program::PeerMap> peer_maps;
   if (two) {
-    ways = with_two_exchanged(role, message.way());
+    peer_maps = with_two_exchanged(role, message.peer_map());
   }
   begin(ref, two ? "at both ends two ranks exchanged" : fmt::format("both ends {} further", by));
   for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
@@ -246,9 +247,9 @@ bool Mutator::move_both_ends() {
       if (tasks[i].peer_axis != message.peer_axis || tasks[i].tag != message.tag) continue;
       const bool same_end = !tasks[i].in.empty() == sends;
       if (two) {
-        const program::Way& way = same_end ? ways.first : ways.second;
-        tasks[i].peer = way.offset;
-        tasks[i].peer_by = way.by;
+        const program::PeerMap& peer_map = same_end ? peer_maps.first : peer_maps.second;
+        tasks[i].peer = peer_map.offset;
+        tasks[i].peer_by = peer_map.by;
       } else {
         tasks[i].peer += same_end ? by : -by;
       }

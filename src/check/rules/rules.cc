@@ -173,7 +173,7 @@ std::string has_plan(const Context& ctx, const RankClass& cls, size_t) {
 }
 
 std::string addresses(const Context&, const RankClass& cls, size_t) {
-  if (program::addresses_of(cls) <= program::kMostAddresses) return "";
+  if (program::addresses_of(cls) <= program::kMaxAddresses) return "";
   return fmt::format("has an arena of {} bytes, {} in host memory, and named buffers",
                      cls.arena_bytes, cls.host_arena_bytes);
 }
@@ -284,7 +284,7 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
     size = base.dims[buffer.dim];
     length = buffer.type.dims[buffer.dim];
   }
-  if (program::begins_too_far(buffer.begin)) return fmt::format("begins at {}", buffer.begin);
+  if (program::is_offset_too_large(buffer.begin)) return fmt::format("begins at {}", buffer.begin);
   const ClassId id = &cls - ctx.program.classes.data();
   const bool along_elements =
       buffer.dim == kNone || std::cmp_equal(buffer.dim + 1, base.dims.size());
@@ -357,7 +357,8 @@ std::string bad_slots(const RankClass& cls, const program::Program& program, con
   }
   int64_t before = 0;
   for (const program::Slot& slot : buffer.slots) {
-    if (program::begins_too_far(slot.begin)) return fmt::format("has a slot at {}", slot.begin);
+    if (program::is_offset_too_large(slot.begin))
+      return fmt::format("has a slot at {}", slot.begin);
     if (slot.begin < before) return fmt::format("has a slot at {}, behind {}", slot.begin, before);
     before = slot.begin;
     const size_t axes = program.roles[cls.role].mesh.axes.size();

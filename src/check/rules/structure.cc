@@ -35,7 +35,7 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) 
   for (TaskId dep : task.deps) {
     if (!in_range(dep, cls.tasks.size())) return fmt::format("dependency on task {}", dep);
   }
-  for (const program::Begin& begin : task.begins) {
+  for (const program::PieceOffset& begin : task.piece_offsets) {
     if (const std::string table = bad_table_id(ctx, cls, begin.by); !table.empty()) return table;
   }
   if (task.group != kNone && !in_range(task.group, ctx.program.groups.size())) {
@@ -75,7 +75,8 @@ std::string bad_table(const Context& ctx, const program::Table& table) {
   if (std::cmp_not_equal(table.values.size(), want)) {
     return fmt::format("has {} numbers for {} coordinates", table.values.size(), want);
   }
-  const auto far = std::find_if(table.values.begin(), table.values.end(), program::begins_too_far);
+  const auto far =
+      std::find_if(table.values.begin(), table.values.end(), program::is_offset_too_large);
   return far == table.values.end() ? "" : fmt::format("has the number {}", *far);
 }
 

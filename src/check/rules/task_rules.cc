@@ -111,12 +111,13 @@ std::string group_fits(const Context& ctx, ClassId cls, const RankClass&, const 
   return "";
 }
 
-/// Returns two ranks that a way leads to the same peer, in words; "" if the way has an inverse.
-std::string meet_by_way(const Context& ctx, program::RoleId role, const program::Way& way) {
-  const int32_t number = ctx.ways.number(role, way);
-  if (ctx.ways.back(number) != kNone) return "";
+/// Returns two ranks that a mapping leads to the same peer, in words; "" if it has an inverse.
+std::string shared_peer(const Context& ctx, program::RoleId role,
+                        const program::PeerMap& peer_map) {
+  const int32_t number = ctx.peer_maps.number(role, peer_map);
+  if (ctx.peer_maps.inverse(number) != kNone) return "";
   const int32_t first = ctx.program.first_rank(role);
-  const std::span<const int32_t> peers = ctx.ways.peers(number);
+  const std::span<const int32_t> peers = ctx.peer_maps.peers(number);
   std::map<int32_t, size_t> from;  // by peer
   for (size_t rank = 0;; ++rank) {
     const auto [other, fresh] = from.try_emplace(peers[rank], rank);
@@ -146,7 +147,7 @@ std::string peer_exists(const Context& ctx, ClassId cls, const RankClass&, const
     return fmt::format("has a peer at offset {} and {} of its table, on an axis of {}", peer, more,
                        size);
   }
-  const std::string met = meet_by_way(ctx, ctx.program.classes[cls].role, task.way());
+  const std::string met = shared_peer(ctx, ctx.program.classes[cls].role, task.peer_map());
   return met.empty() ? "" : "has a table by which " + met;
 }
 
@@ -160,15 +161,15 @@ std::string begins_named(const Context& ctx, ClassId, const RankClass&, const Ta
     const size_t dims = (kind.in.empty() ? kind.out[0] : kind.in[0]).dims.size();
     letters = std::string("abcdef").substr(0, dims);
   }
-  for (const program::Begin& begin : task.begins) {
+  for (const program::PieceOffset& begin : task.piece_offsets) {
     if (letters.find(begin.letter) == std::string::npos) {
       return fmt::format("has a begin of '{}'; its op takes {} by position", begin.letter,
                          letters.empty() ? "no letter" : "only '" + letters + "'");
     }
-    if (task.begin_of(begin.letter) != &begin) {
+    if (task.piece_offset(begin.letter) != &begin) {
       return fmt::format("has two begins of '{}'", begin.letter);
     }
-    if (program::begins_too_far(begin.begin)) {
+    if (program::is_offset_too_large(begin.begin)) {
       return fmt::format("has a begin of '{}' too far from 0: {}", begin.letter, begin.begin);
     }
   }

@@ -37,7 +37,7 @@ void BufferState::add_class(std::vector<Value> before) {
 }
 
 /// Returns `length` of the `size` indices of a base, from where the region begins.
-CutId BufferState::region_of(ClassId cls, const program::Begin& from, int64_t length,
+CutId BufferState::region_of(ClassId cls, const program::PieceOffset& from, int64_t length,
                              int64_t size) {
   const AxisMask axes = ctx_.table_axes(cls, from.by);
   std::vector<std::vector<Run>> rows;
@@ -73,7 +73,8 @@ void BufferState::find_regions(ClassId cls) {
       known->second = region_of(cls, {0, view.begin, view.by}, length, held.size);
     }
     bases.region[id] = known->second;
-    bases.from.try_emplace({known->second, held.size}, program::Begin{0, view.begin, view.by});
+    bases.from.try_emplace({known->second, held.size},
+                           program::PieceOffset{0, view.begin, view.by});
     bases.lengths[{view.dim, view.begin, view.by.value()}].insert(length);
   }
 }
@@ -289,7 +290,7 @@ std::vector<Run> BufferState::shares_of_tables(const Base& base, CutId entry, Cu
       certain = certain && share.known;
       return;
     }
-    const program::Begin& inner = from.at({region, base.size});
+    const program::PieceOffset& inner = from.at({region, base.size});
     row.begin = ctx_.begin_at(role, inner, coords) -
                 (all ? 0 : ctx_.begin_at(role, from.at({entry, base.size}), coords));
     row.length = length_there(base, inner, region, class_at(base.cls, coords));
@@ -300,7 +301,7 @@ std::vector<Run> BufferState::shares_of_tables(const Base& base, CutId entry, Cu
 
 /// Returns the length of the view of another class that begins by the same table; of several, the
 /// one with the same place among the lengths of its class. -1: there is none.
-int64_t BufferState::length_there(const Base& base, const program::Begin& begin, CutId region,
+int64_t BufferState::length_there(const Base& base, const program::PieceOffset& begin, CutId region,
                                   ClassId there) const {
   const auto lengths = [&](ClassId cls) {
     const auto known = bases_[cls].lengths.find({base.dim, begin.begin, begin.by.value()});

@@ -68,7 +68,7 @@ class BufferState {
     std::map<BufferId, Base> of;
     std::vector<CutId> region;  ///< by buffer: its region of its base
     /// By region and size of the base: where the region begins, on ranks of other classes too.
-    std::map<std::pair<CutId, int64_t>, program::Begin> from;
+    std::map<std::pair<CutId, int64_t>, program::PieceOffset> from;
     /// By dim, begin and table: lengths of the views that begin there.
     std::map<std::array<int64_t, 3>, std::set<int64_t>> lengths;
   };
@@ -82,7 +82,7 @@ class BufferState {
   const Base* base_of(ClassId cls, BufferId buffer) const;
   size_t dims_of(ClassId cls, BufferId buffer) const;
   void find_regions(ClassId cls);
-  CutId region_of(ClassId cls, const program::Begin& from, int64_t length, int64_t size);
+  CutId region_of(ClassId cls, const program::PieceOffset& from, int64_t length, int64_t size);
   void write_region(Base* base, CutId region, const Value& value);
   CutId rest_of(const Base& base, CutId of, CutId without, bool behind) const;
 
@@ -109,7 +109,7 @@ class BufferState {
                                     int64_t size, AxisMask axes, bool* certain) const;
   std::vector<graph::Run> shares_of_tables(const Base& base, CutId entry, CutId region,
                                            AxisMask axes, std::span<const Share> shares) const;
-  int64_t length_there(const Base& base, const program::Begin& begin, CutId region,
+  int64_t length_there(const Base& base, const program::PieceOffset& begin, CutId region,
                        ClassId there) const;
   ClassId class_at(ClassId like, const graph::Coords& coords) const;
   bool has_same_views(ClassId one, ClassId other) const;

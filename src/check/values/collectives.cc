@@ -251,10 +251,10 @@ std::vector<MarkId> Collectives::lost_by_all(std::span<const TaskRef> tasks) {
   return lost;
 }
 
-void Collectives::meet(std::span<const std::vector<TaskRef>> instances) {
+void Collectives::step_across_classes(std::span<const std::vector<TaskRef>> instances) {
   // Ranks of one class may meet different classes; the task must then make the same value in every
   // sort of instance. Each sort starts from the state before the task.
-  if (instances.size() == 1) return meet(std::span<const TaskRef>(instances[0]));
+  if (instances.size() == 1) return step_across_classes(std::span<const TaskRef>(instances[0]));
   std::map<TaskRef, BufferState::Saved> before;
   std::map<TaskRef, std::vector<Value>> after;
   std::set<TaskRef> differ;
@@ -267,7 +267,7 @@ void Collectives::meet(std::span<const std::vector<TaskRef>> instances) {
         m_.state.restore(ref.cls, known->second);
       }
     }
-    meet(std::span<const TaskRef>(tasks));
+    step_across_classes(std::span<const TaskRef>(tasks));
     for (const TaskRef& ref : tasks) {
       std::vector<Value> made;
       for (BufferId buffer : m_.ctx.task(ref).out) {
@@ -298,7 +298,7 @@ void Collectives::meet(std::span<const std::vector<TaskRef>> instances) {
   }
 }
 
-void Collectives::meet(std::span<const TaskRef> tasks) {
+void Collectives::step_across_classes(std::span<const TaskRef> tasks) {
   // Classes that hold the same values act as one class. Classes with different terms need a sum:
   // each term is whole at one coordinate of the axes along which the classes differ. Per operand,
   // every class sums over the group's other axes, and all must agree in the layout after that. The

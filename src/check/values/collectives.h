@@ -20,10 +20,10 @@ class Collectives {
   /// empty: those of the operand.
   void step(ClassId cls, TaskId task, std::span<const MarkId> lost = {});
   /// A collective that crosses classes: the tasks that meet in each sort of instance.
-  void meet(std::span<const std::vector<TaskRef>> instances);
+  void step_across_classes(std::span<const std::vector<TaskRef>> instances);
 
  private:
-  void meet(std::span<const TaskRef> tasks);
+  void step_across_classes(std::span<const TaskRef> tasks);
   // The functions below return false, and report, if the value does not lie as the op needs it, or
   // if sizes are not those of the rows.
   bool move(TaskRef ref, const KindInfo& info, AxisMask over, size_t operand, Value* value);

@@ -49,7 +49,7 @@ std::string runs_text(const std::vector<graph::Run>& runs);
 struct TaskRef;
 class Reference;
 /// The value that a task writes to one of its outputs (CheckOptions::on_write).
-struct Wrote {
+struct OutputValue {
   const TaskRef& task;
   size_t output;
   /// Owner of the terms, which live as long as the Checker.

@@ -20,11 +20,11 @@ Interpreter::Interpreter(Context& ctx, Reference& reference, const Hazards& haza
   }
 }
 
-void Interpreter::meet(std::span<const std::vector<TaskRef>> instances) {
+void Interpreter::step_across_classes(std::span<const std::vector<TaskRef>> instances) {
   if (is_transfer(m_.ctx.kind(m_.ctx.task(instances[0][0])))) {
     return transfers_.transfer(instances[0]);
   }
-  collectives_.meet(instances);
+  collectives_.step_across_classes(instances);
 }
 
 void Interpreter::step(ClassId cls, TaskId task, int32_t global, std::span<const int32_t> senders) {
@@ -68,14 +68,14 @@ void Interpreter::step(ClassId cls, TaskId task, int32_t global, std::span<const
 
 const graph::Shift& Interpreter::to_peer(ClassId cls, const Task& end) {
   const program::RoleId role = m_.ctx.program.classes[cls].role;
-  const auto [known, fresh] = to_peers_.try_emplace({role, end.way()});
+  const auto [known, fresh] = to_peers_.try_emplace({role, end.peer_map()});
   graph::Shift& shift = known->second;
   if (fresh) {
     shift.axis = m_.ctx.axis_of(cls, end.peer_axis);
     shift.axes = m_.ctx.table_axes(cls, end.peer_by);
     shift.offsets.clear();
     m_.pieces.cuts.for_each(shift.axes, {}, [&](const graph::Coords& at) {
-      const int32_t peer = m_.ctx.program.peer_of(end.way(), m_.ctx.rank_at(role, at));
+      const int32_t peer = m_.ctx.program.peer_of(end.peer_map(), m_.ctx.rank_at(role, at));
       shift.offsets.push_back(m_.ctx.coords_of(peer)[shift.axis] - at[shift.axis]);
     });
   }

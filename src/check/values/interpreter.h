@@ -52,7 +52,7 @@ class Interpreter {
   /// sends. Requires: the senders were interpreted before.
   void step(ClassId cls, TaskId task, int32_t global, std::span<const int32_t> senders);
   /// Interprets one collective that crosses classes: the tasks that meet in each sort of instance.
-  void meet(std::span<const std::vector<TaskRef>> instances);
+  void step_across_classes(std::span<const std::vector<TaskRef>> instances);
   /// Marks a buffer whose content follows from something already refused.
   void invalidate(ClassId cls, BufferId buffer) { m_.io.invalidate(cls, buffer); }
   /// Requires: the last task was interpreted. Compares named buffers with the single-device step.
@@ -63,8 +63,8 @@ class Interpreter {
   /// See TaskIo.
   double least_factor() const { return m_.io.least_factor(); }
   /// After finish(): losses of codecs in named buffers.
-  const std::vector<Lossy>& lossy() const { return named_.replicas().lossy(); }
-  std::vector<LossyCodec> lossy_codecs() const { return named_.replicas().lossy_codecs(); }
+  const std::vector<CodecLoss>& losses() const { return named_.replicas().losses(); }
+  std::vector<CodecUse> codec_uses() const { return named_.replicas().codec_uses(); }
 
  private:
   const graph::Shift& to_peer(ClassId cls, const Task& end);
@@ -76,8 +76,8 @@ class Interpreter {
   RoleTransfers transfers_;
   NamedBuffers named_;
   std::map<int32_t, Value> sent_;  ///< by global task of the send
-  /// By role and way: the shift from a rank to the rank that it receives from.
-  std::map<std::pair<program::RoleId, program::Way>, graph::Shift> to_peers_;
+  /// By role and peer mapping: the shift from a rank to the rank that it receives from.
+  std::map<std::pair<program::RoleId, program::PeerMap>, graph::Shift> to_peers_;
 };
 
 }  // namespace hocket::check

@@ -20,7 +20,7 @@ LocalOps::Signature& LocalOps::signature(ClassId cls, const Task& task, const Ki
   auto& list = signatures_[task.kind];
   for (Signature& signature : list) {
     if (signature.in == in_.pieces && signature.in_types == in_.types &&
-        signature.begins == task.begins && signature.cls == asked) {
+        signature.piece_offsets == task.piece_offsets && signature.cls == asked) {
       return signature;
     }
   }
@@ -28,14 +28,14 @@ LocalOps::Signature& LocalOps::signature(ClassId cls, const Task& task, const Ki
   signature.cls = asked;
   signature.in = in_.pieces;
   signature.in_types = in_.types;
-  signature.begins = task.begins;
-  const Pieces::Begins begins = m_.io.begins_of(cls, task);
+  signature.piece_offsets = task.piece_offsets;
+  const Pieces::PieceOffsets offsets = m_.io.piece_offsets_of(cls, task);
   const program::Kind& kind = m_.ctx.program.kind(task);
   signature.fitting.assign(kind.out.size(), -1);
   try {
     const ops::Letters letters = ops::letters(*info.rules, kind.in, kind.out);
     signature.taken = m_.pieces.take(info.key, letters, in_.pieces, in_.types, kind.out,
-                                     m_.ctx.types, begins, m_.ctx.boxes[cls]);
+                                     m_.ctx.types, offsets, m_.ctx.boxes[cls]);
   } catch (const Error&) {
     signature.taken.fault =
         TakeResult::Fault::cut;  // no rule for operands with this number of dims
@@ -244,7 +244,7 @@ void LocalOps::regroup(TaskRef ref, const Task& task) {
         .push_back(piece.addends.empty() ? CutId(graph::CutTable::kWhole) : piece.addends[0].set);
   }
   const RankFault misplaced = m_.pieces.misplaced(
-      rows.cut[0], 'e', experts, m_.io.begins_of(ref.cls, task), m_.ctx.boxes[ref.cls]);
+      rows.cut[0], 'e', experts, m_.io.piece_offsets_of(ref.cls, task), m_.ctx.boxes[ref.cls]);
   if (!misplaced.text.empty()) return refuse_begin(ref, misplaced);
   const std::vector<CutId> made = m_.pieces.cuts.regroup(held, had, wanted, over);
   if (made.empty()) return refuse_part(0, "the chunks do not hold the tokens of their sizes");

@@ -22,7 +22,7 @@ class LocalOps {
   struct Signature {
     std::vector<PieceId> in;
     std::vector<TypeId> in_types;  ///< logical
-    std::vector<program::Begin> begins;
+    std::vector<program::PieceOffset> piece_offsets;
     ClassId cls = program::kNone;  ///< whose begins they are; kNone: the op takes no positions
     TakeResult taken;
     std::vector<TypeId> fitting;  ///< by output: see TaskIo::write

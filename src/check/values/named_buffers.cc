@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::check {
 

@@ -126,10 +126,10 @@ bool PackOp::apply(const std::vector<int32_t>& components) {
       by_element = by_element && (letters.out[i] == dims) == (letters_.out[i] == dims_);
     }
     if (by_element) {
-      Pieces::Begins begins;
-      begins.at = [](char, const Coords&) { return int64_t{0}; };
-      begins.axes = [](char) { return AxisMask{0}; };
-      taken = m_.pieces.take(info_.key, letters, held.pieces, logical, out, m_.ctx.types, begins,
+      Pieces::PieceOffsets offsets;
+      offsets.at = [](char, const Coords&) { return int64_t{0}; };
+      offsets.axes = [](char) { return AxisMask{0}; };
+      taken = m_.pieces.take(info_.key, letters, held.pieces, logical, out, m_.ctx.types, offsets,
                              m_.ctx.boxes[ref_.cls]);
     }
   } catch (const Error&) {
@@ -160,7 +160,7 @@ bool PackOp::apply(const std::vector<int32_t>& components) {
   return true;
 }
 
-bool PackOp::meet(const Coords& coords, const Packs::Meeting& meeting) {
+bool PackOp::apply_at(const Coords& coords, const Packs::Meeting& meeting) {
   // All operands must hold the same elements of one tensor each, or zeros. The op is applied to
   // these tensors at the first coordinate where they meet.
   std::vector<int32_t> components;
@@ -260,7 +260,7 @@ std::optional<std::vector<Value>> PackOp::run() {
   bool good = true;
   const bool alike =
       m_.packs.side_by_side(packs_, [&](const Coords& coords, const Packs::Meeting& meeting) {
-        good = good && meet(coords, meeting);
+        good = good && apply_at(coords, meeting);
       });
   if (!good) return std::nullopt;
   if (!alike) {

@@ -460,11 +460,11 @@ bool Pieces::is_guess(const graph::CoordBox& box, CutId cut) const {
   return guesses_.contains({box.begin, box.count, cut});
 }
 
-RankFault Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
+RankFault Pieces::misplaced(CutId cut, char letter, int64_t size, const PieceOffsets& offsets,
                             const graph::CoordBox& box) const {
   RankFault wrong;
   // Begins may differ even on ranks that hold equal cuts.
-  const AxisMask axes = cuts.axes(cut) | begins.axes(letter);
+  const AxisMask axes = cuts.axes(cut) | offsets.axes(letter);
   cuts.for_each(axes, box.begin, [&](const Coords& at) {
     if (!box.contains(at, axes)) return;
     const std::vector<graph::Run> runs = cuts.part_at(cut, at, size, 0, -1);
@@ -472,7 +472,7 @@ RankFault Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& 
     std::string text;
     if (runs.size() > 1) {
       text = fmt::format("its piece along {} is no single run", letter);
-    } else if (const int64_t begin = begins.at(letter, at); begin != runs[0].begin) {
+    } else if (const int64_t begin = offsets.at(letter, at); begin != runs[0].begin) {
       text = fmt::format("its piece along {} begins at {}; the task says {}", letter, runs[0].begin,
                          begin);
     }
@@ -482,17 +482,17 @@ RankFault Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& 
   return wrong;
 }
 
-CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const Begins& begins,
+CutId Pieces::made_run(char letter, int64_t class_has, int64_t size, const PieceOffsets& offsets,
                        const graph::CoordBox& box, RankFault* why) {
   // Ranks of the class have as many indices as its type says. Ranks of others, whose type is not at
   // hand, have all indices up to the next begin, so that all classes derive one piece.
   if (class_has == size) return CutTable::kWhole;
-  const AxisMask axes = begins.axes(letter);
+  const AxisMask axes = offsets.axes(letter);
   std::set<int64_t> all{size};
-  cuts.for_each(axes, {}, [&](const Coords& at) { all.insert(begins.at(letter, at)); });
+  cuts.for_each(axes, {}, [&](const Coords& at) { all.insert(offsets.at(letter, at)); });
   std::vector<std::vector<graph::Run>> rows;
   cuts.for_each(axes, {}, [&](const Coords& at) {
-    const int64_t begin = begins.at(letter, at);
+    const int64_t begin = offsets.at(letter, at);
     const auto next = all.upper_bound(begin);
     const bool here = box.contains(at, axes) || next == all.end();
     const int64_t local = here ? class_has : *next - begin;
@@ -551,8 +551,8 @@ bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
 bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
                             std::span<const TypeId> logical,
                             std::span<const graph::TensorType> local_out, const TypeTable& types,
-                            const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
-                            TakeResult* taken) {
+                            const PieceOffsets& offsets, const graph::CoordBox& box,
+                            LetterCuts* held, TakeResult* taken) {
   // Handles positional letters. A letter that no input has gets a run as long as in the outputs,
   // from where the task says. All must begin where the task says, on every rank.
   const auto refused = [&](AxisMask axes) {
@@ -573,8 +573,8 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
       known.size = all;
       known.symbolic = all.symbolic();
       known.cut =
-          made_run(*letter, local_out[output].dims[dim], known.size, begins, box, &taken->wrong);
-      if (known.cut == kNone) return refused(begins.axes(*letter));
+          made_run(*letter, local_out[output].dims[dim], known.size, offsets, box, &taken->wrong);
+      if (known.cut == kNone) return refused(offsets.axes(*letter));
       known.cut = canonical(box, known.cut, true);
     }
     if (known.size % cuts[known.cut].cells != 0) continue;
@@ -585,7 +585,7 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
           box.begin);
       return refused(cuts.axes(known.cut));
     }
-    taken->wrong = misplaced(known.cut, *letter, known.size, begins, box);
+    taken->wrong = misplaced(known.cut, *letter, known.size, offsets, box);
     if (!taken->wrong.text.empty()) return refused(cuts.axes(known.cut));
   }
   return true;
@@ -637,7 +637,7 @@ bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<co
 TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                         std::span<const TypeId> logical,
                         std::span<const graph::TensorType> local_out, const TypeTable& types,
-                        const Begins& begins, const graph::CoordBox& box) {
+                        const PieceOffsets& offsets, const graph::CoordBox& box) {
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
   // index by index along it or contracts it. Where the op goes by position, the cut is one run that
   // begins where the task says. An output has the cuts of its letters, and is an unfinished
@@ -652,7 +652,7 @@ TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<cons
   LetterCuts held;
   std::vector<Addends> lifted;
   if (!take_cuts(rule, letters, in, logical, types, &held, &taken) ||
-      !take_positions(op, letters, logical, local_out, types, begins, box, &held, &taken) ||
+      !take_positions(op, letters, logical, local_out, types, offsets, box, &held, &taken) ||
       !take_addends(key, letters, in, &held, &lifted, &taken)) {
     return taken;
   }

@@ -183,7 +183,7 @@ class Pieces {
   bool is_guess(const graph::CoordBox& box, CutId cut) const;
 
   /// Begins of pieces of letters, as a task says.
-  struct Begins {
+  struct PieceOffsets {
     std::function<int64_t(char letter, const graph::Coords&)> at;
     std::function<AxisMask(char letter)> axes;  ///< along which begins differ
   };
@@ -192,10 +192,10 @@ class Pieces {
   /// whose task it is.
   TakeResult take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                   std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
-                  const TypeTable& types, const Begins& begins, const graph::CoordBox& box);
+                  const TypeTable& types, const PieceOffsets& offsets, const graph::CoordBox& box);
   /// Compares the begins that a task says with the cut of a letter, a dim of `size`, on the ranks
   /// in a box. No text: they agree.
-  RankFault misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
+  RankFault misplaced(CutId cut, char letter, int64_t size, const PieceOffsets& offsets,
                       const graph::CoordBox& box) const;
 
   /// Returns the part of a tensor that the rank at a coordinate holds.
@@ -231,13 +231,13 @@ class Pieces {
                  const TypeTable& types, LetterCuts* held, TakeResult* taken) const;
   bool take_positions(const OpKey& op, const ops::Letters& letters, std::span<const TypeId> logical,
                       std::span<const graph::TensorType> local_out, const TypeTable& types,
-                      const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
+                      const PieceOffsets& offsets, const graph::CoordBox& box, LetterCuts* held,
                       TakeResult* taken);
   bool take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                     LetterCuts* held, std::vector<Addends>* lifted, TakeResult* taken);
   /// Returns the run of a letter's indices that each rank makes; kNone, and `why`, if it leaves the
   /// tensor.
-  CutId made_run(char letter, int64_t class_has, int64_t size, const Begins& begins,
+  CutId made_run(char letter, int64_t class_has, int64_t size, const PieceOffsets& offsets,
                  const graph::CoordBox& box, RankFault* why);
   CutId canonical(const graph::CoordBox& box, CutId cut, bool guess);
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);

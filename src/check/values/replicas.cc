@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 namespace hocket::check {
 
@@ -37,10 +37,10 @@ void Replicas::add(TaskRef at, BufferId buffer, const Value& value) {
     Lost& lost = lost_[mark.codec];
     lost.values.insert(mark.term);
     lost.buffers.insert(named.name);
-    if (lossy_.size() == kMaxListedLosses) continue;
-    const Lossy lossy{named.name, mark.codec, m_.text.describe(mark.term)};
-    if (std::find(lossy_.begin(), lossy_.end(), lossy) == lossy_.end()) {
-      lossy_.push_back(lossy);
+    if (losses_.size() == kMaxListedLosses) continue;
+    const CodecLoss loss{named.name, mark.codec, m_.text.describe(mark.term)};
+    if (std::find(losses_.begin(), losses_.end(), loss) == losses_.end()) {
+      losses_.push_back(loss);
     }
   }
   if (named.kind != program::BufferKind::persistent) return;
@@ -50,8 +50,8 @@ void Replicas::add(TaskRef at, BufferId buffer, const Value& value) {
   }
 }
 
-std::vector<LossyCodec> Replicas::lossy_codecs() const {
-  std::vector<LossyCodec> list;
+std::vector<CodecUse> Replicas::codec_uses() const {
+  std::vector<CodecUse> list;
   for (const auto& [codec, lost] : lost_) {
     list.push_back({codec, std::ssize(lost.values), std::ssize(lost.buffers)});
   }

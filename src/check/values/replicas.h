@@ -22,8 +22,8 @@ class Replicas {
   /// Refuses tensors whose replicas differ by what codecs lost. Requires: all buffers are added.
   void judge();
   /// The first kMaxListedLosses losses.
-  const std::vector<Lossy>& lossy() const { return lossy_; }
-  std::vector<LossyCodec> lossy_codecs() const;
+  const std::vector<CodecLoss>& losses() const { return losses_; }
+  std::vector<CodecUse> codec_uses() const;
 
  private:
   /// A persistent buffer that keeps some of a tensor, and its final value.
@@ -44,7 +44,7 @@ class Replicas {
   void refuse(int32_t tensor, const State& one, const State& other, const graph::Run& both);
 
   Machine& m_;
-  std::vector<Lossy> lossy_;
+  std::vector<CodecLoss> losses_;
   /// By codec: terms that it encoded, and the named buffers that these reach.
   struct Lost {
     std::set<ExprId> values;

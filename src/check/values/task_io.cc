@@ -130,17 +130,17 @@ void TaskIo::check_expected(TaskRef ref, size_t output, PieceId piece) {
               text_.where(cls, state_.at(cls, id)));
 }
 
-Pieces::Begins TaskIo::begins_of(ClassId cls, const Task& task) const {
-  Pieces::Begins begins;
-  begins.at = [this, cls, &task](char letter, const graph::Coords& at) {
-    const program::Begin* const begin = task.begin_of(letter);
+Pieces::PieceOffsets TaskIo::piece_offsets_of(ClassId cls, const Task& task) const {
+  Pieces::PieceOffsets offsets;
+  offsets.at = [this, cls, &task](char letter, const graph::Coords& at) {
+    const program::PieceOffset* const begin = task.piece_offset(letter);
     return begin ? ctx_.begin_at(ctx_.program.classes[cls].role, *begin, at) : 0;
   };
-  begins.axes = [this, cls, &task](char letter) {
-    const program::Begin* const begin = task.begin_of(letter);
+  offsets.axes = [this, cls, &task](char letter) {
+    const program::PieceOffset* const begin = task.piece_offset(letter);
     return begin ? ctx_.table_axes(cls, begin->by) : AxisMask{0};
   };
-  return begins;
+  return offsets;
 }
 
 void TaskIo::report_written(TaskRef ref, size_t output, const Value& value) {

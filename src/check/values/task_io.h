@@ -31,7 +31,7 @@ class TaskIo {
   void invalidate(ClassId cls, BufferId buffer) { state_.put(cls, buffer, {kUnknown, kAnyPiece}); }
   void invalidate_outputs(TaskRef ref);
   /// Returns where a task says that its pieces of letters begin, on ranks of the class.
-  Pieces::Begins begins_of(ClassId cls, const Task& task) const;
+  Pieces::PieceOffsets piece_offsets_of(ClassId cls, const Task& task) const;
   /// The least ratio of the rows that a ragged buffer expects to the rows of even routing; 0: the
   /// program has no such buffer.
   double least_factor() const { return least_factor_; }

@@ -34,11 +34,11 @@ bool RoleTransfers::matches_begins(TaskRef ref, const Value& value) {
     return false;
   }
   const graph::TensorType& type = m_.ctx.types[m_.ref.terms[value.expr].type];
-  const Pieces::Begins begins = m_.io.begins_of(ref.cls, task);
+  const Pieces::PieceOffsets offsets = m_.io.piece_offsets_of(ref.cls, task);
   for (size_t dim = 0; dim < type.dims.size(); ++dim) {
     const RankFault wrong =
         m_.pieces.misplaced(m_.pieces[value.piece].cut[dim], static_cast<char>('a' + dim),
-                            type.dims[dim], begins, m_.ctx.boxes[ref.cls]);
+                            type.dims[dim], offsets, m_.ctx.boxes[ref.cls]);
     if (wrong.text.empty()) continue;
     m_.refusals.refuse("transfer-layout", ref, task.in[0], wrong.text,
                        "give in begins= the begin of the rank's part: a for dim 0, b for dim 1, ..",

@@ -27,7 +27,7 @@ namespace hocket::cli {
 
 namespace {
 
-constexpr int64_t kMaxRanks = 1 << 16;
+constexpr int64_t kMaxSearchRanks = 1 << 16;
 
 struct PlanOptions {
   PlanFile file;
@@ -145,12 +145,12 @@ void expect_nodes_of(const cost::Cluster& cluster, const std::vector<std::string
 
 bool has_plan(const planner::SearchSpace& space) {
   bool found = false;
-  for (const planner::Choice& mesh : planner::meshes(space)) {
-    for (planner::Choice choice : planner::micro_batches(space, mesh)) {
-      for (const planner::Pipeline& pipeline : planner::pipelines(space, choice)) {
-        choice.schedule = pipeline.schedule;
-        choice.chunks = pipeline.chunks;
-        planner::visit_rest(space, choice, [&](const planner::Choice&) { found = true; });
+  for (const planner::PlanCandidate& mesh : planner::meshes(space)) {
+    for (planner::PlanCandidate plan : planner::micro_batches(space, mesh)) {
+      for (const planner::Pipeline& pipeline : planner::pipelines(space, plan)) {
+        plan.schedule = pipeline.schedule;
+        plan.chunks = pipeline.chunks;
+        planner::visit_rest(space, plan, [&](const planner::PlanCandidate&) { found = true; });
         if (found) return true;
       }
     }
@@ -177,7 +177,7 @@ std::string remedies(const planner::SearchResult& result, const planner::SearchS
   for (const auto& [key, value] : space.given) {
     tries.push_back(fmt::format("without {}={}", key, value));
   }
-  if (result.nearest_simulated.choice.pp > 1) {
+  if (result.nearest_simulated.plan.pp > 1) {
     tries.push_back("other plan.pp_layers (tried: even ones, by time, by memory)");
   }
   if (!result.complete) {
@@ -206,7 +206,7 @@ std::string remedies(const planner::SearchResult& result, const planner::SearchS
   const auto add_nearest = [&](const planner::TooLarge& plan, const char* bytes) {
     if (plan.bytes == 0) return;
     why += fmt::format("\n  {} {}: {}", bytes, human_bytes(plan.bytes),
-                       planner::describe(plan.choice, space));
+                       planner::describe(plan.plan, space));
   };
   add_nearest(result.nearest_simulated, "the nearest of the simulated takes");
   add_nearest(result.nearest, "the nearest of the others takes at least");
@@ -231,7 +231,7 @@ std::string comment_of(const planner::Outcome& best, const planner::SearchResult
       "{}\npredicted on {}{}: {} a step ({:.0f} % compute, {:.0f} % exposed communication, {:.0f} "
       "% "
       "bubble, {:.0f} % idle), {} a rank\n{}",
-      planner::describe(best.choice, space), trial.cluster().name,
+      planner::describe(best.plan, space), trial.cluster().name,
       trial.costs().calibrated() ? "" : " (uncalibrated)", human_time(best.step_s),
       100 * best.compute_s / best.step_s, 100 * best.exposed_s / best.step_s,
       100 * best.bubble_s / best.step_s, 100 * best.idle_s / best.step_s,
@@ -252,7 +252,7 @@ planner::SearchResult run_search(const PlanOptions& options, const planner::Tria
     std::string text = found_text(counts);
     if (best) {
       text += fmt::format(", best {}: {}", human_time(best->step_s),
-                          planner::describe(best->choice, space));
+                          planner::describe(best->plan, space));
     } else if (!ended.empty()) {
       text += fmt::format("; {}: it goes on to the first plan that fits", ended);
     }
@@ -301,8 +301,8 @@ int search_plan(const PlanOptions& options) {
   }
   if (options.destination().empty()) return 0;
   const planner::Outcome& best = result.best.front();
-  const interop::Emitted emitted = text_of(trial.run_of(best.choice, space), options.emit,
-                                           comment_of(best, result, trial, space));
+  const interop::Emitted emitted =
+      text_of(trial.run_of(best.plan, space), options.emit, comment_of(best, result, trial, space));
   for (const std::string& line : emitted.notes) {
     fmt::print(words, "note     {}\n", line);
   }
@@ -350,7 +350,7 @@ void verb_plan(Args& args) {
   add_plan_file(args, &options->file);
   add_prediction_basis(args, &options->cluster, &options->profile);
   args.option("--ranks", "N", &options->ranks,
-              "ranks of the plan; default: all devices of the cluster", 1, kMaxRanks);
+              "ranks of the plan; default: all devices of the cluster", 1, kMaxSearchRanks);
   args.option("--top", "N", &options->top, "plans that are printed", 1, 1000);
   args.option("--out", "FILE", &options->out,
               "write the best plan's run here (-: standard output)");

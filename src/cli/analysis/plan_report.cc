@@ -47,7 +47,7 @@ struct Chosen {
 std::map<std::string, Chosen> choices_of(const planner::Outcome& outcome,
                                          const planner::SearchSpace& space) {
   std::map<std::string, Chosen> choices;
-  for (const std::string& assignment : planner::assignments(outcome.choice, space)) {
+  for (const std::string& assignment : planner::assignments(outcome.plan, space)) {
     std::string key = assignment.substr(0, assignment.find('='));
     if (key == "plan.dp_samples") continue;
     if (key.starts_with("plan.shard.")) {
@@ -60,8 +60,8 @@ std::map<std::string, Chosen> choices_of(const planner::Outcome& outcome,
     chosen.value = chosen.set;
   }
   // The sequences of a micro-batch, and an uneven split over replicas, are two choices.
-  const std::vector<int64_t> each = planner::samples(space, outcome.choice);
-  const bool dealt = outcome.choice.sequences > 0;
+  const std::vector<int64_t> each = planner::samples(space, outcome.plan);
+  const bool dealt = outcome.plan.sequences > 0;
   const std::string set = dealt ? fmt::format("plan.dp_samples=[{}]", fmt::join(each, ", "))
                                 : fmt::format("plan.micro_batch={}", each.front());
   const int64_t all = std::accumulate(each.begin(), each.end(), int64_t{0});
@@ -96,7 +96,7 @@ std::pair<std::string, std::string> only_change(const planner::Outcome& best,
 
 nlohmann::json json_of(const planner::Outcome& outcome, const planner::SearchSpace& space) {
   nlohmann::json keys = nlohmann::json::object();
-  for (const std::string& assignment : planner::assignments(outcome.choice, space)) {
+  for (const std::string& assignment : planner::assignments(outcome.plan, space)) {
     const size_t equal = assignment.find('=');
     keys[assignment.substr(0, equal)] = assignment.substr(equal + 1);
   }
@@ -107,7 +107,7 @@ nlohmann::json json_of(const planner::Outcome& outcome, const planner::SearchSpa
           {"idle_s", outcome.idle_s},
           {"mfu", outcome.mfu},
           {"memory_bytes", outcome.bytes},
-          {"plan", planner::describe(outcome.choice, space)},
+          {"plan", planner::describe(outcome.plan, space)},
           {"set", keys}};
 }
 
@@ -152,7 +152,7 @@ std::string table_text(const planner::SearchResult& result, const planner::Searc
     text += fmt::format(
         "{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1, human_time(row.step_s),
         share(row.compute_s), share(row.exposed_s), share(row.bubble_s), share(row.idle_s),
-        human_bytes(static_cast<double>(row.bytes)), planner::describe(row.choice, space));
+        human_bytes(static_cast<double>(row.bytes)), planner::describe(row.plan, space));
     if (i > 0) {
       text += fmt::format("{:>3}  {:>11}  {}\n", "",
                           fmt::format("+{:.2f} %", 100 * (row.step_s / best.step_s - 1)),
@@ -188,7 +188,7 @@ std::string search_json(const planner::SearchResult& result, const planner::Sear
                               {"calibrated", calibrated},
                               {"complete", result.complete},
                               {"ended", result.ended},
-                              {"least_s", result.least_s},
+                              {"least_s", result.lower_bound_s},
                               {"seconds", result.seconds},
                               {"bounding_s", result.bounding_s},
                               {"counts",

@@ -30,7 +30,7 @@ namespace {
 
 constexpr const char* kWhere = "hocket simulate op";
 /// Largest group: the largest cluster.
-constexpr int64_t kMaxRanks = int64_t{1} << 24;
+constexpr int64_t kMaxGroupRanks = int64_t{1} << 24;
 
 struct OpOptions {
   std::string op;     ///< of the registry or cost::rooted_ops(), or as nccl-tests names it
@@ -133,30 +133,31 @@ std::string rate_text(double bytes_per_s) {
   return fmt::format("{:.2f} {}/s", bytes_per_s, units[unit]);
 }
 
-void print_json(const std::vector<double>& sizes, const std::vector<std::vector<cost::Way>>& all) {
+void print_json(const std::vector<double>& sizes,
+                const std::vector<std::vector<cost::AlgorithmTime>>& all) {
   JsonWriter json({.indent = 1, .digits = 9});
   json.array();
   for (size_t i = 0; i < sizes.size(); ++i) {
-    const cost::Way& way = all[i].front();
+    const cost::AlgorithmTime& time = all[i].front();
     json.object().member("bytes", static_cast<int64_t>(sizes[i]));
-    json.member("time_us", way.seconds() * 1e6).member("algorithm", way.algorithm);
-    json.member("protocol", way.short_messages ? "short" : "long");
-    json.member("start_us", way.start_s * 1e6).member("latency_us", way.latency_s * 1e6);
-    json.member("data_us", way.data_s * 1e6).member("busiest", way.busiest).end();
+    json.member("time_us", time.seconds() * 1e6).member("algorithm", time.algorithm);
+    json.member("protocol", time.short_messages ? "short" : "long");
+    json.member("start_us", time.start_s * 1e6).member("latency_us", time.latency_s * 1e6);
+    json.member("data_us", time.data_s * 1e6).member("busiest", time.busiest).end();
   }
   fmt::print("{}\n", json.end().take());
 }
 
-void print_table(const std::vector<double>& sizes, const std::vector<std::vector<cost::Way>>& all,
-                 bool all_ways) {
+void print_table(const std::vector<double>& sizes,
+                 const std::vector<std::vector<cost::AlgorithmTime>>& all, bool all_ways) {
   fmt::print("{:>12} {:>12} {:>14}  {:<14} {:<8} {:<8}\n", "bytes", "time", "payload/time",
              "algorithm", "protocol", "busiest");
   for (size_t i = 0; i < sizes.size(); ++i) {
-    for (const cost::Way& way : all[i]) {
-      const double seconds = way.seconds();
+    for (const cost::AlgorithmTime& time : all[i]) {
+      const double seconds = time.seconds();
       fmt::print("{:>12} {:>12} {:>14}  {:<14} {:<8} {:<8}\n", human_bytes(sizes[i]),
                  human_time(seconds), seconds > 0 ? rate_text(sizes[i] / seconds) : "none",
-                 way.algorithm, way.short_messages ? "short" : "long", way.busiest);
+                 time.algorithm, time.short_messages ? "short" : "long", time.busiest);
       if (!all_ways) break;
     }
   }
@@ -234,7 +235,8 @@ int simulate_sum(const OpOptions& options, const std::vector<double>& sizes,
     fail(kWhere, "--codec is {}; expected one of {}, but not none", quote(options.codec),
          join(names, ", "));
   }
-  if (shape.members < 2 || shape.per_node * shape.nodes != shape.members || shape.kinds != 1) {
+  if (shape.members < 2 || shape.per_node * shape.nodes != shape.members ||
+      shape.device_types != 1) {
     fail(kWhere,
          "--codec needs two ranks or more, equally many on each node, and equal nodes; "
          "got {} on {}",
@@ -268,14 +270,14 @@ int simulate_op(const OpOptions& options) {
   const std::vector<int32_t> group = group_of(options, costs.cluster());
   const cost::GroupShape shape = costs.cluster().shape(group);
   if (!options.codec.empty()) return simulate_sum(options, sizes, costs, shape);
-  std::vector<std::vector<cost::Way>> all;
+  std::vector<std::vector<cost::AlgorithmTime>> all;
   for (const double bytes : sizes) {
     if (group.size() < 2) {
-      cost::Way none;
+      cost::AlgorithmTime none;
       none.algorithm = none.busiest = "none";
       all.push_back({none});
     } else {
-      all.push_back(costs.ways(op, bytes, false, shape));
+      all.push_back(costs.algorithm_times(op, bytes, false, shape));
     }
   }
   if (options.json) {
@@ -303,9 +305,9 @@ void declare_simulate_op(Args& args) {
               "(doubled)");
   args.option("--ranks", "N", &options->ranks,
               "ranks of the group; default: all of the cluster, on this machine one per core", 1,
-              kMaxRanks);
+              kMaxGroupRanks);
   args.option("--per-node", "N", &options->per_node,
-              "ranks of the group on each node; default: all devices", 1, kMaxRanks);
+              "ranks of the group on each node; default: all devices", 1, kMaxGroupRanks);
   args.option("--cluster", "FILE", &options->cluster,
               "cluster file (configs/clusters); default: this machine");
   args.option("--profile", "FILE", &options->profile, "timings of `hocket profile`");

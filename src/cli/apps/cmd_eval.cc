@@ -138,14 +138,14 @@ void tell_ids(const EvalOptions& options, const Lists& ids, double loss) {
 }
 
 /// A token of a list.
-struct Place {
+struct TokenPosition {
   size_t list = 0;
   int64_t token = 0;
 };
 
 /// Error, which says where, if a logit is infinite or no number, or a gradient, or the loss.
 /// `bad_logit`: the first token with such a logit.
-void require_finite(const engine::Run& run, const std::optional<Place>& bad_logit,
+void require_finite(const engine::Run& run, const std::optional<TokenPosition>& bad_logit,
                     const train::Gradients& gradients, double loss) {
   const std::string& model = run.config.model.path;
   if (bad_logit) {
@@ -184,13 +184,13 @@ int on_ids(const EvalOptions& options, const engine::Run& run) {
   const bool saves_logits = !options.logits.empty() && writes;
   NextTokenLoss next_tokens(run.model.vocab_size);
   std::vector<std::vector<float>> kept;
-  std::optional<Place> bad_logit;
+  std::optional<TokenPosition> bad_logit;
   train::for_each_logits(run, ids, programs, [&](size_t list, std::vector<float> logits) {
     next_tokens.add(ids[list], logits);
     const int64_t bad =
         graph::first_not_finite(graph::DType::f32, logits.data(), std::ssize(logits));
     if (bad >= 0 && !bad_logit) {
-      bad_logit = Place{list, bad / run.model.vocab_size};
+      bad_logit = TokenPosition{list, bad / run.model.vocab_size};
     }
     if (saves_logits) {
       kept.push_back(std::move(logits));

@@ -99,7 +99,8 @@ int profile_tasks(const ProfileOptions& options) {
                "{:.2f} times as long, and these beside tasks {:.2f} times\n",
                name, human_time(link.latency_ns * 1e-9), human_bytes(link.bytes_per_s),
                human_time(link.collective_latency_ns * 1e-9),
-               human_bytes(link.collective_bytes_per_s), link.work_beside, link.collective_beside);
+               human_bytes(link.collective_bytes_per_s), link.compute_slowdown,
+               link.collective_slowdown);
   }
   fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), options.out);
   return 0;

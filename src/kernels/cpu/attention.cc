@@ -43,13 +43,13 @@ struct Heads {
         g(k.dim(1)),
         d(q.dim(2)),
         group(args.attrs->i("group")),
-        first_head(begin_of(args, 'h')),
-        first_kv(begin_of(args, 'g')),
+        first_head(piece_offset(args, 'h')),
+        first_kv(piece_offset(args, 'g')),
         q_stride(h * d),
         k_stride(g * d),
         wide(round_up(d, kTileCols<T>)),
-        first_query(begin_of(args, 't')),
-        first_key(begin_of(args, 's')),
+        first_query(piece_offset(args, 't')),
+        first_key(piece_offset(args, 's')),
         ahead(first_query - first_key),
         window(args.attrs->i_or("window", first_query + queries)) {}
 

@@ -17,55 +17,56 @@ namespace {
 template <typename T>
 using Wide = std::conditional_t<kIsSmallFloat<T>, float, T>;
 
-/// A row as numbers: where it is, or in `room` if its elements are short.
+/// A row as numbers: where it is, or in `workspace` if its elements are short.
 template <typename T>
-const Wide<T>* numbers(const Stored<T>* row, int64_t n, [[maybe_unused]] Wide<T>* room) {
+const Wide<T>* numbers(const Stored<T>* row, int64_t n, [[maybe_unused]] Wide<T>* workspace) {
   if constexpr (kIsSmallFloat<T>) {
     for (int64_t i = 0; i < n; ++i) {
-      room[i] = number<T>(row[i]);
+      workspace[i] = number<T>(row[i]);
     }
-    return room;
+    return workspace;
   } else {
     return row;
   }
 }
 
-/// Where one query finds room: a score per slot, and rows of short elements as numbers.
+/// Workspace of one query: a score per slot, and rows of short elements as numbers.
 template <typename T>
-struct Room {
+struct QueryWorkspace {
   Wide<T>* scores = nullptr;
   Wide<T>*query = nullptr, *row = nullptr, *made = nullptr;  ///< null if they are not short
 };
 template <typename T>
-int64_t room_bytes(int64_t slots, int64_t d) {
+int64_t workspace_bytes(int64_t slots, int64_t d) {
   const auto size = static_cast<int64_t>(sizeof(Wide<T>));
   return round_up(slots * size, 64) + (kIsSmallFloat<T> ? 3 * round_up(d * size, 64) : 0);
 }
 template <typename T>
-Room<T> room_at(std::byte* at, int64_t bytes, int64_t slots, int64_t d) {
+QueryWorkspace<T> workspace_at(std::byte* at, int64_t bytes, int64_t slots, int64_t d) {
   Scratch scratch(at, bytes);
-  Room<T> room;
-  room.scores = scratch.take<Wide<T>>(slots);
+  QueryWorkspace<T> workspace;
+  workspace.scores = scratch.take<Wide<T>>(slots);
   if constexpr (kIsSmallFloat<T>) {
-    for (Wide<T>** row : {&room.query, &room.row, &room.made}) {
+    for (Wide<T>** row : {&workspace.query, &workspace.row, &workspace.made}) {
       *row = scratch.take<Wide<T>>(d);
     }
   }
-  return room;
+  return workspace;
 }
 
 /// One query head against `keys` slots, `stride` elements apart.
 template <typename T>
 void attend(const Stored<T>* query, const Stored<T>* k, const Stored<T>* v, int64_t stride,
-            int64_t keys, int64_t d, Wide<T> scale, const Room<T>& room, Stored<T>* made) {
-  Wide<T>* const p = room.scores;
-  const Wide<T>* const q = numbers<T>(query, d, room.query);
+            int64_t keys, int64_t d, Wide<T> scale, const QueryWorkspace<T>& workspace,
+            Stored<T>* made) {
+  Wide<T>* const p = workspace.scores;
+  const Wide<T>* const q = numbers<T>(query, d, workspace.query);
   Wide<T> top = std::numeric_limits<Wide<T>>::lowest();
   for (int64_t j = 0; j < keys; ++j) {
-    p[j] = scale * vdot(q, numbers<T>(k + j * stride, d, room.row), d);
+    p[j] = scale * vdot(q, numbers<T>(k + j * stride, d, workspace.row), d);
     top = std::max(top, p[j]);
   }
-  Wide<T>* o = room.made;
+  Wide<T>* o = workspace.made;
   if constexpr (!kIsSmallFloat<T>) {
     o = made;
   }
@@ -74,7 +75,7 @@ void attend(const Stored<T>* query, const Stored<T>* k, const Stored<T>* v, int6
   for (int64_t j = 0; j < keys; ++j) {
     const Wide<T> e = std::exp(p[j] - top);
     sum += e;
-    const Wide<T>* __restrict row = numbers<T>(v + j * stride, d, room.row);
+    const Wide<T>* __restrict row = numbers<T>(v + j * stride, d, workspace.row);
     Wide<T>* __restrict to = o;
 #pragma omp simd
     for (int64_t i = 0; i < d; ++i) {
@@ -124,7 +125,7 @@ void attention_cached(const KernelArgs& args) {
   }
   Scratch scratch(args);
   const int64_t tasks = n * h;
-  const int64_t each = room_bytes<T>(slots, d);
+  const int64_t each = workspace_bytes<T>(slots, d);
   const int64_t threads =
       std::max<int64_t>(1, std::min({int64_t{team_size()}, scratch.left() / each, tasks}));
   std::byte* base = scratch.take<std::byte>(threads * each);
@@ -138,7 +139,7 @@ void attention_cached(const KernelArgs& args) {
     const int64_t keys = std::min<int64_t>(pos[i] + 1, window);
     const int64_t at = (pos[i] + 1 - keys) * row + head / group * d;
     attend<T>(q + (i * h + head) * d, kc + at, vc + at, row, keys, d, scale,
-              room_at<T>(base + thread * each, each, slots, d), to);
+              workspace_at<T>(base + thread * each, each, slots, d), to);
   };
   int64_t work = 0;
   for (int64_t i = 0; i < n; ++i) {

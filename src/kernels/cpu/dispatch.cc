@@ -71,7 +71,7 @@ void regroup(const KernelArgs& args) {
   const size_t from = static_cast<size_t>(args.attrs->i("from"));
   const size_t to = args.out.size();
   const int64_t experts = args.in[0].dim(0), members = args.in[from].dim(0);
-  const int64_t all_experts = args.in[from].dim(1), first = begin_of(args, 'e');
+  const int64_t all_experts = args.in[from].dim(1), first = piece_offset(args, 'e');
   const int64_t bytes = args.in[0].type->row_size() * element_bytes(args.in[0]);
   if (first + experts > all_experts) {
     fail_run("regroup", "experts {} to {} of {} in the sizes", first, first + experts, all_experts);

@@ -17,7 +17,7 @@ void dropout(const KernelArgs& args) {
   const int64_t* token = in<int64_t>(args, 1);
   T* y = out<T>(args, 0);
   const int64_t tokens = args.in[0].dim(0), columns = args.in[0].dim(1);
-  const int64_t first = begin_of(args, 'd');
+  const int64_t first = piece_offset(args, 'd');
   const auto width = static_cast<uint64_t>(args.attrs->i("width"));
   const auto seed = static_cast<uint64_t>(args.attrs->i("seed"));
   const auto stream = static_cast<uint64_t>(args.attrs->i("stream"));

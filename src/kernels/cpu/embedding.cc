@@ -26,7 +26,7 @@ void embedding(const KernelArgs& args) {
   const auto* w = in<std::byte>(args, 1);
   auto* x = out<std::byte>(args, 0);
   const int64_t n = count(args.in[0]), d = args.in[1].dim(1), bytes = d * element_bytes(args.in[1]);
-  const int64_t first = begin_of(args, 'v'), rows = args.in[1].dim(0);
+  const int64_t first = piece_offset(args, 'v'), rows = args.in[1].dim(0);
   check_ids("embedding", ids, n, args.attrs->i("vocab"));
   parallel_for(n, row_grain(d), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
@@ -46,7 +46,7 @@ void embedding_dw(const KernelArgs& args) {
   const T* dy = in<T>(args, 1);
   T* dw = out<T>(args, 0);
   const int64_t n = count(args.in[0]), rows = args.out[0].dim(0), d = args.out[0].dim(1);
-  const int64_t first = begin_of(args, 'v');
+  const int64_t first = piece_offset(args, 'v');
   const int64_t vocab = args.attrs->i("vocab");
   check_ids("embedding_dw", ids, n, vocab);
   if (!accumulates(args, 0)) {

@@ -39,8 +39,8 @@ T* out(const KernelArgs& args, size_t i) {
   return args.out[i].as<T>();
 }
 /// Returns the offset of a letter's piece.
-inline int64_t begin_of(const KernelArgs& args, char letter) {
-  for (const Begin& begin : args.begins) {
+inline int64_t piece_offset(const KernelArgs& args, char letter) {
+  for (const PieceOffset& begin : args.piece_offsets) {
     if (begin.letter == letter) return begin.index;
   }
   return 0;

@@ -52,7 +52,7 @@ class Targets {
  public:
   /// Refuses targets that are neither ignored nor in the vocabulary.
   Targets(const char* op, const KernelArgs& args, const int32_t* targets, int64_t tokens)
-      : targets_(targets), first_(begin_of(args, 'v')), logits_(args.in[0].dim(1)) {
+      : targets_(targets), first_(piece_offset(args, 'v')), logits_(args.in[0].dim(1)) {
     const int64_t vocab = args.attrs->i("vocab");
     for (int64_t t = 0; t < tokens; ++t) {
       if (targets[t] >= vocab || (targets[t] < 0 && targets[t] != -100)) {

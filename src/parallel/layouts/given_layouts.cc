@@ -135,20 +135,20 @@ std::map<TensorId, int> positional_dims(const Graph& graph) {
     for (TensorId id : node.in) {
       in.push_back(graph.tensor(id).type);
     }
-    ops::Unfolded unfolded = ops::unfold(op, node.attrs, in);
-    if (unfolded.out.empty()) {
-      unfolded.types = in;
+    ops::Decomposition decomposed = ops::decompose(op, node.attrs, in);
+    if (decomposed.out.empty()) {
+      decomposed.types = in;
       for (TensorId id : node.out) {
-        unfolded.out.push_back(static_cast<int>(unfolded.types.size()));
-        unfolded.types.push_back(graph.tensor(id).type);
+        decomposed.out.push_back(static_cast<int>(decomposed.types.size()));
+        decomposed.types.push_back(graph.tensor(id).type);
       }
     }
-    UnitedDims united(unfolded.types);
+    UnitedDims united(decomposed.types);
     std::vector<int> inputs(in.size());
     std::iota(inputs.begin(), inputs.end(), 0);
-    united.add(op, unfolded.types, inputs, unfolded.out);
-    for (const ops::Unfolded::Step& step : unfolded.steps) {
-      united.add(*step.op, unfolded.types, step.in, step.out);
+    united.add(op, decomposed.types, inputs, decomposed.out);
+    for (const ops::Decomposition::Step& step : decomposed.steps) {
+      united.add(*step.op, decomposed.types, step.in, step.out);
     }
     for (size_t i = 0; i < in.size(); ++i) {
       if (graph.tensor(node.in[i]).kind != TensorKind::param) continue;

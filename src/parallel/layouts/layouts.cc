@@ -79,7 +79,7 @@ class LayoutChoice {
       rules_.begin(node);
       double bytes = 0;
       NodeLayouts& wanted = result_.node.emplace_back();
-      if (place_whole(node, &wanted, &bytes) == kInfinity) return std::nullopt;
+      if (place_undecomposed(node, &wanted, &bytes) == kInfinity) return std::nullopt;
       rules_.follow_rows(node);
     }
     finish();
@@ -107,7 +107,7 @@ class LayoutChoice {
   void find_storage() {
     result_.storage = result_.tensor;
     int64_t all = 0;
-    int64_t whole = 0;
+    int64_t unsplit = 0;
     const bool shared = std::any_of(
         mesh_.axes.begin(), mesh_.axes.end(),
         [](const graph::Axis& axis) { return axis.size > 1 && splits_tokens(axis.name); });
@@ -118,7 +118,7 @@ class LayoutChoice {
         const Layout split = sharded(tensor.type, stored, mesh_, sharding_, sharding_.update());
         all += tensor.type.bytes();
         if (split == stored) {
-          whole += tensor.type.bytes();
+          unsplit += tensor.type.bytes();
         }
         for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
           const graph::Axis& ranks = mesh_.axes[axis];
@@ -134,11 +134,11 @@ class LayoutChoice {
         stored = result_.update[static_cast<size_t>(rules_.updated(id))];
       }
     }
-    if (shared && 2 * whole > all && !graph_->grads.empty()) {
+    if (shared && 2 * unsplit > all && !graph_->grads.empty()) {
       log_warning(
           "plan.shard splits only {:.0f} % of the parameters' bytes: no dim of the others has an "
           "index for every data-parallel rank",
-          100 * static_cast<double>(all - whole) / static_cast<double>(all));
+          100 * static_cast<double>(all - unsplit) / static_cast<double>(all));
     }
     if (sharding_.grads == Shard::none) return;
     for (const graph::ParamGrad& grad : graph_->grads) {
@@ -164,32 +164,33 @@ class LayoutChoice {
     // large. A rejected trial is undone.
     const size_t before = rules_.num_noted();
     rules_.begin(node);
-    Placed whole;
-    whole.wanted.resize(1);
-    whole.cost = place_whole(node, &whole.wanted[0], &whole.bytes);
+    Placed undecomposed;
+    undecomposed.wanted.resize(1);
+    undecomposed.cost = place_undecomposed(node, &undecomposed.wanted[0], &undecomposed.bytes);
     const ops::Op& op = ops::find(node.op);
-    const bool may_unfold =
+    const bool may_decompose =
         op.define && node.phase != graph::Phase::optimizer && node.accumulate.empty();
-    if (whole.cost > 0 && may_unfold) {
-      const ops::Unfolded unfolded = ops::unfold(op, node.attrs, types_of(node));
-      if (!unfolded.out.empty()) {
+    if (undecomposed.cost > 0 && may_decompose) {
+      const ops::Decomposition decomposed = ops::decompose(op, node.attrs, types_of(node));
+      if (!decomposed.out.empty()) {
         rules_.forget(before);
         const size_t tensors = graph_->tensors.size();
-        Placed steps = place_steps(node, unfolded);
+        Placed steps = place_steps(node, decomposed);
         const bool possible = steps.cost < kInfinity;
-        if (possible && (whole.cost == kInfinity || steps.bytes < whole.bytes)) return steps;
+        if (possible && (undecomposed.cost == kInfinity || steps.bytes < undecomposed.bytes))
+          return steps;
         rules_.forget(before);
         resize_tensors(tensors);
-        whole.bytes = 0;
-        place_whole(node, &whole.wanted[0], &whole.bytes);
+        undecomposed.bytes = 0;
+        place_undecomposed(node, &undecomposed.wanted[0], &undecomposed.bytes);
       }
     }
-    if (whole.cost == kInfinity && !node.accumulate.empty()) {
+    if (undecomposed.cost == kInfinity && !node.accumulate.empty()) {
       rules_.forget(before);
       return place_apart(node);
     }
     rules_.follow_rows(node);
-    return whole;
+    return undecomposed;
   }
 
   /// Places a node without its in-place accumulation, and the sums as nodes of their own. Used
@@ -228,16 +229,16 @@ class LayoutChoice {
     return all;
   }
 
-  Placed place_steps(const Node& node, const ops::Unfolded& unfolded) {
+  Placed place_steps(const Node& node, const ops::Decomposition& decomposed) {
     // Values of the definition become tensors: inputs and outputs exist already, values in between
     // are new.
-    std::vector<TensorId> tensors(unfolded.types.size(), kNone);
+    std::vector<TensorId> tensors(decomposed.types.size(), kNone);
     std::copy(node.in.begin(), node.in.end(), tensors.begin());
-    for (size_t i = 0; i < unfolded.out.size(); ++i) {
-      tensors[static_cast<size_t>(unfolded.out[i])] = node.out[i];
+    for (size_t i = 0; i < decomposed.out.size(); ++i) {
+      tensors[static_cast<size_t>(decomposed.out[i])] = node.out[i];
     }
     Placed all;
-    for (const ops::Unfolded::Step& step : unfolded.steps) {
+    for (const ops::Decomposition::Step& step : decomposed.steps) {
       Node inner;
       inner.op = step.op->name;
       inner.attrs = step.attrs;
@@ -250,7 +251,7 @@ class LayoutChoice {
       for (int value : step.out) {
         TensorId& id = tensors[static_cast<size_t>(value)];
         if (id == kNone) {
-          id = add_tensor(node, inner.op, unfolded.types[static_cast<size_t>(value)]);
+          id = add_tensor(node, inner.op, decomposed.types[static_cast<size_t>(value)]);
         }
         inner.out.push_back(id);
       }
@@ -314,7 +315,7 @@ class LayoutChoice {
       }
     }
     own_->nodes = std::move(all);
-    result_.unfolded = std::move(own_);
+    result_.decomposed = std::move(own_);
   }
 
   std::vector<TensorType> types_of(const Node& node) const {
@@ -328,7 +329,7 @@ class LayoutChoice {
   /// Places a node as one task: on every axis its cheapest signature. An accumulator gets the
   /// layout of its output. Returns the cost of resharding the inputs, or infinity if that is
   /// impossible. Adds to `bytes`.
-  double place_whole(const Node& node, NodeLayouts* wanted, double* bytes) {
+  double place_undecomposed(const Node& node, NodeLayouts* wanted, double* bytes) {
     const size_t inputs = num_inputs(node);
     const std::vector<ops::AxisSignature> all = rules_.signatures(node);
     *wanted = {};
@@ -390,7 +391,7 @@ class LayoutChoice {
 
 Layouts layouts_by_node(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given) {
   Layouts made = LayoutChoice(graph, mesh, given).run();
-  const Graph& lowered = made.unfolded ? *made.unfolded : graph;
+  const Graph& lowered = made.decomposed ? *made.decomposed : graph;
   Shares(lowered, mesh, given.tokens).give(lowered, &made);
   return made;
 }
@@ -408,10 +409,10 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const LayoutsGiven&
                        int64_t num_micro_batches) {
   // Node by node first, which decides the replacements; then over the whole graph that results.
   Layouts layouts = layouts_by_node(graph, mesh, given);
-  std::optional<Graph> unfolded = std::move(layouts.unfolded);
+  std::optional<Graph> decomposed = std::move(layouts.decomposed);
   std::vector<graph::NodeId> origin = std::move(layouts.origin);
-  choose_over_graph(unfolded ? *unfolded : graph, mesh, given, num_micro_batches, &layouts);
-  layouts.unfolded = std::move(unfolded);
+  choose_over_graph(decomposed ? *decomposed : graph, mesh, given, num_micro_batches, &layouts);
+  layouts.decomposed = std::move(decomposed);
   layouts.origin = std::move(origin);
   return layouts;
 }

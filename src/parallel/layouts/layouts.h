@@ -38,8 +38,8 @@ struct LayoutsSaved {
 struct Layouts {
   /// Graph that is lowered, if it differs from the given one: some nodes are replaced by their op's
   /// definition, whose tensors follow those of the given graph.
-  std::optional<graph::Graph> unfolded;
-  std::vector<graph::NodeId> origin;  ///< by node of `unfolded`: the node it comes from
+  std::optional<graph::Graph> decomposed;
+  std::vector<graph::NodeId> origin;  ///< by node of `decomposed`: the node it comes from
   std::vector<graph::Layout> tensor;  ///< as produced; of a parameter, as forward nodes use it
   /// Layout of a tensor between its uses: of a parameter or state, and of a contribution to a
   /// gradient while micro-batches add to it. For all others the layout as produced.

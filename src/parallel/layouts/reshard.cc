@@ -143,7 +143,7 @@ class Moves {
           return std::find(has.begin(), has.end(), axis) != has.end();
         });
         if (knows) {
-          layout.give(dim, together(*known, dim, layout));
+          layout.give(dim, block_sizes(*known, dim, layout));
         }
       }
     }
@@ -154,7 +154,7 @@ class Moves {
   bool is_of_tokens(int dim) const { return type_.routed() && dim == 1; }
 
   /// Returns the sizes of the blocks of `layout`. Requires: its axes are among those of `known`.
-  std::vector<int64_t> together(const Layout& known, int dim, const Layout& layout) const {
+  std::vector<int64_t> block_sizes(const Layout& known, int dim, const Layout& layout) const {
     std::vector<int64_t> sizes(static_cast<size_t>(blocks_over(layout.axes_of(dim), mesh_)), 0);
     graph::for_each_coords(mesh_, known.axes_of(dim), [&](const std::vector<int32_t>& coords) {
       const int64_t number = graph::block_number(layout, dim, mesh_, coords).number;
@@ -313,9 +313,9 @@ class Moves {
     const int32_t along = step.axes[0];
     const Placement had = layout[axes[0]];
     if (had.is_split() && !type_.routed()) {
-      const graph::Dim& together = after->dims[static_cast<size_t>(had.dim())];
-      const bool even = together.symbolic() || together.divides_into(members);
-      sharing.size = even ? 0 : int64_t{together};
+      const graph::Dim& size = after->dims[static_cast<size_t>(had.dim())];
+      const bool even = size.symbolic() || size.divides_into(members);
+      sharing.size = even ? 0 : int64_t{size};
     }
     const std::vector<int32_t> first(mesh_.axes.size(), 0);
     sharing.slots = uneven_lengths(layout, type_, mesh_, along, first);
@@ -442,8 +442,8 @@ const ReshardPath* ReshardPaths::path(const TensorType& type, const Layout& from
   if (num_monoids(from, mesh_) > 1) return nullptr;
   const Moves moves(type, mesh_, slices_, from, to);
   const Layout start = moves.plain(from);
-  using Place = std::tuple<double, size_t, Layout>;  // cost, order in which it was reached
-  std::priority_queue<Place, std::vector<Place>, std::greater<>> open;
+  using Entry = std::tuple<double, size_t, Layout>;  // cost, order in which it was reached
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> open;
   std::map<Layout, Reached> reached;
   reached[start] = {};
   open.emplace(0.0, 0, start);

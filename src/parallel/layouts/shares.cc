@@ -246,7 +246,7 @@ std::vector<std::vector<int32_t>> size_boundaries(const Graph& graph, const Layo
       note_uneven(graph.tensor(graph.nodes[n].in[i]).type, layouts.node[n].in[i], mesh, &found);
     }
   }
-  std::vector<std::set<int32_t>> unlike(mesh.axes.size());
+  std::vector<std::set<int32_t>> differing(mesh.axes.size());
   for (const auto& [size, axes, sizes] : found) {
     size_t stride = sizes.size();  // between blocks that are neighbours on the axis
     for (int32_t axis : axes) {
@@ -255,13 +255,13 @@ std::vector<std::vector<int32_t>> size_boundaries(const Graph& graph, const Layo
       for (size_t block = 0; block + stride < sizes.size(); ++block) {
         const size_t at = block / stride % ranks;
         if (at + 1 < ranks && sizes[block] != sizes[block + stride]) {
-          unlike[static_cast<size_t>(axis)].insert(static_cast<int32_t>(at));
+          differing[static_cast<size_t>(axis)].insert(static_cast<int32_t>(at));
         }
       }
     }
   }
   std::vector<std::vector<int32_t>> result;
-  for (const std::set<int32_t>& behind : unlike) {
+  for (const std::set<int32_t>& behind : differing) {
     result.emplace_back(behind.begin(), behind.end());
   }
   return result;

@@ -277,9 +277,10 @@ void NodeLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
     operand_layouts.out.push_back(layouts_.tensor[id]);
     operand_layouts.whole_out.push_back(graph_.tensor(id).type);
   }
-  std::vector<program::Begin> begins = piece_offsets(op, kind, operand_layouts, 0, rank_.program);
+  std::vector<program::PieceOffset> offsets =
+      piece_offsets(op, kind, operand_layouts, 0, rank_.program);
   TaskTemplate made = rank_.tasks.make(std::move(kind), Lane::compute, site);
-  made.task.begins = std::move(begins);
+  made.task.piece_offsets = std::move(offsets);
   made.task.accumulate = node.accumulate;
   made.task.recompute = node.recompute;
   made.task.origin = layouts_.origin.empty() ? origin : layouts_.origin[origin];

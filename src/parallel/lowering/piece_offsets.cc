@@ -35,12 +35,12 @@ std::optional<LetterOperand> find_letter(char letter, const ops::Letters& letter
 
 }  // namespace
 
-std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind& kind,
-                                          const OperandLayouts& layouts, program::RoleId role,
-                                          program::Program& program) {
+std::vector<program::PieceOffset> piece_offsets(const ops::Op& op, const program::Kind& kind,
+                                                const OperandLayouts& layouts, program::RoleId role,
+                                                program::Program& program) {
   // Tables have the axes in mesh order, in whatever order they split the dim.
-  std::vector<program::Begin> begins;
-  if (*op.layout.positional == 0) return begins;
+  std::vector<program::PieceOffset> offsets;
+  if (*op.layout.positional == 0) return offsets;
   const graph::Mesh& mesh = program.roles[role].mesh;
   const ops::Letters letters = ops::letters(op, kind.in, kind.out);
   for (const char letter : std::string_view(op.layout.positional)) {
@@ -64,9 +64,9 @@ std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind
     graph::for_each_coords(mesh, table.axes, [&](const std::vector<int32_t>& coords) {
       table.values.push_back(graph::local_runs(*found->whole, layout, mesh, coords)[dim].begin);
     });
-    begins.push_back({letter, 0, program.intern(std::move(table))});
+    offsets.push_back({letter, 0, program.intern(std::move(table))});
   }
-  return begins;
+  return offsets;
 }
 
 }  // namespace hocket::parallel

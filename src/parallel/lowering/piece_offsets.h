@@ -19,8 +19,8 @@ struct OperandLayouts {
 /// Returns the offset of the rank's piece for every letter that an op indexes by position and that
 /// is split. `role`: of the ranks. Tables are added to the program. Throws Error if the size of
 /// such a dim is a symbol.
-std::vector<program::Begin> piece_offsets(const ops::Op& op, const program::Kind& kind,
-                                          const OperandLayouts& layouts, program::RoleId role,
-                                          program::Program& program);
+std::vector<program::PieceOffset> piece_offsets(const ops::Op& op, const program::Kind& kind,
+                                                const OperandLayouts& layouts, program::RoleId role,
+                                                program::Program& program);
 
 }  // namespace hocket::parallel

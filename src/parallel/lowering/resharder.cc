@@ -129,9 +129,9 @@ graph::Attrs Resharder::attrs_here(const ReshardStep& step, const Layout& from,
     members *= mesh_.axes[static_cast<size_t>(axis)].size;
   }
   const int dim = comm::dim_of(attrs, step.op->move.slot_dim);
-  const graph::Dim& together = type.dims[static_cast<size_t>(dim)];
-  if (!together.divides_into(members)) {
-    attrs.set("size", int64_t{together});
+  const graph::Dim& size = type.dims[static_cast<size_t>(dim)];
+  if (!size.divides_into(members)) {
+    attrs.set("size", int64_t{size});
   }
   return attrs;
 }

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/stop.h"
-#include "program/room.h"
+#include "program/receive_throttle.h"
 
 namespace hocket::parallel {
 
@@ -275,10 +275,10 @@ class Stamper {
       task.tag += micro_batch * num_tags_;
     }
     if (made.ahead) {
-      room_.wait(&task);
+      receive_throttle_.delay(&task);
     }
     const TaskId id = cls_.tasks.size();
-    room_.pass(id, task);
+    receive_throttle_.observe(id, task);
     const size_t action = action_ends_.size();
     if (micro_batch != kNone && action >= 1) {
       ActionEnd& now = action_ends_[action - 1];
@@ -428,7 +428,7 @@ class Stamper {
   std::vector<std::span<const TaskTemplate>> deferred_;  // deferred ends of reductions
   std::vector<ActionEnd> action_ends_;
   bool first_compute_ = true;
-  program::Room room_;
+  program::ReceiveThrottle receive_throttle_;
   size_t side_ = 0;  // current one of two overlapped actions
   // By side: micro-batch, stage and layer of the last compute task.
   std::array<std::tuple<int, int, int>, 2> layer_;

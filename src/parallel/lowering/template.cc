@@ -31,7 +31,7 @@ std::vector<program::Box> equal_ranks(const graph::Graph& graph, const Layouts& 
   std::vector<std::vector<int32_t>> boundaries = size_boundaries(graph, layouts, mesh);
   for (size_t axis = 0; plan.ring && axis < boundaries.size(); ++axis) {
     if (!splits_sequences(mesh.axes[axis].name)) continue;
-    if (boundaries[axis].empty() && !plan.unlike_parts) continue;
+    if (boundaries[axis].empty() && !plan.uneven_parts) continue;
     boundaries[axis].resize(static_cast<size_t>(mesh.axes[axis].size) - 1);
     std::iota(boundaries[axis].begin(), boundaries[axis].end(), 0);
   }
@@ -111,7 +111,7 @@ Templates templates_of(const graph::Graph& reference, const Plan& plan) {
   layouts.reshard_after_forward = plan.shard.reshard_after_forward;
   layouts.reshard_after_backward = plan.shard.reshard_after_backward;
   made.layouts_saved = layouts.saved;
-  const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
+  const graph::Graph& graph = layouts.decomposed ? *layouts.decomposed : reference;
   made.num_tags = static_cast<int32_t>(graph.tensors.size());
   const PipelineOwners owners(graph, pipeline);
   const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);

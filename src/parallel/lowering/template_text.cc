@@ -128,7 +128,7 @@ class TemplatePrinter {
     for (const auto& [output, taken] : made.shares) {
       text += fmt::format(" out{}_in={}", output, taken);
     }
-    for (const program::Begin& begin : task.begins) {
+    for (const program::PieceOffset& begin : task.piece_offsets) {
       text += fmt::format(" begins={}{}", begin.letter, begin.begin);
       text += begin.by == program::kNone ? "" : fmt::format("@{}", begin.by);
     }

@@ -29,7 +29,7 @@ struct Cell {
 
 constexpr std::string_view kOverlap = "OVERLAP_F_B";
 /// Bound of stage and micro-batch numbers in a file.
-constexpr int kMostNumber = 1 << 20;
+constexpr int kMaxNumber = 1 << 20;
 /// Names of cells. Of two with the same beginning, the longer comes first.
 constexpr std::array<std::string_view, 11> kCellNames = {
     "UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "F", "B", "I", "W",
@@ -87,7 +87,7 @@ class RowReader {
     int value = 0;
     const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool whole = ec == std::errc() && end == text.data() + text.size();
-    if (!whole || value < 0 || value >= kMostNumber) {
+    if (!whole || value < 0 || value >= kMaxNumber) {
       bad("has a bad number");
     }
     return value;

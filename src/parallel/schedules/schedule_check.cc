@@ -174,7 +174,7 @@ class DeadlockCheck {
   }
 
  private:
-  struct Place {
+  struct Cell {
     size_t row = 0, index = 0;
   };
   /// Kind (F; I for the backward pass that other stages wait for; W), stage, micro-batch.
@@ -184,29 +184,29 @@ class DeadlockCheck {
   }
 
   bool ended(size_t row) const { return next_[row] == schedule_.ranks[row].size(); }
-  const Action& at(const Place& place) const { return schedule_.ranks[place.row][place.index]; }
+  const Action& at(const Cell& place) const { return schedule_.ranks[place.row][place.index]; }
   size_t pair_at(size_t row) const {
     return schedule_.ranks[row][next_[row]].overlaps_next ? 2 : 1;
   }
-  std::string named(const Place& place) const {
+  std::string named(const Cell& place) const {
     return fmt::format("{} ({})", to_string(at(place)),
                        place_of(schedule_, place.row, place.index));
   }
 
   /// Returns the action of the neighbouring stage that this one needs, if it has not run yet.
-  std::optional<Place> missing_for(const Action& action) const {
+  std::optional<Cell> missing_for(const Action& action) const {
     const bool forward = action.kind == 'F';
     const int stage = forward ? action.stage - 1 : action.stage + 1;
     if (action.kind == 'W' || stage < 0 || stage >= stages_) return std::nullopt;
-    const Place place = place_.at({forward ? 'F' : 'I', stage, action.micro_batch});
+    const Cell place = place_.at({forward ? 'F' : 'I', stage, action.micro_batch});
     if (place.index < next_[place.row]) return std::nullopt;
     return place;
   }
   /// Returns, for the row's current cell, the action that waits and the one that it waits for.
-  std::optional<std::pair<Place, Place>> missing(size_t row) const {
+  std::optional<std::pair<Cell, Cell>> missing(size_t row) const {
     for (size_t i = next_[row]; i < next_[row] + pair_at(row); ++i) {
       if (const auto place = missing_for(schedule_.ranks[row][i])) {
-        return std::pair{Place{row, i}, *place};
+        return std::pair{Cell{row, i}, *place};
       }
     }
     return std::nullopt;
@@ -224,7 +224,7 @@ class DeadlockCheck {
     std::string text;
     for (size_t stuck : rows) {
       const auto [waiting, needed] = *missing(stuck);
-      const Place next = missing(needed.row)->first;
+      const Cell next = missing(needed.row)->first;
       text += text.empty() ? to_string(at(waiting)) : "";
       text += fmt::format(" waits for {}", named(needed));
       if (key(at(needed)) != key(at(next))) {
@@ -239,7 +239,7 @@ class DeadlockCheck {
   const Schedule& schedule_;
   const int stages_;
   std::vector<size_t> next_;  // by row: actions before it have run
-  std::map<Key, Place> place_;
+  std::map<Key, Cell> place_;
 };
 
 /// Checks a row in its order: every cell belongs to this rank, and the actions that it needs of

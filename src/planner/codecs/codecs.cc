@@ -30,7 +30,7 @@ using program::TaskId;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
 
 /// Largest number of host assignments that are all tried.
-constexpr double kMostOffloads = 4096;
+constexpr double kMaxOffloads = 4096;
 
 /// Nanoseconds of a step, from begin until before end.
 struct Span {
@@ -311,7 +311,7 @@ class CodecSearch {
     };
     const double before_s = result_.chosen.step_s;
     result_.offload = choose_offload(
-        sizes, before_s, kMostOffloads,
+        sizes, before_s, kMaxOffloads,
         [&](const OffloadCounts& counts) -> std::optional<double> {
           const CodecOutcome outcome = simulate(with(counts), nullptr);
           if (!is_better(outcome)) return std::nullopt;

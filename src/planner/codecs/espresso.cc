@@ -40,11 +40,11 @@ constexpr double kCpuBits = 20'000;
 /// Elements up to which a codec takes constant time; the largest tensor for CPUs; and the elements
 /// from which 1-bit codes take two collectives between nodes.
 constexpr double kLeastElements = 1 << 20;
-constexpr int64_t kMostOnCpu = 32 << 20, kManyElements = 1 << 24;
+constexpr int64_t kMaxOnCpu = 32 << 20, kManyElements = 1 << 24;
 /// us; gaps are counted modulo this.
 constexpr int64_t kGapModulo = 1000;
 /// Choices of tensors for CPUs that are tried, at most.
-constexpr double kMostChoices = 1e7;
+constexpr double kMaxChoices = 1e7;
 
 class Selector {
  public:
@@ -193,7 +193,7 @@ class Selector {
     std::map<int64_t, size_t> place;
     double choices = 1;
     for (size_t i = 0; i < size(); ++i) {
-      if (steps_[i] < kCodes || elements(i) >= kMostOnCpu) continue;
+      if (steps_[i] < kCodes || elements(i) >= kMaxOnCpu) continue;
       const auto [group, fresh] = place.try_emplace(elements(i), groups.size());
       if (fresh) {
         groups.emplace_back();
@@ -203,11 +203,11 @@ class Selector {
     for (const std::vector<size_t>& group : groups) {
       choices *= static_cast<double>(group.size() + 1);
     }
-    if (choices > kMostChoices) {
+    if (choices > kMaxChoices) {
       fail("tensors",
            "{:.0f} choices of gradients for CPUs to encode; expected at most {:.0f}; try "
            "cpu: false",
-           choices, kMostChoices);
+           choices, kMaxChoices);
     }
     best_us_ = end_us(0);
     best_ = steps_;

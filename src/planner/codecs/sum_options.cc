@@ -254,14 +254,14 @@ double SumCosts::collective_s(const SumAct& act, const State& state) const {
   // A gathering op is priced by its output.
   const bool gathers = act.part == SumPart::gather ||
                        (act.codes && (act.part == SumPart::whole || act.part == SumPart::to_root));
-  const std::vector<cost::Way> ways = costs_.ways(
+  const std::vector<cost::AlgorithmTime> times = costs_.algorithm_times(
       *cost::find_costed(routine_of(act)), gathers ? n * payload : payload, false, shape(act.over));
   const auto adapters = static_cast<double>(costs_.cluster().topology.adapters_per_node);
   const double share =
       act.over == Over::between && adapters > 0 ? std::max(1.0, state.at_once / adapters) : 1;
   double best = 0;
-  for (const cost::Way& way : ways) {
-    const double time = way.start_s + way.latency_s + way.data_s * share;
+  for (const cost::AlgorithmTime& each : times) {
+    const double time = each.start_s + each.latency_s + each.data_s * share;
     best = best == 0 ? time : std::min(best, time);
   }
   return best;

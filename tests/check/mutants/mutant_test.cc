@@ -79,7 +79,7 @@ TEST(Mutants, EveryKindIsDrawn) {
       seen.insert(m.kind);
     }
   }
-  // Lowered plans have no such tasks; programs of tests/pieces do.
+  // Lowered plans have no such tasks; programs of tests/programs do.
   const std::set<std::string> by_hand = {"slot", "parts", "part-dep"};
   for (const std::string& kind : mutation_kinds()) {
     EXPECT_NE(seen.contains(kind), by_hand.contains(kind)) << kind;

@@ -15,7 +15,7 @@
 namespace hocket::comm {
 
 /// Client of the shared table that never blocks longer than its time limit.
-class TableClient {
+class SharedTableClient {
  public:
   /// Thrown when the table has not answered in time. It may answer later, so the query still takes
   /// effect.
@@ -24,11 +24,11 @@ class TableClient {
   };
 
   /// `patience`: time limit of a query.
-  TableClient(std::shared_ptr<SharedTable> table, std::chrono::milliseconds patience);
+  SharedTableClient(std::shared_ptr<SharedTable> table, std::chrono::milliseconds patience);
   /// Abandons its thread if the table does not answer.
-  ~TableClient();
-  TableClient(const TableClient&) = delete;
-  TableClient& operator=(const TableClient&) = delete;
+  ~SharedTableClient();
+  SharedTableClient(const SharedTableClient&) = delete;
+  SharedTableClient& operator=(const SharedTableClient&) = delete;
 
   // As those of SharedTable. Throw NoAnswer, at once if an earlier query has not been answered in
   // time.

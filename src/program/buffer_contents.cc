@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 
 #include <algorithm>
 #include <map>

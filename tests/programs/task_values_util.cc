@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/pieces/complete_util.h"
+#include "tests/programs/task_values_util.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "kernels/backend.h"
 #include "ops/op.h"
 #include "program/views.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test {
 
@@ -148,10 +148,10 @@ void TermValues::apply(const check::Reference& reference, check::AppId id) {
   }
 }
 
-WrittenValues::WrittenValues(check::Checker& checker, const program::Program& program,
-                             TermValues& terms) {
+ExpectedOutputs::ExpectedOutputs(check::Checker& checker, const program::Program& program,
+                                 TermValues& terms) {
   check::CheckOptions options;
-  options.on_write = [&](const check::Wrote& wrote) { note(wrote, program, terms); };
+  options.on_write = [&](const check::OutputValue& written) { note(written, program, terms); };
   accepted_ = checker.check(program, options).ok();
 }
 
@@ -212,8 +212,8 @@ std::vector<int64_t> rows_of(const Held& held, const Whole& experts) {
 }  // namespace
 
 /// Returns the indices in the whole of the elements held, in memory order.
-std::vector<int64_t> WrittenValues::indices(const Held& held, const Whole& whole,
-                                            const Whole* experts) {
+std::vector<int64_t> ExpectedOutputs::indices(const Held& held, const Whole& whole,
+                                              const Whole* experts) {
   std::vector<int64_t> list{0};
   const auto next = [&](int64_t size, const std::vector<int64_t>& chosen) {
     std::vector<int64_t> longer;
@@ -234,16 +234,16 @@ std::vector<int64_t> WrittenValues::indices(const Held& held, const Whole& whole
   return list;
 }
 
-void WrittenValues::note(const check::Wrote& wrote, const program::Program& program,
-                         TermValues& terms) {
+void ExpectedOutputs::note(const check::OutputValue& written, const program::Program& program,
+                           TermValues& terms) {
   // Skips lossy and unfinished values, and values of no tensor; compares zeros. Where a collective
   // between classes is followed once for every sort of instance, the last one stays: they agree.
-  const check::TaskRef ref = wrote.task;
-  auto& by_rank = expected_[{ref.cls.value(), ref.task.value(), wrote.output}];
+  const check::TaskRef ref = written.task;
+  auto& by_rank = expected_[{ref.cls.value(), ref.task.value(), written.output}];
   by_rank.clear();
-  if (!wrote.exact) return;
+  if (!written.exact) return;
   for (const int32_t rank : program.ranks_of(ref.cls)) {
-    const std::vector<Held> list = wrote.at(rank);
+    const std::vector<Held> list = written.at(rank);
     const bool sum = list.size() > 1 && list[0].elements.length < 0;
     Expected expected;
     bool complete = !list.empty() && !sum;
@@ -255,12 +255,12 @@ void WrittenValues::note(const check::Wrote& wrote, const program::Program& prog
                            static_cast<size_t>(std::max<int64_t>(held.elements.length, 0)));
         continue;
       }
-      const Whole* const whole = terms.of(wrote.reference, held.term);
+      const Whole* const whole = terms.of(written.reference, held.term);
       const Whole* experts = nullptr;
-      complete = whole && held.complete() && !counts_rows(wrote.reference, held.term) &&
+      complete = whole && held.complete() && !counts_rows(written.reference, held.term) &&
                  held.dims.size() == whole->type.dims.size();
       if (complete && whole->type.routed()) {
-        experts = experts_of(wrote.reference, held.term, terms);
+        experts = experts_of(written.reference, held.term, terms);
         complete = experts != nullptr;
       }
       if (!complete) break;
@@ -279,9 +279,9 @@ void WrittenValues::note(const check::Wrote& wrote, const program::Program& prog
   }
 }
 
-std::string WrittenValues::compare(int32_t rank, program::ClassId cls, program::TaskId task,
-                                   size_t output, const graph::TensorType& type, const void* data,
-                                   const std::vector<int64_t>& strides) const {
+std::string ExpectedOutputs::compare(int32_t rank, program::ClassId cls, program::TaskId task,
+                                     size_t output, const graph::TensorType& type, const void* data,
+                                     const std::vector<int64_t>& strides) const {
   const auto written = expected_.find({cls.value(), task.value(), output});
   if (written == expected_.end()) return "";
   const auto found = written->second.find(rank);

@@ -4,7 +4,7 @@
 // which all ranks have equal work.
 #include <gtest/gtest.h>
 
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::attention_test {
 namespace {
@@ -15,7 +15,7 @@ constexpr int64_t kTokens = 24, kHeads = 2, kWidth = 3;
 
 /// The graph of attention, forward and perhaps backward.
 struct Attention {
-  Written w;
+  ProgramBuilder w;
   TensorId q, k, v, positions, o, lse, grad = graph::kNone, dq = 0, dk = 0, dv = 0;
   Attrs attrs;
 
@@ -48,9 +48,9 @@ struct Attention {
 };
 
 /// Passes each on to the next rank of the ring; the previous rank's takes its place.
-void pass_on(Written& w, std::initializer_list<BufferId*> buffers) {
+void pass_on(ProgramBuilder& w, std::initializer_list<BufferId*> buffers) {
   for (BufferId* buffer : buffers) {
-    const BufferId next = w.step(w.type(*buffer));
+    const BufferId next = w.step_buffer(w.type(*buffer));
     w.shift("cp", 1, *buffer, next);
     *buffer = next;
   }
@@ -58,56 +58,57 @@ void pass_on(Written& w, std::initializer_list<BufferId*> buffers) {
 
 /// Keys and values go around; every rank has its queries meet each part in turn. `rounds`: hops
 /// that are made, fewer where no sequence reaches further.
-Written ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward,
-                       bool documents = false) {
+ProgramBuilder ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward,
+                              bool documents = false) {
   Attention a({{"cp", ranks}}, seq, backward, documents);
-  Written& w = a.w;
+  ProgramBuilder& w = a.w;
   const Layout rows = w.split(0, {"cp"});
   const int64_t part = kTokens / ranks;
-  const BufferId q = w.fed(a.q, rows), positions = w.fed(a.positions, rows);
-  BufferId k = w.fed(a.k, rows), v = w.fed(a.v, rows);
-  const BufferId o = backward ? w.step(w.type(q)) : w.kept(a.o, rows);
-  const BufferId lse = backward ? w.step(f64({part, kHeads})) : w.kept(a.lse, rows);
+  const BufferId q = w.input_buffer(a.q, rows), positions = w.input_buffer(a.positions, rows);
+  BufferId k = w.input_buffer(a.k, rows), v = w.input_buffer(a.v, rows);
+  const BufferId o = backward ? w.step_buffer(w.type(q)) : w.output_buffer(a.o, rows);
+  const BufferId lse = backward ? w.step_buffer(f64({part, kHeads})) : w.output_buffer(a.lse, rows);
   const auto mine = [part](const At& at) { return at[0] * part; };
   const auto from = [part, ranks](int32_t hop) {
     return [part, ranks, hop](const At& at) { return (at[0] - hop + ranks) % ranks * part; };
   };
   const BufferId first_k = k, first_v = v;
-  const BufferId more_o = w.step(w.type(q)), more_lse = w.step(f64({part, kHeads}));
+  const BufferId more_o = w.step_buffer(w.type(q)), more_lse = w.step_buffer(f64({part, kHeads}));
   for (int32_t hop = 0; hop < rounds; ++hop) {
     if (hop > 0) {
       pass_on(w, {&k, &v});
     }
-    const Written::Begins begins{{'t', mine}, {'s', from(hop)}};
+    const ProgramBuilder::PieceOffsets offsets{{'t', mine}, {'s', from(hop)}};
     if (hop == 0) {
-      w.task("attention", a.attrs, {q, k, v, positions}, {o, lse}, begins);
+      w.task("attention", a.attrs, {q, k, v, positions}, {o, lse}, offsets);
       continue;
     }
-    w.task("attention", a.attrs, {q, k, v, positions}, {more_o, more_lse}, begins);
+    w.task("attention", a.attrs, {q, k, v, positions}, {more_o, more_lse}, offsets);
     w.task("softmax_merge", {}, {o, lse, more_o, more_lse}, {o, lse});
   }
   if (!backward) return w;
   // Gradients of keys and values travel with them, and are at home after a whole round.
-  const BufferId grad = w.fed(a.grad, rows);
-  const BufferId dq = w.kept(a.dq, rows);
-  BufferId dk = w.step(w.type(q)), dv = w.step(w.type(q));
-  const BufferId more[] = {w.step(w.type(q)), w.step(w.type(q)), w.step(w.type(q))};
+  const BufferId grad = w.input_buffer(a.grad, rows);
+  const BufferId dq = w.output_buffer(a.dq, rows);
+  BufferId dk = w.step_buffer(w.type(q)), dv = w.step_buffer(w.type(q));
+  const BufferId more[] = {w.step_buffer(w.type(q)), w.step_buffer(w.type(q)),
+                           w.step_buffer(w.type(q))};
   k = first_k;
   v = first_v;
   for (int32_t hop = 0; hop < ranks; ++hop) {
-    const Written::Begins begins{{'t', mine}, {'s', from(hop)}};
+    const ProgramBuilder::PieceOffsets offsets{{'t', mine}, {'s', from(hop)}};
     if (hop == 0) {
-      w.task("attention_bwd", a.attrs, {grad, q, k, v, o, lse, positions}, {dq, dk, dv}, begins);
+      w.task("attention_bwd", a.attrs, {grad, q, k, v, o, lse, positions}, {dq, dk, dv}, offsets);
     } else {
       w.task("attention_bwd", a.attrs, {grad, q, k, v, o, lse, positions},
-             {more[0], more[1], more[2]}, begins);
+             {more[0], more[1], more[2]}, offsets);
       w.task("add", {}, {dq, more[0]}, {dq});
       w.task("add", {}, {dk, more[1]}, {dk});
       w.task("add", {}, {dv, more[2]}, {dv});
     }
     const bool last = hop + 1 == ranks;
-    const BufferId next_dk = last ? w.kept(a.dk, rows) : w.step(w.type(q));
-    const BufferId next_dv = last ? w.kept(a.dv, rows) : w.step(w.type(q));
+    const BufferId next_dk = last ? w.output_buffer(a.dk, rows) : w.step_buffer(w.type(q));
+    const BufferId next_dv = last ? w.output_buffer(a.dv, rows) : w.step_buffer(w.type(q));
     w.shift("cp", 1, dk, next_dk);
     w.shift("cp", 1, dv, next_dv);
     dk = next_dk;
@@ -120,27 +121,30 @@ Written ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward
 
 /// All keys and values on every rank, which has its own queries. Their gradients are sums over the
 /// queries of all ranks, reduce-scattered so that each gets those of its own keys.
-Written gathered_keys(int32_t ranks, bool backward) {
+ProgramBuilder gathered_keys(int32_t ranks, bool backward) {
   Attention a({{"cp", ranks}}, kTokens, backward, true);
-  Written& w = a.w;
+  ProgramBuilder& w = a.w;
   const Layout rows = w.split(0, {"cp"});
-  const BufferId q = w.fed(a.q, rows), k = w.fed(a.k, rows), v = w.fed(a.v, rows);
-  const BufferId all_k = w.step(f64({kTokens, kHeads, kWidth})), all_v = w.step(w.type(all_k));
+  const BufferId q = w.input_buffer(a.q, rows), k = w.input_buffer(a.k, rows),
+                 v = w.input_buffer(a.v, rows);
+  const BufferId all_k = w.step_buffer(f64({kTokens, kHeads, kWidth})),
+                 all_v = w.step_buffer(w.type(all_k));
   const Attrs along{{"dim", int64_t{0}}};
   w.collective("all_gather", along, {"cp"}, {k}, {all_k});
   w.collective("all_gather", along, {"cp"}, {v}, {all_v});
   const int64_t part = kTokens / ranks;
-  const BufferId positions = w.fed(a.positions, rows);
-  const BufferId o = backward ? w.step(w.type(q)) : w.kept(a.o, rows);
-  const BufferId lse = backward ? w.step(f64({part, kHeads})) : w.kept(a.lse, rows);
-  const Written::Begins begins{{'t', [part](const At& at) { return at[0] * part; }}};
-  w.task("attention", a.attrs, {q, all_k, all_v, positions}, {o, lse}, begins);
+  const BufferId positions = w.input_buffer(a.positions, rows);
+  const BufferId o = backward ? w.step_buffer(w.type(q)) : w.output_buffer(a.o, rows);
+  const BufferId lse = backward ? w.step_buffer(f64({part, kHeads})) : w.output_buffer(a.lse, rows);
+  const ProgramBuilder::PieceOffsets offsets{{'t', [part](const At& at) { return at[0] * part; }}};
+  w.task("attention", a.attrs, {q, all_k, all_v, positions}, {o, lse}, offsets);
   if (!backward) return w;
-  const BufferId dk = w.step(w.type(all_k)), dv = w.step(w.type(all_k));
-  w.task("attention_bwd", a.attrs, {w.fed(a.grad, rows), q, all_k, all_v, o, lse, positions},
-         {w.kept(a.dq, rows), dk, dv}, begins);
-  w.collective("reduce_scatter", along, {"cp"}, {dk}, {w.kept(a.dk, rows)});
-  w.collective("reduce_scatter", along, {"cp"}, {dv}, {w.kept(a.dv, rows)});
+  const BufferId dk = w.step_buffer(w.type(all_k)), dv = w.step_buffer(w.type(all_k));
+  w.task("attention_bwd", a.attrs,
+         {w.input_buffer(a.grad, rows), q, all_k, all_v, o, lse, positions},
+         {w.output_buffer(a.dq, rows), dk, dv}, offsets);
+  w.collective("reduce_scatter", along, {"cp"}, {dk}, {w.output_buffer(a.dk, rows)});
+  w.collective("reduce_scatter", along, {"cp"}, {dv}, {w.output_buffer(a.dv, rows)});
   return w;
 }
 
@@ -155,7 +159,7 @@ class Zigzag {
         ranks_(ranks),
         half_(kTokens / (2 * ranks)) {}
 
-  Written forward() {
+  ProgramBuilder forward() {
     attend();
     give(o_, a_.o);
     give(lse_, a_.lse);
@@ -163,7 +167,7 @@ class Zigzag {
   }
 
   /// Gradients of keys and values travel with them, and are at home after a whole round.
-  Written backward() {
+  ProgramBuilder backward() {
     attend();
     const BufferId grad = take(a_.grad);
     const BufferId dq = like(q_);
@@ -176,7 +180,7 @@ class Zigzag {
         w_.task("attention_bwd", a_.attrs,
                 {queries[0], queries[1], keys[0], keys[1], part(o_, m.queries),
                  part(lse_, m.queries), part(positions_, m.queries)},
-                {more[0], more[1], more[2]}, begins(hop, m));
+                {more[0], more[1], more[2]}, offsets(hop, m));
         const BufferId to[] = {part(dq, m.queries), part(dk, m.keys), part(dv, m.keys)};
         for (int i : {0, 1, 2}) {
           const bool first = i == 0 ? m.first_of_queries : m.first_of_keys;
@@ -228,7 +232,7 @@ class Zigzag {
 
   /// The blocks that a rank has, by number.
   int64_t block(int64_t which, int64_t c) const { return which == 0 ? c : 2 * ranks_ - 1 - c; }
-  Written::Begins begins(int32_t hop, const Meeting& m) const {
+  ProgramBuilder::PieceOffsets offsets(int32_t hop, const Meeting& m) const {
     const auto first = [ranks = ranks_, half = half_](int64_t which, int64_t c) {
       return (which == 0 ? c : 2 * ranks - 1 - c) * half;
     };
@@ -239,33 +243,34 @@ class Zigzag {
   }
   BufferId part(BufferId of, const Choice& which) {
     const int64_t half = half_;
-    return w_.part(of, 0, half, [half, which](const At& at) { return which(at) * half; });
+    return w_.view(of, 0, half, [half, which](const At& at) { return which(at) * half; });
   }
-  BufferId like(BufferId other) { return w_.step(TensorType(w_.type(other))); }
-  BufferId rows_of(int64_t rows) { return w_.step(f64({rows, kHeads, kWidth})); }
+  BufferId like(BufferId other) { return w_.step_buffer(TensorType(w_.type(other))); }
+  BufferId rows_of(int64_t rows) { return w_.step_buffer(f64({rows, kHeads, kWidth})); }
 
   /// The host feeds all; every rank takes its two blocks.
   BufferId take(TensorId tensor) {
-    const BufferId all = w_.fed(tensor);
+    const BufferId all = w_.input_buffer(tensor);
     TensorType type = w_.type(all);
     type.dims[0] = 2 * half_;
-    const BufferId mine = w_.step(type);
+    const BufferId mine = w_.step_buffer(type);
     for (int64_t which : {0, 1}) {
       const auto from = [=, ranks = ranks_, half = half_](const At& at) {
         return (which == 0 ? at[0] : 2 * ranks - 1 - at[0]) * half;
       };
-      w_.task("copy", {}, {w_.part(all, 0, half_, from)}, {w_.part(mine, 0, half_, which * half_)});
+      w_.task("copy", {}, {w_.view(all, 0, half_, from)}, {w_.view(mine, 0, half_, which * half_)});
     }
     return mine;
   }
   /// Every rank puts all blocks in order.
   void give(BufferId mine, TensorId tensor) {
-    const BufferId all = w_.step(w_.graph.tensor(tensor).type), to = w_.kept(tensor);
+    const BufferId all = w_.step_buffer(w_.graph.tensor(tensor).type),
+                   to = w_.output_buffer(tensor);
     w_.collective("all_gather", {{"dim", int64_t{0}}}, {"cp"}, {mine}, {all});
     for (int32_t c = 0; c < ranks_; ++c) {
       for (int64_t which : {0, 1}) {
-        w_.task("copy", {}, {w_.part(all, 0, half_, (2 * c + which) * half_)},
-                {w_.part(to, 0, half_, block(which, c) * half_)});
+        w_.task("copy", {}, {w_.view(all, 0, half_, (2 * c + which) * half_)},
+                {w_.view(to, 0, half_, block(which, c) * half_)});
       }
     }
   }
@@ -276,8 +281,8 @@ class Zigzag {
     k_ = take(a_.k);
     v_ = take(a_.v);
     o_ = like(q_);
-    lse_ = w_.step(f64({2 * half_, kHeads}));
-    const BufferId more_o = rows_of(half_), more_lse = w_.step(f64({half_, kHeads}));
+    lse_ = w_.step_buffer(f64({2 * half_, kHeads}));
+    const BufferId more_o = rows_of(half_), more_lse = w_.step_buffer(f64({half_, kHeads}));
     BufferId k = k_, v = v_;
     for (int32_t hop = 0; hop < ranks_; ++hop) {
       if (hop > 0) {
@@ -288,24 +293,24 @@ class Zigzag {
                                        part(positions_, m.queries)};
         const BufferId to_o = part(o_, m.queries), to_lse = part(lse_, m.queries);
         if (m.first_of_queries) {
-          w_.task("attention", a_.attrs, in, {to_o, to_lse}, begins(hop, m));
+          w_.task("attention", a_.attrs, in, {to_o, to_lse}, offsets(hop, m));
           continue;
         }
-        w_.task("attention", a_.attrs, in, {more_o, more_lse}, begins(hop, m));
+        w_.task("attention", a_.attrs, in, {more_o, more_lse}, offsets(hop, m));
         w_.task("softmax_merge", {}, {to_o, to_lse, more_o, more_lse}, {to_o, to_lse});
       }
     }
   }
 
   Attention a_;
-  Written& w_;
+  ProgramBuilder& w_;
   int32_t ranks_;
   int64_t half_;
   BufferId q_ = 0, k_ = 0, v_ = 0, positions_ = 0, o_ = 0, lse_ = 0;
 };
 
-const std::vector<WrittenCase>& cases() {
-  static const std::vector<WrittenCase> all = {
+const std::vector<ProgramCase>& cases() {
+  static const std::vector<ProgramCase> all = {
       {"ring attention", [] { return ring_attention(4, kTokens, 4, false); }, {"begin", "merge"}},
       // With two sequences, every other hop brings keys that no query needs: parts of length zero.
       {"ring attention, two sequences",

@@ -16,7 +16,7 @@
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "runtime/local_ranks.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::buckets_test {
 namespace {
@@ -31,7 +31,7 @@ constexpr int64_t kTokens = 12;
 /// Two products after each other and one beside them, with their gradients and the optimizer: of
 /// three parameters of 12, 8 and 6 elements, or of the first two.
 struct Model {
-  Written w;
+  ProgramBuilder w;
   int32_t micro_batches;
   TensorId x, dy, du = graph::kNone, w1, w2, w3 = graph::kNone;
   std::vector<TensorId> params;
@@ -84,7 +84,7 @@ struct Model {
   /// Adds a bucket of `elements` elements; the parameters, or a state of each.
   BufferId bucket(const char* prefix, const std::string& name, int64_t elements,
                   const Layout& layout) {
-    std::vector<Written::Place> places;
+    std::vector<ProgramBuilder::BucketEntry> places;
     for (size_t i = 0; i < params.size(); ++i) {
       const TensorId tensor = *prefix ? state(prefix, params[i]) : params[i];
       places.push_back({tensor, begins()[i]});
@@ -95,7 +95,7 @@ struct Model {
   std::vector<BufferId> views(BufferId bucket) {
     std::vector<BufferId> list;
     for (size_t i = 0; i < params.size(); ++i) {
-      list.push_back(w.flat(bucket, dims[i], begins()[i]));
+      list.push_back(w.flat_view(bucket, dims[i], begins()[i]));
     }
     return list;
   }
@@ -106,8 +106,9 @@ struct Model {
                  const std::vector<BufferId>& grads, bool add) {
     const Layout tokens = w.split(0, {"dp"});
     const int64_t mine = kTokens / w.mesh().axes[0].size;
-    const BufferId rows = w.fed(x, tokens, micro_batch), up = w.fed(dy, tokens, micro_batch);
-    const BufferId h = w.step(f64({mine, 4})), dh = w.step(f64({mine, 4}));
+    const BufferId rows = w.input_buffer(x, tokens, micro_batch),
+                   up = w.input_buffer(dy, tokens, micro_batch);
+    const BufferId h = w.step_buffer(f64({mine, 4})), dh = w.step_buffer(f64({mine, 4}));
     w.task("linear", {}, {rows, forward[0]}, {h});
     const std::vector<BufferId> again = backward();
     w.task("linear_dx", {}, {up, again[1]}, {dh});
@@ -120,20 +121,20 @@ struct Model {
     give(dh, rows, grads[0]);
     give(up, h, grads[1]);
     if (w3 != graph::kNone) {
-      give(w.fed(du, tokens, micro_batch), rows, grads[2]);
+      give(w.input_buffer(du, tokens, micro_batch), rows, grads[2]);
     }
   }
   /// From the shards of the gradients to the new shards of parameters and states.
   void update(BufferId shard, BufferId grads, const std::vector<std::string>& axes,
               int64_t elements, const Layout& sharded) {
-    const BufferId norm = w.step(f64({1})), coef = w.step(f64({1}));
+    const BufferId norm = w.step_buffer(f64({1})), coef = w.step_buffer(f64({1}));
     w.task("sumsq", {}, {grads}, {norm});
     w.collective("all_reduce", {}, axes, {norm}, {norm});
     const TensorId total = w.graph.find(graph::names::kGradNorm);
-    w.task("clip_coef", clip, {norm}, {coef, w.kept(total, {}, kNone)});
+    w.task("clip_coef", clip, {norm}, {coef, w.output_buffer(total, {}, kNone)});
     const BufferId mean = bucket(graph::names::kExpAvgOf, "means", elements, sharded);
     const BufferId square = bucket(graph::names::kExpAvgSqOf, "squares", elements, sharded);
-    const BufferId hyper = w.fed(w.graph.find(graph::names::kHyper));
+    const BufferId hyper = w.input_buffer(w.graph.find(graph::names::kHyper));
     w.task("adamw", adamw, {shard, grads, mean, square, coef, hyper}, {shard, mean, square});
   }
   /// Zeroes the padding behind the parameters in a bucket of gradients.
@@ -141,7 +142,7 @@ struct Model {
     const int64_t rest = w.type(bucket).numel() - elements();
     if (rest > 0) {
       const Attrs attrs{{"type", to_string(f64({rest}))}};
-      w.task("zero", attrs, {}, {w.flat(bucket, {rest}, elements())});
+      w.task("zero", attrs, {}, {w.flat_view(bucket, {rest}, elements())});
     }
   }
 };
@@ -150,12 +151,12 @@ int64_t padded(int64_t elements, int64_t ranks) { return (elements + ranks - 1) 
 
 /// States sharded: gradients are scattered, each rank updates its shard of the parameters, which
 /// are then gathered.
-Written sharded_states(int32_t ranks, bool third, int32_t micro_batches = 1) {
+ProgramBuilder sharded_states(int32_t ranks, bool third, int32_t micro_batches = 1) {
   Model m({{"dp", ranks}}, micro_batches, third);
-  Written& w = m.w;
+  ProgramBuilder& w = m.w;
   const int64_t elements = padded(m.elements(), ranks), part = elements / ranks;
   const BufferId params = m.bucket("", "params", elements, {});
-  const BufferId grads = w.step(f64({elements})), shard = w.step(f64({part}));
+  const BufferId grads = w.step_buffer(f64({elements})), shard = w.step_buffer(f64({part}));
   const std::vector<BufferId> weights = m.views(params), to = m.views(grads);
   for (int32_t mb = 0; mb < micro_batches; ++mb) {
     m.gradients(
@@ -163,25 +164,25 @@ Written sharded_states(int32_t ranks, bool third, int32_t micro_batches = 1) {
   }
   m.clear_padding(grads);
   w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"dp"}, {grads}, {shard});
-  const BufferId mine = w.flat(params, {part}, [=](const At& at) { return at[0] * part; });
+  const BufferId mine = w.flat_view(params, {part}, [=](const At& at) { return at[0] * part; });
   m.update(mine, shard, {"dp"}, elements, w.split(0, {"dp"}));
-  const BufferId sent = w.step(f64({part}));
+  const BufferId sent = w.step_buffer(f64({part}));
   w.task("copy", {}, {mine}, {sent});
   w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {sent}, {params});
   return std::move(m.w);
 }
 
 /// Gradients sharded too: those of every micro-batch are scattered at once, and shards are added.
-Written sharded_gradients(int32_t ranks, bool third) {
+ProgramBuilder sharded_gradients(int32_t ranks, bool third) {
   Model m({{"dp", ranks}}, 2, third);
-  Written& w = m.w;
+  ProgramBuilder& w = m.w;
   const int64_t elements = padded(m.elements(), ranks), part = elements / ranks;
   const BufferId params = m.bucket("", "params", elements, {});
   const BufferId own = m.bucket("", "shards", elements, w.split(0, {"dp"}));
   const std::vector<BufferId> weights = m.views(params);
   BufferId sum = kNone;
   for (int32_t mb = 0; mb < 2; ++mb) {
-    const BufferId grads = w.step(f64({elements})), shard = w.step(f64({part}));
+    const BufferId grads = w.step_buffer(f64({elements})), shard = w.step_buffer(f64({part}));
     m.gradients(
         mb, weights, [&] { return weights; }, m.views(grads), false);
     m.clear_padding(grads);
@@ -199,17 +200,17 @@ Written sharded_gradients(int32_t ranks, bool third) {
 
 /// Parameters sharded: gathered before the forward pass, freed, and gathered again for the backward
 /// pass. Nothing is left of them but shards.
-Written sharded_parameters(int32_t ranks, bool third, int32_t micro_batches) {
+ProgramBuilder sharded_parameters(int32_t ranks, bool third, int32_t micro_batches) {
   Model m({{"dp", ranks}}, micro_batches, third);
-  Written& w = m.w;
+  ProgramBuilder& w = m.w;
   const int64_t elements = padded(m.elements(), ranks), part = elements / ranks;
   const BufferId own = m.bucket("", "shards", elements, w.split(0, {"dp"}));
-  const BufferId grads = w.step(f64({elements})), shard = w.step(f64({part}));
+  const BufferId grads = w.step_buffer(f64({elements})), shard = w.step_buffer(f64({part}));
   const std::vector<BufferId> to = m.views(grads);
   const auto gathered = [&] {
     // Starts only after the readers of the earlier gather, whose memory is then free.
     const program::TaskId last = std::ssize(w.program.classes[0].tasks) - 1;
-    const BufferId params = w.step(f64({elements}));
+    const BufferId params = w.step_buffer(f64({elements}));
     w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {own}, {params});
     if (last != kNone) {
       w.program.classes[0].tasks.back().deps = {last};
@@ -226,20 +227,21 @@ Written sharded_parameters(int32_t ranks, bool third, int32_t micro_batches) {
 }
 
 /// The scatter as a ring of messages: blocks of the bucket travel, whatever tensors they are of.
-Written ring_of_blocks(int32_t ranks) {
+ProgramBuilder ring_of_blocks(int32_t ranks) {
   Model m({{"dp", ranks}}, 1, true);
-  Written& w = m.w;
+  ProgramBuilder& w = m.w;
   const int64_t elements = padded(m.elements(), ranks), part = elements / ranks;
   const BufferId params = m.bucket("", "params", elements, {});
   const BufferId own = m.bucket("", "shards", elements, w.split(0, {"dp"}));
-  const BufferId grads = w.step(f64({elements})), arrived = w.step(f64({part}));
+  const BufferId grads = w.step_buffer(f64({elements})), arrived = w.step_buffer(f64({part}));
   const std::vector<BufferId> weights = m.views(params);
   m.gradients(
       0, weights, [&] { return weights; }, m.views(grads), false);
   m.clear_padding(grads);
   const auto block = [&](int32_t which) {
-    return w.flat(grads, {part},
-                  [=](const At& at) { return ((at[0] + which) % ranks + ranks) % ranks * part; });
+    return w.flat_view(grads, {part}, [=](const At& at) {
+      return ((at[0] + which) % ranks + ranks) % ranks * part;
+    });
   };
   for (int32_t hop = 1; hop < ranks; ++hop) {
     w.shift("dp", 1, block(-hop), arrived);
@@ -253,8 +255,8 @@ Written ring_of_blocks(int32_t ranks) {
 
 /// A table of tokens that is also the head, so that its gradient is the sum of two ops' parts, in a
 /// bucket with a parameter that other ranks have other parts of.
-Written tied_and_split(int split_dim) {
-  Written w({{"dp", 2}, {"ep", 2}});
+ProgramBuilder tied_and_split(int split_dim) {
+  ProgramBuilder w({{"dp", 2}, {"ep", 2}});
   const Attrs vocab{{"vocab", int64_t{8}}};
   const Attrs attrs{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.0}};
   const TensorId ids = w.input("ids", i32({8})), dz = w.input("dz", f64({8, 8}));
@@ -297,25 +299,26 @@ Written tied_and_split(int split_dim) {
   const BufferId params = bucket("params", -1, {});
   const graph::Dims half =
       graph::local_type(w.graph.tensor(other).type, part_of_other, w.mesh()).dims;
-  const BufferId rows = w.step(f64({4, 3})), back = w.step(f64({4, 3}));
-  const BufferId one = w.step(f64({8, 3})), two = w.step(f64({8, 3}));
-  const BufferId mine = w.fed(ids, tokens), up = w.fed(dz, tokens);
-  const BufferId weights = w.flat(params, {8, 3}, 0);
+  const BufferId rows = w.step_buffer(f64({4, 3})), back = w.step_buffer(f64({4, 3}));
+  const BufferId one = w.step_buffer(f64({8, 3})), two = w.step_buffer(f64({8, 3}));
+  const BufferId mine = w.input_buffer(ids, tokens), up = w.input_buffer(dz, tokens);
+  const BufferId weights = w.flat_view(params, {8, 3}, 0);
   w.task("embedding", vocab, {mine, weights}, {rows});
   w.task("linear_dx", {}, {up, weights}, {back});
   w.task("linear_dw", {}, {up, rows}, {one});
   w.task("embedding_dw", vocab, {mine, back}, {two});
-  const BufferId grads = w.step(f64({28})), shard = w.step(f64({14}));
-  w.task("add", {}, {one, two}, {w.flat(grads, {8, 3}, 0)});
+  const BufferId grads = w.step_buffer(f64({28})), shard = w.step_buffer(f64({14}));
+  w.task("add", {}, {one, two}, {w.flat_view(grads, {8, 3}, 0)});
   w.task("linear_dw", {},
-         {w.fed(db, split_dim == 0 ? both : tokens), w.fed(a, split_dim == 1 ? both : tokens)},
-         {w.flat(grads, half, 24)});
+         {w.input_buffer(db, split_dim == 0 ? both : tokens),
+          w.input_buffer(a, split_dim == 1 ? both : tokens)},
+         {w.flat_view(grads, half, 24)});
   w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"dp"}, {grads}, {shard});
-  const BufferId own = w.flat(params, {14}, [](const At& at) { return at[0] * 14; });
+  const BufferId own = w.flat_view(params, {14}, [](const At& at) { return at[0] * 14; });
   const BufferId mean = bucket("means", 0, tokens), square = bucket("squares", 1, tokens);
-  w.task("adamw", attrs, {own, shard, mean, square, w.fed(coef), w.fed(hyper)},
+  w.task("adamw", attrs, {own, shard, mean, square, w.input_buffer(coef), w.input_buffer(hyper)},
          {own, mean, square});
-  const BufferId sent = w.step(f64({14}));
+  const BufferId sent = w.step_buffer(f64({14}));
   w.task("copy", {}, {own}, {sent});
   w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {sent}, {params});
   return w;
@@ -323,10 +326,10 @@ Written tied_and_split(int split_dim) {
 
 /// Parameters of any shapes, in a bucket in any order with gaps between them, sharded over ranks.
 /// Gradients are reduce-scattered, shards updated, and gathered for readers of all of them.
-Written random_bucket(uint64_t seed) {
+ProgramBuilder random_bucket(uint64_t seed) {
   Rng rng(seed);
   const auto ranks = static_cast<int32_t>(rng.between(2, 4));
-  Written w({{"dp", ranks}});
+  ProgramBuilder w({{"dp", ranks}});
   const Layout shards = w.split(0, {"dp"});
   const TensorId x = w.input("x", f64({kTokens, 2}));
   std::vector<TensorId> params, ups;
@@ -370,7 +373,7 @@ Written random_bucket(uint64_t seed) {
   }
   leave(padded(elements, ranks) - elements);
   const auto bucket = [&](const char* prefix, const std::string& name, const Layout& layout) {
-    std::vector<Written::Place> places;
+    std::vector<ProgramBuilder::BucketEntry> places;
     for (size_t i : order) {
       const std::string tensor = prefix + w.graph.tensor(params[i]).name;
       places.push_back({w.graph.find(tensor), begin[i]});
@@ -380,25 +383,26 @@ Written random_bucket(uint64_t seed) {
   const BufferId own = bucket("", "shards", shards), all = bucket("", "params", {});
   const BufferId mean = bucket(graph::names::kExpAvgOf, "means", shards);
   const BufferId square = bucket(graph::names::kExpAvgSqOf, "squares", shards);
-  const BufferId grads = w.step(f64({elements})), shard = w.step(f64({elements / ranks}));
-  const BufferId rows = w.fed(x, shards);
+  const BufferId grads = w.step_buffer(f64({elements})),
+                 shard = w.step_buffer(f64({elements / ranks}));
+  const BufferId rows = w.input_buffer(x, shards);
   for (size_t i = 0; i < params.size(); ++i) {
-    const BufferId up = w.fed(ups[i], shards);
-    w.task("linear_dw", {}, {up, rows}, {w.flat(grads, dims[i], begin[i])});
+    const BufferId up = w.input_buffer(ups[i], shards);
+    w.task("linear_dw", {}, {up, rows}, {w.flat_view(grads, dims[i], begin[i])});
   }
   for (const auto& [at, length] : gaps) {
     const Attrs attrs{{"type", to_string(f64({length}))}};
-    w.task("zero", attrs, {}, {w.flat(grads, {length}, at)});
+    w.task("zero", attrs, {}, {w.flat_view(grads, {length}, at)});
   }
   w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"dp"}, {grads}, {shard});
-  const BufferId norm = w.step(f64({1})), coef = w.step(f64({1}));
+  const BufferId norm = w.step_buffer(f64({1})), coef = w.step_buffer(f64({1}));
   w.task("sumsq", {}, {shard}, {norm});
   w.collective("all_reduce", {}, {"dp"}, {norm}, {norm});
   w.task("clip_coef", {{"max_norm", 0.5}}, {norm},
-         {coef, w.kept(w.graph.find(graph::names::kGradNorm), {}, kNone)});
+         {coef, w.output_buffer(w.graph.find(graph::names::kGradNorm), {}, kNone)});
   const Attrs adamw{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
   w.task("adamw", adamw,
-         {own, shard, mean, square, coef, w.fed(w.graph.find(graph::names::kHyper))},
+         {own, shard, mean, square, coef, w.input_buffer(w.graph.find(graph::names::kHyper))},
          {own, mean, square});
   w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {own}, {all});
   return w;
@@ -406,20 +410,21 @@ Written random_bucket(uint64_t seed) {
 
 /// The norm of a tensor of 4 rows of 8. Every rank has half of its columns and squares the elements
 /// between the bounds, part by part; all ranks square the rest.
-Written norm_of_columns(const std::vector<int64_t>& bounds) {
-  Written w({{"dp", 2}});
+ProgramBuilder norm_of_columns(const std::vector<int64_t>& bounds) {
+  ProgramBuilder w({{"dp", 2}});
   const TensorId g = w.input("g", f64({4, 8}));
   const TensorId norm = w.apply("norm", "sumsq", {}, {g})[0];
   w.result(norm);
-  const BufferId fed = w.fed(g), wide = w.step(f64({4, 8})), narrow = w.step(f64({4, 4}));
-  const BufferId whole = w.step(f64({4, 8}));
+  const BufferId fed = w.input_buffer(g), wide = w.step_buffer(f64({4, 8})),
+                 narrow = w.step_buffer(f64({4, 4}));
+  const BufferId whole = w.step_buffer(f64({4, 8}));
   w.task("copy", {}, {fed}, {wide});
   w.task("copy", {}, {fed}, {whole});
-  w.task("copy", {}, {w.part(wide, 1, 4, [](const At& at) { return at[0] * 4; })}, {narrow});
-  const BufferId sum = w.step(f64({1}));
+  w.task("copy", {}, {w.view(wide, 1, 4, [](const At& at) { return at[0] * 4; })}, {narrow});
+  const BufferId sum = w.step_buffer(f64({1}));
   const auto square = [&](BufferId base, int64_t begin, int64_t end, bool first) {
-    const BufferId part = w.step(f64({1}));
-    w.task("sumsq", {}, {w.flat(base, {end - begin}, begin)}, {first ? sum : part});
+    const BufferId part = w.step_buffer(f64({1}));
+    w.task("sumsq", {}, {w.flat_view(base, {end - begin}, begin)}, {first ? sum : part});
     if (!first) {
       w.task("add", {}, {sum, part}, {sum});
     }
@@ -430,12 +435,12 @@ Written norm_of_columns(const std::vector<int64_t>& bounds) {
   w.collective("all_reduce", {}, {"dp"}, {sum}, {sum});
   square(whole, 0, 2 * bounds.front(), false);
   square(whole, 2 * bounds.back(), 32, false);
-  w.task("copy", {}, {sum}, {w.kept(norm)});
+  w.task("copy", {}, {sum}, {w.output_buffer(norm)});
   return w;
 }
 
-const std::vector<WrittenCase>& cases() {
-  static const std::vector<WrittenCase> all = {
+const std::vector<ProgramCase>& cases() {
+  static const std::vector<ProgramCase> all = {
       {"states", [] { return sharded_states(4, false); }, {"view", "slot"}},
       {"states of three parameters, two micro-batches",
        [] { return sharded_states(2, true, 2); },
@@ -464,7 +469,7 @@ const std::vector<WrittenCase>& cases() {
 
 TEST(Buckets, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
 TEST(Buckets, OfAnyShapes) {
-  std::vector<WrittenCase> any;
+  std::vector<ProgramCase> any;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     any.push_back({"seed " + std::to_string(seed), [=] { return random_bucket(seed); }});
   }
@@ -477,7 +482,7 @@ TEST(Buckets, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases(
 TEST(Buckets, ElementsOfColumnsAreNotThoseOfRows) {
   for (const auto& [bounds, ok] :
        {std::pair<std::vector<int64_t>, bool>{{4, 12}, true}, {{2, 14}, false}, {{4, 10}, false}}) {
-    Written w = norm_of_columns(bounds);
+    ProgramBuilder w = norm_of_columns(bounds);
     w.finish();
     const check::Verdict verdict = check::check(w.program, w.graph);
     EXPECT_EQ(verdict.ok(), ok) << bounds[0] << "\n" << to_text(verdict);
@@ -486,7 +491,7 @@ TEST(Buckets, ElementsOfColumnsAreNotThoseOfRows) {
 
 /// Gathered parameters live until their last reader: six times they take turns in the same memory.
 TEST(Buckets, ParametersAreFreed) {
-  Written w = sharded_parameters(4, false, 3);
+  ProgramBuilder w = sharded_parameters(4, false, 3);
   w.finish();
   const auto& cls = w.program.classes[0];
   std::set<int64_t> places;
@@ -508,8 +513,8 @@ TEST(Buckets, TheHostFillsAndReadsThem) {
     return std::make_unique<runtime::LocalRanks>(count, kernels::cpu_backend(),
                                                  runtime::RankOptions{});
   };
-  Written sharded = sharded_parameters(3, false, 1);
-  Written whole = sharded_states(1, false);
+  ProgramBuilder sharded = sharded_parameters(3, false, 1);
+  ProgramBuilder whole = sharded_states(1, false);
   sharded.finish();
   whole.finish();
   const auto three = ranks_of(3), alone = ranks_of(1);
@@ -528,12 +533,12 @@ TEST(Buckets, TheHostFillsAndReadsThem) {
     EXPECT_EQ(full, engine::gather(tensor, sharded.program, again));
   }
   EXPECT_NO_THROW(many.at(0).expect_same_layouts(sharded.program));
-  Written other = sharded_states(3, false);
+  ProgramBuilder other = sharded_states(3, false);
   EXPECT_THROW(many.at(0).expect_same_layouts(other.program), Error);
 }
 
 /// The first problem of a program that something was done to.
-check::Problem problem_of(Written w, const std::function<void(Written&)>& edit) {
+check::Problem problem_of(ProgramBuilder w, const std::function<void(ProgramBuilder&)>& edit) {
   edit(w);
   w.finish();
   const check::Verdict verdict = check::check(w.program, w.graph);
@@ -541,14 +546,14 @@ check::Problem problem_of(Written w, const std::function<void(Written&)>& edit) 
   return verdict.ok() ? check::Problem{} : verdict.problems[0];
 }
 
-program::Task& task_of(Written& w, const std::string& op) {
+program::Task& task_of(ProgramBuilder& w, const std::string& op) {
   for (program::Task& task : w.program.classes[0].tasks) {
     if (w.program.kind(task).op == op) return task;
   }
   throw std::runtime_error("no " + op);
 }
 
-void remove_task(Written& w, const std::string& op, size_t which = 0) {
+void remove_task(ProgramBuilder& w, const std::string& op, size_t which = 0) {
   auto& tasks = w.program.classes[0].tasks;
   for (size_t i = 0; i < tasks.size(); ++i) {
     if (w.program.kind(tasks[i]).op == op && which-- == 0) {
@@ -568,7 +573,7 @@ void remove_task(Written& w, const std::string& op, size_t which = 0) {
 TEST(Buckets, APartThatIsWrittenDoesNotBringBackTheRest) {
   // A gradient is in its place in a bucket when a task that is done again puts its output there;
   // then the other gradient is written beside it.
-  Written w = tied_and_split(0);
+  ProgramBuilder w = tied_and_split(0);
   w.finish();
   auto& tasks = w.program.classes[0].tasks;
   const auto is = [&](const char* op) {
@@ -591,13 +596,13 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
   // The norm of a rank's own shard; the parameters before they are gathered; a shard that is
   // updated with that of the next rank; padding that nothing has cleared.
   EXPECT_SAYS(
-      problem_of(sharded_states(4, false), [](Written& w) { remove_task(w, "all_reduce"); }),
+      problem_of(sharded_states(4, false), [](ProgramBuilder& w) { remove_task(w, "all_reduce"); }),
       "unfinished-sum", "clip_coef");
   EXPECT_SAYS(
-      problem_of(sharded_states(4, false), [](Written& w) { remove_task(w, "all_gather"); }),
+      problem_of(sharded_states(4, false), [](ProgramBuilder& w) { remove_task(w, "all_gather"); }),
       "final-value", "W1");
   EXPECT_SAYS(problem_of(sharded_states(4, false),
-                         [](Written& w) {
+                         [](ProgramBuilder& w) {
                            const BufferId own = task_of(w, "adamw").in[0];
                            program::Buffer& view = w.program.classes[0].buffers[own];
                            program::Table moved = w.program.tables[view.by];
@@ -606,16 +611,17 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
                            view.by = w.program.intern(moved);
                          }),
               "pack-fits", "other elements");
-  EXPECT_SAYS(problem_of(sharded_states(3, false), [](Written& w) { remove_task(w, "zero"); }),
-              "view-tiled", "only");
+  EXPECT_SAYS(
+      problem_of(sharded_states(3, false), [](ProgramBuilder& w) { remove_task(w, "zero"); }),
+      "view-tiled", "only");
   // A block of gradients that were not added up.
   EXPECT_SAYS(problem_of(sharded_states(4, false),
-                         [](Written& w) {
+                         [](ProgramBuilder& w) {
                            program::Task& scatter = task_of(w, "reduce_scatter");
                            const auto place = &scatter - w.program.classes[0].tasks.data();
                            const BufferId grads = scatter.in[0], shard = scatter.out[0];
-                           const BufferId block =
-                               w.flat(grads, {5}, [](const At& at) { return int64_t{at[0]} * 5; });
+                           const BufferId block = w.flat_view(
+                               grads, {5}, [](const At& at) { return int64_t{at[0]} * 5; });
                            w.task("copy", {}, {block}, {shard});
                            auto& tasks = w.program.classes[0].tasks;
                            tasks[static_cast<size_t>(place)] = tasks.back();
@@ -625,7 +631,7 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
   // Blocks of the ranks that hold other parts of a parameter, instead of other blocks.
   for (int split_dim : {0, 1}) {
     const auto over_ep = [](const std::string& op) {
-      return [op](Written& w) {
+      return [op](ProgramBuilder& w) {
         task_of(w, op).group = w.program.intern(program::group_over({w.axis("ep")}));
       };
     };
@@ -640,7 +646,7 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
 TEST(Buckets, SlotsThatAreNoPartsOfTheirTensors) {
   // Declares a dim that no tensor here has, so that the bucket's content after the step is wrong in
   // any case.
-  const auto spoil = [](Written& w) {
+  const auto spoil = [](ProgramBuilder& w) {
     for (program::Buffer& buffer : w.current().buffers) {
       if (buffer.kind == program::BufferKind::persistent && !buffer.slots.empty()) {
         buffer.slots[0].layout.set(0, graph::Placement::split(3));
@@ -651,14 +657,14 @@ TEST(Buckets, SlotsThatAreNoPartsOfTheirTensors) {
 }
 
 /// Returns the refusal of a task on views of a tensor of two rows of three.
-std::string said_of_views(const std::function<void(Written&, BufferId)>& use) {
-  Written w({{"dp", 1}});
+std::string said_of_views(const std::function<void(ProgramBuilder&, BufferId)>& use) {
+  ProgramBuilder w({{"dp", 1}});
   const TensorId x = w.input("x", f64({2, 3}));
   const TensorId weight = w.input("W", f64({2, 3}));
   const TensorId y = w.apply("y", "linear", {}, {x, weight})[0];
   w.result(y);
-  const BufferId fed = w.fed(x);
-  w.task("linear", {}, {fed, w.fed(weight)}, {w.kept(y)});
+  const BufferId fed = w.input_buffer(x);
+  w.task("linear", {}, {fed, w.input_buffer(weight)}, {w.output_buffer(y)});
   use(w, fed);
   w.finish();
   const check::Verdict verdict = check::check(w.program, w.graph);
@@ -667,8 +673,8 @@ std::string said_of_views(const std::function<void(Written&, BufferId)>& use) {
 
 TEST(Buckets, PartsOfRowsAreNoRows) {
   const auto copy_of = [](const graph::Dims& dims, int64_t begin) {
-    return [=](Written& w, BufferId x) {
-      w.task("copy", {}, {w.flat(x, dims, begin)}, {w.step(f64(dims))});
+    return [=](ProgramBuilder& w, BufferId x) {
+      w.task("copy", {}, {w.flat_view(x, dims, begin)}, {w.step_buffer(f64(dims))});
     };
   };
   EXPECT_EQ(said_of_views(copy_of({1, 3}, 3)), "");
@@ -680,8 +686,9 @@ TEST(Buckets, PartsOfRowsAreNoRows) {
 
 TEST(Buckets, OtherElementsAreNotAddedUp) {
   const auto sum_with = [](int64_t begin) {
-    return [=](Written& w, BufferId x) {
-      w.task("add", {}, {w.flat(x, {3}, 1), w.flat(x, {3}, begin)}, {w.step(f64({3}))});
+    return [=](ProgramBuilder& w, BufferId x) {
+      w.task("add", {}, {w.flat_view(x, {3}, 1), w.flat_view(x, {3}, begin)},
+             {w.step_buffer(f64({3}))});
     };
   };
   EXPECT_EQ(said_of_views(sum_with(1)), "");
@@ -691,17 +698,17 @@ TEST(Buckets, OtherElementsAreNotAddedUp) {
 /// Shards that go around the ranks of a second role: along an axis of theirs, not of the first one.
 TEST(Buckets, MoveAlongTheAxesOfTheirRole) {
   for (const int32_t hops : {0, 1, 2}) {
-    Written w({{"dp", 2}});
+    ProgramBuilder w({{"dp", 2}});
     const TensorId x = w.input("x", f64({4, 3}));
     const TensorId weight = w.param("W", f64({2, 3}));
     const TensorId y = w.apply("y", "linear", {}, {x, weight})[0];
     const TensorId other = w.param("V", f64({2, 2}));
     w.result(y);
-    w.task("linear", {}, {w.fed(x), w.stored(weight)}, {w.kept(y)});
+    w.task("linear", {}, {w.input_buffer(x), w.persistent_buffer(weight)}, {w.output_buffer(y)});
     w.add_role("others", {{"one", 1}, {"q", 2}});
     const BufferId own =
         w.bucket(BufferKind::persistent, "own", 10, {{weight, 0}, {other, 6}}, w.split(0, {"q"}));
-    const BufferId came = w.step(f64({5}));
+    const BufferId came = w.step_buffer(f64({5}));
     for (int32_t hop = 0; hop < hops; ++hop) {
       w.shift("q", 1, own, came);
       w.task("copy", {}, {came}, {own});

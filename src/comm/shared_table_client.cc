@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/table_client.h"
+#include "comm/shared_table_client.h"
 
 #include <condition_variable>
 #include <deque>
@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 /// State shared by the querying thread and its callers; it may outlive the callers.
-struct TableClient::State {
+struct SharedTableClient::State {
   struct Query {
     Ask ask;
     bool answered = false;
@@ -32,12 +32,12 @@ struct TableClient::State {
   bool ending = false, ended = false;
 };
 
-TableClient::TableClient(std::shared_ptr<SharedTable> table, milliseconds patience)
+SharedTableClient::SharedTableClient(std::shared_ptr<SharedTable> table, milliseconds patience)
     : state_(std::make_shared<State>(std::move(table))), patience_(patience) {
   std::thread([state = state_] { answer(state); }).detach();
 }
 
-TableClient::~TableClient() {
+SharedTableClient::~SharedTableClient() {
   std::unique_lock lock(state_->mutex);
   state_->ending = true;
   state_->changed.notify_all();
@@ -46,7 +46,7 @@ TableClient::~TableClient() {
 }
 
 /// Executes the queries one after another, in the order in which they came.
-void TableClient::answer(const std::shared_ptr<State>& state) {
+void SharedTableClient::answer(const std::shared_ptr<State>& state) {
   std::unique_lock lock(state->mutex);
   for (;;) {
     state->changed.wait(lock, [&] { return state->ending || !state->queries.empty(); });
@@ -68,7 +68,7 @@ void TableClient::answer(const std::shared_ptr<State>& state) {
   state->changed.notify_all();
 }
 
-std::optional<std::string> TableClient::ask(Ask query) {
+std::optional<std::string> SharedTableClient::ask(Ask query) {
   const auto asked = std::make_shared<State::Query>(State::Query{std::move(query)});
   std::unique_lock lock(state_->mutex);
   if (state_->queries.empty()) {
@@ -87,23 +87,23 @@ std::optional<std::string> TableClient::ask(Ask query) {
   return asked->answer;
 }
 
-void TableClient::set(const std::string& key, const std::string& value) {
+void SharedTableClient::set(const std::string& key, const std::string& value) {
   ask([=](SharedTable& table) {
     table.set(key, value);
     return std::optional<std::string>();
   });
 }
 
-std::string TableClient::set_if_absent(const std::string& key, const std::string& value) {
+std::string SharedTableClient::set_if_absent(const std::string& key, const std::string& value) {
   return ask([=](SharedTable& table) { return std::optional(table.set_if_absent(key, value)); })
       .value();
 }
 
-std::optional<std::string> TableClient::get(const std::string& key) {
+std::optional<std::string> SharedTableClient::get(const std::string& key) {
   return ask([=](SharedTable& table) { return table.get(key); });
 }
 
-milliseconds TableClient::silent_for() const {
+milliseconds SharedTableClient::silent_for() const {
   std::lock_guard lock(state_->mutex);
   if (state_->queries.empty()) return milliseconds(0);
   return std::chrono::duration_cast<milliseconds>(steady_clock::now() - state_->since);

@@ -5,14 +5,14 @@
 
 #include <algorithm>
 
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::sums_test {
 namespace {
 
 /// A weight gradient, partial over ranks that have different tokens.
 struct Gradient {
-  Written w;
+  ProgramBuilder w;
   TensorId total;
   BufferId mine;
 
@@ -26,23 +26,23 @@ struct Gradient {
       names.push_back(axis.name);
     }
     const Layout tokens = w.split(0, names);
-    mine = w.kept(total);
-    w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {mine});
+    mine = w.output_buffer(total);
+    w.task("linear_dw", {}, {w.input_buffer(dy, tokens), w.input_buffer(x, tokens)}, {mine});
   }
 };
 
 /// Ring: block by block the sums of more and more ranks, then the finished blocks around.
-Written ring_all_reduce(int32_t ranks) {
+ProgramBuilder ring_all_reduce(int32_t ranks) {
   Gradient g({{"dp", ranks}});
-  Written& w = g.w;
+  ProgramBuilder& w = g.w;
   const int64_t rows = 8 / ranks;
   const auto block = [&](int32_t which) {
-    return w.part(g.mine, 0, rows,
+    return w.view(g.mine, 0, rows,
                   [=](const At& at) { return ((at[0] + which) % ranks + ranks) % ranks * rows; });
   };
   TensorType type = w.type(g.mine);
   type.dims[0] = rows;
-  const BufferId arrived = w.step(type);
+  const BufferId arrived = w.step_buffer(type);
   for (int32_t hop = 1; hop < ranks; ++hop) {
     w.shift("dp", 1, block(1 - hop), arrived);
     const BufferId to = block(-hop);
@@ -56,16 +56,16 @@ Written ring_all_reduce(int32_t ranks) {
 
 /// Recursive halving and doubling among four ranks, as two axes of two: halves are exchanged and
 /// added along one axis, quarters along the other, and back.
-Written halving_doubling() {
+ProgramBuilder halving_doubling() {
   Gradient g({{"a", 2}, {"b", 2}});
-  Written& w = g.w;
+  ProgramBuilder& w = g.w;
   const auto rows = [&](int64_t length, const Function& begin) {
-    return w.part(g.mine, 0, length, begin);
+    return w.view(g.mine, 0, length, begin);
   };
   const auto step_of = [&](int64_t length) {
     TensorType type = w.type(g.mine);
     type.dims[0] = length;
-    return w.step(type);
+    return w.step_buffer(type);
   };
   const auto half = [](int64_t other) {
     return [other](const At& at) { return (other ? 1 - at[0] : at[0]) * 4; };
@@ -88,13 +88,13 @@ Written halving_doubling() {
 /// Recursive halving and doubling on one axis. A rank exchanges with those whose coordinates differ
 /// from its own in one bit: first with its neighbour, to which half of the rows go, last with the
 /// furthest one. Its block of the sum is then its own number with bits reversed.
-Written halving_doubling_by_bits(int32_t bits) {
+ProgramBuilder halving_doubling_by_bits(int32_t bits) {
   Gradient g({{"dp", 1 << bits}});
-  Written& w = g.w;
+  ProgramBuilder& w = g.w;
   // Returns the rows of a rank after this many halvings, or the rows given away in the last of
   // them.
   const auto rows_after = [&](int32_t halvings, bool given) {
-    return w.part(g.mine, 0, 8 >> halvings, [=](const At& at) {
+    return w.view(g.mine, 0, 8 >> halvings, [=](const At& at) {
       int64_t begin = 0;
       for (int32_t bit = 0; bit < halvings; ++bit) {
         const bool upper = (at[0] >> bit & 1) != (given && bit + 1 == halvings);
@@ -107,7 +107,7 @@ Written halving_doubling_by_bits(int32_t bits) {
     return [bit](const At& at) { return (at[0] ^ (1 << bit)) - at[0]; };
   };
   for (int32_t bit = 0; bit < bits; ++bit) {
-    const BufferId kept = rows_after(bit + 1, false), came = w.step(w.type(kept));
+    const BufferId kept = rows_after(bit + 1, false), came = w.step_buffer(w.type(kept));
     w.shift("dp", partner(bit), partner(bit), rows_after(bit + 1, true), came);
     w.task("add", {}, {kept, came}, {kept});
   }
@@ -119,10 +119,10 @@ Written halving_doubling_by_bits(int32_t bits) {
 }
 
 /// The ring, in which the ranks come in another order than that of their numbers.
-Written ring_in_another_order(const std::vector<int32_t>& order) {
+ProgramBuilder ring_in_another_order(const std::vector<int32_t>& order) {
   const int32_t ranks = static_cast<int32_t>(order.size());
   Gradient g({{"dp", ranks}});
-  Written& w = g.w;
+  ProgramBuilder& w = g.w;
   const int64_t rows = 8 / ranks;
   const auto place = [=](int32_t rank) {
     return static_cast<int32_t>(std::find(order.begin(), order.end(), rank) - order.begin());
@@ -131,7 +131,7 @@ Written ring_in_another_order(const std::vector<int32_t>& order) {
     return order[static_cast<size_t>((where % ranks + ranks) % ranks)];
   };
   const auto block = [&](int32_t which) {
-    return w.part(g.mine, 0, rows, [=](const At& at) {
+    return w.view(g.mine, 0, rows, [=](const At& at) {
       return ((place(at[0]) + which) % ranks + ranks) % ranks * rows;
     });
   };
@@ -142,7 +142,7 @@ Written ring_in_another_order(const std::vector<int32_t>& order) {
   };
   TensorType type = w.type(g.mine);
   type.dims[0] = rows;
-  const BufferId arrived = w.step(type);
+  const BufferId arrived = w.step_buffer(type);
   for (int32_t hop = 1; hop < ranks; ++hop) {
     pass_on(block(1 - hop), arrived);
     const BufferId to = block(-hop);
@@ -156,14 +156,14 @@ Written ring_in_another_order(const std::vector<int32_t>& order) {
 
 /// Inside a node by blocks, across nodes the sum of each block, inside again: two blocks of rows
 /// after each other.
-Written two_level_all_reduce() {
+ProgramBuilder two_level_all_reduce() {
   Gradient g({{"node", 2}, {"local", 2}});
-  Written& w = g.w;
+  ProgramBuilder& w = g.w;
   for (int64_t chunk : {0, 1}) {
-    const BufferId rows = w.part(g.mine, 0, 4, chunk * 4);
+    const BufferId rows = w.view(g.mine, 0, 4, chunk * 4);
     TensorType type = w.type(rows);
     type.dims[0] = 2;
-    const BufferId block = w.step(type);
+    const BufferId block = w.step_buffer(type);
     w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"local"}, {rows}, {block});
     w.collective("all_reduce", {}, {"node"}, {block}, {block});
     w.collective("all_gather", {{"dim", int64_t{0}}}, {"local"}, {block}, {rows});
@@ -173,17 +173,18 @@ Written two_level_all_reduce() {
 
 /// A product whose inner dim is cut: the halves of tokens one after the other, each reduced at
 /// once.
-Written chunked_product(int64_t chunks) {
-  Written w({{"tp", 2}});
+ProgramBuilder chunked_product(int64_t chunks) {
+  ProgramBuilder w({{"tp", 2}});
   const TensorId x = w.input("x", f64({12, 6})), weight = w.input("W", f64({5, 6}));
   const TensorId y = w.apply("y", "linear", {}, {x, weight})[0];
   w.result(y);
-  const BufferId from = w.fed(x, w.split(1, {"tp"})), by = w.fed(weight, w.split(1, {"tp"}));
-  const BufferId to = w.kept(y);
+  const BufferId from = w.input_buffer(x, w.split(1, {"tp"})),
+                 by = w.input_buffer(weight, w.split(1, {"tp"}));
+  const BufferId to = w.output_buffer(y);
   const int64_t rows = 12 / chunks;
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const BufferId part = w.part(to, 0, rows, chunk * rows);
-    w.task("linear", {}, {w.part(from, 0, rows, chunk * rows), by}, {part});
+    const BufferId part = w.view(to, 0, rows, chunk * rows);
+    w.task("linear", {}, {w.view(from, 0, rows, chunk * rows), by}, {part});
     w.collective("all_reduce", {}, {"tp"}, {part}, {part});
   }
   return w;
@@ -191,8 +192,8 @@ Written chunked_product(int64_t chunks) {
 
 /// Two stages, each of two ranks that split the tokens, have a product each. The result is the sum
 /// of both, with its norm in a vector. Both are reduced by blocks over all ranks, and gathered.
-Written sums_by_blocks_over_stages() {
-  Written w({{"pp", 2}, {"dp", 2}});
+ProgramBuilder sums_by_blocks_over_stages() {
+  ProgramBuilder w({{"pp", 2}, {"dp", 2}});
   std::vector<TensorId> made, norms, rows, by;
   for (const char* stage : {"0", "1"}) {
     const std::string name = stage;
@@ -215,26 +216,26 @@ Written sums_by_blocks_over_stages() {
       w.add_class(box);
     }
     const size_t mine = static_cast<size_t>(stage);
-    const BufferId vector = w.step(f64({4})), block = w.step(f64({1}));
+    const BufferId vector = w.step_buffer(f64({4})), block = w.step_buffer(f64({1}));
     w.task("zero", {{"type", to_string(f64({4}))}}, {}, {vector});
-    const BufferId from = w.fed(rows[mine], tokens);
-    w.task("sumsq", {}, {from}, {w.flat(vector, {1}, stage)});
-    const BufferId product = w.step(f64({8, 2})), part = w.step(f64({2, 2}));
-    w.task("linear_dw", {}, {from, w.fed(by[mine], tokens)}, {product});
+    const BufferId from = w.input_buffer(rows[mine], tokens);
+    w.task("sumsq", {}, {from}, {w.flat_view(vector, {1}, stage)});
+    const BufferId product = w.step_buffer(f64({8, 2})), part = w.step_buffer(f64({2, 2}));
+    w.task("linear_dw", {}, {from, w.input_buffer(by[mine], tokens)}, {product});
     w.collective("reduce_scatter", {{"dim", int64_t{0}}}, all, {vector}, {block});
     w.collective("all_gather", {{"dim", int64_t{0}}}, all, {block}, {vector});
     w.collective("reduce_scatter", {{"dim", int64_t{0}}}, all, {product}, {part});
-    w.collective("all_gather", {{"dim", int64_t{0}}}, all, {part}, {w.kept(sum)});
+    w.collective("all_gather", {{"dim", int64_t{0}}}, all, {part}, {w.output_buffer(sum)});
     for (size_t i = 0; i < norms.size(); ++i) {
       const auto begin = static_cast<int64_t>(i);
-      w.task("copy", {}, {w.flat(vector, {1}, begin)}, {w.kept(norms[i])});
+      w.task("copy", {}, {w.flat_view(vector, {1}, begin)}, {w.output_buffer(norms[i])});
     }
   }
   return w;
 }
 
-const std::vector<WrittenCase>& cases() {
-  static const std::vector<WrittenCase> all = {
+const std::vector<ProgramCase>& cases() {
+  static const std::vector<ProgramCase> all = {
       {"ring all-reduce", [] { return ring_all_reduce(4); }, {"view", "both-ends"}},
       {"ring all-reduce of two", [] { return ring_all_reduce(2); }, {"view"}},
       {"halving and doubling", halving_doubling, {"view"}},
@@ -262,7 +263,7 @@ TEST(Sums, RowsOfDifferentAddendsAreNoValue) {
   for (const bool all : {true, false}) {
     Gradient g({{"dp", 2}});
     for (const int64_t begin : {0, 4}) {
-      const BufferId half = g.w.part(g.mine, 0, 4, begin);
+      const BufferId half = g.w.view(g.mine, 0, 4, begin);
       if (begin == 0 || all) {
         g.w.collective("all_reduce", {}, {"dp"}, {half}, {half});
       }
@@ -282,20 +283,20 @@ TEST(Sums, RowsOfDifferentAddendsAreNoValue) {
 /// A part comes in a message that waits for no kernel: it must find the memory of the whole free,
 /// whatever the task that writes the other part has waited for.
 TEST(Sums, PartsThatWaitForNoOthersFindTheirMemoryFree) {
-  Written w({{"dp", 2}});
+  ProgramBuilder w({{"dp", 2}});
   const TensorId x = w.input("x", f64({8})), z = w.input("z", f64({8}));
   const TensorId before = w.apply("h", "add", {}, {x, x})[0];
   const TensorId first = w.apply("first", "add", {}, {before, before})[0];
   const TensorId second = w.apply("second", "add", {}, {z, z})[0];
   w.result(first);
   w.result(second);
-  const BufferId fed = w.fed(x), blocks = w.fed(z, w.split(0, {"dp"}));
-  const BufferId early = w.step(f64({8})), late = w.step(f64({8}));
+  const BufferId fed = w.input_buffer(x), blocks = w.input_buffer(z, w.split(0, {"dp"}));
+  const BufferId early = w.step_buffer(f64({8})), late = w.step_buffer(f64({8}));
   w.task("add", {}, {fed, fed}, {early});
-  w.task("add", {}, {early, early}, {w.kept(first)});
-  w.task("copy", {}, {blocks}, {w.part(late, 0, 4, [](const At& at) { return at[0] * 4; })});
-  w.shift("dp", 1, blocks, w.part(late, 0, 4, [](const At& at) { return 4 - at[0] * 4; }));
-  w.task("add", {}, {late, late}, {w.kept(second)});
+  w.task("add", {}, {early, early}, {w.output_buffer(first)});
+  w.task("copy", {}, {blocks}, {w.view(late, 0, 4, [](const At& at) { return at[0] * 4; })});
+  w.shift("dp", 1, blocks, w.view(late, 0, 4, [](const At& at) { return 4 - at[0] * 4; }));
+  w.task("add", {}, {late, late}, {w.output_buffer(second)});
   w.finish();
   EXPECT_TRUE(check::check(w.program, w.graph).ok());
   std::vector<program::Buffer>& buffers = w.program.classes[0].buffers;
@@ -308,12 +309,12 @@ TEST(Sums, PartsThatWaitForNoOthersFindTheirMemoryFree) {
 
 /// The comparison at every write is independent of the run's own computation.
 TEST(Sums, WritesOfOtherValuesAreSeen) {
-  Written w = ring_all_reduce(4);
+  ProgramBuilder w = ring_all_reduce(4);
   w.finish();
   check::Checker checker(w.graph, 1);
   for (const uint64_t seed : {1, 2}) {
     TermValues terms(seed);
-    const WrittenValues values(checker, w.program, terms);
+    const ExpectedOutputs values(checker, w.program, terms);
     ASSERT_TRUE(values.accepted());
     const std::string wrong = run_watched(w, w.program, values, 1);
     EXPECT_EQ(wrong.empty(), seed == 1) << wrong;
@@ -323,16 +324,16 @@ TEST(Sums, WritesOfOtherValuesAreSeen) {
 TEST(Sums, WrongWritesOfStepBuffersAreSeen) {
   // The results are right; a copy of the sum holds a rank's earlier partial sum.
   Gradient g({{"dp", 2}});
-  Written& w = g.w;
-  const BufferId before = w.step(w.type(g.mine));
-  const BufferId after = w.step(w.type(g.mine));
+  ProgramBuilder& w = g.w;
+  const BufferId before = w.step_buffer(w.type(g.mine));
+  const BufferId after = w.step_buffer(w.type(g.mine));
   w.task("copy", {}, {g.mine}, {before});
   w.collective("all_reduce", {}, {"dp"}, {g.mine}, {g.mine});
   w.task("copy", {}, {g.mine}, {after});
   w.finish();
   check::Checker checker(w.graph, 1);
   TermValues terms(1);
-  const WrittenValues values(checker, w.program, terms);
+  const ExpectedOutputs values(checker, w.program, terms);
   ASSERT_TRUE(values.accepted());
   EXPECT_EQ(run_watched(w, w.program, values, 1), "");
   program::Program wrong = w.program;

@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "check/check.h"
 #include "program/transfer.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::across_test {
 namespace {
@@ -23,7 +23,8 @@ struct Experts {
   TensorId h, weights, ids, counts, row_of, rows, w1, gate_up, hidden, w2, made, z;
   TensorId grad = graph::kNone, grad_rows = 0, grad_weights = 0, grad_w2 = 0;
 
-  Experts(Written& w, TensorId input, int64_t number, bool backward) : experts(number), h(input) {
+  Experts(ProgramBuilder& w, TensorId input, int64_t number, bool backward)
+      : experts(number), h(input) {
     w.experts = experts;
     const TensorId gate = w.input("gate", f64({experts, kWidth}));
     const TensorId logits = w.apply("logits", "linear", {}, {h, gate})[0];
@@ -51,50 +52,52 @@ struct Experts {
     w.result(grad_w2);
   }
 
-  BufferId step(Written& w, TensorId tensor, const Layout& layout) const {
-    return w.step(w.local(w.graph.tensor(tensor).type, layout));
+  BufferId step_buffer(ProgramBuilder& w, TensorId tensor, const Layout& layout) const {
+    return w.step_buffer(w.local(w.graph.tensor(tensor).type, layout));
   }
 
   /// Adds the tasks of the current class, whose tokens and experts are split along its axis `ep`:
   /// from its tokens, with their experts and weights, to the experts' results.
-  void run(Written& w, BufferId tokens, BufferId chosen, BufferId by, BufferId to) const {
+  void run(ProgramBuilder& w, BufferId tokens, BufferId chosen, BufferId by, BufferId to) const {
     const Layout by_token = w.split(0, {"ep"}), rows_by_token = w.split(1, {"ep"});
     const Layout by_expert = w.split(0, {"ep"});
     const int64_t ranks = w.mesh().axes[0].size;
     const Attrs number{{"num_experts", experts}};
-    const BufferId all = w.step({DType::i64, {experts}});
-    const BufferId places = step(w, row_of, by_token);
+    const BufferId all = w.step_buffer({DType::i64, {experts}});
+    const BufferId places = step_buffer(w, row_of, by_token);
     w.task("route_plan", number, {chosen}, {all, places});
-    const BufferId sent = step(w, rows, rows_by_token);
+    const BufferId sent = step_buffer(w, rows, rows_by_token);
     w.task("dispatch", number, {tokens, places}, {sent});
-    const BufferId sizes = w.step({DType::i64, {ranks, experts}});
-    const BufferId mine = step(w, counts, by_expert);
+    const BufferId sizes = w.step_buffer({DType::i64, {ranks, experts}});
+    const BufferId mine = step_buffer(w, counts, by_expert);
     w.collective("size_exchange", {}, {"ep"}, {all}, {sizes, mine});
     const Attrs there{{"from", int64_t{1}}, {"to", int64_t{0}}};
     const Attrs back{{"from", int64_t{0}}, {"to", int64_t{1}}};
-    const BufferId came = step(w, rows, by_expert);
+    const BufferId came = step_buffer(w, rows, by_expert);
     w.collective("all_to_all", there, {"ep"}, {sent, sizes}, {came});
-    const BufferId both = step(w, gate_up, by_expert), half = step(w, hidden, by_expert);
-    w.task("grouped_linear", {}, {came, w.fed(w1, by_expert), mine}, {both});
+    const BufferId both = step_buffer(w, gate_up, by_expert),
+                   half = step_buffer(w, hidden, by_expert);
+    w.task("grouped_linear", {}, {came, w.input_buffer(w1, by_expert), mine}, {both});
     w.task("swiglu", {}, {both, mine}, {half});
-    const BufferId done = step(w, made, by_expert), home = step(w, made, rows_by_token);
-    w.task("grouped_linear", {}, {half, w.fed(w2, by_expert), mine}, {done});
+    const BufferId done = step_buffer(w, made, by_expert),
+                   home = step_buffer(w, made, rows_by_token);
+    w.task("grouped_linear", {}, {half, w.input_buffer(w2, by_expert), mine}, {done});
     w.collective("all_to_all", back, {"ep"}, {done, sizes}, {home});
     w.task("combine", {}, {home, by, places}, {to});
     if (grad == graph::kNone) return;
-    const BufferId back_rows = step(w, grad_rows, rows_by_token);
-    w.task("combine_bwd", {}, {w.fed(grad, by_token), home, by, places},
-           {back_rows, w.kept(grad_weights, by_token)});
-    const BufferId back_came = step(w, grad_rows, by_expert);
+    const BufferId back_rows = step_buffer(w, grad_rows, rows_by_token);
+    w.task("combine_bwd", {}, {w.input_buffer(grad, by_token), home, by, places},
+           {back_rows, w.output_buffer(grad_weights, by_token)});
+    const BufferId back_came = step_buffer(w, grad_rows, by_expert);
     w.collective("all_to_all", there, {"ep"}, {back_rows, sizes}, {back_came});
-    w.task("grouped_linear_dw", {}, {back_came, half, mine}, {w.kept(grad_w2, by_expert)});
+    w.task("grouped_linear_dw", {}, {back_came, half, mine}, {w.output_buffer(grad_w2, by_expert)});
   }
 };
 
 /// Attention on `attention` ranks, each with whole sequences, and experts on `ranks` others.
 /// Tokens, their experts and weights go there, and the experts' results come back.
-Written two_roles(int32_t attention, int32_t ranks, int64_t experts) {
-  Written w({{"dp", attention}});
+ProgramBuilder two_roles(int32_t attention, int32_t ranks, int64_t experts) {
+  ProgramBuilder w({{"dp", attention}});
   w.program.roles[0].name = "attention";
   w.current().name = "attention";
   const Attrs attrs{{"scale", 0.5}, {"group", int64_t{1}}, {"seq", kTokens / attention}};
@@ -117,42 +120,43 @@ Written two_roles(int32_t attention, int32_t ranks, int64_t experts) {
   const Layout tokens = w.split(0, {"dp"});
   const int64_t part = kTokens / attention;
   const auto mine = [part](const At& at) { return at[0] * part; };
-  const BufferId fed = w.fed(x, tokens);
+  const BufferId fed = w.input_buffer(x, tokens);
   std::vector<BufferId> heads;
   for (size_t i = 0; i < 3; ++i) {
-    heads.push_back(layer.step(w, projected[i], tokens));
-    w.task("linear", {}, {fed, w.fed(projections[i])}, {heads.back()});
+    heads.push_back(layer.step_buffer(w, projected[i], tokens));
+    w.task("linear", {}, {fed, w.input_buffer(projections[i])}, {heads.back()});
   }
-  const BufferId attended = layer.step(w, o, tokens);
-  w.task("attention", attrs, {heads[0], heads[1], heads[2], w.fed(positions, tokens)},
-         {attended, w.step(f64({part, kHeads}))}, {{'t', mine}, {'s', mine}});
-  const BufferId mixed = layer.step(w, y, tokens), sum = layer.step(w, h, tokens);
-  w.task("linear", {}, {attended, w.fed(wo)}, {mixed});
+  const BufferId attended = layer.step_buffer(w, o, tokens);
+  w.task("attention", attrs, {heads[0], heads[1], heads[2], w.input_buffer(positions, tokens)},
+         {attended, w.step_buffer(f64({part, kHeads}))}, {{'t', mine}, {'s', mine}});
+  const BufferId mixed = layer.step_buffer(w, y, tokens), sum = layer.step_buffer(w, h, tokens);
+  w.task("linear", {}, {attended, w.input_buffer(wo)}, {mixed});
   w.task("add", {}, {fed, mixed}, {sum});
-  const BufferId logits = w.step(f64({part, experts}));
+  const BufferId logits = w.step_buffer(f64({part, experts}));
   const TensorId gate = w.graph.nodes[w.graph.tensor(layer.ids).producer - 1].in[1];
-  w.task("linear", {}, {sum, w.fed(gate)}, {logits});
-  const BufferId by = layer.step(w, layer.weights, tokens);
-  const BufferId chosen = layer.step(w, layer.ids, tokens);
+  w.task("linear", {}, {sum, w.input_buffer(gate)}, {logits});
+  const BufferId by = layer.step_buffer(w, layer.weights, tokens);
+  const BufferId chosen = layer.step_buffer(w, layer.ids, tokens);
   w.task("router", {{"top_k", kTop}, {"norm", int64_t{1}}}, {logits},
-         {by, chosen, w.step(f64({part, experts})), w.step(f64({experts}))});
-  w.give(1, sum, h, tokens);
-  w.give(1, chosen, layer.ids, tokens);
-  w.give(1, by, layer.weights, tokens);
+         {by, chosen, w.step_buffer(f64({part, experts})), w.step_buffer(f64({experts}))});
+  w.send_to(1, sum, h, tokens);
+  w.send_to(1, chosen, layer.ids, tokens);
+  w.send_to(1, by, layer.weights, tokens);
 
   // Expert ranks with equal numbers of experts are a class.
   w.add_role("experts", {{"ep", ranks}});
   const int32_t more = static_cast<int32_t>(experts % ranks);
   const auto expert_rank = [&] {
     const Layout local = w.split(0, {"ep"});
-    const BufferId came = layer.step(w, h, local), who = layer.step(w, layer.ids, local);
-    const BufferId weighted = layer.step(w, layer.weights, local);
-    w.take(0, came, h, local);
-    w.take(0, who, layer.ids, local);
-    w.take(0, weighted, layer.weights, local);
-    const BufferId made = layer.step(w, layer.z, local);
+    const BufferId came = layer.step_buffer(w, h, local),
+                   who = layer.step_buffer(w, layer.ids, local);
+    const BufferId weighted = layer.step_buffer(w, layer.weights, local);
+    w.receive_from(0, came, h, local);
+    w.receive_from(0, who, layer.ids, local);
+    w.receive_from(0, weighted, layer.weights, local);
+    const BufferId made = layer.step_buffer(w, layer.z, local);
     layer.run(w, came, who, weighted, made);
-    w.give(0, made, layer.z, local);
+    w.send_to(0, made, layer.z, local);
   };
   if (more > 0) {
     w.current().box[0] = {0, more};
@@ -165,31 +169,31 @@ Written two_roles(int32_t attention, int32_t ranks, int64_t experts) {
     expert_rank();
   }
 
-  w.go_on(0);
-  const BufferId back = layer.step(w, layer.z, tokens);
-  w.take(1, back, layer.z, tokens);
-  w.task("add", {}, {sum, back}, {w.kept(out, tokens)});
+  w.select(0);
+  const BufferId back = layer.step_buffer(w, layer.z, tokens);
+  w.receive_from(1, back, layer.z, tokens);
+  w.task("add", {}, {sum, back}, {w.output_buffer(out, tokens)});
   return w;
 }
 
 /// Experts that the ranks do not divide, in one role: ranks with equal numbers of them are a class.
-Written ragged_experts(int32_t ranks, int64_t experts) {
-  Written w({{"ep", ranks}});
+ProgramBuilder ragged_experts(int32_t ranks, int64_t experts) {
+  ProgramBuilder w({{"ep", ranks}});
   const TensorId h = w.input("h", f64({kTokens, kWidth}));
   const Experts layer(w, h, experts, true);
   w.result(layer.z);
   const int32_t more = static_cast<int32_t>(experts % ranks);
   const auto all = [&] {
     const Layout tokens = w.split(0, {"ep"});
-    const BufferId fed = w.fed(h, tokens);
-    const BufferId logits = w.step(f64({kTokens / ranks, experts}));
+    const BufferId fed = w.input_buffer(h, tokens);
+    const BufferId logits = w.step_buffer(f64({kTokens / ranks, experts}));
     const TensorId gate = w.graph.nodes[w.graph.tensor(layer.ids).producer - 1].in[1];
-    w.task("linear", {}, {fed, w.fed(gate)}, {logits});
-    const BufferId by = layer.step(w, layer.weights, tokens);
-    const BufferId chosen = layer.step(w, layer.ids, tokens);
+    w.task("linear", {}, {fed, w.input_buffer(gate)}, {logits});
+    const BufferId by = layer.step_buffer(w, layer.weights, tokens);
+    const BufferId chosen = layer.step_buffer(w, layer.ids, tokens);
     w.task("router", {{"top_k", kTop}, {"norm", int64_t{1}}}, {logits},
-           {by, chosen, w.step(w.type(logits)), w.step(f64({experts}))});
-    layer.run(w, fed, chosen, by, w.kept(layer.z, tokens));
+           {by, chosen, w.step_buffer(w.type(logits)), w.step_buffer(f64({experts}))});
+    layer.run(w, fed, chosen, by, w.output_buffer(layer.z, tokens));
   };
   if (more > 0) {
     w.current().box[0] = {0, more};
@@ -205,7 +209,7 @@ Written ragged_experts(int32_t ranks, int64_t experts) {
 }
 
 /// A tensor from one role to another, in random layouts on random meshes; every rank is a class.
-Written random_transfer(uint64_t seed) {
+ProgramBuilder random_transfer(uint64_t seed) {
   Rng rng(seed);
   const auto between = [&](int64_t low, int64_t high) {
     return low + static_cast<int64_t>(rng.next() % static_cast<uint64_t>(high - low + 1));
@@ -227,7 +231,7 @@ Written random_transfer(uint64_t seed) {
     }
     return chosen;
   };
-  Written w(mesh());
+  ProgramBuilder w(mesh());
   w.program.roles[0].name = "first";
   const TensorId x = w.input("x", f64({between(9, 12), between(9, 12), between(9, 12)}));
   const TensorId y = w.apply("y", "add", {}, {x, x})[0];
@@ -251,24 +255,24 @@ Written random_transfer(uint64_t seed) {
     }
   };
   each_rank([&] {
-    const BufferId fed = w.fed(x, here), back = w.step(w.type(fed));
-    w.give(1, fed, x, here);
-    w.take(1, back, y, here);
-    w.task("add", {}, {back, fed}, {w.kept(z, here)});
+    const BufferId fed = w.input_buffer(x, here), back = w.step_buffer(w.type(fed));
+    w.send_to(1, fed, x, here);
+    w.receive_from(1, back, y, here);
+    w.task("add", {}, {back, fed}, {w.output_buffer(z, here)});
   });
   w.add_role("second", mesh());
   each_rank([&] {
-    const BufferId came = w.step(w.local(w.graph.tensor(x).type, there));
-    const BufferId sum = w.step(w.type(came));
-    w.take(0, came, x, there);
+    const BufferId came = w.step_buffer(w.local(w.graph.tensor(x).type, there));
+    const BufferId sum = w.step_buffer(w.type(came));
+    w.receive_from(0, came, x, there);
     w.task("add", {}, {came, came}, {sum});
-    w.give(0, sum, y, there);
+    w.send_to(0, sum, y, there);
   });
   return w;
 }
 
-const std::vector<WrittenCase>& cases() {
-  static const std::vector<WrittenCase> all = {
+const std::vector<ProgramCase>& cases() {
+  static const std::vector<ProgramCase> all = {
       {"4 attention ranks, 2 expert ranks", [] { return two_roles(4, 2, 8); }, {"begin", "letter"}},
       {"2 attention ranks, 4 expert ranks", [] { return two_roles(2, 4, 8); }, {"begin"}},
       {"4 attention ranks, 7 experts on 3", [] { return two_roles(4, 3, 7); }, {"begin", "group"}},
@@ -278,8 +282,8 @@ const std::vector<WrittenCase>& cases() {
   return all;
 }
 
-std::vector<WrittenCase> random_cases() {
-  std::vector<WrittenCase> list;
+std::vector<ProgramCase> random_cases() {
+  std::vector<ProgramCase> list;
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     list.push_back({"random transfer " + std::to_string(seed),
                     [seed] { return random_transfer(seed); },
@@ -297,44 +301,45 @@ TEST(Across, MutantsOfRandomTransfersAreRefusedOrEqual) {
 
 /// From a rank to another role and back: a tensor that a codec left, or a flat buffer of two.
 enum class Given { exact, decoded, flat };
-Written there_and_back(Given given) {
-  Written w({{"a", 1}});
+ProgramBuilder there_and_back(Given given) {
+  ProgramBuilder w({{"a", 1}});
   w.program.roles[0].name = "first";
   const TensorId x = w.input("x", f64({kTokens, kWidth})), z = w.apply("z", "add", {}, {x, x})[0];
   w.result(z);
-  BufferId from = w.fed(x);
+  BufferId from = w.input_buffer(x);
   if (given == Given::decoded) {
-    const BufferId codes = w.step({graph::DType::i8, {kTokens, kWidth}});
-    const BufferId scales = w.step({graph::DType::f32, {kTokens}}), back = w.step(w.type(from));
+    const BufferId codes = w.step_buffer({graph::DType::i8, {kTokens, kWidth}});
+    const BufferId scales = w.step_buffer({graph::DType::f32, {kTokens}}),
+                   back = w.step_buffer(w.type(from));
     w.task("encode_int8", {}, {from}, {codes, scales});
     w.task("decode_int8", {{"dtype", std::string("f64")}}, {codes, scales}, {back});
     from = back;
   }
   if (given == Given::flat) {
     const TensorType two = f64({2 * kTokens * kWidth});
-    const BufferId both = w.step(two);
-    w.task("copy", {}, {from}, {w.flat(both, {kTokens, kWidth}, 0)});
-    w.task("copy", {}, {from}, {w.flat(both, {kTokens, kWidth}, kTokens * kWidth)});
-    w.give(1, both, x, {});
-    w.task("add", {}, {from, from}, {w.kept(z)});
+    const BufferId both = w.step_buffer(two);
+    w.task("copy", {}, {from}, {w.flat_view(both, {kTokens, kWidth}, 0)});
+    w.task("copy", {}, {from}, {w.flat_view(both, {kTokens, kWidth}, kTokens * kWidth)});
+    w.send_to(1, both, x, {});
+    w.task("add", {}, {from, from}, {w.output_buffer(z)});
     w.add_role("second", {{"b", 1}});
-    w.take(0, w.step(two), x, {});
+    w.receive_from(0, w.step_buffer(two), x, {});
   } else {
-    const BufferId again = w.step(w.type(from));
-    w.give(1, from, x, {});
-    w.take(1, again, x, {});
-    w.task("add", {}, {again, again}, {w.kept(z)});
+    const BufferId again = w.step_buffer(w.type(from));
+    w.send_to(1, from, x, {});
+    w.receive_from(1, again, x, {});
+    w.task("add", {}, {again, again}, {w.output_buffer(z)});
     w.add_role("second", {{"b", 1}});
-    const BufferId came = w.step(f64({kTokens, kWidth}));
-    w.take(0, came, x, {});
-    w.give(0, came, x, {});
+    const BufferId came = w.step_buffer(f64({kTokens, kWidth}));
+    w.receive_from(0, came, x, {});
+    w.send_to(0, came, x, {});
   }
   w.finish();
   return w;
 }
 
 TEST(Across, WhatACodecLostIsLostOnTheOtherSide) {
-  const Written exact = there_and_back(Given::exact), lossy = there_and_back(Given::decoded);
+  const ProgramBuilder exact = there_and_back(Given::exact), lossy = there_and_back(Given::decoded);
   const check::Verdict right = check::check(exact.program, exact.graph);
   ASSERT_TRUE(right.ok()) << to_text(right);
   EXPECT_EQ(equality_text(right), "equal to the single-device graph");
@@ -345,7 +350,7 @@ TEST(Across, WhatACodecLostIsLostOnTheOtherSide) {
 }
 
 TEST(Across, OnlyTensorsAreTransferred) {
-  const Written flat = there_and_back(Given::flat);
+  const ProgramBuilder flat = there_and_back(Given::flat);
   const check::Verdict verdict = check::check(flat.program, flat.graph);
   ASSERT_FALSE(verdict.ok());
   EXPECT_EQ(verdict.problems[0].rule, "transfer-layout");
@@ -357,7 +362,7 @@ TEST(Across, OnlyTensorsAreTransferred) {
 /// A transfer takes the time of its busiest link: a rank's receives, or a rank's sends to all its
 /// receivers.
 TEST(Across, ATransferIsAsLongAsItsBusiestLink) {
-  const auto traffic = [](const Written& w, program::ClassId cls, bool gives) {
+  const auto traffic = [](const ProgramBuilder& w, program::ClassId cls, bool gives) {
     const auto& tasks = w.program.classes[cls].tasks;
     for (program::TaskId id = 0; id < tasks.size(); ++id) {
       if (w.program.kind(tasks[id]).op != "transfer" || tasks[id].in.empty() == gives) continue;
@@ -366,16 +371,16 @@ TEST(Across, ATransferIsAsLongAsItsBusiestLink) {
     return int64_t{0};
   };
   constexpr int64_t kAll = kTokens * kWidth * 8;
-  const Written fewer = two_roles(4, 2, 8), more = two_roles(2, 4, 8);
+  const ProgramBuilder fewer = two_roles(4, 2, 8), more = two_roles(2, 4, 8);
   EXPECT_EQ(traffic(fewer, 0, true), kAll / 2);   // each of two takes half
   EXPECT_EQ(traffic(fewer, 0, false), kAll / 2);  // each of two gives half
   EXPECT_EQ(traffic(more, 1, false), kAll / 2);
   // One rank that gives all of it to each of three.
-  Written w({{"a", 1}});
+  ProgramBuilder w({{"a", 1}});
   const TensorId x = w.input("x", f64({10}));
-  w.give(1, w.fed(x), x, {});
+  w.send_to(1, w.input_buffer(x), x, {});
   w.add_role("others", {{"b", 3}});
-  w.take(0, w.step(f64({10})), x, {});
+  w.receive_from(0, w.step_buffer(f64({10})), x, {});
   EXPECT_EQ(traffic(w, 0, true), 3 * 80);
   EXPECT_EQ(traffic(w, 1, false), 3 * 80);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs written by hand over a small graph, with more than plans are lowered to: proven, run on
-// all ranks and compared with one rank.
+// all ranks and compared with one rank. example_test.cc is a whole one to copy.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 #include "cost/cluster.h"
 #include "graph/graph.h"
 #include "program/program.h"
-#include "tests/pieces/complete_util.h"
+#include "tests/programs/task_values_util.h"
 
 namespace hocket::test {
 
@@ -29,78 +29,85 @@ inline TensorType i32(graph::Dims dims) { return {DType::i32, std::move(dims)}; 
 using At = std::vector<int32_t>;
 using Function = std::function<int64_t(const At&)>;
 
-/// A graph over tensors that the host feeds, and a program that is to compute it: of one class,
-/// unless more are added.
-class Written {
+/// Builds a graph over tensors that the host feeds, and a program that is to compute it. The
+/// program has one class, unless more are added.
+class ProgramBuilder {
  public:
-  explicit Written(std::vector<graph::Axis> axes);
-  /// Another role, with a class of all its ranks, for which everything is made from now on.
+  explicit ProgramBuilder(std::vector<graph::Axis> axes);
+  /// Adds a role with a class of all its ranks, and selects this class: the calls below are for it.
   program::ClassId add_role(const std::string& name, std::vector<graph::Axis> axes);
-  /// Another class of the current role, of ranks that were in no other; the same.
+  /// Adds a class of the current role and selects it. Requires: its ranks were in no other.
   program::ClassId add_class(const program::Box& box);
-  /// Goes on with a class that exists.
-  void go_on(program::ClassId cls) { cls_ = cls; }
+  /// Selects a class that exists.
+  void select(program::ClassId cls) { cls_ = cls; }
 
   graph::Graph graph;
   program::Program program;
 
   // The graph.
-  /// Fed once per step, or for every micro-batch.
+  /// Adds an input, fed once per step or for every micro-batch.
   TensorId input(const std::string& name, const TensorType& type, bool per_step = true);
   TensorId param(const std::string& name, const TensorType& type);
-  /// An application of an op; outputs are named `name`, `name`.1, ...
+  /// Applies an op. Returns its outputs, named `name`, `name`.1, ...
   std::vector<TensorId> apply(const std::string& name, const std::string& op,
                               const graph::Attrs& attrs, const std::vector<TensorId>& in,
                               graph::Phase phase = graph::Phase::forward);
-  /// This is the gradient of the parameter. After all of them, the optimizer.
+  /// Declares the gradient of a parameter. Requires: called before the optimizer is applied.
   void gradient(TensorId param, TensorId grad) {
     graph.grads.push_back({param, {grad}, graph::kNone});
   }
-  /// The host reads it.
+  /// Declares an output of the graph, which the host reads.
   void result(TensorId id) { graph.outputs.push_back(id); }
 
   // The program.
-  /// Experts of the whole tensors, if it has routed rows: the cost of their products depends on it.
+  /// Number of experts, if there are routed rows: the cost of their products depends on it.
   int64_t experts = 0;
   const graph::Mesh& mesh() const { return program.mesh_of(cls_); }
   program::RankClass& current() { return program.classes[cls_]; }
   int32_t axis(const std::string& name) const { return mesh().axis(name); }
-  /// Split along `dim` over the axes, outermost first.
+  /// Returns the layout that splits `dim` over the axes, outermost first.
   Layout split(int dim, const std::vector<std::string>& axes) const;
-  BufferId fed(TensorId tensor, const Layout& layout = {}, int32_t micro_batch = program::kNone);
-  BufferId kept(TensorId tensor, const Layout& layout = {}, int32_t micro_batch = 0);
-  BufferId stored(TensorId tensor, const Layout& layout = {});
-  /// Tensors of a named buffer, each with the element at which it begins. `elements`: of all ranks
-  /// together.
-  struct Place {
+  /// Add a buffer of the current class with its part of a tensor: written by the host before a
+  /// step, read by the host after it, or kept between steps. An empty layout: the whole tensor.
+  BufferId input_buffer(TensorId tensor, const Layout& layout = {},
+                        int32_t micro_batch = program::kNone);
+  BufferId output_buffer(TensorId tensor, const Layout& layout = {}, int32_t micro_batch = 0);
+  BufferId persistent_buffer(TensorId tensor, const Layout& layout = {});
+  /// Tensor of a bucket, with its first element there.
+  struct BucketEntry {
     TensorId tensor;
     int64_t begin;
     Layout layout = {};
   };
+  /// Adds a flat named buffer of several tensors. `elements`: of all ranks.
   BufferId bucket(program::BufferKind kind, const std::string& name, int64_t elements,
-                  const std::vector<Place>& places, const Layout& layout = {});
-  BufferId step(const TensorType& type);
-  /// Indices from `begin` on along a dim of a buffer.
-  BufferId part(BufferId base, int dim, int64_t length, const Function& begin);
-  BufferId part(BufferId base, int dim, int64_t length, int64_t begin) {
-    return part(base, dim, length, [begin](const At&) { return begin; });
+                  const std::vector<BucketEntry>& places, const Layout& layout = {});
+  /// Adds a buffer that lives inside a step.
+  BufferId step_buffer(const TensorType& type);
+  /// Adds a view of the indices from `begin` on along a dim of a buffer.
+  BufferId view(BufferId base, int dim, int64_t length, const Function& begin);
+  BufferId view(BufferId base, int dim, int64_t length, int64_t begin) {
+    return view(base, dim, length, [begin](const At&) { return begin; });
   }
   /// Adds a view of the elements from `begin` on, as a tensor of these dims.
-  BufferId flat(BufferId base, const graph::Dims& dims, const Function& begin);
-  BufferId flat(BufferId base, const graph::Dims& dims, int64_t begin) {
-    return flat(base, dims, [begin](const At&) { return begin; });
+  BufferId flat_view(BufferId base, const graph::Dims& dims, const Function& begin);
+  BufferId flat_view(BufferId base, const graph::Dims& dims, int64_t begin) {
+    return flat_view(base, dims, [begin](const At&) { return begin; });
   }
-  using Begins = std::vector<std::pair<char, Function>>;
+  /// Offsets of a rank's pieces along positional letters of an op (program::PieceOffset).
+  using PieceOffsets = std::vector<std::pair<char, Function>>;
+  /// Appends a compute task.
   program::Task& task(const std::string& op, const graph::Attrs& attrs,
                       const std::vector<BufferId>& in, const std::vector<BufferId>& out,
-                      const Begins& begins = {});
+                      const PieceOffsets& offsets = {});
+  /// Appends a collective of the ranks that differ along the axes.
   void collective(const std::string& op, const graph::Attrs& attrs,
                   const std::vector<std::string>& axes, const std::vector<BufferId>& in,
                   const std::vector<BufferId>& out);
-  /// The parts of a tensor that the ranks of the current class give to the ranks of another role,
-  /// or take from them: both lie as layouts say.
-  void give(program::RoleId to, BufferId from, TensorId tensor, const Layout& layout);
-  void take(program::RoleId from, BufferId to, TensorId tensor, const Layout& layout);
+  /// Append one side of a transfer between roles: the current class sends its parts of a tensor to
+  /// the ranks of another role, or receives them. `layout`: of the current class's parts.
+  void send_to(program::RoleId to, BufferId from, TensorId tensor, const Layout& layout);
+  void receive_from(program::RoleId from, BufferId to, TensorId tensor, const Layout& layout);
   /// Returns the type of the current class's part of a tensor.
   TensorType local(const TensorType& type, const Layout& layout) const;
   /// Adds a shift: sends a buffer to the rank `offset` further along the axis, and receives from
@@ -111,14 +118,16 @@ class Written {
              BufferId to);
   const TensorType& type(BufferId id) const { return program.classes[cls_].buffers[id].type; }
 
+  /// Adds a table with a number per rank.
   program::TableId table(const Function& function);
 
-  /// Costs, dependencies and the memory plan.
+  /// Adds costs, dependencies and the memory plan.
   void finish();
 
  private:
-  Begins begins_of(TensorId tensor, const Layout& layout) const;
-  void message(BufferId from, BufferId to, const program::Way& there, const program::Way& back);
+  PieceOffsets piece_offsets_of(TensorId tensor, const Layout& layout) const;
+  void message(BufferId from, BufferId to, const program::PeerMap& there,
+               const program::PeerMap& back);
   program::ClassId cls_ = 0;
   int32_t next_tag_ = 0;
 };
@@ -128,38 +137,38 @@ struct Copy {
   std::vector<double> values;
   std::vector<bool> held;
 };
-/// Every copy of the results, of random inputs, parameters and states that the seed decides: of
-/// outputs, and of parameters and states after the step.
+/// Every copy of the results: of outputs, and of parameters and states after the step. The seed
+/// decides the random inputs, parameters and states before it.
 using Results = std::map<std::string, std::vector<Copy>>;
 /// Random values of an input, parameter or state, by its type; micro-batch kNone: of the step.
 std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batch, uint64_t seed);
 /// Results of all ranks of the program. Arena memory that was never written is NaN.
-Results run(const Written& written, const program::Program& program, uint64_t seed);
-/// By the graph, lowered for one rank.
-Results run_alone(const Written& written, uint64_t seed);
+Results run(const ProgramBuilder& builder, const program::Program& program, uint64_t seed);
+/// Results of the graph, lowered for one rank.
+Results run_alone(const ProgramBuilder& builder, uint64_t seed);
 /// Runs the program task by task, every rank in a thread of its own, and compares every complete
 /// value when it is written. "" or the first one that differs. Error: it does not run so.
-std::string run_watched(const Written& written, const program::Program& program,
-                        const WrittenValues& values, uint64_t seed);
+std::string run_watched(const ProgramBuilder& builder, const program::Program& program,
+                        const ExpectedOutputs& values, uint64_t seed);
 /// "" if all copies are the same up to 1e-10, relative, and every element is in one.
 std::string difference(const Results& got, const Results& want);
 
 /// Ranks of 1 TFLOP/s (f64) on one node, with links of 10 GB/s.
 cost::Cluster one_node(int32_t ranks);
 
-/// A program and the kinds of mutation that its mutants are to have a good share of.
-struct WrittenCase {
+/// A program, and kinds of mutation that its mutants must have a good share of.
+struct ProgramCase {
   std::string name;
-  std::function<Written()> make;
+  std::function<ProgramBuilder()> make;
   std::vector<std::string> kinds{};
 };
 
 /// Each is proven, gives what one rank gives, at every complete value, and is simulated.
-void expect_proven_run_simulated(std::span<const WrittenCase> cases);
+void expect_proven_run_simulated(std::span<const ProgramCase> cases);
 /// Each mutant is refused or gives what one rank gives, at every complete value. Prints what the
 /// seed of a failure is:
 ///   HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each, and which
 ///   HOCKET_RUN_REFUSED=1: runs those refused for their values, too, and counts which give the same
-void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases);
+void expect_mutants_refused_or_equal(std::span<const ProgramCase> cases);
 
 }  // namespace hocket::test

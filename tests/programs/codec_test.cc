@@ -11,7 +11,7 @@
 #include "check/check.h"
 #include "graph/names.h"
 #include "tests/check/check_util.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::codec_test {
 namespace {
@@ -25,22 +25,22 @@ const Attrs kToF64{{"dtype", std::string("f64")}};
 enum class Own { decoded, exact };
 
 /// A weight gradient, summed over ranks that have different tokens. `through`: a codec.
-Written all_reduce(const std::string& through, int32_t ranks, Own own = Own::decoded) {
-  Written w({{"dp", ranks}});
+ProgramBuilder all_reduce(const std::string& through, int32_t ranks, Own own = Own::decoded) {
+  ProgramBuilder w({{"dp", ranks}});
   const TensorId dy = w.input("dy", f64({kTokens, kRows})),
                  x = w.input("x", f64({kTokens, kWidth}));
   const TensorId g = w.apply("g", "linear_dw", {}, {dy, x})[0];
   w.result(g);
   const Layout tokens = w.split(0, {"dp"});
-  const BufferId mine = w.step(f64({kRows, kWidth})), total = w.kept(g);
-  const BufferId decoded = w.step(w.type(mine));
-  w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {mine});
+  const BufferId mine = w.step_buffer(f64({kRows, kWidth})), total = w.output_buffer(g);
+  const BufferId decoded = w.step_buffer(w.type(mine));
+  w.task("linear_dw", {}, {w.input_buffer(dy, tokens), w.input_buffer(x, tokens)}, {mine});
   std::vector<BufferId> codes;
   const Attrs back = through == "int8" ? kToF64 : Attrs{};
   if (through == "int8") {
-    codes = {w.step({DType::i8, {kRows, kWidth}}), w.step({DType::f32, {kRows}})};
+    codes = {w.step_buffer({DType::i8, {kRows, kWidth}}), w.step_buffer({DType::f32, {kRows}})};
   } else {
-    codes = {w.step(TensorType(w.type(mine)))};
+    codes = {w.step_buffer(TensorType(w.type(mine)))};
   }
   w.task("encode_" + through, {}, {mine}, codes);
   if (own == Own::exact) {
@@ -50,7 +50,7 @@ Written all_reduce(const std::string& through, int32_t ranks, Own own = Own::dec
   }
   for (int32_t hop = 1; hop < ranks; ++hop) {
     for (BufferId& part : codes) {
-      const BufferId next = w.step(TensorType(w.type(part)));
+      const BufferId next = w.step_buffer(TensorType(w.type(part)));
       w.shift("dp", 1, part, next);
       part = next;
     }
@@ -60,8 +60,8 @@ Written all_reduce(const std::string& through, int32_t ranks, Own own = Own::dec
   return w;
 }
 
-const std::vector<WrittenCase>& cases() {
-  static const std::vector<WrittenCase> all = {
+const std::vector<ProgramCase>& cases() {
+  static const std::vector<ProgramCase> all = {
       {"all-reduce through a codec", [] { return all_reduce("identity", 2); }, {"codec"}},
       {"all-reduce through a codec, three ranks",
        [] { return all_reduce("identity", 3); },
@@ -78,15 +78,15 @@ TEST(Codecs, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()
 
 TEST(Codecs, TheVerdictNamesWhatIsLost) {
   for (const auto& [codec, lost] : {std::pair{"identity", 0}, {"int8", 1}}) {
-    Written w = all_reduce(codec, 3);
+    ProgramBuilder w = all_reduce(codec, 3);
     w.finish();
     const check::Verdict verdict = check::check(w.program, w.graph);
     ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-    ASSERT_EQ(verdict.lossy.size(), static_cast<size_t>(lost)) << to_text(verdict);
+    ASSERT_EQ(verdict.losses.size(), static_cast<size_t>(lost)) << to_text(verdict);
     if (lost == 0) continue;
-    EXPECT_EQ(verdict.lossy[0].buffer, "g");
-    EXPECT_EQ(verdict.lossy[0].codec, "int8");
-    EXPECT_NE(verdict.lossy[0].term.find("'g'"), std::string::npos) << verdict.lossy[0].term;
+    EXPECT_EQ(verdict.losses[0].buffer, "g");
+    EXPECT_EQ(verdict.losses[0].codec, "int8");
+    EXPECT_NE(verdict.losses[0].term.find("'g'"), std::string::npos) << verdict.losses[0].term;
     EXPECT_NE(to_text(verdict).find("g: ~int8 of "), std::string::npos) << to_text(verdict);
     EXPECT_NE(to_json(verdict).find("\"codec\": \"int8\""), std::string::npos);
   }
@@ -95,7 +95,7 @@ TEST(Codecs, TheVerdictNamesWhatIsLost) {
 TEST(Codecs, Int8LosesLittle) {
   // Each rank's part is off by at most half a step of 1/127 of the row's greatest element; the sum
   // has three parts.
-  Written w = all_reduce("int8", 3);
+  ProgramBuilder w = all_reduce("int8", 3);
   w.finish();
   const Results got = run(w, w.program, 1);
   const Results want = run_alone(w, 1);
@@ -116,7 +116,7 @@ TEST(Codecs, Int8LosesLittle) {
 }
 
 /// Rules of the problems of a program that is written to its end.
-std::string refused_by(Written& w, std::string* text = nullptr) {
+std::string refused_by(ProgramBuilder& w, std::string* text = nullptr) {
   w.finish();
   const check::Verdict verdict = check::check(w.program, w.graph);
   if (text) {
@@ -126,17 +126,17 @@ std::string refused_by(Written& w, std::string* text = nullptr) {
 }
 
 /// A parameter in place, encoded and decoded.
-void lose(Written& w, BufferId param) {
+void lose(ProgramBuilder& w, BufferId param) {
   const TensorType type = w.type(param);
-  const std::vector<BufferId> codes = {w.step({DType::i8, type.dims}),
-                                       w.step({DType::f32, {type.dims[0]}})};
+  const std::vector<BufferId> codes = {w.step_buffer({DType::i8, type.dims}),
+                                       w.step_buffer({DType::f32, {type.dims[0]}})};
   w.task("encode_int8", {}, {param}, codes);
   w.task("decode_int8", kToF64, codes, {param});
 }
 
 /// A parameter on both ranks, which are classes of their own; those of `lossy` decode it.
-Written by_class(const std::vector<int32_t>& lossy, const std::string& layout = "") {
-  Written w({{"dp", 2}});
+ProgramBuilder by_class(const std::vector<int32_t>& lossy, const std::string& layout = "") {
+  ProgramBuilder w({{"dp", 2}});
   const TensorId weight = w.param("W", f64({kRows, kWidth}));
   const TensorId x = w.input("x", f64({kWidth}));
   const TensorId y = w.apply("y", "add", {}, {x, x})[0];
@@ -149,9 +149,10 @@ Written by_class(const std::vector<int32_t>& lossy, const std::string& layout = 
     } else {
       w.add_class(box);
     }
-    const BufferId fed = w.fed(x);
-    w.task("add", {}, {fed, fed}, {w.kept(y)});
-    const BufferId param = w.stored(weight, layout.empty() ? Layout{} : w.split(0, {layout}));
+    const BufferId fed = w.input_buffer(x);
+    w.task("add", {}, {fed, fed}, {w.output_buffer(y)});
+    const BufferId param =
+        w.persistent_buffer(weight, layout.empty() ? Layout{} : w.split(0, {layout}));
     if (std::find(lossy.begin(), lossy.end(), rank) != lossy.end()) {
       lose(w, param);
     }
@@ -162,7 +163,7 @@ Written by_class(const std::vector<int32_t>& lossy, const std::string& layout = 
 TEST(Codecs, RanksOfDifferentClassesKeepTheSame) {
   for (const int32_t rank : {0, 1}) {
     std::string text;
-    Written w = by_class({rank});
+    ProgramBuilder w = by_class({rank});
     EXPECT_EQ(refused_by(w, &text), "replicas-differ") << text;
     EXPECT_NE(text.find("keeps 'W'"), std::string::npos) << text;
     EXPECT_NE(text.find("element 0 of 24 is on rank 0 (dp 0), and on rank 1 (dp 1)"),
@@ -170,32 +171,33 @@ TEST(Codecs, RanksOfDifferentClassesKeepTheSame) {
         << text;
   }
   // All ranks decode every part, or each another part.
-  Written all = by_class({0, 1}), parts = by_class({1}, "dp");
+  ProgramBuilder all = by_class({0, 1}), parts = by_class({1}, "dp");
   EXPECT_EQ(refused_by(all), "");
   EXPECT_EQ(refused_by(parts), "");
 }
 
 /// A parameter in a bucket: every rank encodes its rows, all decode all of them, and `own` rows are
 /// put back as they were.
-Written in_bucket(Own own) {
+ProgramBuilder in_bucket(Own own) {
   constexpr int64_t kOwn = kRows / 2;
-  Written w({{"dp", 2}});
+  ProgramBuilder w({{"dp", 2}});
   const TensorId weight = w.param("W", f64({kRows, kWidth}));
   const TensorId x = w.input("x", f64({kWidth}));
   const TensorId y = w.apply("y", "add", {}, {x, x})[0];
   w.result(y);
-  const BufferId fed = w.fed(x);
-  w.task("add", {}, {fed, fed}, {w.kept(y)});
+  const BufferId fed = w.input_buffer(x);
+  w.task("add", {}, {fed, fed}, {w.output_buffer(y)});
   const BufferId bucket =
       w.bucket(program::BufferKind::persistent, "b", kRows * kWidth, {{weight, 0}});
-  const BufferId all = w.flat(bucket, {kRows, kWidth}, 0);
+  const BufferId all = w.flat_view(bucket, {kRows, kWidth}, 0);
   const BufferId mine =
-      w.flat(bucket, {kOwn, kWidth}, [](const At& at) { return at[0] * kOwn * kWidth; });
-  const BufferId saved = w.step(f64({kOwn, kWidth})), decoded = w.step(f64({kRows, kWidth}));
-  const std::vector<BufferId> part = {w.step({DType::i8, {kOwn, kWidth}}),
-                                      w.step({DType::f32, {kOwn}})};
-  const std::vector<BufferId> whole = {w.step({DType::i8, {kRows, kWidth}}),
-                                       w.step({DType::f32, {kRows}})};
+      w.flat_view(bucket, {kOwn, kWidth}, [](const At& at) { return at[0] * kOwn * kWidth; });
+  const BufferId saved = w.step_buffer(f64({kOwn, kWidth})),
+                 decoded = w.step_buffer(f64({kRows, kWidth}));
+  const std::vector<BufferId> part = {w.step_buffer({DType::i8, {kOwn, kWidth}}),
+                                      w.step_buffer({DType::f32, {kOwn}})};
+  const std::vector<BufferId> whole = {w.step_buffer({DType::i8, {kRows, kWidth}}),
+                                       w.step_buffer({DType::f32, {kRows}})};
   w.task("copy", {}, {mine}, {saved});
   w.task("encode_int8", {}, {saved}, part);
   for (size_t i = 0; i < part.size(); ++i) {
@@ -211,7 +213,7 @@ Written in_bucket(Own own) {
 
 TEST(Codecs, RanksKeepTheSameInABucket) {
   std::string text;
-  Written w = in_bucket(Own::exact), right = in_bucket(Own::decoded);
+  ProgramBuilder w = in_bucket(Own::exact), right = in_bucket(Own::decoded);
   EXPECT_EQ(refused_by(w, &text), "replicas-differ") << text;
   EXPECT_NE(text.find("element 0 of 24 is on rank 0 (dp 0), and on rank 1 (dp 1)"),
             std::string::npos)
@@ -222,7 +224,7 @@ TEST(Codecs, RanksKeepTheSameInABucket) {
 
 /// A step that updates a parameter by its gradient, of which every rank has its tokens' part.
 struct Trained {
-  Written w;
+  ProgramBuilder w;
   TensorId weight;
   autodiff::OptimizerConfig config;
   TensorType type;
@@ -241,11 +243,11 @@ struct Trained {
       names.push_back(axis.name);
     }
     const Layout tokens = w.split(0, names);
-    mine = w.step(type);
-    w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {mine});
+    mine = w.step_buffer(type);
+    w.task("linear_dw", {}, {w.input_buffer(dy, tokens), w.input_buffer(x, tokens)}, {mine});
   }
   std::vector<BufferId> codes() {
-    return {w.step({DType::i8, type.dims}), w.step({DType::f32, {kRows}})};
+    return {w.step_buffer({DType::i8, type.dims}), w.step_buffer({DType::f32, {kRows}})};
   }
   std::vector<BufferId> encoded(BufferId from) {
     const std::vector<BufferId> to = codes();
@@ -253,7 +255,7 @@ struct Trained {
     return to;
   }
   BufferId decoded(const std::vector<BufferId>& from) {
-    const BufferId to = w.step(type);
+    const BufferId to = w.step_buffer(type);
     w.task("decode_int8", kToF64, from, {to});
     return to;
   }
@@ -263,24 +265,25 @@ struct Trained {
     for (size_t i = 0; i < own.size(); ++i) {
       w.shift(axis, offset, own[i], came[i]);
     }
-    const BufferId sum = w.step(type);
+    const BufferId sum = w.step_buffer(type);
     w.task("add", {}, {decoded(own), decoded(came)}, {sum});
     return sum;
   }
   void update(BufferId gradient) {
     const graph::Node node = w.graph.nodes.back();
-    const BufferId norm = w.step(f64({1})), coef = w.step(f64({1}));
+    const BufferId norm = w.step_buffer(f64({1})), coef = w.step_buffer(f64({1}));
     w.task("sumsq", {}, {gradient}, {norm});
     const TensorId of_all = w.graph.find(graph::names::kGradNorm);
     w.task("clip_coef", {{"max_norm", config.max_norm}}, {norm},
-           {coef, w.kept(of_all, {}, program::kNone)});
+           {coef, w.output_buffer(of_all, {}, program::kNone)});
     std::vector<BufferId> in;
     for (TensorId id : node.in) {
       const graph::Tensor& tensor = w.graph.tensor(id);
       if (id == node.in[1] || id == node.in[4]) {
         in.push_back(id == node.in[1] ? gradient : coef);
       } else {
-        in.push_back(tensor.kind == graph::TensorKind::input ? w.fed(id) : w.stored(id));
+        in.push_back(tensor.kind == graph::TensorKind::input ? w.input_buffer(id)
+                                                             : w.persistent_buffer(id));
       }
     }
     w.task("adamw", node.attrs, in, {in[0], in[2], in[3]});
@@ -289,10 +292,10 @@ struct Trained {
 
 /// Codes of parts of a gradient, decoded and added up on both ranks, which are classes. Rank 1 also
 /// has the exact sum, and its decoded codes. With `apart` it takes these.
-Written by_parts(bool apart) {
+ProgramBuilder by_parts(bool apart) {
   Trained t({{"dp", 2}});
   const BufferId total = t.with_peer(t.encoded(t.mine), "dp", 1);
-  const BufferId exact = t.w.step(t.type), sum = t.w.step(t.type);
+  const BufferId exact = t.w.step_buffer(t.type), sum = t.w.step_buffer(t.type);
   t.w.shift("dp", 1, t.mine, exact);
   t.w.task("add", {}, {t.mine, exact}, {sum});
   const BufferId at_once = t.decoded(t.encoded(sum));
@@ -306,8 +309,8 @@ Written by_parts(bool apart) {
 
 /// Sums of two, and sums of two of these, each through codes: with the rank `offset` before along
 /// an axis, hop by hop.
-Written doubled(const std::vector<graph::Axis>& axes,
-                const std::vector<std::pair<std::string, int32_t>>& hops) {
+ProgramBuilder doubled(const std::vector<graph::Axis>& axes,
+                       const std::vector<std::pair<std::string, int32_t>>& hops) {
   Trained t(axes);
   BufferId sum = t.mine;
   for (const auto& [axis, offset] : hops) {
@@ -321,17 +324,17 @@ TEST(Codecs, WhichAddendsWereEncodedAtOnceMatters) {
   // Rank 0 adds the decoded g0 + g3 and g1 + g2, rank 1 g0 + g1 and g2 + g3: equal counts of other
   // pairs. Pairs with the same sum before and after lose the same.
   std::string text;
-  Written ring = doubled({{"dp", 4}}, {{"dp", 1}, {"dp", 2}});
+  ProgramBuilder ring = doubled({{"dp", 4}}, {{"dp", 1}, {"dp", 2}});
   EXPECT_EQ(refused_by(ring, &text), "replicas-differ") << text;
   EXPECT_NE(text.find("is on rank 0 (dp 0), and on rank 1 (dp 1)"), std::string::npos) << text;
   EXPECT_NE(text.find("each at once"), std::string::npos) << text;
-  Written pairs = doubled({{"a", 2}, {"b", 2}}, {{"b", 1}, {"a", 1}});
+  ProgramBuilder pairs = doubled({{"a", 2}, {"b", 2}}, {{"b", 1}, {"a", 1}});
   EXPECT_EQ(refused_by(pairs, &text), "") << text;
 }
 
 TEST(Codecs, WhatIsLostOfPartsIsNotWhatIsLostOfTheirSum) {
   std::string text;
-  Written w = by_parts(true), right = by_parts(false);
+  ProgramBuilder w = by_parts(true), right = by_parts(false);
   EXPECT_EQ(refused_by(right, &text), "") << text;
   EXPECT_EQ(refused_by(w, &text), "replicas-differ") << text;
   EXPECT_NE(text.find("of 1/2 of its addends at once"), std::string::npos) << text;

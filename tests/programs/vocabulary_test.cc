@@ -4,7 +4,7 @@
 // hidden width, or a number, per token crosses ranks.
 #include <gtest/gtest.h>
 
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::vocabulary_test {
 namespace {
@@ -15,8 +15,8 @@ constexpr int64_t kTokens = 6, kWidth = 4, kVocab = 8;
 const Attrs kVocabulary{{"vocab", kVocab}};
 
 /// x = W[ids] and the gradient of W for a gradient of x.
-Written embedding(int32_t ranks) {
-  Written w({{"tp", ranks}});
+ProgramBuilder embedding(int32_t ranks) {
+  ProgramBuilder w({{"tp", ranks}});
   const TensorId ids = w.input("ids", i32({kTokens}));
   const TensorId table = w.input("W", f64({kVocab, kWidth}));
   const TensorId dx = w.input("dx", f64({kTokens, kWidth}));
@@ -25,18 +25,20 @@ Written embedding(int32_t ranks) {
   w.result(x);
   w.result(dw);
   const int64_t part = kVocab / ranks;
-  const Written::Begins mine{{'v', [part](const At& at) { return at[0] * part; }}};
-  const BufferId tokens = w.fed(ids);
-  const BufferId looked_up = w.kept(x);
-  w.task("embedding", kVocabulary, {tokens, w.fed(table, w.split(0, {"tp"}))}, {looked_up}, mine);
+  const ProgramBuilder::PieceOffsets mine{{'v', [part](const At& at) { return at[0] * part; }}};
+  const BufferId tokens = w.input_buffer(ids);
+  const BufferId looked_up = w.output_buffer(x);
+  w.task("embedding", kVocabulary, {tokens, w.input_buffer(table, w.split(0, {"tp"}))}, {looked_up},
+         mine);
   w.collective("all_reduce", {}, {"tp"}, {looked_up}, {looked_up});
-  w.task("embedding_dw", kVocabulary, {tokens, w.fed(dx)}, {w.kept(dw, w.split(0, {"tp"}))}, mine);
+  w.task("embedding_dw", kVocabulary, {tokens, w.input_buffer(dx)},
+         {w.output_buffer(dw, w.split(0, {"tp"}))}, mine);
   return w;
 }
 
 /// The fused loss of one device, its gradients, and how ranks with parts of W compute them.
-Written loss(int32_t ranks) {
-  Written w({{"tp", ranks}});
+ProgramBuilder loss(int32_t ranks) {
+  ProgramBuilder w({{"tp", ranks}});
   const TensorId hidden = w.input("h", f64({kTokens, kWidth}));
   const TensorId weight = w.input("W", f64({kVocab, kWidth}));
   const TensorId targets = w.input("y", i32({kTokens}));
@@ -47,16 +49,18 @@ Written loss(int32_t ranks) {
     w.result(id);
   }
   const int64_t part = kVocab / ranks;
-  const Written::Begins mine{{'v', [part](const At& at) { return at[0] * part; }}};
+  const ProgramBuilder::PieceOffsets mine{{'v', [part](const At& at) { return at[0] * part; }}};
   const Layout rows = w.split(0, {"tp"});
-  const BufferId h = w.fed(hidden), y = w.fed(targets), one = w.fed(scale),
-                 by = w.fed(weight, rows);
+  const BufferId h = w.input_buffer(hidden), y = w.input_buffer(targets),
+                 one = w.input_buffer(scale), by = w.input_buffer(weight, rows);
   const TensorType per_token = f64({kTokens});
   const auto over_ranks = [&w](BufferId buffer, const Attrs& attrs) {
     w.collective("all_reduce", attrs, {"tp"}, {buffer}, {buffer});
   };
-  const BufferId z = w.step(f64({kTokens, part})), top = w.step(per_token), sum = w.step(per_token);
-  const BufferId lse = w.step(per_token), logit = w.step(per_token), dz = w.step(w.type(z));
+  const BufferId z = w.step_buffer(f64({kTokens, part})), top = w.step_buffer(per_token),
+                 sum = w.step_buffer(per_token);
+  const BufferId lse = w.step_buffer(per_token), logit = w.step_buffer(per_token),
+                 dz = w.step_buffer(w.type(z));
   w.task("linear", {}, {h, by}, {z});
   w.task("rowmax", {}, {z}, {top});
   over_ranks(top, {{"monoid", std::string("max")}});
@@ -65,17 +69,17 @@ Written loss(int32_t ranks) {
   w.task("lse_of", {}, {top, sum}, {lse});
   w.task("pick", kVocabulary, {z, y}, {logit}, mine);
   over_ranks(logit, {});
-  w.task("nll", {}, {logit, lse, y, one}, {w.kept(out[0])});
+  w.task("nll", {}, {logit, lse, y, one}, {w.output_buffer(out[0])});
   w.task("dlogits", kVocabulary, {z, y, lse, one}, {dz}, mine);
-  const BufferId dh = w.kept(out[1]);
+  const BufferId dh = w.output_buffer(out[1]);
   w.task("linear_dx", {}, {dz, by}, {dh});
   over_ranks(dh, {});
-  w.task("linear_dw", {}, {dz, h}, {w.kept(out[2], rows)});
+  w.task("linear_dw", {}, {dz, h}, {w.output_buffer(out[2], rows)});
   return w;
 }
 
-const std::vector<WrittenCase>& cases() {
-  static const std::vector<WrittenCase> all = {
+const std::vector<ProgramCase>& cases() {
+  static const std::vector<ProgramCase> all = {
       {"embedding, vocabulary over two", [] { return embedding(2); }, {"begin"}},
       {"embedding, vocabulary over four", [] { return embedding(4); }, {"begin", "letter"}},
       {"loss, vocabulary over two", [] { return loss(2); }, {"begin", "letter", "monoid"}},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 #include "ops/op.h"
 #include "parallel/lowering/lower.h"
 #include "passes/finish.h"
-#include "program/contract.h"
+#include "program/buffer_contents.h"
 #include "program/finalize.h"
 #include "program/parts.h"
 #include "program/text.h"
@@ -35,14 +35,14 @@ namespace hocket::test {
 
 using program::BufferKind;
 
-Written::Written(std::vector<graph::Axis> axes) {
+ProgramBuilder::ProgramBuilder(std::vector<graph::Axis> axes) {
   program.config = "{}";
   program.roles[0].mesh.axes = std::move(axes);
   program.classes.resize(1);
   program.classes[0].name = "all";
 }
 
-program::ClassId Written::add_role(const std::string& name, std::vector<graph::Axis> axes) {
+program::ClassId ProgramBuilder::add_role(const std::string& name, std::vector<graph::Axis> axes) {
   program.roles.push_back({name, {std::move(axes)}});
   program.classes.emplace_back();
   cls_ = program.classes.size() - 1;
@@ -51,7 +51,7 @@ program::ClassId Written::add_role(const std::string& name, std::vector<graph::A
   return cls_;
 }
 
-program::ClassId Written::add_class(const program::Box& box) {
+program::ClassId ProgramBuilder::add_class(const program::Box& box) {
   const program::RoleId role = current().role;
   program.classes.emplace_back();
   cls_ = program.classes.size() - 1;
@@ -61,13 +61,14 @@ program::ClassId Written::add_class(const program::Box& box) {
   return cls_;
 }
 
-TensorType Written::local(const TensorType& type, const Layout& layout) const {
+TensorType ProgramBuilder::local(const TensorType& type, const Layout& layout) const {
   const int32_t rank = program.ranks_of(cls_)[0];
   return graph::local_type(type, layout, mesh(), program.coords(rank));
 }
 
-Written::Begins Written::begins_of(TensorId tensor, const Layout& layout) const {
-  Begins begins;
+ProgramBuilder::PieceOffsets ProgramBuilder::piece_offsets_of(TensorId tensor,
+                                                              const Layout& layout) const {
+  PieceOffsets offsets;
   const TensorType& type = graph.tensor(tensor).type;
   const graph::Mesh mesh_here = mesh();
   for (size_t dim = 0; dim < type.dims.size(); ++dim) {
@@ -75,33 +76,35 @@ Written::Begins Written::begins_of(TensorId tensor, const Layout& layout) const 
       return graph::local_runs(type, layout, mesh_here, at)[dim].begin;
     };
     if (!layout.axes_of(static_cast<int>(dim)).empty()) {
-      begins.emplace_back(static_cast<char>('a' + dim), begin);
+      offsets.emplace_back(static_cast<char>('a' + dim), begin);
     }
   }
-  return begins;
+  return offsets;
 }
 
-void Written::give(program::RoleId to, BufferId from, TensorId tensor, const Layout& layout) {
+void ProgramBuilder::send_to(program::RoleId to, BufferId from, TensorId tensor,
+                             const Layout& layout) {
   const program::GroupId group = program.intern(program::group_between(current().role, to));
-  task("transfer", {}, {from}, {}, begins_of(tensor, layout)).group = group;
+  task("transfer", {}, {from}, {}, piece_offsets_of(tensor, layout)).group = group;
 }
 
-void Written::take(program::RoleId from, BufferId to, TensorId tensor, const Layout& layout) {
+void ProgramBuilder::receive_from(program::RoleId from, BufferId to, TensorId tensor,
+                                  const Layout& layout) {
   const program::GroupId group = program.intern(program::group_between(current().role, from));
-  task("transfer", {}, {}, {to}, begins_of(tensor, layout)).group = group;
+  task("transfer", {}, {}, {to}, piece_offsets_of(tensor, layout)).group = group;
 }
 
-TensorId Written::input(const std::string& name, const TensorType& type, bool per_step) {
+TensorId ProgramBuilder::input(const std::string& name, const TensorType& type, bool per_step) {
   return graph.input(name, type, per_step);
 }
 
-TensorId Written::param(const std::string& name, const TensorType& type) {
+TensorId ProgramBuilder::param(const std::string& name, const TensorType& type) {
   return graph.param(name, type, 0, {graph::Init::Kind::normal, 1.0});
 }
 
-std::vector<TensorId> Written::apply(const std::string& name, const std::string& op,
-                                     const graph::Attrs& attrs, const std::vector<TensorId>& in,
-                                     graph::Phase phase) {
+std::vector<TensorId> ProgramBuilder::apply(const std::string& name, const std::string& op,
+                                            const graph::Attrs& attrs,
+                                            const std::vector<TensorId>& in, graph::Phase phase) {
   graph::Node node;
   node.phase = phase;
   node.op = op;
@@ -124,7 +127,7 @@ std::vector<TensorId> Written::apply(const std::string& name, const std::string&
   return node.out;
 }
 
-Layout Written::split(int dim, const std::vector<std::string>& axes) const {
+Layout ProgramBuilder::split(int dim, const std::vector<std::string>& axes) const {
   Layout layout;
   for (const std::string& name : axes) {
     layout.set(axis(name), graph::Placement::split(dim));
@@ -132,7 +135,7 @@ Layout Written::split(int dim, const std::vector<std::string>& axes) const {
   return layout;
 }
 
-BufferId Written::fed(TensorId tensor, const Layout& layout, int32_t micro_batch) {
+BufferId ProgramBuilder::input_buffer(TensorId tensor, const Layout& layout, int32_t micro_batch) {
   program::Buffer buffer;
   buffer.kind = BufferKind::input;
   buffer.name = graph.tensor(tensor).name;
@@ -143,41 +146,41 @@ BufferId Written::fed(TensorId tensor, const Layout& layout, int32_t micro_batch
   return current().buffers.size() - 1;
 }
 
-BufferId Written::kept(TensorId tensor, const Layout& layout, int32_t micro_batch) {
-  const BufferId id = fed(tensor, layout, micro_batch);
+BufferId ProgramBuilder::output_buffer(TensorId tensor, const Layout& layout, int32_t micro_batch) {
+  const BufferId id = input_buffer(tensor, layout, micro_batch);
   current().buffers[id].kind = BufferKind::output;
   return id;
 }
 
-BufferId Written::stored(TensorId tensor, const Layout& layout) {
-  const BufferId id = fed(tensor, layout);
+BufferId ProgramBuilder::persistent_buffer(TensorId tensor, const Layout& layout) {
+  const BufferId id = input_buffer(tensor, layout);
   current().buffers[id].kind = BufferKind::persistent;
   return id;
 }
 
-BufferId Written::bucket(BufferKind kind, const std::string& name, int64_t elements,
-                         const std::vector<Place>& places, const Layout& layout) {
+BufferId ProgramBuilder::bucket(BufferKind kind, const std::string& name, int64_t elements,
+                                const std::vector<BucketEntry>& places, const Layout& layout) {
   program::Buffer buffer;
   buffer.kind = kind;
   buffer.name = name;
   buffer.layout = layout;
   const DType dtype = graph.tensor(places.at(0).tensor).type.dtype;
   buffer.type = local({dtype, {elements}}, layout);
-  for (const Place& place : places) {
+  for (const BucketEntry& place : places) {
     buffer.slots.push_back({graph.tensor(place.tensor).name, place.layout, place.begin});
   }
   current().buffers.push_back(buffer);
   return current().buffers.size() - 1;
 }
 
-BufferId Written::step(const TensorType& type) {
+BufferId ProgramBuilder::step_buffer(const TensorType& type) {
   program::Buffer buffer;
   buffer.type = type;
   current().buffers.push_back(buffer);
   return current().buffers.size() - 1;
 }
 
-program::TableId Written::table(const Function& function) {
+program::TableId ProgramBuilder::table(const Function& function) {
   program::Table table;
   table.role = current().role;
   int64_t ranks = 1;
@@ -191,7 +194,7 @@ program::TableId Written::table(const Function& function) {
   return program.intern(std::move(table));
 }
 
-BufferId Written::part(BufferId base, int dim, int64_t length, const Function& begin) {
+BufferId ProgramBuilder::view(BufferId base, int dim, int64_t length, const Function& begin) {
   program::Buffer view;
   view.kind = BufferKind::view;
   view.type = type(base);
@@ -203,7 +206,7 @@ BufferId Written::part(BufferId base, int dim, int64_t length, const Function& b
   return current().buffers.size() - 1;
 }
 
-BufferId Written::flat(BufferId base, const graph::Dims& dims, const Function& begin) {
+BufferId ProgramBuilder::flat_view(BufferId base, const graph::Dims& dims, const Function& begin) {
   program::Buffer view;
   view.kind = BufferKind::view;
   view.type = {type(base).dtype, dims};
@@ -213,9 +216,9 @@ BufferId Written::flat(BufferId base, const graph::Dims& dims, const Function& b
   return current().buffers.size() - 1;
 }
 
-program::Task& Written::task(const std::string& op, const graph::Attrs& attrs,
-                             const std::vector<BufferId>& in, const std::vector<BufferId>& out,
-                             const Begins& begins) {
+program::Task& ProgramBuilder::task(const std::string& op, const graph::Attrs& attrs,
+                                    const std::vector<BufferId>& in,
+                                    const std::vector<BufferId>& out, const PieceOffsets& offsets) {
   program::Kind kind;
   kind.op = op;
   kind.attrs = attrs;
@@ -226,8 +229,8 @@ program::Task& Written::task(const std::string& op, const graph::Attrs& attrs,
   for (BufferId id : out) {
     kind.out.push_back(type(id));
   }
-  for (const auto& [letter, function] : begins) {
-    made.begins.push_back({letter, 0, table(function)});
+  for (const auto& [letter, function] : offsets) {
+    made.piece_offsets.push_back({letter, 0, table(function)});
   }
   const ops::Op* const rules = ops::find_or_null(op);
   if (experts > 0 && rules) {
@@ -243,9 +246,9 @@ program::Task& Written::task(const std::string& op, const graph::Attrs& attrs,
   return current().tasks.back();
 }
 
-void Written::collective(const std::string& op, const graph::Attrs& attrs,
-                         const std::vector<std::string>& axes, const std::vector<BufferId>& in,
-                         const std::vector<BufferId>& out) {
+void ProgramBuilder::collective(const std::string& op, const graph::Attrs& attrs,
+                                const std::vector<std::string>& axes,
+                                const std::vector<BufferId>& in, const std::vector<BufferId>& out) {
   program::Group group;
   group.role = current().role;
   for (const std::string& name : axes) {
@@ -255,21 +258,21 @@ void Written::collective(const std::string& op, const graph::Attrs& attrs,
   task(op, attrs, in, out).group = id;
 }
 
-void Written::shift(const std::string& name, int32_t offset, BufferId from, BufferId to) {
+void ProgramBuilder::shift(const std::string& name, int32_t offset, BufferId from, BufferId to) {
   message(from, to, {axis(name), offset}, {axis(name), -offset});
 }
 
-void Written::shift(const std::string& name, const Function& there, const Function& back,
-                    BufferId from, BufferId to) {
+void ProgramBuilder::shift(const std::string& name, const Function& there, const Function& back,
+                           BufferId from, BufferId to) {
   message(from, to, {axis(name), 0, table(there)}, {axis(name), 0, table(back)});
 }
 
-void Written::message(BufferId from, BufferId to, const program::Way& there,
-                      const program::Way& back) {
-  const auto end = [&](program::Task& task, const program::Way& way) {
-    task.peer_axis = way.axis;
-    task.peer = way.offset;
-    task.peer_by = way.by;
+void ProgramBuilder::message(BufferId from, BufferId to, const program::PeerMap& there,
+                             const program::PeerMap& back) {
+  const auto end = [&](program::Task& task, const program::PeerMap& peer_map) {
+    task.peer_axis = peer_map.axis;
+    task.peer = peer_map.offset;
+    task.peer_by = peer_map.by;
     task.tag = next_tag_;
   };
   end(task("send", {}, {from}, {}), there);
@@ -277,7 +280,7 @@ void Written::message(BufferId from, BufferId to, const program::Way& there,
   ++next_tag_;
 }
 
-void Written::finish() { passes::finish(program, "written"); }
+void ProgramBuilder::finish() { passes::finish(program, "written"); }
 
 std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batch, uint64_t seed) {
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
@@ -410,8 +413,8 @@ Results run_program(const graph::Graph& graph, const program::Program& program, 
 
 }  // namespace
 
-Results run(const Written& written, const program::Program& program, uint64_t seed) {
-  return run_program(written.graph, program, seed);
+Results run(const ProgramBuilder& builder, const program::Program& program, uint64_t seed) {
+  return run_program(builder.graph, program, seed);
 }
 
 namespace {
@@ -472,8 +475,8 @@ program::Program in_order(program::Program program,
 
 }  // namespace
 
-std::string run_watched(const Written& written, const program::Program& program,
-                        const WrittenValues& values, uint64_t seed) {
+std::string run_watched(const ProgramBuilder& builder, const program::Program& program,
+                        const ExpectedOutputs& values, uint64_t seed) {
   // The check numbers tasks and views as the executor does: those in parts written out.
   const program::Program expanded = program::expand_parts(program).program;
   std::vector<std::vector<program::TaskId>> order;
@@ -481,7 +484,7 @@ std::string run_watched(const Written& written, const program::Program& program,
     order.push_back(one_by_one(expanded, cls));
   }
   const program::Program plain = in_order(expanded, order);
-  Ranks local(written.graph, plain, seed);
+  Ranks local(builder.graph, plain, seed);
   std::mutex mutex;
   std::string wrong, failed;
   const auto run_rank = [&](int32_t rank) {
@@ -521,12 +524,12 @@ std::string run_watched(const Written& written, const program::Program& program,
   return wrong;
 }
 
-Results run_alone(const Written& written, uint64_t seed) {
+Results run_alone(const ProgramBuilder& builder, uint64_t seed) {
   parallel::Plan plan;
-  plan.num_micro_batches = written.program.num_micro_batches;
-  program::Program program = parallel::lower(written.graph, plan);
+  plan.num_micro_batches = builder.program.num_micro_batches;
+  program::Program program = parallel::lower(builder.graph, plan);
   program::finalize(program);
-  return run_program(written.graph, program, seed);
+  return run_program(builder.graph, program, seed);
 }
 
 std::string difference(const Results& got, const Results& want) {
@@ -578,10 +581,10 @@ device:
 namespace {
 
 /// Returns "", or the fault in the results of an accepted program.
-std::string wrong_results(const Written& written, const program::Program& program, uint64_t seed,
-                          const Results& want) {
+std::string wrong_results(const ProgramBuilder& builder, const program::Program& program,
+                          uint64_t seed, const Results& want) {
   try {
-    return difference(run(written, program, seed), want);
+    return difference(run(builder, program, seed), want);
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -589,9 +592,9 @@ std::string wrong_results(const Written& written, const program::Program& progra
 
 }  // namespace
 
-void expect_proven_run_simulated(std::span<const WrittenCase> cases) {
-  for (const WrittenCase& c : cases) {
-    Written w = c.make();
+void expect_proven_run_simulated(std::span<const ProgramCase> cases) {
+  for (const ProgramCase& c : cases) {
+    ProgramBuilder w = c.make();
     w.finish();
     const check::Verdict verdict = check::check(w.program, w.graph);
     EXPECT_TRUE(verdict.ok()) << c.name << "\n" << to_text(verdict);
@@ -599,7 +602,7 @@ void expect_proven_run_simulated(std::span<const WrittenCase> cases) {
     EXPECT_EQ(wrong_results(w, w.program, 1, run_alone(w, 1)), "") << c.name;
     check::Checker checker(w.graph, w.program.num_micro_batches);
     TermValues terms(1);
-    const WrittenValues values(checker, w.program, terms);
+    const ExpectedOutputs values(checker, w.program, terms);
     EXPECT_EQ(run_watched(w, w.program, values, 1), "") << c.name;
     EXPECT_GT(values.elements(), 0) << c.name;
     std::cout << c.name << ": " << values.values() << " complete values of " << values.elements()
@@ -613,13 +616,13 @@ void expect_proven_run_simulated(std::span<const WrittenCase> cases) {
   }
 }
 
-void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases) {
+void expect_mutants_refused_or_equal(std::span<const ProgramCase> cases) {
   const uint64_t seed = from_environment("HOCKET_SEED", 1);
   const uint64_t mutants = from_environment("HOCKET_MUTANTS", 40);
   const bool run_refused = from_environment("HOCKET_RUN_REFUSED", 0) != 0;
   std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
-  for (const WrittenCase& c : cases) {
-    Written w = c.make();
+  for (const ProgramCase& c : cases) {
+    ProgramBuilder w = c.make();
     w.finish();
     const Results want = run_alone(w, seed);
     check::Checker checker(w.graph, w.program.num_micro_batches);
@@ -654,7 +657,7 @@ void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases) {
       }
       EXPECT_EQ(wrong_results(w, mutant, seed, want), "")
           << c.name << ", mutant " << i << ": " << mutation.kind << ": " << mutation.text;
-      const WrittenValues values(checker, mutant, terms);
+      const ExpectedOutputs values(checker, mutant, terms);
       try {
         EXPECT_EQ(run_watched(w, mutant, values, seed), "")
             << c.name << ", mutant " << i << ": " << mutation.kind << ": " << mutation.text;

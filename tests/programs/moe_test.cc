@@ -4,7 +4,7 @@
 // machine.
 #include <gtest/gtest.h>
 
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::moe_test {
 namespace {
@@ -22,7 +22,7 @@ TensorType routed(int64_t experts, int64_t tokens, int64_t width) {
 
 /// The layer on one device: two grouped products, forward and backward.
 struct Layer {
-  Written w;
+  ProgramBuilder w;
   TensorId x, experts, weights, first, second, dy;
   TensorId y, d_weights, d_first, d_second, dx;
 
@@ -63,26 +63,26 @@ class Chunked {
         forward_(forward),
         backward_(backward) {}
 
-  Written program() {
+  ProgramBuilder program() {
     // Writes the forward pass chunk by chunk. Tensors kept for the backward pass come in its own
     // chunks: the same ones, or regrouped by the sizes of both. Rows of a rank's own tokens are
     // regrouped by the sizes of an exchange with itself.
     const Layout by_token = w_.split(0, {"edp", "ep"}), by_expert = w_.split(0, {"ep"});
-    x_ = w_.fed(layer_.x, by_token);
-    experts_ = w_.fed(layer_.experts, by_token);
-    weights_ = w_.fed(layer_.weights, by_token);
-    first_ = w_.fed(layer_.first, by_expert);
-    second_ = w_.fed(layer_.second, by_expert);
-    dy_ = w_.fed(layer_.dy, by_token);
-    const BufferId y = w_.kept(layer_.y, by_token);
+    x_ = w_.input_buffer(layer_.x, by_token);
+    experts_ = w_.input_buffer(layer_.experts, by_token);
+    weights_ = w_.input_buffer(layer_.weights, by_token);
+    first_ = w_.input_buffer(layer_.first, by_expert);
+    second_ = w_.input_buffer(layer_.second, by_expert);
+    dy_ = w_.input_buffer(layer_.dy, by_token);
+    const BufferId y = w_.output_buffer(layer_.y, by_token);
     std::vector<Chunk> chunks;
     for (int64_t c = 0; c < forward_; ++c) {
       Chunk chunk = plan(c, forward_);
-      const BufferId rows = w_.step(routed(kExperts, chunk.tokens, kWidth));
+      const BufferId rows = w_.step_buffer(routed(kExperts, chunk.tokens, kWidth));
       w_.task("dispatch", kRouting, {chunk.part(x_), chunk.row_of}, {rows});
       chunk.rows = exchange(chunk, rows, true);
-      chunk.h = w_.step(routed(kExperts / ep_, chunk.tokens * ep_, kInner));
-      const BufferId out = w_.step(w_.type(chunk.rows));
+      chunk.h = w_.step_buffer(routed(kExperts / ep_, chunk.tokens * ep_, kInner));
+      const BufferId out = w_.step_buffer(w_.type(chunk.rows));
       w_.task("grouped_linear", {}, {chunk.rows, first_, chunk.counts}, {chunk.h});
       w_.task("grouped_linear", {}, {chunk.h, second_, chunk.counts}, {out});
       chunk.out = exchange(chunk, out, false);
@@ -92,16 +92,17 @@ class Chunked {
     if (backward_ != forward_) {
       chunks = regrouped(chunks);
     }
-    const BufferId d_weights = w_.kept(layer_.d_weights, by_token);
-    const BufferId dx = w_.kept(layer_.dx, by_token);
-    const BufferId d_first = w_.kept(layer_.d_first, by_expert);
-    const BufferId d_second = w_.kept(layer_.d_second, by_expert);
+    const BufferId d_weights = w_.output_buffer(layer_.d_weights, by_token);
+    const BufferId dx = w_.output_buffer(layer_.dx, by_token);
+    const BufferId d_first = w_.output_buffer(layer_.d_first, by_expert);
+    const BufferId d_second = w_.output_buffer(layer_.d_second, by_expert);
     for (const Chunk& chunk : chunks) {
-      const BufferId d_out = w_.step(w_.type(chunk.out));
+      const BufferId d_out = w_.step_buffer(w_.type(chunk.out));
       w_.task("combine_bwd", {}, {chunk.part(dy_), chunk.out, chunk.part(weights_), chunk.row_of},
               {d_out, chunk.part(d_weights)});
       const BufferId there = exchange(chunk, d_out, true);
-      const BufferId dh = w_.step(w_.type(chunk.h)), d_rows = w_.step(w_.type(chunk.rows));
+      const BufferId dh = w_.step_buffer(w_.type(chunk.h)),
+                     d_rows = w_.step_buffer(w_.type(chunk.rows));
       w_.task("grouped_linear_dx", {}, {there, second_, chunk.counts}, {dh});
       add_to(d_second,
              w_.task("grouped_linear_dw", {}, {there, chunk.h, chunk.counts}, {d_second}));
@@ -127,13 +128,13 @@ class Chunked {
     Chunk chunk;
     chunk.tokens = tokens_ / of;
     chunk.part = [this, number, length = chunk.tokens](BufferId buffer) {
-      return w_.part(buffer, 0, length, number * length);
+      return w_.view(buffer, 0, length, number * length);
     };
-    chunk.own_counts = w_.step({DType::i64, {kExperts}});
-    chunk.row_of = w_.step(i32({chunk.tokens, kTopK}));
+    chunk.own_counts = w_.step_buffer({DType::i64, {kExperts}});
+    chunk.row_of = w_.step_buffer(i32({chunk.tokens, kTopK}));
     w_.task("route_plan", kRouting, {chunk.part(experts_)}, {chunk.own_counts, chunk.row_of});
-    chunk.sizes = w_.step({DType::i64, {ep_, kExperts}});
-    chunk.counts = w_.step({DType::i64, {kExperts / ep_}});
+    chunk.sizes = w_.step_buffer({DType::i64, {ep_, kExperts}});
+    chunk.counts = w_.step_buffer({DType::i64, {kExperts / ep_}});
     w_.collective("size_exchange", {}, {"ep"}, {chunk.own_counts}, {chunk.sizes, chunk.counts});
     return chunk;
   }
@@ -142,7 +143,7 @@ class Chunked {
     const TensorType& type = w_.type(rows);
     const int64_t experts = there ? kExperts / ep_ : kExperts;
     const BufferId to =
-        w_.step(routed(experts, there ? chunk.tokens * ep_ : chunk.tokens, type.dims[2]));
+        w_.step_buffer(routed(experts, there ? chunk.tokens * ep_ : chunk.tokens, type.dims[2]));
     const Attrs attrs{{"from", int64_t{there}}, {"to", int64_t{!there}}};
     w_.collective("all_to_all", attrs, {"ep"}, {rows, chunk.sizes}, {to});
     return to;
@@ -155,7 +156,7 @@ class Chunked {
     const Attrs attrs{{"from", forward_}, {"to", backward_}};
     // `sizes`: of the exchange that placed the rows.
     const auto regroup = [&](BufferId Chunk::*rows, BufferId Chunk::*sizes,
-                             const Written::Begins& begins) {
+                             const ProgramBuilder::PieceOffsets& offsets) {
       std::vector<BufferId> in, out;
       for (const Chunk& chunk : from) {
         in.push_back(chunk.*rows);
@@ -167,21 +168,21 @@ class Chunked {
         in.push_back(chunk.*sizes);
         TensorType type = w_.type(from[0].*rows);
         type.dims[1] = type.dims[1] * forward_ / backward_;
-        chunk.*rows = w_.step(type);
+        chunk.*rows = w_.step_buffer(type);
         out.push_back(chunk.*rows);
       }
-      w_.task("regroup", attrs, in, out, begins);
+      w_.task("regroup", attrs, in, out, offsets);
     };
     const int64_t local = kExperts / ep_;
-    const Written::Begins mine{{'e', [local](const At& at) { return at[1] * local; }}};
+    const ProgramBuilder::PieceOffsets mine{{'e', [local](const At& at) { return at[1] * local; }}};
     regroup(&Chunk::rows, &Chunk::sizes, mine);
     regroup(&Chunk::h, &Chunk::sizes, mine);
     // Chunks of a rank's own tokens.
     std::vector<Chunk> own_from = from;
     for (std::vector<Chunk>* list : {&own_from, &to}) {
       for (Chunk& chunk : *list) {
-        const BufferId sizes = w_.step({DType::i64, {1, kExperts}});
-        const BufferId counts = w_.step({DType::i64, {kExperts}});
+        const BufferId sizes = w_.step_buffer({DType::i64, {1, kExperts}});
+        const BufferId counts = w_.step_buffer({DType::i64, {kExperts}});
         w_.collective("size_exchange", {}, {}, {chunk.own_counts}, {sizes, counts});
         chunk.own_counts = sizes;
       }
@@ -195,7 +196,7 @@ class Chunked {
     }
     for (Chunk& chunk : to) {
       in.push_back(chunk.own_counts);
-      chunk.out = w_.step(routed(kExperts, chunk.tokens, kWidth));
+      chunk.out = w_.step_buffer(routed(kExperts, chunk.tokens, kWidth));
       out.push_back(chunk.out);
     }
     w_.task("regroup", attrs, in, out);
@@ -209,39 +210,39 @@ class Chunked {
   }
 
   Layer layer_;
-  Written& w_;
+  ProgramBuilder& w_;
   int64_t ep_, tokens_, forward_, backward_;
   std::set<BufferId> written_;
   BufferId x_ = 0, experts_ = 0, weights_ = 0, first_ = 0, second_ = 0, dy_ = 0;
 };
 
-Written chunked(int32_t edp, int32_t ep, int64_t forward, int64_t backward) {
+ProgramBuilder chunked(int32_t edp, int32_t ep, int64_t forward, int64_t backward) {
   return Chunked(edp, ep, forward, backward).program();
 }
 
 /// Rows travel to their experts in two levels. First among the ranks of a node, where each gets the
 /// rows for its number on all nodes; then among the ranks of that number; and back.
-Written two_levels() {
+ProgramBuilder two_levels() {
   Layer layer({{"node", 2}, {"local", 2}});
-  Written& w = layer.w;
+  ProgramBuilder& w = layer.w;
   const Layout by_token = w.split(0, {"node", "local"});
   const int64_t tokens = kTokens / 4;
   w.graph.outputs = {layer.y};
-  const BufferId own_counts = w.step({DType::i64, {kExperts}});
-  const BufferId row_of = w.step(i32({tokens, kTopK}));
-  w.task("route_plan", kRouting, {w.fed(layer.experts, by_token)}, {own_counts, row_of});
+  const BufferId own_counts = w.step_buffer({DType::i64, {kExperts}});
+  const BufferId row_of = w.step_buffer(i32({tokens, kTopK}));
+  w.task("route_plan", kRouting, {w.input_buffer(layer.experts, by_token)}, {own_counts, row_of});
   const Attrs outer{{"outer", int64_t{2}}};
-  const BufferId inside = w.step({DType::i64, {2, kExperts}});
-  const BufferId half_counts = w.step({DType::i64, {kExperts / 2}});
+  const BufferId inside = w.step_buffer({DType::i64, {2, kExperts}});
+  const BufferId half_counts = w.step_buffer({DType::i64, {kExperts / 2}});
   w.collective("size_exchange", outer, {"local"}, {own_counts}, {inside, half_counts});
-  const BufferId across = w.step({DType::i64, {2, kExperts / 2}});
-  const BufferId counts = w.step({DType::i64, {kExperts / 4}});
+  const BufferId across = w.step_buffer({DType::i64, {2, kExperts / 2}});
+  const BufferId counts = w.step_buffer({DType::i64, {kExperts / 4}});
   w.collective("size_exchange", {}, {"node"}, {half_counts}, {across, counts});
   const auto exchange = [&](bool there, bool in_node, BufferId rows) {
     TensorType type = w.type(rows);
     type.dims[0] = there ? type.dims[0] / 2 : type.dims[0] * 2;
     type.dims[1] = there ? type.dims[1] * 2 : type.dims[1] / 2;
-    const BufferId to = w.step(type);
+    const BufferId to = w.step_buffer(type);
     Attrs attrs{{"from", int64_t{there}}, {"to", int64_t{!there}}};
     if (in_node) {
       attrs.set("outer", int64_t{2});
@@ -250,22 +251,22 @@ Written two_levels() {
                  {rows, in_node ? inside : across}, {to});
     return to;
   };
-  const BufferId rows = w.step(routed(kExperts, tokens, kWidth));
-  w.task("dispatch", kRouting, {w.fed(layer.x, by_token), row_of}, {rows});
+  const BufferId rows = w.step_buffer(routed(kExperts, tokens, kWidth));
+  w.task("dispatch", kRouting, {w.input_buffer(layer.x, by_token), row_of}, {rows});
   const BufferId there = exchange(true, false, exchange(true, true, rows));
-  const BufferId h = w.step(routed(1, kTokens, kInner)), out = w.step(w.type(there));
+  const BufferId h = w.step_buffer(routed(1, kTokens, kInner)), out = w.step_buffer(w.type(there));
   // Rank (node, local) has expert 2 node + local.
   const Layout by_expert = w.split(0, {"node", "local"});
-  w.task("grouped_linear", {}, {there, w.fed(layer.first, by_expert), counts}, {h});
-  w.task("grouped_linear", {}, {h, w.fed(layer.second, by_expert), counts}, {out});
+  w.task("grouped_linear", {}, {there, w.input_buffer(layer.first, by_expert), counts}, {h});
+  w.task("grouped_linear", {}, {h, w.input_buffer(layer.second, by_expert), counts}, {out});
   const BufferId back = exchange(false, true, exchange(false, false, out));
-  w.task("combine", {}, {back, w.fed(layer.weights, by_token), row_of},
-         {w.kept(layer.y, by_token)});
+  w.task("combine", {}, {back, w.input_buffer(layer.weights, by_token), row_of},
+         {w.output_buffer(layer.y, by_token)});
   return std::move(w);
 }
 
-const std::vector<WrittenCase>& cases() {
-  static const std::vector<WrittenCase> all = {
+const std::vector<ProgramCase>& cases() {
+  static const std::vector<ProgramCase> all = {
       {"one chunk", [] { return chunked(1, 2, 1, 1); }},
       {"two chunks", [] { return chunked(2, 2, 2, 2); }, {"view"}},
       {"three chunks", [] { return chunked(1, 4, 3, 3); }, {"view"}},

@@ -13,16 +13,16 @@
 
 namespace hocket::program {
 
-/// Numbers the ways of a program, which must outlive it and stay as it is. Two ways have one number
-/// exactly if they lead every rank of a role to the same rank. Linear in the ranks of the role for
-/// every way that was not asked for before.
-class Ways {
+/// Numbers the peer mappings of a program. Two mappings have one number exactly if they lead every
+/// rank of a role to the same rank. The first query of a mapping is linear in the ranks of the
+/// role. Requires: the program outlives this and does not change.
+class PeerMaps {
  public:
-  explicit Ways(const Program& program) : program_(program) {}
+  explicit PeerMaps(const Program& program) : program_(program) {}
 
-  int32_t number(RoleId role, const Way& way);
-  /// The number of the way back; kNone if there is none, since several ranks have one peer.
-  int32_t back(int32_t number);
+  int32_t number(RoleId role, const PeerMap& peer_map);
+  /// Returns the number of the inverse mapping; kNone if several ranks have one peer.
+  int32_t inverse(int32_t number);
   /// By rank: its peer, both counted from the first rank of the role.
   std::span<const int32_t> peers(int32_t number) const { return *peers_[number]; }
 
@@ -30,12 +30,12 @@ class Ways {
   int32_t intern(RoleId role, std::vector<int32_t> peers);
 
   const Program& program_;
-  std::map<std::pair<RoleId, Way>, int32_t> known_;
+  std::map<std::pair<RoleId, PeerMap>, int32_t> known_;
   std::map<std::pair<RoleId, std::vector<int32_t>>, int32_t> numbers_;
   // By number.
   std::vector<const std::vector<int32_t>*> peers_;  ///< keys of numbers_
   std::vector<RoleId> roles_;
-  std::map<int32_t, int32_t> back_;
+  std::map<int32_t, int32_t> inverse_;
 };
 
 }  // namespace hocket::program

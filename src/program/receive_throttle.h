@@ -12,17 +12,18 @@
 
 namespace hocket::program {
 
-/// Walks the tasks of a class in order, and gives the dependencies of an incoming transfer: the
-/// last compute task before it in the list; for a receive also the sends before that task, whose
-/// memory is then free. So of a tensor that travels around a ring at most two hops are in memory.
-class Room {
+/// Walks the tasks of a class in order, and adds dependencies to incoming transfers: the last
+/// compute task before it in the list; for a receive also the sends before that task, whose memory
+/// is then free. So of a tensor that travels around a ring at most two hops are in memory.
+class ReceiveThrottle {
  public:
-  Room() {
+  ReceiveThrottle() {
     sent_.fill(kNone);
     sent_before_.fill(kNone);
   }
 
-  void pass(TaskId id, const Task& task) {
+  /// Records the next task of the list.
+  void observe(TaskId id, const Task& task) {
     if (task.lane == Lane::compute) {
       compute_ = id;
       sent_before_ = sent_;
@@ -30,7 +31,8 @@ class Room {
       sent_[place_of(task.lane)] = id;
     }
   }
-  void wait(Task* task) const {
+  /// Adds the dependencies of an incoming transfer, the next task of the list.
+  void delay(Task* task) const {
     if (compute_ == kNone) return;
     task->deps.push_back(compute_);
     if (task->tag == kNone) return;

@@ -10,7 +10,7 @@
 #include "program/finalize.h"
 #include "program/parts.h"
 #include "program/text.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::parts_test {
 namespace {
@@ -22,7 +22,7 @@ constexpr int64_t kTokens = 12, kIn = 6, kOut = 5;
 
 /// y = x W^T; W on every rank unless `inner` splits both along the contracted dim.
 struct Product {
-  Written w;
+  ProgramBuilder w;
   TensorId x, weight, y;
 
   explicit Product(int32_t ranks) : w({{"tp", ranks}}) {
@@ -35,24 +35,26 @@ struct Product {
 
 /// Columns of x are gathered rows by rows, and each tile of rows is multiplied as soon as it is
 /// there.
-Written gather_then_product(int64_t tiles) {
+ProgramBuilder gather_then_product(int64_t tiles) {
   Product p(2);
-  Written& w = p.w;
-  const BufferId all = w.step(f64({kTokens, kIn}));
-  w.collective("all_gather", {{"dim", int64_t{1}}}, {"tp"}, {w.fed(p.x, w.split(1, {"tp"}))},
-               {all});
+  ProgramBuilder& w = p.w;
+  const BufferId all = w.step_buffer(f64({kTokens, kIn}));
+  w.collective("all_gather", {{"dim", int64_t{1}}}, {"tp"},
+               {w.input_buffer(p.x, w.split(1, {"tp"}))}, {all});
   w.program.classes[0].tasks.back().parts = {{'a', tiles}};
-  w.task("linear", {}, {all, w.fed(p.weight)}, {w.kept(p.y)}).parts = {{'t', tiles}};
+  w.task("linear", {}, {all, w.input_buffer(p.weight)}, {w.output_buffer(p.y)}).parts = {
+      {'t', tiles}};
   return std::move(w);
 }
 
 /// A product whose inner dim is cut; each tile of rows is reduced while the next one is multiplied.
-Written product_then_sum(int64_t tiles) {
+ProgramBuilder product_then_sum(int64_t tiles) {
   Product p(2);
-  Written& w = p.w;
+  ProgramBuilder& w = p.w;
   const Layout columns = w.split(1, {"tp"});
-  const BufferId y = w.kept(p.y);
-  w.task("linear", {}, {w.fed(p.x, columns), w.fed(p.weight, columns)}, {y}).parts = {{'t', tiles}};
+  const BufferId y = w.output_buffer(p.y);
+  w.task("linear", {}, {w.input_buffer(p.x, columns), w.input_buffer(p.weight, columns)}, {y})
+      .parts = {{'t', tiles}};
   w.collective("all_reduce", {}, {"tp"}, {y}, {y});
   w.program.classes[0].tasks.back().parts = {{'a', tiles}};
   return std::move(w);
@@ -60,38 +62,40 @@ Written product_then_sum(int64_t tiles) {
 
 /// Rows of x go around a ring into their places. A product in equally many parts takes them in the
 /// order of arrival: the rank's own, then the one before, around.
-Written product_around_a_ring(int32_t ranks) {
+ProgramBuilder product_around_a_ring(int32_t ranks) {
   Product p(ranks);
-  Written& w = p.w;
+  ProgramBuilder& w = p.w;
   const int64_t rows = kTokens / ranks;
-  const BufferId all = w.step(f64({kTokens, kIn}));
+  const BufferId all = w.step_buffer(f64({kTokens, kIn}));
   const auto place = [&](int32_t hop) {
-    return w.part(all, 0, rows, [=](const At& at) { return (at[0] - hop + ranks) % ranks * rows; });
+    return w.view(all, 0, rows, [=](const At& at) { return (at[0] - hop + ranks) % ranks * rows; });
   };
-  w.task("copy", {}, {w.fed(p.x, w.split(0, {"tp"}))}, {place(0)});
+  w.task("copy", {}, {w.input_buffer(p.x, w.split(0, {"tp"}))}, {place(0)});
   for (int32_t hop = 1; hop < ranks; ++hop) {
     w.shift("tp", 1, place(hop - 1), place(hop));
   }
   const program::TableId own = w.table([](const At& at) { return at[0]; });
-  w.task("linear", {}, {all, w.fed(p.weight)}, {w.kept(p.y)}).parts = {{'t', -ranks, own}};
+  w.task("linear", {}, {all, w.input_buffer(p.weight)}, {w.output_buffer(p.y)}).parts = {
+      {'t', -ranks, own}};
   return std::move(w);
 }
 
 /// The gradient of W as a sum over blocks of tokens, equal to the single rank's.
-Written sum_over_blocks(int64_t blocks) {
-  Written w({{"dp", 2}});
+ProgramBuilder sum_over_blocks(int64_t blocks) {
+  ProgramBuilder w({{"dp", 2}});
   const TensorId dy = w.input("dy", f64({kTokens, kOut})), x = w.input("x", f64({kTokens, kIn}));
   const TensorId g = w.apply("g", "linear_dw", {}, {dy, x})[0];
   w.result(g);
   const Layout tokens = w.split(0, {"dp"});
-  const BufferId total = w.kept(g);
-  w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {total}).parts = {{'t', blocks}};
+  const BufferId total = w.output_buffer(g);
+  w.task("linear_dw", {}, {w.input_buffer(dy, tokens), w.input_buffer(x, tokens)}, {total})
+      .parts = {{'t', blocks}};
   w.collective("all_reduce", {}, {"dp"}, {total}, {total});
   return w;
 }
 
-const std::vector<WrittenCase>& cases() {
-  static const std::vector<WrittenCase> all = {
+const std::vector<ProgramCase>& cases() {
+  static const std::vector<ProgramCase> all = {
       {"an all-gather feeds a product tile by tile",
        [] { return gather_then_product(3); },
        {"view"}},
@@ -106,8 +110,8 @@ TEST(Parts, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
 TEST(Parts, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
 /// The program before expansion, with the dependencies between parts given by hand.
-Written by_hand(int64_t tiles) {
-  Written w = gather_then_product(tiles);
+ProgramBuilder by_hand(int64_t tiles) {
+  ProgramBuilder w = gather_then_product(tiles);
   passes::complete(w.program);
   std::vector<PartDep>& deps = w.program.classes[0].tasks[1].part_deps;
   for (int32_t tile = 0; tile < tiles; ++tile) {
@@ -116,14 +120,14 @@ Written by_hand(int64_t tiles) {
   return w;
 }
 
-check::Verdict verdict_of(const Written& w) {
+check::Verdict verdict_of(const ProgramBuilder& w) {
   check::CheckOptions options;
   options.allow_unplanned = true;
   return check::check(w.program, w.graph, options);
 }
 
 TEST(Parts, WaitForPartsOfOthers) {
-  Written w = by_hand(3);
+  ProgramBuilder w = by_hand(3);
   EXPECT_TRUE(verdict_of(w).ok()) << to_text(verdict_of(w));
   const std::string text = program::print(w.program);
   EXPECT_NE(text.find("parts=t3"), std::string::npos) << text;
@@ -142,7 +146,7 @@ TEST(Parts, WaitForPartsOfOthers) {
 TEST(Parts, FaultsOfPartsAreRefusedOrEqual) {
   struct Start {
     const char* name;
-    Written w;
+    ProgramBuilder w;
   };
   std::vector<Start> starts;
   starts.push_back({"tile by tile", by_hand(3)});
@@ -155,7 +159,7 @@ TEST(Parts, FaultsOfPartsAreRefusedOrEqual) {
     int refused = 0;
     int equal = 0;
     for (uint64_t seed = 0; seed < 120; ++seed) {
-      Written w = start.w;
+      ProgramBuilder w = start.w;
       check::Mutation mutation;
       const char* const kind = seed % 2 == 0 ? "parts" : "part-dep";
       if (!check::mutate(w.program, seed, &mutation, kind)) continue;
@@ -178,7 +182,7 @@ TEST(Parts, FaultsOfPartsAreRefusedOrEqual) {
 }
 
 TEST(Parts, EachIsATaskOfItsOwn) {
-  const Written w = by_hand(3);
+  const ProgramBuilder w = by_hand(3);
   const program::Expanded expanded = program::expand_parts(w.program);
   const auto& tasks = expanded.program.classes[0].tasks;
   ASSERT_EQ(tasks.size(), 6u);
@@ -195,7 +199,7 @@ TEST(Parts, EachIsATaskOfItsOwn) {
 
 TEST(Parts, RefuseWhatCannotBeCut) {
   const auto refused = [](const std::function<void(program::RankClass&)>& spoil) {
-    Written w = by_hand(3);
+    ProgramBuilder w = by_hand(3);
     spoil(w.program.classes[0]);
     const check::Verdict verdict = verdict_of(w);
     return verdict.problems.empty() ? ""
@@ -222,7 +226,7 @@ TEST(Parts, RefuseWhatCannotBeCut) {
   EXPECT_NE(other, "");
   EXPECT_NE(other.rfind("parts-fit", 0), 0u) << other;
   // The executor and the simulator take programs in their expanded form.
-  Written w = by_hand(3);
+  ProgramBuilder w = by_hand(3);
   EXPECT_THROW(program::expect_no_parts(w.program, "here"), Error);
 }
 

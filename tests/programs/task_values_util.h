@@ -39,10 +39,10 @@ class TermValues {
 };
 
 /// Expected contents of every output of an accepted program's tasks, by the check.
-class WrittenValues {
+class ExpectedOutputs {
  public:
   /// Checks the program; `accepted` holds the verdict.
-  WrittenValues(check::Checker& checker, const program::Program& program, TermValues& terms);
+  ExpectedOutputs(check::Checker& checker, const program::Program& program, TermValues& terms);
   bool accepted() const { return accepted_; }
 
   /// Returns "", or the task and rank that wrote other data than the term's. May be called
@@ -59,7 +59,7 @@ class WrittenValues {
   struct Expected {
     std::vector<std::pair<const Whole*, int64_t>> at;  ///< null: a zero
   };
-  void note(const check::Wrote& wrote, const program::Program& program, TermValues& terms);
+  void note(const check::OutputValue& written, const program::Program& program, TermValues& terms);
   static std::vector<int64_t> indices(const check::Held& held, const Whole& whole,
                                       const Whole* experts);
 

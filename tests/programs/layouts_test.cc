@@ -12,7 +12,7 @@
 #include "engine/params.h"
 #include "kernels/backend.h"
 #include "tests/checkpoint/checkpoint_util.h"
-#include "tests/pieces/written_util.h"
+#include "tests/programs/program_builder_util.h"
 
 namespace hocket::test::layouts_test {
 namespace {
@@ -26,8 +26,8 @@ Attrs along(int64_t dim) { return {{"dim", dim}}; }
 
 /// y = x W^T and dW = dy^T x, all of it cut along dim 0 over two axes, b outside of a: W is
 /// gathered from the inside, dW scattered from the outside.
-Written turned(int32_t a, int32_t b) {
-  Written w({{"a", a}, {"b", b}});
+ProgramBuilder turned(int32_t a, int32_t b) {
+  ProgramBuilder w({{"a", a}, {"b", b}});
   const int64_t ranks = a * b;
   const int64_t tokens = 2 * ranks;
   const int64_t outputs = 3 * ranks;
@@ -40,21 +40,23 @@ Written turned(int32_t a, int32_t b) {
   w.result(dw);
   const Layout rows = graph::parse_layout("b:S0 a:S0", w.mesh());
   EXPECT_TRUE(rows == w.split(0, {"b", "a"}));
-  const BufferId mine = w.stored(weight, rows), half = w.step(f64({outputs / b, kWidth}));
-  const BufferId all = w.step(f64({outputs, kWidth}));
+  const BufferId mine = w.persistent_buffer(weight, rows),
+                 half = w.step_buffer(f64({outputs / b, kWidth}));
+  const BufferId all = w.step_buffer(f64({outputs, kWidth}));
   w.collective("all_gather", along(0), {"a"}, {mine}, {half});
   w.collective("all_gather", along(0), {"b"}, {half}, {all});
-  const BufferId in = w.fed(x, rows);
-  w.task("linear", {}, {in, all}, {w.kept(y, rows)});
-  const BufferId sum = w.step(f64({outputs, kWidth})), part = w.step(f64({outputs / b, kWidth}));
-  w.task("linear_dw", {}, {w.fed(dy, rows), in}, {sum});
+  const BufferId in = w.input_buffer(x, rows);
+  w.task("linear", {}, {in, all}, {w.output_buffer(y, rows)});
+  const BufferId sum = w.step_buffer(f64({outputs, kWidth})),
+                 part = w.step_buffer(f64({outputs / b, kWidth}));
+  w.task("linear_dw", {}, {w.input_buffer(dy, rows), in}, {sum});
   w.collective("reduce_scatter", along(0), {"b"}, {sum}, {part});
-  w.collective("reduce_scatter", along(0), {"a"}, {part}, {w.kept(dw, rows)});
+  w.collective("reduce_scatter", along(0), {"a"}, {part}, {w.output_buffer(dw, rows)});
   return w;
 }
 
 /// Every rank of a mesh of two axes is a class; `make` writes the tasks of one.
-void for_each_class(Written& w, const std::function<void()>& make) {
+void for_each_class(ProgramBuilder& w, const std::function<void()>& make) {
   const graph::Mesh mesh = w.mesh();
   for (int32_t rank = 0; rank < mesh.size(); ++rank) {
     const std::vector<int32_t> at = mesh.coords(rank);
@@ -73,8 +75,8 @@ void for_each_class(Written& w, const std::function<void()>& make) {
 
 /// The same products on ranks that have different numbers of tokens, a sum in blocks of given sizes
 /// along dim 1, and a bucket with a different share on every rank.
-Written given() {
-  Written w({{"a", 2}, {"b", 2}});
+ProgramBuilder given() {
+  ProgramBuilder w({{"a", 2}, {"b", 2}});
   const TensorId x = w.input("x", f64({10, kWidth}));
   const TensorId dy = w.input("dy", f64({10, 4}));
   const TensorId weight = w.param("W", f64({4, kWidth}));
@@ -92,12 +94,13 @@ Written given() {
     const Layout rows = graph::parse_layout("b:S0 a:S0[1,4,2,3]", w.mesh());
     const Layout columns = graph::parse_layout("b:S1[7,2]", w.mesh());
     const Layout shares = graph::parse_layout("a:S0 b:S0[5,2,4,3]", w.mesh());
-    const BufferId in = w.fed(x, rows);
-    w.task("linear", {}, {in, w.stored(weight)}, {w.kept(y, rows)});
-    const BufferId grad = w.kept(dw);
-    w.task("linear_dw", {}, {w.fed(dy, rows), in}, {grad});
+    const BufferId in = w.input_buffer(x, rows);
+    w.task("linear", {}, {in, w.persistent_buffer(weight)}, {w.output_buffer(y, rows)});
+    const BufferId grad = w.output_buffer(dw);
+    w.task("linear_dw", {}, {w.input_buffer(dy, rows), in}, {grad});
     w.collective("all_reduce", {}, {"a", "b"}, {grad}, {grad});
-    w.task("add", {}, {w.stored(bias, columns), w.fed(more, columns)}, {w.kept(sum, columns)});
+    w.task("add", {}, {w.persistent_buffer(bias, columns), w.input_buffer(more, columns)},
+           {w.output_buffer(sum, columns)});
     const auto bucket = [&](BufferKind kind, const std::string& name, TensorId tensor) {
       return w.bucket(kind, name, 14, {{tensor, 1}}, shares);
     };
@@ -110,22 +113,22 @@ Written given() {
 }
 
 /// A bucket in blocks of the ranks of a role whose axis is the seventh of all.
-Written seventh_axis() {
-  Written w({{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}, {"f", 1}});
+ProgramBuilder seventh_axis() {
+  ProgramBuilder w({{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}, {"f", 1}});
   const TensorId weight = w.param("W", f64({4, kWidth}));
   const TensorId copied = w.apply("copied", "copy", {}, {weight})[0];
   w.result(copied);
   w.add_role("second", {{"dp", 3}});
   const Layout blocks = w.split(0, {"dp"});
   const BufferId held = w.bucket(BufferKind::persistent, "held", 12, {{weight, 0}}, blocks);
-  const BufferId all = w.step(f64({12}));
+  const BufferId all = w.step_buffer(f64({12}));
   w.collective("all_gather", along(0), {"dp"}, {held}, {all});
-  w.task("copy", {}, {w.flat(all, {4, kWidth}, 0)}, {w.kept(copied)});
+  w.task("copy", {}, {w.flat_view(all, {4, kWidth}, 0)}, {w.output_buffer(copied)});
   return w;
 }
 
-const std::vector<WrittenCase>& cases() {
-  static const std::vector<WrittenCase> all = {
+const std::vector<ProgramCase>& cases() {
+  static const std::vector<ProgramCase> all = {
       {"b outside of a, 2 x 2", [] { return turned(2, 2); }},
       {"b outside of a, 2 x 3", [] { return turned(2, 3); }},
       {"b outside of a, 3 x 2", [] { return turned(3, 2); }},
@@ -139,7 +142,8 @@ TEST(WrittenLayouts, ProvenRunAndSimulated) { expect_proven_run_simulated(cases(
 TEST(WrittenLayouts, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
 /// The rules that a program with one layout replaced by another breaks; as it is, none.
-std::vector<std::string> broken(Written w, const std::string& buffer, const std::string& layout) {
+std::vector<std::string> broken(ProgramBuilder w, const std::string& buffer,
+                                const std::string& layout) {
   w.finish();
   EXPECT_TRUE(check::check(w.program, w.graph).ok());
   for (program::RankClass& cls : w.program.classes) {
@@ -176,14 +180,14 @@ TEST(WrittenLayouts, OtherOrdersAndSizesAreOtherLayouts) {
 
 /// Ranks with parameter W in a layout.
 struct Held {
-  Written w;
+  ProgramBuilder w;
   runtime::LocalRanks ranks;
   runtime::Store store{ranks};
   TensorId weight;
   Held(int32_t a, int32_t b, const std::string& layout)
       : w({{"a", a}, {"b", b}}), ranks(a * b, kernels::cpu_backend(), {}) {
     weight = w.param("W", f64({13, 5}));
-    for_each_class(w, [&] { w.stored(weight, graph::parse_layout(layout, w.mesh())); });
+    for_each_class(w, [&] { w.persistent_buffer(weight, graph::parse_layout(layout, w.mesh())); });
     engine::initialise(w.graph, w.program, 5, store);
   }
   const graph::Tensor& tensor() const { return w.graph.tensor(weight); }
