@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MUT(k) is true in a process with HOCKET_MUT=k: run.py puts it around the mutants of mutants.py, draw.py around those that
-// it draws. With HOCKET_MUT_REACHED=FILE a process appends the number of each mutant that it evaluates to FILE, once.
+// MUT(k) is true in a process with HOCKET_MUT=k: run.py puts it around the mutants of mutants.py,
+// draw.py around those that it draws. With HOCKET_MUT_REACHED=FILE a process appends the number of
+// each mutant that it evaluates to FILE, once.
 #pragma once
 
 #include <fcntl.h>
