@@ -124,7 +124,8 @@ Connection::~Connection() {
   transport_->abort();
 }
 
-/// Rank 0 may host the store: it stays alive until the others have read there why the run ends.
+/// Rank 0 may host the shared table: it stays alive until the others have read there why the run
+/// ends.
 void Connection::await_readers() {
   const auto deadline = steady_clock::now() + kGrace;
   for (int32_t rank = 1; rank < size(); ++rank) {
@@ -477,8 +478,8 @@ bool Connection::is_shared_table_silent() {
   return false;
 }
 
-/// Returns the host of the silent store, which is blamed, with the reason. All ranks reach the same
-/// verdict without communication.
+/// Returns the host of the silent shared table, which is blamed, with the reason. All ranks reach
+/// the same verdict without communication.
 std::pair<int32_t, std::string> Connection::silent_holder() {
   const double seconds = std::chrono::duration<double>(shared_table_client_.silent_for()).count();
   const std::string why = fmt::format(

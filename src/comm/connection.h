@@ -103,6 +103,7 @@ class Connection : public Processes {
                           std::span<const int32_t> members = {});
   int32_t silent_one(std::span<const int32_t> members);
   bool is_shared_table_silent();
+  /// Returns the host of the silent shared table, and the reason.
   std::pair<int32_t, std::string> silent_holder();
   std::vector<int32_t> waiting_from(int32_t from);
   /// Returns the rank to blame, and the reason.

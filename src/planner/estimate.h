@@ -34,12 +34,12 @@ struct Estimate {
   double lower_bound_any_s = 0;  ///< the bound over all collective algorithms
   double lower_bound_bytes = 0, bytes = 0;
   // Parts of `seconds`.
-  double after_s = 0;     ///< sums and updates beside the passes
+  double after_s = 0;     ///< gradient reductions and optimizer, after the passes
   double messages_s = 0;  ///< for which messages between stages keep a link busy
 };
 
 struct EstimatorOptions {
-  /// Forward passes wait for their sums over tp: no pass cuts these in pieces.
+  /// Forward passes wait for their all-reduces over tp: no rewrite (src/passes) chunks these.
   bool blocking = true;
   double bucket_bytes = 25 << 20;  ///< plan.bucket_mib
 };
@@ -62,14 +62,14 @@ class Estimator {
   /// hidden part depends on the order of passes and messages. Takes milliseconds; estimate() takes
   /// microseconds.
   Estimate with_schedule_replayed(const PlanCandidate& plan);
-  /// A plan's layers laid on its stages by the time that these take; none where even ones are as
-  /// good. Soon known: many plans have the same.
+  /// Returns the number of layers of each stage that evens out the stages' times; none where an
+  /// equal split is about as good. Cached, since many plans share it.
   StageLayers layers_by_time(const PlanCandidate& plan);
-  /// Other ways to lay them, where even ones take more than `limit` bytes or near to it: by time
-  /// and memory, and by memory alone.
+  /// Returns further splits of the layers, where an equal one takes more than `limit` bytes or
+  /// nearly so: by time and memory, and by memory alone.
   std::vector<StageLayers> layers_by_memory(const PlanCandidate& plan, double limit);
-  /// Returns the mesh with the number of ep ranks per group that brings rows to their experts
-  /// soonest.
+  /// Returns the mesh with the fastest expert all-to-all: in one step, or in two with the best
+  /// ep_inner.
   PlanCandidate with_fastest_exchange(const PlanCandidate& mesh);
 
  private:
@@ -122,7 +122,7 @@ class Estimator {
   std::map<std::pair<int64_t, StageLayers>, std::vector<Counts>> stages_;  // by their number
   std::map<std::tuple<const Prices*, const Pace*, int32_t>, StageLayers> by_time_;  // pp
   PipelineShapes shapes_;
-  /// The same transfers come again and again.
+  /// Key of the cache of transfer times.
   struct Transfer {
     comm::Id op;
     const cost::GroupShape* shape;  ///< of groups_

@@ -3,7 +3,8 @@
 // estimate (corrected, with penalties for memory and program length), simulates them in this order,
 // and prunes the candidates whose lower bound exceeds the best simulated step. It ends when the
 // queue is empty, and the best plan is then proven to be the best of the space, or at the time
-// limit. Without a plan by then it goes on to the first that fits.
+// limit. If none fits by then, it goes on until one does,
+// or gives up (kMorePlans, kMoreSeconds).
 #include "planner/search.h"
 
 #include <algorithm>
@@ -82,13 +83,13 @@ constexpr double kSizePenalty = 0.02, kShortProgramPasses = 1024, kRingSteps = 8
 /// (kNearBestRatio), and for others last (kTriedLastPenalty, added to the penalized estimate).
 constexpr double kNearBestRatio = 1.05;
 constexpr float kTriedLastPenalty = 1e6f;
-/// Share of the remaining time for bounds before plans are simulated, as long as there are some
-/// candidates.
+/// Share of the remaining time after which bounding stops and simulation begins, once there are
+/// kEnoughToChoose candidates.
 constexpr double kBoundingShare = 0.5;
 constexpr size_t kEnoughToChoose = 5000;
-// After the time limit without a plan, the search continues to the first that fits.
+// After the time limit, if no plan fits, the search continues to the first that does.
 
-/// Least seconds and number of plans for that.
+/// It gives up once both are reached: seconds since the limit, and plans taken since.
 constexpr double kMoreSeconds = 60;
 constexpr int kMorePlans = 16;
 /// Memory limit over a rank's estimated memory: at first, and its growth with every misfit. A plan
@@ -102,7 +103,7 @@ constexpr double kAbandonLengthRatio = 8;
 
 /// Ratios of simulated to estimated time and memory, by schedule, recomputation, sharding, and
 /// number of pipeline and expert ranks; applied to further estimates of the same group. A group
-/// without simulated plans uses the ratio over all.
+/// without simulated plans is not corrected (ratio 1).
 class EstimateCorrection {
  public:
   void record(const PlanCandidate& plan, double ratio) {
@@ -173,7 +174,7 @@ class Search {
   QueuedPlan queued_plan(const PlanCandidate& plan, const Estimate& estimate) const;
   void keep(Bounded found);
   bool take(QueuedPlan* queued, Estimator* estimator);
-  bool is_put_off(QueuedPlan queued);
+  bool put_off_if_worse(QueuedPlan queued);
   void replay_schedule(QueuedPlan* queued, Estimator* estimator,
                        std::unique_lock<std::mutex>* lock);
   double passes(const PlanCandidate& plan) const;
@@ -198,6 +199,8 @@ class Search {
   std::atomic<size_t> next_mesh_{0};
   double bound_until_s_ = 0;
   std::atomic<size_t> held_{0};  // candidates
+  // stop_: asked to end, or the time is up. fits_: there is a plan. failed_: a thread threw.
+  // gave_up_: after stop_, no plan was found in kMorePlans and kMoreSeconds.
   std::atomic<bool> stop_{false}, fits_{false}, failed_{false}, gave_up_{false};
   double stopped_s_ = 0;                                                   // when it was stopped
   int more_plans_ = 0;                                                     // taken since then
@@ -471,7 +474,8 @@ void Search::lay_by_memory(const QueuedPlan& of, Estimator* estimator) {
   result_.nearest.take(found.nearest);
 }
 
-/// The next plan that may beat the best one; false: there is none.
+/// Takes the next plan that may beat the best one. Waits while running simulations may add
+/// plans. Returns false at the end of the search.
 bool Search::take(QueuedPlan* queued, Estimator* estimator) {
   std::unique_lock lock(mutex_);
   while (!ends()) {
@@ -483,7 +487,7 @@ bool Search::take(QueuedPlan* queued, Estimator* estimator) {
       std::pop_heap(queue_.begin(), queue_.end(), Later());
       *queued = queue_.back();
       queue_.pop_back();
-      if (is_put_off(*queued)) continue;
+      if (put_off_if_worse(*queued)) continue;
       if (options_.everything || queued->lower_bound_s <= best_s_) {
         if (queued->stands_for_layers) {
           lay_by_memory(*queued, estimator);
@@ -557,9 +561,9 @@ bool Search::take_surest(QueuedPlan* queued, Estimator* estimator) {
   return true;
 }
 
-/// Puts a plan back if plans like it have shown that it will take more time than was thought, or
-/// more memory than there is. The mutex is held.
-bool Search::is_put_off(QueuedPlan queued) {
+/// Requeues a plan whose corrected estimate is worse than the one that it was queued with.
+/// Returns whether it did. Requires: the mutex is held.
+bool Search::put_off_if_worse(QueuedPlan queued) {
   if (options_.everything) return false;
   const bool none_fits = result_.best.empty();
   double bytes = bytes_correction_.ratio(queued.plan);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program: per rank class, tasks in lanes over buffers, with dependencies. The same object is
-// executed, simulated, checked and rewritten. Every struct names its fields once (program/field.h).
+// executed, simulated, checked and rewritten. Every struct lists its fields once (program/field.h).
 #pragma once
 
 #include <algorithm>
@@ -249,7 +249,7 @@ struct Task {
   std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
   std::vector<PartDep> part_deps;
   GroupId group = kNone;  ///< collectives
-  /// Messages: mapping to the peer on the mesh of the role, and message id.
+  /// Messages: axis of the role's mesh, offset of the peer along it (PeerMap), and message id.
   int32_t peer_axis = kNone, peer = 0, tag = kNone;
   TableId peer_by = kNone;    ///< added to `peer`
   int32_t origin = kNone;     ///< graph node; a label that no rule of the check depends on

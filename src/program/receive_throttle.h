@@ -13,8 +13,9 @@
 namespace hocket::program {
 
 /// Walks the tasks of a class in order, and adds dependencies to incoming transfers: the last
-/// compute task before it in the list; for a receive also the sends before that task, whose memory
-/// is then free. So of a tensor that travels around a ring at most two hops are in memory.
+/// compute task before it in the list; for a receive also the last send of each lane before
+/// that task, whose memory is then free. So of a tensor that travels around a ring at most two hops
+/// are in memory.
 class ReceiveThrottle {
  public:
   ReceiveThrottle() {
@@ -27,7 +28,7 @@ class ReceiveThrottle {
     if (task.lane == Lane::compute) {
       compute_ = id;
       sent_before_ = sent_;
-    } else if (task.tag != kNone && task.out.empty()) {
+    } else if (task.tag != kNone && task.out.empty()) {  // a send
       sent_[place_of(task.lane)] = id;
     }
   }

@@ -95,7 +95,7 @@ bool writes_what_is_read(const comm::Call& writer, const comm::Call& reader) {
   return false;
 }
 
-bool is_of_host(const Buffer& buffer) {
+bool is_input_or_output(const Buffer& buffer) {
   return buffer.kind == BufferKind::input || buffer.kind == BufferKind::output;
 }
 
@@ -439,7 +439,7 @@ std::byte* Executor::Impl::address_of(BufferId id) const {
   }
   if (buffer.kind == BufferKind::persistent) return persistent[id];
   const size_t space = place_of(buffer.space);
-  if (is_of_host(buffer)) return inputs_outputs[space] + named_offset[id];
+  if (is_input_or_output(buffer)) return inputs_outputs[space] + named_offset[id];
   return buffer.offset == kNone ? nullptr : arena[space] + buffer.offset;
 }
 
@@ -613,7 +613,7 @@ void* Executor::input(std::string_view name, int32_t micro_batch) {
 
 const void* Executor::output(std::string_view name, int32_t micro_batch) const {
   const BufferId id = impl_->find(name, micro_batch);
-  if (is_of_host(impl_->cls.buffers[id]) && !holds()) {
+  if (is_input_or_output(impl_->cls.buffers[id]) && !holds()) {
     fail_run("executor",
              "'{}' of rank {} was overwritten: another program of the rank was fed or started "
              "since, or this one never was; try to read it earlier",

@@ -33,6 +33,7 @@ class StepGraph {
     }
   }
 
+  /// Returns the end of the last node. Consumes the graph: call it once.
   double longest_path() {
     std::vector<int> ready;
     for (int node = 0; node < std::ssize(nodes_); ++node) {
@@ -109,8 +110,8 @@ class StepGraph {
     }
   }
 
-  /// Returns the message with the action's output, or the one with its input; -1: it stays on the
-  /// rank. Makes it when the first of its two ranks asks.
+  /// Returns the node of the message with the action's output (`sends`) or input. -1: none, since
+  /// the other stage is on this rank or does not exist. The first of the two calls makes it.
   int message_at(const Action& action, int rank, bool sends, const CellTimes& times) {
     if (action.kind == 'W') return -1;
     const bool forward = action.kind == 'F';

@@ -17,7 +17,7 @@
 #include "base/text.h"
 #include "whatif/chakra_nodes.h"
 #include "whatif/importers.h"
-#include "whatif/meet.h"
+#include "whatif/match_collectives.h"
 #include "whatif/transfers.h"
 
 namespace hocket::whatif {
@@ -321,7 +321,7 @@ class ChakraReader {
         }
       }
     }
-    meet(kinds, has_starts_, &run_);
+    match_collectives(kinds, has_starts_, &run_);
     if (some_dims > 0) {
       note(0, fmt::format("which ranks {} are of: they are along some dims (involved_dim) of a "
                           "network that the trace does not say; all ranks that have them meet",

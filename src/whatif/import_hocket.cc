@@ -16,7 +16,7 @@
 #include "trace/chrome_events.h"
 #include "trace/trace_reader.h"
 #include "whatif/importers.h"
-#include "whatif/meet.h"
+#include "whatif/match_collectives.h"
 #include "whatif/transfers.h"
 
 namespace hocket::whatif {
@@ -481,7 +481,7 @@ class HocketReader {
       kind.numbered = classes.size() == 1 && *classes.begin() < waits_.size();
       list.push_back(std::move(kind));
     }
-    return meet(list, /*timed=*/true, &run_);
+    return match_collectives(list, /*timed=*/true, &run_);
   }
 
   /// Reports missing tasks. Tasks of a class are numbered from 0 on, and all its ranks run all of

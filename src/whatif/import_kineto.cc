@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "whatif/circles.h"
+#include "whatif/cycles.h"
 #include "whatif/importers.h"
 #include "whatif/kineto_collectives.h"
 #include "whatif/kineto_ops.h"
@@ -40,7 +40,7 @@ class KinetoReader {
     kinds();
     waits();
     groups();
-    if (const int64_t parted = break_circles(&run_); parted > 0) {
+    if (const int64_t parted = break_cycles(&run_); parted > 0) {
       note(0,
            fmt::format("the other members of {}, which wait for each other in a cycle: records are "
                        "missing, or clocks are apart",

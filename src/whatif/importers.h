@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Importers of `hocket whatif`: each turns the files of one schema into a measured run. They share
-// the matching of collectives (meet.h), clocks (clocks.h) and transfer times (transfers.h). A new
-// importer is a file and a row of importers.cc.
+// the matching of collectives (match_collectives.h), clocks (clocks.h) and transfer times
+// (transfers.h). A new importer is a file and a row of importers.cc.
 #pragma once
 
 #include <cstdint>

@@ -102,7 +102,7 @@ void expect_exhaustive(const Trial& trial, const SearchSpace& space, bool prunes
 /// HOCKET_LONG=1 asks for all.
 std::map<std::string, std::string> narrowed(std::map<std::string, std::string> given) {
   if (!test::is_long()) {
-    std::cout << "sums of one kind; HOCKET_LONG=1 takes all\n";
+    std::cout << "one all-reduce algorithm; HOCKET_LONG=1 takes all\n";
     given["plan.all_reduce"] = "native";
   }
   return given;
@@ -249,7 +249,8 @@ TEST(PlanSearch, LaysLayersByMemoryAsWellAsByTime) {
                                                     {"plan.pp_schedule", "1f1b"}};
   const Trial roomy = trial(model.c_str(), four_nodes("plan_ends.yaml", "1GB"), 8, 32);
   const SearchSpace all = roomy.space(given);
-  // Every way to lay them, without a limit.
+  // Every split of the eight layers over four stages, without a memory limit. Only the first and
+  // the last may be empty: they have the embedding and the head.
   std::vector<Outcome> ways;
   for (int64_t first = 0; first <= 6; ++first) {
     for (int64_t second = 1; first + second <= 7; ++second) {
@@ -476,7 +477,7 @@ TEST(PlanSearch, IsTheSameWhateverTheThreads) {
   const SearchResult four = search(dense, space, options);
   EXPECT_EQ(one.best.front().plan, four.best.front().plan);
   EXPECT_DOUBLE_EQ(one.best.front().step_s, four.best.front().step_s);
-  // Plans that are as fast stand in an order of their own.
+  // Equally fast plans are in a fixed order, whichever was simulated first.
   int ties = 0;
   for (const SearchResult* result : {&one, &four}) {
     for (size_t i = 1; i < result->best.size(); ++i) {
@@ -551,7 +552,7 @@ TEST(PlanSearch, WhatAnotherTrainerExpressesIsWhatCanBeWrittenForIt) {
 }
 
 TEST(PlanSearch, EndsWithTheBestSoFar) {
-  const Trial dense = trial(kDense, cluster_file("plan_ends.yaml", "1GB", "50MB/s"), 8, 32);
+  const Trial dense = trial(kDense, cluster_file("plan_best_so_far.yaml", "1GB", "50MB/s"), 8, 32);
   const SearchSpace space = dense.space({});
   SearchOptions options;
   options.threads = 1;
@@ -613,7 +614,7 @@ TEST(PlanSearch, StoppedGoesOnUntilOneFits) {
     const Trial tight = trial(kDense, cluster, 8, 64);
     return search(tight, tight.space(given), options);
   };
-  // Few plans fit, of few meshes; then none.
+  // With the least memory of any plan, few fit; with a byte less, none.
   const SearchResult found = within(least);
   ASSERT_FALSE(found.best.empty());
   EXPECT_LE(found.best.front().bytes, least);

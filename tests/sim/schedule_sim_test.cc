@@ -74,7 +74,7 @@ TEST(ScheduleSim, CellsAndMessagesHaveTimesOfTheirOwn) {
   EXPECT_DOUBLE_EQ(step(1, 0), run_schedule("1f1b", 4, 1, 8).step);
   EXPECT_DOUBLE_EQ(step(2, 0), 8 * 6 + 3 * 3);
   EXPECT_GE(step(1, 0.5), step(1, 0) + 2 * 0.5);
-  // A rank sends one message at a time: of each micro-batch, one.
+  // A rank sends one message at a time: those of the 8 micro-batches follow each other.
   EXPECT_GE(step(1, 5), 8 * 5);
 }
 

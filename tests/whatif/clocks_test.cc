@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "whatif/clocks.h"
+#include "whatif/match_collectives.h"
 #include "whatif/measured_run.h"
-#include "whatif/meet.h"
 #include "whatif/transfers.h"
 
 namespace hocket::whatif {
@@ -139,7 +139,7 @@ TEST(WhatifMeet, ThoseThatWereInItAtATime) {
                             {2, 0, 11, 13},
                             {2, 1, 21, 23}},
                            3);
-  meet({all_of(run)}, /*timed=*/true, &run);
+  match_collectives({all_of(run)}, /*timed=*/true, &run);
   ASSERT_EQ(run.groups.size(), 3u);
   const auto group_of = [&](PatternWorkerId worker, int32_t number) {
     return run.ops[op_of(run, worker, number)].group;
@@ -155,12 +155,12 @@ TEST(WhatifMeet, ThoseThatWereInItAtATime) {
 TEST(WhatifMeet, ByOrderOrByNumber) {
   const std::vector<Seen> ops = {{0, 0, 0, 1}, {0, 1, 2, 3}, {1, 1, 0, 3}};
   MeasuredRun run = run_of(ops, 2);
-  meet({all_of(run)}, /*timed=*/false, &run);
+  match_collectives({all_of(run)}, /*timed=*/false, &run);
   EXPECT_EQ(run.ops[op_of(run, 1, 1)].group, run.ops[op_of(run, 0, 0)].group);
   run = run_of(ops, 2);
   Collectives kind = all_of(run);
   kind.numbered = true;
-  meet({kind}, /*timed=*/true, &run);
+  match_collectives({kind}, /*timed=*/true, &run);
   EXPECT_EQ(run.ops[op_of(run, 1, 1)].group, run.ops[op_of(run, 0, 1)].group);
 }
 

@@ -48,8 +48,9 @@ class Interpreter {
   Interpreter(Context& ctx, Reference& reference, const Hazards& hazards);
 
   /// Interprets a task that waits for no other class: a local op, a collective inside a class, a
-  /// message. `global`: index of the task; `senders`: for a recv, the global tasks of the matching
-  /// sends. Requires: the senders were interpreted before.
+  /// message. `global`: its number over all classes (Context::global).
+  /// `senders`: for a recv, the global numbers of the matching sends. Requires: the senders were
+  /// interpreted before.
   void step(ClassId cls, TaskId task, int32_t global, std::span<const int32_t> senders);
   /// Interprets one collective that crosses classes: the tasks that meet in each sort of instance.
   void step_across_classes(std::span<const std::vector<TaskRef>> instances);
@@ -60,7 +61,7 @@ class Interpreter {
 
   /// Experts of the whole tensors whose rows a kind works on; 0 if no task of the kind had any.
   int64_t experts(program::KindId kind) const { return local_.experts(kind); }
-  /// See TaskIo.
+  /// Returns the least factor above balanced routing that a ragged buffer expects (TaskIo).
   double least_factor() const { return m_.io.least_factor(); }
   /// After finish(): losses of codecs in named buffers.
   const std::vector<CodecLoss>& losses() const { return named_.replicas().losses(); }

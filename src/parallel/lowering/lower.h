@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lowering: single-device graph + plan -> program of all ranks. Its steps, in order:
+// Lowering: single-device graph + plan -> program of all ranks. Its steps, in order (lower() does 1
+// to 4):
 // 1. layouts of all tensors (parallel/layouts/layouts.h);
 // 2. the template of every class of ranks (lower_rank.h): the stages (stage.h) and the end of the
 //    step (step.h), node by node (node_lowering.h), with reshardings (resharder.h);

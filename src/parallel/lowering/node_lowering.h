@@ -18,11 +18,12 @@ class NodeLowering {
  public:
   explicit NodeLowering(RankState& rank);
 
-  /// Starts the stages of a route, whose micro-batches have values of their own.
+  /// Starts the stages of a route: a path of micro-batches through the ranks (Routes), such as
+  /// one direction of DualPipe. Hides the values of the previous route's micro-batches.
   void begin_route(int32_t route);
   /// Appends the tasks of a node. `wanted`: layouts of its inputs. `origin`: its index in the graph
-  /// that is lowered. At a site whose values live for the step, outputs are neither accumulated nor
-  /// sent.
+  /// that is lowered. At a site outside the micro-batch template
+  /// (TaskSite::life), outputs are neither accumulated nor sent.
   void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
             const TaskSite& site);
   /// Returns the value of a tensor in a layout. Appends the tasks that bring it there, if any.

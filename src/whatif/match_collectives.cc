@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "whatif/meet.h"
+#include "whatif/match_collectives.h"
 
 #include <fmt/format.h>
 
@@ -115,7 +115,7 @@ bool is_even(const Collectives& kind) {
 
 }  // namespace
 
-bool meet(const std::vector<Collectives>& kinds, bool timed, MeasuredRun* run) {
+bool match_collectives(const std::vector<Collectives>& kinds, bool timed, MeasuredRun* run) {
   // By their order those that all have; with these clocks are set; then the others.
   const size_t messages = run->groups.size();
   std::vector<Met> met(kinds.size());

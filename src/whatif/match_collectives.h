@@ -18,10 +18,11 @@ struct Collectives {
   bool numbered = false;   ///< ops of the same number (Op::sequence) are in the same one
 };
 
-/// Makes groups of collectives, and sets clocks (set_clocks()); returns whether it set any.
+/// Finds the ops of each collective, makes a Group of them, and aligns clocks (set_clocks()).
+/// Returns whether it set any.
 /// Unnumbered collectives match by order: the k-th of all workers. Times match them (`timed`: the
 /// trace has starts) where workers have different counts, or where members would have ended before
 /// others started. Notes report the method, and the collectives with missing members.
-bool meet(const std::vector<Collectives>& kinds, bool timed, MeasuredRun* run);
+bool match_collectives(const std::vector<Collectives>& kinds, bool timed, MeasuredRun* run);
 
 }  // namespace hocket::whatif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "whatif/circles.h"
+#include "whatif/cycles.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,9 +8,9 @@ namespace hocket::whatif {
 namespace {
 
 /// Starts ops as a replay does, but for their times.
-class Circles {
+class CycleBreaker {
  public:
-  explicit Circles(MeasuredRun* run)
+  explicit CycleBreaker(MeasuredRun* run)
       : run_(*run), missing_(run->ops.size()), behind_(run->ops.size()) {
     for (OpId op = 0; op < run_.ops.size(); ++op) {
       missing_[op] = run_.waits_for[op].size();
@@ -97,6 +97,6 @@ class Circles {
 
 }  // namespace
 
-int64_t break_circles(MeasuredRun* run) { return Circles(run).break_all(); }
+int64_t break_cycles(MeasuredRun* run) { return CycleBreaker(run).break_all(); }
 
 }  // namespace hocket::whatif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups that wait for each other: a replay could not begin any of them.
+// Groups of ops (collectives, messages) that wait for each other, so that none could start.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,10 @@
 
 namespace hocket::whatif {
 
-/// Breaks dependency cycles between groups, which arise where members were paired that never met.
+/// Breaks dependency cycles between groups, which arise where ops of different
+/// collectives were matched as one.
 /// Splits off the members that can start without the others into a group of their own. Returns the
 /// number of splits. Requires: groups are within a replica and need all members.
-int64_t break_circles(MeasuredRun* run);
+int64_t break_cycles(MeasuredRun* run);
 
 }  // namespace hocket::whatif
