@@ -44,8 +44,8 @@ struct PipelineShape {
   bool overlaps = false;         ///< passes of two micro-batches take turns on a rank
 };
 
-/// Returns the seconds of a step's passes and messages with these times: replayed, except for
-/// micro-batches beyond those that show the constant increment.
+/// Returns the seconds of a step's passes and messages with these times (sim::schedule_step);
+/// micro-batches beyond those that show the constant increment are extrapolated.
 double replayed_s(const PlanCandidate& plan, int64_t micro_batches, const sim::CellTimes& times);
 
 /// Shapes of the built-in schedules, each worked out once.

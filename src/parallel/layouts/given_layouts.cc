@@ -198,8 +198,7 @@ void warn_of_whole(const Graph& graph, const Mesh& mesh, const std::vector<size_
   const int64_t all = ranks_of(mesh, tp);
   log_warning(
       "plan.tp is {} and does not divide {} ({}){}: it is {}; the result is right, but ranks "
-      "repeat "
-      "work on it; a plan.tp that divides heads and widths shares it (docs/parallelism.md)",
+      "repeat work on it; a plan.tp that divides heads and widths shares it (docs/parallelism.md)",
       all, graph.tensor(first).name, to_string(graph.tensor(first).type),
       less.size() > 1 ? fmt::format(" and {} more parameters", less.size() - 1) : "",
       over == 1 ? "replicated on all ranks of tp"
