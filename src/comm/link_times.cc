@@ -206,7 +206,7 @@ class Working {
 /// in pieces much shorter than a collective. The lanes sleep between two collectives, so each must
 /// be scheduled onto a busy core.
 void time_beside(const End& end, int64_t bytes, double alone_s, const std::function<Work()>& work,
-                 LinkTimes* link) {
+                 int max_rounds, LinkTimes* link) {
   constexpr double kSeconds = 0.6;
   constexpr auto kGap = std::chrono::milliseconds(5);
   Gathers gathers(end, bytes);
@@ -226,7 +226,7 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
   end.shared(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   end.shared(0);
-  const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, 100);
+  const int rounds = std::clamp(static_cast<int>(kSeconds / alone_s), 3, max_rounds);
   Rate in_gaps, beside;        // alternating, so that both see the same state of the machine
   const RunsWhenWoken prompt;  // both ends leave a gap at the same time
   for (int i = 0; i < rounds; ++i) {
@@ -238,7 +238,8 @@ void time_beside(const End& end, int64_t bytes, double alone_s, const std::funct
   link->collective_slowdown = std::max(1.0, end.mean(beside.seconds / rounds) / alone_s);
 }
 
-LinkTimes time_link(const End& end, const std::function<Work()>& make_work) {
+LinkTimes time_link(const End& end, const std::function<Work()>& make_work, int max_repeats) {
+  const int max_rounds = std::clamp(max_repeats, 3, 100);
   // Measures messages and collectives, each with few bytes and with enough to make the latency
   // negligible.
   constexpr int64_t kMinBytes = 64 << 10, kMaxBytes = 16 << 20;
@@ -251,26 +252,27 @@ LinkTimes time_link(const End& end, const std::function<Work()>& make_work) {
   const auto rate = [&](double seconds, double latency_s) {
     return static_cast<double>(bytes) / std::max(1e-9, seconds - latency_s);
   };
-  link.latency_s = median_s(end, Messages(end, kSmall), 100) / 2;
+  link.latency_s = median_s(end, Messages(end, kSmall), max_rounds) / 2;
   link.bytes_per_s = rate(median_s(end, Messages(end, bytes), 3) / 2, link.latency_s);
   // Collectives follow work, as in a step.
   const Work work = make_work();
-  link.collective_latency_s = after_work_s(end, kSmall, work, 40);
-  const double seconds = after_work_s(end, bytes, work, 4);
+  link.collective_latency_s = after_work_s(end, kSmall, work, std::min(40, max_rounds));
+  const double seconds = after_work_s(end, bytes, work, std::min(4, max_rounds));
   link.collective_bytes_per_s = rate(seconds, link.collective_latency_s);
   // Beside work, with a size that is common in steps.
   const int64_t common = std::min<int64_t>(bytes, 1 << 20);
-  time_beside(end, common, after_work_s(end, common, work, 8), make_work, &link);
+  const double alone_s = after_work_s(end, common, work, std::min(8, max_rounds));
+  time_beside(end, common, alone_s, make_work, max_rounds, &link);
   return link;
 }
 
 }  // namespace
 
-LinkTimes time_local_link(const std::function<Work()>& work) {
+LinkTimes time_local_link(const std::function<Work()>& work, int max_repeats) {
   LocalWorld world(2, std::chrono::seconds(20));
   const auto measure = [&](int32_t rank) {
     const End end{world.communicator(rank), {0, 1}, rank == 0};
-    return time_link(end, work);
+    return time_link(end, work, max_repeats);
   };
   std::thread other([&] { measure(1); });
   const LinkTimes link = measure(0);
@@ -280,7 +282,7 @@ LinkTimes time_local_link(const std::function<Work()>& work) {
 
 std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_t> here,
                                             int64_t ranks_per_node,
-                                            const std::function<Work()>& work) {
+                                            const std::function<Work()>& work, int max_repeats) {
   // Rank 0 is one end of every link; processes at neither end receive the result.
   Processes& processes = world.processes();
   const int64_t per_node = ranks_per_node > 0 ? ranks_per_node : world.size();
@@ -294,7 +296,7 @@ std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_
     const bool first = is_here(0);
     LinkTimes link;
     if (first || is_here(far)) {
-      link = time_link({world.communicator(first ? 0 : far), {0, far}, first}, work);
+      link = time_link({world.communicator(first ? 0 : far), {0, far}, first}, work, max_repeats);
     }
     for (double* of :
          {&link.latency_s, &link.bytes_per_s, &link.collective_latency_s,

@@ -24,15 +24,16 @@ struct LinkTimes {
 /// Fixed piece of a rank's work, of about 0.1 ms.
 using Work = std::function<void()>;
 
-/// Measures between two ranks that are threads, with this work.
-LinkTimes time_local_link(const std::function<Work()>& work);
+/// Measures between two ranks that are threads, with this work. `max_repeats` (from 3 to 100 are
+/// heeded) shortens it.
+LinkTimes time_local_link(const std::function<Work()>& work, int max_repeats);
 
 /// Measures between processes. The result is by link: "intra" joins the first two ranks of the
 /// first node, "inter" the first ranks of the first two nodes; only existing links are listed.
-/// Takes about a second per link. Collective: every process calls it with its local ranks and gets
-/// the same result. Throws Error when a rank does not come.
+/// Takes at most about a second per link. Collective: every process calls it with its local ranks
+/// and the same max_repeats, and gets the same result. Throws Error when a rank does not come.
 std::map<std::string, LinkTimes> time_links(World& world, std::span<const int32_t> here,
                                             int64_t ranks_per_node,
-                                            const std::function<Work()>& work);
+                                            const std::function<Work()>& work, int max_repeats);
 
 }  // namespace hocket::comm

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -98,6 +99,12 @@ void simulate_played(const engine::Run& run, const engine::Compiled& compiled, P
            engine::emulated_costs(run), result);
 }
 
+/// Returns how often tasks and links are timed: a short run does not wait for its prediction.
+int max_repeats(const engine::TrainSection& train) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  return train.minutes > 0 ? kMost : static_cast<int>(std::min<int64_t>(kMost, train.steps));
+}
+
 /// From timings of the step's own tasks on this machine.
 void simulate(const engine::Run& run, const engine::Compiled& compiled,
               const std::shared_ptr<kernels::Backend>& backend,
@@ -105,6 +112,7 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
   Progress progress;
   ProfileOptions how;
   how.links = links;
+  how.max_repeats = max_repeats(run.config.train);
   how.progress = [&](const std::string& text) { progress.update(text); };
   const cost::Profile profile = profile_for(run, compiled, backend, how);
   progress.finish();
@@ -213,7 +221,8 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
       simulate_played(run, compiled, result);
     }
   } else {
-    const std::map<std::string, cost::TimedLink> links = measure_links(run, ranks);
+    const std::map<std::string, cost::TimedLink> links =
+        measure_links(run, ranks, max_repeats(run.config.train));
     if (processes.index() == 0) {
       simulate(run, compiled, kernels::cpu_backend(), links, result);
     }

@@ -141,7 +141,11 @@ void time_passes(const program::Program& program, const program::RankClass& cls,
                  const std::vector<std::string>& keys, const ProfileOptions& options,
                  runtime::Executor& executor, Samples& samples, Routing& routing) {
   int64_t start = now_ns();
-  for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds; ++pass) {
+  const auto is_over = [&](int64_t counted) {
+    return counted >= kLeast &&
+           (counted >= options.max_repeats || seconds_since(start) >= options.seconds);
+  };
+  for (int64_t pass = 0; !is_over(pass - kWarmUp); ++pass) {
     if (pass == kWarmUp) {
       start = now_ns();
     }
@@ -345,18 +349,20 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   result.routing = routing.layers();
   result.links = options.links;
   if (program.num_ranks() > 1 && result.links.empty()) {
-    const cost::TimedLink link = timed_link(comm::time_local_link(probes(backend)));
+    const cost::TimedLink link =
+        timed_link(comm::time_local_link(probes(backend), options.max_repeats));
     result.links = {{"intra", link}, {"inter", link}};
   }
   return result;
 }
 
 std::map<std::string, cost::TimedLink> measure_links(const engine::Run& run,
-                                                     runtime::LocalRanks& ranks) {
+                                                     runtime::LocalRanks& ranks, int max_repeats) {
   std::map<std::string, cost::TimedLink> links;
   if (ranks.processes().size() == 1) return links;
-  for (const auto& [name, link] : comm::time_links(
-           ranks.world(), ranks.ids(), run.plan.ranks_per_node, probes(kernels::cpu_backend()))) {
+  for (const auto& [name, link] :
+       comm::time_links(ranks.world(), ranks.ids(), run.plan.ranks_per_node,
+                        probes(kernels::cpu_backend()), max_repeats)) {
     links[name] = timed_link(link);
   }
   return links;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,6 +20,8 @@ namespace hocket::train {
 
 struct ProfileOptions {
   double seconds = 1.5;  ///< per rank class: passes are repeated at least this long, 5 at least
+  /// So many repetitions of a measurement end it sooner, but not before 5 passes.
+  int max_repeats = std::numeric_limits<int>::max();
   std::function<void(const std::string& text)> progress;
   /// Results of measure_links() between processes; empty: ranks are threads, and their links are
   /// timed with the tasks.
@@ -36,10 +39,10 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options);
 
-/// The links between these ranks, which all of their processes measure together; empty where all
-/// ranks are here.
+/// Measures the links between these ranks, in all of their processes together, with at most so
+/// many repetitions. Empty where all ranks are here.
 std::map<std::string, cost::TimedLink> measure_links(const engine::Run& run,
-                                                     runtime::LocalRanks& ranks);
+                                                     runtime::LocalRanks& ranks, int max_repeats);
 
 /// Returns the timings for a training's prediction: those of cluster.profile, which is never
 /// written, if they have every task of the program, from this CPU with these kernels and threads

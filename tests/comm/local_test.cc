@@ -570,8 +570,8 @@ TEST(LocalComm, AnAbortWakesAllRanks) {
 }
 
 TEST(LocalComm, LinkTimesAreSane) {
-  const LinkTimes t = time_local_link(
-      []() -> Work { return [] { std::this_thread::sleep_for(std::chrono::microseconds(100)); }; });
+  const Work work = [] { std::this_thread::sleep_for(std::chrono::microseconds(100)); };
+  const LinkTimes t = time_local_link([&] { return work; }, 10);
   for (const double latency : {t.latency_s, t.collective_latency_s}) {
     EXPECT_GT(latency, 0);
     EXPECT_LT(latency, 1);

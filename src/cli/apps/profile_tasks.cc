@@ -75,7 +75,7 @@ int profile_tasks(const ProfileOptions& options) {
   // Under a launcher all time the links between them, and then the first one the tasks.
   runtime::LocalRanks ranks = engine::local_ranks(source.run);
   train::ProfileOptions how;
-  how.links = train::measure_links(source.run, ranks);
+  how.links = train::measure_links(source.run, ranks, how.max_repeats);
   if (ranks.processes().index() > 0) return 0;
   Progress progress;
   how.seconds = options.seconds;
