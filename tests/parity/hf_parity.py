@@ -33,7 +33,7 @@ PLANS = {"llama": (*EVERY, ("plan.dp=2", "plan.pp=2")),
 
 
 def runs_under(plan, config):
-    """Of these models some have an odd vocabulary, or fewer layers than stages."""
+    """Returns whether a model fits a plan; some models have an odd vocabulary, or fewer layers than stages."""
     experts = config.get("num_experts", config.get("num_local_experts", 0))
     return (("plan.ep=2" not in plan or experts % 2 == 0) and ("plan.tp=2" not in plan or config["vocab_size"] % 2 == 0)
             and ("plan.pp_chunks=2" not in plan or config["num_hidden_layers"] >= 4))

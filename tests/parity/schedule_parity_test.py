@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline schedules are those of torch.distributed.pipelining, cell for cell (idle cells aside), and what
-PyTorch writes of its own schedules, with transfers, reductions and sharding too, is read."""
+"""Pipeline schedules match torch.distributed.pipelining cell for cell (idle cells aside), and PyTorch's own schedule
+files, with transfers, reductions and sharding, can be read."""
 import csv
 import io
 import os
@@ -39,7 +39,7 @@ class Notes(types.SimpleNamespace):
 
 
 def what_it_runs(name, rank, ranks, micro_batches):
-    """The cells of one rank, one stage each, in the order in which the schedule of this class runs them."""
+    """Returns the cells of one rank, one stage each, in the order in which the schedule of this class runs them."""
     stage = Notes(cells=[], group_size=ranks, group_rank=rank, num_stages=ranks, has_backward=True, stage_index=rank,
                   is_first=rank == 0, is_last=rank == ranks - 1, submod=torch.nn.Identity())
     schedule = getattr(schedules, name)(stage, micro_batches)
@@ -49,7 +49,7 @@ def what_it_runs(name, rank, ranks, micro_batches):
 
 
 def of_pytorch(name, ranks, chunks, micro_batches):
-    """The schedule object of this class: made as rank 0 makes it, from stages that have no model."""
+    """Returns the schedule object of this class: made as rank 0 makes it, from stages without a model."""
     stages = [types.SimpleNamespace(group_size=ranks, group_rank=0, num_stages=ranks * chunks, has_backward=True,
                                     stage_index=index, is_first=index == 0, is_last=index == ranks * chunks - 1,
                                     submod=torch.nn.Identity(), stage_index_to_group_rank=None)
