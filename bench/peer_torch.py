@@ -3,8 +3,8 @@
 """The PyTorch eager peer: one training step of a Llama-like or Qwen3-MoE-like model on the CPU.
 
 Reads the same Hugging Face config.json as `hocket bench step`, builds the model from plain tensors, and
-trains on random tokens (4 x 512, fp32, 2 threads) with fused AdamW and gradient clipping. Everything that
-was found to be faster in eager mode is on by default; `--help` lists the alternatives.
+trains on random tokens (4 x 512, fp32, 2 threads) with fused AdamW and gradient clipping. Every formulation
+that was faster in eager mode is on by default; `--help` lists the alternatives.
 
 peer_ops.py lists the formulations that were tried.
 """

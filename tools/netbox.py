@@ -13,7 +13,7 @@ that a wire would have. A delay is netem's where the kernel has it, and a relay'
 has not.
 
 Everything lies in namespaces whose names hold the owner's pid and start time; nothing outside of them is
-touched, and clean() removes what the dead left behind.
+touched, and clean() removes the boxes of dead owners.
 """
 import ctypes
 import json

@@ -51,7 +51,7 @@ class Cli(unittest.TestCase):
             self.refused(["data", "train-tokenizer", "--files", "docs", "--out", "tok", "--vocab-size", size],
                          f"--vocab-size is {size}; expected 257 to 16777216")
         self.refused(["check", "a", "b"], "unexpected argument")
-        # After "--" nothing is an option; a flag may be repeated; --help wins over what stands behind it.
+        # After "--" nothing is an option; a flag may be repeated; --help overrides the words after it.
         self.refused(["check", "--", "--seed"], "[--seed]")
         self.refused(["env", "--json", "--", "--json"], "unexpected argument '--json'")
         self.assertEqual(self.box.good("env", "--json"), self.box.good("env", "--json", "--json"))

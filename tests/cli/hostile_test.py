@@ -230,7 +230,7 @@ class Hostile(unittest.TestCase):
         costs = ["", ",", "F", "F=", "F=1,F=2", "F=-1", "F=nan", "F=inf", "F=1e300", "comm=1,,B=2", "F=0,I=0,W=0"]
         self.survive([(f"costs {c}", ["simulate", "schedule", "1f1b", "--cost", c]) for c in costs])
 
-    # ---- what predictions read --------------------------------------------------------------------
+    # ---- inputs of predictions --------------------------------------------------------------------
     def test_clusters(self):
         rng = self.rng()
         cases = [b"", b"nodes: 99999999999", b"nodes: -1", b"device: {memory: 0GiB}", b"name: x"]
@@ -331,7 +331,7 @@ class Hostile(unittest.TestCase):
                       for i, t in enumerate(texts)])
 
     def test_run_files(self):
-        """What is read of a checkpoint of ours beside the weights, as versions without checksums wrote it."""
+        """A checkpoint's run.json, in the form of versions without checksums."""
         rng = self.rng()
         sizes = {f: len(self.read(f"model/{f}")) for f in ("config.json", "model.safetensors")}
         good = {"hocket_checkpoint": 1, "step": 4, "seed": 1, "dtype": "f32", "losses": [[1, 5.5], [2, None]], "files": sizes,
@@ -372,7 +372,7 @@ class Hostile(unittest.TestCase):
             name = self.folder("shards", f"bad_index/{i}", index__json=json.dumps(retype(index, rng)))
             cases.append((name, ["data", "stats", name, "--verify"]))
         for i in self.draws(30):
-            # In the header and the index more often than in the ids.
+            # More damage to the header and the index than to the ids.
             part = shard[:400] if i % 3 else shard
             name = self.folder("shards", f"bad_shard/{i}", **{"train_DASH_00000__bin": damage(part, rng) + shard[len(part):]})
             cases.append((name, ["data", "stats", name, "--verify", "--baselines"]))

@@ -1,31 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# Golden texts: outputs of commands, held byte for byte.      golden_test.py [--update] [CASE...]     CASE: part of a
-# case's path, e.g. moe/pp2; default: all  A case is a .txt file below this folder: comments (`# ...`), commands (`$
-# ...` or `% ...`), and after each command its output, standard error included. After a `%` command stands a summary of
-# the output: the number of lines that begin with each word, the number of tasks of each op per lane, and a hash of
-# everything. The commands of a case run in one shell, in a folder that holds the files of inputs/ and the repository's
-# configs/, with `hocket` on the PATH; a command that fails makes the case a bad one. --update writes the outputs into
-# the case, and shows the changes.  Full texts of cases that passed are kept in .cache/golden. A case that differs is
-# compared with the one there, so that differences behind a summary are shown line by line, too. If there is none, run
-# the case once with the program from before the change: HOCKET_BINARY_DIR=BUILD golden_test.py CASE.  The run's
-# configuration, a line of a program's text, is left out: the command gives its settings, and a new key would change
-# every case.  The binary is that of HOCKET_BINARY_DIR; without it that of build/, or else of build-sim/.
-"""Golden texts: what commands print, held byte for byte.
+# ctest: timeout=600
+"""Golden texts: outputs of commands, held byte for byte.
 
     golden_test.py [--update] [CASE...]     CASE: part of a case's path, e.g. moe/pp2; default: all
 
 A case is a .txt file below this folder: comments (`# ...`), commands (`$ ...` or `% ...`), and after each
-command what it prints, standard error included; after one of `%` a summary of that: how many lines begin
-with each word, how many tasks each lane has of each op, and a hash of everything. The commands of a case run in one
-shell, in a folder that holds the files of inputs/ and the repository's configs/, with `hocket` on the PATH; a
-command that fails makes the case a bad one. --update writes what they print into the case, and shows what changed.
+command its output, standard error included. After a `%` command stands a summary of the output: the number of lines
+that begin with each word, the number of tasks of each op per lane, and a hash of everything. The commands of a case run
+in one shell, in a folder that holds the files of inputs/ and the repository's configs/, with `hocket` on the PATH; a
+command that fails makes the case a bad one. --update writes the outputs into the case, and shows the changes.
 
 Full texts of cases that passed are kept in .cache/golden. A case that differs is compared with the one there, so
-that a difference is shown line by line behind a summary, too. If there is none, run the case with the program
-of before the change once: HOCKET_BINARY_DIR=BUILD golden_test.py CASE.
+that differences behind a summary are shown line by line, too. If there is none, run the case once with the program
+from before the change: HOCKET_BINARY_DIR=BUILD golden_test.py CASE.
 
-The run's configuration, a line of a program's text, is left out: the command says what it sets, and
+The run's configuration, a line of a program's text, is left out: the command gives its settings, and
 a new key would change every case.
 
 The binary is that of HOCKET_BINARY_DIR; without it that of build/, or else of build-sim/."""

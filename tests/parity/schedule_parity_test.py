@@ -24,7 +24,7 @@ HOCKET = str(pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build")) /
 
 
 class Notes(types.SimpleNamespace):
-    """A stage without a model or a peer, which notes what a schedule runs on it."""
+    """A stage without a model or a peer, which records the actions that a schedule runs on it."""
 
     def forward_one_chunk(self, index, *_, **__):
         self.cells.append(f"{self.stage_index}F{index}")
@@ -81,7 +81,8 @@ class SchedulesAreThoseOfPyTorch(unittest.TestCase):
                 self.assertEqual(ours(name, *shape), cells(expected[rank] for rank in range(shape[0])))
 
     def compare_single(self, name, theirs):
-        """One stage a rank: such a class has no table of its cells, so it is run, by stages that only note them."""
+        """Compares a schedule with one stage per rank. Such a class has no table of its cells, so recording stages run
+        it."""
         for ranks, micro_batches in [(1, 1), (1, 4), (2, 2), (2, 7), (3, 4), (4, 4), (4, 9), (8, 16)]:
             with self.subTest(schedule=name, shape=(ranks, micro_batches)):
                 expected = [what_it_runs(theirs, rank, ranks, micro_batches) for rank in range(ranks)]
