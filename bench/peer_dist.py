@@ -64,7 +64,7 @@ class Part(nn.Module):
 
 
 class Network(nn.Module):
-    """The model as a module whose forward is the loss; its parts are what torchtitan shards one by one."""
+    """The model as a module whose forward is the loss; its parts are the modules that torchtitan shards one by one."""
 
     def __init__(self, model):
         super().__init__()

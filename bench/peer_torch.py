@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch eager peer: one training step of a Llama-like or Qwen3-MoE-like model on the CPU.
 
-Reads the same Hugging Face config.json as `hocket bench step`, builds the model from plain tensors, and
+Reads the same Hugging Face config.json as `hocket bench step` and builds the model from plain tensors. It
 trains on random tokens (4 x 512, fp32, 2 threads) with fused AdamW and gradient clipping. Every formulation
 that was faster in eager mode is on by default; `--help` lists the alternatives.
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the real rates and round trips of links; run on every rank by `tools/cluster --measure`.
 
-Rank 0 asks one rank after the other to measure its link to each of the others, then all to send to their next at once,
-and prints one JSON line: {"pairs": [{from, to, mbit, rtt_us}], "together": [{from, to, mbit}]}.
+Rank 0 asks one rank after the other to measure its link to each of the others, then all to send to their next at once.
+It prints one JSON line: {"pairs": [{from, to, mbit, rtt_us}], "together": [{from, to, mbit}]}.
 
 A rate is TCP payload at the receiver. It counts after the first fifth of the time, to leave out the start of a
 connection and the content of queues. A round trip is the median of 100 of 1 byte."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of the product, one a row, each with the tests that must notice it.
 
-A row names a file, a piece of its text with the part to be changed between « and », the replacement,
-the consequence, and ctest entries of which at least one must fail. The piece must
+A row names a file, a piece of its text with the part to be changed between « and », the replacement and
+the consequence. At least one of its ctest entries must fail. The piece must
 occur exactly once in the file (tests/mutation/anchors_test.py checks it); when code moves or is
 rewritten, its rows move along. An expression becomes `(MUT(k) ? new : old)`; a part that ends with a
 semicolon or a brace is a statement and becomes `if (MUT(k)) { new } else { old }`. run.py builds all

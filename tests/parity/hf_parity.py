@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares `hocket eval` with Hugging Face transformers: logits and every parameter's gradient. (Of parallel blocks,
-which no Llama of transformers has, with its parts put together by make_models.py.)
+"""Compares `hocket eval` with Hugging Face transformers: logits and every parameter's gradient.
+make_models.py builds parallel blocks, which no Llama of transformers has, from its parts.
 
 Random models of odd sizes (make_models.py) in a temporary folder, each with the config.json of transformers 5
 and 4, each on one rank and under all plans, or with --some under two of them that change from model to model. Exit code 1 if anything differs by more than the tolerance; the last line is
