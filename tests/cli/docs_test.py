@@ -72,7 +72,7 @@ class Docs(unittest.TestCase):
             self.assertRegex(section, r"```\nhocket [^\n]+\n```\n", name)
             for part in ("Here", "Paper", "Measured here"):
                 self.assertIn(f"- **{part}**: ", section, name)
-            # The section of an optional part names the missing library.
+            # The section of a partly reproduced result names the missing part.
             if status == "partly":
                 self.assertRegex(section, r"\*\*Missing\*\*: |not\s+measured|no\s+figure|not\s+timed|not\s+compared", name)
 

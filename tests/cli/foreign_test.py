@@ -82,7 +82,7 @@ class Foreign(unittest.TestCase):
                  "--set", "data.dir=data2", "--set", "output.dir=runs/tuned", "--set", "output.report=false"]
         self.refused(both, *start)
         self.assertFalse(os.path.exists(self.box.path("runs/tuned/profile.json")), "told before anything is timed")
-        # A model without a tokenizer's hash, or a new training, accepts any tokenizer.
+        # A model without its own tokenizer, or a training from random weights, accepts any tokenizer.
         shutil.copytree(self.box.path(model), self.box.path("bare"))
         os.remove(self.box.path("bare/tokenizer.json"))
         os.remove(self.box.path("bare/run.json"))

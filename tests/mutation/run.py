@@ -6,8 +6,9 @@
 
 Copies the sources to FOLDER (default build-mutants) with all mutants of mutants.py in them,
 each behind its number, and builds them once with the tests that the rows name. These tests must pass with no mutant
-switched on. Then every mutant's tests run until one fails. Prints a line for each and the sum. Exit code 1 if a mutant survives that is not marked as equivalent. After the
-build, about ten minutes on two cores; later runs build only what changed."""
+switched on. Then every mutant's tests run until one fails. Prints a line for each and the sum. Exit code 1 if a
+mutant survives that is not marked as equivalent. After the build, about ten minutes on two cores; later runs build only
+changed files."""
 import argparse
 import os
 import shlex

@@ -39,7 +39,7 @@ class ParallelLlamaConfig(LlamaConfig):
 
 
 class ParallelLlamaLayer(LlamaDecoderLayer):
-    """Computes x + attention(norm(x)) + mlp(norm(x)): transformers has no Llama with such blocks."""
+    """A layer of the form x + attention(norm(x)) + mlp(norm(x)), which no Llama of transformers has."""
 
     def __init__(self, config, index):
         super().__init__(config, index)

@@ -246,7 +246,8 @@ class Ranks(unittest.TestCase):
                 self.assertIn(told, self.errors_of(words_of)[0])
 
     def fail_one(self, victim, how, plan=("dp=2", "pp=2")):
-        """Returns the errors of the other ranks when one of four has died or hangs after its first step."""
+        """Returns the errors of the other ranks, and their seconds, when one of four dies or hangs after its first
+        step."""
         words = self.words("other", [*plan, "timeout_s=6"], "--set", "train.steps=100000")
         port = str(free_port())
         processes = [self.start(rank, 4, words, MASTER_PORT=port) for rank in range(4)]
