@@ -17,7 +17,7 @@ import tokenize
 # One entry per row, lowest first. Folders in one row may include each other.
 ROWS = [["base"], ["graph"], ["ops"], ["collectives"], ["program"], ["trace"], ["models"], ["autodiff"],
         ["comm"], ["parallel"], ["check"], ["passes"], ["cost"], ["sim"], ["whatif"],
-        ["kernels"], ["runtime"], ["torch"], ["data", "checkpoint"], ["run"], ["engine"], ["planner"], ["interop"],
+        ["kernels"], ["runtime"], ["torch"], ["gguf"], ["data", "checkpoint"], ["run"], ["engine"], ["planner"], ["interop"],
         ["diagnose"], ["train"], ["cli"]]
 RANK = {folder: i for i, row in enumerate(ROWS) for folder in row}
 SOFT, HARD = 400, 800

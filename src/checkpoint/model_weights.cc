@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/gguf_model.h"
 
 namespace hocket::checkpoint {
 
@@ -45,7 +46,7 @@ std::string some(const std::vector<std::string>& names) {
 }  // namespace
 
 ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& config)
-    : file_(path), params_(models::weight_map(config)) {
+    : file_(open_tensors(path)), params_(models::weight_map(config)) {
   // Requires a match in both directions: every parameter finds its tensors, and every tensor
   // belongs to a parameter. Otherwise the model would differ from the one that was saved.
   // Checkpoints of the bare model (AutoModel) name every tensor without the prefix.
@@ -57,7 +58,7 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
     match(param, bare, missing);
   }
   if (!missing.empty()) {
-    fail(path, "{} of the model's tensors missing: {}; expected the weights of this config.json",
+    fail(path, "{} of the model's tensors missing: {}; expected the weights of this configuration",
          missing.size() == 1 ? "1" : fmt::format("{}", missing.size()), some(missing));
   }
 
@@ -77,7 +78,7 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
     }
   }
   if (!extra.empty()) {
-    fail(path, "has {} tensor{} unknown to the {} of this config.json: {}", extra.size(),
+    fail(path, "has {} tensor{} unknown to the {} of this configuration: {}", extra.size(),
          extra.size() == 1 ? "" : "s", config.family, some(extra));
   }
   for (const auto& [param, place] : stored_) {
@@ -90,7 +91,7 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
 void ModelWeights::check_shape(const WeightSlice& slice) const {
   const Safetensors::Entry entry = file_.find(slice.name);
   if (entry.tensor->dims != slice.dims) {
-    fail(entry.file->path(), "tensor {} has shape [{}]; expected [{}] by the config.json",
+    fail(entry.file->path(), "tensor {} has shape [{}]; expected [{}] by the configuration",
          quote(slice.name), fmt::join(entry.tensor->dims, ","), fmt::join(slice.dims, ","));
   }
 }

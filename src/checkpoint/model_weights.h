@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of a model folder: maps graph names to the tensors of its safetensors, in whichever
-// known form the file uses.
+// Parameters of a model: maps graph names to the tensors of its safetensors or of its GGUF file, in
+// whichever known form the file uses.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ namespace hocket::checkpoint {
 /// Weights of a model, opened and matched with its parameters.
 class ModelWeights {
  public:
-  /// Opens the safetensors of `path` (see Safetensors) and matches every tensor by name and shape.
+  /// Opens the tensors of `path` (see open_tensors) and matches every one by name and shape.
   /// Error: missing tensors, wrong shapes, tensors that the model has no place for, a stored copy
   /// of a tied head with other values.
   ModelWeights(const std::string& path, const models::ModelConfig& config);

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "gguf/file.h"
 
 namespace hocket::checkpoint {
 namespace {
@@ -97,8 +98,33 @@ ModelLocation at_folder(const std::string& folder) {
   return at;
 }
 
+ModelLocation at_gguf(const std::string& file) {
+  ModelLocation at;
+  at.folder = at.config_file = file;
+  at.has_weights = true;
+  return at;
+}
+
+/// Returns the GGUF file of a folder. Error: it has none, or several.
+std::string only_gguf(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const std::string& name : list_dir(folder)) {
+    if (name.ends_with(".gguf")) {
+      files.push_back(name);
+    }
+  }
+  if (files.size() == 1) return join_path(folder, files[0]);
+  if (files.size() > 1) {
+    fail(folder, "has {} GGUF files, {}; expected one; try {}", files.size(), join(files, ", "),
+         join_path(folder, files[0]));
+  }
+  fail(folder,
+       "no config.json, no checkpoint and no GGUF file; expected a Hugging Face folder, a "
+       "checkpoint or a run's folder");
+}
+
 /// Resolves `model`, tried in this order: a model folder, a run (its newest intact checkpoint), a
-/// config.json, a hub id in the local cache.
+/// GGUF file, a config.json, a hub id in the local cache.
 ModelLocation find_model(const std::string& model, Need need, comm::Processes& processes) {
   const Verify verify = need == Need::intact ? Verify::weights : Verify::lengths;
   if (is_directory(model)) {
@@ -112,13 +138,12 @@ ModelLocation find_model(const std::string& model, Need need, comm::Processes& p
     for (const std::string& run : {model, join_path(model, "checkpoints")}) {
       if (const auto newest = latest_checkpoint(run, verify, processes)) return at_folder(*newest);
     }
-    fail(model,
-         "no config.json and no checkpoint; expected a Hugging Face folder, a checkpoint or a "
-         "run's folder");
+    return at_gguf(only_gguf(model));
   }
   if (file_exists(model)) {
+    if (gguf::is_gguf(model)) return at_gguf(model);
     if (!model.ends_with(".json")) {
-      fail(model, "not a model; expected a folder with config.json, or a config.json");
+      fail(model, "not a model; expected a folder with config.json, a config.json or a GGUF file");
     }
     ModelLocation at = at_folder(parent_path(model));
     at.config_file = model;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resolution of a MODEL argument to files: a Hugging Face folder, a Hocket checkpoint or run
-// folder, a config.json, or a hub id in the local cache. Nothing is ever downloaded.
+// folder, a GGUF file, a config.json, or a hub id in the local cache. Nothing is ever downloaded.
 #pragma once
 
 #include <map>
@@ -13,8 +13,8 @@ namespace hocket::checkpoint {
 
 /// Files that a MODEL argument refers to.
 struct ModelLocation {
-  std::string folder;          ///< folder of the weights, if there are any
-  std::string config_file;     ///< a config.json
+  std::string folder;          ///< folder of the weights, if there are any; or the GGUF file
+  std::string config_file;     ///< a config.json, or the GGUF file
   bool is_checkpoint = false;  ///< a checkpoint of Hocket: it has a run.json
   bool has_weights = false;
 };
@@ -28,10 +28,11 @@ enum class Need {
 };
 
 /// Resolves `model`: a folder with config.json, a run folder (its newest intact checkpoint, also in
-/// its subfolder `checkpoints`), the path of a config.json, or "org/name" in the cache under
-/// HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface. Collective over `processes`: processes that see
-/// the same checkpoint divide the comparing. Error: not found (for a hub id, the text has the `hf
-/// download` command); no safetensors, or a damaged checkpoint, where weights are needed.
+/// its subfolder `checkpoints`), a GGUF file or a folder with one, the path of a config.json, or
+/// "org/name" in the cache under HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface. Collective over
+/// `processes`: processes that see the same checkpoint divide the comparing. Error: not found (for
+/// a hub id, the text has the `hf download` command); no safetensors, or a damaged checkpoint,
+/// where weights are needed.
 ModelLocation resolve_model(const std::string& model, Need need,
                             comm::Processes& processes = comm::alone());
 

@@ -146,15 +146,19 @@ StoredType stored_type(DType dtype) {
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   Header header = read_header(file_);
-  tensors_ = std::move(header.tensors);
+  set_tensors(std::move(header.tensors));
   metadata_ = std::move(header.metadata);
+}
+
+void TensorFile::set_tensors(std::vector<StoredTensor> tensors) {
+  tensors_ = std::move(tensors);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     by_name_.emplace(tensors_[i].name, i);
   }
 }
 
-const StoredTensor* SafetensorsFile::find(std::string_view name) const {
-  auto it = by_name_.find(name);
+const StoredTensor* TensorFile::find(std::string_view name) const {
+  const auto it = by_name_.find(name);
   return it == by_name_.end() ? nullptr : &tensors_[it->second];
 }
 
@@ -194,13 +198,17 @@ bool has_safetensors(const std::string& folder) {
   return file_exists(join_path(folder, kModelFile)) || file_exists(join_path(folder, kIndexFile));
 }
 
-void Safetensors::add_file(const std::string& path) {
-  files_.push_back(std::make_unique<SafetensorsFile>(path));
-  const SafetensorsFile& file = *files_.back();
+Safetensors::Safetensors(std::unique_ptr<TensorFile> file) : path_(file->path()) {
+  add_file(std::move(file));
+}
+
+void Safetensors::add_file(std::unique_ptr<TensorFile> opened) {
+  files_.push_back(std::move(opened));
+  const TensorFile& file = *files_.back();
   for (const StoredTensor& stored : file.tensors()) {
     const auto [it, fresh] = entries_.emplace(stored.name, Entry{&file, &stored});
     if (!fresh) {
-      fail(path, "tensor {} is also in {}; expected it once", quote(stored.name),
+      fail(file.path(), "tensor {} is also in {}; expected it once", quote(stored.name),
            it->second.file->path());
     }
   }
@@ -212,14 +220,14 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
     const std::string single = join_path(path, kModelFile);
     index = join_path(path, kIndexFile);
     if (file_exists(single)) {
-      add_file(single);
+      add_file(std::make_unique<SafetensorsFile>(single));
       return;
     }
     if (!file_exists(index)) {
       fail(path, "no {} and no {}; expected weights in safetensors form", kModelFile, kIndexFile);
     }
   } else if (!path.ends_with(".json")) {
-    add_file(path);
+    add_file(std::make_unique<SafetensorsFile>(path));
     return;
   }
   const nlohmann::json object = read_json(index, {.max_depth = 8, .max_bytes = kMaxIndexBytes});
@@ -248,7 +256,7 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
       fail(index, "names {}, which does not exist; expected all {} shards in one folder",
            quote(shard), shards.size());
     }
-    add_file(file);
+    add_file(std::make_unique<SafetensorsFile>(file));
   }
   for (const auto& [name, file] : map.json().items()) {
     const Entry entry = find(name);

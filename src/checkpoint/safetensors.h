@@ -59,30 +59,51 @@ struct StoredTensor {
   int64_t bytes() const { return numel * size_of(type); }
 };
 
-/// An open file. The constructor throws Error (bad input, with the file's name): not a file, header
-/// longer than the file or 100 MB, bad JSON, duplicate names, unknown types, sizes that overflow,
-/// offsets that overlap, leave gaps or exceed the file, bytes missing or left over at the end.
-class SafetensorsFile {
+/// An open file of tensors, by name.
+class TensorFile {
+ public:
+  virtual ~TensorFile() = default;
+  TensorFile(const TensorFile&) = delete;
+  TensorFile& operator=(const TensorFile&) = delete;
+
+  virtual const std::string& path() const = 0;
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }
+  const StoredTensor* find(std::string_view name) const;  ///< null when absent
+
+  /// Reads elements [first, first + count) as `dtype`. Floating-point types convert into each
+  /// other, exactly or rounded to nearest even. Error (exit code 1): the file was truncated after
+  /// it was opened.
+  virtual void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
+                    void* dst) const = 0;
+
+ protected:
+  TensorFile() = default;
+  /// Requires: no name is there twice.
+  void set_tensors(std::vector<StoredTensor> tensors);
+
+ private:
+  std::vector<StoredTensor> tensors_;
+  std::map<std::string, size_t, std::less<>> by_name_;
+};
+
+/// An open safetensors file; its tensors are in the order of their offsets. The constructor throws
+/// Error (bad input, with the file's name): not a file, header longer than the file or 100 MB, bad
+/// JSON, duplicate names, unknown types, sizes that overflow, offsets that overlap, leave gaps or
+/// exceed the file, bytes missing or left over at the end.
+class SafetensorsFile : public TensorFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
-  const std::string& path() const { return file_.path(); }
-  /// Tensors in the order of their offsets.
-  const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  const StoredTensor* find(std::string_view name) const;  ///< null when absent
+  const std::string& path() const override { return file_.path(); }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// Reads elements [first, first + count) as `dtype`. F32, F64, BF16 and F16 convert to f32, f64,
-  /// bf16 and f16, exactly or rounded to nearest even; I64, I32, U8 and BOOL convert to i32 and i64
-  /// (Error if a value does not fit). Error (exit code 1): the file was truncated after it was
-  /// opened.
+  /// F32, F64, BF16 and F16 convert to f32, f64, bf16 and f16; I64, I32, U8 and BOOL to i32 and i64
+  /// (Error if a value does not fit).
   void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
-            void* dst) const;
+            void* dst) const override;
 
  private:
   RandomFile file_;
-  std::vector<StoredTensor> tensors_;
-  std::map<std::string, size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;
 };
 
@@ -90,11 +111,13 @@ class SafetensorsFile {
 class Safetensors {
  public:
   struct Entry {
-    const SafetensorsFile* file = nullptr;
+    const TensorFile* file = nullptr;
     const StoredTensor* tensor = nullptr;
   };
 
   Safetensors() = default;
+  /// Tensors of a file of another format.
+  explicit Safetensors(std::unique_ptr<TensorFile> file);
   /// Opens `path`: a .safetensors file, an .index.json, or a folder with model.safetensors or
   /// model.safetensors.index.json. Error, besides those of SafetensorsFile: shards that are absent,
   /// lack a tensor of the index, or hold one that another shard holds.
@@ -107,10 +130,10 @@ class Safetensors {
   void read(std::string_view name, graph::DType dtype, int64_t numel, void* dst) const;
 
  private:
-  void add_file(const std::string& path);
+  void add_file(std::unique_ptr<TensorFile> opened);
 
   std::string path_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<std::unique_ptr<TensorFile>> files_;
   std::map<std::string, Entry, std::less<>> entries_;
 };
 

@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/resolve.h"
 #include "comm/launch.h"
 #include "run/machine.h"
@@ -97,20 +98,21 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
          "model.path: {}",
          path);
   }
-  if (bare_model && (!file_exists(path) || is_directory(path) || is_config_json(path))) {
+  if (bare_model &&
+      (!file_exists(path) || is_directory(path) || is_config_json(path) || gguf::is_gguf(path))) {
     if (path.ends_with(".yaml") || path.ends_with(".txt")) {
       read_file(path);  // Throws with the reason.
     }
     const std::string config =
         checkpoint::resolve_model(path, checkpoint::Need::config).config_file;
-    const models::ModelConfig model = models::read_config(config);
+    const models::ModelConfig model = checkpoint::read_model_config(config);
     const int64_t longest = model.max_position > 0 ? model.max_position : 4096;
     source.run = with_batch(
         {{"model", {{"path", config}}}, {"train", {{"seq_len", std::min<int64_t>(4096, longest)}}}},
         path, overrides, 4);
     return source;
   }
-  if (!bare_model && file_exists(path) && is_config_json(path)) {
+  if (!bare_model && file_exists(path) && (is_config_json(path) || gguf::is_gguf(path))) {
     fail(path,
          "is a model; expected a run.yaml or the text of a program; try a run.yaml with "
          "model.path: {}",

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/math.h"
 #include "base/text.h"
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/resolve.h"
 #include "comm/c10d.h"
 #include "comm/launch.h"
@@ -236,9 +237,9 @@ void derive_model(Run& run) {
   const bool required = model.init == "weights";
   const checkpoint::ModelLocation at = checkpoint::resolve_model(
       model.path, required ? checkpoint::Need::weights : checkpoint::Need::config);
-  run.model = models::read_config(at.config_file);
+  run.model = checkpoint::read_model_config(at.config_file);
   // A path of a config.json means the configuration alone.
-  const bool config_only = at.config_file == model.path;
+  const bool config_only = at.config_file == model.path && at.folder != model.path;
   if (required || (model.init == "auto" && at.has_weights && !config_only)) {
     run.weights = at.folder;
   }

@@ -63,18 +63,21 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, 
 
 namespace {
 
-/// The prompt's tokens behind the end of text, after which text begins in training. Error: there is
-/// nothing to begin with, or the tokenizer is of a larger vocabulary.
+/// The prompt's tokens behind `beginning`, or behind the end of text, after which text begins in
+/// training. Error: there is nothing to begin with, or the tokenizer is of a larger vocabulary.
 std::vector<int32_t> prompt_ids(const engine::Run& run, const data::Tokenizer& tokenizer,
-                                const std::string& prompt) {
-  std::vector<int32_t> ids;
-  if (tokenizer.eos_id() >= 0) {
+                                const std::string& prompt,
+                                const std::optional<std::vector<int32_t>>& beginning = {}) {
+  std::vector<int32_t> ids = beginning.value_or(std::vector<int32_t>());
+  if (!beginning && tokenizer.eos_id() >= 0) {
     ids.push_back(tokenizer.eos_id());
   }
   for (int32_t id : tokenizer.encode(prompt)) {
     ids.push_back(id);
   }
-  if (ids.empty()) fail("generate", "the prompt is empty and the tokenizer has no end of text");
+  if (ids.empty()) {
+    fail("generate", "the prompt is empty and no token comes before it; expected a prompt");
+  }
   for (int32_t id : ids) {
     if (id >= run.model.vocab_size) {
       fail("generate", "the tokenizer gives token {}; the model has {}", id, run.model.vocab_size);
@@ -145,7 +148,7 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
   // One program reads the prompt except its last token in pieces, and then one token after the
   // other. `done` tokens are in the cache. Only the logits of the last token are collected, which
   // crosses links between processes. They are the same on all processes, and so is the drawn token.
-  std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
+  std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt, options.beginning);
   const int64_t prompt = static_cast<int64_t>(ids.size());
   engine::initialise(session.graph(), session.program(), 0, session.store());
 

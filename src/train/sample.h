@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ namespace hocket::train {
 
 struct GenerateOptions {
   std::string prompt;
+  /// Tokens before the prompt; not given: the tokenizer's end of text.
+  std::optional<std::vector<int32_t>> beginning;
   int64_t max_new_tokens = 200;
   double temperature = 0.8;  ///< 0: the most likely token
   int64_t top_k = 0;         ///< 0: all

@@ -323,9 +323,10 @@ void verb_eval(Args& args) {
       "own. --save-logits writes the tensors logits.0, logits.1, ... [tokens, vocabulary] in "
       "fp32; --save-grads the gradients of the mean next-token loss over all lists, under the "
       "names that the model's own safetensors use.");
-  args.positional("MODEL", &options->model,
-                  "a Hugging Face folder, a checkpoint or run folder of ours, or a hub id in the "
-                  "local cache");
+  args.positional(
+      "MODEL", &options->model,
+      "a Hugging Face folder, a GGUF file, a checkpoint or run folder of ours, or a hub "
+      "id in the local cache");
   add_set(args, &options->set);
   args.option("--ids", "FILE", &options->ids, "ids.json: a list of token lists");
   args.option("--save-logits", "FILE", &options->logits,

@@ -17,6 +17,7 @@
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "comm/run_on_all.h"
+#include "data/tokenizer/gguf.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -54,11 +55,14 @@ void check_ranges(const train::GenerateOptions& how) {
   range("--top-p", how.top_p, 0, 1);
 }
 
-/// The tokenizer beside the model of `vocabulary` tokens, or the one that was named. Error: it is
-/// not the model's.
-data::Tokenizer load_tokenizer(const std::string& model_folder, const std::string& named,
+/// The tokenizer beside the model of `vocabulary` tokens, that of its GGUF file, or the one that
+/// was named. Error: it is not the model's.
+data::Tokenizer load_tokenizer(const std::string& model, const std::string& named,
                                int64_t vocabulary) {
-  const std::string file = named.empty() ? join_path(model_folder, "tokenizer.json") : named;
+  std::string file = named;
+  if (named.empty()) {
+    file = gguf::is_gguf(model) ? model : join_path(model, "tokenizer.json");
+  }
   if (!file_exists(file)) {
     fail("hocket generate", "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
   }
@@ -69,9 +73,17 @@ data::Tokenizer load_tokenizer(const std::string& model_folder, const std::strin
            "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}", file,
            tokenizer.vocab_size(), vocabulary);
     }
-    data::require_tokenizer_of(model_folder, tokenizer, file, "leave --tokenizer out");
+    data::require_tokenizer_of(model, tokenizer, file, "leave --tokenizer out");
   }
   return tokenizer;
+}
+
+/// Tokens that come before a prompt where the model's file says it: a GGUF file.
+std::optional<std::vector<int32_t>> beginning_of(const std::string& model) {
+  if (!gguf::is_gguf(model)) return {};
+  const data::GgufTokenizer in_file = data::read_gguf_tokenizer(gguf::File(model).metadata());
+  if (in_file.adds_bos) return {{*in_file.bos}};
+  return {{}};
 }
 
 /// Tokens of the prompt, without the end of text before it. Error: one that the model has not.
@@ -98,6 +110,7 @@ int generate(const GenerateOptions& options) {
   const data::Tokenizer tokenizer = load_tokenizer(folder, options.tokenizer, vocabulary);
   const checkpoint::ModelWeights weights(folder, run.model);
   train::GenerateOptions how = options.how;
+  how.beginning = beginning_of(folder);
   // With ranks as processes the first one has the input.
   runtime::LocalRanks ranks = engine::local_ranks(run);
   comm::Processes& processes = ranks.processes();
@@ -148,12 +161,13 @@ void verb_generate(Args& args) {
   args.about("continue a prompt, token by token",
              "Prints the prompt and the generated text while it is sampled. The prompt stands "
              "at the beginning of a document: the end-of-text token comes before it, as in "
-             "training. Keys and values are kept in a cache. The same seed draws the same "
+             "training (with a GGUF file what its metadata say, often nothing). Keys and values "
+             "are kept in a cache. The same seed draws the same "
              "text under every plan, as far as rounding lets it.");
   args.positional(
       "MODEL", &options->model,
-      "a Hugging Face folder with a tokenizer.json, a checkpoint or run folder of ours, or "
-      "a hub id in the local cache");
+      "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
+      "ours, or a hub id in the local cache");
   args.option("--prompt", "TEXT", &options->prompt, "text to continue; -: read standard input");
   args.option("--max-new-tokens", "N", &options->how.max_new_tokens, "most tokens to generate");
   args.option("--temperature", "T", &options->how.temperature, "0: always the most likely token");

@@ -9,6 +9,7 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/tokenizer/gguf.h"
 #include "data/tokenizer/tokenizer_impl.h"
 
 #include <nlohmann/json.hpp>
@@ -118,6 +119,10 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::load(const std::string& path) {
+  if (gguf::is_gguf(path)) {
+    const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(path).metadata());
+    return parse(in_file.json, path, in_file.eos_text);
+  }
   const std::string file = is_directory(path) ? join_path(path, "tokenizer.json") : path;
   const std::string text = read_file(file, JsonLimits().max_bytes);
   return parse(text, file, configured_eos(join_path(parent_path(file), "tokenizer_config.json")));
@@ -203,7 +208,8 @@ void require_tokenizer_of(const std::string& model_folder, const Tokenizer& toke
                           const std::string& where, const std::string& advice) {
   // Vocabulary and rules must be the same; a different end of text is only warned of, since models
   // name their own, and a model without a tokenizer takes any.
-  const std::string file = join_path(model_folder, "tokenizer.json");
+  const bool is_gguf = gguf::is_gguf(model_folder);
+  const std::string file = is_gguf ? model_folder : join_path(model_folder, "tokenizer.json");
   if (!file_exists(file)) return;
   const auto named = [](const Tokenizer& tokenizer) {
     return fmt::format("{} tokens, hash {}", tokenizer.vocab_size(),

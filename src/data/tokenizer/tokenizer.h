@@ -51,8 +51,9 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  /// Loads a tokenizer.json, or a folder with one. The end of text is that of the
-  /// tokenizer_config.json beside it, else the first present of the usual names. Throws Error for
+  /// Loads a tokenizer.json, a folder with one, or the tokenizer in a GGUF file. The end of text is
+  /// that of the tokenizer_config.json beside it or of the metadata, else the first present of the
+  /// usual names. Throws Error for
   /// an absent or broken file, or another kind of tokenizer than byte-level BPE.
   static Tokenizer load(const std::string& path);
   /// The same from text; `where` names it in errors, `eos_text` (may be empty) is the end of text.
@@ -90,9 +91,10 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Throws Error, naming both, if the tokenizer.json of a model's folder gives ids another meaning
-/// than `tokenizer`; `where` is the latter's owner and `advice` the suggestion. A difference in the
-/// end of text alone is a warning. A folder without tokenizer.json passes.
+/// Throws Error, naming both, if the tokenizer.json of a model's folder, or the tokenizer of its GGUF
+/// file, gives ids another meaning than `tokenizer`; `where` is the latter's owner and `advice` the
+/// suggestion. A difference in the end of text alone is a warning. A folder without tokenizer.json
+/// passes.
 void require_tokenizer_of(const std::string& model_folder, const Tokenizer& tokenizer,
                           const std::string& where, const std::string& advice);
 

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/gguf_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace hocket::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+/// Keys of an architecture that are read below, or change nothing.
+constexpr const char* kKnownKeys[] = {"attention.causal",
+                                      "attention.head_count",
+                                      "attention.head_count_kv",
+                                      "attention.key_length",
+                                      "attention.layer_norm_rms_epsilon",
+                                      "attention.value_length",
+                                      "block_count",
+                                      "context_length",
+                                      "embedding_length",
+                                      "expert_count",
+                                      "expert_feed_forward_length",
+                                      "expert_used_count",
+                                      "feed_forward_length",
+                                      "rope.dimension_count",
+                                      "rope.freq_base",
+                                      "rope.scale_linear",
+                                      "rope.scaling.factor",
+                                      "rope.scaling.finetuned",
+                                      "rope.scaling.original_context_length",
+                                      "rope.scaling.type",
+                                      "vocab_size"};
+
+/// Scaling of the Llama 3 models, of which a file has only the resulting factors.
+constexpr double kLowFrequency = 1, kHighFrequency = 4, kOriginalContext = 8192;
+
+/// Returns the decimal number that an f32 was written for: 1e-05, not 9.999999747378752e-06.
+double decimal(double number) {
+  double shortest = 0;
+  const std::string text = fmt::format("{}", static_cast<float>(number));
+  return parse_double(text, &shortest) ? shortest : number;
+}
+
+/// Metadata of one model, as keys of a config.json.
+class ConfigWriter {
+ public:
+  explicit ConfigWriter(const gguf::File& file)
+      : file_(file),
+        in_(file.metadata()),
+        architecture_(architecture_named(in_.string("general.architecture"), file.path())) {}
+
+  std::string write() {
+    refuse_parts();
+    refuse_unknown_keys();
+    out_["model_type"] = architecture_.family;
+    sizes();
+    rope();
+    experts();
+    special_tokens();
+    return out_.dump(2);
+  }
+
+ private:
+  std::string key(const std::string& name) const {
+    return std::string(architecture_.name) + "." + name;
+  }
+
+  void refuse_parts() const {
+    if (const std::string type = in_.string("general.type", "model"); type != "model") {
+      in_.fail("general.type", fmt::format("is {}; expected a model", quote(type)));
+    }
+    if (const int64_t parts = in_.integer("split.count", 1); parts > 1) {
+      in_.fail("split.count",
+               fmt::format("says that the model has {} files, and this is number {}; expected one "
+                           "file; try llama-gguf-split --merge",
+                           parts, in_.integer("split.no", 0) + 1));
+    }
+  }
+
+  void refuse_unknown_keys() const {
+    const std::string prefix = key("");
+    for (const auto& [name, value] : in_.entries()) {
+      if (!name.starts_with(prefix)) continue;
+      const std::string rest = name.substr(prefix.size());
+      if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), rest) == std::end(kKnownKeys)) {
+        in_.fail(name, fmt::format("is not supported; expected a plain {}", architecture_.name));
+      }
+    }
+    if (!in_.boolean(key("attention.causal"), true)) {
+      in_.fail(key("attention.causal"), "is false; expected causal attention");
+    }
+  }
+
+  void sizes() {
+    const int64_t heads = in_.integer(key("attention.head_count"));
+    const int64_t width = in_.integer(key("embedding_length"));
+    if (heads < 1) {
+      in_.fail(key("attention.head_count"), fmt::format("is {}; expected 1 or more", heads));
+    }
+    head_dim_ = in_.integer(key("attention.key_length"), width / heads);
+    if (const int64_t values = in_.integer(key("attention.value_length"), head_dim_);
+        values != head_dim_) {
+      in_.fail(key("attention.value_length"),
+               fmt::format("is {}, which is not supported; expected {}, the length of keys", values,
+                           head_dim_));
+    }
+    out_["hidden_size"] = width;
+    out_["num_hidden_layers"] = in_.integer(key("block_count"));
+    out_["num_attention_heads"] = heads;
+    out_["num_key_value_heads"] = in_.integer(key("attention.head_count_kv"), heads);
+    out_["head_dim"] = head_dim_;
+    out_["max_position_embeddings"] = in_.integer(key("context_length"));
+    out_["rms_norm_eps"] = decimal(in_.number(key("attention.layer_norm_rms_epsilon")));
+    out_["hidden_act"] = "silu";
+    const gguf::StoredTensor* embedding = file_.find("token_embd.weight");
+    if (embedding == nullptr) fail(file_.path(), "tensor 'token_embd.weight' is missing");
+    const int64_t vocabulary = embedding->dims[0];
+    if (const int64_t said = in_.integer(key("vocab_size"), vocabulary); said != vocabulary) {
+      in_.fail(key("vocab_size"),
+               fmt::format("is {}; expected {}, the rows of token_embd.weight", said, vocabulary));
+    }
+    out_["vocab_size"] = vocabulary;
+    out_["tie_word_embeddings"] = file_.find("output.weight") == nullptr;
+  }
+
+  void rope() {
+    const std::string turned = key("rope.dimension_count");
+    if (const int64_t dims = in_.integer(turned, head_dim_); dims != head_dim_) {
+      in_.fail(turned,
+               fmt::format("is {}, which is not supported; expected {}: all of a head turns", dims,
+                           head_dim_));
+    }
+    rope_.theta = decimal(in_.number(key("rope.freq_base"), 10000));
+    out_["rope_theta"] = rope_.theta;
+    const std::string type = in_.string(key("rope.scaling.type"), "none");
+    if (type != "none" && type != "linear") {
+      in_.fail(key("rope.scaling.type"),
+               fmt::format("is {}, which is not supported; expected none or linear", quote(type)));
+    }
+    const char* factor_key =
+        in_.has(key("rope.scale_linear")) ? "rope.scale_linear" : "rope.scaling.factor";
+    const double factor = decimal(in_.number(key(factor_key), 1));
+    if (type == "linear" || (in_.has(key("rope.scale_linear")) && factor != 1)) {
+      out_["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
+    }
+    if (const gguf::StoredTensor* factors = file_.find(kRopeFactors)) {
+      llama3_scaling(*factors);
+    }
+  }
+
+  /// Finds the scaling that has the file's factors: its parameters are not in the file.
+  void llama3_scaling(const gguf::StoredTensor& tensor) {
+    if (tensor.numel != head_dim_ / 2) {
+      fail(file_.path(), "tensor '{}' has {} elements; expected {}, half of a head", kRopeFactors,
+           tensor.numel, head_dim_ / 2);
+    }
+    std::vector<float> factors(static_cast<size_t>(tensor.numel));
+    file_.read(tensor, 0, tensor.numel, graph::DType::f32, factors.data());
+    rope_.scaling = "llama3";
+    rope_.factor = decimal(factors.back());
+    rope_.low_freq_factor = kLowFrequency;
+    rope_.high_freq_factor = kHighFrequency;
+    rope_.original_max_position = kOriginalContext;
+    const std::vector<float> known = rope_factors(rope_, head_dim_);
+    const auto alike = [](float a, float b) { return std::abs(a - b) <= 1e-4f * std::abs(b); };
+    if (out_.contains("rope_scaling") ||
+        !std::equal(factors.begin(), factors.end(), known.begin(), known.end(), alike)) {
+      fail(file_.path(),
+           "tensor '{}' has factors of another scaling of rotary frequencies than Llama 3's "
+           "(low_freq_factor {}, high_freq_factor {}, original context {}), which is not supported",
+           kRopeFactors, kLowFrequency, kHighFrequency, kOriginalContext);
+    }
+    out_["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", rope_.factor},
+                            {"low_freq_factor", kLowFrequency},
+                            {"high_freq_factor", kHighFrequency},
+                            {"original_max_position_embeddings", kOriginalContext}};
+  }
+
+  void experts() {
+    const int64_t experts = in_.integer(key("expert_count"), 0);
+    if (!architecture_.experts) {
+      if (experts > 0) {
+        in_.fail(key("expert_count"),
+                 fmt::format("is {}: a mixture of experts (Mixtral), which is not supported under "
+                             "architecture {}; expected a dense model",
+                             experts, architecture_.name));
+      }
+      out_["intermediate_size"] = in_.integer(key("feed_forward_length"));
+      return;
+    }
+    const int64_t width = in_.integer(key("expert_feed_forward_length"));
+    out_["num_experts"] = experts;
+    out_["num_experts_per_tok"] = in_.integer(key("expert_used_count"));
+    out_["moe_intermediate_size"] = width;
+    out_["intermediate_size"] = in_.integer(key("feed_forward_length"), width);
+    out_["norm_topk_prob"] = true;  // always, in llama.cpp
+  }
+
+  void special_tokens() {
+    const auto id = [&](const char* name, const char* ours) {
+      const std::string key = std::string("tokenizer.ggml.") + name;
+      if (in_.has(key)) {
+        out_[ours] = in_.integer(key);
+      }
+    };
+    id("bos_token_id", "bos_token_id");
+    id("eos_token_id", "eos_token_id");
+    id("padding_token_id", "pad_token_id");
+    // The end of a turn also ends a text.
+    constexpr const char* kTurn = "tokenizer.ggml.eot_token_id";
+    if (in_.has(kTurn) && out_.contains("eos_token_id") &&
+        out_["eos_token_id"] != in_.integer(kTurn)) {
+      out_["eos_token_id"] = {out_["eos_token_id"], in_.integer(kTurn)};
+    }
+  }
+
+  const gguf::File& file_;
+  const gguf::Metadata& in_;
+  const GgufArchitecture& architecture_;
+  int64_t head_dim_ = 0;
+  models::Rope rope_;
+  json out_ = json::object();
+};
+
+/// Tensors of a GGUF file under Hugging Face's names.
+class GgufTensors final : public TensorFile {
+ public:
+  explicit GgufTensors(const std::string& path) : file_(path) {
+    const models::ModelConfig config = models::parse_config(gguf_config(file_), path);
+    const GgufArchitecture& architecture =
+        architecture_named(file_.metadata().string("general.architecture"), path);
+    std::vector<StoredTensor> list;
+    for (const gguf::StoredTensor& tensor : file_.tensors()) {
+      if (tensor.name == kRopeFactors) continue;  // the configuration has the scaling
+      const auto hf = hf_name_of(tensor.name, architecture);
+      if (!hf) {
+        fail(path, "tensor {} is not supported in a model of architecture {}", quote(tensor.name),
+             architecture.name);
+      }
+      add(tensor, *hf, config, list);
+    }
+    set_tensors(std::move(list));
+  }
+
+  const std::string& path() const override { return file_.path(); }
+
+  void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
+            void* dst) const override {
+    const Place& place = places_[static_cast<size_t>(&tensor - tensors().data())];
+    if (place.head_dim == 0) {
+      file_.read(*place.from, place.first + first, count, dtype, dst);
+      return;
+    }
+    // Row by row of ours, each from its place among the pairs.
+    const int64_t columns = tensor.numel / tensor.dims[0];
+    auto* out = static_cast<char*>(dst);
+    for (int64_t at = first; at < first + count;) {
+      const int64_t row = at / columns, column = at % columns;
+      const int64_t now = std::min(columns - column, first + count - at);
+      file_.read(*place.from, paired_row(row, place.head_dim) * columns + column, now, dtype, out);
+      out += now * graph::size_of(dtype);
+      at += now;
+    }
+  }
+
+ private:
+  /// Elements of a GGUF file's tensor.
+  struct Place {
+    const gguf::StoredTensor* from = nullptr;
+    int64_t first = 0;
+    int64_t head_dim = 0;  ///< rows lie in pairs; 0: in order
+  };
+
+  void add(const gguf::StoredTensor& from, const HfTensorName& hf,
+           const models::ModelConfig& config, std::vector<StoredTensor>& list) {
+    const auto refuse = [&](const std::string& expected) {
+      fail(path(), "tensor {} has shape [{}]; expected {}", quote(from.name),
+           fmt::join(graph::sizes(from.dims), ","), expected);
+    };
+    const int64_t rows = from.dims.empty() ? 0 : int64_t{from.dims[0]};
+    if (hf.pairs_rows && (rows == 0 || rows % config.head_dim != 0)) {
+      refuse(fmt::format("whole heads of {} rows", config.head_dim));
+    }
+    if (hf.per_expert && (rows == 0 || rows != config.num_experts)) {
+      refuse(fmt::format("the matrices of {} experts", config.num_experts));
+    }
+    const int64_t pieces = hf.per_expert ? rows : 1;
+    StoredTensor tensor;
+    tensor.dims = hf.per_expert ? graph::Dims(from.dims.begin() + 1, from.dims.end()) : from.dims;
+    tensor.numel = from.numel / pieces;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      tensor.name = hf.per_expert ? fmt::format(fmt::runtime(hf.name), piece) : hf.name;
+      list.push_back(tensor);
+      places_.push_back({&from, piece * tensor.numel, hf.pairs_rows ? config.head_dim : 0});
+    }
+  }
+
+  gguf::File file_;
+  std::vector<Place> places_;
+};
+
+}  // namespace
+
+std::string gguf_config(const gguf::File& file) { return ConfigWriter(file).write(); }
+
+models::ModelConfig read_model_config(const std::string& path) {
+  if (!gguf::is_gguf(path)) return models::read_config(path);
+  return models::parse_config(gguf_config(gguf::File(path)), path);
+}
+
+Safetensors open_tensors(const std::string& path) {
+  if (!gguf::is_gguf(path)) return Safetensors(path);
+  return Safetensors(std::make_unique<GgufTensors>(path));
+}
+
+std::vector<float> rope_factors(const models::Rope& rope, int64_t head_dim) {
+  std::vector<float> factors;
+  const double longest = rope.original_max_position / rope.low_freq_factor;
+  const double shortest = rope.original_max_position / rope.high_freq_factor;
+  for (int64_t i = 0; i < head_dim; i += 2) {
+    const double frequency =
+        std::pow(rope.theta, -static_cast<double>(i) / static_cast<double>(head_dim));
+    const double length = 2 * std::numbers::pi / frequency;
+    double factor = 1;
+    if (length > longest) {
+      factor = rope.factor;
+    } else if (length >= shortest) {
+      const double smooth = (rope.original_max_position / length - rope.low_freq_factor) /
+                            (rope.high_freq_factor - rope.low_freq_factor);
+      factor = 1 / ((1 - smooth) / rope.factor + smooth);
+    }
+    factors.push_back(static_cast<float>(factor));
+  }
+  return factors;
+}
+
+}  // namespace hocket::checkpoint

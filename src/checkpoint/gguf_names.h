@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Architectures of GGUF files and the names of their tensors, beside those of Hugging Face.
+// Internal to checkpoint/gguf_*.cc.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hocket::checkpoint {
+
+/// A GGUF architecture that a model family covers.
+struct GgufArchitecture {
+  const char* name;    ///< general.architecture
+  const char* family;  ///< model_type
+  /// Rows of a query or key head lie as the pairs that turn together: 0, d/2, 1, d/2 + 1, ...
+  bool pairs_rows;
+  bool experts;  ///< all layers have experts, and none a dense MLP
+};
+
+/// Error, in the name of `where`: an architecture without a family; the text names the nearest.
+const GgufArchitecture& architecture_named(std::string_view name, const std::string& where);
+/// Returns the architecture that files of a family have; null if there is none.
+const GgufArchitecture* architecture_of(std::string_view family);
+std::vector<std::string> architecture_names();
+
+/// Kind of a tensor in a layer.
+struct GgufTensorName {
+  const char* gguf;  ///< between "blk.3." and ".weight"
+  const char* hf;    ///< between "model.layers.3." and ".weight"; {} is the number of an expert
+  bool pairs_rows;   ///< with GgufArchitecture::pairs_rows
+};
+
+/// A Hugging Face name, and how GGUF stores the tensor.
+struct HfTensorName {
+  std::string name;  ///< with {} for the number of an expert
+  bool per_expert = false;
+  bool pairs_rows = false;
+};
+
+/// Turns a name of a GGUF file into that of Hugging Face; nothing for a name that is not known.
+std::optional<HfTensorName> hf_name_of(std::string_view gguf, const GgufArchitecture& architecture);
+
+/// Tensor of a GGUF file, by a Hugging Face name.
+struct GgufName {
+  std::string name;
+  int64_t expert = -1;  ///< of a tensor that has those of all experts, one after the other
+  bool pairs_rows = false;
+};
+std::optional<GgufName> gguf_name_of(std::string_view hf, const GgufArchitecture& architecture);
+
+/// Tensor with the factors by which Llama 3 divides its rotary frequencies.
+inline constexpr const char* kRopeFactors = "rope_freqs.weight";
+
+}  // namespace hocket::checkpoint
