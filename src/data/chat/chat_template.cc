@@ -15,7 +15,7 @@
 namespace hocket::data {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using jinja::Value;
 
 constexpr int kMaxJsonDepth = 100;
@@ -31,33 +31,33 @@ std::tm machine_time() {
   return out;
 }
 
-Value to_value(const Json& json, const std::string& where, int depth = 0) {
+Value to_value(const OrderedJson& json, const std::string& where, int depth = 0) {
   if (depth > kMaxJsonDepth) fail(where, "nested deeper than {} levels", kMaxJsonDepth);
   switch (json.type()) {
-    case Json::value_t::null:
+    case OrderedJson::value_t::null:
       return Value::none();
-    case Json::value_t::boolean:
+    case OrderedJson::value_t::boolean:
       return Value::boolean(json.get<bool>());
-    case Json::value_t::number_integer:
+    case OrderedJson::value_t::number_integer:
       return Value::integer(json.get<int64_t>());
-    case Json::value_t::number_unsigned:
+    case OrderedJson::value_t::number_unsigned:
       if (json.get<uint64_t>() > INT64_MAX) {
         fail(where, "the number {} is beyond 64 bits", json.get<uint64_t>());
       }
       return Value::integer(json.get<int64_t>());
-    case Json::value_t::number_float:
+    case OrderedJson::value_t::number_float:
       return Value::real(json.get<double>());
-    case Json::value_t::string:
+    case OrderedJson::value_t::string:
       return Value::text(json.get<std::string>());
-    case Json::value_t::array: {
+    case OrderedJson::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
-      for (const Json& item : json) {
+      for (const OrderedJson& item : json) {
         items.push_back(to_value(item, where, depth + 1));
       }
       return Value::list(std::move(items));
     }
-    case Json::value_t::object: {
+    case OrderedJson::value_t::object: {
       jinja::Budget unlimited({.max_steps = INT64_MAX, .max_bytes = INT64_MAX});
       jinja::Dict dict;
       for (const auto& [key, item] : json.items()) {
@@ -72,8 +72,8 @@ Value to_value(const Json& json, const std::string& where, int depth = 0) {
 
 /// Returns the message as templates see it: without null fields, and with its reasoning under the
 /// names that templates read.
-Json normalized(const Json& message) {
-  Json out = Json::object();
+OrderedJson normalized(const OrderedJson& message) {
+  OrderedJson out = OrderedJson::object();
   const char* const* field = std::find_if(
       std::begin(kReasoningFields), std::end(kReasoningFields),
       [&](const char* name) { return message.contains(name) && !message.at(name).is_null(); });
@@ -92,15 +92,15 @@ Json normalized(const Json& message) {
   return out;
 }
 
-std::string role_of(const Json& message) {
+std::string role_of(const OrderedJson& message) {
   return message.is_object() && message.contains("role") && message.at("role").is_string()
              ? message.at("role").get<std::string>()
              : "";
 }
 
-Json normalized_messages(const Json& messages, const std::string& where) {
+OrderedJson normalized_messages(const OrderedJson& messages, const std::string& where) {
   if (!messages.is_array()) fail(where, "the messages are no list; expected a list of objects");
-  Json out = Json::array();
+  OrderedJson out = OrderedJson::array();
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!messages[i].is_object()) {
       fail(where, "message {} is no object; expected one with a role and a content", i);
@@ -116,7 +116,7 @@ class Continuation {
   Continuation(std::string field, std::string where)
       : field_(std::move(field)), where_(std::move(where)) {}
 
-  void mark(Json* message, const std::string& source) {
+  void mark(OrderedJson* message, const std::string& source) {
     const bool reasons = std::find(std::begin(kReasoningFields), std::end(kReasoningFields),
                                    field_) != std::end(kReasoningFields);
     std::vector<std::string> fields = {field_};
@@ -157,7 +157,7 @@ class Continuation {
   }
 
  private:
-  void mark_text(Json* content) {
+  void mark_text(OrderedJson* content) {
     if (content->is_array()) {
       for (auto block = content->rbegin(); block != content->rend(); ++block) {
         if (block->is_object() && block->contains("text")) return mark_text(&block->at("text"));
@@ -219,7 +219,8 @@ struct ChatTemplate::Impl {
   }
 
   // Renders normalised messages. Throws LocatedFault.
-  jinja::Rendered render(const Json& messages, const ChatOptions& options, int64_t steps) const {
+  jinja::Rendered render(const OrderedJson& messages, const ChatOptions& options,
+                         int64_t steps) const {
     std::vector<std::pair<std::string, Value>> variables;
     const auto set = [&](const std::string& name, Value value) {
       variables.emplace_back(name, std::move(value));
@@ -238,7 +239,7 @@ struct ChatTemplate::Impl {
         set(name, to_value(value, where));
       }
     }
-    const auto optional = [&](const Json* json) {
+    const auto optional = [&](const OrderedJson* json) {
       return json != nullptr ? to_value(*json, where) : Value::none();
     };
     set("messages", to_value(messages, where));
@@ -251,7 +252,7 @@ struct ChatTemplate::Impl {
     return evaluate(choose(options.tools != nullptr).program, variables, how);
   }
 
-  jinja::Rendered render_or_fail(const Json& messages, const ChatOptions& options) const {
+  jinja::Rendered render_or_fail(const OrderedJson& messages, const ChatOptions& options) const {
     try {
       return render(messages, options, options.max_steps);
     } catch (const jinja::LocatedFault& located) {
@@ -270,10 +271,10 @@ struct ChatTemplate::Impl {
 
   // The first message that, added to those before it, gives the same fault. None if there is the
   // same fault without any, or if finding it takes too long.
-  std::optional<size_t> message_at_fault(const Json& messages, const ChatOptions& options,
+  std::optional<size_t> message_at_fault(const OrderedJson& messages, const ChatOptions& options,
                                          const std::string& text) const {
     const int64_t steps = options.max_steps / static_cast<int64_t>(messages.size() + 1);
-    Json prefix = Json::array();
+    OrderedJson prefix = OrderedJson::array();
     for (size_t i = 0;; ++i) {
       try {
         render(prefix, options, steps);
@@ -285,12 +286,13 @@ struct ChatTemplate::Impl {
     }
   }
 
-  std::vector<ChatSpan> spans_by_prefix(const Json& messages, const ChatOptions& options) const {
+  std::vector<ChatSpan> spans_by_prefix(const OrderedJson& messages,
+                                        const ChatOptions& options) const {
     const std::string whole = render_or_fail(messages, options).text;
     ChatOptions prompting = options;
     prompting.add_generation_prompt = true;
     std::vector<ChatSpan> out;
-    Json prefix = Json::array();
+    OrderedJson prefix = OrderedJson::array();
     for (size_t i = 0; i < messages.size(); ++i) {
       std::string prompt;
       const bool own = role_of(messages[i]) == "assistant";
@@ -386,8 +388,8 @@ ChatTemplate ChatTemplate::load(const std::string& path) {
   return ChatTemplate(std::move(impl));
 }
 
-RenderedChat ChatTemplate::render(const Json& messages, const ChatOptions& options) const {
-  Json list = normalized_messages(messages, impl_->where);
+RenderedChat ChatTemplate::render(const OrderedJson& messages, const ChatOptions& options) const {
+  OrderedJson list = normalized_messages(messages, impl_->where);
   if (list.empty()) fail(impl_->where, "no messages; expected at least one");
   std::optional<Continuation> continuation;
   if (!options.continue_final_message.empty()) {
@@ -409,14 +411,14 @@ RenderedChat ChatTemplate::render(const Json& messages, const ChatOptions& optio
   return {std::move(rendered.text), std::move(rendered.generation)};
 }
 
-std::vector<ChatSpan> ChatTemplate::assistant_spans(const Json& messages,
+std::vector<ChatSpan> ChatTemplate::assistant_spans(const OrderedJson& messages,
                                                     const ChatOptions& options) const {
   if (options.add_generation_prompt || !options.continue_final_message.empty()) {
     fail(impl_->where,
          "the assistant's parts of an unfinished chat; expected neither a generation "
          "prompt nor a message to continue");
   }
-  const Json list = normalized_messages(messages, impl_->where);
+  const OrderedJson list = normalized_messages(messages, impl_->where);
   if (list.empty()) fail(impl_->where, "no messages; expected at least one");
   if (!has_generation_blocks(options.tools != nullptr))
     return impl_->spans_by_prefix(list, options);

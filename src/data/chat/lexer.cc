@@ -15,7 +15,6 @@ namespace {
 
 using Kind = Token::Kind;
 
-constexpr size_t kNone = std::string_view::npos;
 constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
                                            "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
                                            ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
@@ -55,18 +54,18 @@ class Lexer {
   std::vector<Token> run() {
     while (at_ < text_.size()) {
       const size_t tag = next_tag(at_);
-      if (tag == kNone) {
+      if (tag == kNotFound) {
         push(Kind::data, text_.substr(at_));
         break;
       }
       const char kind = text_[tag + 1];
-      const size_t raw = kind == '%' ? after_raw(tag) : kNone;
+      const size_t raw = kind == '%' ? after_raw(tag) : kNotFound;
       size_t begin = tag + 2;
       const char sign = begin < text_.size() && (text_[begin] == '-' || text_[begin] == '+')
                             ? text_[begin++]
                             : ' ';
       data(at_, tag, sign, kind != '{');
-      if (raw != kNone) {
+      if (raw != kNotFound) {
         raw_block(raw);
       } else if (kind == '#') {
         comment(tag, begin);
@@ -105,10 +104,10 @@ class Lexer {
   }
 
   size_t next_tag(size_t from) const {
-    for (size_t at = from; (at = text_.find('{', at)) != kNone; ++at) {
+    for (size_t at = from; (at = text_.find('{', at)) != kNotFound; ++at) {
       if (stands(at + 1, "%") || stands(at + 1, "{") || stands(at + 1, "#")) return at;
     }
-    return kNone;
+    return kNotFound;
   }
 
   // End of the tag `{% raw %}` at `tag`, or none if another tag is there.
@@ -118,10 +117,10 @@ class Lexer {
       ++at;
     }
     at = skip_space(at);
-    if (!stands(at, "raw")) return kNone;
+    if (!stands(at, "raw")) return kNotFound;
     at = skip_space(at + 3);
     if (stands(at, "-%}")) return skip_space(at + 3);
-    return stands(at, "%}") ? at + 2 : kNone;
+    return stands(at, "%}") ? at + 2 : kNotFound;
   }
 
   void data(size_t begin, size_t end, char sign, bool strips_indent) {
@@ -140,16 +139,16 @@ class Lexer {
   // End of a closing tag at `at`, with the white space that it takes along; none if there is none.
   size_t after_close(size_t at, std::string_view close) const {
     if (stands(at, "-") && stands(at + 1, close)) return skip_space(at + 1 + close.size());
-    if (close == "}}") return stands(at, close) ? at + close.size() : kNone;
+    if (close == "}}") return stands(at, close) ? at + close.size() : kNotFound;
     if (stands(at, "+") && stands(at + 1, close)) return at + 1 + close.size();
-    if (!stands(at, close)) return kNone;
+    if (!stands(at, close)) return kNotFound;
     at += close.size();
     return stands(at, "\n") ? at + 1 : at;
   }
 
   void comment(size_t tag, size_t begin) {
     for (size_t at = begin; at < text_.size(); ++at) {
-      if (const size_t end = after_close(at, "#}"); end != kNone) return move_to(end);
+      if (const size_t end = after_close(at, "#}"); end != kNotFound) return move_to(end);
     }
     move_to(tag);
     refuse("a comment does not end; expected '#}}'");
@@ -157,12 +156,12 @@ class Lexer {
 
   void raw_block(size_t begin) {
     move_to(begin);
-    for (size_t at = begin; (at = text_.find("{%", at)) != kNone; at += 2) {
+    for (size_t at = begin; (at = text_.find("{%", at)) != kNotFound; at += 2) {
       const char sign = stands(at + 2, "-") ? '-' : stands(at + 2, "+") ? '+' : ' ';
       size_t word = skip_space(at + (sign == ' ' ? 2 : 3));
       if (!stands(word, "endraw")) continue;
       word = skip_space(word + 6);
-      if (const size_t end = after_close(word, "%}"); end != kNone) {
+      if (const size_t end = after_close(word, "%}"); end != kNotFound) {
         data(begin, at, sign, true);
         return move_to(end);
       }
@@ -178,7 +177,7 @@ class Lexer {
       move_to(skip_space(at_));
       if (at_ >= text_.size()) refuse("a tag does not end; expected '{}'", closing);
       if (brackets.empty()) {
-        if (const size_t end = after_close(at_, closing); end != kNone) {
+        if (const size_t end = after_close(at_, closing); end != kNotFound) {
           push(close == '%' ? Kind::block_end : Kind::variable_end, "");
           return move_to(end);
         }
@@ -313,7 +312,7 @@ class Lexer {
         continue;
       }
       const char c = text[++i];
-      if (const size_t known = kLetters.find(c); known != kNone) {
+      if (const size_t known = kLetters.find(c); known != kNotFound) {
         out += kMeanings[known];
       } else if (c == 'x' || c == 'u' || c == 'U') {
         code_point(text, &i, c == 'x' ? 2 : c == 'u' ? 4 : 8, &out);

@@ -11,7 +11,6 @@
 namespace hocket::data::jinja {
 namespace {
 
-constexpr size_t kNone = std::string_view::npos;
 constexpr int64_t kMaxWidth = 1 << 20;  // of a padded text
 
 // A call of a method of str. Results of a Markup are Markup, as in markupsafe.
@@ -206,8 +205,8 @@ class TextCall {
     if (last) {
       pay_product(part.size());
     }
-    const size_t at = beyond ? kNone : last ? where.rfind(part) : find_text(where, part);
-    if (at != kNone) return Value::integer(first + count_characters(where.substr(0, at)));
+    const size_t at = beyond ? kNotFound : last ? where.rfind(part) : find_text(where, part);
+    if (at != kNotFound) return Value::integer(first + count_characters(where.substr(0, at)));
     if (name_.ends_with("index")) fault("substring not found");
     return Value::integer(-1);
   }
@@ -304,7 +303,7 @@ class TextCall {
       pay_product(separator.size());
     }
     const size_t at = from_right ? text_.rfind(separator) : find_text(text_, separator);
-    if (at != kNone) {
+    if (at != kNotFound) {
       return made({text_.substr(0, at), separator, text_.substr(at + separator.size())},
                   List::Kind::tuple);
     }

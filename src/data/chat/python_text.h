@@ -9,6 +9,8 @@
 
 namespace hocket::data::jinja {
 
+constexpr size_t kNotFound = std::string_view::npos;
+
 /// std::string_view::find in linear time, whatever the two are.
 size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 

@@ -79,6 +79,14 @@ bool is_callable(const Value& value) {
          (value.is(Type::object) && value.as_object()->callable());
 }
 
+// A name of a filter or test; like any key of a dict it must be hashable.
+template <bool (*known)(std::string_view)>
+bool is_known(Budget* budget, const Value& value, const Arguments& arguments) {
+  std::string key;
+  if (!hash_key(budget, value, &key)) fault("unhashable type: '{}'", type_name(value));
+  return without_arguments(arguments, value.is_text() && known(value.as_text()));
+}
+
 const std::map<std::string_view, Test>& tests() {
   static const std::map<std::string_view, Test> kTests = {
       {"odd", parity<1>},
@@ -115,14 +123,8 @@ const std::map<std::string_view, Test>& tests() {
        [](Budget*, const Value& value, const Arguments& a) { return value.same(operand(a)); }},
       {"in", [](Budget* budget, const Value& value,
                 const Arguments& a) { return contains(budget, operand(a), value); }},
-      {"filter",
-       [](Budget*, const Value& value, const Arguments& a) {
-         return without_arguments(a, value.is_text() && is_filter(value.as_text()));
-       }},
-      {"test",
-       [](Budget*, const Value& value, const Arguments& a) {
-         return without_arguments(a, value.is_text() && is_test(value.as_text()));
-       }},
+      {"filter", is_known<is_filter>},
+      {"test", is_known<is_test>},
       {"==", compared<0>},
       {"eq", compared<0>},
       {"equalto", compared<0>},
