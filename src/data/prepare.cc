@@ -17,7 +17,7 @@ namespace hocket::data {
 namespace {
 
 constexpr const char* kFormat = "hocket-data";
-constexpr int64_t kVersion = 2;
+constexpr int64_t kPreparedVersion = 2;
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kStaging = ".staging";
 
@@ -143,7 +143,10 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
                        const std::vector<int64_t>& tokens, const Tokenizer& tokenizer,
                        const std::string& print, const SplitStats& train, const SplitStats& valid) {
   JsonWriter json({.indent = 1});
-  json.object().member("format", kFormat).member("version", kVersion).member("fingerprint", print);
+  json.object()
+      .member("format", kFormat)
+      .member("version", kPreparedVersion)
+      .member("fingerprint", print);
   json.key("tokenizer")
       .object()
       .member("file", kTokenizer)
@@ -255,7 +258,7 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
   train.close();
   valid.close();
   tokenizer.save_folder(staging);
-  const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens, kVersion);
+  const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens, kPreparedVersion);
   write_file_atomic(join_path(staging, kIndex), index_json(options, corpus, tokens, tokenizer,
                                                            print, train.stats(), valid.stats()));
   return result_of(corpus, train.stats(), valid.stats());
@@ -319,8 +322,8 @@ Dataset::Dataset(const std::string& folder) : folder_(folder) {
   const nlohmann::json json = read_json(path);
   const JsonView root(json, path);
   version_ = root.get_int("version");
-  if (root.get_string("format") != kFormat || version_ < 1 || version_ > kVersion) {
-    root.fail(fmt::format("is not of format {} version 1 to {}", kFormat, kVersion));
+  if (root.get_string("format") != kFormat || version_ < 1 || version_ > kPreparedVersion) {
+    root.fail(fmt::format("is not of format {} version 1 to {}", kFormat, kPreparedVersion));
   }
   fingerprint_ = root.get_string("fingerprint");
   train_stats_ = split_from_json(root.at("train"));

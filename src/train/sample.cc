@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -54,7 +55,8 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, 
   while (n < p.size() && (n == 0 || kept < options.top_p * sum)) {
     kept += p[n++];
   }
-  double u = uniform(options.seed, hash_name("sample"), position) * kept;
+  const uint64_t stream = hash_name("sample") + static_cast<uint64_t>(options.sample);
+  double u = uniform(options.seed, stream, position) * kept;
   for (size_t i = 0; i < n; ++i) {
     if ((u -= p[i]) < 0) return order[i];
   }
@@ -62,29 +64,6 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, 
 }
 
 namespace {
-
-/// The prompt's tokens behind `beginning`, or behind the end of text, after which text begins in
-/// training. Error: there is nothing to begin with, or the tokenizer is of a larger vocabulary.
-std::vector<int32_t> prompt_ids(const engine::Run& run, const data::Tokenizer& tokenizer,
-                                const std::string& prompt,
-                                const std::optional<std::vector<int32_t>>& beginning = {}) {
-  std::vector<int32_t> ids = beginning.value_or(std::vector<int32_t>());
-  if (!beginning && tokenizer.eos_id() >= 0) {
-    ids.push_back(tokenizer.eos_id());
-  }
-  for (int32_t id : tokenizer.encode(prompt)) {
-    ids.push_back(id);
-  }
-  if (ids.empty()) {
-    fail("generate", "the prompt is empty and no token comes before it; expected a prompt");
-  }
-  for (int32_t id : ids) {
-    if (id >= run.model.vocab_size) {
-      fail("generate", "the tokenizer gives token {}; the model has {}", id, run.model.vocab_size);
-    }
-  }
-  return ids;
-}
 
 /// The least number of tokens of a step: all are multiples of it.
 int64_t least_tokens(const program::Program& program) {
@@ -143,42 +122,162 @@ std::vector<program::Memory> generation_memory(const engine::Compiled& generatio
   return program::memory_of(generation.program, values);
 }
 
-std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
-                     engine::Session& session, const GenerateOptions& options) {
+std::vector<int32_t> document_ids(const data::Tokenizer& tokenizer, std::string_view text,
+                                  int64_t vocabulary) {
+  std::vector<int32_t> ids;
+  if (tokenizer.eos_id() >= 0) {
+    ids.push_back(tokenizer.eos_id());
+  }
+  for (int32_t id : tokenizer.encode(text)) {
+    ids.push_back(id);
+  }
+  if (ids.empty()) fail("generate", "the prompt is empty and the tokenizer has no end of text");
+  for (int32_t id : ids) {
+    if (id >= vocabulary) {
+      fail("generate", "the tokenizer gives token {}; the model has {}", id, vocabulary);
+    }
+  }
+  return ids;
+}
+
+bool StoppedText::append(std::string_view bytes) {
+  // A stop string that ends in the new bytes began at most its length before them.
+  const size_t before = text_.size();
+  text_ += bytes;
+  size_t first_end = text_.npos, begin = text_.npos;
+  for (const std::string& stop : stops_) {
+    const size_t from = before >= stop.size() ? before - stop.size() + 1 : 0;
+    const size_t at = text_.find(stop, from);
+    if (at == text_.npos) continue;
+    const size_t end = at + stop.size();
+    if (end < first_end || (end == first_end && at < begin)) {
+      first_end = end;
+      begin = at;
+      stop_ = stop;
+    }
+  }
+  if (begin != text_.npos) {
+    text_.resize(begin);
+    pass_on(begin);
+    return false;
+  }
+  pass_on(settled());
+  return true;
+}
+
+size_t StoppedText::settled() const {
+  size_t end = text_.size();
+  for (const std::string& stop : stops_) {
+    for (size_t held = std::min(stop.size() - 1, text_.size()); held > 0; --held) {
+      if (text_.ends_with(std::string_view(stop).substr(0, held))) {
+        end = std::min(end, text_.size() - held);
+        break;
+      }
+    }
+  }
+  // A character of up to 4 bytes whose last ones are yet to come.
+  constexpr size_t kLongestCharacter = 4;
+  for (size_t at = end - std::min(end, kLongestCharacter - 1); at < end; ++at) {
+    const auto lead = static_cast<unsigned char>(text_[at]);
+    const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    if (at + length > end) return at;
+  }
+  return end;
+}
+
+void StoppedText::pass_on(size_t end) {
+  if (end <= passed_) return;
+  if (on_text_) {
+    on_text_(std::string_view(text_).substr(passed_, end - passed_));
+  }
+  passed_ = end;
+}
+
+namespace {
+
+/// Bytes that each next token adds to a text. Decoders look at neighbours (a blank at the
+/// beginning), so the last tokens are decoded with it.
+class Decoder {
+ public:
+  Decoder(const data::Tokenizer& tokenizer, const GenerateOptions& options)
+      : tokenizer_(tokenizer), skip_special_(options.answer) {
+    if (!options.answer) {
+      const size_t context = std::min(kContext, options.prompt.size());
+      ids_.assign(options.prompt.end() - static_cast<int64_t>(context), options.prompt.end());
+    }
+    before_ = tokenizer_.decode(ids_, skip_special_).size();
+  }
+  std::string next(int32_t id) {
+    if (ids_.size() >= kMostIds) {
+      ids_.erase(ids_.begin(), ids_.end() - static_cast<int64_t>(kContext));
+      before_ = tokenizer_.decode(ids_, skip_special_).size();
+    }
+    ids_.push_back(id);
+    const std::string text = tokenizer_.decode(ids_, skip_special_);
+    const std::string added = text.size() > before_ ? text.substr(before_) : "";
+    before_ = text.size();
+    return added;
+  }
+
+ private:
+  static constexpr size_t kContext = 8, kMostIds = 64;
+  const data::Tokenizer& tokenizer_;
+  const bool skip_special_;
+  std::vector<int32_t> ids_;
+  size_t before_ = 0;
+};
+
+}  // namespace
+
+Generator::Generator(const engine::Run& run, const data::Tokenizer& tokenizer,
+                     engine::Session& session)
+    : run_(run), tokenizer_(tokenizer), session_(session) {
+  engine::initialise(session.graph(), session.program(), 0, session.store());
+}
+
+Generated Generator::run(const GenerateOptions& options) {
   // One program reads the prompt except its last token in pieces, and then one token after the
   // other. `done` tokens are in the cache. Only the logits of the last token are collected, which
   // crosses links between processes. They are the same on all processes, and so is the drawn token.
-  std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt, options.beginning);
-  const int64_t prompt = static_cast<int64_t>(ids.size());
-  engine::initialise(session.graph(), session.program(), 0, session.store());
-
-  int64_t done = 0;
+  std::vector<int32_t> ids = options.prompt;
+  const int64_t prompt = std::ssize(ids);
+  HOCKET_CHECK(prompt > 0, "an empty prompt");
+  int64_t done =
+      std::mismatch(ids.begin(), ids.end() - 1, cached_.begin(), cached_.end()).first - ids.begin();
   while (done < prompt - 1) {
     const int64_t piece = std::min(engine::kPrefill, prompt - 1 - done);
-    forward(session, ids, done, piece);
+    forward(session_, ids, done, piece);
     done += piece;
   }
-  std::string text;
-  for (int64_t i = 0; i < options.max_new_tokens; ++i) {
-    forward(session, ids, done++, 1);
-    std::vector<double> logits = first_logits(session, run);
+  Generated out;
+  StoppedText text(options.stops, options.on_text);
+  Decoder decoder(tokenizer_, options);
+  const std::set<int32_t> stop_tokens(options.stop_tokens.begin(), options.stop_tokens.end());
+  for (int64_t i = 0; i < options.max_new_tokens && !out.stopped; ++i) {
+    forward(session_, ids, done++, 1);
+    std::vector<double> logits = first_logits(session_, run_);
     if (!std::all_of(logits.begin(), logits.end(), [](double x) { return std::isfinite(x); })) {
       fail_run("generate",
                "the logits after {} tokens are not finite: nothing can be drawn from them",
                ids.size());
     }
     // Ids beyond the tokenizer's vocabulary have no text.
-    logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer.vocab_size())));
+    logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer_.vocab_size())));
     const int32_t id = draw(logits, options, static_cast<uint64_t>(ids.size()));
-    if (id == tokenizer.eos_id()) break;
-    ids.push_back(id);
-    const std::string bytes = tokenizer.decode(std::span<const int32_t>(&ids.back(), 1));
-    text += bytes;
-    if (options.on_text) {
-      options.on_text(bytes);
+    if (stop_tokens.contains(id)) {
+      out.stopped = true;
+      out.stop_token = id;
+      break;
     }
+    ids.push_back(id);
+    out.ids.push_back(id);
+    out.stopped = !text.append(decoder.next(id));
   }
-  return text;
+  text.finish();
+  out.text = text.text();
+  out.stop = text.stop();
+  cached_.assign(ids.begin(), ids.begin() + done);
+  return out;
 }
 
 std::string prompt_from(const data::Dataset& dataset) {
@@ -233,7 +332,8 @@ std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compile
   // Memory at the same time: the generating program with its parameters; if their layout differs,
   // the training's, and between processes messages in flight: the source, the copy to send, and the
   // received one.
-  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
+  const auto prompt = std::ssize(
+      document_ids(dataset.tokenizer(), sample_prompt(run, dataset), run.model.vocab_size));
   const int64_t longest = prompt + run.config.output.sample_tokens;
   const engine::Compiled generation = compile_generation(run, longest);
   const std::vector<program::Memory> memory = generation_memory(generation, prompt, longest);
@@ -268,17 +368,18 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
   };
   keep_parameters();
   GenerateOptions options;
-  options.prompt = sample_prompt(run, dataset);
+  const std::string prompt = sample_prompt(run, dataset);
+  options.prompt = document_ids(dataset.tokenizer(), prompt, run.model.vocab_size);
   options.max_new_tokens = run.config.output.sample_tokens;
-  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), options.prompt));
+  options.stop_tokens = {dataset.tokenizer().eos_id()};
   std::string raw;
   {
-    const int64_t longest = prompt + run.config.output.sample_tokens;
+    const int64_t longest = std::ssize(options.prompt) + options.max_new_tokens;
     const engine::ProgramSpec spec = engine::generation(run, longest);
     training.replace(spec, compile_generation(run, longest));
     engine::ParameterReader generation(training, spec, &training.compiled());
     generation.update();
-    raw = generate(run, dataset.tokenizer(), generation.session(), options);
+    raw = Generator(run, dataset.tokenizer(), generation.session()).run(options).text;
   }
   training.end_sessions();
   keep_parameters();  // not the caches
@@ -293,7 +394,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
     }
     at += static_cast<size_t>(std::max(n, 1));
   }
-  return {options.prompt, text,
+  return {prompt, text,
           fmt::format("temperature {}, top-p {}, seed {}", options.temperature, options.top_p,
                       options.seed),
           ""};

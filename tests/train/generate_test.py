@@ -130,6 +130,91 @@ class Generate(Folder):
         self.assertEqual(self.generate("ends", "int x =", 40),
                          self.tokenizer.decode(more, skip_special_tokens=False))
 
+    def texts(self, name, *words):
+        """Returns the objects of `generate --json`, greedy unless the words say otherwise."""
+        said = self.hocket("generate", self.path(name), "--json", "--tokenizer", self.path("data/tokenizer.json"),
+                           *words)
+        return [json.loads(line) for line in said.splitlines()]
+
+    def chat_model(self, name):
+        """Makes a model with a chat template; returns (weights in f64, config, number of tokens with a text)."""
+        c = dict(DENSE, max_position_embeddings=512)
+        weights = random_weights(c, 31, 0.5)
+        self.model(name, c, weights)
+        with open(os.path.join(self.path(name), "chat_template.jinja"), "w", encoding="utf-8") as f:
+            f.write("{% for m in messages %}{{ m.role }} = {{ m.content }} ;\n{% endfor %}"
+                    "{% if add_generation_prompt %}return {% endif %}")
+        return {n: t.double() for n, t in weights.items()}, c, self.tokenizer.get_vocab_size()
+
+    def test_chat(self):
+        w, c, legal = self.chat_model("chat")
+        prompt = "system = std ;\nuser = int x ;\nreturn "
+        ids = self.tokenizer.encode(prompt).ids
+        more, _ = greedy(w, ids, 30, self.eos, c, legal)
+        greedily = ("--temperature", "0", "--max-new-tokens", "30")
+        [text] = self.texts("chat", "--chat", "int x", "--system", "std", *greedily)
+        self.assertEqual(prompt, text["prompt"])
+        self.assertEqual(("length", len(ids), more), (text["finish_reason"], text["prompt_tokens"], text["token_ids"]))
+        # The same from a file, beside a prompt without a template, which gets what it gets alone.
+        with open(self.path("prompts.jsonl"), "w", encoding="utf-8") as f:
+            messages = [{"role": "system", "content": "std"}, {"role": "user", "content": "int x"}]
+            f.write(json.dumps({"messages": messages}) + "\n" + json.dumps("int x =") + "\n")
+        of_file = self.texts("chat", "--prompts", self.path("prompts.jsonl"), *greedily)
+        [alone] = self.texts("chat", "--prompt", "int x =", *greedily)
+        self.assertEqual([text, alone], of_file)
+
+    def test_samples(self):
+        self.chat_model("samples")
+        drawn = ("--prompt", "int x =", "--max-new-tokens", "20", "--temperature", "0.9")
+        [first] = self.texts("samples", *drawn)
+        three = self.texts("samples", *drawn, "--samples", "3")
+        self.assertEqual(first, three[0])
+        self.assertEqual(3, len({text["text"] for text in three}))
+        self.assertEqual([0, 1, 2], [text["sample"] for text in three])
+
+    def test_stops(self):
+        w, c, legal = self.chat_model("stops")
+        begin = self.ids("int x =")
+        more, _ = greedy(w, begin, 30, self.eos, c, legal)
+        whole = self.tokenizer.decode(more, skip_special_tokens=False)
+        greedily = ("--prompt", "int x =", "--temperature", "0", "--max-new-tokens", "30")
+        # A string across the border of two tokens, of letters that a terminal and JSON show as they are.
+        borders = [len(self.tokenizer.decode(more[:n], skip_special_tokens=False)) for n in range(3, 28)]
+        stop = next(cut for cut in (whole[at - 1:at + 1] for at in borders) if cut.isascii() and cut.isprintable())
+        [text] = self.texts("stops", *greedily, "--stop", stop)
+        self.assertEqual(("stop", stop), (text["finish_reason"], text["stop_reason"]))
+        length = len(self.tokenizer.decode(text["token_ids"], skip_special_tokens=False))
+        self.assertEqual(whole[:length].index(stop) + 2, length)
+        self.assertNotIn(stop, text["text"])
+        # Tokens that config.json or generation_config.json name, besides the tokenizer's end of text.
+        at = next(i for i in range(5, 30) if more[i] not in more[:i])
+        for file in "generation_config.json", "config.json":
+            with self.subTest(file=file):
+                path = os.path.join(self.path("stops"), file)
+                before = ""
+                if os.path.exists(path):
+                    with open(path, encoding="utf-8") as f:
+                        before = f.read()
+                with open(path, "w", encoding="utf-8") as f:
+                    json.dump(dict(json.loads(before or "{}"), eos_token_id=[more[at], 1]), f)
+                [text] = self.texts("stops", *greedily)
+                self.assertEqual((more[:at], "stop", more[at]),
+                                 (text["token_ids"], text["finish_reason"], text["stop_reason"]))
+                [text] = self.texts("stops", *greedily, "--ignore-eos")
+                self.assertEqual(more, text["token_ids"])
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(before or "{}")
+
+    def test_defaults_of_the_models_files(self):
+        w, c, legal = self.chat_model("defaults")
+        with open(os.path.join(self.path("defaults"), "generation_config.json"), "w", encoding="utf-8") as f:
+            json.dump({"do_sample": False, "max_new_tokens": 7, "repetition_penalty": 1.3}, f)
+        more, _ = greedy(w, self.ids("int x ="), 7, self.eos, c, legal)
+        [text] = self.texts("defaults", "--prompt", "int x =")
+        self.assertEqual(more, text["token_ids"])
+        [text] = self.texts("defaults", "--prompt", "int x =", "--max-new-tokens", "9")
+        self.assertEqual((9, more), (len(text["token_ids"]), text["token_ids"][:7]))
+
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // hocket generate
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/json_writer.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "cli/inputs.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "comm/run_on_all.h"
+#include "data/model_text.h"
 #include "data/tokenizer/gguf.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/evaluate.h"
@@ -36,16 +40,24 @@ std::string read_stdin() {
 }
 
 struct GenerateOptions {
-  std::string model, prompt, tokenizer, dtype = "f32";
-  std::vector<std::string> set;
-  int64_t seed = 1;
-  train::GenerateOptions how;
-  bool json = false;
+  std::string model, prompt, prompts, chat, system, tokenizer, dtype = "f32";
+  std::vector<std::string> set, stops;
+  std::optional<double> temperature, top_p;
+  std::optional<int64_t> top_k, max_new_tokens;
+  int64_t seed = 1, samples = 1;
+  bool ignore_eos = false, json = false;
+};
+
+/// A prompt as it was given, and as the model reads it.
+struct Prompt {
+  std::string text;
+  std::vector<int32_t> ids;
+  bool is_chat = false;
 };
 
 void check_ranges(const train::GenerateOptions& how) {
   const auto range = [](const char* what, double value, double least, double most) {
-    if (value < least || value > most) {
+    if (!(value >= least && value <= most)) {
       fail("hocket generate", "{} is {}; expected {} to {}", what, value, least, most);
     }
   };
@@ -53,6 +65,31 @@ void check_ranges(const train::GenerateOptions& how) {
   range("--temperature", how.temperature, 0, 100);
   range("--top-k", static_cast<double>(how.top_k), 0, 1e9);
   range("--top-p", how.top_p, 0, 1);
+}
+
+/// Returns how to sample: as the options say, else as the model's generation_config.json, else by
+/// the defaults.
+train::GenerateOptions sampling(const GenerateOptions& options, const std::string& model) {
+  const data::SamplingDefaults files = data::read_sampling_defaults(model);
+  for (const std::string& key : files.ignored) {
+    log_warning("{}: {} is not supported, and has no effect here",
+                join_path(model, "generation_config.json"), key);
+  }
+  train::GenerateOptions how;
+  const auto choose = [](const auto& given, const auto& of_files, auto* value) {
+    *value = given ? *given : of_files.value_or(*value);
+  };
+  choose(options.temperature, files.temperature, &how.temperature);
+  choose(options.top_k, files.top_k, &how.top_k);
+  choose(options.top_p, files.top_p, &how.top_p);
+  choose(options.max_new_tokens, files.max_new_tokens, &how.max_new_tokens);
+  how.seed = static_cast<uint64_t>(options.seed);
+  how.stops = options.stops;
+  check_ranges(how);
+  for (const std::string& stop : how.stops) {
+    if (stop.empty()) fail("hocket generate", "--stop is empty; expected some text");
+  }
+  return how;
 }
 
 /// The tokenizer beside the model of `vocabulary` tokens, that of its GGUF file, or the one that
@@ -86,70 +123,221 @@ std::optional<std::vector<int32_t>> beginning_of(const std::string& model) {
   return {{}};
 }
 
-/// Tokens of the prompt, without the end of text before it. Error: one that the model has not.
-int64_t tokens_of(const std::string& prompt, const data::Tokenizer& tokenizer, int64_t vocabulary) {
-  const std::vector<int32_t> ids = tokenizer.encode(prompt);
-  for (const int32_t id : ids) {
-    if (id >= vocabulary) {
+/// Tokenizer, chat template and rules of a model that turn prompts into tokens.
+class PromptReader {
+ public:
+  PromptReader(const std::string& model, const data::Tokenizer& tokenizer, int64_t vocabulary)
+      : model_(model), tokenizer_(tokenizer), vocabulary_(vocabulary) {}
+
+  Prompt text(const std::string& text) const {
+    Prompt prompt;
+    prompt.text = text;
+    if (const auto beginning = beginning_of(model_)) {
+      prompt.ids = *beginning;
+      append(text, &prompt.ids);
+    } else {
+      prompt.ids = train::document_ids(tokenizer_, text, vocabulary_);
+    }
+    return checked(std::move(prompt));
+  }
+
+  /// A conversation up to where the assistant's next message begins. The template writes the
+  /// special tokens, so none is added.
+  Prompt chat(const nlohmann::ordered_json& messages) {
+    if (!template_) {
+      template_ = std::make_unique<data::ChatTemplate>(data::load_chat_template(model_));
+    }
+    data::ChatOptions options;
+    options.add_generation_prompt = true;
+    Prompt prompt;
+    prompt.text = template_->render(messages, options).text;
+    prompt.is_chat = true;
+    append(prompt.text, &prompt.ids);
+    return checked(std::move(prompt));
+  }
+
+ private:
+  void append(std::string_view text, std::vector<int32_t>* ids) const {
+    const std::vector<int32_t> more = tokenizer_.encode(text);
+    ids->insert(ids->end(), more.begin(), more.end());
+  }
+  Prompt checked(Prompt prompt) const {
+    if (prompt.ids.empty()) {
+      fail("hocket generate", "the prompt is empty and no token comes before it");
+    }
+    for (const int32_t id : prompt.ids) {
+      if (id < vocabulary_) continue;
       fail("hocket generate",
            "the prompt has token {}, {}; expected one below the model's vocab_size {}", id,
-           quote(tokenizer.token_bytes(id)), vocabulary);
+           quote(tokenizer_.token_bytes(id)), vocabulary_);
     }
+    return prompt;
   }
-  return std::ssize(ids);
+
+  const std::string& model_;
+  const data::Tokenizer& tokenizer_;
+  const int64_t vocabulary_;
+  std::unique_ptr<data::ChatTemplate> template_;
+};
+
+nlohmann::ordered_json message(const char* role, const std::string& content) {
+  return {{"role", role}, {"content", content}};
 }
 
-/// Opens and checks model, tokenizer and weights one after the other, so that faults are reported
-/// before the first token. Prints text while it is sampled, or JSON at the end.
-int generate(const GenerateOptions& options) {
-  check_ranges(options.how);
+/// Prompt of a line of a .jsonl file: a string, {"prompt": text} or {"messages": [...]}.
+Prompt prompt_of_json(const std::string& line, const std::string& where, PromptReader* reader) {
+  const nlohmann::json checked = parse_json(line, where);  // with its errors
+  const auto json = nlohmann::ordered_json::parse(line);
+  if (json.is_string()) return reader->text(json.get<std::string>());
+  const JsonView view(checked, where);
+  if (view.is_object() && view.has("messages")) return reader->chat(json["messages"]);
+  if (view.is_object() && view.has("prompt")) {
+    const JsonView prompt = view.at("prompt");
+    return prompt.is_array() ? reader->chat(json["prompt"]) : reader->text(prompt.as_string());
+  }
+  fail(where, "is neither a string nor an object with prompt or messages");
+}
+
+/// Prompts of --prompts: a line each, of a .jsonl file a JSON value each.
+std::vector<Prompt> prompts_of_file(const std::string& path, PromptReader* reader) {
+  const bool is_json = path.ends_with(".jsonl");
+  std::vector<Prompt> prompts;
+  int64_t number = 0;
+  for (const std::string& line : split(read_file(path), '\n')) {
+    ++number;
+    if (trim(line).empty()) continue;
+    prompts.push_back(is_json ? prompt_of_json(line, fmt::format("{}:{}", path, number), reader)
+                              : reader->text(line));
+  }
+  if (prompts.empty()) fail(path, "has no prompt");
+  return prompts;
+}
+
+std::vector<Prompt> prompts_of(const GenerateOptions& options, PromptReader* reader,
+                               comm::Processes& processes) {
+  if (!options.prompts.empty()) return prompts_of_file(options.prompts, reader);
+  const bool is_chat = !options.chat.empty();
+  std::string text = is_chat ? options.chat : options.prompt;
+  if (text == "-") {
+    // With ranks as processes the first one has the input.
+    text = processes.broadcast(processes.index() == 0 ? read_stdin() : "");
+  }
+  if (!is_chat) return {reader->text(text)};
+  auto messages = nlohmann::ordered_json::array();
+  if (!options.system.empty()) {
+    messages.push_back(message("system", options.system));
+  }
+  messages.push_back(message("user", text));
+  return {reader->chat(messages)};
+}
+
+/// Prints texts while they are sampled, or a JSON object each.
+class Printer {
+ public:
+  Printer(const GenerateOptions& options, int64_t texts)
+      : json_(options.json),
+        several_(texts > 1),
+        // A pipe or file gets every byte, a terminal none that acts there.
+        terminal_(::isatty(STDOUT_FILENO) == 1) {}
+
+  void begin(const Prompt& prompt, int64_t number, int64_t sample) {
+    if (json_) return;
+    if (several_) {
+      put(fmt::format("== prompt {}, text {}\n", number + 1, sample + 1));
+    }
+    if (!prompt.is_chat) {
+      put(prompt.text);
+    }
+  }
+  void put(std::string_view text) const {
+    if (json_) return;
+    const std::string shown = terminal_ ? printable(text) : std::string(text);
+    std::fwrite(shown.data(), 1, shown.size(), stdout);
+    if (std::fflush(stdout) != 0) fail_run("hocket generate", "can't write to standard output");
+  }
+  void end(const Prompt& prompt, int64_t sample, const train::Generated& text) {
+    if (!json_) return put("\n");
+    JsonWriter json;
+    json.object().member("prompt", prompt.text).member("text", text.text);
+    json.member("sample", sample);
+    json.member("finish_reason", text.stopped ? "stop" : "length");
+    if (text.stop_token) {
+      json.member("stop_reason", *text.stop_token);
+    } else if (!text.stop.empty()) {
+      json.member("stop_reason", text.stop);
+    }
+    json.member("prompt_tokens", prompt.ids.size()).key("token_ids").array();
+    for (const int32_t id : text.ids) {
+      json.value(id);
+    }
+    json.end();
+    json.end();
+    fmt::print("{}\n", json.take());
+    std::fflush(stdout);
+  }
+
+ private:
+  const bool json_, several_, terminal_;
+};
+
+void check_generate_options(const GenerateOptions& options) {
   require_dtype("hocket generate", options.dtype);
+  if (!options.prompts.empty() + !options.chat.empty() + !options.prompt.empty() > 1) {
+    fail("hocket generate", "got more than one of --prompt, --chat and --prompts; expected one");
+  }
+  if (!options.system.empty() && options.chat.empty()) {
+    fail("hocket generate",
+         "--system needs --chat; in a .jsonl of --prompts it is a message of its own");
+  }
+}
+
+/// Opens and checks model, tokenizer, prompts and weights one after the other, so that faults are
+/// reported before the first token.
+int generate(const GenerateOptions& options) {
+  check_generate_options(options);
   const engine::Run run = model_run(options.model, options.dtype, options.set);
-  const std::string& folder = run.config.model.path;
-  const int64_t vocabulary = run.model.vocab_size;
-  const data::Tokenizer tokenizer = load_tokenizer(folder, options.tokenizer, vocabulary);
-  const checkpoint::ModelWeights weights(folder, run.model);
-  train::GenerateOptions how = options.how;
-  how.beginning = beginning_of(folder);
-  // With ranks as processes the first one has the input.
+  const std::string& model = run.config.model.path;
+  train::GenerateOptions how = sampling(options, model);
+  const data::Tokenizer tokenizer = load_tokenizer(model, options.tokenizer, run.model.vocab_size);
+  if (!options.ignore_eos) {
+    how.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
+  }
+  const checkpoint::ModelWeights weights(model, run.model);
   runtime::LocalRanks ranks = engine::local_ranks(run);
-  comm::Processes& processes = ranks.processes();
-  how.prompt = options.prompt != "-"
-                   ? options.prompt
-                   : processes.broadcast(processes.index() == 0 ? read_stdin() : "");
-  how.seed = static_cast<uint64_t>(options.seed);
-  comm::expect_same(processes, "hocket generate", "sampling of",
-                    fmt::format("{} tokens, temperature {}, top_k {}, top_p {}, seed {}, a prompt "
-                                "with hash {:x}",
-                                how.max_new_tokens, how.temperature, how.top_k, how.top_p, how.seed,
-                                hash64(how.prompt)));
-  const int64_t prompt = tokens_of(how.prompt, tokenizer, vocabulary) + 1;
-  const int64_t longest = prompt + how.max_new_tokens;
+  PromptReader reader(model, tokenizer, run.model.vocab_size);
+  const std::vector<Prompt> prompts = prompts_of(options, &reader, ranks.processes());
+  uint64_t hash = 0;
+  int64_t most = 0;
+  for (const Prompt& prompt : prompts) {
+    hash = hash64(prompt.text, hash);
+    most = std::max(most, std::ssize(prompt.ids));
+  }
+  comm::expect_same(
+      ranks.processes(), "hocket generate", "sampling of",
+      fmt::format("{} tokens, temperature {}, top_k {}, top_p {}, seed {}, {} of {}, stops {}, "
+                  "prompts with hash {:x}",
+                  how.max_new_tokens, how.temperature, how.top_k, how.top_p, how.seed,
+                  options.samples, counted(std::ssize(prompts), "prompt"),
+                  fmt::join(how.stops, " "), hash));
+  const int64_t longest = most + how.max_new_tokens;
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
   const engine::ProgramSpec program = engine::generation(run, longest);
   engine::Programs programs(run, ranks);
   programs.replace(program, train::compile_generation(run, longest));
   const engine::Compiled& compiled = programs.compiled(program);
-  train::require_memory(run, compiled.program, train::generation_memory(compiled, prompt, longest));
+  train::require_memory(run, compiled.program, train::generation_memory(compiled, most, longest));
   train::load_weights(weights, compiled, programs.store());
-  if (!options.json) {
-    // A pipe or file gets every byte, a terminal none that acts there.
-    const bool terminal = ::isatty(STDOUT_FILENO) == 1;
-    fmt::print("{}", terminal ? printable(how.prompt) : how.prompt);
-    std::fflush(stdout);
-    how.on_text = [terminal](const std::string& drawn) {
-      const std::string text = terminal ? printable(drawn) : drawn;
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      if (std::fflush(stdout) != 0) fail_run("hocket generate", "can't write to standard output");
-    };
+  train::Generator generator(run, tokenizer, programs.session(program));
+  Printer printer(options, std::ssize(prompts) * options.samples);
+  how.on_text = [&](std::string_view text) { printer.put(text); };
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    how.prompt = prompts[i].ids;
+    how.answer = prompts[i].is_chat;
+    for (how.sample = 0; how.sample < options.samples; ++how.sample) {
+      printer.begin(prompts[i], static_cast<int64_t>(i), how.sample);
+      printer.end(prompts[i], how.sample, generator.run(how));
+    }
   }
-  const std::string text = train::generate(run, tokenizer, programs.session(program), how);
-  if (options.json) {
-    JsonWriter json;
-    json.object().member("prompt", how.prompt).member("text", text).end();
-    fmt::print("{}", json.take());
-  }
-  fmt::print("\n");
   return 0;
 }
 
@@ -169,12 +357,24 @@ void verb_generate(Args& args) {
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache");
   args.option("--prompt", "TEXT", &options->prompt, "text to continue; -: read standard input");
-  args.option("--max-new-tokens", "N", &options->how.max_new_tokens, "most tokens to generate");
-  args.option("--temperature", "T", &options->how.temperature, "0: always the most likely token");
-  args.option("--top-k", "K", &options->how.top_k, "only the K most likely tokens; 0: all");
-  args.option("--top-p", "P", &options->how.top_p,
-              "only the most likely tokens that make up this share");
+  args.option("--chat", "TEXT", &options->chat,
+              "a message to answer, by the model's chat template; -: read standard input");
+  args.option("--system", "TEXT", &options->system, "with --chat: the system's message");
+  args.option("--prompts", "FILE", &options->prompts,
+              "a prompt a line; of a .jsonl a string, {\"prompt\": ...} or {\"messages\": [...]}");
+  args.option("--samples", "N", &options->samples, "texts per prompt", 1, 1 << 20);
+  args.option("--max-new-tokens", "N", &options->max_new_tokens,
+              "most tokens to generate; default, as of the next three: generation_config.json's, "
+              "else 200");
+  args.option("--temperature", "T", &options->temperature,
+              "0: always the most likely token; default: 0.8");
+  args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
+  args.option("--top-p", "P", &options->top_p,
+              "only the most likely tokens that make up this share; default: 0.95");
   args.option("--seed", "S", &options->seed, "of the random choices");
+  args.option("--stop", "TEXT", &options->stops,
+              "ends a text where it comes up, and is no part of it; repeatable");
+  args.flag("--ignore-eos", &options->ignore_eos, "go on beyond the model's stop tokens");
   args.option(
       "--tokenizer", "FILE", &options->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");
@@ -182,13 +382,16 @@ void verb_generate(Args& args) {
   args.option("--dtype", "TYPE", &options->dtype,
               "of weights and activations: f32, f64, bf16, f16");
   args.flag("--json", &options->json,
-            "{\"prompt\": ..., \"text\": ...} at the end instead of a stream");
+            "{\"prompt\": ..., \"text\": ..., \"finish_reason\": ...} a line and text instead of a "
+            "stream");
   args.example("hocket generate runs/quickstart --prompt 'template <typename T> class '",
                "more C++ from the quickstart's model");
   args.example(
       "hocket generate runs/quickstart --prompt '#include <vec' --temperature 0 "
       "--max-new-tokens 20",
       "the most likely continuation");
+  args.example("hocket generate SmolLM2.gguf --chat 'Why is the sky blue?' --temperature 0",
+               "an answer of a chat model");
   args.example("hocket launch -n 2 generate runs/quickstart --prompt 'struct ' --set plan.tp=2",
                "on two processes, each with half of every matrix");
   args.run([options] {

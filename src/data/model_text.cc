@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/model_text.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "data/tokenizer/gguf.h"
+#include "gguf/file.h"
+
+namespace hocket::data {
+namespace {
+
+constexpr double kMaxTemperature = 100;
+constexpr int64_t kMaxCount = int64_t{1} << 30;  // of tokens
+
+/// The generation_config.json of a model, or an empty object.
+nlohmann::json generation_config(const std::string& model, std::string* where) {
+  *where = join_path(model, "generation_config.json");
+  if (gguf::is_gguf(model) || !file_exists(*where)) return nlohmann::json::object();
+  return read_json(*where);
+}
+
+double number_in(const JsonView& in, const char* key, double least, double most) {
+  const double value = in.get_double(key);
+  if (!(value >= least && value <= most)) {
+    in.at(key).fail(fmt::format("is {}; expected {} to {}", value, least, most));
+  }
+  return value;
+}
+
+int64_t count_in(const JsonView& in, const char* key, int64_t least) {
+  const int64_t value = in.get_int(key);
+  if (value < least || value > kMaxCount) {
+    in.at(key).fail(fmt::format("is {}; expected {} to {}", value, least, kMaxCount));
+  }
+  return value;
+}
+
+/// Keys of transformers' GenerationConfig that change the text, with the value that does not.
+const std::map<std::string, double>& unsupported_keys() {
+  static const std::map<std::string, double> keys = {{"repetition_penalty", 1},
+                                                     {"no_repeat_ngram_size", 0},
+                                                     {"encoder_repetition_penalty", 1},
+                                                     {"typical_p", 1},
+                                                     {"epsilon_cutoff", 0},
+                                                     {"eta_cutoff", 0},
+                                                     {"min_p", 0},
+                                                     {"num_beams", 1},
+                                                     {"min_new_tokens", 0},
+                                                     {"min_length", 0},
+                                                     {"penalty_alpha", 0},
+                                                     {"top_h", 0}};
+  return keys;
+}
+
+/// Adds a key's token, or list of tokens.
+void add_ids(const JsonView& in, const char* key, int64_t vocabulary, std::set<int32_t>* ids) {
+  if (!in.has(key)) return;
+  const JsonView value = in.at(key);
+  for (const int64_t id :
+       value.is_array() ? value.as_ints() : std::vector<int64_t>{value.as_int()}) {
+    if (id < 0 || id >= vocabulary) {
+      value.fail(fmt::format("has token {}; expected 0 to {}", id, vocabulary - 1));
+    }
+    ids->insert(static_cast<int32_t>(id));
+  }
+}
+
+}  // namespace
+
+SamplingDefaults read_sampling_defaults(const std::string& model) {
+  std::string where;
+  const nlohmann::json json = generation_config(model, &where);
+  const JsonView in(json, where);
+  SamplingDefaults out;
+  if (in.has("temperature")) {
+    out.temperature = number_in(in, "temperature", 0, kMaxTemperature);
+  }
+  if (in.has("top_p")) {
+    out.top_p = number_in(in, "top_p", 0, 1);
+  }
+  if (in.has("top_k")) {
+    out.top_k = count_in(in, "top_k", 0);
+  }
+  if (in.has("max_new_tokens")) {
+    out.max_new_tokens = count_in(in, "max_new_tokens", 1);
+  }
+  if (in.has("do_sample") && !in.get_bool("do_sample")) {
+    out.temperature = 0;
+  }
+  for (const auto& [key, neutral] : unsupported_keys()) {
+    if (in.has(key) && in.at(key).is_number() && in.get_double(key) != neutral) {
+      out.ignored.push_back(key);
+    }
+  }
+  for (const char* key : {"bad_words_ids", "force_words_ids", "suppress_tokens", "sequence_bias",
+                          "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"}) {
+    if (in.has(key) && !(in.at(key).is_array() && in.at(key).size() == 0)) {
+      out.ignored.emplace_back(key);
+    }
+  }
+  return out;
+}
+
+std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelConfig& config,
+                                 const Tokenizer& tokenizer) {
+  std::set<int32_t> ids;
+  for (const int64_t id : config.eos_token_ids) {
+    ids.insert(static_cast<int32_t>(id));
+  }
+  if (tokenizer.eos_id() >= 0) {
+    ids.insert(tokenizer.eos_id());
+  }
+  std::string where;
+  const nlohmann::json json = generation_config(model, &where);
+  add_ids(JsonView(json, where), "eos_token_id", config.vocab_size, &ids);
+  if (gguf::is_gguf(model)) {
+    const gguf::File file(model);
+    for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+      const int64_t id = file.metadata().integer(key, -1);
+      if (id >= config.vocab_size) {
+        file.metadata().fail(key,
+                             fmt::format("is {}; expected less than {}", id, config.vocab_size));
+      }
+      if (id >= 0) {
+        ids.insert(static_cast<int32_t>(id));
+      }
+    }
+  }
+  return {ids.begin(), ids.end()};
+}
+
+ChatTemplate load_chat_template(const std::string& model) {
+  if (!gguf::is_gguf(model)) return ChatTemplate::load(model);
+  const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(model).metadata());
+  if (in_file.chat_template.empty()) {
+    fail(model, "has no tokenizer.chat_template; expected a model that was trained to chat");
+  }
+  const nlohmann::json config = parse_json(in_file.config, model);
+  std::map<std::string, std::string> special;
+  for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
+    if (config.contains(key) && config[key].is_string()) {
+      special[key] = config[key].get<std::string>();
+    }
+  }
+  return ChatTemplate::parse(in_file.chat_template, model, std::move(special));
+}
+
+}  // namespace hocket::data
