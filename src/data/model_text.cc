@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "data/tokenizer/gguf.h"
 #include "gguf/file.h"
 
@@ -133,6 +134,54 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
     }
   }
   return {ids.begin(), ids.end()};
+}
+
+Tokenizer load_model_tokenizer(const std::string& where, const std::string& model,
+                               const std::string& named, int64_t vocabulary) {
+  std::string file = named;
+  if (named.empty()) {
+    file = gguf::is_gguf(model) ? model : join_path(model, "tokenizer.json");
+  }
+  if (!file_exists(file)) {
+    fail(where, "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
+  }
+  Tokenizer tokenizer = Tokenizer::load(file);
+  if (named.empty()) return tokenizer;
+  if (tokenizer.vocab_size() > vocabulary) {
+    fail(where, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
+         file, tokenizer.vocab_size(), vocabulary);
+  }
+  require_tokenizer_of(model, tokenizer, file, "leave --tokenizer out");
+  return tokenizer;
+}
+
+std::vector<int32_t> document_ids(const std::string& where, const std::string& model,
+                                  const Tokenizer& tokenizer, std::string_view text,
+                                  int64_t vocabulary) {
+  std::vector<int32_t> ids;
+  if (gguf::is_gguf(model)) {
+    const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(model).metadata());
+    if (in_file.adds_bos) {
+      ids.push_back(*in_file.bos);
+    }
+  } else if (tokenizer.eos_id() >= 0) {
+    ids.push_back(tokenizer.eos_id());
+  }
+  for (const int32_t id : tokenizer.encode(text)) {
+    ids.push_back(id);
+  }
+  if (ids.empty()) fail(where, "the text is empty, and no token comes before it");
+  require_ids(where, ids, tokenizer, vocabulary);
+  return ids;
+}
+
+void require_ids(const std::string& where, const std::vector<int32_t>& ids,
+                 const Tokenizer& tokenizer, int64_t vocabulary) {
+  for (const int32_t id : ids) {
+    if (id < vocabulary) continue;
+    fail(where, "the text has token {}, {}; expected one below the model's vocab_size {}", id,
+         quote(tokenizer.token_bytes(id)), vocabulary);
+  }
 }
 
 ChatTemplate load_chat_template(const std::string& model) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/chat/chat_template.h"
@@ -30,6 +31,23 @@ SamplingDefaults read_sampling_defaults(const std::string& model);
 /// generation_config.json, the tokenizer's end of text, and a GGUF file's end of turn. Sorted.
 std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelConfig& config,
                                  const Tokenizer& tokenizer);
+
+/// Loads the tokenizer beside a model of `vocabulary` tokens, that of its GGUF file, or the one at
+/// `named` (a tokenizer.json or its folder; "": none). `where` is the command in errors. Error: it
+/// is absent, too large, or not the model's.
+Tokenizer load_model_tokenizer(const std::string& where, const std::string& model,
+                               const std::string& named, int64_t vocabulary);
+
+/// Returns the ids of a text at the beginning of a document, as in the model's training: behind the
+/// end of text, or with a GGUF file what its metadata say. Error: an id that the model has not, or
+/// no id at all.
+std::vector<int32_t> document_ids(const std::string& where, const std::string& model,
+                                  const Tokenizer& tokenizer, std::string_view text,
+                                  int64_t vocabulary);
+
+/// Error, in the name of `where`, if one of the ids is not below the model's vocab_size.
+void require_ids(const std::string& where, const std::vector<int32_t>& ids,
+                 const Tokenizer& tokenizer, int64_t vocabulary);
 
 /// Returns the model's chat template. Throws Error, with the model's name, if it has none.
 ChatTemplate load_chat_template(const std::string& model);

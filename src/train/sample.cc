@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "check/check.h"
+#include "data/model_text.h"
 #include "engine/params.h"
 #include "graph/elements.h"
 #include "graph/names.h"
@@ -120,24 +121,6 @@ std::vector<program::Memory> generation_memory(const engine::Compiled& generatio
         round_up(std::max<int64_t>(cache ? longest : prompt, 1), symbol.divisor), symbol.bound));
   }
   return program::memory_of(generation.program, values);
-}
-
-std::vector<int32_t> document_ids(const data::Tokenizer& tokenizer, std::string_view text,
-                                  int64_t vocabulary) {
-  std::vector<int32_t> ids;
-  if (tokenizer.eos_id() >= 0) {
-    ids.push_back(tokenizer.eos_id());
-  }
-  for (int32_t id : tokenizer.encode(text)) {
-    ids.push_back(id);
-  }
-  if (ids.empty()) fail("generate", "the prompt is empty and the tokenizer has no end of text");
-  for (int32_t id : ids) {
-    if (id >= vocabulary) {
-      fail("generate", "the tokenizer gives token {}; the model has {}", id, vocabulary);
-    }
-  }
-  return ids;
 }
 
 bool StoppedText::append(std::string_view bytes) {
@@ -325,6 +308,12 @@ std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) 
   return given.empty() ? prompt_from(dataset) : given;
 }
 
+/// Its tokens at the beginning of a document, as in training.
+std::vector<int32_t> sample_ids(const engine::Run& run, const data::Dataset& dataset) {
+  return data::document_ids("sample", dataset.folder(), dataset.tokenizer(),
+                            sample_prompt(run, dataset), run.model.vocab_size);
+}
+
 }  // namespace
 
 std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compiled& training,
@@ -332,8 +321,7 @@ std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compile
   // Memory at the same time: the generating program with its parameters; if their layout differs,
   // the training's, and between processes messages in flight: the source, the copy to send, and the
   // received one.
-  const auto prompt = std::ssize(
-      document_ids(dataset.tokenizer(), sample_prompt(run, dataset), run.model.vocab_size));
+  const int64_t prompt = std::ssize(sample_ids(run, dataset));
   const int64_t longest = prompt + run.config.output.sample_tokens;
   const engine::Compiled generation = compile_generation(run, longest);
   const std::vector<program::Memory> memory = generation_memory(generation, prompt, longest);
@@ -369,7 +357,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
   keep_parameters();
   GenerateOptions options;
   const std::string prompt = sample_prompt(run, dataset);
-  options.prompt = document_ids(dataset.tokenizer(), prompt, run.model.vocab_size);
+  options.prompt = sample_ids(run, dataset);
   options.max_new_tokens = run.config.output.sample_tokens;
   options.stop_tokens = {dataset.tokenizer().eos_id()};
   std::string raw;

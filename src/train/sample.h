@@ -97,11 +97,6 @@ class Generator {
   std::vector<int32_t> cached_;  ///< tokens whose keys and values are in the cache
 };
 
-/// Tokens of a text as it stands at the beginning of a document, as in training: behind the end of
-/// text. Error: there is nothing to begin with, or the tokenizer is of a larger vocabulary.
-std::vector<int32_t> document_ids(const data::Tokenizer& tokenizer, std::string_view text,
-                                  int64_t vocabulary);
-
 /// Returns the beginning of a text to continue: whole lines, up to 32 tokens, of the first held-out
 /// document that is long enough (of the training data if nothing is held out).
 std::string prompt_from(const data::Dataset& dataset);

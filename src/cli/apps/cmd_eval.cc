@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/json_writer.h"
 #include "base/log.h"
@@ -16,6 +17,7 @@
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "comm/run_on_all.h"
+#include "data/model_text.h"
 #include "graph/finite.h"
 #include "run/describe.h"
 #include "train/evaluate.h"
@@ -64,6 +66,37 @@ class NextTokenLoss {
   int64_t count_ = 0;
 };
 
+constexpr int64_t kTextContext = 1024;  // tokens; fits the logits of one window in memory
+
+/// Documents cut into windows that overlap by one token: each token but a document's first is
+/// predicted once.
+class TextWindows {
+ public:
+  explicit TextWindows(int64_t context) : context_(context) {}
+  /// `bytes`: of the tokens that are predicted.
+  void add(const std::vector<int32_t>& ids, int64_t bytes) {
+    for (int64_t begin = 0; begin + 1 < std::ssize(ids); begin += context_ - 1) {
+      const int64_t end = std::min(std::ssize(ids), begin + context_);
+      lists_.emplace_back(ids.begin() + begin, ids.begin() + end);
+      targets_ += end - begin - 1;
+    }
+    bytes_ += bytes;
+  }
+  const Lists& lists() const { return lists_; }
+  int64_t targets() const { return targets_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const int64_t context_;
+  Lists lists_;
+  int64_t targets_ = 0, bytes_ = 0;
+};
+
+/// Bytes of text of the first id.
+int64_t first_bytes(const data::Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  return std::ssize(tokenizer.token_bytes(ids[0]));
+}
+
 void save_logits(const std::string& path, const Lists& ids,
                  const std::vector<std::vector<float>>& logits, int64_t vocab) {
   std::vector<checkpoint::NamedTensor> tensors;
@@ -98,9 +131,10 @@ uint64_t hash_of(const Lists& ids) {
 }
 
 struct EvalOptions {
-  std::string model, ids, logits, grads, data, dtype = "f32";
+  std::vector<std::string> given;  // MODEL, then files of text
+  std::string ids, logits, grads, data, tokenizer, dtype = "f32";
   std::vector<std::string> set;
-  int64_t sequences = 0;
+  int64_t sequences = 0, context = 0;
   bool json = false;
 };
 
@@ -283,29 +317,89 @@ void check_eval_options(const EvalOptions& options) {
     fail("hocket eval", "--save-logits and --save-grads both go to {}; expected two files",
          options.logits);
   }
-  if (!options.ids.empty() && !options.data.empty()) {
-    fail("hocket eval", "got --ids and --data; expected one");
+  const bool has_text = options.given.size() > 1;
+  if (!options.ids.empty() + !options.data.empty() + has_text > 1) {
+    fail("hocket eval", "got more than one of FILE, --ids and --data; expected one");
+  }
+  if (!has_text && (!options.tokenizer.empty() || options.context != 0)) {
+    fail("hocket eval", "--tokenizer and --context need a FILE of text");
   }
   require_dtype("hocket eval", options.dtype);
 }
 
-/// A mode of its own for lists of tokens (--ids) and for held-out files (--data).
+/// Files of text, each a document.
+int on_text(const EvalOptions& options, const engine::Run& run) {
+  const std::string& model = run.config.model.path;
+  const int64_t vocabulary = run.model.vocab_size;
+  const data::Tokenizer tokenizer =
+      data::load_model_tokenizer("hocket eval", model, options.tokenizer, vocabulary);
+  int64_t context = options.context > 0 ? options.context : kTextContext;
+  if (run.model.max_position > 0 && options.context == 0) {
+    context = std::min(context, run.model.max_position);
+  }
+  warn_if_long(run.model, context, "--context");
+  TextWindows windows(context);
+  for (size_t i = 1; i < options.given.size(); ++i) {
+    const std::string text = read_file(options.given[i]);
+    const auto ids = data::document_ids("hocket eval", model, tokenizer, text, vocabulary);
+    // Without a token before it, the text's first token is not predicted.
+    const bool has_beginning = tokenizer.encode(text).size() < ids.size();
+    windows.add(ids, std::ssize(text) - (has_beginning ? 0 : first_bytes(tokenizer, ids)));
+  }
+  if (windows.targets() == 0) fail("hocket eval", "the text has no token to predict");
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  comm::expect_same(ranks.processes(), "hocket eval", "text of",
+                    fmt::format("{}, hash {:x}", counted(std::ssize(windows.lists()), "window"),
+                                hash_of(windows.lists())));
+  engine::Programs programs(run, ranks);
+  load(run, programs.store());
+  NextTokenLoss loss(vocabulary);
+  Progress progress;
+  train::for_each_logits(run, windows.lists(), programs, [&](size_t i, std::vector<float> logits) {
+    loss.add(windows.lists()[i], logits);
+    progress.update(fmt::format("evaluation {}/{} windows", i + 1, windows.lists().size()));
+  });
+  progress.finish();
+  if (!std::isfinite(loss.mean())) {
+    fail_run("hocket eval", "the loss of {} is {}: the model's values are not finite", model,
+             loss.mean());
+  }
+  const double bits = loss.mean() * static_cast<double>(windows.targets()) / std::log(2.0) /
+                      static_cast<double>(windows.bytes());
+  if (options.json) {
+    JsonWriter json;
+    json.object().member("loss", loss.mean()).member("perplexity", std::exp(loss.mean()));
+    json.member("bits_per_byte", bits).member("tokens", windows.targets());
+    json.member("bytes", windows.bytes()).member("context", context).end();
+    fmt::print("{}\n", json.take());
+  } else {
+    fmt::print(
+        "perplexity {:.4f}, loss {:.4f}, {:.4f} bits/byte ({} tokens, {} bytes, in windows "
+        "of {})\n",
+        std::exp(loss.mean()), loss.mean(), bits, windows.targets(), windows.bytes(), context);
+  }
+  return 0;
+}
+
+/// A mode of its own for files of text, lists of tokens (--ids), and held-out files (--data).
 int eval(const EvalOptions& options) {
   check_eval_options(options);
   std::vector<std::string> set = options.set;
   if (!options.data.empty()) {
     set.push_back("data.dir=" + options.data);
   }
-  const engine::Run run = model_run(options.model, options.dtype, set);
+  const engine::Run run = model_run(options.given[0], options.dtype, set);
   std::vector<std::string> inputs = inputs_of(run);
   inputs.push_back(options.ids);
   require_output("hocket eval --save-logits", options.logits, inputs);
   require_output("hocket eval --save-grads", options.grads, inputs);
+  if (options.given.size() > 1) return on_text(options, run);
   if (!options.ids.empty()) return on_ids(options, run);
   if (run.config.data.dir.empty()) {
-    fail("hocket eval",
-         "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "
-         "--ids FILE");
+    fail(
+        "hocket eval",
+        "nothing to evaluate on; try a FILE of text, --data DIR (made by `hocket data prepare`) or "
+        "--ids FILE");
   }
   return on_data(options, run);
 }
@@ -316,7 +410,10 @@ void verb_eval(Args& args) {
   // Declares options and help; eval() does the work.
   auto options = std::make_shared<EvalOptions>();
   args.about(
-      "held-out loss of a model, or its logits and gradients for comparison",
+      "perplexity of a model on text, its held-out loss, or its logits and gradients",
+      "With FILEs: perplexity and bits per byte of their text, each a document, which begins as in "
+      "the model's training. Windows overlap by a token, so that each token but a first one is "
+      "predicted once.\n"
       "With --data: loss and bits per byte of the held-out files of a prepared folder; for a "
       "checkpoint of ours the folder that it was trained on is the default.\n"
       "With --ids: runs lists of token ids, e.g. [[1, 2, 3], [4, 5]], each a document of its "
@@ -324,9 +421,9 @@ void verb_eval(Args& args) {
       "fp32; --save-grads the gradients of the mean next-token loss over all lists, under the "
       "names that the model's own safetensors use.");
   args.positional(
-      "MODEL", &options->model,
+      "MODEL", &options->given,
       "a Hugging Face folder, a GGUF file, a checkpoint or run folder of ours, or a hub "
-      "id in the local cache");
+      "id in the local cache; then FILEs of text");
   add_set(args, &options->set);
   args.option("--ids", "FILE", &options->ids, "ids.json: a list of token lists");
   args.option("--save-logits", "FILE", &options->logits,
@@ -336,9 +433,16 @@ void verb_eval(Args& args) {
   args.option("--data", "DIR", &options->data, "a folder made by `hocket data prepare`");
   args.option("--sequences", "N", &options->sequences,
               "with --data: number of sequences, spread evenly; 0: all");
+  args.option("--context", "N", &options->context,
+              "with FILEs: tokens of a window; 0: 1024, or the model's max_position_embeddings if "
+              "that is less",
+              0, 1 << 20);
+  args.option("--tokenizer", "FILE", &options->tokenizer,
+              "with FILEs: for a model without one; tokenizer.json or its folder");
   args.option("--dtype", "TYPE", &options->dtype,
               "of weights and activations: f32, f64, bf16, f16");
   args.flag("--json", &options->json, "one JSON object");
+  args.example("hocket eval runs/quickstart README.md", "perplexity and bits per byte of a text");
   args.example("hocket eval runs/quickstart", "held-out bits per byte of the newest checkpoint");
   args.example(
       "hocket eval runs/quickstart --ids ids.json --save-logits logits.safetensors "

@@ -21,7 +21,6 @@
 #include "cli/verbs.h"
 #include "comm/run_on_all.h"
 #include "data/model_text.h"
-#include "data/tokenizer/gguf.h"
 #include "data/tokenizer/tokenizer.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -38,6 +37,8 @@ std::string read_stdin() {
   }
   return text;
 }
+
+constexpr const char* kWhere = "hocket generate";
 
 struct GenerateOptions {
   std::string model, prompt, prompts, chat, system, tokenizer, dtype = "f32";
@@ -92,37 +93,6 @@ train::GenerateOptions sampling(const GenerateOptions& options, const std::strin
   return how;
 }
 
-/// The tokenizer beside the model of `vocabulary` tokens, that of its GGUF file, or the one that
-/// was named. Error: it is not the model's.
-data::Tokenizer load_tokenizer(const std::string& model, const std::string& named,
-                               int64_t vocabulary) {
-  std::string file = named;
-  if (named.empty()) {
-    file = gguf::is_gguf(model) ? model : join_path(model, "tokenizer.json");
-  }
-  if (!file_exists(file)) {
-    fail("hocket generate", "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
-  }
-  data::Tokenizer tokenizer = data::Tokenizer::load(file);
-  if (!named.empty()) {
-    if (tokenizer.vocab_size() > vocabulary) {
-      fail("hocket generate",
-           "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}", file,
-           tokenizer.vocab_size(), vocabulary);
-    }
-    data::require_tokenizer_of(model, tokenizer, file, "leave --tokenizer out");
-  }
-  return tokenizer;
-}
-
-/// Tokens that come before a prompt where the model's file says it: a GGUF file.
-std::optional<std::vector<int32_t>> beginning_of(const std::string& model) {
-  if (!gguf::is_gguf(model)) return {};
-  const data::GgufTokenizer in_file = data::read_gguf_tokenizer(gguf::File(model).metadata());
-  if (in_file.adds_bos) return {{*in_file.bos}};
-  return {{}};
-}
-
 /// Tokenizer, chat template and rules of a model that turn prompts into tokens.
 class PromptReader {
  public:
@@ -130,15 +100,7 @@ class PromptReader {
       : model_(model), tokenizer_(tokenizer), vocabulary_(vocabulary) {}
 
   Prompt text(const std::string& text) const {
-    Prompt prompt;
-    prompt.text = text;
-    if (const auto beginning = beginning_of(model_)) {
-      prompt.ids = *beginning;
-      append(text, &prompt.ids);
-    } else {
-      prompt.ids = train::document_ids(tokenizer_, text, vocabulary_);
-    }
-    return checked(std::move(prompt));
+    return {text, data::document_ids(kWhere, model_, tokenizer_, text, vocabulary_)};
   }
 
   /// A conversation up to where the assistant's next message begins. The template writes the
@@ -152,28 +114,12 @@ class PromptReader {
     Prompt prompt;
     prompt.text = template_->render(messages, options).text;
     prompt.is_chat = true;
-    append(prompt.text, &prompt.ids);
-    return checked(std::move(prompt));
-  }
-
- private:
-  void append(std::string_view text, std::vector<int32_t>* ids) const {
-    const std::vector<int32_t> more = tokenizer_.encode(text);
-    ids->insert(ids->end(), more.begin(), more.end());
-  }
-  Prompt checked(Prompt prompt) const {
-    if (prompt.ids.empty()) {
-      fail("hocket generate", "the prompt is empty and no token comes before it");
-    }
-    for (const int32_t id : prompt.ids) {
-      if (id < vocabulary_) continue;
-      fail("hocket generate",
-           "the prompt has token {}, {}; expected one below the model's vocab_size {}", id,
-           quote(tokenizer_.token_bytes(id)), vocabulary_);
-    }
+    prompt.ids = tokenizer_.encode(prompt.text);
+    data::require_ids(kWhere, prompt.ids, tokenizer_, vocabulary_);
     return prompt;
   }
 
+ private:
   const std::string& model_;
   const data::Tokenizer& tokenizer_;
   const int64_t vocabulary_;
@@ -298,7 +244,8 @@ int generate(const GenerateOptions& options) {
   const engine::Run run = model_run(options.model, options.dtype, options.set);
   const std::string& model = run.config.model.path;
   train::GenerateOptions how = sampling(options, model);
-  const data::Tokenizer tokenizer = load_tokenizer(model, options.tokenizer, run.model.vocab_size);
+  const data::Tokenizer tokenizer =
+      data::load_model_tokenizer(kWhere, model, options.tokenizer, run.model.vocab_size);
   if (!options.ignore_eos) {
     how.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   }
