@@ -63,8 +63,8 @@ class Script {
       add("--group-query-attention");
       add("--num-query-groups", model.num_kv_heads);
     }
-    if (model.window > 0) {
-      add("--window-size", fmt::format("{},0", model.window - 1));  // before its own, and behind
+    if (const int64_t window = model.common_window().value_or(0); window > 0) {
+      add("--window-size", fmt::format("{},0", window - 1));  // before its own, and behind
     }
     add("--padded-vocab-size", model.vocab_size);
     add("--max-position-embeddings", model.max_position);

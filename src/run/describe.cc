@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "base/text.h"
 #include "run/compile.h"
 
@@ -13,12 +16,24 @@ std::string describe(const models::ModelConfig& config) {
       fmt::format("{}: {} layers, width {}, {} heads over {} of {}, vocabulary {}", config.family,
                   config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads,
                   config.head_dim, config.vocab_size);
-  if (config.window > 0) {
-    text += fmt::format(", window {}", config.window);
+  const auto windows = std::count_if(config.windows.begin(), config.windows.end(),
+                                     [](int64_t window) { return window > 0; });
+  if (windows > 0) {
+    text +=
+        fmt::format(", window {}", *std::max_element(config.windows.begin(), config.windows.end()));
+    text += windows < config.num_layers ? fmt::format(" in {} layers", windows) : "";
   }
   if (config.num_experts > 0) {
     text += fmt::format(", {} experts of width {}, top-{}", config.num_experts,
                         config.moe_intermediate_size, config.top_k);
+  }
+  const nlohmann::ordered_json features = models::features_of(config);
+  for (const auto& [name, value] : features.items()) {
+    if (name == "layers with a window") continue;
+    text += ", " + name;
+    if (!value.is_boolean() || !value.get<bool>()) {
+      text += " " + (value.is_string() ? value.get<std::string>() : value.dump());
+    }
   }
   return text;
 }

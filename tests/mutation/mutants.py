@@ -90,7 +90,7 @@ MUTANTS = [
            "prune_checkpoints(folder(), step, «run_.config.train.keep_last»)",
            "1", "only the newest checkpoint is kept", ("cli/execute_test",)),
     Mutant(18, "src/autodiff/autodiff.cc",
-           "bool decayed = «graph.tensor(params[i]).type.dims.size() > 1»;", "true",
+           "«tensor.type.dims.size() > 1 && tensor.init.kind != graph::Init::Kind::constant»;", "true",
            "weight decay also of vectors", ("train/reference_test",)),
     Mutant(52, "src/train/memory.cc", "MemoryLimits{.device = «have», .device_is_host = true}", "have * 4",
            "a run that needs four times the memory begins", ("train/memory_test",)),
