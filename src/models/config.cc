@@ -106,6 +106,11 @@ constexpr const char* kForeignKeys[] = {"alibi",
                                         "use_qkv_bias"};
 
 void refuse_unsupported(const JsonView& in, const Family& family) {
+  for (const auto& [common, name] : family.key_names) {
+    if (in.has(common) && !family.reads(common)) {
+      in.at(common).fail(fmt::format("is not a key of a {}; try {}", family.name, name));
+    }
+  }
   for (const char* key : {"attention_bias", "mlp_bias"}) {
     if (!family.reads(key)) {
       refuse(in, key,

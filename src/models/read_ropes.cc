@@ -68,6 +68,9 @@ class RopeReader {
   /// Dims of a head that turn; 0: all.
   int64_t dims(const JsonView* in) const {
     const char* key = family_.key(kPartial);
+    if (!top_.has(key)) {
+      key = kPartial;
+    }
     double share = read_number(top_, key, 0, 1, family_.defaults.rotary);
     if (in != nullptr && in->has(kPartial)) {
       const double inside = read_number(*in, kPartial, 0, 1);

@@ -50,6 +50,18 @@ TEST(DenseKernels, EmbeddingAndItsGradient) {
   }
 }
 
+TEST(DenseKernels, PaddedEmbeddingHasZerosForNegativeTokens) {
+  const Attrs attrs{{"vocab", int64_t{3}}, {"padded", int64_t{1}}};
+  const Values ids = integers({1, -1, 2, -7});
+  Values w = zeros({3, 2}), dy = zeros({4, 2});
+  w.v = {1, 2, 3, 4, 5, 6};
+  dy.v = {1, 1, 9, 9, 2, 3, 9, 9};
+  EXPECT_EQ(run({"embedding", attrs, {ids, w}, {dy}}, DType::f32)[0].v,
+            (std::vector<double>{3, 4, 0, 0, 5, 6, 0, 0}));
+  EXPECT_EQ(run({"embedding_dw", attrs, {ids, dy}, {w}}, DType::f32)[0].v,
+            (std::vector<double>{0, 0, 1, 1, 2, 3}));
+}
+
 TEST(DenseKernels, DropoutKeepsByTheNumberOfAnElement) {
   Random random(17);
   const int64_t tokens = 60, width = 37;

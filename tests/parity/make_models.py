@@ -162,27 +162,27 @@ MODELS = {
         num_key_value_heads=4, tie_word_embeddings=True, rope_parameters=rope(10000.0)), {}),
     "phi3": ("phi3", dict(
         vocab_size=102, hidden_size=40, intermediate_size=54, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, pad_token_id=0, rope_parameters=rope(10000.0, PARTIAL)), {"shards": "20KB"}),
+        num_key_value_heads=2, rope_parameters=rope(10000.0, PARTIAL)), {"shards": "20KB"}),
     "phi3-longrope": ("phi3", dict(
         vocab_size=96, hidden_size=36, intermediate_size=46, num_hidden_layers=3, num_attention_heads=3,
-        num_key_value_heads=3, sliding_window=9, pad_token_id=0, max_position_embeddings=64,
+        num_key_value_heads=3, sliding_window=9, max_position_embeddings=64,
         original_max_position_embeddings=40, rope_parameters=longrope(3, 10000.0, 40, 0.5)), {}),
     "phi3-longrope-long": ("phi3", dict(
         vocab_size=96, hidden_size=36, intermediate_size=46, num_hidden_layers=3, num_attention_heads=3,
-        num_key_value_heads=1, tie_word_embeddings=True, pad_token_id=0, max_position_embeddings=64,
+        num_key_value_heads=1, tie_word_embeddings=True, max_position_embeddings=64,
         original_max_position_embeddings=4, rope_parameters=longrope(6, 10000.0, 4)), {}),
     "gemma3": ("gemma3_text", dict(
         vocab_size=100, hidden_size=36, intermediate_size=50, num_hidden_layers=5, num_attention_heads=6,
-        num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=17, sliding_window=6, pad_token_id=None,
+        num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=17, sliding_window=6,
         layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
         rope_parameters={"full_attention": rope(1000000.0, LINEAR), "sliding_attention": rope(10000.0)}), {}),
     "gemma3-untied": ("gemma3_text", dict(
         vocab_size=92, hidden_size=30, intermediate_size=44, num_hidden_layers=4, num_attention_heads=3,
         num_key_value_heads=1, head_dim=8, query_pre_attn_scalar=8, sliding_window=7, tie_word_embeddings=False,
-        pad_token_id=None, sliding_window_pattern=2, final_logit_softcapping=20.0), {}),
+        sliding_window_pattern=2, final_logit_softcapping=20.0), {}),
     "gemma2": ("gemma2", dict(
         vocab_size=94, hidden_size=36, intermediate_size=50, num_hidden_layers=4, num_attention_heads=6,
-        num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=12, sliding_window=6, pad_token_id=None,
+        num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=12, sliding_window=6,
         attn_logit_softcapping=5.0, final_logit_softcapping=8.0), {}),
     "granite": ("granite", dict(
         vocab_size=98, hidden_size=36, intermediate_size=54, num_hidden_layers=3, num_attention_heads=6,
@@ -215,7 +215,7 @@ MODELS = {
         rope_parameters=rope(10000.0)), {"shards": "20KB"}),
     "moe-olmoe": ("olmoe", dict(
         vocab_size=94, hidden_size=36, intermediate_size=20, num_hidden_layers=3, num_attention_heads=6,
-        num_key_value_heads=3, num_experts=8, num_experts_per_tok=3, norm_topk_prob=False, pad_token_id=None,
+        num_key_value_heads=3, num_experts=8, num_experts_per_tok=3, norm_topk_prob=False,
         rope_parameters=rope(10000.0)), {}),
 }
 
@@ -319,7 +319,7 @@ def v4_config(folder, config):
 def make(name, out, seed):
     family, kwargs, extra = MODELS[name]
     config_type, model_type = classes(family)
-    config = config_type(**kwargs, bos_token_id=None, eos_token_id=None)
+    config = config_type(**{"pad_token_id": None, **kwargs}, bos_token_id=None, eos_token_id=None)
     gen = torch.Generator().manual_seed(seed)
     lengths = [7, 13, 33, 5, 21] + ([1] if extra.get("single") else [])
     ids = [torch.randint(0, config.vocab_size, (n,), generator=gen).tolist() for n in lengths]
