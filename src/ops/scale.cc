@@ -45,8 +45,7 @@ void add_to(std::vector<Op>& ops) {
                  .work = work,
                  .grad = grad,
                  .samples = samples,
-                 .may_overwrite = {{0, 0}},
-                 .cheap_to_repeat = true});
+                 .may_overwrite = {{0, 0}}});
 }
 
 }  // namespace hocket::ops::scale
