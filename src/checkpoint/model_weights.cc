@@ -270,25 +270,55 @@ NamedTensor view_of(const NamedTensor& whole, const WeightSlice& slice) {
   return view;
 }
 
-/// Elements [first, first + count) of a parameter.
-std::string elements_of(const NamedTensor& whole, int64_t first, int64_t count) {
-  const int64_t size = graph::size_of(whole.type.dtype);
-  std::string bytes(static_cast<size_t>(count * size), '\0');
-  if (whole.data != nullptr) {
-    std::memcpy(bytes.data(), static_cast<const char*>(whole.data) + first * size, bytes.size());
-  } else {
-    whole.read(first, count, bytes.data());
+/// Tensor of a file that is put together from slices of parameters, while it is read.
+class Assembled {
+ public:
+  explicit Assembled(const graph::TensorType& type) : type_(type) {}
+  void add(const NamedTensor& whole, const WeightSlice& slice) { parts_.push_back({whole, slice}); }
+  /// Reads consecutive ranges; the bytes exist from the first to the last of them.
+  void read(int64_t first, int64_t count, void* dst) {
+    const int64_t size = graph::size_of(type_.dtype);
+    if (bytes_.empty()) {
+      assemble(size);
+    }
+    std::memcpy(dst, bytes_.data() + first * size, static_cast<size_t>(count * size));
+    if (first + count == type_.numel()) {
+      bytes_ = {};
+    }
   }
-  return bytes;
-}
+
+ private:
+  void assemble(int64_t size) {
+    bytes_.resize(static_cast<size_t>(type_.numel() * size));
+    std::string part;
+    for (const auto& [whole, slice] : parts_) {
+      const char* from = nullptr;
+      if (whole.data != nullptr) {
+        from = static_cast<const char*>(whole.data) + slice.offset * size;
+      } else {
+        part.resize(static_cast<size_t>(slice.numel() * size));
+        whole.read(slice.offset, slice.numel(), part.data());
+        from = part.data();
+      }
+      models::for_each_run(
+          slice, slice.offset, slice.numel(), [&, first = slice.offset](const auto& run) {
+            copy_strided(bytes_.data() + run.stored * size, 1, from + (run.element - first) * size,
+                         run.stride, run.count, size);
+          });
+    }
+  }
+
+  const graph::TensorType type_;
+  std::vector<std::pair<NamedTensor, WeightSlice>> parts_;
+  std::string bytes_;
+};
 
 }  // namespace
 
 std::vector<NamedTensor> to_stored(const std::vector<SlicedParameter>& params) {
   std::vector<NamedTensor> list;
-  std::map<std::string, std::shared_ptr<std::string>> copies;
+  std::map<std::string, std::shared_ptr<Assembled>> assembled;
   for (const auto& [whole, slices] : params) {
-    const int64_t size = graph::size_of(whole.type.dtype);
     for (const WeightSlice& slice : slices) {
       HOCKET_CHECK(slice.offset + slice.numel() <= whole.type.numel(), "{} does not fit into {}",
                    slice.name, whole.name);
@@ -296,22 +326,16 @@ std::vector<NamedTensor> to_stored(const std::vector<SlicedParameter>& params) {
         list.push_back(view_of(whole, slice));
         continue;
       }
-      const auto [at, fresh] = copies.try_emplace(slice.name);
-      if (fresh) {
-        NamedTensor copy{slice.name, {whole.type.dtype, slice.dims}};
-        at->second =
-            std::make_shared<std::string>(static_cast<size_t>(copy.type.numel() * size), '\0');
-        copy.read = [bytes = at->second, size](int64_t first, int64_t count, void* dst) {
-          std::memcpy(dst, bytes->data() + first * size, static_cast<size_t>(count * size));
+      std::shared_ptr<Assembled>& tensor = assembled[slice.name];
+      if (!tensor) {
+        const graph::TensorType type{whole.type.dtype, slice.dims};
+        tensor = std::make_shared<Assembled>(type);
+        list.push_back({slice.name, type});
+        list.back().read = [tensor](int64_t first, int64_t count, void* dst) {
+          tensor->read(first, count, dst);
         };
-        list.push_back(std::move(copy));
       }
-      const std::string bytes = elements_of(whole, slice.offset, slice.numel());
-      char* const to = at->second->data();
-      models::for_each_run(slice, slice.offset, slice.numel(), [&](const models::WeightRun& run) {
-        copy_strided(to + run.stored * size, 1, bytes.data() + (run.element - slice.offset) * size,
-                     run.stride, run.count, size);
-      });
+      tensor->add(whole, slice);
     }
   }
   return list;

@@ -63,7 +63,7 @@ struct SlicedParameter {
   std::vector<models::WeightSlice> slices;
 };
 /// Returns the tensors of files that hold these parameters, under the slices' names and dims: views
-/// where a tensor is one run of a parameter, else copies, put together from all its parameters.
+/// of a parameter, or, where a tensor is no run of one, put together while it is read.
 std::vector<NamedTensor> to_stored(const std::vector<SlicedParameter>& params);
 
 }  // namespace hocket::checkpoint

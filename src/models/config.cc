@@ -108,7 +108,7 @@ constexpr const char* kForeignKeys[] = {"alibi",
 void refuse_unsupported(const JsonView& in, const Family& family) {
   for (const auto& [common, name] : family.key_names) {
     if (in.has(common) && !family.reads(common)) {
-      in.at(common).fail(fmt::format("is not a key of a {}; try {}", family.name, name));
+      in.at(common).fail(fmt::format("is not a key of {}; try {}", family.name, name));
     }
   }
   for (const char* key : {"attention_bias", "mlp_bias"}) {
@@ -116,6 +116,10 @@ void refuse_unsupported(const JsonView& in, const Family& family) {
       refuse(in, key,
              fmt::format("expected false: the linear layers of {} have no bias here", family.name));
     }
+  }
+  if (!family.reads("sliding_window") && in.get_bool("use_sliding_window", true)) {
+    refuse(in, "sliding_window",
+           fmt::format("expected null: {} has no window, mistral has", family.name));
   }
   refuse(in, "quantization_config", "expected weights of F32, F64, F16 or BF16");
   if (!family.reads("attention_dropout") && read_number(in, "attention_dropout", 0, 1, 0.0) != 0) {

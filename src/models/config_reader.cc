@@ -110,13 +110,19 @@ void read_window_layers(const JsonView& in, ModelConfig& config) {
   set_windows(in, config, window, [first](int64_t layer) { return layer >= first; });
 }
 
-void read_gemma(const JsonView& in, ModelConfig& config) {
+void read_gemma(const JsonView& in, ModelConfig& config,
+                const std::function<bool(int64_t layer)>& sliding) {
   constexpr double kScalar = 256;
   config.form.norm_offset = 1;
   config.form.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
   config.form.attention_scale =
       1 / std::sqrt(read_number(in, "query_pre_attn_scalar", 1e-6, 1e9, kScalar));
   refuse(in, "use_bidirectional_attention", "expected false: a token sees those before it");
+  const int64_t window = read_window(in, kDefaultWindow);
+  if (window == 0) {
+    fail(in.where(), "sliding_window is null; expected a number: some layers have a window");
+  }
+  set_windows(in, config, window, sliding);
   read_attention_bias(in, config);
 }
 
@@ -157,6 +163,12 @@ void refuse(const JsonView& in, std::string_view key, std::string_view advice) {
   const JsonView value = in.at(key);
   if (value.is_bool() && !value.as_bool()) return;
   value.fail(fmt::format("is {}, which is not supported; {}", show(value), advice));
+}
+
+void refuse_above_zero(const JsonView& in, std::string_view key, std::string_view advice) {
+  if (in.has(key) && in.at(key).as_double() != 0) {
+    in.at(key).fail(fmt::format("is {}, which is not supported; {}", show(in.at(key)), advice));
+  }
 }
 
 }  // namespace hocket::models

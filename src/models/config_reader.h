@@ -41,8 +41,9 @@ void set_window(ModelConfig& config, int64_t window);
 /// or those that layer_types names.
 void read_window_layers(const JsonView& in, ModelConfig& config);
 /// The common features of Gemma 2 and 3: norms of weights around 0, the scales of embedding and
-/// scores.
-void read_gemma(const JsonView& in, ModelConfig& config);
+/// scores, a window in some layers, without layer_types those of `sliding`.
+void read_gemma(const JsonView& in, ModelConfig& config,
+                const std::function<bool(int64_t layer)>& sliding);
 /// attention_bias: of queries, keys and values, and of the output.
 void read_attention_bias(const JsonView& in, ModelConfig& config);
 /// mlp_bias: of all linear layers of dense MLPs.
@@ -57,6 +58,8 @@ void read_experts(const JsonView& in, ModelConfig& config, std::optional<int64_t
 void read_ropes(const JsonView& in, const Family& family, ModelConfig& config);
 /// Error unless the key is absent, null or false.
 void refuse(const JsonView& in, std::string_view key, std::string_view advice);
+/// Error unless the key is absent, null or 0.
+void refuse_above_zero(const JsonView& in, std::string_view key, std::string_view advice);
 /// Value as errors show it.
 std::string show(const JsonView& value);
 

@@ -8,9 +8,7 @@ namespace hocket::models {
 namespace {
 
 void read_gemma2(const JsonView& in, ModelConfig& config) {
-  read_gemma(in, config);
-  set_windows(in, config, read_window(in, kDefaultWindow),
-              [](int64_t layer) { return layer % 2 == 0; });
+  read_gemma(in, config, [](int64_t layer) { return layer % 2 == 0; });
   config.form.attention_softcap = read_softcap(in, "attn_logit_softcapping", 50);
   config.form.logits_softcap = read_softcap(in, "final_logit_softcapping", 30);
 }
@@ -24,7 +22,7 @@ Family family_gemma2() {
       .read = read_gemma2,
       .keys = {"attention_bias", "attn_logit_softcapping", "cache_implementation",
                "final_logit_softcapping", "hidden_act", "layer_types", "query_pre_attn_scalar",
-               "use_bidirectional_attention"},
+               "sliding_window", "use_bidirectional_attention"},
       .defaults = {.kv_heads = 4, .head_dim = 256, .tied = true, .activation = "gelu_pytorch_tanh"},
       .norms = {.attention_out = "post_attention_layernorm",
                 .mlp_in = "pre_feedforward_layernorm",

@@ -10,11 +10,9 @@ namespace {
 
 void read_gemma3_text(const JsonView& in, ModelConfig& config) {
   constexpr int64_t kPattern = 6;
-  read_gemma(in, config);
-  config.form.head_norm = "head";
   const int64_t every = read_int(in, "sliding_window_pattern", 1, kMaxLayers, kPattern);
-  set_windows(in, config, read_window(in, kDefaultWindow),
-              [every](int64_t layer) { return (layer + 1) % every != 0; });
+  read_gemma(in, config, [every](int64_t layer) { return (layer + 1) % every != 0; });
+  config.form.head_norm = "head";
   refuse(in, "attn_logit_softcapping", "expected null: transformers does not read it of a gemma3");
   config.form.logits_softcap = read_softcap(in, "final_logit_softcapping");
 }

@@ -16,6 +16,9 @@ void read_gpt2(const JsonView& in, ModelConfig& config) {
   form.qkv_bias = form.o_bias = form.mlp_bias = true;
   config.max_position = read_int(in, "n_positions", 1, kMaxWidth, kPositions);
   form.position_table = config.max_position;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    refuse(in, key, "expected null: positions are learned");
+  }
   config.rope = {};
   config.rope_layer.assign(config.rope_layer.size(), false);
   refuse(in, "scale_attn_by_inverse_layer_idx", "expected false");

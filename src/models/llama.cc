@@ -8,9 +8,6 @@ namespace hocket::models {
 namespace {
 
 void read_llama(const JsonView& in, ModelConfig& config) {
-  if (in.get_bool("use_sliding_window", true)) {
-    refuse(in, "sliding_window", "expected null: a llama has no window, a mistral has");
-  }
   read_attention_bias(in, config);
   read_mlp_bias(in, config);
 }

@@ -24,6 +24,7 @@ Family family_mistral() {
   return {.name = "mistral",
           .architecture = "MistralForCausalLM",
           .read = read_mistral,
+          .keys = {"sliding_window"},
           .defaults = {.kv_heads = 8}};
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 void read_mixtral(const JsonView& in, ModelConfig& config) {
   set_window(config, read_window(in, 0));
-  refuse(in, "router_jitter_noise", "expected 0: hidden states get no noise before the router");
+  refuse_above_zero(in, "router_jitter_noise", "expected 0: the router's input gets no noise");
   constexpr int64_t kPerToken = 2;
   read_experts(in, config, kPerToken);
   config.moe_intermediate_size = config.intermediate_size;
@@ -19,16 +19,17 @@ void read_mixtral(const JsonView& in, ModelConfig& config) {
 }  // namespace
 
 Family family_mixtral() {
-  return {.name = "mixtral",
-          .architecture = "MixtralForCausalLM",
-          .read = read_mixtral,
-          .keys = {"num_experts", "num_experts_per_tok", "num_local_experts",
-                   "output_router_logits", "router_aux_loss_coef", "router_jitter_noise"},
-          .defaults = {.kv_heads = 8, .norm_eps = 1e-5, .theta = 1e6},
-          .storage = {.names = {{".mlp.", ".block_sparse_moe."},
-                                {"gate_proj", "w1"},
-                                {"down_proj", "w2"},
-                                {"up_proj", "w3"}}}};
+  return {
+      .name = "mixtral",
+      .architecture = "MixtralForCausalLM",
+      .read = read_mixtral,
+      .keys = {"num_experts", "num_experts_per_tok", "num_local_experts", "output_router_logits",
+               "router_aux_loss_coef", "router_jitter_noise", "sliding_window"},
+      .defaults = {.kv_heads = 8, .norm_eps = 1e-5, .theta = 1e6},
+      .storage = {.names = {{".mlp.", ".block_sparse_moe."},
+                            {"gate_proj", "w1"},
+                            {"down_proj", "w2"},
+                            {"up_proj", "w3"}}}};
 }
 
 }  // namespace hocket::models

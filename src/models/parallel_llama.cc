@@ -22,6 +22,7 @@ Family family_parallel_llama() {
   return {.name = "parallel_llama",
           .architecture = "ParallelLlamaForCausalLM",
           .read = read_parallel_llama,
+          .keys = {"sliding_window"},
           .norms = {.mlp_in = nullptr}};
 }
 

@@ -11,7 +11,7 @@ namespace {
 void read_phi3(const JsonView& in, ModelConfig& config) {
   set_window(config, read_window(in, 0));
   for (const char* key : {"embd_pdrop", "resid_pdrop"}) {
-    refuse(in, key, "expected 0; try train.dropout");
+    refuse_above_zero(in, key, "expected 0; try train.dropout");
   }
 }
 
@@ -21,7 +21,8 @@ Family family_phi3() {
   return {.name = "phi3",
           .architecture = "Phi3ForCausalLM",
           .read = read_phi3,
-          .keys = {"embd_pdrop", "long_factor", "partial_rotary_factor", "resid_pdrop"},
+          .keys = {"embd_pdrop", "long_factor", "partial_rotary_factor", "resid_pdrop",
+                   "sliding_window"},
           .defaults = {.norm_eps = 1e-5},
           .storage = {.qkv = "qkv_proj", .gate_up = true}};
 }

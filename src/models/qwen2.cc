@@ -18,7 +18,7 @@ Family family_qwen2() {
   return {.name = "qwen2",
           .architecture = "Qwen2ForCausalLM",
           .read = read_qwen2,
-          .keys = {"layer_types", "max_window_layers"},
+          .keys = {"layer_types", "max_window_layers", "sliding_window"},
           .defaults = {.kv_heads = 32}};
 }
 

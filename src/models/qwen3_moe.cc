@@ -40,7 +40,8 @@ Family family_qwen3_moe() {
           .read = read_qwen3_moe,
           .keys = {"attention_bias", "decoder_sparse_step", "max_window_layers", "mlp_only_layers",
                    "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok",
-                   "num_local_experts", "output_router_logits", "router_aux_loss_coef"},
+                   "num_local_experts", "output_router_logits", "router_aux_loss_coef",
+                   "sliding_window"},
           .defaults = {.kv_heads = 4}};
 }
 

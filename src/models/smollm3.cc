@@ -37,7 +37,7 @@ Family family_smollm3() {
           .architecture = "SmolLM3ForCausalLM",
           .read = read_smollm3,
           .keys = {"attention_bias", "layer_types", "mlp_bias", "no_rope_layer_interval",
-                   "no_rope_layers"},
+                   "no_rope_layers", "sliding_window"},
           .defaults = {.kv_heads = 4, .theta = 2e6, .tied = true}};
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "run/compile.h"
@@ -27,13 +26,12 @@ std::string describe(const models::ModelConfig& config) {
     text += fmt::format(", {} experts of width {}, top-{}", config.num_experts,
                         config.moe_intermediate_size, config.top_k);
   }
-  const nlohmann::ordered_json features = models::features_of(config);
-  for (const auto& [name, value] : features.items()) {
-    if (name == "layers with a window") continue;
-    text += ", " + name;
-    if (!value.is_boolean() || !value.get<bool>()) {
-      text += " " + (value.is_string() ? value.get<std::string>() : value.dump());
-    }
+  // The family's name says the rest.
+  if (config.form.position_table > 0) {
+    text += fmt::format(", {} learned positions", config.form.position_table);
+  } else if (const auto without =
+                 std::count(config.rope_layer.begin(), config.rope_layer.end(), false)) {
+    text += fmt::format(", no rope in {} layers", without);
   }
   return text;
 }
