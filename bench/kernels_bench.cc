@@ -75,6 +75,15 @@ std::vector<Case> cases() {
                   {q, q, k, k, q, lse, pos},
                   {q, k, k},
                   10 * seen});
+  Attrs capped = scale;
+  capped.set("softcap", 50.0);
+  list.push_back({"attention/softcap", "attention", capped, {q, k, k, pos}, {q, lse}, 4 * causal});
+  list.push_back({"attention_bwd/softcap",
+                  "attention_bwd",
+                  capped,
+                  {q, q, k, k, q, lse, pos},
+                  {q, k, k},
+                  10 * causal});
   list.push_back({"softmax_merge", "softmax_merge", {}, {q, lse, q, lse}, {q, lse}});
   // The steps of the loss, on the logits of a quarter of the tokens.
   const TensorType z = f32({kT / 4, kV}), per_token = f32({kT / 4}), y = i32({kT / 4});
@@ -86,10 +95,30 @@ std::vector<Case> cases() {
   list.push_back({"lse", "lse", {}, {z}, {wide}});
   list.push_back({"pick", "pick", vocab, {z, y}, {per_token}});
   list.push_back({"nll", "nll", {}, {per_token, wide, y, scalar}, {scalar}});
+  list.push_back({"softcap", "softcap", {{"cap", 30.0}}, {z}, {z}});
+  list.push_back({"softcap_bwd", "softcap_bwd", {{"cap", 30.0}}, {z, z}, {z}});
   list.push_back({"dlogits", "dlogits", vocab, {z, y, wide, scalar}, {z}});
   const TensorType x = f32({kT, kD}), g = f32({kD}), rstd = f32({kT});
   list.push_back({"rms_norm", "rms_norm", {{"eps", 1e-6}}, {x, g}, {x, rstd}});
   list.push_back({"rms_norm_bwd", "rms_norm_bwd", {}, {x, x, g, rstd}, {x, g}});
+  list.push_back({"layer_norm", "layer_norm", {{"eps", 1e-6}}, {x, g, g}, {x, rstd, rstd}});
+  list.push_back({"layer_norm_bwd", "layer_norm_bwd", {}, {x, x, g, rstd, rstd}, {x, g, g}});
+  list.push_back({"bias_add", "bias_add", {}, {x, g}, {x}});
+  list.push_back({"bias_add_db", "bias_add_db", {}, {x}, {g}});
+  list.push_back({"scale", "scale", {{"factor", 0.5}}, {x}, {x}});
+  const TensorType half = f32({kT, kF}), gate_up = f32({kT, 2, kF});
+  for (const char* kind : {"gelu", "gelu_tanh"}) {
+    const Attrs attrs{{"kind", std::string(kind)}};
+    const std::string name = std::string("/") + kind;
+    list.push_back({"activation" + name, "activation", attrs, {half}, {half}});
+    list.push_back({"activation_bwd" + name, "activation_bwd", attrs, {half, half}, {half}});
+  }
+  for (const char* approximate : {"none", "tanh"}) {
+    const Attrs attrs{{"approximate", std::string(approximate)}};
+    const std::string name = std::string("/") + approximate;
+    list.push_back({"geglu" + name, "geglu", attrs, {gate_up}, {half}});
+    list.push_back({"geglu_bwd" + name, "geglu_bwd", attrs, {half, gate_up}, {gate_up}});
+  }
   const Attrs rope{
       {"theta", 10000.0}, {"inverse", int64_t{0}}, {"scaling", std::string("default")}};
   list.push_back({"rope/q", "rope", rope, {q, pos}, {q}});

@@ -92,6 +92,9 @@ def cases():
     yield "pick", [lambda: z.gather(1, z_targets[:, None])]
     yield "nll", [lambda: (z_lse - z_max).sum() * 0.5]
     yield "dlogits", [dlogits]
+    yield "softcap", [lambda: torch.tanh(z / 30).mul_(30)]
+    capped = torch.tanh(z / 30)
+    yield "softcap_bwd", [lambda: torch.ops.aten.tanh_backward(z, capped)]
     x, g = r(T, D), r(D)
     _, rstd = torch.ops.aten._fused_rms_norm(x, [D], g, 1e-6)
     yield "rms_norm", [lambda: torch.ops.aten._fused_rms_norm(x, [D], g, 1e-6)]
@@ -103,6 +106,14 @@ def cases():
         return torch.mul(x, g, out=m).mul_(rstd).addcmul_(x, c), dw
     yield "rms_norm_bwd", [norm_backward,
                            lambda: torch.ops.aten._fused_rms_norm_backward(x, x, [D], rstd, g, [True, True])]
+    _, mean, spread = torch.native_layer_norm(x, [D], g, g, 1e-6)
+    yield "layer_norm", [lambda: torch.native_layer_norm(x, [D], g, g, 1e-6)]
+    yield "layer_norm_bwd", [lambda: torch.ops.aten.native_layer_norm_backward(x, x, [D], mean, spread, g, g,
+                                                                               [True, True, True])]
+    y = torch.empty(T, D)
+    yield "bias_add", [lambda: torch.add(x, g, out=y)]
+    yield "bias_add_db", [lambda: x.sum(0)]
+    yield "scale", [lambda: torch.mul(x, 0.5, out=y)]
     cis = torch.polar(torch.ones(SEQ, HEAD // 2), r(SEQ, HEAD // 2)).unsqueeze(1)
     for name, heads in (("q", H), ("k", G)):
         c = torch.view_as_complex(r(4, SEQ, heads, HEAD // 2, 2))
@@ -117,6 +128,18 @@ def cases():
         return d
     yield "swiglu", [lambda: F.silu(gu[:, 0]) * gu[:, 1]]
     yield "swiglu_bwd", [swiglu_backward]
+    for kind, approximate in (("gelu", "none"), ("gelu_tanh", "tanh")):
+        yield f"activation/{kind}", [lambda a=approximate: F.gelu(dh, approximate=a)]
+        yield f"activation_bwd/{kind}", [lambda a=approximate: torch.ops.aten.gelu_backward(dh, dh, approximate=a)]
+
+        def geglu_backward(a=approximate):
+            gate, up = gu[:, 0], gu[:, 1]
+            d = torch.empty_like(gu)
+            torch.mul(dh, F.gelu(gate, approximate=a), out=d[:, 1])
+            torch.ops.aten.gelu_backward.grad_input(dh * up, gate, approximate=a, grad_input=d[:, 0])
+            return d
+        yield f"geglu/{approximate}", [lambda a=approximate: F.gelu(gu[:, 0], approximate=a) * gu[:, 1]]
+        yield f"geglu_bwd/{approximate}", [geglu_backward]
     x2, out = r(T, D), torch.empty(T, D)
     yield "add", [lambda: torch.add(x, x2, out=out)]
     yield "maximum", [lambda: torch.maximum(x, x2, out=out)]

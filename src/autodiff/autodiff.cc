@@ -178,6 +178,11 @@ std::vector<size_t> grads_by_name(const Graph& graph) {
   return list;
 }
 
+/// True for matrices; norms and biases begin as constants.
+bool is_decayed(const graph::Tensor& tensor) {
+  return tensor.type.dims.size() > 1 && tensor.init.kind != graph::Init::Kind::constant;
+}
+
 }  // namespace
 
 void differentiate(Graph& graph, GradType type) {
@@ -194,8 +199,8 @@ void differentiate(Graph& graph, GradType type) {
 void append_optimizer(Graph& graph, const OptimizerConfig& config) {
   // Per parameter, in name order: the sum of its gradient contributions, and the sum of squares.
   // All sums of squares give one clip coefficient and the gradient norm (an output). Then one
-  // update per parameter; vectors (norm weights) are not decayed. Values that change from step to
-  // step (learning rate, bias corrections) are the input `hyper`.
+  // update per parameter. Values that change from step to step (learning rate, bias corrections)
+  // are the input `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
   std::vector<TensorId> params;
@@ -220,7 +225,7 @@ void append_optimizer(Graph& graph, const OptimizerConfig& config) {
   const auto values = static_cast<int64_t>(hyper_of(config, 0, 1).size());
   const TensorId hyper = graph.input(names::kHyper, {graph::DType::f64, {values}}, true);
   for (size_t i = 0; i < params.size(); ++i) {
-    const bool decayed = graph.tensor(params[i]).type.dims.size() > 1;
+    const bool decayed = is_decayed(graph.tensor(params[i]));
     optimizer_of(config).update(
         Update(graph, config, {params[i], sums[i], clip[0], hyper, decayed}));
   }

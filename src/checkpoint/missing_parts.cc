@@ -62,29 +62,31 @@ void MissingParts::need_param(std::string_view name, int64_t first, int64_t coun
     const int64_t from = std::max(first, slice.offset);
     const int64_t to = std::min(first + count, slice.offset + slice.numel());
     if (from < to) {
-      need(name, from_.weights().file().find(slice.name), slice.offset, from, to - from);
+      const Safetensors::Entry entry = from_.weights().file().find(slice.name);
+      models::for_each_run(slice, from, to - from,
+                           [&](const models::WeightRun& run) { need(name, entry, run); });
     }
   }
 }
 
 void MissingParts::need_optimizer(std::string_view name, const graph::TensorType& type,
                                   int64_t first, int64_t count) {
-  need(name, from_.optimizer_tensor(name, type), 0, first, count);
+  need(name, from_.optimizer_tensor(name, type), {first, first, count});
 }
 
-/// Records a byte range as missing unless this host stores it. `offset`: element of `name` at which
-/// the stored tensor begins.
-void MissingParts::need(std::string_view name, const Safetensors::Entry& entry, int64_t offset,
-                        int64_t first, int64_t count) {
+/// Records the bytes of a run of a stored tensor as missing unless this host stores them.
+void MissingParts::need(std::string_view name, const Safetensors::Entry& entry,
+                        const models::WeightRun& run) {
   const Index& index =
       entry.file == from_.weights().file().find(entry.tensor->name).file ? model_ : optimizer_;
   const int64_t size = size_of(entry.tensor->type), begin = entry.tensor->begin;
   here(index, entry)
-      .missing(begin + (first - offset) * size, count * size, [&](int64_t at, int64_t bytes) {
+      .missing(begin + run.stored * size, run.count * size, [&](int64_t at, int64_t bytes) {
         if (missing_.empty() || missing_.back().tensor != name) {
-          const int64_t element = offset + (at - begin) / size;
-          missing_.push_back(
-              {std::string(name), element, element + bytes / size - 1, writer_of(index, at), 0});
+          const int64_t skipped = (at - begin) / size - run.stored;
+          const int64_t element = run.element + skipped * run.stride;
+          const int64_t last = element + (bytes / size - 1) * run.stride;
+          missing_.push_back({std::string(name), element, last, writer_of(index, at), 0});
         }
         missing_.back().elements += bytes / size;
       });

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/gguf_model.h"
+#include "checkpoint/share.h"
 
 namespace hocket::checkpoint {
 
@@ -20,14 +23,8 @@ using models::WeightSlice;
 
 namespace {
 
-constexpr std::string_view kPrefix = "model.";
 /// Elements compared at a time, as f64: two buffers of 512 KiB.
 constexpr int64_t kCompareElements = 1 << 16;
-
-// Strips the "model." prefix. A model without a head saves the same names without it.
-std::string bare_name(const std::string& name) {
-  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
-}
 
 // Lists the first names, as "a, b, c and 5 more".
 std::string some(const std::vector<std::string>& names) {
@@ -51,17 +48,65 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
   // belongs to a parameter. Otherwise the model would differ from the one that was saved.
   // Checkpoints of the bare model (AutoModel) name every tensor without the prefix.
   const std::vector<std::string> names = file_.names();
-  const bool bare = std::none_of(names.begin(), names.end(),
-                                 [](const std::string& name) { return name.starts_with(kPrefix); });
+  find_prefixes(config, names);
   std::vector<std::string> missing;
   for (const ParamWeights& param : params_) {
-    match(param, bare, missing);
+    match(param, missing);
   }
   if (!missing.empty()) {
-    fail(path, "{} of the model's tensors missing: {}; expected the weights of this configuration",
-         missing.size() == 1 ? "1" : fmt::format("{}", missing.size()), some(missing));
+    const auto lost = file_.absent().find(missing[0]);
+    fail(path, "{} of the model's tensors missing: {}; expected the weights of this configuration{}",
+         missing.size() == 1 ? "1" : fmt::format("{}", missing.size()), some(missing),
+         lost == file_.absent().end()
+             ? ""
+             : fmt::format("; the index says that {} holds the first; it does not", lost->second));
   }
+  check_names(config, names);
+  for (const auto& [param, place] : stored_) {
+    for (const WeightSlice& alias : place.aliases) {
+      check_alias(param, alias);
+    }
+  }
+}
 
+void ModelWeights::find_prefixes(const models::ModelConfig& config,
+                                 const std::vector<std::string>& names) {
+  // Wrappers of PyTorch (DataParallel, torch.compile) put a word before every name. The model alone
+  // (AutoModel) saves the names without their usual begin.
+  const auto all_begin = [&](const std::string& prefix) {
+    return !names.empty() && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+      return name.starts_with(prefix);
+    });
+  };
+  for (bool found = true; found;) {
+    found = false;
+    for (const char* word : {"module.", "_orig_mod."}) {
+      if (all_begin(wrapper_ + word)) {
+        wrapper_ += word;
+        found = true;
+      }
+    }
+  }
+  const std::vector<std::string> begins = models::weight_prefixes(config);
+  usual_ = begins[0];
+  // The longest that any name has: one may begin with another.
+  for (const std::string& begin : begins) {
+    const bool there = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return name.starts_with(wrapper_ + begin);
+    });
+    if (there && begin.size() > instead_.size()) {
+      instead_ = begin;
+    }
+  }
+}
+
+std::string ModelWeights::file_name(const std::string& name) const {
+  if (!name.starts_with(usual_)) return wrapper_ + name;
+  return wrapper_ + instead_ + name.substr(usual_.size());
+}
+
+void ModelWeights::check_names(const models::ModelConfig& config,
+                               const std::vector<std::string>& names) const {
   std::set<std::string, std::less<>> known;
   for (const auto& [param, place] : stored_) {
     for (const WeightSlice& slice : place.form) {
@@ -72,19 +117,31 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
     }
   }
   std::vector<std::string> extra;
+  std::vector<std::string> unused;  // parameters of other parts, not buffers
   for (const std::string& name : names) {
-    if (!known.contains(name) && !models::is_ignored_weight(name)) {
+    if (known.contains(name)) continue;
+    if (models::is_ignored_weight(config, std::string_view(name).substr(wrapper_.size()))) {
+      if (name.ends_with(".weight")) {
+        unused.push_back(name);
+      }
+    } else {
       extra.push_back(name);
     }
   }
+  const std::string& path = file_.path();
   if (!extra.empty()) {
     fail(path, "has {} tensor{} unknown to the {} of this configuration: {}", extra.size(),
          extra.size() == 1 ? "" : "s", config.family, some(extra));
   }
-  for (const auto& [param, place] : stored_) {
-    for (const WeightSlice& alias : place.aliases) {
-      check_alias(param, alias);
-    }
+  if (!unused.empty()) {
+    log_warning("{}: the model of text is read without {}", path, some(unused));
+  }
+  if (!file_.absent().empty()) {
+    const auto& [name, shard] = *file_.absent().begin();
+    log_warning(
+        "{}: the index names {} that no shard holds, such as {} of {}; the model has no use "
+        "for it",
+        path, counted(std::ssize(file_.absent()), "tensor"), quote(name), shard);
   }
 }
 
@@ -96,15 +153,13 @@ void ModelWeights::check_shape(const WeightSlice& slice) const {
   }
 }
 
-void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::string>& missing) {
+void ModelWeights::match(const ParamWeights& param, std::vector<std::string>& missing) {
   // A parameter can be stored in several forms (one tensor per expert, or all experts in one). The
   // first form that is complete is used; if none is, the tensors of the usual form are reported as
   // missing. Aliases repeat the parameter's values and are optional.
-  const auto named = [bare](WeightForm form) {
+  const auto named = [this](WeightForm form) {
     for (WeightSlice& slice : form) {
-      if (bare) {
-        slice.name = bare_name(slice.name);
-      }
+      slice.name = file_name(slice.name);
     }
     return form;
   };
@@ -130,7 +185,7 @@ void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::
     return;
   }
   for (const WeightSlice& slice : named(param.aliases)) {
-    if (!absent(slice)) {
+    if (!absent(slice) && slice != place.form[0]) {
       place.aliases.push_back(slice);
     }
   }
@@ -162,6 +217,7 @@ void ModelWeights::load_range(std::string_view param, int64_t first, int64_t cou
   HOCKET_CHECK(first >= 0 && count >= 0 && first <= p.numel - count, "{}: elements {} + {} of {}",
                param, first, count, p.numel);
   const int64_t size = graph::size_of(dtype), end = first + count;
+  std::string column;
   // Slices are sorted by offset and cover the parameter.
   auto it =
       std::upper_bound(p.form.begin(), p.form.end(), first,
@@ -171,8 +227,16 @@ void ModelWeights::load_range(std::string_view param, int64_t first, int64_t cou
     const int64_t to = std::min(end, it->offset + it->numel());
     if (to <= from) continue;
     const Safetensors::Entry entry = file_.find(it->name);
-    entry.file->read(*entry.tensor, from - it->offset, to - from, dtype,
-                     static_cast<char*>(dst) + (from - first) * size);
+    models::for_each_run(*it, from, to - from, [&](const models::WeightRun& run) {
+      char* const to_first = static_cast<char*>(dst) + (run.element - first) * size;
+      if (run.stride == 1) {
+        entry.file->read(*entry.tensor, run.stored, run.count, dtype, to_first);
+        return;
+      }
+      column.resize(static_cast<size_t>(run.count * size));
+      entry.file->read(*entry.tensor, run.stored, run.count, dtype, column.data());
+      copy_strided(to_first, run.stride, column.data(), 1, run.count, size);
+    });
   }
 }
 
@@ -192,23 +256,88 @@ void ModelWeights::check_alias(std::string_view param, const WeightSlice& alias)
   }
 }
 
-std::vector<NamedTensor> to_slices(const NamedTensor& whole,
-                                   const std::vector<WeightSlice>& slices) {
+namespace {
+
+/// View of a slice that is one run.
+NamedTensor view_of(const NamedTensor& whole, const WeightSlice& slice) {
+  NamedTensor view{slice.name, {whole.type.dtype, slice.dims}};
   const int64_t size = graph::size_of(whole.type.dtype);
-  std::vector<NamedTensor> list;
-  for (const WeightSlice& slice : slices) {
-    HOCKET_CHECK(slice.offset + slice.numel() <= whole.type.numel(), "{} does not fit into {}",
-                 slice.name, whole.name);
-    NamedTensor named_tensor{slice.name, {whole.type.dtype, slice.dims}};
-    if (whole.data != nullptr) {
-      named_tensor.data = static_cast<const char*>(whole.data) + slice.offset * size;
-    } else {
-      named_tensor.read = [read = whole.read, offset = slice.offset](int64_t first, int64_t count,
-                                                                     void* dst) {
-        read(offset + first, count, dst);
-      };
+  if (whole.data != nullptr) {
+    view.data = static_cast<const char*>(whole.data) + slice.offset * size;
+  } else {
+    view.read = [read = whole.read, offset = slice.offset](
+                    int64_t first, int64_t count, void* dst) { read(offset + first, count, dst); };
+  }
+  return view;
+}
+
+/// Tensor of a file that is put together from slices of parameters, while it is read.
+class Assembled {
+ public:
+  explicit Assembled(const graph::TensorType& type) : type_(type) {}
+  void add(const NamedTensor& whole, const WeightSlice& slice) { parts_.push_back({whole, slice}); }
+  /// Reads consecutive ranges; the bytes exist from the first to the last of them.
+  void read(int64_t first, int64_t count, void* dst) {
+    const int64_t size = graph::size_of(type_.dtype);
+    if (bytes_.empty()) {
+      assemble(size);
     }
-    list.push_back(std::move(named_tensor));
+    std::memcpy(dst, bytes_.data() + first * size, static_cast<size_t>(count * size));
+    if (first + count == type_.numel()) {
+      bytes_ = {};
+    }
+  }
+
+ private:
+  void assemble(int64_t size) {
+    bytes_.resize(static_cast<size_t>(type_.numel() * size));
+    std::string part;
+    for (const auto& [whole, slice] : parts_) {
+      const char* from = nullptr;
+      if (whole.data != nullptr) {
+        from = static_cast<const char*>(whole.data) + slice.offset * size;
+      } else {
+        part.resize(static_cast<size_t>(slice.numel() * size));
+        whole.read(slice.offset, slice.numel(), part.data());
+        from = part.data();
+      }
+      models::for_each_run(
+          slice, slice.offset, slice.numel(), [&, first = slice.offset](const auto& run) {
+            copy_strided(bytes_.data() + run.stored * size, 1, from + (run.element - first) * size,
+                         run.stride, run.count, size);
+          });
+    }
+  }
+
+  const graph::TensorType type_;
+  std::vector<std::pair<NamedTensor, WeightSlice>> parts_;
+  std::string bytes_;
+};
+
+}  // namespace
+
+std::vector<NamedTensor> to_stored(const std::vector<SlicedParameter>& params) {
+  std::vector<NamedTensor> list;
+  std::map<std::string, std::shared_ptr<Assembled>> assembled;
+  for (const auto& [whole, slices] : params) {
+    for (const WeightSlice& slice : slices) {
+      HOCKET_CHECK(slice.offset + slice.numel() <= whole.type.numel(), "{} does not fit into {}",
+                   slice.name, whole.name);
+      if (slice.is_whole()) {
+        list.push_back(view_of(whole, slice));
+        continue;
+      }
+      std::shared_ptr<Assembled>& tensor = assembled[slice.name];
+      if (!tensor) {
+        const graph::TensorType type{whole.type.dtype, slice.dims};
+        tensor = std::make_shared<Assembled>(type);
+        list.push_back({slice.name, type});
+        list.back().read = [tensor](int64_t first, int64_t count, void* dst) {
+          tensor->read(first, count, dst);
+        };
+      }
+      tensor->add(whole, slice);
+    }
   }
   return list;
 }

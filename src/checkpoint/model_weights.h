@@ -42,17 +42,28 @@ class ModelWeights {
     int64_t numel = 0;
   };
   const StoredParameter& stored(std::string_view param) const;
-  void match(const models::ParamWeights& param, bool bare, std::vector<std::string>& missing);
+  void match(const models::ParamWeights& param, std::vector<std::string>& missing);
+  /// Finds how this file's names begin: see file_name.
+  void find_prefixes(const models::ModelConfig& config, const std::vector<std::string>& names);
+  std::string file_name(const std::string& name) const;
+  void check_names(const models::ModelConfig& config, const std::vector<std::string>& names) const;
   void check_shape(const models::WeightSlice& slice) const;
   void check_alias(std::string_view param, const models::WeightSlice& alias) const;
 
   Safetensors file_;
+  std::string wrapper_;          // before every name: "module.", "_orig_mod."
+  std::string usual_, instead_;  // the usual begin of names, and what this file has for it
   std::vector<models::ParamWeights> params_;
   std::map<std::string, StoredParameter, std::less<>> stored_;
 };
 
-/// Splits a tensor into views of `whole`, under the slices' names and dims.
-std::vector<NamedTensor> to_slices(const NamedTensor& whole,
-                                   const std::vector<models::WeightSlice>& slices);
+/// A parameter, and the slices by which tensors of files hold it.
+struct SlicedParameter {
+  NamedTensor whole;
+  std::vector<models::WeightSlice> slices;
+};
+/// Returns the tensors of files that hold these parameters, under the slices' names and dims: views
+/// of a parameter, or, where a tensor is no run of one, put together while it is read.
+std::vector<NamedTensor> to_stored(const std::vector<SlicedParameter>& params);
 
 }  // namespace hocket::checkpoint

@@ -261,8 +261,11 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
   for (const auto& [name, file] : map.json().items()) {
     const Entry entry = find(name);
     const std::string expected = join_path(parent_path(index), file.get<std::string>());
-    if (entry.file == nullptr || entry.file->path() != expected) {
-      fail(index, "says that {} holds tensor {}; it does not", expected, quote(name));
+    if (entry.file == nullptr) {
+      absent_.emplace(name, expected);
+    } else if (entry.file->path() != expected) {
+      fail(index, "says that {} holds tensor {}; {} does", expected, quote(name),
+           entry.file->path());
     }
   }
 }

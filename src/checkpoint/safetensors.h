@@ -120,12 +120,14 @@ class Safetensors {
   explicit Safetensors(std::unique_ptr<TensorFile> file);
   /// Opens `path`: a .safetensors file, an .index.json, or a folder with model.safetensors or
   /// model.safetensors.index.json. Error, besides those of SafetensorsFile: shards that are absent,
-  /// lack a tensor of the index, or hold one that another shard holds.
+  /// or hold a tensor that another shard holds, or should hold by the index.
   explicit Safetensors(const std::string& path);
 
   const std::string& path() const { return path_; }
   Entry find(std::string_view name) const;  ///< nulls when absent
   std::vector<std::string> names() const;   ///< sorted
+  /// Tensors that the index names and no shard holds, with the shards that should.
+  const std::map<std::string, std::string, std::less<>>& absent() const { return absent_; }
   /// Reads a whole tensor. Error: absent, or not of `numel` elements, the size of the destination.
   void read(std::string_view name, graph::DType dtype, int64_t numel, void* dst) const;
 
@@ -135,6 +137,7 @@ class Safetensors {
   std::string path_;
   std::vector<std::unique_ptr<TensorFile>> files_;
   std::map<std::string, Entry, std::less<>> entries_;
+  std::map<std::string, std::string, std::less<>> absent_;
 };
 
 /// Returns whether the folder holds model.safetensors or its index.

@@ -61,9 +61,10 @@ void remove_quietly(const std::string& folder) {
   }
 }
 
-/// Elements [first, first + count) of a tensor, stored in a file from byte `begin` on.
-struct FileRange {
-  int64_t first = 0, count = 0, begin = 0;
+/// Slice of a parameter in a tensor that begins at byte `begin` of a file.
+struct FileSlice {
+  models::WeightSlice slice;
+  int64_t begin = 0;
 };
 
 /// Tensor file, with the file offsets of every source tensor's elements.
@@ -71,7 +72,7 @@ struct TensorFile {
   std::string name;
   FileLayout layout;
   const std::vector<SharedTensor>* sources = nullptr;
-  std::vector<std::vector<FileRange>> ranges;  ///< by source, sorted by element
+  std::vector<std::vector<FileSlice>> slices;  ///< by source, sorted by element
 };
 
 /// Saves the checkpoint of one step, in all processes at once; see save().
@@ -82,8 +83,7 @@ class CheckpointWriter {
 
  private:
   void add_file(const std::string& name, const std::vector<SharedTensor>& sources,
-                const std::vector<NamedTensor>& stored, const std::vector<size_t>& source_of,
-                const std::vector<int64_t>& first_of);
+                const std::vector<std::vector<models::WeightSlice>>& slices);
   void add_model();
   void add_optimizer();
   std::string begin();
@@ -146,24 +146,28 @@ std::string CheckpointWriter::save() {
   return final_;
 }
 
-/// Adds a file with the tensors `stored`. Tensor i holds the elements of source `source_of[i]` from
-/// `first_of[i]` on.
+/// Adds a file with the tensors whose slices are those of the sources. A tensor may have slices of
+/// several sources.
 void CheckpointWriter::add_file(const std::string& name, const std::vector<SharedTensor>& sources,
-                                const std::vector<NamedTensor>& stored,
-                                const std::vector<size_t>& source_of,
-                                const std::vector<int64_t>& first_of) {
+                                const std::vector<std::vector<models::WeightSlice>>& slices) {
   TensorFile file;
   file.name = name;
   file.sources = &sources;
-  file.layout = lay_out(stored, {{kStepKey, fmt::format("{}", content_.state.step)}});
-  file.ranges.resize(sources.size());
-  for (size_t i = 0; i < stored.size(); ++i) {
-    file.ranges[source_of[i]].push_back(
-        {first_of[i], stored[i].type.numel(), file.layout.begin[i]});
+  std::vector<NamedTensor> stored;
+  std::map<std::string, size_t> by_name;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    for (const models::WeightSlice& slice : slices[i]) {
+      if (by_name.emplace(slice.name, stored.size()).second) {
+        stored.push_back({slice.name, {sources[i].type.dtype, slice.dims}});
+      }
+    }
   }
-  for (std::vector<FileRange>& ranges : file.ranges) {
-    std::sort(ranges.begin(), ranges.end(),
-              [](const FileRange& a, const FileRange& b) { return a.first < b.first; });
+  file.layout = lay_out(stored, {{kStepKey, fmt::format("{}", content_.state.step)}});
+  for (const std::vector<models::WeightSlice>& list : slices) {
+    std::vector<FileSlice>& placed = file.slices.emplace_back();
+    for (const models::WeightSlice& slice : list) {
+      placed.push_back({slice, file.layout.begin[by_name.at(slice.name)]});
+    }
   }
   tensor_files_.push_back(std::move(file));
 }
@@ -175,36 +179,26 @@ void CheckpointWriter::add_model() {
     HOCKET_CHECK(by_name.emplace(content_.params[i].name, i).second, "parameter {} is given twice",
                  content_.params[i].name);
   }
-  std::vector<NamedTensor> stored;
-  std::vector<size_t> source_of;
-  std::vector<int64_t> first_of;
+  std::vector<std::vector<models::WeightSlice>> slices(content_.params.size());
   for (const models::ParamWeights& param : models::weight_map(*content_.config)) {
     const auto it = by_name.find(param.param);
     HOCKET_CHECK(it != by_name.end(), "parameter {} is not given", param.param);
     const SharedTensor& source = content_.params[it->second];
     HOCKET_CHECK(source.type.dims == param.dims, "parameter {} has type {}", param.param,
                  graph::to_string(source.type));
-    for (const models::WeightSlice& slice : param.forms[0]) {
-      stored.push_back({slice.name, {source.type.dtype, slice.dims}});
-      source_of.push_back(it->second);
-      first_of.push_back(slice.offset);
-    }
+    slices[it->second] = param.forms[0];
     by_name.erase(it);
   }
   HOCKET_CHECK(by_name.empty(), "the model has no parameter {}", by_name.begin()->first);
-  add_file(run_.is_shared() ? kModelFile : kModelPartFile, content_.params, stored, source_of,
-           first_of);
+  add_file(run_.is_shared() ? kModelFile : kModelPartFile, content_.params, slices);
 }
 
 void CheckpointWriter::add_optimizer() {
-  std::vector<NamedTensor> stored;
-  std::vector<size_t> source_of;
+  std::vector<std::vector<models::WeightSlice>> slices;
   for (const SharedTensor& source : content_.optimizer) {
-    source_of.push_back(stored.size());
-    stored.push_back({source.name, source.type});
+    slices.push_back({{source.name, source.type.dims}});
   }
-  add_file(run_.is_shared() ? kOptimizerFile : kOptimizerPartFile, content_.optimizer, stored,
-           source_of, std::vector<int64_t>(stored.size(), 0));
+  add_file(run_.is_shared() ? kOptimizerFile : kOptimizerPartFile, content_.optimizer, slices);
 }
 
 /// Makes the folder and its small files, on leaders only. Returns a line for every file that must
@@ -257,7 +251,7 @@ void CheckpointWriter::expect_same_files(const std::vector<std::string>& all) co
 /// Writes this process's elements into the tensor files. Returns the parts by file.
 std::string CheckpointWriter::write_parts() const {
   PartsByFile parts;
-  std::string bytes;
+  std::string bytes, column;
   for (const TensorFile& file : tensor_files_) {
     PartsWriter out(join_path(folder_, file.name), run_.host());
     if (run_.leads()) {
@@ -267,22 +261,32 @@ std::string CheckpointWriter::write_parts() const {
     for (size_t i = 0; i < file.sources->size(); ++i) {
       const SharedTensor& source = (*file.sources)[i];
       const int64_t size = graph::size_of(source.type.dtype);
-      const std::vector<FileRange>& ranges = file.ranges[i];
-      auto place = ranges.begin();
+      const std::vector<FileSlice>& slices = file.slices[i];
+      auto place = slices.begin();
       for (const Share& share : source.shares()) {
         const int64_t end = share.first + share.count;
-        while (place != ranges.end() && place->first + place->count <= share.first) {
+        while (place != slices.end() && place->slice.offset + place->slice.numel() <= share.first) {
           ++place;
         }
-        for (auto at = place; at != ranges.end() && at->first < end; ++at) {
-          const int64_t from = std::max(share.first, at->first);
-          const int64_t to = std::min(end, at->first + at->count);
+        for (auto at = place; at != slices.end() && at->slice.offset < end; ++at) {
+          const int64_t from = std::max(share.first, at->slice.offset);
+          const int64_t to = std::min(end, at->slice.offset + at->slice.numel());
           if (to <= from) continue;
           bytes.resize(static_cast<size_t>((to - from) * size));
           source.copy(share.rank, bytes.data(),
                       static_cast<const char*>(share.data) + (from - share.first) * size,
                       std::ssize(bytes));
-          out.put(share.rank, at->begin + (from - at->first) * size, bytes);
+          models::for_each_run(at->slice, from, to - from, [&](const models::WeightRun& run) {
+            const char* const first = bytes.data() + (run.element - from) * size;
+            const auto length = static_cast<size_t>(run.count * size);
+            if (run.stride == 1) {
+              out.put(share.rank, at->begin + run.stored * size, {first, length});
+              return;
+            }
+            column.resize(length);
+            copy_strided(column.data(), 1, first, run.stride, run.count, size);
+            out.put(share.rank, at->begin + run.stored * size, column);
+          });
         }
       }
     }

@@ -19,6 +19,19 @@ struct Share {
   const void* data = nullptr;
 };
 
+/// Copies `count` elements of `size` bytes, which lie `to_stride` and `from_stride` elements apart.
+inline void copy_strided(char* to, int64_t to_stride, const char* from, int64_t from_stride,
+                         int64_t count, int64_t size) {
+  if (to_stride == 1 && from_stride == 1) {
+    std::memcpy(to, from, static_cast<size_t>(count * size));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * to_stride * size, from + i * from_stride * size,
+                static_cast<size_t>(size));
+  }
+}
+
 /// Tensor whose elements are spread over ranks and processes.
 struct SharedTensor {
   std::string name;

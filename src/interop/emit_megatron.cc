@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -63,17 +64,18 @@ class Script {
       add("--group-query-attention");
       add("--num-query-groups", model.num_kv_heads);
     }
-    if (model.window > 0) {
-      add("--window-size", fmt::format("{},0", model.window - 1));  // before its own, and behind
+    if (const int64_t window = model.common_window().value_or(0); window > 0) {
+      add("--window-size", fmt::format("{},0", window - 1));  // before its own, and behind
     }
     add("--padded-vocab-size", model.vocab_size);
     add("--max-position-embeddings", model.max_position);
     add("--position-embedding-type", "rope");
-    if (model.rope.scaling == "default") {
-      add("--rotary-base", static_cast<int64_t>(model.rope.theta));
-    } else {
-      refuse_key(run_, kTrainer, "the model's rope_scaling", model.rope.scaling, "none");
+    const nlohmann::ordered_json features = models::features_of(model);
+    for (const auto& [name, value] : features.items()) {
+      if (name == "head norm" && value == "head") continue;
+      refuse_key(run_, kTrainer, "the model's " + name, value.dump(), "none");
     }
+    add("--rotary-base", static_cast<int64_t>(model.rope.theta));
     add("--normalization", "RMSNorm");
     add("--norm-epsilon", model.rms_norm_eps);
     add("--init-method-std", model.initializer_range);
@@ -82,8 +84,10 @@ class Script {
     if (!model.tie_word_embeddings) {
       add("--untie-embeddings-and-output-weights");
     }
+    if (model.form.head_norm == "head") {
+      add("--qk-layernorm");
+    }
     if (model.num_experts == 0) return;
-    add("--qk-layernorm");
     add("--num-experts", model.num_experts);
     add("--moe-router-topk", model.top_k);
     add("--moe-ffn-hidden-size", model.moe_intermediate_size);

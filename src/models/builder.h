@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that families are made of. Each makes its parameters (with their Hugging Face names)
-// and its nodes. Internal to src/models.
+// The parts that families are made of. Each makes its parameters, under the names that a Llama of
+// Hugging Face gives them, and its nodes. Internal to src/models; blocks.cc has the decoder layers.
 //
 // Shape letters: T tokens, D width, H query heads, G kv heads, d head dim, F ffn width, E experts,
 // K experts per token, V vocabulary, S slots of the KV cache, L layers.
@@ -8,19 +8,18 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/graph.h"
 #include "models/build.h"
 #include "models/config.h"
+#include "models/family.h"
 #include "models/weights.h"
 
 namespace hocket::models {
 
-/// Differences of a family's attention from llama's.
-struct AttentionForm {
-  bool head_norm = false;  ///< RMSNorm of every query and key head before the rotation
-};
+inline constexpr graph::Init kZeros{graph::Init::Kind::constant, 0};
 
 class Builder {
  public:
@@ -29,39 +28,62 @@ class Builder {
   /// `collect_weights`: also make the weight-name map.
   Builder(const ModelConfig& config, const BuildOptions& options, bool collect_weights = false);
 
-  const ModelConfig& config() const { return config_; }
-
   /// Inputs, embedding, blocks, final norm and head.
   void build();
-
-  /// RMSNorm with the weight `<prefix of the layer><name>.weight`.
-  TensorId norm(int32_t layer, TensorId hidden, const std::string& name);
-  /// Adds a branch to the residual stream, with dropout in training.
-  TensorId residual(int32_t layer, TensorId hidden, TensorId branch, const std::string& name);
-  /// Applies dropout to a branch in training.
-  TensorId dropped(int32_t layer, TensorId branch, const std::string& name);
-  TensorId sum(int32_t layer, TensorId one, TensorId other, const std::string& name);
-  /// Rotary grouped-query attention with its four projections.
-  TensorId attention(int32_t layer, TensorId hidden, const AttentionForm& form = {});
-  /// SwiGLU MLP: down(silu(gate(x)) * up(x)).
-  TensorId mlp(int32_t layer, TensorId hidden);
-  /// Router, dispatch, SwiGLU experts, combine; in training the balance loss.
-  TensorId experts(int32_t layer, TensorId hidden);
 
   graph::Graph take_graph() { return std::move(graph_); }
   std::vector<ParamWeights> take_weights() { return std::move(weights_); }
 
  private:
+  /// One decoder layer: x[T,D] -> [T,D].
+  TensorId block(int32_t layer, TensorId hidden);
+  /// Norm with the weight `<prefix of the layer><name>.weight`; `name` null: none.
+  TensorId norm(int32_t layer, TensorId hidden, const char* name);
+  /// Norm of a layer or of the head; `base`: name of its parameters.
+  TensorId norm_of(int32_t layer, TensorId hidden, const std::string& base,
+                   const std::string& name);
+  /// Normed queries or keys, if the family norms them.
+  TensorId head_norm(int32_t layer, TensorId heads, const char* name);
+  /// The addend of a branch in the residual stream: scaled, and in training with dropout.
+  TensorId branch(int32_t layer, TensorId branch, const std::string& name);
+  TensorId sum(int32_t layer, TensorId one, TensorId other, const std::string& name);
+  TensorId scaled(int32_t layer, TensorId tensor, double factor, const std::string& name);
+  /// Grouped-query attention with its four projections.
+  TensorId attention(int32_t layer, TensorId hidden);
+  /// Scores, softmax and the sum of values, with a KV cache where the mode has one.
+  TensorId attend(int32_t layer, TensorId q, TensorId k, TensorId v);
+  /// MLP, gated or not.
+  TensorId mlp(int32_t layer, TensorId hidden);
+  TensorId activated(int32_t layer, TensorId hidden);
+  /// Router, dispatch, SwiGLU experts, combine; in training the balance loss.
+  TensorId experts(int32_t layer, TensorId hidden);
   /// "model.layers.3." for a block.
   static std::string prefix(int32_t layer);
   /// Appends a node; `name` is relative to the layer. Returns its first output.
   TensorId node(int32_t layer, const char* op, graph::Attrs attrs, std::vector<TensorId> in,
                 const std::string& name);
+  TensorId embedding();
+  /// Queries ("q"), keys ("k") or values ("v").
+  TensorId projection(int32_t layer, TensorId hidden, const char* which, int64_t heads);
+  /// Adds a bias of a tensor's trailing dims.
+  TensorId biased(int32_t layer, TensorId tensor, const std::string& base, graph::Dims dims,
+                  std::vector<WeightForm> forms, const std::string& name);
+  /// Rows of queries, keys or values in the tensor of a file, and that tensor's name without
+  /// ".weight".
+  std::pair<FileRows, std::string> rows_of(int32_t layer, const char* which) const;
+  /// Forms of gate and up side by side; columns 0: of their biases.
+  std::vector<WeightForm> gate_up_forms(const std::string& base, const char* suffix,
+                                        int64_t columns) const;
+  /// The name of a file's tensor, from Llama's.
+  std::string file_name(std::string name) const;
+  /// Longest sequence that this graph is for.
+  int64_t longest() const;
+  const Rope& rope_of(int32_t layer) const;
   /// A linear layer, with operands of 8 bits if the options say so.
   TensorId linear(int32_t layer, TensorId hidden, TensorId weight, const std::string& name);
   TensorId param(const std::string& name, graph::Dims dims, int32_t layer, graph::Init init,
                  std::vector<WeightForm> forms, bool expert = false);
-  /// A parameter stored as one tensor of its own name and these Hugging Face dims.
+  /// A parameter stored as one tensor of these Hugging Face dims.
   TensorId plain(const std::string& name, graph::Dims dims, int32_t layer, graph::Init init,
                  graph::Dims stored);
   TensorId input(const std::string& name, graph::DType dtype, graph::Dim size,
@@ -72,6 +94,7 @@ class Builder {
   graph::Init matrix_init(bool residual = false) const;
 
   const ModelConfig& config_;
+  const Family& family_;
   const BuildOptions options_;
   const bool collect_weights_;
   graph::Graph graph_;

@@ -2,6 +2,7 @@
 #include "models/config.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -94,96 +95,42 @@ constexpr const char* kForeignKeys[] = {"alibi",
                                         "qkv_bias",
                                         "query_pre_attn_scalar",
                                         "residual_multiplier",
+                                        "rope_local_base_freq",
                                         "routed_scaling_factor",
+                                        "scale_attn_by_inverse_layer_idx",
                                         "shared_expert_intermediate_size",
+                                        "sliding_window_pattern",
+                                        "use_bidirectional_attention",
                                         "use_parallel_residual",
                                         "use_qk_norm",
                                         "use_qkv_bias"};
 
-Rope parse_rope(const JsonView& top, const JsonView* in, int64_t max_position) {
-  Rope rope;
-  if (in != nullptr) {
-    const char* key = in->has("rope_type") ? "rope_type" : "type";
-    rope.scaling = in->get_string(key, "default");
-    if (rope.scaling != "default" && rope.scaling != "linear" && rope.scaling != "llama3") {
-      in->at(key).fail(
-          fmt::format("is {}, which is not supported; expected default, linear or "
-                      "llama3",
-                      quote(rope.scaling)));
-    }
-    if (rope.scaling != "default") {
-      rope.factor = read_number(*in, "factor", 1, 1e9);
-    }
-    if (rope.scaling == "llama3") {
-      rope.low_freq_factor = read_number(*in, "low_freq_factor", 1e-9, 1e9);
-      rope.high_freq_factor = read_number(*in, "high_freq_factor", 1e-9, 1e9);
-      if (rope.high_freq_factor <= rope.low_freq_factor) {
-        in->at("high_freq_factor")
-            .fail(fmt::format("is {}; expected more than low_freq_factor, which is {}",
-                              rope.high_freq_factor, rope.low_freq_factor));
-      }
-      // The order of transformers 5: a top-level key, then this object, then the longest context.
-      constexpr const char* kOriginal = "original_max_position_embeddings";
-      rope.original_max_position =
-          read_number(top, kOriginal, 1, 1e12,
-                      read_number(*in, kOriginal, 1, 1e12, static_cast<double>(max_position)));
-    }
-    if (read_number(*in, "partial_rotary_factor", 0, 1, 1.0) != 1) {
-      in->at("partial_rotary_factor").fail("is not supported; expected 1: all of a head rotates");
+void refuse_unsupported(const JsonView& in, const Family& family) {
+  for (const auto& [common, name] : family.key_names) {
+    if (in.has(common) && !family.reads(common)) {
+      in.at(common).fail(fmt::format("is not a key of {}; try {}", family.name, name));
     }
   }
-  rope.theta = read_number(top, "rope_theta", 1, 1e18, 10000.0);
-  if (in != nullptr && in->has("rope_theta")) {
-    const double theta = read_number(*in, "rope_theta", 1, 1e18);
-    if (top.has("rope_theta") && theta != rope.theta) {
-      in->at("rope_theta")
-          .fail(fmt::format("is {} but the one outside is {}; expected one value", theta,
-                            rope.theta));
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    if (!family.reads(key)) {
+      refuse(in, key,
+             fmt::format("expected false: the linear layers of {} have no bias here", family.name));
     }
-    rope.theta = theta;
   }
-  return rope;
-}
-
-Rope read_rope(const JsonView& in, int64_t max_position) {
-  // transformers 4 writes rope_scaling, 5 rope_parameters; a folder may have both, saying the same.
-  std::optional<JsonView> scaling;
-  std::optional<JsonView> parameters;
-  if (in.has("rope_scaling")) {
-    scaling = in.at("rope_scaling");
+  if (!family.reads("sliding_window") && in.get_bool("use_sliding_window", true)) {
+    refuse(in, "sliding_window",
+           fmt::format("expected null: {} has no window, mistral has", family.name));
   }
-  if (in.has("rope_parameters")) {
-    parameters = in.at("rope_parameters");
-  }
-  const JsonView* given = nullptr;
-  if (scaling) {
-    given = &*scaling;
-  } else if (parameters) {
-    given = &*parameters;
-  }
-  const Rope rope = parse_rope(in, given, max_position);
-  if (!scaling || !parameters) return rope;
-  if (parse_rope(in, &*parameters, max_position) == rope) return rope;
-  fail(in.where(), "rope_scaling and rope_parameters differ; expected one of them");
-}
-
-void refuse_unsupported(const JsonView& in) {
-  refuse(in, "attention_bias", "expected false: linear layers have no bias here");
-  refuse(in, "mlp_bias", "expected false: linear layers have no bias here");
   refuse(in, "quantization_config", "expected weights of F32, F64, F16 or BF16");
-  if (read_number(in, "attention_dropout", 0, 1, 0.0) != 0) {
+  if (!family.reads("attention_dropout") && read_number(in, "attention_dropout", 0, 1, 0.0) != 0) {
     in.at("attention_dropout").fail("is not supported; expected 0");
   }
-  if (read_number(in, "partial_rotary_factor", 0, 1, 1.0) != 1) {
+  if (!family.reads("partial_rotary_factor") &&
+      read_number(in, "partial_rotary_factor", 0, 1, 1.0) != 1) {
     in.at("partial_rotary_factor").fail("is not supported; expected 1: all of a head rotates");
   }
-  const std::string act = in.get_string("hidden_act", "silu");
-  if (act != "silu" && act != "swish") {
-    in.at("hidden_act")
-        .fail(fmt::format("is {}, which is not supported; expected silu", quote(act)));
-  }
   for (const char* key : kForeignKeys) {
-    if (in.has(key) &&
+    if (!family.reads(key) && in.has(key) &&
         !(in.at(key).is_number() && (in.at(key).as_double() == 0 || in.at(key).as_double() == 1))) {
       refuse(in, key,
              "expected a plain " + in.get_string("model_type") +
@@ -192,23 +139,57 @@ void refuse_unsupported(const JsonView& in) {
   }
 }
 
-/// Requires the same attention in all layers.
-void check_layer_types(const JsonView& in, int64_t window) {
-  if (!in.has("layer_types")) return;
-  const std::string expected = window > 0 ? "sliding_attention" : "full_attention";
+/// Reads the MLP's activation: of experts and of gated MLPs there are fewer than of plain ones.
+std::string read_activation(const JsonView& in, const Family& family, const ModelConfig& config) {
+  static const std::map<std::string, std::string> kNames = {
+      {"silu", "silu"},          {"swish", "silu"},
+      {"gelu", "gelu"},          {"gelu_pytorch_tanh", "gelu_tanh"},
+      {"gelu_new", "gelu_tanh"}, {"gelu_fast", "gelu_tanh"},
+      {"relu", "relu"},          {"relu2", "relu2"}};
+  const char* key = family.key("hidden_act");
+  const auto found = kNames.find(in.get_string(key, family.defaults.activation));
+  const std::string name = found == kNames.end() ? "" : found->second;
+  const bool plain = !config.form.gated;
+  const bool expert = config.num_experts > 0;
+  if (name == "silu" || (!expert && name.starts_with("gelu")) || (plain && !name.empty())) {
+    return name;
+  }
+  in.at(key).fail(fmt::format(
+      "is {}, which is not supported; expected silu{}{}", quote(in.get_string(key)),
+      expert ? "" : ", gelu, gelu_new or gelu_pytorch_tanh", plain ? ", relu or relu2" : ""));
+}
+
+/// Requires the same attention in all layers, of families that do not read layer_types.
+void check_layer_types(const JsonView& in, const Family& family, const ModelConfig& config) {
+  if (family.reads("layer_types") || !in.has("layer_types")) return;
+  const bool window = config.common_window().value_or(0) > 0;
+  const std::string expected = window ? "sliding_attention" : "full_attention";
   for (const std::string& type : in.at("layer_types").as_strings()) {
     if (type != expected) {
       in.at("layer_types")
           .fail(fmt::format("holds {}, which is not supported {} a sliding window; expected {} for "
                             "all",
-                            quote(type), window > 0 ? "with" : "without", expected));
+                            quote(type), window ? "with" : "without", expected));
     }
+  }
+}
+
+/// Requires pairs of dims to turn.
+void check_ropes(const JsonView& in, const ModelConfig& config) {
+  const std::vector<bool>& layers = config.rope_layer;
+  if (std::find(layers.begin(), layers.end(), true) == layers.end()) return;
+  if (config.head_dim % 2 != 0 && config.rope.dims == 0) {
+    fail(in.where(), "head_dim is {}; expected an even number: rotary embedding turns pairs",
+         config.head_dim);
   }
 }
 
 void check_keys(const JsonView& in, const Family& family) {
   std::vector<std::string> known(std::begin(kCommonKeys), std::end(kCommonKeys));
   known.insert(known.end(), family.keys.begin(), family.keys.end());
+  for (const auto& [common, name] : family.key_names) {
+    known.emplace_back(name);
+  }
   for (const std::string& key : in.keys()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const std::string near = nearest(key, known);
@@ -219,7 +200,130 @@ void check_keys(const JsonView& in, const Family& family) {
   }
 }
 
+/// The family whose name is most like this one, or begins it.
+std::string nearest_family(const std::string& type) {
+  std::string best;
+  for (const std::string& family : families()) {
+    if (type.starts_with(family) && family.size() > best.size()) {
+      best = family;
+    }
+  }
+  return best.empty() ? nearest(type, families()) : best;
+}
+
+/// The text with Python's NaN and Infinity, which JSON lacks, as strings: keys that nobody reads
+/// may hold them, and of others they are no number.
+std::string without_nan(std::string_view text) {
+  std::string out;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') {
+      quoted = !quoted;
+    } else if (quoted && c == '\\' && i + 1 < text.size()) {
+      out += c;
+      out += text[++i];
+      continue;
+    }
+    std::string_view word;
+    for (const std::string_view special : {"NaN", "Infinity", "-Infinity"}) {
+      if (!quoted && text.substr(i).starts_with(special)) {
+        word = special;
+      }
+    }
+    if (word.empty()) {
+      out += c;
+    } else {
+      out += fmt::format("\"{}\"", word);
+      i += word.size() - 1;
+    }
+  }
+  return out;
+}
+
+/// The text model's part of a config.json of several models, with the keys of the whole that it
+/// lacks; any other config.json as it is.
+json text_model(json object) {
+  constexpr const char* kText = "text_config";
+  if (!object.is_object() || !object.contains(kText) || !object[kText].is_object()) return object;
+  json text = object[kText];
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings",
+                          "dtype", "torch_dtype", "initializer_range", "transformers_version"}) {
+    if (!text.contains(key) && object.contains(key)) {
+      text[key] = object[key];
+    }
+  }
+  if (!text.contains("model_type") && object.contains("model_type") &&
+      object["model_type"].is_string()) {
+    text["model_type"] = object["model_type"].get<std::string>() + "_text";
+  }
+  return text;
+}
+
+const Family& known_family(const JsonView& in) {
+  const std::string type = in.get_string("model_type");
+  if (const Family* family = find_family(type)) return *family;
+  const std::string near = nearest_family(type);
+  fail(in.where(), "model_type is {}, which is not supported; expected {}{}", quote(type),
+       join(families(), " or "),
+       near.empty() ? "" : fmt::format("; the nearest of them is {}", near));
+}
+
+/// Reads what all families have, under the family's names of the keys.
+void read_common(const JsonView& in, const Family& family, ModelConfig& config) {
+  const Defaults& defaults = family.defaults;
+  const auto or_required = [](int64_t value) {
+    return value > 0 ? std::optional(value) : std::nullopt;
+  };
+  config.vocab_size = read_int(in, "vocab_size", 1, kMaxVocab, or_required(defaults.vocab));
+  config.hidden_size = read_int(in, family.key("hidden_size"), 1, kMaxWidth);
+  config.num_layers = read_int(in, family.key("num_hidden_layers"), 1, kMaxLayers);
+  const char* heads = family.key("num_attention_heads");
+  config.num_heads = read_int(in, heads, 1, kMaxHeads, or_required(defaults.heads));
+  config.num_kv_heads = read_int(in, "num_key_value_heads", 1, kMaxHeads,
+                                 defaults.kv_heads > 0 ? defaults.kv_heads : config.num_heads);
+  if (config.num_heads % config.num_kv_heads != 0) {
+    fail(in.where(), "{} is {}; expected a multiple of num_key_value_heads, {}", heads,
+         config.num_heads, config.num_kv_heads);
+  }
+  if (!in.has("head_dim") && defaults.head_dim == 0 && config.hidden_size % config.num_heads != 0) {
+    fail(in.where(), "{} is {}; expected a multiple of {}, {}; or set head_dim",
+         family.key("hidden_size"), config.hidden_size, heads, config.num_heads);
+  }
+  config.head_dim =
+      read_int(in, "head_dim", 1, kMaxHeads,
+               defaults.head_dim > 0 ? defaults.head_dim : config.hidden_size / config.num_heads);
+  config.intermediate_size = read_int(in, family.key("intermediate_size"), 1, kMaxWidth,
+                                      or_required(defaults.widening * config.hidden_size));
+  config.max_position = read_int(in, family.key("max_position_embeddings"), 1, kMaxVocab, 2048);
+  config.rms_norm_eps = read_number(in, family.key("rms_norm_eps"), 0, 1, defaults.norm_eps);
+  config.initializer_range = read_number(in, "initializer_range", 0, 1, 0.02);
+  config.tie_word_embeddings = in.get_bool("tie_word_embeddings", defaults.tied);
+  const auto layers = static_cast<size_t>(config.num_layers);
+  config.windows.assign(layers, 0);
+  config.rope_layer.assign(layers, true);
+  config.moe_layer.assign(layers, false);
+  if (in.has("bos_token_id")) {
+    config.bos_token_id = read_int(in, "bos_token_id", -1, kMaxVocab);
+  }
+  if (in.has("pad_token_id")) {
+    config.pad_token_id = read_int(in, "pad_token_id", -1, kMaxVocab);
+  }
+  config.eos_token_ids = read_ints(in, "eos_token_id", -1, kMaxVocab);
+}
+
 }  // namespace
+
+bool Family::reads(std::string_view key) const {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+const char* Family::key(const char* common) const {
+  for (const auto& [from, name] : key_names) {
+    if (std::string_view(from) == common) return name;
+  }
+  return common;
+}
 
 const Family* find_family(std::string_view name) {
   for (const Family& family : family_list()) {
@@ -234,6 +338,13 @@ const Family& family_of(const ModelConfig& config) {
   return *family;
 }
 
+std::optional<int64_t> ModelConfig::common_window() const {
+  const int64_t first = windows.empty() ? 0 : windows[0];
+  const bool same = std::all_of(windows.begin(), windows.end(),
+                                [first](int64_t window) { return window == first; });
+  return same ? std::optional(first) : std::nullopt;
+}
+
 std::vector<std::string> families() {
   std::vector<std::string> names;
   for (const Family& family : family_list()) {
@@ -246,58 +357,23 @@ ModelConfig parse_config(std::string_view text, const std::string& where, bool s
   // Reads the family first, since it determines the keys; then refuses unsupported features
   // (refuse_unsupported), so that nothing is silently ignored; then the numbers, with bounds and
   // relations; last the family's own keys.
-  const json object = parse_json(text, where, {.max_depth = 32, .max_bytes = kMaxConfigBytes});
+  const json object = text_model(
+      parse_json(without_nan(text), where, {.max_depth = 32, .max_bytes = kMaxConfigBytes}));
   const JsonView in(object, where);
-  const std::string type = in.get_string("model_type");
-  const Family* family = find_family(type);
-  if (family == nullptr) {
-    fail(where, "model_type is {}, which is not supported; expected {}", quote(type),
-         join(families(), " or "));
-  }
+  const Family& family = known_family(in);
   if (strict) {
-    check_keys(in, *family);
+    check_keys(in, family);
   }
-  refuse_unsupported(in);
+  refuse_unsupported(in, family);
 
   ModelConfig config;
-  config.family = type;
-  config.vocab_size = read_int(in, "vocab_size", 1, kMaxVocab);
-  config.hidden_size = read_int(in, "hidden_size", 1, kMaxWidth);
-  config.num_layers = read_int(in, "num_hidden_layers", 1, kMaxLayers);
-  config.num_heads = read_int(in, "num_attention_heads", 1, kMaxHeads);
-  config.num_kv_heads =
-      read_int(in, "num_key_value_heads", 1, kMaxHeads,
-               family->default_kv_heads > 0 ? family->default_kv_heads : config.num_heads);
-  if (config.num_heads % config.num_kv_heads != 0) {
-    fail(where, "num_attention_heads is {}; expected a multiple of num_key_value_heads, {}",
-         config.num_heads, config.num_kv_heads);
-  }
-  if (!in.has("head_dim") && config.hidden_size % config.num_heads != 0) {
-    fail(where,
-         "hidden_size is {}; expected a multiple of num_attention_heads, {}; or set head_dim",
-         config.hidden_size, config.num_heads);
-  }
-  config.head_dim = read_int(in, "head_dim", 1, kMaxHeads, config.hidden_size / config.num_heads);
-  if (config.head_dim % 2 != 0) {
-    fail(where, "head_dim is {}; expected an even number: rotary embedding turns pairs",
-         config.head_dim);
-  }
-  config.intermediate_size = read_int(in, "intermediate_size", 1, kMaxWidth);
-  config.max_position = read_int(in, "max_position_embeddings", 1, kMaxVocab, 2048);
-  config.rms_norm_eps = read_number(in, "rms_norm_eps", 0, 1, 1e-6);
-  config.initializer_range = read_number(in, "initializer_range", 0, 1, 0.02);
-  config.tie_word_embeddings = in.get_bool("tie_word_embeddings", false);
-  config.rope = read_rope(in, config.max_position);
-  config.moe_layer.assign(static_cast<size_t>(config.num_layers), false);
-  if (in.has("bos_token_id")) {
-    config.bos_token_id = read_int(in, "bos_token_id", -1, kMaxVocab);
-  }
-  if (in.has("pad_token_id")) {
-    config.pad_token_id = read_int(in, "pad_token_id", -1, kMaxVocab);
-  }
-  config.eos_token_ids = read_ints(in, "eos_token_id", -1, kMaxVocab);
-  family->read(in, config);
-  check_layer_types(in, config.window);
+  config.family = family.name;
+  read_common(in, family, config);
+  read_ropes(in, family, config);
+  family.read(in, config);
+  config.form.activation = read_activation(in, family, config);
+  check_layer_types(in, family, config);
+  check_ropes(in, config);
   config.json = object.dump(2);
   return config;
 }
@@ -322,44 +398,114 @@ ModelConfig with_end_of_text(ModelConfig config, int64_t id) {
   return config;
 }
 
+namespace {
+
+nlohmann::ordered_json values_of(const Form& form) {
+  const auto& [norm, norm_offset, head_norm, activation, gated, qkv_bias, o_bias, mlp_bias,
+               parallel, attention_scale, attention_softcap, logits_softcap, embedding_scale,
+               residual_scale, logits_scale, position_table] = form;
+  return {{"norm", norm},
+          {"norm offset", norm_offset},
+          {"head norm", head_norm},
+          {"activation", activation},
+          {"gated MLP", gated},
+          {"biases of queries, keys and values", qkv_bias},
+          {"bias of attention's output", o_bias},
+          {"biases of the MLP", mlp_bias},
+          {"parallel blocks", parallel},
+          {"attention scale", attention_scale},
+          {"attention soft cap", attention_softcap},
+          {"logits soft cap", logits_softcap},
+          {"embedding scale", embedding_scale},
+          {"residual scale", residual_scale},
+          {"logits scale", logits_scale},
+          {"learned positions", position_table}};
+}
+
+nlohmann::ordered_json values_of(const Rope& rope, const std::string& prefix) {
+  const auto& [theta, scaling, dims, factor, low_freq_factor, high_freq_factor,
+               original_max_position, attention_factor, beta_fast, beta_slow, truncate,
+               short_factor, long_factor] = rope;
+  return {{prefix + "rope_theta", theta},
+          {prefix + "rope_type", scaling},
+          {prefix + "rope dims", dims},
+          {prefix + "rope factor", factor},
+          {prefix + "rope low_freq_factor", low_freq_factor},
+          {prefix + "rope high_freq_factor", high_freq_factor},
+          {prefix + "original_max_position_embeddings", original_max_position},
+          {prefix + "rope attention_factor", attention_factor},
+          {prefix + "rope beta_fast", beta_fast},
+          {prefix + "rope beta_slow", beta_slow},
+          {prefix + "rope truncate", truncate},
+          {prefix + "rope short_factor", short_factor},
+          {prefix + "rope long_factor", long_factor}};
+}
+
+}  // namespace
+
 nlohmann::ordered_json values_of(const ModelConfig& config) {
   // A field more does not compile until it has a name here, and then a row below.
   const auto& [family, vocab_size, hidden_size, num_layers, num_heads, num_kv_heads, head_dim,
-               intermediate_size, max_position, window, rms_norm_eps, initializer_range,
-               tie_word_embeddings, rope, num_experts, top_k, moe_intermediate_size, norm_topk_prob,
-               router_aux_loss_coef, moe_layer, bos_token_id, pad_token_id, eos_token_ids, text] =
-      config;
-  const auto& [theta, scaling, factor, low_freq_factor, high_freq_factor, original_max_position] =
-      rope;
+               intermediate_size, max_position, rms_norm_eps, initializer_range,
+               tie_word_embeddings, form, rope, window_rope, num_experts, top_k,
+               moe_intermediate_size, norm_topk_prob, router_aux_loss_coef, windows, rope_layer,
+               moe_layer, bos_token_id, pad_token_id, eos_token_ids, text] = config;
   const auto or_null = [](const std::optional<int64_t>& id) { return id ? json(*id) : json(); };
-  return {{"model_type", family},
-          {"vocab_size", vocab_size},
-          {"hidden_size", hidden_size},
-          {"num_hidden_layers", num_layers},
-          {"num_attention_heads", num_heads},
-          {"num_key_value_heads", num_kv_heads},
-          {"head_dim", head_dim},
-          {"intermediate_size", intermediate_size},
-          {"max_position_embeddings", max_position},
-          {"sliding_window", window},
-          {"rms_norm_eps", rms_norm_eps},
-          {"initializer_range", initializer_range},
-          {"tie_word_embeddings", tie_word_embeddings},
-          {"rope_theta", theta},
-          {"rope_type", scaling},
-          {"rope factor", factor},
-          {"rope low_freq_factor", low_freq_factor},
-          {"rope high_freq_factor", high_freq_factor},
-          {"original_max_position_embeddings", original_max_position},
-          {"num_experts", num_experts},
-          {"num_experts_per_tok", top_k},
-          {"moe_intermediate_size", moe_intermediate_size},
-          {"norm_topk_prob", norm_topk_prob},
-          {"router_aux_loss_coef", router_aux_loss_coef},
-          {"layers with experts", moe_layer},
-          {"bos_token_id", or_null(bos_token_id)},
-          {"pad_token_id", or_null(pad_token_id)},
-          {"eos_token_id", eos_token_ids}};
+  nlohmann::ordered_json values = {{"model_type", family},
+                                   {"vocab_size", vocab_size},
+                                   {"hidden_size", hidden_size},
+                                   {"num_hidden_layers", num_layers},
+                                   {"num_attention_heads", num_heads},
+                                   {"num_key_value_heads", num_kv_heads},
+                                   {"head_dim", head_dim},
+                                   {"intermediate_size", intermediate_size},
+                                   {"max_position_embeddings", max_position},
+                                   {"sliding_window", windows},
+                                   {"rms_norm_eps", rms_norm_eps},
+                                   {"initializer_range", initializer_range},
+                                   {"tie_word_embeddings", tie_word_embeddings}};
+  values.update(values_of(form));
+  values.update(values_of(rope, ""));
+  values.update(values_of(window_rope.value_or(rope), "window "));
+  values.update(nlohmann::ordered_json{{"num_experts", num_experts},
+                                       {"num_experts_per_tok", top_k},
+                                       {"moe_intermediate_size", moe_intermediate_size},
+                                       {"norm_topk_prob", norm_topk_prob},
+                                       {"router_aux_loss_coef", router_aux_loss_coef},
+                                       {"layers with rope", rope_layer},
+                                       {"layers with experts", moe_layer},
+                                       {"bos_token_id", or_null(bos_token_id)},
+                                       {"pad_token_id", or_null(pad_token_id)},
+                                       {"eos_token_id", eos_token_ids}});
+  return values;
+}
+
+nlohmann::ordered_json features_of(const ModelConfig& config) {
+  nlohmann::ordered_json values = values_of(config.form), plain = values_of(Form{});
+  values.update(values_of(config.rope, ""));
+  plain.update(values_of(Rope{.theta = config.rope.theta}, ""));
+  nlohmann::ordered_json features = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : values.items()) {
+    if (value != plain[name]) {
+      features[name] = value;
+    }
+  }
+  const Family& family = family_of(config);
+  if (family.norms.attention_out != nullptr || family.norms.mlp_out != nullptr) {
+    features["norms of outputs"] = true;
+  }
+  if (config.window_rope && !(*config.window_rope == config.rope)) {
+    features["window rope_theta"] = config.window_rope->theta;
+  }
+  if (!config.common_window()) {
+    features["layers with a window"] = std::count_if(config.windows.begin(), config.windows.end(),
+                                                     [](int64_t window) { return window > 0; });
+  }
+  if (const auto without = std::count(config.rope_layer.begin(), config.rope_layer.end(), false);
+      without > 0 && config.form.position_table == 0) {
+    features["layers without rope"] = without;
+  }
+  return features;
 }
 
 std::string config_json(const ModelConfig& config, std::string_view torch_dtype) {

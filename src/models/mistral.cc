@@ -8,24 +8,24 @@ namespace hocket::models {
 namespace {
 
 void read_mistral(const JsonView& in, ModelConfig& config) {
-  config.window = read_window(in, kDefaultWindow);
-  if (config.window > 0 && !in.get_bool("use_sliding_window", true)) {
+  const int64_t window = read_window(in, kDefaultWindow);
+  if (window > 0 && !in.get_bool("use_sliding_window", true)) {
     in.at("use_sliding_window")
         .fail(fmt::format("is false, which transformers does not read of a mistral, but the window "
                           "is {}; expected sliding_window: null",
-                          config.window));
+                          window));
   }
+  set_window(config, window);
 }
 
 }  // namespace
 
 Family family_mistral() {
-  Family family = family_llama();
-  family.name = "mistral";
-  family.architecture = "MistralForCausalLM";
-  family.default_kv_heads = 8;
-  family.read = read_mistral;
-  return family;
+  return {.name = "mistral",
+          .architecture = "MistralForCausalLM",
+          .read = read_mistral,
+          .keys = {"sliding_window"},
+          .defaults = {.kv_heads = 8}};
 }
 
 }  // namespace hocket::models

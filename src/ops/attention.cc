@@ -3,11 +3,14 @@
 // pos[t] to t, where pos[t] is its position in its document, and to none before the last multiple
 // of `seq`, the length of a sequence (without it all tokens are one sequence). `window` limits the
 // number of keys, the last one its own (sliding-window attention: Beltagy et al., arXiv 2004.05150;
-// Jiang et al., arXiv 2310.06825). t and s, the tokens of queries and of keys, may be cut apart:
-// parts of the keys give parts of a softmax, which softmax_merge (merge.cc) merges. So may h and g,
-// the heads of queries and of keys: head h reads the keys of head h / `group`; a part without those
-// has no keys. The cost assumes whole sequences as documents unless the caller knows better.
-// attention_cached is the same for new tokens against a KV cache.
+// Jiang et al., arXiv 2310.06825). `softcap` limits scores to cap * tanh(score / cap). t and s, the
+// tokens of queries and of keys, may be cut apart: parts of the keys give parts of a softmax, which
+// softmax_merge (merge.cc) merges. So may h and g, the heads of queries and of keys: head h reads
+// the keys of head h / `group`; a part without those has no keys. The cost assumes whole sequences
+// as documents unless the caller knows better. attention_cached is the same for new tokens against
+// a KV cache.
+#include <cmath>
+
 #include "ops/rules.h"
 
 namespace hocket::ops::attention {
@@ -22,6 +25,13 @@ void want_sequences(std::string_view op, const Attrs& attrs) {
 void want_window(std::string_view op, const Attrs& attrs) {
   if (const int64_t window = attrs.i_or("window", 1); window < 1) {
     fail(op, "window is {}; expected keys that a query sees, its own included", window);
+  }
+}
+
+void want_softcap(std::string_view op, const Attrs& attrs) {
+  if (!attrs.has("softcap")) return;
+  if (const double cap = attrs.f("softcap"); !(cap > 0 && std::isfinite(cap))) {
+    fail(op, "softcap is {}; expected a positive number", cap);
   }
 }
 
@@ -50,6 +60,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_group("attention", attrs);
   want_sequences("attention", attrs);
   want_window("attention", attrs);
+  want_softcap("attention", attrs);
   return {in[0], {sum_dtype(in[0].dtype), {in[0].dims[0], in[0].dims[1]}}};
 }
 
@@ -57,6 +68,7 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   want_group("attention_bwd", attrs);
   want_sequences("attention_bwd", attrs);
   want_window("attention_bwd", attrs);
+  want_softcap("attention_bwd", attrs);
   want_inputs("attention_bwd", in, 7);
   want_heads("attention_bwd", in.subspan(1, 3));
   want_same("attention_bwd", in[0], in[1]);
@@ -68,6 +80,7 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
 
 std::vector<TensorType> infer_cached(const Attrs& attrs, Types in) {
   want_window("attention_cached", attrs);
+  want_softcap("attention_cached", attrs);
   want_inputs("attention_cached", in, 6);
   want_heads("attention_cached", in);
   if (in[1].dims[1] == 0 || in[0].dims[1] % in[1].dims[1] != 0) {
@@ -198,10 +211,12 @@ std::vector<Sample> samples() {
   std::vector<Sample> list;
   struct Case {
     int64_t t, h, g, d, seq, window = 0;
+    double softcap = 0;
   };
-  for (Case c : {Case{12, 4, 2, 4, 6}, Case{8, 2, 2, 3, 2}, Case{8, 2, 2, 4, 0},
-                 Case{7, 3, 1, 5, 4}, Case{1, 1, 1, 2, 0}, Case{12, 4, 2, 4, 6, 2},
-                 Case{8, 2, 2, 4, 0, 3}, Case{9, 2, 1, 3, 0, 1}}) {
+  for (Case c :
+       {Case{12, 4, 2, 4, 6}, Case{8, 2, 2, 3, 2}, Case{8, 2, 2, 4, 0}, Case{7, 3, 1, 5, 4},
+        Case{1, 1, 1, 2, 0}, Case{12, 4, 2, 4, 6, 2}, Case{8, 2, 2, 4, 0, 3},
+        Case{9, 2, 1, 3, 0, 1}, Case{12, 4, 2, 4, 6, 0, 1.5}, Case{8, 2, 1, 4, 0, 3, 0.75}}) {
     const TensorType q{DType::f64, {c.t, c.h, c.d}};
     const TensorType kv{DType::f64, {c.t, c.g, c.d}};
     Attrs attrs{{"scale", 0.5}, {"group", c.h / c.g}};
@@ -216,6 +231,10 @@ std::vector<Sample> samples() {
       attrs.set("window", c.window);
       name += " window " + std::to_string(c.window);
     }
+    if (c.softcap > 0) {
+      attrs.set("softcap", c.softcap);
+      name += " softcap";
+    }
     list.push_back(
         {name, attrs, {q, kv, kv, {DType::i32, {c.t}}}, {{}, {}, {}, positions}, {}, 1e-5});
   }
@@ -227,14 +246,23 @@ std::vector<Sample> samples_bwd() {
   const TensorType lse{DType::f64, {12, 4}};
   const Fill from{.kind = Fill::Kind::from_op};
   std::vector<Sample> list;
-  for (const auto& [seq, window] : {std::pair{12, 0}, {6, 0}, {12, 3}, {6, 2}}) {
-    Attrs attrs{{"scale", 0.5}, {"group", int64_t{2}}, {"seq", int64_t{seq}}};
+  struct Case {
+    int64_t seq, window = 0;
+    double softcap = 0;
+  };
+  for (const auto& [seq, window, softcap] :
+       {Case{12}, Case{6}, Case{12, 3}, Case{6, 2}, Case{12, 0, 1.5}, Case{6, 2, 0.75}}) {
+    Attrs attrs{{"scale", 0.5}, {"group", int64_t{2}}, {"seq", seq}};
     const Fill positions =
         seq < 12 ? Fill{.kind = Fill::Kind::documents} : Fill{.kind = Fill::Kind::counting};
     std::string name = "12 tokens, 4 over 2 heads, sequences of " + std::to_string(seq);
     if (window > 0) {
-      attrs.set("window", int64_t{window});
+      attrs.set("window", window);
       name += ", window " + std::to_string(window);
+    }
+    if (softcap > 0) {
+      attrs.set("softcap", softcap);
+      name += ", softcap";
     }
     list.push_back({name,
                     attrs,
@@ -249,14 +277,14 @@ std::vector<Sample> samples_cached() {
   const TensorType kv{DType::f64, {3, 2, 4}};
   const TensorType cache{DType::f64, {9, 2, 4}};
   std::vector<Sample> list;
-  for (const Attrs& attrs :
-       {Attrs{{"scale", 0.5}}, Attrs{{"scale", 0.5}, {"window", int64_t{2}}}}) {
-    list.push_back(
-        {attrs.has("window") ? "3 new tokens, cache of 9, window 2" : "3 new tokens, cache of 9",
-         attrs,
-         {q, kv, kv, cache, cache, {DType::i32, {3}}},
-         {{}, {}, {}, {}, {}, {.kind = Fill::Kind::documents}},
-         {}});
+  for (const Attrs& more : {Attrs{}, Attrs{{"window", int64_t{2}}}, Attrs{{"softcap", 0.75}}}) {
+    Attrs attrs = more;
+    attrs.set("scale", 0.5);
+    list.push_back({"3 new tokens, cache of 9" + graph::to_string(more),
+                    attrs,
+                    {q, kv, kv, cache, cache, {DType::i32, {3}}},
+                    {{}, {}, {}, {}, {}, {.kind = Fill::Kind::documents}},
+                    {}});
   }
   return list;
 }
@@ -268,7 +296,8 @@ void add_to(std::vector<Op>& ops) {
   // appends to a cache and has no gradient.
   ops.push_back({.name = "attention",
                  .doc =
-                     "o = softmax(scale q k^T) v, causal inside documents (pos[T]: tokens of the "
+                     "o = softmax(scale q k^T, below `softcap` if there is one) v, causal inside "
+                     "documents (pos[T]: tokens of the "
                      "document before this one), over the last `window` keys if there is one; lse "
                      "= log sum exp; o = 0, lse = -inf without keys; head h reads kv head h / "
                      "group",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // embedding: x[t] = W[ids[t]]; its gradient adds dy[t] to row ids[t] of dW. `vocab` is the whole
 // vocabulary; W may hold a run of its rows. A token outside has x[t] = 0, and adds nothing to that
-// part of dW.
+// part of dW; so has a negative one with `padded` 1, which is an error otherwise.
 #include "ops/rules.h"
 
 namespace hocket::ops::embedding {
@@ -50,6 +50,11 @@ std::vector<Sample> samples() {
            {{"vocab", int64_t{6}}},
            {{DType::i32, {8}}, {DType::f64, {6, 8}}},
            {{.kind = Fill::Kind::integers, .hi = 5}, {}},
+           {}},
+          {"8 of 6x4, padded",
+           {{"vocab", int64_t{6}}, {"padded", int64_t{1}}},
+           {{DType::i32, {8}}, {DType::f64, {6, 4}}},
+           {{.kind = Fill::Kind::integers, .lo = -2, .hi = 5}, {}},
            {}}};
 }
 std::vector<Sample> samples_dw() {

@@ -3,6 +3,9 @@
 // chunks of tokens: tokens x vocabulary logits never exist, and no GEMM is done twice. The loss is
 // a sum scaled by 1 / (targets of the whole step), known before the forward pass. By definition it
 // is the product and the steps of vocabulary_loss.cc, which can run on parts of the vocabulary.
+// With attribute `softcap` logits are cap * tanh(logit / cap), as by op softcap.
+#include <cmath>
+
 #include "ops/rules.h"
 
 namespace hocket::ops::linear_cross_entropy {
@@ -21,6 +24,12 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   TensorType loss{DType::f64, {1}};
   const int64_t grad = attrs.i("grad");
   if (grad != 0 && grad != 1) fail(kOp, "grad is {}; expected 0 or 1", grad);
+  if (attrs.has("softcap")) {
+    const double cap = attrs.f("softcap");
+    if (!(cap > 0 && std::isfinite(cap))) {
+      fail(kOp, "softcap is {}; expected a positive number", cap);
+    }
+  }
   if (grad == 0) return {loss};
   return {loss, in[0], {grad_dtype(attrs, in[1].dtype), in[1].dims}};
 }
@@ -65,12 +74,20 @@ void grad(GradContext& context) {
 std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const int> in) {
   const int hidden = in[0], weight = in[1], targets = in[2], scale = in[3];
   const Attrs vocabulary{{"vocab", graph.type(weight).dims[0]}};
-  const int z = graph.apply("linear", {}, {hidden, weight})[0];
+  const int product = graph.apply("linear", {}, {hidden, weight})[0];
+  Attrs cap;
+  if (attrs.has("softcap")) {
+    cap.set("cap", attrs.f("softcap"));
+  }
+  const int z = cap.empty() ? product : graph.apply("softcap", cap, {product})[0];
   const int lse = graph.apply("lse", {}, {z})[0];
   const int logit = graph.apply("pick", vocabulary, {z, targets})[0];
   const int loss = graph.apply("nll", {}, {logit, lse, targets, scale})[0];
   if (attrs.i("grad") == 0) return {loss};
-  const int dz = graph.apply("dlogits", vocabulary, {z, targets, lse, scale})[0];
+  int dz = graph.apply("dlogits", vocabulary, {z, targets, lse, scale})[0];
+  if (!cap.empty()) {
+    dz = graph.apply("softcap_bwd", cap, {dz, product})[0];
+  }
   const int dh = graph.apply("linear_dx", {}, {dz, weight})[0];
   Attrs of_dw;
   if (attrs.has("short_gradient")) {
@@ -96,6 +113,11 @@ std::vector<Sample> samples() {
   list.back().name += ", loss only";
   list.back().attrs = {{"grad", int64_t{0}}};
   list.push_back(with_short_gradient(list[1]));
+  for (int64_t grad : {1, 0}) {
+    list.push_back(list[1]);
+    list.back().name += grad ? ", softcap" : ", softcap, loss only";
+    list.back().attrs = {{"grad", grad}, {"softcap", 1.5}};
+  }
   return list;
 }
 
@@ -103,7 +125,8 @@ std::vector<Sample> samples() {
 
 void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "linear_cross_entropy",
-                 .doc = "loss = scale * sum_t nll(h[t] W^T, targets[t]), -100 ignored; with grad=1 "
+                 .doc = "loss = scale * sum_t nll(h[t] W^T, targets[t]), -100 ignored, logits "
+                        "below `softcap` if there is one; with grad=1 "
                         "also dh[T,D] and dW[V,D] of that loss",
                  .infer = infer,
                  .layout = {"td,vd,t,.->.,td,vd|td,vd,t,.->.", "t"},

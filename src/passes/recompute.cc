@@ -39,8 +39,8 @@ struct RecomputeOptions {
     visit("recompute", recompute, "activations computed again in the backward pass")
         .one_of({"none", "selective", "full"});
     visit("recompute_ops", recompute_ops,
-          "ops that recompute: selective repeats, among the cheap ones (rms_norm, rope, "
-          "swiglu, dispatch, cast); none named: all of them");
+          "ops that recompute: selective repeats, among the cheap ones (rms_norm, layer_norm, "
+          "rope, swiglu, geglu, activation, dispatch, cast); none named: all of them");
   }
 
   bool repeats(const std::string& op) const {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/text.h"
 #include "run/compile.h"
 
@@ -13,12 +15,23 @@ std::string describe(const models::ModelConfig& config) {
       fmt::format("{}: {} layers, width {}, {} heads over {} of {}, vocabulary {}", config.family,
                   config.num_layers, config.hidden_size, config.num_heads, config.num_kv_heads,
                   config.head_dim, config.vocab_size);
-  if (config.window > 0) {
-    text += fmt::format(", window {}", config.window);
+  const auto windows = std::count_if(config.windows.begin(), config.windows.end(),
+                                     [](int64_t window) { return window > 0; });
+  if (windows > 0) {
+    text +=
+        fmt::format(", window {}", *std::max_element(config.windows.begin(), config.windows.end()));
+    text += windows < config.num_layers ? fmt::format(" in {} layers", windows) : "";
   }
   if (config.num_experts > 0) {
     text += fmt::format(", {} experts of width {}, top-{}", config.num_experts,
                         config.moe_intermediate_size, config.top_k);
+  }
+  // The family's name says the rest.
+  if (config.form.position_table > 0) {
+    text += fmt::format(", {} learned positions", config.form.position_table);
+  } else if (const auto without =
+                 std::count(config.rope_layer.begin(), config.rope_layer.end(), false)) {
+    text += fmt::format(", no rope in {} layers", without);
   }
   return text;
 }

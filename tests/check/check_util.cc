@@ -25,6 +25,8 @@ models::ModelConfig dense(int64_t layers, bool tied) {
   c.intermediate_size = 24;
   c.max_position = 64;
   c.tie_word_embeddings = tied;
+  c.windows.assign(static_cast<size_t>(layers), 0);
+  c.rope_layer.assign(static_cast<size_t>(layers), true);
   c.moe_layer.assign(static_cast<size_t>(layers), false);
   return c;
 }

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -80,7 +81,7 @@ void expect_equal(const Checkpoint& got, const Content& content) {
 }
 
 TEST(Checkpoint, RoundTripIsBitExact) {
-  for (const char* family : {"llama", "qwen3_moe"}) {
+  for (const std::string& family : models::families()) {
     for (DType dtype : {DType::f32, DType::f64}) {
       for (bool tied : {false, true}) {
         const TempFolder run;
@@ -90,9 +91,16 @@ TEST(Checkpoint, RoundTripIsBitExact) {
         const Checkpoint back(path);
         expect_equal(back, content);
         const Safetensors model(path);
-        const auto embed = model.find("model.embed_tokens.weight");
-        EXPECT_EQ(embed.tensor->type, stored_type(dtype));
-        EXPECT_EQ(model.find("lm_head.weight").tensor == nullptr, tied);
+        std::set<std::string> names;
+        for (const models::ParamWeights& param : models::weight_map(content.config)) {
+          for (const models::WeightSlice& slice : param.forms[0]) {
+            names.insert(slice.name);
+            EXPECT_EQ(model.find(slice.name).tensor->type, stored_type(dtype));
+            EXPECT_EQ(model.find(slice.name).tensor->dims, slice.dims);
+          }
+        }
+        EXPECT_EQ(model.names(), std::vector<std::string>(names.begin(), names.end()));
+        EXPECT_EQ(names.contains("lm_head.weight") || names.contains("embed_out.weight"), !tied);
         EXPECT_EQ(nlohmann::json::parse(read_file(path + "/config.json"))["torch_dtype"],
                   dtype == DType::f32 ? "float32" : "float64");
         EXPECT_EQ(read_file(path + "/tokenizer.json"), "{}");
@@ -102,20 +110,49 @@ TEST(Checkpoint, RoundTripIsBitExact) {
 }
 
 TEST(Checkpoint, PartsOfAParameter) {
-  const TempFolder run;
-  const Content content("qwen3_moe", DType::f32, 1);
-  const Checkpoint back(save_checkpoint(run.path(), content.c));
-  Rng rng(5);
-  for (const NamedTensor& t : content.params) {
-    const int64_t n = t.type.numel();
-    for (int i = 0; i < 20; ++i) {
-      const int64_t first = rng.between(0, n), count = rng.between(0, n - first);
-      std::vector<float> part(static_cast<size_t>(count) + 1, -7);
-      back.weights().load_range(t.name, first, count, DType::f32, part.data());
-      EXPECT_EQ(0, std::memcmp(part.data(), static_cast<const float*>(t.data) + first,
-                               static_cast<size_t>(count) * 4));
-      EXPECT_EQ(part.back(), -7);
+  for (const std::string& family : models::families()) {
+    const TempFolder run;
+    const Content content(family, DType::f32, 1);
+    const Checkpoint back(save_checkpoint(run.path(), content.c));
+    Rng rng(5);
+    for (const NamedTensor& t : content.params) {
+      const int64_t n = t.type.numel();
+      for (int i = 0; i < 20; ++i) {
+        const int64_t first = rng.between(0, n), count = rng.between(0, n - first);
+        std::vector<float> part(static_cast<size_t>(count) + 1, -7);
+        back.weights().load_range(t.name, first, count, DType::f32, part.data());
+        EXPECT_EQ(0, std::memcmp(part.data(), static_cast<const float*>(t.data) + first,
+                                 static_cast<size_t>(count) * 4))
+            << family << " " << t.name << " " << first << " + " << count;
+        EXPECT_EQ(part.back(), -7);
+      }
     }
+  }
+}
+
+// Ranks with any parts of a parameter write the same file.
+TEST(Checkpoint, RanksWriteAnyPartsOfAParameter) {
+  for (const std::string& family : models::families()) {
+    Content content(family, DType::f32, 3);
+    const TempFolder run;
+    const std::string whole =
+        read_file(save_checkpoint(run.path(), content.c) + "/model.safetensors");
+    Rng rng(7);
+    for (size_t i = 0; i < content.c.params.size(); ++i) {
+      const NamedTensor& t = content.params[i];
+      std::vector<Share> shares;
+      for (int64_t first = 0; first < t.type.numel();) {
+        const int64_t count = std::min(rng.between(1, 60), t.type.numel() - first);
+        shares.push_back({static_cast<int32_t>(rng.between(0, 3)), first, count,
+                          static_cast<const float*>(t.data) + first});
+        first += count;
+      }
+      content.c.params[i].shares = [shares] { return shares; };
+    }
+    const TempFolder other;
+    const std::string path = save_checkpoint(other.path(), content.c);
+    EXPECT_EQ(read_file(path + "/model.safetensors"), whole) << family;
+    EXPECT_NO_THROW(verify_checkpoint(path, Verify::all)) << family;
   }
 }
 
@@ -267,28 +304,26 @@ TEST(Checkpoint, KilledAtRandomInstants) {
 // --- model folders ----------------------------------------------------------------------------
 
 TEST(ModelWeights, ReadsEveryForm) {
-  for (const char* family : {"llama", "qwen3_moe"}) {
+  for (const std::string& family : models::families()) {
     const ModelConfig config = small_config(family);
+    const std::string prefix = models::weight_prefixes(config)[0];
     std::vector<std::vector<char>> storage;
     const std::vector<NamedTensor> params = random_params(config, DType::f32, 3, storage);
     const auto map = models::weight_map(config);
     for (const bool bare : {false, true}) {
       for (const bool fused : {false, true}) {
-        std::vector<NamedTensor> stored;
+        std::vector<SlicedParameter> sliced;
         for (size_t i = 0; i < map.size(); ++i) {
-          for (NamedTensor t :
-               to_slices(params[i], fused ? map[i].forms.back() : map[i].forms[0])) {
-            if (bare && t.name.starts_with("model.")) {
-              t.name.erase(0, 6);
-            }
-            stored.push_back(std::move(t));
-          }
+          sliced.push_back({params[i], fused ? map[i].forms.back() : map[i].forms[0]});
         }
+        std::vector<NamedTensor> stored = to_stored(sliced);
         const float unused = 1;
         stored.push_back(
-            {"model.layers.0.self_attn.rotary_emb.inv_freq", {DType::f32, {1}}, &unused});
-        if (bare) {
-          stored.back().name.erase(0, 6);
+            {prefix + "layers.0.self_attn.rotary_emb.inv_freq", {DType::f32, {1}}, &unused});
+        for (NamedTensor& tensor : stored) {
+          if (bare && tensor.name.starts_with(prefix)) {
+            tensor.name.erase(0, prefix.size());
+          }
         }
         const TempFolder folder;
         save_safetensors(folder / "model.safetensors", stored);
@@ -326,6 +361,78 @@ TEST(ModelWeights, WrongFilesNameTheTensor) {
   bad = good;
   bad.push_back({"model.layers.0.self_attn.q_proj.bias", {DType::f32, {1}}, good[0].data});
   EXPECT_NE(open(bad).find("q_proj.bias"), std::string::npos) << open(bad);
+}
+
+TEST(ModelWeights, NamesMayHaveTheWrappersOfPyTorchAndOtherBegins) {
+  const ModelConfig config = small_config("llama");
+  std::vector<std::vector<char>> storage;
+  const auto params = random_params(config, DType::f32, 3, storage);
+  const std::vector<NamedTensor> good = to_stored(config, params);
+  for (const std::string wrapper : {"module.", "_orig_mod.", "_orig_mod.module."}) {
+    std::vector<NamedTensor> stored = good;
+    for (NamedTensor& tensor : stored) {
+      tensor.name = wrapper + tensor.name;
+    }
+    const TempFolder folder;
+    save_safetensors(folder / "model.safetensors", stored);
+    const ModelWeights weights(folder.path(), config);
+    float got = 0;
+    weights.load_range(params[0].name, 3, 1, DType::f32, &got);
+    EXPECT_EQ(got, static_cast<const float*>(params[0].data)[3]);
+    EXPECT_EQ(weights.slices(params[0].name)[0].name, wrapper + params[0].name);
+    // One name without it is not the same model.
+    stored[1].name = good[1].name;
+    save_safetensors(folder / "model.safetensors", stored);
+    EXPECT_NE(error_of([&] { const ModelWeights w(folder.path(), config); }), "");
+  }
+}
+
+TEST(ModelWeights, ATiedModelMayStoreTheHeadAlone) {
+  const ModelConfig config = small_config("llama", true);
+  std::vector<std::vector<char>> storage;
+  const auto params = random_params(config, DType::f32, 3, storage);
+  std::vector<NamedTensor> stored = to_stored(config, params);
+  for (NamedTensor& tensor : stored) {
+    if (tensor.name == "model.embed_tokens.weight") {
+      tensor.name = "lm_head.weight";
+    }
+  }
+  const TempFolder folder;
+  save_safetensors(folder / "model.safetensors", stored);
+  const ModelWeights weights(folder.path(), config);
+  const auto slices = weights.slices("model.embed_tokens.weight");
+  ASSERT_EQ(slices.size(), 1u);
+  EXPECT_EQ(slices[0].name, "lm_head.weight");
+  // Not without tying.
+  EXPECT_NE(error_of([&] {
+              const ModelWeights w(folder.path(), small_config("llama"));
+            }).find("embed_tokens"),
+            std::string::npos);
+}
+
+// As transformers does: names of the index that no shard holds matter if the model needs them.
+TEST(ModelWeights, AnIndexMayNameWhatNoShardHolds) {
+  const ModelConfig config = small_config("llama");
+  std::vector<std::vector<char>> storage;
+  const auto params = random_params(config, DType::f32, 3, storage);
+  std::vector<NamedTensor> stored = to_stored(config, params);
+  const TempFolder folder;
+  nlohmann::json map;
+  for (const NamedTensor& tensor : stored) {
+    map[tensor.name] = "m.safetensors";
+  }
+  map["mtp.fc.weight"] = "m.safetensors";
+  write_output(folder / "model.safetensors.index.json", [&](FileWriter& out) {
+    out.write(nlohmann::json{{"weight_map", map}}.dump());
+  });
+  save_safetensors(folder / "m.safetensors", stored);
+  EXPECT_NO_THROW(ModelWeights(folder.path(), config));
+  const std::string lost = stored.back().name;
+  stored.pop_back();
+  save_safetensors(folder / "m.safetensors", stored);
+  const std::string error = error_of([&] { const ModelWeights w(folder.path(), config); });
+  EXPECT_NE(error.find(lost), std::string::npos) << error;
+  EXPECT_NE(error.find("the index says that"), std::string::npos) << error;
 }
 
 TEST(ModelWeights, ATiedHeadMayRepeatButNotDiffer) {

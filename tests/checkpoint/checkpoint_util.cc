@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "checkpoint/model_weights.h"
 #include "models/weights.h"
+#include "tests/models/small_models.h"
 
 namespace hocket::checkpoint {
 
@@ -34,16 +35,8 @@ std::string error_of(const std::function<void()>& action) {
 }
 
 models::ModelConfig small_config(const std::string& family, bool tied) {
-  nlohmann::json c = {
-      {"model_type", family},     {"vocab_size", 37},       {"hidden_size", 24},
-      {"intermediate_size", 20},  {"num_hidden_layers", 2}, {"num_attention_heads", 4},
-      {"num_key_value_heads", 2}, {"head_dim", 10},         {"tie_word_embeddings", tied}};
-  if (family == "qwen3_moe") {
-    c.update({{"num_experts", 3},
-              {"num_experts_per_tok", 2},
-              {"moe_intermediate_size", 12},
-              {"mlp_only_layers", {1}}});
-  }
+  nlohmann::json c = models::small_model(family, 2);
+  c["tie_word_embeddings"] = tied;
   return models::parse_config(c.dump(), "test");
 }
 
@@ -75,14 +68,12 @@ std::vector<NamedTensor> random_params(const models::ModelConfig& config, graph:
 
 std::vector<NamedTensor> to_stored(const models::ModelConfig& config,
                                    const std::vector<NamedTensor>& params) {
-  std::vector<NamedTensor> list;
   const std::vector<models::ParamWeights> map = models::weight_map(config);
+  std::vector<SlicedParameter> sliced;
   for (size_t i = 0; i < params.size(); ++i) {
-    for (NamedTensor& slice : to_slices(params[i], map[i].forms[0])) {
-      list.push_back(std::move(slice));
-    }
+    sliced.push_back({params[i], map[i].forms[0]});
   }
-  return list;
+  return to_stored(sliced);
 }
 
 std::vector<SharedTensor> shared(const std::vector<NamedTensor>& tensors) {

@@ -17,8 +17,9 @@ struct Naive {
 };
 
 /// Forward and, for the gradient `dy` of o, backward. A query sees at most `window` keys; 0: any.
+/// Scores stay below `cap`; 0: none.
 Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos, const Values& dy,
-            double scale, int64_t window = 0) {
+            double scale, int64_t window = 0, double cap = 0) {
   const int64_t n = q.type.dims[0], h = q.type.dims[1], d = q.type.dims[2], g = k.type.dims[1];
   Naive r;
   r.o.resize(q.v.size()), r.lse.resize(static_cast<size_t>(n * h));
@@ -32,14 +33,16 @@ Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos
     for (int64_t a = 0; a < h; ++a) {
       const int64_t at = (t * h + a) * d, kv = a / (h / g);
       auto row = [&](int64_t j) { return (j * g + kv) * d; };
-      std::vector<double> p;
+      std::vector<double> p, slope;
       double top = -1e300, sum = 0;
       for (int64_t j = first; j <= t; ++j) {
         double s = 0;
         for (int64_t i = 0; i < d; ++i) {
           s += q[at + i] * k[row(j) + i];
         }
-        p.push_back(s * scale);
+        const double tanh = cap > 0 ? std::tanh(s * scale / cap) : 0;
+        p.push_back(cap > 0 ? cap * tanh : s * scale);
+        slope.push_back(1 - tanh * tanh);
         top = std::max(top, p.back());
       }
       for (double& x : p) {
@@ -61,7 +64,7 @@ Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos
         for (int64_t i = 0; i < d; ++i) {
           dp += dy[at + i] * v[row(j) + i];
         }
-        const double ds = w * (dp - delta) * scale;
+        const double ds = w * (dp - delta) * scale * slope[static_cast<size_t>(j - first)];
         for (int64_t i = 0; i < d; ++i) {
           r.dv[row(j) + i] += w * dy[at + i];
           r.dq[at + i] += ds * k[row(j) + i];
@@ -75,17 +78,34 @@ Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos
 
 struct Case {
   int64_t n, h, g, d, longest, window = 0;
+  double softcap = 0;
 };
 
 TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
   Random random(5);
-  for (Case c :
-       {Case{1, 1, 1, 1, 1}, Case{7, 3, 1, 5, 7}, Case{12, 4, 2, 4, 5}, Case{9, 2, 2, 3, 1},
-        Case{40, 2, 1, 32, 40}, Case{130, 4, 2, 64, 130}, Case{300, 2, 2, 16, 300},
-        Case{700, 2, 1, 40, 600}, Case{500, 1, 1, 8, 60}, Case{449, 1, 1, 128, 449},
-        Case{12, 4, 2, 4, 12, 2}, Case{40, 2, 1, 32, 40, 7}, Case{300, 2, 2, 16, 300, 112},
-        Case{700, 2, 1, 40, 600, 33}, Case{700, 1, 1, 12, 700, 225}, Case{900, 2, 1, 8, 900, 500},
-        Case{449, 1, 1, 24, 449, 448}, Case{130, 2, 2, 8, 60, 4096}}) {
+  for (Case c : {Case{1, 1, 1, 1, 1},
+                 Case{7, 3, 1, 5, 7},
+                 Case{12, 4, 2, 4, 5},
+                 Case{9, 2, 2, 3, 1},
+                 Case{40, 2, 1, 32, 40},
+                 Case{130, 4, 2, 64, 130},
+                 Case{300, 2, 2, 16, 300},
+                 Case{700, 2, 1, 40, 600},
+                 Case{500, 1, 1, 8, 60},
+                 Case{449, 1, 1, 128, 449},
+                 Case{12, 4, 2, 4, 12, 2},
+                 Case{40, 2, 1, 32, 40, 7},
+                 Case{300, 2, 2, 16, 300, 112},
+                 Case{700, 2, 1, 40, 600, 33},
+                 Case{700, 1, 1, 12, 700, 225},
+                 Case{900, 2, 1, 8, 900, 500},
+                 Case{449, 1, 1, 24, 449, 448},
+                 Case{130, 2, 2, 8, 60, 4096},
+                 Case{7, 3, 1, 5, 7, 0, 0.5},
+                 Case{300, 2, 2, 16, 300, 0, 2},
+                 Case{700, 2, 1, 40, 600, 0, 50},
+                 Case{700, 2, 1, 40, 600, 33, 1},
+                 Case{449, 1, 1, 24, 449, 448, 1}}) {
     for (bool single : {false, true}) {
       Values q = random.normals({c.n, c.h, c.d}), k = random.normals({c.n, c.g, c.d}),
              v = random.normals({c.n, c.g, c.d}), dy = random.normals({c.n, c.h, c.d});
@@ -94,14 +114,17 @@ TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
         pos[t] = static_cast<double>(t);
       }
       const double scale = 1 / std::sqrt(static_cast<double>(c.d));
-      const Naive want = naive(q, k, v, pos, dy, scale, c.window);
+      const Naive want = naive(q, k, v, pos, dy, scale, c.window, c.softcap);
       for_both([&](DType dtype, double tolerance) {
-        SCOPED_TRACE(testing::Message()
-                     << c.n << " tokens, " << c.h << "/" << c.g << " heads of " << c.d
-                     << ", window " << c.window << (single ? ", one document" : ", packed"));
+        SCOPED_TRACE(testing::Message() << c.n << " tokens, " << c.h << "/" << c.g << " heads of "
+                                        << c.d << ", window " << c.window << ", softcap "
+                                        << c.softcap << (single ? ", one document" : ", packed"));
         Attrs attrs{{"scale", scale}, {"group", c.h / c.g}};
         if (c.window > 0) {
           attrs.set("window", c.window);
+        }
+        if (c.softcap > 0) {
+          attrs.set("softcap", c.softcap);
         }
         auto f =
             run({"attention", attrs, {q, k, v, pos}, {zeros({c.n, c.h, c.d}), zeros({c.n, c.h})}},
@@ -137,6 +160,7 @@ struct Pieces {
   int64_t n, seq, longest;
   std::vector<int64_t> queries, keys;  ///< where the pieces begin; the last ends at n
   int64_t window = 0;
+  double softcap = 0;
 };
 
 TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
@@ -151,7 +175,8 @@ TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
         Pieces{300, 0, 300, {0, 150, 300}, {0, 100, 230, 300}, 40},
         Pieces{700, 0, 700, {0, 350, 700}, {0, 20, 340, 360, 700}, 300},
         Pieces{700, 350, 600, {0, 175, 350, 525, 700}, {0, 175, 350, 525, 700}, 9},
-        Pieces{449, 0, 200, {0, 1, 448, 449}, {0, 1, 448, 449}, 2}}) {
+        Pieces{449, 0, 200, {0, 1, 448, 449}, {0, 1, 448, 449}, 2},
+        Pieces{700, 350, 600, {0, 175, 350, 525, 700}, {0, 175, 350, 525, 700}, 9, 0.5}}) {
     const int64_t h = 2, g = 1, d = 20;
     Values q = random.normals({c.n, h, d}), k = random.normals({c.n, g, d}),
            v = random.normals({c.n, g, d}), dy = random.normals({c.n, h, d});
@@ -162,13 +187,16 @@ TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
         documents[i] = static_cast<double>(i - t);
       }
     }
-    const Naive want = naive(q, k, v, documents, dy, 0.2, c.window);
+    const Naive want = naive(q, k, v, documents, dy, 0.2, c.window, c.softcap);
     Attrs attrs{{"scale", 0.2}, {"group", h / g}};
     if (c.seq > 0) {
       attrs.set("seq", c.seq);
     }
     if (c.window > 0) {
       attrs.set("window", c.window);
+    }
+    if (c.softcap > 0) {
+      attrs.set("softcap", c.softcap);
     }
     for_both([&](DType dtype, double tolerance) {
       std::vector<double> o, lse, dq, dk(k.v.size()), dv(v.v.size());
@@ -319,9 +347,13 @@ TEST(AttentionKernels, CachedMatchesTheWholeSequence) {
   for (int64_t t = 0; t < n; ++t) {
     pos[t] = static_cast<double>(t);
   }
-  for (const int64_t window : {0, 1, 4, 20}) {
-    const Naive want = naive(q, k, v, pos, q, 0.4, window);
+  for (const auto& [window, softcap] :
+       {std::pair<int64_t, double>{0, 0}, {1, 0}, {4, 0}, {20, 0}, {0, 0.8}, {4, 0.8}}) {
+    const Naive want = naive(q, k, v, pos, q, 0.4, window, softcap);
     Attrs attrs{{"scale", 0.4}};
+    if (softcap > 0) {
+      attrs.set("softcap", softcap);
+    }
     if (window > 0) {
       attrs.set("window", window);
     }

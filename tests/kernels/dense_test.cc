@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "kernels/backend.h"
+#include "ops/rope_frequencies.h"
 #include "tests/kernels/kernel_util.h"
 
 namespace hocket::test {
@@ -48,6 +49,18 @@ TEST(DenseKernels, EmbeddingAndItsGradient) {
                      DType::f32),
                  std::runtime_error);
   }
+}
+
+TEST(DenseKernels, PaddedEmbeddingHasZerosForNegativeTokens) {
+  const Attrs attrs{{"vocab", int64_t{3}}, {"padded", int64_t{1}}};
+  const Values ids = integers({1, -1, 2, -7});
+  Values w = zeros({3, 2}), dy = zeros({4, 2});
+  w.v = {1, 2, 3, 4, 5, 6};
+  dy.v = {1, 1, 9, 9, 2, 3, 9, 9};
+  EXPECT_EQ(run({"embedding", attrs, {ids, w}, {dy}}, DType::f32)[0].v,
+            (std::vector<double>{3, 4, 0, 0, 5, 6, 0, 0}));
+  EXPECT_EQ(run({"embedding_dw", attrs, {ids, dy}, {w}}, DType::f32)[0].v,
+            (std::vector<double>{0, 0, 1, 1, 2, 3}));
 }
 
 TEST(DenseKernels, DropoutKeepsByTheNumberOfAnElement) {
@@ -188,6 +201,50 @@ TEST(DenseKernels, RopeTurnsHalves) {
   }
 }
 
+/// Of the first dims of a head, with the frequencies and the factor of every scaling.
+TEST(DenseKernels, RopeOfSomeDims) {
+  Random random(18);
+  const int64_t n = 90, h = 3, d = 38;
+  const Attrs yarn{
+      {"scaling", std::string("yarn")}, {"factor", 4.0}, {"original_max_position", 64.0}};
+  Attrs longrope{{"scaling", std::string("longrope")}, {"attention_factor", 1.25}};
+  std::string factors = "1";
+  for (int i = 1; i < 10; ++i) {
+    factors += " " + std::to_string(1 + i);
+  }
+  longrope.set("factors", factors);
+  for (Attrs attrs : {Attrs{}, yarn, longrope}) {
+    attrs.set("theta", 10000.0);
+    attrs.set("dims", int64_t{20});
+    std::vector<double> frequencies(10);
+    const double factor = ops::rope_frequencies(attrs, frequencies);
+    EXPECT_EQ(factor != 1, attrs.has("scaling"));
+    for (const int64_t inverse : {0, 1}) {
+      for (const double begin : {0.0, 5000.0}) {
+        attrs.set("inverse", inverse);
+        const Values x = random.normals({n, h, d});
+        Values pos = random.positions(n, 80);
+        for (double& p : pos.v) {
+          p += begin;
+        }
+        std::vector<double> y = x.v;
+        for (int64_t at = 0; at < n * h * d; at += d) {
+          for (int64_t i = 0; i < 10; ++i) {
+            const double a = pos[at / d / h] * frequencies[static_cast<size_t>(i)];
+            const double c = factor * std::cos(a), s = factor * std::sin(inverse ? -a : a);
+            y[static_cast<size_t>(at + i)] = x[at + i] * c - x[at + 10 + i] * s;
+            y[static_cast<size_t>(at + 10 + i)] = x[at + 10 + i] * c + x[at + i] * s;
+          }
+        }
+        for_both([&](DType dtype, double tolerance) {
+          SCOPED_TRACE(graph::to_string(attrs));
+          expect_close(run({"rope", attrs, {x, pos}, {x}}, dtype)[0], y, tolerance, "y");
+        });
+      }
+    }
+  }
+}
+
 TEST(DenseKernels, SwigluAndItsGradient) {
   Random random(14);
   for (int64_t f : {1, 5, 16, 37, 130}) {
@@ -224,9 +281,10 @@ TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
   Random random(15);
   struct Case {
     int64_t t, d, v;
+    double softcap = 0;
   };
-  for (Case c :
-       {Case{1, 1, 2}, Case{7, 5, 11}, Case{40, 12, 50}, Case{70, 9, 1500}, Case{600, 4, 33}}) {
+  for (Case c : {Case{1, 1, 2}, Case{7, 5, 11}, Case{40, 12, 50}, Case{70, 9, 1500},
+                 Case{600, 4, 33}, Case{1, 1, 2, 1}, Case{70, 9, 1500, 2}, Case{600, 4, 33, 30}}) {
     Values h = random.normals({c.t, c.d}), w = random.normals({c.v, c.d}),
            dw0 = random.normals({c.v, c.d});
     Values targets = zeros({c.t}, DType::i32);
@@ -238,11 +296,16 @@ TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
     std::vector<double> dh(h.v.size()), dw(w.v.size());
     for (int64_t t = 0; t < c.t; ++t) {
       if (targets[t] < 0) continue;
-      std::vector<double> p(static_cast<size_t>(c.v));
+      std::vector<double> p(static_cast<size_t>(c.v)), slope(p.size(), 1.0);
       double top = -1e300, sum = 0;
       for (int64_t j = 0; j < c.v; ++j) {
         for (int64_t i = 0; i < c.d; ++i) {
           p[j] += h[t * c.d + i] * w[j * c.d + i];
+        }
+        if (c.softcap > 0) {
+          const double tanh = std::tanh(p[j] / c.softcap);
+          p[j] = c.softcap * tanh;
+          slope[j] = 1 - tanh * tanh;
         }
         top = std::max(top, p[j]);
       }
@@ -253,7 +316,7 @@ TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
       }
       loss += scale * (top + std::log(sum) - logit);
       for (int64_t j = 0; j < c.v; ++j) {
-        const double g = scale * (p[j] / sum - (j == target));
+        const double g = scale * (p[j] / sum - (j == target)) * slope[j];
         for (int64_t i = 0; i < c.d; ++i) {
           dh[t * c.d + i] += g * w[j * c.d + i];
           dw[j * c.d + i] += g * h[t * c.d + i];
@@ -261,20 +324,26 @@ TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
       }
     }
     for_both([&](DType dtype, double tolerance) {
-      SCOPED_TRACE(testing::Message() << c.t << " tokens, vocabulary " << c.v);
+      SCOPED_TRACE(testing::Message()
+                   << c.t << " tokens, vocabulary " << c.v << ", softcap " << c.softcap);
+      Attrs attrs{{"grad", int64_t{1}}};
+      if (c.softcap > 0) {
+        attrs.set("softcap", c.softcap);
+      }
       const std::vector<Values> in{h, w, targets, fixed({scale})};
-      auto r = run({"linear_cross_entropy", {{"grad", int64_t{1}}}, in, {fixed({0}), h, w}}, dtype);
+      auto r = run({"linear_cross_entropy", attrs, in, {fixed({0}), h, w}}, dtype);
       expect_close(r[0], {loss}, tolerance, "loss");
       expect_close(r[1], dh, tolerance, "dh");
       expect_close(r[2], dw, tolerance, "dw");
-      r = run({"linear_cross_entropy", {{"grad", int64_t{1}}}, in, {fixed({3}), h, dw0}, 5}, dtype);
+      r = run({"linear_cross_entropy", attrs, in, {fixed({3}), h, dw0}, 5}, dtype);
       expect_close(r[0], {loss + 3}, tolerance, "loss accumulated");
       auto sum = dw;
       for (size_t i = 0; i < sum.size(); ++i) {
         sum[i] += dw0.v[i];
       }
       expect_close(r[2], sum, tolerance, "dw accumulated");
-      r = run({"linear_cross_entropy", {{"grad", int64_t{0}}}, in, {fixed({0})}}, dtype);
+      attrs.set("grad", int64_t{0});
+      r = run({"linear_cross_entropy", attrs, in, {fixed({0})}}, dtype);
       expect_close(r[0], {loss}, tolerance, "loss alone");
     });
   }

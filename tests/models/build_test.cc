@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs of both families in all modes, their weight-name map, and parameter counts of a published
+// Graphs of all families in all modes, their weight-name map, and parameter counts of a published
 // model.
 #include "models/build.h"
 
@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "models/weights.h"
 #include "ops/op.h"
+#include "tests/models/small_models.h"
 
 namespace hocket::models {
 namespace {
@@ -25,16 +26,7 @@ using nlohmann::json;
 using Mode = BuildOptions::Mode;
 
 ModelConfig config(const std::string& family, const json& patch = {}) {
-  json c = {{"model_type", family},     {"vocab_size", 37},       {"hidden_size", 24},
-            {"intermediate_size", 20},  {"num_hidden_layers", 3}, {"num_attention_heads", 4},
-            {"num_key_value_heads", 2}, {"head_dim", 10}};
-  if (family == "qwen3_moe") {
-    c.update({{"num_experts", 4},
-              {"num_experts_per_tok", 2},
-              {"moe_intermediate_size", 12},
-              {"mlp_only_layers", {1}},
-              {"norm_topk_prob", true}});
-  }
+  json c = small_model(family);
   if (patch.is_object()) {
     c.update(patch);
   }
@@ -246,6 +238,46 @@ TEST(Build, BadOptionsAreErrors) {
   EXPECT_THROW(build(c, o), Error);
 }
 
+// Runs of any range give its elements, of any strides.
+TEST(WeightRuns, ReadTheElementsOfARange) {
+  std::vector<WeightSlice> slices;
+  const FileRows some{10, 2, 6, 6, 6}, by_head{12, 2, 4, 2, 6};
+  for (const bool transposed : {false, true}) {
+    for (const int64_t columns : {0, 1, 5}) {
+      for (const FileRows& rows : {FileRows::all(7), some, by_head}) {
+        slices.push_back(slice_of_rows("w", rows, columns, transposed, 3));
+      }
+    }
+  }
+  for (const WeightSlice& slice : slices) {
+    // Every element of the slice, by its place in the tensor.
+    std::vector<int64_t> places(static_cast<size_t>(slice.numel()));
+    for (size_t i = 0; i < places.size(); ++i) {
+      int64_t at = slice.begin, rest = static_cast<int64_t>(i);
+      for (size_t axis = slice.axes.size(); axis-- > 0;) {
+        at += rest % slice.axes[axis].size * slice.axes[axis].stride;
+        rest /= slice.axes[axis].size;
+      }
+      places[i] = slice.is_whole() ? static_cast<int64_t>(i) : at;
+    }
+    for (int64_t first = 0; first < slice.numel(); ++first) {
+      for (int64_t count = 0; first + count <= slice.numel(); ++count) {
+        std::vector<int64_t> got(static_cast<size_t>(count), -1);
+        for_each_run(slice, slice.offset + first, count, [&](const WeightRun& run) {
+          for (int64_t i = 0; i < run.count; ++i) {
+            int64_t& place =
+                got.at(static_cast<size_t>(run.element + i * run.stride - slice.offset - first));
+            EXPECT_EQ(place, -1);
+            place = run.stored + i;
+          }
+        });
+        EXPECT_EQ(got, std::vector<int64_t>(places.begin() + first, places.begin() + first + count))
+            << to_string(graph::TensorType{graph::DType::f32, slice.dims}) << " " << first;
+      }
+    }
+  }
+}
+
 TEST(WeightMap, CoversEveryParameterOnceInOrder) {
   for (const std::string& family : families()) {
     for (bool tied : {false, true}) {
@@ -258,7 +290,8 @@ TEST(WeightMap, CoversEveryParameterOnceInOrder) {
           params.push_back(t.name);
         }
       }
-      std::set<std::string> stored;
+      std::map<std::string, std::vector<int>> stored;  // how often each element of a tensor
+      std::map<std::string, Dims> dims;
       for (const ParamWeights& w : map) {
         mapped.push_back(w.param);
         EXPECT_EQ(w.dims, get(g, w.param).type.dims);
@@ -271,11 +304,22 @@ TEST(WeightMap, CoversEveryParameterOnceInOrder) {
           EXPECT_EQ(at, get(g, w.param).type.numel()) << w.param;
         }
         for (const WeightSlice& s : w.forms[0]) {
-          EXPECT_TRUE(stored.insert(s.name).second) << s.name;
+          const auto& [known, fresh] = dims.emplace(s.name, s.dims);
+          EXPECT_EQ(known->second, s.dims);
+          std::vector<int>& seen = stored[s.name];
+          seen.resize(static_cast<size_t>(WeightSlice{s.name, s.dims}.numel()));
+          for_each_run(s, s.offset, s.numel(), [&](const WeightRun& run) {
+            for (int64_t i = 0; i < run.count; ++i) {
+              ++seen.at(static_cast<size_t>(run.stored + i));
+            }
+          });
         }
         EXPECT_EQ(!w.aliases.empty(), tied && w.param == "model.embed_tokens.weight");
       }
       EXPECT_EQ(params, mapped);
+      for (const auto& [name, seen] : stored) {
+        EXPECT_EQ(std::set<int>(seen.begin(), seen.end()), std::set<int>{1}) << name;
+      }
     }
   }
 }

@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "tests/models/small_models.h"
 
 namespace hocket::models {
 namespace {
@@ -139,16 +141,16 @@ TEST(ModelConfig, ExpertsOfTransformers4And5) {
 TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
   const std::vector<std::pair<json, std::vector<std::string>>> cases = {
       {{{"model_type", "mamba"}},
-       {"model_type", "'mamba'", "llama or mistral or parallel_llama or qwen3_moe"}},
-      {{{"attention_bias", true}}, {"attention_bias", "not supported"}},
-      {{{"mlp_bias", true}}, {"mlp_bias", "not supported"}},
+       {"model_type", "'mamba'", "llama or mistral or parallel_llama or "}},
+      {{{"model_type", "qwen3_next"}}, {"the nearest of them is qwen3"}},
+      {{{"model_type", "mixtrall"}}, {"the nearest of them is mixtral"}},
+      {{{"mlp_bias", true}}, {"mlp_bias", "not supported", "linear layers of qwen3_moe"}},
       {{{"hidden_act", "gelu"}}, {"hidden_act", "gelu", "expected silu"}},
-      {{{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
-       {"rope_scaling.rope_type", "yarn", "default, linear or llama3"}},
-      {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
-       {"rope_scaling.type", "dynamic"}},
+      {{{"rope_scaling", {{"rope_type", "ntk"}, {"factor", 4.0}}}},
+       {"rope_scaling.rope_type", "ntk", "default or linear or llama3"}},
+      {{{"rope_scaling", {{"type", "mrope"}, {"factor", 4.0}}}}, {"rope_scaling.type", "mrope"}},
       {{{"rope_parameters", {{"rope_type", "longrope"}}}},
-       {"rope_parameters.rope_type", "longrope"}},
+       {"rope_parameters.short_factor", "missing"}},
       {{{"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}},
         {"rope_theta", nullptr}},
        {"rope_parameters.partial_rotary_factor"}},
@@ -178,7 +180,7 @@ TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
 TEST(ModelConfig, WindowsAsTransformersReadsThem) {
   const auto window = [](json c, const json& patch) {
     c.update(patch);
-    return parse(c, true).window;
+    return parse(c, true).common_window().value_or(-1);
   };
   // qwen3_moe drops its window unless use_sliding_window is set.
   EXPECT_EQ(window(qwen(), {{"sliding_window", 8}}), 0);
@@ -214,6 +216,122 @@ TEST(ModelConfig, WindowsAsTransformersReadsThem) {
   refused(mistral, {{"sliding_window", "8"}}, {"sliding_window", "expected an integer"});
   refused(mistral, {{"use_sliding_window", false}},
           {"use_sliding_window is false", "expected sliding_window: null"});
+}
+
+TEST(ModelConfig, FeaturesOfFamilies) {
+  const auto read = [](const std::string& family, const json& patch = json::object()) {
+    json c = small_model(family, 4);
+    c.update(patch);
+    return parse(c);
+  };
+  using Windows = std::vector<int64_t>;
+  using Flags = std::vector<bool>;
+  EXPECT_EQ(read("qwen2").windows, (Windows{0, 5, 5, 5}));
+  EXPECT_EQ(read("qwen2", {{"use_sliding_window", false}}).windows, (Windows{0, 0, 0, 0}));
+  const json types = {"sliding_attention", "full_attention", "full_attention", "sliding_attention"};
+  EXPECT_EQ(read("qwen3", {{"layer_types", types}}).windows, (Windows{5, 0, 0, 5}));
+  EXPECT_EQ(read("gemma2").windows, (Windows{5, 0, 5, 0}));
+  EXPECT_EQ(read("gemma3_text", {{"sliding_window_pattern", 3}}).windows, (Windows{5, 5, 0, 5}));
+  EXPECT_EQ(read("smollm3").rope_layer, (Flags{true, false, true, false}));
+  EXPECT_EQ(read("smollm3", {{"no_rope_layers", {0, 1, 1, 0}}}).rope_layer,
+            (Flags{false, true, true, false}));
+  EXPECT_EQ(read("smollm3", {{"use_sliding_window", true}, {"sliding_window", 9}}).windows,
+            (Windows{0, 9, 0, 9}));
+  EXPECT_EQ(read("phi3").rope.dims, 6);
+  EXPECT_EQ(read("gpt_neox").rope.dims, 2);  // 0.34 of 6
+  EXPECT_EQ(read("gemma2").form.attention_softcap, 50);
+  EXPECT_EQ(read("gemma2", {{"attn_logit_softcapping", nullptr}}).form.attention_softcap, 0);
+  EXPECT_EQ(read("gemma3_text").form.logits_softcap, 0);
+  EXPECT_EQ(read("gpt2").intermediate_size, 96);
+  EXPECT_EQ(read("gpt2").form.position_table, 64);
+  EXPECT_EQ(read("mixtral").rope.theta, 1e6);
+  EXPECT_EQ(read("granite").form.logits_scale, 0.5);
+  // Gemma 3 has a rope for each kind of layer, in the words of transformers 4 and 5.
+  const json four = {{"rope_theta", 2e6},
+                     {"rope_local_base_freq", 5e3},
+                     {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}};
+  const json five = {
+      {"rope_parameters",
+       {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 2e6}}},
+        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5e3}}}}}};
+  EXPECT_EQ(read("gemma3_text", four).rope.factor, 8);
+  EXPECT_EQ(read("gemma3_text", four).window_rope->theta, 5e3);
+  EXPECT_EQ(read("gemma3_text", four).window_rope->scaling, "default");
+  EXPECT_EQ(values_of(read("gemma3_text", four)), values_of(read("gemma3_text", five)));
+  EXPECT_EQ(read("gemma3_text").rope.theta, 1e6);
+  EXPECT_EQ(read("gemma3_text").window_rope->theta, 1e4);
+}
+
+TEST(ModelConfig, FeaturesOfOtherFamiliesAreRefused) {
+  const std::vector<std::tuple<std::string, json, std::vector<std::string>>> cases = {
+      {"mistral", {{"attention_bias", true}}, {"attention_bias", "linear layers of mistral"}},
+      {"mixtral", {{"router_jitter_noise", 0.1}}, {"router_jitter_noise"}},
+      {"olmoe", {{"clip_qkv", 8.0}}, {"clip_qkv"}},
+      {"qwen2", {{"layer_types", {"full_attention"}}}, {"layer_types has 1 entries"}},
+      {"qwen3",
+       {{"layer_types",
+         {"chunked_attention", "full_attention", "full_attention", "full_attention"}}},
+       {"chunked_attention", "full_attention or sliding_attention"}},
+      {"qwen3",
+       {{"use_sliding_window", false},
+        {"layer_types",
+         {"sliding_attention", "full_attention", "full_attention", "full_attention"}}},
+       {"layer_types", "without a sliding window"}},
+      {"smollm3", {{"no_rope_layers", {1, 0}}}, {"no_rope_layers has 2 entries"}},
+      {"phi3", {{"resid_pdrop", 0.1}}, {"resid_pdrop", "train.dropout"}},
+      {"phi3", {{"partial_rotary_factor", 0.5}}, {"partial_rotary_factor", "5 of the head's 10"}},
+      {"gemma2", {{"use_bidirectional_attention", true}}, {"use_bidirectional_attention"}},
+      {"gemma2", {{"hidden_activation", "relu"}}, {"hidden_activation", "gelu_pytorch_tanh"}},
+      {"gemma3_text", {{"attn_logit_softcapping", 50.0}}, {"attn_logit_softcapping"}},
+      {"gpt2", {{"add_cross_attention", true}}, {"add_cross_attention"}},
+      {"gpt2", {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}, {"positions are learned"}},
+      {"gpt2", {{"hidden_size", 24}}, {"hidden_size is not a key of gpt2", "n_embd"}},
+      {"olmo2", {{"sliding_window", 8}}, {"sliding_window", "olmo2 has no window"}},
+      {"gemma3_text", {{"sliding_window", nullptr}}, {"sliding_window is null"}},
+      {"gpt2", {{"activation_function", "mish"}}, {"activation_function", "relu2"}},
+      {"gpt2", {{"n_embd", 26}}, {"n_embd is 26", "n_head"}},
+      {"gpt_neox", {{"num_key_value_heads", 2}}, {"num_key_value_heads"}},
+  };
+  for (const auto& [family, patch, parts] : cases) {
+    json c = small_model(family, 4);
+    c.update(patch);
+    expect_error(c, parts);
+  }
+}
+
+TEST(ModelConfig, TheTextModelOfSeveral) {
+  json text = small_model("gemma3_text");
+  text.erase("model_type");
+  const json whole = {{"model_type", "gemma3"},
+                      {"text_config", text},
+                      {"vision_config", {{"hidden_size", 8}}},
+                      {"eos_token_id", {1, 106}}};
+  const ModelConfig c = parse(whole);
+  EXPECT_EQ(c.family, "gemma3_text");
+  EXPECT_EQ(c.eos_token_ids, (std::vector<int64_t>{1, 106}));
+  EXPECT_EQ(json::parse(config_json(c, "float32"))["model_type"], "gemma3_text");
+}
+
+TEST(ModelConfig, ScalingsOfRopes) {
+  const auto rope = [](const std::string& family, const json& scaling,
+                       const json& patch = json::object()) {
+    json c = small_model(family);
+    c.update({{"rope_scaling", scaling}, {"max_position_embeddings", 64}});
+    c.update(patch);
+    return parse(c).rope;
+  };
+  const Rope yarn = rope(
+      "llama", {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}});
+  EXPECT_EQ(yarn.attention_factor, 0.1 * std::log(4.0) + 1);
+  EXPECT_EQ(yarn.original_max_position, 16);
+  EXPECT_EQ(rope("llama", {{"rope_type", "yarn"}, {"original_max_position_embeddings", 16}}), yarn);
+  EXPECT_EQ(rope("llama", {{"rope_type", "dynamic"}, {"factor", 2.0}}).original_max_position, 64);
+  const json factors = {{"type", "su"}, {"short_factor", {1, 2, 3}}, {"long_factor", {4, 5, 6}}};
+  const Rope longrope = rope("phi3", factors, {{"original_max_position_embeddings", 16}});
+  EXPECT_EQ(longrope.scaling, "longrope");
+  EXPECT_EQ(longrope.attention_factor, std::sqrt(1 + std::log(4.0) / std::log(16.0)));
+  EXPECT_EQ(longrope.long_factor, (std::vector<double>{4, 5, 6}));
+  EXPECT_THROW(rope("phi3", {{"type", "longrope"}, {"short_factor", {1, 2}}}), Error);
 }
 
 TEST(ModelConfig, KeysOfOtherFamiliesMayBeThereWithoutEffect) {
@@ -274,6 +392,20 @@ TEST(ModelConfig, HostileText) {
   const std::string deep = "{\"a\":" + std::string(1000000, '[');
   EXPECT_THROW(parse_config(deep, "c"), Error);
   EXPECT_THROW(parse_config(deep + std::string(1000000, ']') + "}", "c"), Error);
+}
+
+// transformers reads what Python's json reads.
+TEST(ModelConfig, NanMayStandInKeysThatNobodyReads) {
+  std::string text = llama().dump();
+  text.pop_back();
+  const auto with = [&text](const std::string& more) {
+    return parse_config(text + more + "}", "c");
+  };
+  const ModelConfig c =
+      with(R"(,"note":[NaN,-Infinity,"NaN \" Infinity",Infinity],"x\"NaN":{"a":NaN})");
+  EXPECT_EQ(json::parse(c.json)["note"][2], "NaN \" Infinity");
+  EXPECT_THROW(with(R"(,"initializer_range":NaN)"), Error);
+  EXPECT_THROW(with(R"(,"note":NaNo)"), Error);
 }
 
 TEST(ModelConfig, StrictNamesTheNearestKey) {

@@ -15,6 +15,8 @@ import sys
 import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import make_models  # noqa: E402
 import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
@@ -58,7 +60,7 @@ def opens(args, checkpoint):
     print(checkpoint)
     folder = model_folder(checkpoint)
     config = AutoConfig.from_pretrained(folder)
-    extra = {"experts_implementation": "eager"} if config.model_type == "qwen3_moe" else {}
+    extra = make_models.extra_arguments(config.model_type)
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True, **extra)
     model.eval()
     problems = {k: sorted(map(str, v))[:4] for k, v in info.items() if v and k.endswith(("_keys", "_msgs"))}

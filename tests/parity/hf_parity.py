@@ -36,7 +36,7 @@ def runs_under(plan, config):
     """Returns whether a model fits a plan; some models have an odd vocabulary, or fewer layers than stages."""
     experts = config.get("num_experts", config.get("num_local_experts", 0))
     return (("plan.ep=2" not in plan or experts % 2 == 0) and ("plan.tp=2" not in plan or config["vocab_size"] % 2 == 0)
-            and ("plan.pp_chunks=2" not in plan or config["num_hidden_layers"] >= 4))
+            and ("plan.pp_chunks=2" not in plan or config.get("num_hidden_layers", config.get("n_layer")) >= 4))
 
 
 def relative(got, want):
@@ -111,7 +111,9 @@ def run_transformers(model, fault):
 
     import make_models
 
-    extra = {"experts_implementation": "eager"} if "moe" in os.path.basename(model) else {}
+    with open(os.path.join(model, "config.json")) as f:
+        family = json.load(f)["model_type"]
+    extra = make_models.extra_arguments(family)
     m = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, **extra).eval()
     with open(os.path.join(model, "ids.json")) as f:
         ids = json.load(f)

@@ -18,8 +18,8 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.utils import logging as hf_logging
 
@@ -62,12 +62,31 @@ class ParallelLlamaForCausalLM(LlamaForCausalLM):
 AutoConfig.register("parallel_llama", ParallelLlamaConfig)
 AutoModelForCausalLM.register(ParallelLlamaConfig, ParallelLlamaForCausalLM)
 
-FAMILIES = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "mistral": (MistralConfig, MistralForCausalLM),
-    "parallel_llama": (ParallelLlamaConfig, ParallelLlamaForCausalLM),
-    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
-}
+PARTIAL = {"rope_type": "default", "partial_rotary_factor": 0.6}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LINEAR = {"rope_type": "linear", "factor": 3.0}
+
+
+def longrope(pairs, theta, original, partial=1.0):
+    """Factors that differ by pair, and between the short and the long list."""
+    return {"rope_type": "longrope", "rope_theta": theta, "partial_rotary_factor": partial,
+            "short_factor": [1.0 + 0.1 * i for i in range(pairs)],
+            "long_factor": [1.5 + 0.7 * i for i in range(pairs)], "original_max_position_embeddings": original}
+
+
+def classes(family):
+    """The configuration and the model of a family in transformers."""
+    if family == "parallel_llama":
+        return ParallelLlamaConfig, ParallelLlamaForCausalLM
+    config = transformers.CONFIG_MAPPING[family]
+    return config, transformers.MODEL_FOR_CAUSAL_LM_MAPPING[config]
+
+
+def extra_arguments(family):
+    """Arguments of from_pretrained. torch's grouped_mm refuses odd row strides; only eager attention has soft caps."""
+    arguments = {"experts_implementation": "eager"} if family in ("qwen3_moe", "mixtral", "olmoe") else {}
+    return {**arguments, **({"attn_implementation": "eager"} if family == "gemma2" else {})}
+
 
 # name -> (family, arguments of its config, extra). Sizes are odd on purpose: no power of two, no common divisors.
 MODELS = {
@@ -111,6 +130,93 @@ MODELS = {
         vocab_size=96, hidden_size=32, intermediate_size=42, moe_intermediate_size=18, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=10, num_experts=6, num_experts_per_tok=2,
         norm_topk_prob=True, use_sliding_window=True, sliding_window=9, rope_parameters=rope(10000.0)), {}),
+    "qwen2-window": ("qwen2", dict(
+        vocab_size=106, hidden_size=36, intermediate_size=54, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=2, use_sliding_window=True, sliding_window=6, max_window_layers=2,
+        rope_parameters=rope(10000.0)), {}),
+    "qwen2-tied": ("qwen2", dict(
+        vocab_size=90, hidden_size=30, intermediate_size=46, num_hidden_layers=3, num_attention_heads=3,
+        num_key_value_heads=3, tie_word_embeddings=True, max_position_embeddings=64,
+        rope_parameters=rope(10000.0, YARN)), {"shards": "20KB"}),
+    "qwen3-window": ("qwen3", dict(
+        vocab_size=100, hidden_size=36, intermediate_size=54, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=10, use_sliding_window=True, sliding_window=7, max_window_layers=1,
+        rope_parameters=rope(10000.0)), {}),
+    "qwen3-tied": ("qwen3", dict(
+        vocab_size=86, hidden_size=30, intermediate_size=46, num_hidden_layers=3, num_attention_heads=5,
+        num_key_value_heads=1, head_dim=8, attention_bias=True, tie_word_embeddings=True,
+        rope_parameters=rope(1000000.0)), {}),
+    "smollm3": ("smollm3", dict(
+        vocab_size=98, hidden_size=36, intermediate_size=54, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=3, no_rope_layer_interval=2, use_sliding_window=True, sliding_window=6,
+        rope_parameters=rope(10000.0)), {}),
+    "smollm3-untied": ("smollm3", dict(
+        vocab_size=92, hidden_size=40, intermediate_size=50, num_hidden_layers=5, num_attention_heads=4,
+        num_key_value_heads=2, no_rope_layers=[1, 0, 0, 1, 1], attention_bias=True, mlp_bias=True,
+        tie_word_embeddings=False, rope_parameters=rope(5000.0)), {}),
+    "olmo2": ("olmo2", dict(
+        vocab_size=94, hidden_size=36, intermediate_size=50, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=3, rope_parameters=rope(500000.0)), {}),
+    "olmo2-tied": ("olmo2", dict(
+        vocab_size=88, hidden_size=40, intermediate_size=42, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=4, tie_word_embeddings=True, rope_parameters=rope(10000.0)), {}),
+    "phi3": ("phi3", dict(
+        vocab_size=102, hidden_size=40, intermediate_size=54, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, rope_parameters=rope(10000.0, PARTIAL)), {"shards": "20KB"}),
+    "phi3-longrope": ("phi3", dict(
+        vocab_size=96, hidden_size=36, intermediate_size=46, num_hidden_layers=3, num_attention_heads=3,
+        num_key_value_heads=3, sliding_window=9, max_position_embeddings=64,
+        original_max_position_embeddings=40, rope_parameters=longrope(3, 10000.0, 40, 0.5)), {}),
+    "phi3-longrope-long": ("phi3", dict(
+        vocab_size=96, hidden_size=36, intermediate_size=46, num_hidden_layers=3, num_attention_heads=3,
+        num_key_value_heads=1, tie_word_embeddings=True, max_position_embeddings=64,
+        original_max_position_embeddings=4, rope_parameters=longrope(6, 10000.0, 4)), {}),
+    "gemma3": ("gemma3_text", dict(
+        vocab_size=100, hidden_size=36, intermediate_size=50, num_hidden_layers=5, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=17, sliding_window=6,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        rope_parameters={"full_attention": rope(1000000.0, LINEAR), "sliding_attention": rope(10000.0)}), {}),
+    "gemma3-untied": ("gemma3_text", dict(
+        vocab_size=92, hidden_size=30, intermediate_size=44, num_hidden_layers=4, num_attention_heads=3,
+        num_key_value_heads=1, head_dim=8, query_pre_attn_scalar=8, sliding_window=7, tie_word_embeddings=False,
+        sliding_window_pattern=2, final_logit_softcapping=20.0), {}),
+    "gemma2": ("gemma2", dict(
+        vocab_size=94, hidden_size=36, intermediate_size=50, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=12, sliding_window=6,
+        attn_logit_softcapping=5.0, final_logit_softcapping=8.0), {}),
+    "granite": ("granite", dict(
+        vocab_size=98, hidden_size=36, intermediate_size=54, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4,
+        logits_scaling=2.5, rope_parameters=rope(10000.0)), {}),
+    "granite-tied": ("granite", dict(
+        vocab_size=84, hidden_size=40, intermediate_size=50, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, embedding_multiplier=6.0, attention_multiplier=0.1, residual_multiplier=0.22,
+        logits_scaling=8.0, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+        rope_parameters=rope(10000.0)), {}),
+    "gpt2": ("gpt2", dict(
+        vocab_size=98, n_embd=36, n_layer=4, n_head=6, n_positions=40), {}),
+    "gpt2-inner": ("gpt2", dict(
+        vocab_size=90, n_embd=40, n_layer=3, n_head=4, n_inner=54, n_positions=34, activation_function="relu"),
+        {"shards": "20KB"}),
+    "neox": ("gpt_neox", dict(
+        vocab_size=98, hidden_size=36, intermediate_size=58, num_hidden_layers=4, num_attention_heads=3,
+        rope_parameters=rope(10000.0, {"rope_type": "default", "partial_rotary_factor": 0.34})), {}),
+    "neox-sequential": ("gpt_neox", dict(
+        vocab_size=92, hidden_size=40, intermediate_size=50, num_hidden_layers=3, num_attention_heads=4,
+        use_parallel_residual=False, tie_word_embeddings=True,
+        rope_parameters=rope(10000.0, {"rope_type": "default", "partial_rotary_factor": 1.0})), {}),
+    "moe-mixtral": ("mixtral", dict(
+        vocab_size=100, hidden_size=36, intermediate_size=22, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=2, num_local_experts=6, num_experts_per_tok=2, sliding_window=9,
+        rope_parameters=rope(1000000.0)), {}),
+    "moe-mixtral-tied": ("mixtral", dict(
+        vocab_size=88, hidden_size=30, intermediate_size=26, num_hidden_layers=2, num_attention_heads=3,
+        num_key_value_heads=3, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=True,
+        rope_parameters=rope(10000.0)), {"shards": "20KB"}),
+    "moe-olmoe": ("olmoe", dict(
+        vocab_size=94, hidden_size=36, intermediate_size=20, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=3, num_experts=8, num_experts_per_tok=3, norm_topk_prob=False,
+        rope_parameters=rope(10000.0)), {}),
 }
 
 
@@ -120,10 +226,12 @@ def randomise(model, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=gen, dtype=torch.float32)
-            if name.endswith("norm.weight"):
-                p.copy_(1.0 + 0.3 * noise)
-            elif "embed_tokens" in name or "lm_head" in name:
+            if name.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")):
+                p.copy_((0.0 if "gemma" in model.config.model_type else 1.0) + 0.3 * noise)
+            elif any(part in name for part in ("embed_tokens", "lm_head", "wte", "wpe", "embed_in", "embed_out")):
                 p.copy_(0.25 * noise)
+            elif name.endswith(".bias"):
+                p.copy_(0.3 * noise)
             else:
                 p.copy_(noise * (1.3 / p.shape[-1] ** 0.5))
 
@@ -152,8 +260,7 @@ def routing_margin(model, ids):
         if module.top_k < probs.shape[-1]:
             gaps.append((probs[:, module.top_k - 1] - probs[:, module.top_k]).min().item())
 
-    handles = [m.register_forward_hook(hook) for m in model.modules() if hasattr(m, "norm_topk_prob") and
-               hasattr(m, "weight")]
+    handles = [m.register_forward_hook(hook) for m in model.modules() if hasattr(m, "top_k") and hasattr(m, "weight")]
     with torch.no_grad():
         for s in ids:
             model(input_ids=torch.tensor([s]), use_cache=False)
@@ -187,14 +294,23 @@ def v4_config(folder, config):
     out."""
     with open(os.path.join(folder, "config.json")) as f:
         c = json.load(f)
-    params = c.pop("rope_parameters")
-    c["rope_theta"] = params.pop("rope_theta")
-    c["rope_scaling"] = None if params["rope_type"] == "default" else params
+    params = c.pop("rope_parameters", None)
+    if config.model_type == "gemma3_text":
+        c["rope_local_base_freq"] = params["sliding_attention"].pop("rope_theta")
+        params = params["full_attention"]
+    if config.model_type == "gpt_neox":
+        c["rotary_emb_base"], c["rotary_pct"] = params.pop("rope_theta"), params.pop("partial_rotary_factor")
+    if params is not None:
+        if "rope_theta" in params:
+            c["rope_theta"] = params.pop("rope_theta")
+        if config.model_type == "phi3":
+            c["partial_rotary_factor"] = params.pop("partial_rotary_factor", 1.0)
+        c["rope_scaling"] = None if params["rope_type"] == "default" else params
     c["torch_dtype"] = c.pop("dtype")
     c["transformers_version"] = "4.51.0"
-    if "num_local_experts" in c:
+    if "num_local_experts" in c and config.model_type == "qwen3_moe":
         c["num_experts"] = c.pop("num_local_experts")
-    elif config.head_dim * config.num_attention_heads == config.hidden_size:
+    elif config.model_type.endswith(("llama", "mistral")) and c["head_dim"] * config.num_attention_heads == config.hidden_size:
         del c["head_dim"]
         if config.num_key_value_heads == config.num_attention_heads:
             del c["num_key_value_heads"]
@@ -203,14 +319,17 @@ def v4_config(folder, config):
 
 def make(name, out, seed):
     family, kwargs, extra = MODELS[name]
-    config_type, model_type = FAMILIES[family]
-    config = config_type(**kwargs, bos_token_id=None, eos_token_id=None)
+    config_type, model_type = classes(family)
+    config = config_type(**{"pad_token_id": None, **kwargs}, bos_token_id=None, eos_token_id=None)
     gen = torch.Generator().manual_seed(seed)
     lengths = [7, 13, 33, 5, 21] + ([1] if extra.get("single") else [])
     ids = [torch.randint(0, config.vocab_size, (n,), generator=gen).tolist() for n in lengths]
+    extra_for = extra_arguments(family)
     model = model_type(config).eval()
-    if family == "qwen3_moe":
-        model.set_experts_implementation("eager")  # torch's grouped_mm refuses odd row strides
+    if "experts_implementation" in extra_for:
+        model.set_experts_implementation("eager")
+    if "attn_implementation" in extra_for:
+        model.set_attn_implementation("eager")
     for attempt in range(50):  # fp32 must not be able to choose another expert than fp64
         randomise(model, seed + attempt)
         if routing_margin(model, ids) > 1e-4:
@@ -238,8 +357,7 @@ def make(name, out, seed):
     shutil.copytree(folder, old)
     with open(os.path.join(old, "config.json"), "w") as f:
         json.dump(v4, f, indent=2)
-    eager = {"experts_implementation": "eager"} if family == "qwen3_moe" else {}
-    again = AutoModelForCausalLM.from_pretrained(old, dtype=torch.float32, **eager).eval()
+    again = AutoModelForCausalLM.from_pretrained(old, dtype=torch.float32, **extra_for).eval()
     with torch.no_grad():
         for s, want in zip(ids, logits):
             got = again(input_ids=torch.tensor([s]), use_cache=False).logits[0]

@@ -18,6 +18,7 @@
 #include "graph/elements.h"
 #include "graph/names.h"
 #include "program/buffer_contents.h"
+#include "tests/plans/plan_family.h"
 #include "tests/schedule_util.h"
 
 namespace hocket::test {
@@ -343,6 +344,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   // Some drop a part of their layers' outputs.
   Rng drops(seed + 5000011);
   const double dropout = drops.below(3) == 0 ? 0.25 : 0;
+  give_family(seed, moe, &c.text);
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}, dropout: "
       "{}}}\n"

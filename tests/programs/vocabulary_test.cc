@@ -36,14 +36,18 @@ ProgramBuilder embedding(int32_t ranks) {
   return w;
 }
 
-/// The fused loss of one device, its gradients, and how ranks with parts of W compute them.
-ProgramBuilder loss(int32_t ranks) {
+/// The fused loss of one device, its gradients, and how ranks with parts of W compute them. `cap`:
+/// limit of the logits; 0: none.
+ProgramBuilder loss(int32_t ranks, double cap = 0) {
   ProgramBuilder w({{"tp", ranks}});
   const TensorId hidden = w.input("h", f64({kTokens, kWidth}));
   const TensorId weight = w.input("W", f64({kVocab, kWidth}));
   const TensorId targets = w.input("y", i32({kTokens}));
   const TensorId scale = w.input("scale", f64({1}));
-  const Attrs fused{{"grad", int64_t{1}}};
+  Attrs fused{{"grad", int64_t{1}}};
+  if (cap > 0) {
+    fused.set("softcap", cap);
+  }
   const auto out = w.apply("loss", "linear_cross_entropy", fused, {hidden, weight, targets, scale});
   for (TensorId id : out) {
     w.result(id);
@@ -59,9 +63,13 @@ ProgramBuilder loss(int32_t ranks) {
   };
   const BufferId z = w.step_buffer(f64({kTokens, part})), top = w.step_buffer(per_token),
                  sum = w.step_buffer(per_token);
-  const BufferId lse = w.step_buffer(per_token), logit = w.step_buffer(per_token),
-                 dz = w.step_buffer(w.type(z));
-  w.task("linear", {}, {h, by}, {z});
+  const BufferId lse = w.step_buffer(per_token), logit = w.step_buffer(per_token);
+  BufferId dz = w.step_buffer(w.type(z));
+  const BufferId product = cap > 0 ? w.step_buffer(w.type(z)) : z;
+  w.task("linear", {}, {h, by}, {product});
+  if (cap > 0) {
+    w.task("softcap", {{"cap", cap}}, {product}, {z});
+  }
   w.task("rowmax", {}, {z}, {top});
   over_ranks(top, {{"monoid", std::string("max")}});
   w.task("sumexp", {}, {z, top}, {sum});
@@ -71,6 +79,11 @@ ProgramBuilder loss(int32_t ranks) {
   over_ranks(logit, {});
   w.task("nll", {}, {logit, lse, y, one}, {w.output_buffer(out[0])});
   w.task("dlogits", kVocabulary, {z, y, lse, one}, {dz}, mine);
+  if (cap > 0) {
+    const BufferId dy = dz;
+    dz = w.step_buffer(w.type(z));
+    w.task("softcap_bwd", {{"cap", cap}}, {dy, product}, {dz});
+  }
   const BufferId dh = w.output_buffer(out[1]);
   w.task("linear_dx", {}, {dz, by}, {dh});
   over_ranks(dh, {});
@@ -84,6 +97,7 @@ const std::vector<ProgramCase>& cases() {
       {"embedding, vocabulary over four", [] { return embedding(4); }, {"begin", "letter"}},
       {"loss, vocabulary over two", [] { return loss(2); }, {"begin", "letter", "monoid"}},
       {"loss, vocabulary over four", [] { return loss(4); }, {"begin", "letter", "monoid"}},
+      {"loss below a cap", [] { return loss(2, 1.5); }, {"begin", "letter", "monoid"}},
   };
   return all;
 }

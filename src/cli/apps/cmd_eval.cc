@@ -111,14 +111,11 @@ void save_logits(const std::string& path, const Lists& ids,
 void save_grads(const std::string& path, const engine::Run& run,
                 const train::Gradients& gradients) {
   const checkpoint::ModelWeights weights(run.config.model.path, run.model);
-  std::vector<checkpoint::NamedTensor> tensors;
+  std::vector<checkpoint::SlicedParameter> params;
   for (const auto& [param, bytes] : gradients.grads) {
-    for (auto& slice : checkpoint::to_slices({param.name, param.type, bytes.data()},
-                                             weights.slices(param.name))) {
-      tensors.push_back(std::move(slice));
-    }
+    params.push_back({{param.name, param.type, bytes.data()}, weights.slices(param.name)});
   }
-  checkpoint::save_safetensors(path, tensors);
+  checkpoint::save_safetensors(path, checkpoint::to_stored(params));
 }
 
 uint64_t hash_of(const Lists& ids) {

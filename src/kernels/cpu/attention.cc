@@ -150,6 +150,20 @@ struct ForwardScratch {
   }
 };
 
+/// Replaces a block of scores s[key][query] by cap * tanh(score), for the keys that some query of a
+/// vector may see (softmax_block).
+template <typename T>
+void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap, T* s) {
+  for (int64_t c = 0; c < rows; c += kLanes<T>) {
+    const int64_t end = std::clamp<int64_t>(c + kLanes<T> - first, 0, keys);
+    const int64_t begin = std::clamp<int64_t>(c + 1 - window - first, 0, end);
+    for (int64_t j = begin; j < end; ++j) {
+      T* const at = s + j * kAttnRowsFwd + c;
+      store(at, cap * vtanh(load(at)));
+    }
+  }
+}
+
 /// Softmax of one block of scores in place, s[key][query], queries in lanes. Key j may be seen by
 /// query c if c - window < first + j <= c.
 template <typename T>
@@ -230,9 +244,21 @@ void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T*
   }
 }
 
+/// Scores, in powers of two: the product of a query and a key times `factor`, and with a cap
+/// (otherwise 0) cap * tanh of that.
+template <typename T>
+struct Scores {
+  T factor, cap = 0;
+  Scores(const graph::Attrs& attrs, double scale) : factor(static_cast<T>(scale * kLog2e)) {
+    if (!attrs.has("softcap")) return;
+    factor = static_cast<T>(scale / attrs.f("softcap"));
+    cap = static_cast<T>(attrs.f("softcap") * kLog2e);
+  }
+};
+
 template <typename T>
 void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q, const T* k,
-                   const T* v, T scale, T* o, T* lse, const ForwardScratch<T>& ws) {
+                   const T* v, const Scores<T>& scores, T* o, T* lse, const ForwardScratch<T>& ws) {
   // One block of M queries of one head against all its keys, N at a time, with an online softmax
   // (FlashAttention, arXiv 2205.14135): scores of the tile; their running maximum `top` and sum of
   // exponentials `sum` per query; `fix` rescales the output to the new maximum; then the tile's
@@ -254,9 +280,10 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
     return;
   }
   pack_transposed<M>(q + b.at * hs.q_stride + head * hs.d, hs.q_stride, rows, hs.d, ws.q);
+  const T factor = scores.factor;
 #pragma omp simd
   for (int64_t i = 0; i < hs.d * M; ++i) {
-    ws.q[i] *= scale;
+    ws.q[i] *= factor;
   }
   const T low = std::numeric_limits<T>::lowest() / 4;
   for (int64_t i = 0; i < M; ++i) {
@@ -271,6 +298,9 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
                [&](int64_t i, int64_t j) {
                  return first + i > j + NR - 1 || first + i + MR - 1 <= j - hs.window;
                });
+    if (scores.cap > 0) {
+      cap_block(keys, rows, first, hs.window, scores.cap, ws.s);
+    }
     softmax_block(keys, rows, first, hs.window, ws.s, ws.top, ws.sum, ws.fix);
     if (j0 > 0) {
       for (int64_t r = 0; r < rows; ++r) {
@@ -327,13 +357,16 @@ template <typename T>
 struct BackwardArgs {
   const T *dy, *q, *k, *v, *lse, *delta;
   T scale;
+  Scores<T> scores;
   T *dq, *dk, *dv;
 };
 
-/// Computes P and dS = scale P (dP - delta) of one row in place, for keys in [begin, seen). Those
-/// up to `end` become zero, and the few before that a register tile may reach.
+/// Computes P and dS = scale P (dP - delta) of one row in place, for keys in [begin, seen); with a
+/// cap dS has its slope, 1 - tanh^2. Those up to `end` become zero, and the few before that a
+/// register tile may reach.
 template <typename T>
-void backward_row(int64_t end, int64_t begin, int64_t seen, T lse2, T delta, T scale, T* s, T* ds) {
+void backward_row(int64_t end, int64_t begin, int64_t seen, T lse2, T delta, T scale, T cap, T* s,
+                  T* ds) {
   constexpr int64_t L = kLanes<T>;
   const Vec<T> shift = splat(lse2);
   auto step = [&](int64_t at) {
@@ -341,8 +374,14 @@ void backward_row(int64_t end, int64_t begin, int64_t seen, T lse2, T delta, T s
     store(s + at, p);
     store(ds + at, p * (load(ds + at) - delta) * scale);
   };
+  auto capped_step = [&](int64_t at) {
+    const Vec<T> t = vtanh(load(s + at));
+    const Vec<T> p = vexp2_nonpositive(cap * t - shift);
+    store(s + at, p);
+    store(ds + at, p * (load(ds + at) - delta) * scale * (T(1) - t * t));
+  };
   for (int64_t j = begin / L * L; j < seen; j += L) {
-    step(j);  // rows are padded to whole vectors
+    cap > 0 ? capped_step(j) : step(j);  // rows are padded to whole vectors
   }
   const auto clear = [&](int64_t from, int64_t to) {
     for (int64_t j = from; j < to; ++j) {
@@ -405,10 +444,10 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         };
         pack_transposed<M>(x.q + at_q, hs.q_stride, rows, hs.d, ws.q);
         pack_transposed<M>(x.dy + at_q, hs.q_stride, rows, hs.d, ws.dy);
-        const T pre = static_cast<T>(static_cast<double>(x.scale) * kLog2e);
+        const T factor = x.scores.factor;
 #pragma omp simd
         for (int64_t i = 0; i < hs.d * M; ++i) {
-          ws.q[i] *= pre;
+          ws.q[i] *= factor;
         }
         auto skip = [&](int64_t i, int64_t j) {
           return first + j > i + MR - 1 || first + j + NR - 1 <= i - hs.window;
@@ -419,7 +458,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
           const int64_t t = (i0 + r) * hs.h + head;
           backward_row<T>(zeroed, window_begin(r), std::clamp<int64_t>(r + 1 - first, 0, n),
                           static_cast<T>(static_cast<double>(x.lse[t]) * kLog2e), x.delta[t],
-                          x.scale, ws.s + r * N, ws.ds + r * N);
+                          x.scale, x.scores.cap, ws.s + r * N, ws.ds + r * N);
         }
         const T* dyb = whole_rows(hs, x.dy + at_q, hs.q_stride, rows, ws.pad_dy, lddy);
         const T* qb = whole_rows(hs, x.q + at_q, hs.q_stride, rows, ws.pad_q, ldq);
@@ -460,7 +499,7 @@ void attention(const KernelArgs& args) {
   const Heads<T> hs(args, args.in[0], args.in[1]);
   const T *q = in<T>(args, 0), *k = in<T>(args, 1), *v = in<T>(args, 2);
   T *o = out<T>(args, 0), *lse = out<T>(args, 1);
-  const T scale = static_cast<T>(args.attrs->f("scale") * kLog2e);
+  const Scores<T> scores(*args.attrs, args.attrs->f("scale"));
   Scratch scratch(args);
   Block* blocks = scratch.take<Block>(hs.queries);
   const int64_t n = find_blocks(args, in<int32_t>(args, 3), hs, kAttnRowsFwd, blocks) * hs.h;
@@ -469,7 +508,7 @@ void attention(const KernelArgs& args) {
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
   auto run = [&](int64_t i, int64_t thread) {
     Scratch own(base + thread * each, each);
-    forward_block(hs, blocks[i / hs.h], i % hs.h, q, k, v, scale, o, lse,
+    forward_block(hs, blocks[i / hs.h], i % hs.h, q, k, v, scores, o, lse,
                   ForwardScratch<T>(own, hs));
   };
   parallel(n, threads, run);
@@ -491,13 +530,15 @@ void attention_bwd(const KernelArgs& args) {
       delta[r] = vdot(dy + r * hs.d, o + r * hs.d, hs.d);
     }
   });
+  const T scale = static_cast<T>(args.attrs->f("scale"));
   const BackwardArgs<T> x{dy,
                           in<T>(args, 1),
                           in<T>(args, 2),
                           in<T>(args, 3),
                           in<T>(args, 5),
                           delta,
-                          static_cast<T>(args.attrs->f("scale")),
+                          scale,
+                          Scores<T>(*args.attrs, static_cast<double>(scale)),
                           out<T>(args, 0),
                           out<T>(args, 1),
                           out<T>(args, 2)};

@@ -54,16 +54,20 @@ QueryWorkspace<T> workspace_at(std::byte* at, int64_t bytes, int64_t slots, int6
   return workspace;
 }
 
-/// One query head against `keys` slots, `stride` elements apart.
+/// One query head against `keys` slots, `stride` elements apart. `cap`: limit of the scores; 0:
+/// none.
 template <typename T>
 void attend(const Stored<T>* query, const Stored<T>* k, const Stored<T>* v, int64_t stride,
-            int64_t keys, int64_t d, Wide<T> scale, const QueryWorkspace<T>& workspace,
+            int64_t keys, int64_t d, Wide<T> scale, Wide<T> cap, const QueryWorkspace<T>& workspace,
             Stored<T>* made) {
   Wide<T>* const p = workspace.scores;
   const Wide<T>* const q = numbers<T>(query, d, workspace.query);
   Wide<T> top = std::numeric_limits<Wide<T>>::lowest();
   for (int64_t j = 0; j < keys; ++j) {
     p[j] = scale * vdot(q, numbers<T>(k + j * stride, d, workspace.row), d);
+    if (cap > 0) {
+      p[j] = cap * std::tanh(p[j] / cap);
+    }
     top = std::max(top, p[j]);
   }
   Wide<T>* o = workspace.made;
@@ -109,6 +113,8 @@ void attention_cached(const KernelArgs& args) {
   const int64_t g = args.in[1].dim(1), slots = args.in[3].dim(0), row = g * d;
   const int64_t group = h / std::max<int64_t>(g, 1);
   const auto scale = static_cast<Wide<T>>(args.attrs->f("scale"));
+  const auto cap =
+      static_cast<Wide<T>>(args.attrs->has("softcap") ? args.attrs->f("softcap") : 0.0);
   const int64_t window = args.attrs->i_or("window", slots);
   for (int64_t i = 0; i < n; ++i) {
     if (pos[i] >= slots) {
@@ -138,7 +144,7 @@ void attention_cached(const KernelArgs& args) {
     }
     const int64_t keys = std::min<int64_t>(pos[i] + 1, window);
     const int64_t at = (pos[i] + 1 - keys) * row + head / group * d;
-    attend<T>(q + (i * h + head) * d, kc + at, vc + at, row, keys, d, scale,
+    attend<T>(q + (i * h + head) * d, kc + at, vc + at, row, keys, d, scale, cap,
               workspace_at<T>(base + thread * each, each, slots, d), to);
   };
   int64_t work = 0;

@@ -55,6 +55,62 @@ double softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale) {
   return std::log(sum) + static_cast<double>(top) - static_cast<double>(logit);
 }
 
+/// The same of logits below a cap, cap * tanh(x / cap): their gradient has its slope, 1 - tanh^2.
+/// The row keeps the tanh, and without `grad` no exponential.
+template <typename T>
+double capped_softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale, T cap) {
+  constexpr int64_t L = kLanes<T>, kSpan = 1024;  // summed in T, then added in double
+  if (target < 0) {
+    if (grad) {
+      std::memset(x, 0, static_cast<size_t>(v) * sizeof(T));
+    }
+    return 0;
+  }
+  for (int64_t i = 0; i < v; i += L) {
+    const int64_t n = std::min(L, v - i);
+    if (n == L) {
+      store(x + i, vtanh(load(x + i) / cap));
+    } else {
+      store_partial(x + i, vtanh(load_partial(x + i, n) / cap), n);
+    }
+  }
+  const T of_target = x[target];
+  const T top = cap * vmax(x, v);
+  double sum = 0;
+  for (int64_t begin = 0; begin < v; begin += kSpan) {
+    const int64_t end = std::min(v, begin + kSpan);
+    Vec<T> span{};
+    int64_t i = begin;
+    for (; i + L <= end; i += L) {
+      span += vexp(cap * load(x + i) - top);
+    }
+    T rest = 0;
+    if (const int64_t n = end - i; n > 0) {
+      const Vec<T> y = vexp(cap * load_partial(x + i, n) - top);
+      for (int64_t lane = 0; lane < n; ++lane) {
+        rest += y[lane];
+      }
+    }
+    sum += static_cast<double>(lane_sum<T>(span) + rest);
+  }
+  if (grad) {
+    const T factor = static_cast<T>(scale / sum);
+    const auto slope_and_weight = [&](Vec<T> t) {
+      return vexp(cap * t - top) * factor * (T(1) - t * t);
+    };
+    for (int64_t i = 0; i < v; i += L) {
+      const int64_t n = std::min(L, v - i);
+      if (n == L) {
+        store(x + i, slope_and_weight(load(x + i)));
+      } else {
+        store_partial(x + i, slope_and_weight(load_partial(x + i, n)), n);
+      }
+    }
+    x[target] -= scale * (T(1) - of_target * of_target);
+  }
+  return std::log(sum) + static_cast<double>(top) - static_cast<double>(cap * of_target);
+}
+
 }  // namespace
 
 template <typename T>
@@ -64,6 +120,7 @@ void linear_cross_entropy(const KernelArgs& args) {
   const double scale = *in<double>(args, 3);
   const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), v = args.in[1].dim(0);
   const bool grad = args.attrs->i("grad") != 0;
+  const T cap = static_cast<T>(args.attrs->has("softcap") ? args.attrs->f("softcap") : 0.0);
   for (int64_t t = 0; t < tokens; ++t) {
     if (targets[t] >= v || (targets[t] < 0 && targets[t] != -100)) {
       fail_run("linear_cross_entropy",
@@ -92,7 +149,10 @@ void linear_cross_entropy(const KernelArgs& args) {
             scratch);
     parallel_for(n, row_grain(4 * v), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        nll[r] = softmax_row(logits + r * v, v, targets[t + r], grad, static_cast<T>(scale));
+        T* const row = logits + r * v;
+        nll[r] = cap > 0
+                     ? capped_softmax_row(row, v, targets[t + r], grad, static_cast<T>(scale), cap)
+                     : softmax_row(row, v, targets[t + r], grad, static_cast<T>(scale));
       }
     });
     for (int64_t r = 0; r < n; ++r) {

@@ -8,9 +8,11 @@
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-void check_ids(const char* op, const int32_t* ids, int64_t n, int64_t vocab) {
+void check_ids(const char* op, const KernelArgs& args, const int32_t* ids, int64_t n) {
+  const int64_t vocab = args.attrs->i("vocab");
+  const bool padded = args.attrs->i_or("padded", 0) != 0;
   for (int64_t t = 0; t < n; ++t) {
-    if (ids[t] < 0 || ids[t] >= vocab) {
+    if ((ids[t] < 0 && !padded) || ids[t] >= vocab) {
       fail_run(op,
                "token id {} at position {}; expected 0 <= id < {} (the vocabulary); try the "
                "tokenizer that the model was made with",
@@ -27,7 +29,7 @@ void embedding(const KernelArgs& args) {
   auto* x = out<std::byte>(args, 0);
   const int64_t n = count(args.in[0]), d = args.in[1].dim(1), bytes = d * element_bytes(args.in[1]);
   const int64_t first = piece_offset(args, 'v'), rows = args.in[1].dim(0);
-  check_ids("embedding", ids, n, args.attrs->i("vocab"));
+  check_ids("embedding", args, ids, n);
   parallel_for(n, row_grain(d), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t row = ids[t] - first;
@@ -47,8 +49,7 @@ void embedding_dw(const KernelArgs& args) {
   T* dw = out<T>(args, 0);
   const int64_t n = count(args.in[0]), rows = args.out[0].dim(0), d = args.out[0].dim(1);
   const int64_t first = piece_offset(args, 'v');
-  const int64_t vocab = args.attrs->i("vocab");
-  check_ids("embedding_dw", ids, n, vocab);
+  check_ids("embedding_dw", args, ids, n);
   if (!accumulates(args, 0)) {
     parallel_for(rows * d, kGrain, [&](int64_t begin, int64_t end) {
       std::memset(dw + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
@@ -69,7 +70,7 @@ void embedding_dw(const KernelArgs& args) {
                    }
                  });
   };
-  if (rows == vocab) {
+  if (rows == args.attrs->i("vocab") && args.attrs->i_or("padded", 0) == 0) {
     add_rows([](int64_t) { return true; });
   } else {
     add_rows([rows](int64_t row) { return row >= 0 && row < rows; });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rms_norm: y = x * rstd * g with rstd = 1/sqrt(mean(x^2) + eps) over the last dim.
-// Backward, with xh = x * rstd and c = mean(dy * g * xh): dx = rstd (dy g - xh c), dg = sum dy xh.
+// rms_norm: y = x * rstd * w with rstd = 1/sqrt(mean(x^2) + eps) over a row, w = offset + g.
+// Backward, with xh = x * rstd and c = mean(dy * w * xh): dx = rstd (dy w - xh c), dg = sum dy xh.
 // dg is summed over fixed blocks of rows first, so it does not depend on the thread count.
 #include <cmath>
 
@@ -8,13 +8,22 @@
 #include "kernels/cpu/vec.h"
 
 namespace hocket::kernels::HOCKET_CPU {
+namespace {
+
+/// The number added to every weight.
+template <typename T>
+T weight_offset(const KernelArgs& args) {
+  return args.attrs->has("offset") ? static_cast<T>(args.attrs->f("offset")) : T(0);
+}
+
+}  // namespace
 
 template <typename T>
 void rms_norm(const KernelArgs& args) {
   const T *x = in<T>(args, 0), *g = in<T>(args, 1);
   T *y = out<T>(args, 0), *rstd = out<T>(args, 1);
-  const int64_t d = last_dim(args.in[0]), rows = row_count(args.in[0]);
-  const T eps = static_cast<T>(args.attrs->f("eps"));
+  const int64_t d = count(args.in[1]), rows = count(args.out[1]);
+  const T eps = static_cast<T>(args.attrs->f("eps")), offset = weight_offset<T>(args);
   parallel_for(rows, row_grain(d), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const T* __restrict row = x + r * d;
@@ -22,20 +31,21 @@ void rms_norm(const KernelArgs& args) {
       const T s = T(1) / std::sqrt(vdot(row, row, d) / static_cast<T>(d) + eps);
       rstd[r] = s;
 #pragma omp simd
-      for (int64_t i = 0; i < d; ++i) to[i] = row[i] * s * g[i];
+      for (int64_t i = 0; i < d; ++i) to[i] = row[i] * s * (offset + g[i]);
     }
   });
 }
 
 template <typename T>
 void rms_norm_bwd(const KernelArgs& args) {
-  // y = x g s with s = 1 / rms(x), one s a row. Per row: dx = g dy s - x (sum_i dy_i g_i x_i) s^3 /
+  // y = x w s with s = 1 / rms(x), one s a row. Per row: dx = w dy s - x (sum_i dy_i w_i x_i) s^3 /
   // d, and dg += dy x s. Rows are cut into blocks by their number alone: each block sums dg into a
   // row of `partial`, and these are added in order at the end, so bits do not depend on the number
   // of threads.
   const T *dy = in<T>(args, 0), *x = in<T>(args, 1), *g = in<T>(args, 2), *rstd = in<T>(args, 3);
   T *dx = out<T>(args, 0), *dg = out<T>(args, 1);
-  const int64_t d = last_dim(args.in[1]), rows = row_count(args.in[1]);
+  const int64_t d = count(args.in[2]), rows = count(args.in[3]);
+  const T offset = weight_offset<T>(args);
   const bool add_dx = accumulates(args, 0), add_dg = accumulates(args, 1);
   const int64_t block = ops::norm_block_rows(rows), blocks = ceil_div(rows, block);
   T* partial = Scratch(args).take<T>(blocks * d);
@@ -50,20 +60,20 @@ void rms_norm_bwd(const KernelArgs& args) {
         const T s = rstd[r];
         T dot = 0;
 #pragma omp simd reduction(+ : dot)
-        for (int64_t i = 0; i < d; ++i) dot += dyr[i] * g[i] * xr[i];
+        for (int64_t i = 0; i < d; ++i) dot += dyr[i] * (offset + g[i]) * xr[i];
         const T c = dot * s * s * s / static_cast<T>(d);
         // Two loops instead of a branch in one: it must vectorise.
         if (add_dx) {
 #pragma omp simd
           for (int64_t i = 0; i < d; ++i) {
             acc[i] += dyr[i] * xr[i] * s;
-            dxr[i] += dyr[i] * g[i] * s - xr[i] * c;
+            dxr[i] += dyr[i] * (offset + g[i]) * s - xr[i] * c;
           }
         } else {
 #pragma omp simd
           for (int64_t i = 0; i < d; ++i) {
             acc[i] += dyr[i] * xr[i] * s;
-            dxr[i] = dyr[i] * g[i] * s - xr[i] * c;
+            dxr[i] = dyr[i] * (offset + g[i]) * s - xr[i] * c;
           }
         }
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fixed-width vectors (GCC/Clang vector extensions) of the widest kind that the target has, and an
-// exponential on them. Written once for AVX-512, AVX2, SSE and NEON; no intrinsics.
+// Fixed-width vectors (GCC/Clang vector extensions) of the widest kind that the target has, with
+// exponential, tanh and erf. Written once for AVX-512, AVX2, SSE and NEON; no intrinsics.
 #pragma once
 
 #include <cmath>
@@ -193,6 +193,56 @@ inline double vsumsq(const T* a, int64_t n) {
   VecD y = x;
   for (int i = 0; i < kLanes<double>; ++i) {
     y[i] = std::exp(x[i]);
+  }
+  return y;
+}
+
+/// tanh x lane by lane, within 4 ulp. Near 0 x times a polynomial in x^2 (minimax), elsewhere 1 - 2
+/// / (1 + e^2|x|).
+[[gnu::always_inline]] inline VecF vtanh(VecF x) {
+  const VecF size = x < 0.0f ? -x : x;
+  const VecF z = x * x;
+  VecF p = z * -5.468268191e-3f + 2.041519358e-2f;
+  p = p * z - 5.366528058e-2f;
+  p = p * z + 1.333041515e-1f;
+  p = p * z - 3.333322927e-1f;
+  const VecF near = x + x * z * p;
+  const VecF far = 1.0f - 2.0f / (1.0f + vexp(size + size));
+  return size < 0.65f ? near : (x < 0.0f ? -far : far);
+}
+[[gnu::always_inline]] inline VecD vtanh(VecD x) {
+  VecD y = x;
+  for (int i = 0; i < kLanes<double>; ++i) {
+    y[i] = std::tanh(x[i]);
+  }
+  return y;
+}
+
+/// erf x lane by lane, within 2e-7. Up to 1 x times a polynomial in x^2, beyond it 1 - e^-q(|x|);
+/// both polynomials are minimax.
+[[gnu::always_inline]] inline VecF verf(VecF x) {
+  const VecF z = x * x;
+  VecF p = z * 7.853861100e-5f - 8.010193548e-4f;
+  p = p * z + 5.188327677e-3f;
+  p = p * z - 2.685381193e-2f;
+  p = p * z + 1.128358515e-1f;
+  p = p * z - 3.761262582e-1f;
+  p = p * z + 1.128379166f;
+  const VecF size = x < 0.0f ? -x : x;
+  const VecF s = size > 4.0f ? splat(4.0f) : size;  // 1 in f32 from here on
+  VecF q = s * -1.915040849e-4f + 2.999540213e-3f;
+  q = q * s - 2.205199557e-2f;
+  q = q * s + 1.035668883e-1f;
+  q = q * s + 6.376000429e-1f;
+  q = q * s + 1.127426084f;
+  q = q * s + 2.564462115e-4f;
+  const VecF far = 1.0f - vexp(-q);
+  return size < 1.0f ? x * p : (x < 0.0f ? -far : far);
+}
+[[gnu::always_inline]] inline VecD verf(VecD x) {
+  VecD y = x;
+  for (int i = 0; i < kLanes<double>; ++i) {
+    y[i] = std::erf(x[i]);
   }
   return y;
 }
