@@ -27,23 +27,25 @@ Value Macro::call(const Arguments& arguments) {
   const Signature& signature = definition_.signature;
   const auto scope = std::make_shared<Scope>(scope_);
   std::vector<std::pair<std::string, Value>> named = arguments.named;
-  const auto take = [&](std::string_view name) -> std::optional<Value> {
+  // Moves the argument of that name, if there is one, out of `named`.
+  const auto take = [&](std::string_view name, Value* value) {
     const auto found = std::find_if(named.begin(), named.end(),
                                     [&](const auto& other) { return other.first == name; });
-    if (found == named.end()) return std::nullopt;
-    Value value = std::move(found->second);
+    if (found == named.end()) return false;
+    *value = std::move(found->second);
     named.erase(found);
-    return value;
+    return true;
   };
+  Value value;
   for (size_t i = 0; i < signature.names.size(); ++i) {
     evaluator_->budget_.steps(1 + std::ssize(named) / 16 + std::ssize(scope->variables) / 16);
     if (i < arguments.positional.size()) {
       scope->set(signature.ids[i], arguments.positional[i]);
-    } else if (auto value = take(signature.names[i])) {
-      scope->set(signature.ids[i], *std::move(value));
+    } else if (take(signature.names[i], &value)) {
+      scope->set(signature.ids[i], std::move(value));
     }
   }
-  special_arguments(arguments, scope.get(), &named, take("caller"));
+  special_arguments(arguments, scope.get(), &named, take("caller", &value) ? &value : nullptr);
   for (size_t i = arguments.positional.size(); i < signature.names.size(); ++i) {
     set_default(i, scope);
   }
@@ -66,11 +68,12 @@ void Macro::set_default(size_t i, const ScopePtr& scope) {
 // `named` are those that no parameter took.
 void Macro::special_arguments(const Arguments& arguments, Scope* scope,
                               std::vector<std::pair<std::string, Value>>* named,
-                              std::optional<Value> caller) {
+                              const Value* caller) {
   const Signature& signature = definition_.signature;
   if (signature.uses_caller) {
-    scope->set(evaluator_->caller_, caller ? *caller : Value::undefined("No caller defined"));
-  } else if (caller) {
+    scope->set(evaluator_->caller_,
+               caller != nullptr ? *caller : Value::undefined("No caller defined"));
+  } else if (caller != nullptr) {
     named->emplace_back("caller", *caller);
   }
   if (signature.uses_kwargs) {
@@ -95,9 +98,9 @@ const char* Loop::type() const { return "LoopContext"; }
 std::string Loop::repr(Budget*, int) const { fault("prints 'loop'; expected an attribute of it"); }
 
 bool Loop::advance(Value* item) {
-  if (ahead_) {
-    *item = *std::move(ahead_);
-    ahead_.reset();
+  if (has_ahead_) {
+    *item = std::move(ahead_);
+    has_ahead_ = false;
   } else if (ended_ || !next_(item)) {
     return false;
   }
@@ -129,7 +132,7 @@ bool Loop::attribute(std::string_view name, Value* out) {
   } else if (name == "previtem") {
     *out = index_ > 0 ? previous_ : Value::undefined("there is no previous item");
   } else if (name == "nextitem") {
-    *out = peek() ? *ahead_ : Value::undefined("there is no next item");
+    *out = peek() ? ahead_ : Value::undefined("there is no next item");
   } else if (name == "cycle" || name == "changed") {
     const bool cycles = name == "cycle";
     *out =
@@ -153,15 +156,11 @@ Value Loop::call(const Arguments& arguments) {
 }
 
 bool Loop::peek() {
-  Value item;
-  if (!ahead_ && !ended_) {
-    if (next_(&item)) {
-      ahead_ = std::move(item);
-    } else {
-      ended_ = true;
-    }
+  if (!has_ahead_ && !ended_) {
+    has_ahead_ = next_(&ahead_);
+    ended_ = !has_ahead_;
   }
-  return ahead_.has_value();
+  return has_ahead_;
 }
 
 // Length, for which a generator is read to its end.
@@ -172,7 +171,7 @@ int64_t Loop::length() {
       evaluator_->budget_.bytes(static_cast<int64_t>(sizeof(Value)));
       rest.push_back(std::move(item));
     }
-    length_ = std::ssize(rest) + index_ + 1 + (ahead_ ? 1 : 0);
+    length_ = std::ssize(rest) + index_ + 1 + (has_ahead_ ? 1 : 0);
     const Value list = Value::list(std::move(rest));
     next_ = iterate(&evaluator_->budget_, list);
     ended_ = false;

@@ -24,8 +24,7 @@ class Macro : public Object {
   void set_default(size_t i, const ScopePtr& scope);
   // `named` are those that no parameter took.
   void special_arguments(const Arguments& arguments, Scope* scope,
-                         std::vector<std::pair<std::string, Value>>* named,
-                         std::optional<Value> caller);
+                         std::vector<std::pair<std::string, Value>>* named, const Value* caller);
 
   Evaluator* evaluator_;
   const Stmt& definition_;
@@ -66,9 +65,8 @@ class Loop : public Object {
   int depth_;
   int64_t index_ = -1;
   std::optional<int64_t> length_;
-  std::optional<Value> ahead_;
-  bool ended_ = false;
-  Value previous_, current_, last_;
+  bool has_ahead_ = false, ended_ = false;
+  Value previous_, current_, ahead_, last_;
 };
 
 }  // namespace hocket::data::jinja

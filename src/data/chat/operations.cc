@@ -61,6 +61,10 @@ const Attributes* attributes_of(const Value& value) {
   }
 }
 
+bool is_sliceable(const Value& value) {
+  return value.is_text() || (value.is_list() && value.as_list().kind <= List::Kind::range);
+}
+
 bool has(const std::vector<std::string_view>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -70,31 +74,31 @@ Value no_attribute(const Value& object, const std::string& name) {
       fmt::format("'{}' has no attribute {}", type_in_message(object), repr_of_text(name)));
 }
 
-// The element, or null: out of range, or no container with such a key.
-std::optional<Value> element(Budget* budget, const Value& object, const Value& key) {
+// False for an index out of range, or no container with such a key.
+bool find_element(Budget* budget, const Value& object, const Value& key, Value* out) {
   if (object.is_dict()) {
     const Value* found = object.as_dict().find(budget, key);
-    return found == nullptr ? std::nullopt : std::optional(*found);
+    if (found != nullptr) {
+      *out = *found;
+    }
+    return found != nullptr;
   }
-  const bool sequence =
-      object.is_text() || (object.is_list() && object.as_list().kind <= List::Kind::range);
-  if (!sequence || !key.is_integral()) return std::nullopt;
+  if (!is_sliceable(object) || !key.is_integral()) return false;
   int64_t index = key.as_int();
+  const int64_t size = *length_of(object);
+  index += index < 0 ? size : 0;
+  if (index < 0 || index >= size) return false;
   if (object.is_list()) {
-    const auto size = std::ssize(object.items());
-    index += index < 0 ? size : 0;
-    if (index < 0 || index >= size) return std::nullopt;
-    return object.items()[static_cast<size_t>(index)];
+    *out = object.items()[static_cast<size_t>(index)];
+    return true;
   }
   const std::string& text = object.as_text();
   budget->steps(static_cast<int64_t>(text.size() / 64));
-  const int64_t size = count_characters(text);
-  index += index < 0 ? size : 0;
-  if (index < 0 || index >= size) return std::nullopt;
   const size_t begin = byte_of_character(text, index);
   size_t end = begin;
   next_code_point(text, &end);
-  return Value::text(text.substr(begin, end - begin), object.markup());
+  *out = Value::text(text.substr(begin, end - begin), object.markup());
+  return true;
 }
 
 }  // namespace
@@ -122,8 +126,8 @@ bool find_attribute(const Value& object, const std::string& name, Value* out) {
 
 Value get_item(Budget* budget, const Value& object, const Value& key) {
   require_defined(object);
-  if (auto found = element(budget, object, key)) return *std::move(found);
   Value attribute;
+  if (find_element(budget, object, key, &attribute)) return attribute;
   if (key.is_text()) {
     if (find_attribute(object, key.as_text(), &attribute)) return attribute;
     return no_attribute(object, key.as_text());
@@ -149,10 +153,8 @@ Value get_attribute(Budget* budget, const Value& object, const std::string& name
 Value get_slice(Budget* budget, const Value& object, const Value* start, const Value* stop,
                 const Value* step) {
   require_defined(object);
-  const bool sequence =
-      object.is_text() || (object.is_list() && object.as_list().kind <= List::Kind::range);
   if (object.is_dict()) fault("unhashable type: 'slice'");
-  if (!sequence) fault("'{}' object is not subscriptable", type_name(object));
+  if (!is_sliceable(object)) fault("'{}' object is not subscriptable", type_name(object));
   const auto bound = [](const Value* value) -> std::optional<int64_t> {
     if (value == nullptr || value->is_none()) return std::nullopt;
     if (!value->is_integral()) {
