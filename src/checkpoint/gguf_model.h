@@ -34,5 +34,10 @@ inline int64_t paired_row(int64_t row, int64_t head_dim) {
   const int64_t head = row / head_dim, in_head = row % head_dim, half = head_dim / 2;
   return head * head_dim + 2 * (in_head % half) + in_head / half;
 }
+/// The inverse: the row of Hugging Face's tensor that is row `row` of a GGUF file.
+inline int64_t unpaired_row(int64_t row, int64_t head_dim) {
+  const int64_t head = row / head_dim, in_head = row % head_dim, half = head_dim / 2;
+  return head * head_dim + in_head % 2 * half + in_head / 2;
+}
 
 }  // namespace hocket::checkpoint

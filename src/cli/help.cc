@@ -103,8 +103,8 @@ std::string help_text() {
     }
   }
   out +=
-      "\nRUN is a run.yaml or the text of a program; MODEL a Hugging Face folder, a "
-      "checkpoint or run\nfolder of ours, or a hub id in the local cache. Exit codes: "
+      "\nRUN is a run.yaml or the text of a program; MODEL a Hugging Face folder, a GGUF file, a "
+      "checkpoint\nor run folder of ours, or a hub id in the local cache. Exit codes: "
       "0 ok, 1 failed, 2 bad input,\n128 + n ended by signal n.\nHOCKET_LOG=debug "
       "prints passes, reshardings and the lanes of every rank on standard error.\n";
   return out;

@@ -38,7 +38,8 @@ ModelSection::ModelSection() : config(std::make_shared<nlohmann::json>()) {}
 
 void ModelSection::fields(Fields& fields) {
   fields("path", path,
-         "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
+         "MODEL: a Hugging Face folder, a GGUF file, a config.json, one of our checkpoints, a hub "
+         "id");
   fields("config", *config, "instead of path: the keys of a Hugging Face config.json");
   fields("dtype", dtype,
          "type of parameters and activations; with bf16 and f16, sums, gradients of parameters "
@@ -49,8 +50,8 @@ void ModelSection::fields(Fields& fields) {
          "with dtype bf16: linear layers of the blocks, but for routers and experts, multiply in "
          "f8_e4m3; their operands are cast by tasks of their own, without scales");
   fields("init", init,
-         "initial parameters of a new training: weights (the safetensors of path), "
-         "random, or auto: the weights if path is a folder or hub id that has them, else "
+         "initial parameters of a new training: weights (those of path), "
+         "random, or auto: the weights if path is a folder, file or hub id that has them, else "
          "random")
       .one_of({"auto", "random", "weights"});
 }

@@ -265,7 +265,7 @@ void declare_coder(Args& args, bool encode) {
                  : "The input is one JSON list of ids; with --lines one per line, and each gives "
                    "a JSON string.");
   args.positional("TOKENIZER", &encode_options->tokenizer,
-                  "tokenizer.json, or a folder that holds one");
+                  "tokenizer.json, a folder that holds one, or a GGUF file");
   args.option("--in", "FILE", &encode_options->input, "input file; -: standard input");
   args.option("--out", "FILE", &encode_options->output, "where to write; -: standard output");
   args.flag("--lines", &encode_options->lines, "one JSON value a line");
