@@ -63,15 +63,16 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, 
 
 namespace {
 
-/// The prompt's tokens behind the end of text, after which text begins in training. Error: there is
-/// nothing to begin with, or the tokenizer is of a larger vocabulary.
+/// The prompt's tokens behind what the tokenizer puts before a text, or behind the end of text,
+/// after which text begins in training. Error: there is nothing to begin with, or the tokenizer is
+/// of a larger vocabulary.
 std::vector<int32_t> prompt_ids(const engine::Run& run, const data::Tokenizer& tokenizer,
-                                const std::string& prompt) {
-  std::vector<int32_t> ids;
-  if (tokenizer.eos_id() >= 0) {
+                                const std::string& prompt, bool split_special_tokens) {
+  std::vector<int32_t> ids = tokenizer.spec().prefix;
+  if (ids.empty() && tokenizer.eos_id() >= 0) {
     ids.push_back(tokenizer.eos_id());
   }
-  for (int32_t id : tokenizer.encode(prompt)) {
+  for (int32_t id : tokenizer.encode(prompt, {.split_special_tokens = split_special_tokens})) {
     ids.push_back(id);
   }
   if (ids.empty()) fail("generate", "the prompt is empty and the tokenizer has no end of text");
@@ -145,7 +146,8 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
   // One program reads the prompt except its last token in pieces, and then one token after the
   // other. `done` tokens are in the cache. Only the logits of the last token are collected, which
   // crosses links between processes. They are the same on all processes, and so is the drawn token.
-  std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
+  std::vector<int32_t> ids =
+      prompt_ids(run, tokenizer, options.prompt, options.split_special_tokens);
   const int64_t prompt = static_cast<int64_t>(ids.size());
   engine::initialise(session.graph(), session.program(), 0, session.store());
 
@@ -169,7 +171,7 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
     const int32_t id = draw(logits, options, static_cast<uint64_t>(ids.size()));
     if (id == tokenizer.eos_id()) break;
     ids.push_back(id);
-    const std::string bytes = tokenizer.decode(std::span<const int32_t>(&ids.back(), 1));
+    const std::string bytes(tokenizer.token_bytes(id));
     text += bytes;
     if (options.on_text) {
       options.on_text(bytes);
@@ -230,7 +232,8 @@ std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compile
   // Memory at the same time: the generating program with its parameters; if their layout differs,
   // the training's, and between processes messages in flight: the source, the copy to send, and the
   // received one.
-  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
+  const auto prompt =
+      std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset), false));
   const int64_t longest = prompt + run.config.output.sample_tokens;
   const engine::Compiled generation = compile_generation(run, longest);
   const std::vector<program::Memory> memory = generation_memory(generation, prompt, longest);
@@ -267,7 +270,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
   GenerateOptions options;
   options.prompt = sample_prompt(run, dataset);
   options.max_new_tokens = run.config.output.sample_tokens;
-  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), options.prompt));
+  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), options.prompt, false));
   std::string raw;
   {
     const int64_t longest = prompt + run.config.output.sample_tokens;

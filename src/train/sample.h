@@ -20,6 +20,7 @@ struct GenerateOptions {
   int64_t top_k = 0;         ///< 0: all
   double top_p = 0.95;
   uint64_t seed = 1;
+  bool split_special_tokens = false;  ///< those in the prompt are text: data::EncodeOptions
   /// Called with the bytes of every new token (streaming).
   std::function<void(const std::string&)> on_text;
 };

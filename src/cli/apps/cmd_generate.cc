@@ -74,9 +74,11 @@ data::Tokenizer load_tokenizer(const std::string& model_folder, const std::strin
   return tokenizer;
 }
 
-/// Tokens of the prompt, without the end of text before it. Error: one that the model has not.
-int64_t tokens_of(const std::string& prompt, const data::Tokenizer& tokenizer, int64_t vocabulary) {
-  const std::vector<int32_t> ids = tokenizer.encode(prompt);
+/// Most tokens of the prompt, with those before it. Error: one that the model has not.
+int64_t tokens_of(const train::GenerateOptions& how, const data::Tokenizer& tokenizer,
+                  int64_t vocabulary) {
+  const std::vector<int32_t> ids =
+      tokenizer.encode(how.prompt, {.split_special_tokens = how.split_special_tokens});
   for (const int32_t id : ids) {
     if (id >= vocabulary) {
       fail("hocket generate",
@@ -84,7 +86,7 @@ int64_t tokens_of(const std::string& prompt, const data::Tokenizer& tokenizer, i
            quote(tokenizer.token_bytes(id)), vocabulary);
     }
   }
-  return std::ssize(ids);
+  return std::ssize(ids) + std::max<int64_t>(1, std::ssize(tokenizer.spec().prefix));
 }
 
 /// Opens and checks model, tokenizer and weights one after the other, so that faults are reported
@@ -105,12 +107,13 @@ int generate(const GenerateOptions& options) {
                    ? options.prompt
                    : processes.broadcast(processes.index() == 0 ? read_stdin() : "");
   how.seed = static_cast<uint64_t>(options.seed);
-  comm::expect_same(processes, "hocket generate", "sampling of",
-                    fmt::format("{} tokens, temperature {}, top_k {}, top_p {}, seed {}, a prompt "
-                                "with hash {:x}",
-                                how.max_new_tokens, how.temperature, how.top_k, how.top_p, how.seed,
-                                hash64(how.prompt)));
-  const int64_t prompt = tokens_of(how.prompt, tokenizer, vocabulary) + 1;
+  comm::expect_same(
+      processes, "hocket generate", "sampling of",
+      fmt::format("{} tokens, temperature {}, top_k {}, top_p {}, seed {}, a prompt "
+                  "with hash {:x}{}",
+                  how.max_new_tokens, how.temperature, how.top_k, how.top_p, how.seed,
+                  hash64(how.prompt), how.split_special_tokens ? ", special tokens split" : ""));
+  const int64_t prompt = tokens_of(how, tokenizer, vocabulary);
   const int64_t longest = prompt + how.max_new_tokens;
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
   const engine::ProgramSpec program = engine::generation(run, longest);
@@ -147,8 +150,9 @@ void verb_generate(Args& args) {
   auto options = std::make_shared<GenerateOptions>();
   args.about("continue a prompt, token by token",
              "Prints the prompt and the generated text while it is sampled. The prompt stands "
-             "at the beginning of a document: the end-of-text token comes before it, as in "
-             "training. Keys and values are kept in a cache. The same seed draws the same "
+             "at the beginning of a document: what the tokenizer puts before a text comes "
+             "before it, else the end-of-text token, as in training. Keys and values are kept in a "
+             "cache. The same seed draws the same "
              "text under every plan, as far as rounding lets it.");
   args.positional(
       "MODEL", &options->model,
@@ -161,6 +165,9 @@ void verb_generate(Args& args) {
   args.option("--top-p", "P", &options->how.top_p,
               "only the most likely tokens that make up this share");
   args.option("--seed", "S", &options->seed, "of the random choices");
+  args.flag("--split-special-tokens", &options->how.split_special_tokens,
+            "special tokens that stand in the prompt, such as <|im_start|>, are text like any "
+            "other; without it they are the tokens, as in transformers");
   args.option(
       "--tokenizer", "FILE", &options->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -16,6 +17,12 @@ extern const char* const kGpt2Pattern;
 /// Patterns of Llama 3 and Qwen 2/3, as in their tokenizer.json.
 extern const char* const kLlama3Pattern;
 extern const char* const kQwen2Pattern;
+
+/// Bytes [begin, end) of a text.
+struct ByteRange {
+  size_t begin = 0, end = 0;
+  bool operator==(const ByteRange&) const = default;
+};
 
 /// A token that is found in the text before anything else is done to it.
 struct AddedToken {
@@ -80,6 +87,7 @@ struct DecoderStep {
     replace,        ///< every `pattern` becomes `content`
     strip,          ///< removes up to `start` and `stop` copies of `content` at the ends
     fuse,           ///< all tokens become one: steps behind it are of the whole text
+    join,           ///< a blank between tokens, as `tokenizers` does without a decoder
   };
   Kind kind = Kind::fuse;
   std::string pattern, content;
