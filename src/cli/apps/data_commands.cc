@@ -63,13 +63,9 @@ std::string encoded(Encoder* encoder, std::string_view text, const EncodeOptions
   encoder->encode(text, &ids, options.how, options.offsets ? &ranges : nullptr);
   std::string out = "[";
   for (size_t i = 0; i < ids.size(); ++i) {
-    const auto put = [&](const auto&... part) { fmt::format_to(std::back_inserter(out), part...); };
-    put("{}", i ? "," : "");
-    if (options.offsets) {
-      put("[{},{},{}]", ids[i], ranges[i].begin, ranges[i].end);
-    } else {
-      put("{}", ids[i]);
-    }
+    out += i ? "," : "";
+    out += options.offsets ? fmt::format("[{},{},{}]", ids[i], ranges[i].begin, ranges[i].end)
+                           : std::to_string(ids[i]);
   }
   return out + "]";
 }

@@ -495,7 +495,11 @@ void Encoder::Impl::unigram(std::string_view text) {
   for (size_t i = way.size(); i-- > 0;) {
     const size_t begin = way[i].begin, end = i > 0 ? way[i - 1].begin : text.size();
     const std::string_view piece = text.substr(begin, end - begin);
-    const int32_t id = way[i].id == t.spec.unk ? t.id_of(piece) : way[i].id;
+    int32_t id = way[i].id;
+    if (id == t.spec.unk) {
+      id = t.id_of(piece);
+      id = id >= 0 && usable(id) ? id : -1;
+    }
     const size_t before = symbols.size();
     if (id >= 0) {
       symbols.push_back(id);
