@@ -29,6 +29,7 @@ find_package(yaml-cpp REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 find_library(HOCKET_PCRE2_LIBRARY pcre2-8 REQUIRED)
+find_library(HOCKET_UTF8PROC_LIBRARY utf8proc REQUIRED)
 find_library(HOCKET_LZMA_LIBRARY lzma REQUIRED)
 find_path(HOCKET_XXHASH_INCLUDE xxhash.h REQUIRED)
 
@@ -45,7 +46,7 @@ if(TARGET yaml-cpp::yaml-cpp)
   set(hocket_yaml yaml-cpp::yaml-cpp)
 endif()
 target_link_libraries(hocket_flags INTERFACE fmt::fmt ${hocket_yaml} nlohmann_json::nlohmann_json
-  ZLIB::ZLIB ${HOCKET_PCRE2_LIBRARY} ${HOCKET_LZMA_LIBRARY} Threads::Threads)
+  ZLIB::ZLIB ${HOCKET_PCRE2_LIBRARY} ${HOCKET_UTF8PROC_LIBRARY} ${HOCKET_LZMA_LIBRARY} Threads::Threads)
 # A target with this property is compiled without sanitizers (tests/CMakeLists.txt gives the reason).
 set(hocket_watched $<NOT:$<BOOL:$<TARGET_PROPERTY:HOCKET_UNWATCHED>>>)
 if(HOCKET_WERROR)

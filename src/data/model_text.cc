@@ -155,19 +155,22 @@ Tokenizer load_model_tokenizer(const std::string& where, const std::string& mode
   return tokenizer;
 }
 
-std::vector<int32_t> document_ids(const std::string& where, const std::string& model,
-                                  const Tokenizer& tokenizer, std::string_view text,
-                                  int64_t vocabulary) {
-  std::vector<int32_t> ids;
+std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer& tokenizer) {
   if (gguf::is_gguf(model)) {
     const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(model).metadata());
-    if (in_file.adds_bos) {
-      ids.push_back(*in_file.bos);
-    }
-  } else if (tokenizer.eos_id() >= 0) {
-    ids.push_back(tokenizer.eos_id());
+    return in_file.adds_bos ? std::vector<int32_t>{*in_file.bos} : std::vector<int32_t>();
   }
-  for (const int32_t id : tokenizer.encode(text)) {
+  const std::vector<int32_t>& prefix = tokenizer.spec().prefix;
+  const bool is_ours = file_exists(join_path(model, "run.json"));
+  if (prefix.empty() && is_ours && tokenizer.eos_id() >= 0) return {tokenizer.eos_id()};
+  return prefix;
+}
+
+std::vector<int32_t> document_ids(const std::string& where, const std::vector<int32_t>& beginning,
+                                  const Tokenizer& tokenizer, std::string_view text,
+                                  int64_t vocabulary, const EncodeOptions& how) {
+  std::vector<int32_t> ids = beginning;
+  for (const int32_t id : tokenizer.encode(text, how)) {
     ids.push_back(id);
   }
   if (ids.empty()) fail(where, "the text is empty, and no token comes before it");

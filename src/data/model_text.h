@@ -38,12 +38,15 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
 Tokenizer load_model_tokenizer(const std::string& where, const std::string& model,
                                const std::string& named, int64_t vocabulary);
 
-/// Returns the ids of a text at the beginning of a document, as in the model's training: behind the
-/// end of text, or with a GGUF file what its metadata say. Error: an id that the model has not, or
-/// no id at all.
-std::vector<int32_t> document_ids(const std::string& where, const std::string& model,
+/// Tokens that come before a text at the beginning of a document: those of the tokenizer's
+/// post-processor or of a GGUF file's metadata. In a checkpoint of ours they are else the end of
+/// text, as in its training.
+std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer& tokenizer);
+
+/// Returns the ids of a text behind `beginning`. Error: an id that the model has not, or no id.
+std::vector<int32_t> document_ids(const std::string& where, const std::vector<int32_t>& beginning,
                                   const Tokenizer& tokenizer, std::string_view text,
-                                  int64_t vocabulary);
+                                  int64_t vocabulary, const EncodeOptions& how = {});
 
 /// Error, in the name of `where`, if one of the ids is not below the model's vocab_size.
 void require_ids(const std::string& where, const std::vector<int32_t>& ids,

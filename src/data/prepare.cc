@@ -21,9 +21,15 @@ constexpr int64_t kPreparedVersion = 2;
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kStaging = ".staging";
 
+// Special tokens in the texts, and what they were taken for.
+struct SpecialTokens {
+  int64_t met = 0;
+  bool split = false;
+};
+
 // Version 1 counted the paths in, so that the same texts from another folder were other data.
 std::string fingerprint(const Corpus& corpus, const Tokenizer& tokenizer, int64_t shard_tokens,
-                        int64_t version) {
+                        const SpecialTokens& special, int64_t version) {
   Hasher hasher;
   hasher.add(kFormat).add(version).add(shard_tokens);
   hasher.add(tokenizer.hash().high).add(tokenizer.hash().low);
@@ -32,6 +38,9 @@ std::string fingerprint(const Corpus& corpus, const Tokenizer& tokenizer, int64_
     if (version == 1) {
       hasher.add(uint64_t{file.path.size()}).add(file.path);
     }
+  }
+  if (special.met > 0) {
+    hasher.add(special.split ? "split special tokens" : "special tokens").add(special.met);
   }
   return hasher.finish().hex();
 }
@@ -103,8 +112,10 @@ Hash128 hash_from_hex(const JsonView& view) {
   return hash;
 }
 
-PrepareResult result_of(const Corpus& corpus, const SplitStats& train, const SplitStats& valid) {
+PrepareResult result_of(const Corpus& corpus, const SplitStats& train, const SplitStats& valid,
+                        int64_t special_tokens_met) {
   PrepareResult result;
+  result.special_tokens_met = special_tokens_met;
   result.train = train;
   result.valid = valid;
   result.dropped = corpus.dropped_counts();
@@ -124,12 +135,16 @@ bool is_up_to_date(const PrepareOptions& options, const Corpus& corpus, const To
   if (!file_exists(join_path(options.output, kIndex))) return false;
   try {
     const Dataset there(options.output);
-    if (there.fingerprint() !=
-            fingerprint(corpus, tokenizer, options.shard_tokens, there.version()) ||
+    const SpecialTokens special{there.special_tokens_met(), there.split_special_tokens()};
+    const bool same_special =
+        special.met == 0 || (special.met > 0 && special.split == options.split_special_tokens);
+    if (!same_special ||
+        there.fingerprint() !=
+            fingerprint(corpus, tokenizer, options.shard_tokens, special, there.version()) ||
         !same_paths(there.files(), corpus.files)) {
       return false;
     }
-    *result = result_of(corpus, there.train_stats(), there.valid_stats());
+    *result = result_of(corpus, there.train_stats(), there.valid_stats(), special.met);
     result->up_to_date = true;
     return true;
   } catch (const Error&) {
@@ -141,7 +156,10 @@ bool is_up_to_date(const PrepareOptions& options, const Corpus& corpus, const To
 // shards, and every file, taken or dropped, in the order of the corpus.
 std::string index_json(const PrepareOptions& options, const Corpus& corpus,
                        const std::vector<int64_t>& tokens, const Tokenizer& tokenizer,
-                       const std::string& print, const SplitStats& train, const SplitStats& valid) {
+                       const PrepareResult& result) {
+  const SpecialTokens special{result.special_tokens_met, options.split_special_tokens};
+  const std::string print =
+      fingerprint(corpus, tokenizer, options.shard_tokens, special, kPreparedVersion);
   JsonWriter json({.indent = 1});
   json.object()
       .member("format", kFormat)
@@ -161,9 +179,11 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
       .member("valid_fraction", options.corpus.valid_fraction)
       .member("seed", options.corpus.seed)
       .member("shard_tokens", options.shard_tokens)
+      .member("split_special_tokens", special.split)
       .end();
-  put_split(json, "train", train);
-  put_split(json, "valid", valid);
+  json.member("special_tokens_met", special.met);
+  put_split(json, "train", result.train);
+  put_split(json, "valid", result.valid);
   json.key("files").array();
   for (size_t i = 0; i < corpus.files.size(); ++i) {
     const Corpus::File& file = corpus.files[i];
@@ -182,6 +202,19 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
     json.end();
   }
   return json.end().end().take() + "\n";
+}
+
+// True if the bytes of the ids of any text without special tokens are those of the text: no step
+// changes or drops any, and each byte has a token.
+bool keeps_bytes(const TokenizerSpec& spec) {
+  const auto keeps = [](const PretokenizerStep& step) {
+    return step.kind == PretokenizerStep::Kind::split &&
+           step.behavior != PretokenizerStep::Behavior::removed;
+  };
+  const auto strips = [](const AddedToken& token) { return token.lstrip || token.rstrip; };
+  return spec.byte_level && spec.unk < 0 && spec.normalizers.empty() &&
+         std::all_of(spec.pretokenizers.begin(), spec.pretokenizers.end(), keeps) &&
+         std::none_of(spec.added.begin(), spec.added.end(), strips);
 }
 
 bool is_shard(const std::string& name) {
@@ -229,6 +262,8 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
   SplitWriter train("train", staging, tokenizer, options.shard_tokens);
   SplitWriter valid("valid", staging, tokenizer, options.shard_tokens);
   const std::vector<int32_t> lengths = tokenizer.token_lengths();
+  const bool exact = keeps_bytes(tokenizer.spec());
+  const EncodeOptions how{.split_special_tokens = options.split_special_tokens};
   Encoder encoder(tokenizer);
   std::vector<int32_t> ids;
   std::vector<int64_t> tokens;  // of every file
@@ -238,13 +273,14 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
     const std::string text = file.text().read();
     if (hash128(text) != file.hash) fail("data", "{} changed while it was read", file.path);
     ids.clear();
-    encoder.encode(text, &ids, /*added_tokens=*/false);
+    const int64_t met = encoder.special_tokens_met();
+    encoder.encode(text, &ids, how);
     int64_t bytes = 0;
     for (const int32_t id : ids) {
       bytes += lengths[id];
     }
-    // A normaliser may change the text; bits per byte refer to the text of the ids.
-    HOCKET_CHECK(bytes == file.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
+    // Bits per byte refer to the text of the ids.
+    HOCKET_CHECK(!exact || bytes == file.bytes || encoder.special_tokens_met() > met,
                  "{}: ids of {} bytes for {}", file.path, bytes, file.bytes);
     ids.push_back(tokenizer.eos_id());
     (file.valid ? valid : train).add(ids, bytes);
@@ -258,10 +294,11 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
   train.close();
   valid.close();
   tokenizer.save_folder(staging);
-  const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens, kPreparedVersion);
-  write_file_atomic(join_path(staging, kIndex), index_json(options, corpus, tokens, tokenizer,
-                                                           print, train.stats(), valid.stats()));
-  return result_of(corpus, train.stats(), valid.stats());
+  const PrepareResult result =
+      result_of(corpus, train.stats(), valid.stats(), encoder.special_tokens_met());
+  write_file_atomic(join_path(staging, kIndex),
+                    index_json(options, corpus, tokens, tokenizer, result));
+  return result;
 }
 
 }  // namespace
@@ -326,6 +363,9 @@ Dataset::Dataset(const std::string& folder) : folder_(folder) {
     root.fail(fmt::format("is not of format {} version 1 to {}", kFormat, kPreparedVersion));
   }
   fingerprint_ = root.get_string("fingerprint");
+  special_tokens_met_ = root.get_int("special_tokens_met", -1);
+  split_special_tokens_ =
+      root.has("options") && root.at("options").get_bool("split_special_tokens", false);
   train_stats_ = split_from_json(root.at("train"));
   valid_stats_ = split_from_json(root.at("valid"));
   const JsonView files = root.at("files");

@@ -87,6 +87,7 @@ struct PrepareOptions {
   std::string tokenizer;  ///< tokenizer.json or a folder with one; needs an end of text
   std::string output;     ///< a folder, made if absent
   int64_t shard_tokens = int64_t{1} << 26;
+  bool split_special_tokens = false;  ///< those that stand in a file are text: EncodeOptions
   std::function<void(const PrepareProgress&)> progress;
 };
 
@@ -101,7 +102,8 @@ JsonWriter& put_sizes(JsonWriter& json, const SplitStats& stats);
 struct PrepareResult {
   SplitStats train, valid;
   std::map<Corpus::Why, int64_t> dropped;
-  bool up_to_date = false;  ///< nothing had to be done
+  int64_t special_tokens_met = 0;  ///< in the files: Encoder::special_tokens_met
+  bool up_to_date = false;         ///< nothing had to be done
 };
 
 /// Tokenises each file as one document and writes the shards, the tokenizer and index.json, the
@@ -130,9 +132,14 @@ class Dataset {
   const std::string& fingerprint() const { return fingerprint_; }
   /// Returns the version of index.json: 1 or 2.
   int64_t version() const { return version_; }
+  /// Returns how many special tokens stood in the files, and whether they were taken for text; -1:
+  /// an index that does not say.
+  int64_t special_tokens_met() const { return special_tokens_met_; }
+  bool split_special_tokens() const { return split_special_tokens_; }
 
  private:
-  int64_t version_ = 0;
+  int64_t version_ = 0, special_tokens_met_ = -1;
+  bool split_special_tokens_ = false;
   std::string folder_, fingerprint_;
   std::unique_ptr<Tokenizer> tokenizer_;
   SplitStats train_stats_, valid_stats_;

@@ -310,8 +310,13 @@ std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) 
 
 /// Its tokens at the beginning of a document, as in training.
 std::vector<int32_t> sample_ids(const engine::Run& run, const data::Dataset& dataset) {
-  return data::document_ids("sample", dataset.folder(), dataset.tokenizer(),
-                            sample_prompt(run, dataset), run.model.vocab_size);
+  const data::Tokenizer& tokenizer = dataset.tokenizer();
+  std::vector<int32_t> beginning;
+  if (tokenizer.eos_id() >= 0) {
+    beginning.push_back(tokenizer.eos_id());
+  }
+  return data::document_ids("sample", beginning, tokenizer, sample_prompt(run, dataset),
+                            run.model.vocab_size);
 }
 
 }  // namespace

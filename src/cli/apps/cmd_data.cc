@@ -15,6 +15,10 @@
 namespace hocket::cli {
 namespace {
 
+constexpr const char* kSplitHelp =
+    "special tokens that stand in the text, such as <|im_start|>, are text like any other; without "
+    "it they are the tokens, as in transformers";
+
 /// Options shared by train-tokenizer and prepare: the data section of RUN, and flags over it.
 struct Corpus {
   explicit Corpus(const char* called) : verb(called) {}
@@ -24,7 +28,7 @@ struct Corpus {
   std::vector<std::string> files, valid_files, set;
   std::optional<double> valid_fraction;
   std::optional<int64_t> vocab_size, seed;
-  bool json = false;
+  bool json = false, split_special_tokens = false;
 
   void declare(Args& args, const char* out_help) {
     args.positional("RUN", &run, "a run.yaml; its data section supplies options without a flag",
@@ -167,11 +171,14 @@ std::string json_of(const data::PrepareResult& result, const std::string& folder
   for (const auto& [why, count] : result.dropped) {
     json.member(data::to_string(why), count);
   }
-  json.end().member("up_to_date", result.up_to_date).end();
+  json.end()
+      .member("special_tokens_met", result.special_tokens_met)
+      .member("up_to_date", result.up_to_date)
+      .end();
   return json.take();
 }
 
-void tell(const data::PrepareResult& result, const std::string& folder) {
+void tell(const data::PrepareResult& result, const std::string& folder, bool split_special) {
   const auto split = [](const data::SplitStats& stats) {
     return fmt::format("{}, {}, {} tokens", counted(stats.files, "file"),
                        human_bytes(static_cast<double>(stats.bytes)),
@@ -180,6 +187,11 @@ void tell(const data::PrepareResult& result, const std::string& folder) {
   fmt::print("{}{}: training {}; held out {}\n", folder, result.up_to_date ? " (up to date)" : "",
              split(result.train), split(result.valid));
   fmt::print("left out: {}\n", data::left_out_text(result.dropped));
+  if (result.special_tokens_met > 0) {
+    fmt::print("in the texts: {}, {}\n", counted(result.special_tokens_met, "special token"),
+               split_special ? "taken for plain text"
+                             : "taken as such (--split-special-tokens: as plain text)");
+  }
 }
 
 /// Flags over the run.yaml, both checked before the first file is read.
@@ -189,6 +201,7 @@ int run_prepare(const Corpus& corpus) {
   options.corpus = corpus.options(section);
   options.tokenizer = corpus.tokenizer.empty() ? section.tokenizer : corpus.tokenizer;
   options.output = corpus.out.empty() ? section.dir : corpus.out;
+  options.split_special_tokens = corpus.split_special_tokens;
   if (options.output.empty()) {
     fail(corpus.verb, "no folder to write to; try --out DIR or data.dir");
   }
@@ -207,7 +220,7 @@ int run_prepare(const Corpus& corpus) {
   if (corpus.json) {
     fmt::print("{}\n", json_of(result, options.output));
   } else {
-    tell(result, options.output);
+    tell(result, options.output, options.split_special_tokens);
   }
   return 0;
 }
@@ -222,6 +235,7 @@ void declare_prepare(Args& args) {
   corpus->declare(args, "folder of the shards; default: data.dir");
   args.option("--tokenizer", "FILE", &corpus->tokenizer,
               "tokenizer.json or its folder; default: data.tokenizer");
+  args.flag("--split-special-tokens", &corpus->split_special_tokens, kSplitHelp);
   args.example(
       "hocket data prepare --files '/usr/include/c++/**' --valid-fraction 0.04 "
       "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",
@@ -270,6 +284,11 @@ void declare_coder(Args& args, bool encode) {
   args.option("--out", "FILE", &encode_options->output, "where to write; -: standard output");
   args.flag("--lines", &encode_options->lines, "one JSON value a line");
   if (encode) {
+    args.flag("--add-special-tokens", &encode_options->how.add_special_tokens,
+              "with the tokens that the tokenizer's post-processor puts before and behind a text");
+    args.flag("--split-special-tokens", &encode_options->how.split_special_tokens, kSplitHelp);
+    args.flag("--offsets", &encode_options->offsets,
+              "[id, begin, end] for each id: the bytes of the text that it stands for");
     args.example("echo 'int main() {}' | hocket data encode runs/quickstart/tokenizer",
                  "[312, 1044, ...]");
   } else {

@@ -336,12 +336,12 @@ int on_text(const EvalOptions& options, const engine::Run& run) {
   }
   warn_if_long(run.model, context, "--context");
   TextWindows windows(context);
+  const std::vector<int32_t> beginning = data::beginning_of_text(model, tokenizer);
   for (size_t i = 1; i < options.given.size(); ++i) {
     const std::string text = read_file(options.given[i]);
-    const auto ids = data::document_ids("hocket eval", model, tokenizer, text, vocabulary);
+    const auto ids = data::document_ids("hocket eval", beginning, tokenizer, text, vocabulary);
     // Without a token before it, the text's first token is not predicted.
-    const bool has_beginning = tokenizer.encode(text).size() < ids.size();
-    windows.add(ids, std::ssize(text) - (has_beginning ? 0 : first_bytes(tokenizer, ids)));
+    windows.add(ids, std::ssize(text) - (beginning.empty() ? first_bytes(tokenizer, ids) : 0));
   }
   if (windows.targets() == 0) fail("hocket eval", "the text has no token to predict");
   runtime::LocalRanks ranks = engine::local_ranks(run);

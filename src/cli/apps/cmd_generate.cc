@@ -46,7 +46,7 @@ struct GenerateOptions {
   std::optional<double> temperature, top_p;
   std::optional<int64_t> top_k, max_new_tokens;
   int64_t seed = 1, samples = 1;
-  bool ignore_eos = false, json = false;
+  bool ignore_eos = false, json = false, split_special_tokens = false;
 };
 
 /// A prompt as it was given, and as the model reads it.
@@ -96,11 +96,17 @@ train::GenerateOptions sampling(const GenerateOptions& options, const std::strin
 /// Tokenizer, chat template and rules of a model that turn prompts into tokens.
 class PromptReader {
  public:
-  PromptReader(const std::string& model, const data::Tokenizer& tokenizer, int64_t vocabulary)
-      : model_(model), tokenizer_(tokenizer), vocabulary_(vocabulary) {}
+  PromptReader(const std::string& model, const data::Tokenizer& tokenizer, int64_t vocabulary,
+               bool split_special_tokens)
+      : model_(model),
+        tokenizer_(tokenizer),
+        vocabulary_(vocabulary),
+        beginning_(data::beginning_of_text(model, tokenizer)) {
+    how_.split_special_tokens = split_special_tokens;
+  }
 
   Prompt text(const std::string& text) const {
-    return {text, data::document_ids(kWhere, model_, tokenizer_, text, vocabulary_)};
+    return {text, data::document_ids(kWhere, beginning_, tokenizer_, text, vocabulary_, how_)};
   }
 
   /// A conversation up to where the assistant's next message begins. The template writes the
@@ -123,6 +129,8 @@ class PromptReader {
   const std::string& model_;
   const data::Tokenizer& tokenizer_;
   const int64_t vocabulary_;
+  const std::vector<int32_t> beginning_;
+  data::EncodeOptions how_;
   std::unique_ptr<data::ChatTemplate> template_;
 };
 
@@ -251,12 +259,14 @@ int generate(const GenerateOptions& options) {
   }
   const checkpoint::ModelWeights weights(model, run.model);
   runtime::LocalRanks ranks = engine::local_ranks(run);
-  PromptReader reader(model, tokenizer, run.model.vocab_size);
+  PromptReader reader(model, tokenizer, run.model.vocab_size, options.split_special_tokens);
   const std::vector<Prompt> prompts = prompts_of(options, &reader, ranks.processes());
   uint64_t hash = 0;
   int64_t most = 0;
   for (const Prompt& prompt : prompts) {
-    hash = hash64(prompt.text, hash);
+    hash = hash64(
+        {reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(int32_t)},
+        hash);
     most = std::max(most, std::ssize(prompt.ids));
   }
   comm::expect_same(
@@ -295,9 +305,9 @@ void verb_generate(Args& args) {
   auto options = std::make_shared<GenerateOptions>();
   args.about("continue a prompt, token by token",
              "Prints the prompt and the generated text while it is sampled. The prompt stands "
-             "at the beginning of a document: the end-of-text token comes before it, as in "
-             "training (with a GGUF file what its metadata say, often nothing). Keys and values "
-             "are kept in a cache. The same seed draws the same "
+             "at the beginning of a document: behind the tokens that the tokenizer puts before a "
+             "text, or with a checkpoint of ours the end of text, as in its training. Keys and "
+             "values are kept in a cache. The same seed draws the same "
              "text under every plan, as far as rounding lets it.");
   args.positional(
       "MODEL", &options->model,

@@ -58,10 +58,16 @@ std::string json_text(const std::string& bytes) {
   return text;
 }
 
-std::string id_list(const std::vector<int32_t>& ids) {
+// "[312,1044]", or with the bytes of each id "[[312,0,3],[1044,3,7]]".
+std::string encoded(Encoder* encoder, std::string_view text, const EncodeOptions& options) {
+  std::vector<int32_t> ids;
+  std::vector<data::ByteRange> ranges;
+  encoder->encode(text, &ids, options.how, options.offsets ? &ranges : nullptr);
   std::string out = "[";
   for (size_t i = 0; i < ids.size(); ++i) {
-    fmt::format_to(std::back_inserter(out), "{}{}", i ? "," : "", ids[i]);
+    out += i ? "," : "";
+    out += options.offsets ? fmt::format("[{},{},{}]", ids[i], ranges[i].begin, ranges[i].end)
+                           : std::to_string(ids[i]);
   }
   return out + "]";
 }
@@ -227,11 +233,10 @@ std::string DataStats::to_text() const {
   return out;
 }
 
-std::string encode_line(Encoder* encoder, std::string_view json, const std::string& where) {
+std::string encode_line(Encoder* encoder, std::string_view json, const std::string& where,
+                        const EncodeOptions& options) {
   const nlohmann::json text = parse_json(json, where);
-  std::vector<int32_t> ids;
-  encoder->encode(JsonView(text, where).as_string(), &ids);
-  return id_list(ids);
+  return encoded(encoder, JsonView(text, where).as_string(), options);
 }
 
 std::string decode_line(const Tokenizer& tokenizer, std::string_view json,
@@ -247,13 +252,11 @@ void encode_text(const EncodeOptions& options) {
   if (options.lines) {
     write_output(options.output,
                  each_line(text, options.input, [&](std::string_view line, const std::string& at) {
-                   return encode_line(&encoder, line, at);
+                   return encode_line(&encoder, line, at, options);
                  }));
     return;
   }
-  std::vector<int32_t> ids;
-  encoder.encode(text, &ids);
-  write_output(options.output, id_list(ids) + "\n");
+  write_output(options.output, encoded(&encoder, text, options) + "\n");
 }
 
 void decode_ids(const EncodeOptions& options) {

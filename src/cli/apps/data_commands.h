@@ -62,9 +62,11 @@ struct EncodeOptions {
   /// One JSON string a line ⇄ one JSON list of ids a line. Otherwise the whole input is one text
   /// ⇄ one line with one list.
   bool lines = false;
+  bool offsets = false;  ///< [id, begin, end] instead of ids: the bytes of the text
+  data::EncodeOptions how;
 };
 
-/// Encodes text to ids. Added tokens in the text become their ids. Throws Error, with the line
+/// Encodes text to ids. Throws Error, with the line
 /// number, for input that does not match `lines`.
 void encode_text(const EncodeOptions& options);
 /// Ids → text. With `lines`, bytes that are not UTF-8 are written as U+FFFD; else as they are.
@@ -86,7 +88,8 @@ struct ChatTemplateOptions {
 void chat_template_text(const ChatTemplateOptions& options);
 
 /// One line of the above; `where` names it in errors.
-std::string encode_line(data::Encoder* encoder, std::string_view json, const std::string& where);
+std::string encode_line(data::Encoder* encoder, std::string_view json, const std::string& where,
+                        const EncodeOptions& options);
 std::string decode_line(const data::Tokenizer& tokenizer, std::string_view json,
                         const std::string& where);
 

@@ -183,9 +183,7 @@ class Merger {
 
 struct BpeTrainer::Impl {
   explicit Impl(BpeTrainOptions bpe_train_options)
-      : options(std::move(bpe_train_options)),
-        pretokenizer(options.pattern),
-        cursor(pretokenizer) {}
+      : options(std::move(bpe_train_options)), regex(options.pattern), cursor(regex) {}
 
   void report(BpeTrainProgress::Phase phase, int64_t done, int64_t total) const {
     if (options.progress) {
@@ -194,8 +192,8 @@ struct BpeTrainer::Impl {
   }
 
   BpeTrainOptions options;
-  Pretokenizer pretokenizer;
-  Pretokenizer::Cursor cursor;
+  Regex regex;
+  Regex::Cursor cursor;
   WordCounts counts;
   int64_t bytes = 0;
 };
@@ -214,7 +212,8 @@ BpeTrainer::~BpeTrainer() = default;
 
 void BpeTrainer::add(std::string_view text) {
   impl_->cursor.start(text);
-  for (std::string_view word; impl_->cursor.next(&word);) {
+  bool is_match;
+  for (std::string_view word; impl_->cursor.next(&word, &is_match);) {
     // Splits longer words: merges learned from them are useless elsewhere, and the pieces keep
     // symbols and counts within 32 bits.
     for (; word.size() > (1 << 20); word.remove_prefix(1 << 20)) {
@@ -229,7 +228,9 @@ Tokenizer BpeTrainer::train() {
   const BpeTrainOptions& bpe_train_options = impl_->options;
   if (impl_->bytes == 0) fail("train-tokenizer", "no text to train on; got 0 bytes");
   TokenizerSpec spec;
-  spec.pattern = bpe_train_options.pattern;
+  if (!bpe_train_options.pattern.empty()) {
+    spec.pretokenizers.push_back(split_step(bpe_train_options.pattern));
+  }
   std::unordered_map<std::string, int32_t> ids;
   const auto append = [&](const std::string& bytes) {
     const int32_t id = spec.tokens.size();
@@ -245,6 +246,7 @@ Tokenizer BpeTrainer::train() {
     AddedToken token;
     token.text = text;
     token.special = true;
+    token.in_vocabulary = true;
     token.id = append(text);
     spec.added.push_back(std::move(token));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside of the tokenizer, shared by tokenizer.cc (construction, decoding), encoder.cc and
-// tokenizer_json.cc.
+// Inside of the tokenizer, shared by tokenizer.cc (construction), decode.cc, encoder.cc and the
+// readers and writers of tokenizer.json.
 #pragma once
 
 #include <string>
@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "base/flat_map.h"
+#include "data/tokenizer/normalizer.h"
+#include "data/tokenizer/regex.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/trie.h"
 
 namespace hocket::data {
 
-/// A pair of ids as one key.
+/// A pair of ids, or of characters, as one key.
 inline uint64_t pair_key(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
@@ -25,22 +28,68 @@ struct Merge {
 };
 
 struct Tokenizer::Impl {
-  explicit Impl(TokenizerSpec tokenizer_spec)
-      : spec(std::move(tokenizer_spec)), pretokenizer(spec.pattern) {}
+  explicit Impl(TokenizerSpec tokenizer_spec);
 
   TokenizerSpec spec;
-  Pretokenizer pretokenizer;
-  FlatMap<Merge> merges;  // by pair_key
+  Normalizer normalizer;
+  std::vector<Regex> regexes;  // of each pre-tokenizer; of nothing where it has none
+
+  // The model.
+  std::unordered_map<std::string_view, int32_t> by_text;  // the vocabulary; views into spec.tokens
+  std::array<int32_t, 256> byte_ids{};      // of tokens of one byte; -1: there is none
+  std::array<int32_t, 256> fallback_ids{};  // of "<0x00>" to "<0xFF>"
+  bool fallback = false;                    // byte_fallback, and all of them are there
+  FlatMap<int32_t> char_ids;                // of tokens of one character beyond ASCII
+  FlatMap<Merge> merges;                    // by pair_key
+  /// Neighbours that some merge's result holds, by pair_key of their characters: a word can be cut
+  /// between any others. Unused unless `cuts_words`.
+  FlatMap<char> neighbours;
+  bool cuts_words = false;
+  Trie pieces;  // of Unigram
+  double unk_score = 0;
+
+  // Added tokens, by place in spec.added: those of the text as it is, and of the normalised text.
+  Trie raw_added, normalized_added;
+  std::unordered_map<int32_t, std::string> normalized_texts;  // by id
+  std::vector<bool> special;                                  // by id
+  std::vector<std::string> decoded;  // bytes of each id, not at the beginning of a text
+
+  Hash128 hash, content_hash;  // with and without the end of text
+  std::string source;          // the JSON text that it was read from; empty for a trained one
+
+  /// Text of an id for the decoders: of added tokens that are looked for in normalised text, that.
+  std::string_view surface(int32_t id) const {
+    const auto found = normalized_texts.find(id);
+    return found == normalized_texts.end() ? spec.tokens[id] : found->second;
+  }
   const Merge* merge_of(int32_t left, int32_t right) const {
     return merges.find(pair_key(left, right));
   }
-  std::array<int32_t, 256> byte_ids{};                       // -1: no token for that byte
-  std::unordered_map<std::string_view, int32_t> by_bytes;    // views into spec.tokens
-  std::array<std::vector<const AddedToken*>, 256> added_by;  // by first byte, longest first
-  std::vector<bool> special;
-  Hash128 hash, content_hash;  // with and without the end of text
-  std::string source;          // the JSON text that it was read from; empty for a trained one
+  /// -1 if the vocabulary has no such text.
+  int32_t id_of(std::string_view text) const {
+    const auto found = by_text.find(text);
+    return found == by_text.end() ? -1 : found->second;
+  }
+  /// Id of the unit, a byte or character of `length` bytes, at text[at]; -1 if there is none.
+  int32_t unit_id(std::string_view text, size_t at, int length) const;
+
+ private:
+  void index_vocabulary();
+  void index_merges();
+  void index_neighbours();
+  void index_pieces();
+  void index_added();
+  void check_ids() const;
 };
+
+/// Bytes of a token as the decoders give them, at the beginning of a text or further on.
+std::string decode_token(const TokenizerSpec& spec, std::string_view token, bool first);
+/// What the decoders do with the text of all tokens together.
+std::string decode_whole(const TokenizerSpec& spec, std::string text);
+
+/// Computes two hashes: of everything that determines a text's ids, and of that with the end of
+/// text.
+void hash_spec(const TokenizerSpec& spec, Hash128* content, Hash128* all);
 
 /// Largest vocabulary that is accepted.
 inline constexpr int32_t kMaxVocab = 1 << 22;
@@ -49,7 +98,5 @@ inline constexpr int32_t kMaxVocab = 1 << 22;
 TokenizerSpec spec_from_json(std::string_view json, const std::string& where,
                              const std::string& eos_text);
 std::string spec_to_json(const TokenizerSpec& spec);
-/// Unicode's White_Space.
-bool is_white_space(uint32_t code_point);
 
 }  // namespace hocket::data

@@ -9,7 +9,7 @@
 
 #include "base/rng.h"
 #include "data/tokenizer/byte_alphabet.h"
-#include "data/tokenizer/nfc.h"
+#include "data/tokenizer/regex.h"
 #include "tests/data/data_util.h"
 
 namespace hocket::data {
@@ -19,11 +19,12 @@ using Ids = std::vector<int32_t>;
 using Words = std::vector<std::string>;
 
 Words words_of(const std::string& pattern, std::string_view text) {
-  const Pretokenizer pretokenizer(pattern);
-  Pretokenizer::Cursor cursor(pretokenizer);
+  const Regex regex(pattern);
+  Regex::Cursor cursor(regex);
   cursor.start(text);
   Words out;
-  for (std::string_view word; cursor.next(&word);) {
+  bool is_match;
+  for (std::string_view word; cursor.next(&word, &is_match);) {
     out.emplace_back(word);
   }
   return out;
@@ -48,12 +49,13 @@ TokenizerSpec spec_of(const std::vector<std::pair<std::string, std::string>>& me
     spec.merges.push_back({ids.at(left), ids.at(right)});
   }
   append("<|endoftext|>");
-  spec.pattern = kGpt2Pattern;
+  spec.pretokenizers.push_back(split_step(kGpt2Pattern));
   spec.eos = ids.at("<|endoftext|>");
   AddedToken eos;
   eos.id = spec.eos;
   eos.text = "<|endoftext|>";
   eos.special = true;
+  eos.in_vocabulary = true;
   spec.added.push_back(eos);
   return spec;
 }
@@ -80,7 +82,7 @@ TEST(ByteAlphabet, IsABijection) {
   EXPECT_FALSE(from_alphabet("\u65E5", &back));
 }
 
-TEST(Pretokenizer, Gpt2) {
+TEST(Regex, Gpt2) {
   EXPECT_EQ(
       words_of(kGpt2Pattern, "It's  a_b\n\n  x42, y!! 'll"),
       (Words{"It", "'s", " ", " a", "_", "b", "\n\n ", " x", "42", ",", " y", "!!", " '", "ll"}));
@@ -90,7 +92,7 @@ TEST(Pretokenizer, Gpt2) {
   EXPECT_EQ(words_of(kGpt2Pattern, ""), Words{});
 }
 
-TEST(Pretokenizer, Llama3AndQwen2) {
+TEST(Regex, Llama3AndQwen2) {
   const std::string text = "I'LL go\n\n 12345 f(x);\r\n";
   EXPECT_EQ(words_of(kLlama3Pattern, text),
             (Words{"I", "'LL", " go", "\n\n", " ", "123", "45", " f", "(x", ");\r\n"}));
@@ -98,26 +100,28 @@ TEST(Pretokenizer, Llama3AndQwen2) {
             (Words{"I", "'LL", " go", "\n\n", " ", "1", "2", "3", "4", "5", " f", "(x", ");\r\n"}));
 }
 
-TEST(Pretokenizer, SpacesAreUnicodesWhiteSpace) {
+TEST(Regex, SpacesAreUnicodesWhiteSpace) {
   // U+180E is none (PCRE2's \s says otherwise), U+0085 and U+3000 are.
   EXPECT_EQ(words_of(R"(\s+)", "a\u180E\u0085\u3000b"), (Words{"a\u180E", "\u0085\u3000", "b"}));
   EXPECT_EQ(words_of(R"([^\s]+|\S)", "\u180E\u2003x"), (Words{"\u180E", "\u2003", "x"}));
 }
 
-TEST(Pretokenizer, MalformedBytesAreWordsOfTheirOwn) {
+TEST(Regex, MalformedBytesAreWordsOfTheirOwn) {
   EXPECT_EQ(words_of(kGpt2Pattern, "ab\xFF\xFE\x80 cd\xC3"),
             (Words{"ab", "\xFF\xFE\x80", " cd", "\xC3"}));
   // Looking back from the stretch behind them stops at its start.
   EXPECT_EQ(words_of(R"((?<=x)y|y)", "x\x80\x80y"), (Words{"x", "\x80\x80", "y"}));
 }
 
-TEST(Pretokenizer, EmptyPatternCutsNothing) {
-  EXPECT_EQ(words_of("", "a b \xFF"), (Words{"a b \xFF"}));
-}
+TEST(Regex, EmptyPatternCutsNothing) { EXPECT_EQ(words_of("", "a b \xFF"), (Words{"a b \xFF"})); }
 
-TEST(Pretokenizer, BadPatterns) {
-  EXPECT_ERROR(Pretokenizer("(a"), "does not compile");
-  EXPECT_ERROR(Pretokenizer(R"([a&&b])"), "intersections");
+TEST(Regex, BadPatterns) {
+  EXPECT_ERROR(Regex("(a"), "does not compile");
+  EXPECT_ERROR(Regex(R"([a&&b])"), "intersections");
+  EXPECT_ERROR(Regex(R"([a[bc]])"), "classes inside");
+  EXPECT_ERROR(Regex(R"([^\W_])"), "inside a class");
+  EXPECT_ERROR(Regex(R"(a{1,3}+)"), "interval");
+  EXPECT_ERROR(Regex(R"((?m:a.b))"), "options");
 }
 
 TEST(Tokenizer, MergesByRankThenLeftmost) {
@@ -223,14 +227,17 @@ TEST(Tokenizer, AddedTokens) {
   EXPECT_EQ(t.decode(Ids{'a', eos, 'b'}), "a<|endoftext|>b");
   EXPECT_EQ(t.decode(Ids{'a', eos, 'b'}, true), "ab");
   Ids plain;
-  Encoder(t).encode("<|endoftext|>", &plain, /*added_tokens=*/false);
+  Encoder encoder(t);
+  encoder.encode("<|endoftext|>", &plain, {.split_special_tokens = true});
+  EXPECT_EQ(encoder.special_tokens_met(), 1);
   EXPECT_EQ(std::count(plain.begin(), plain.end(), eos), 0);
   EXPECT_EQ(t.decode(plain), "<|endoftext|>");
 }
 
 TEST(Tokenizer, PrefixSpace) {
   TokenizerSpec spec = spec_of({{" ", "a"}});
-  spec.add_prefix_space = true;
+  spec.pretokenizers.insert(spec.pretokenizers.begin(), PretokenizerStep());
+  spec.pretokenizers[0].kind = PretokenizerStep::Kind::prefix_space;
   const Tokenizer t(spec);
   EXPECT_EQ(tokens_of(t, "a"), (Words{" a"}));
   EXPECT_EQ(tokens_of(t, " a"), (Words{" a"}));
@@ -249,8 +256,8 @@ TEST(Tokenizer, LengthsOfTokens) {
 TEST(Tokenizer, SavesAndLoads) {
   const TempFolder folder;
   TokenizerSpec spec = spec_of({{"a", "b"}, {" ", "ab"}, {"\n", "\n"}});
-  spec.nfc = true;
-  spec.pattern = kLlama3Pattern;
+  spec.normalizers.emplace_back();
+  spec.pretokenizers = {split_step(kLlama3Pattern)};
   spec.ignore_merges = true;
   const Tokenizer t(spec);
   t.save_folder(folder / "t");
@@ -273,7 +280,7 @@ TEST(Tokenizer, HashTellsTokenizersApart) {
   std::swap(other.merges[0], other.merges[1]);
   EXPECT_NE(Tokenizer(other).hash(), hash);
   other = spec;
-  other.pattern = kQwen2Pattern;
+  other.pretokenizers = {split_step(kQwen2Pattern)};
   EXPECT_NE(Tokenizer(other).hash(), hash);
   other = spec;
   other.eos = 0;
@@ -314,7 +321,7 @@ TEST(Tokenizer, RefusesBadSpecs) {
   EXPECT_ERROR(Tokenizer(TokenizerSpec()), "empty vocabulary");
   spec = spec_of({});
   spec.tokens['q'] = "";
-  EXPECT_ERROR(Tokenizer(spec).encode("aqa"), "0x71");
+  EXPECT_ERROR(Tokenizer(spec).encode("aqa"), "no token for 'q'");
 }
 
 // One change to a sound file at a time; each is refused with its place or cause named.
@@ -342,16 +349,18 @@ TEST(TokenizerJson, RefusesHostileFiles) {
       {R"("ab": 2)", R"("ab": 2, "": 5)", "empty token"},
       {R"({"a": 0, "b": 1, "ab": 2})", "{}", "empty"},
       {R"({"a": 0, "b": 1, "ab": 2})", "[]", "vocab"},
-      {R"("type": "BPE")", R"("type": "Unigram")", "Unigram"},
+      {R"("type": "BPE")", R"("type": "WordPiece")", "WordPiece"},
+      {R"("type": "BPE")", R"("type": "WordLevel")", "WordLevel"},
+      {R"("type": "BPE")", R"("type": "Unigram")", "list of tokens"},
       {R"("type": "BPE")", R"("type": 4)", "type"},
-      {R"("type": "BPE")", R"("type": "BPE", "byte_fallback": true)", "byte_fallback"},
       {R"("type": "BPE")", R"("type": "BPE", "dropout": 0.1)", "dropout"},
       {R"("type": "BPE")", R"("type": "BPE", "end_of_word_suffix": "</w>")", "</w>"},
-      {R"("type": "ByteLevel", "add_prefix_space")", R"("type": "Whitespace", "x")", "Whitespace"},
+      {R"("type": "ByteLevel", "add_prefix_space")", R"("type": "UnicodeScripts", "x")",
+       "UnicodeS"},
+      {R"("type": "ByteLevel", "add_prefix_space")", R"("type": "Whitespace", "x")", "ByteLevel"},
       {R"("pre_tokenizer")", R"("pre")", "ByteLevel"},
       {R"("decoder": {"type": "ByteLevel"})", R"("decoder": {"type": "WordPiece"})", "WordPiece"},
-      {R"("decoder")", R"("normalizer": {"type": "Lowercase"}, "decoder")", "Lowercase"},
-      {R"("id": 3)", R"("id": 0)", "id 0"},
+      {R"("decoder")", R"("normalizer": {"type": "Nmt"}, "decoder")", "Nmt"},
       {R"("id": 3)", R"("id": 99999999)", "99999999"},
       {R"("id": 3, )", "", "id"},
       {R"("<|endoftext|>")", R"("")", "empty"},
@@ -384,28 +393,6 @@ TEST(TokenizerJson, RandomDamageNeverGetsThrough) {
     } catch (const Error&) {
     }
   }
-}
-
-TEST(Nfc, ComposesAndOrders) {
-  EXPECT_EQ(normalize_nfc("e\u0301"), "\u00E9");
-  EXPECT_EQ(normalize_nfc("\u1100\u1161\u11A8"), "\uAC01");
-  EXPECT_EQ(normalize_nfc("\uAC00\u11A8"), "\uAC01");
-  EXPECT_EQ(normalize_nfc("\u212B"), "\u00C5");               // a singleton
-  EXPECT_EQ(normalize_nfc("\u0958"), "\u0915\u093C");         // excluded from composition
-  EXPECT_EQ(normalize_nfc("a\u0301\u0323"), "\u1EA1\u0301");  // ordered, then composed
-  EXPECT_EQ(normalize_nfc("\u1E0B\u0323"), "\u1E0D\u0307");
-  EXPECT_EQ(normalize_nfc("a\u0308\u0301"), "\u00E4\u0301");   // the second is blocked no more
-  EXPECT_EQ(normalize_nfc("a\u0305\u0301"), "a\u0305\u0301");  // blocked by one of its class
-  EXPECT_EQ(normalize_nfc("e\xFF\u0301"), "e\xFF\u0301");
-  EXPECT_EQ(normalize_nfc("\u0301"), "\u0301");
-  EXPECT_FALSE(may_need_nfc("plain caf\u00E9 \u65E5\u672C \xFF"));
-  EXPECT_TRUE(may_need_nfc("e\u0301"));
-  const Tokenizer t = [] {
-    TokenizerSpec spec = spec_of({{"\xC3", "\xA9"}});
-    spec.nfc = true;
-    return Tokenizer(spec);
-  }();
-  EXPECT_EQ(t.encode("e\u0301"), Ids{256});
 }
 
 }  // namespace
