@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -178,36 +179,28 @@ void StoppedText::pass_on(size_t end) {
 
 namespace {
 
-/// Bytes that each next token adds to a text. Decoders look at neighbours (a blank at the
-/// beginning), so the last tokens are decoded with it.
-class Decoder {
+/// Text of each next token: of an answer without special tokens, and its first token without the
+/// blank that begins a text.
+class TokenText {
  public:
-  Decoder(const data::Tokenizer& tokenizer, const GenerateOptions& options)
-      : tokenizer_(tokenizer), skip_special_(options.answer) {
-    if (!options.answer) {
-      const size_t context = std::min(kContext, options.prompt.size());
-      ids_.assign(options.prompt.end() - static_cast<int64_t>(context), options.prompt.end());
+  TokenText(const data::Tokenizer& tokenizer, bool is_answer)
+      : tokenizer_(tokenizer), begins_(is_answer) {
+    for (const data::AddedToken& added : tokenizer.spec().added) {
+      if (is_answer && added.special) {
+        left_out_.insert(added.id);
+      }
     }
-    before_ = tokenizer_.decode(ids_, skip_special_).size();
   }
   std::string next(int32_t id) {
-    if (ids_.size() >= kMostIds) {
-      ids_.erase(ids_.begin(), ids_.end() - static_cast<int64_t>(kContext));
-      before_ = tokenizer_.decode(ids_, skip_special_).size();
-    }
-    ids_.push_back(id);
-    const std::string text = tokenizer_.decode(ids_, skip_special_);
-    const std::string added = text.size() > before_ ? text.substr(before_) : "";
-    before_ = text.size();
-    return added;
+    if (left_out_.contains(id)) return "";
+    const bool first = std::exchange(begins_, false);
+    return first ? tokenizer_.decode(std::span(&id, 1)) : std::string(tokenizer_.token_bytes(id));
   }
 
  private:
-  static constexpr size_t kContext = 8, kMostIds = 64;
   const data::Tokenizer& tokenizer_;
-  const bool skip_special_;
-  std::vector<int32_t> ids_;
-  size_t before_ = 0;
+  std::set<int32_t> left_out_;
+  bool begins_;
 };
 
 }  // namespace
@@ -234,7 +227,7 @@ Generated Generator::run(const GenerateOptions& options) {
   }
   Generated out;
   StoppedText text(options.stops, options.on_text);
-  Decoder decoder(tokenizer_, options);
+  TokenText token_text(tokenizer_, options.answer);
   const std::set<int32_t> stop_tokens(options.stop_tokens.begin(), options.stop_tokens.end());
   for (int64_t i = 0; i < options.max_new_tokens && !out.stopped; ++i) {
     forward(session_, ids, done++, 1);
@@ -254,7 +247,7 @@ Generated Generator::run(const GenerateOptions& options) {
     }
     ids.push_back(id);
     out.ids.push_back(id);
-    out.stopped = !text.append(decoder.next(id));
+    out.stopped = !text.append(token_text.next(id));
   }
   text.finish();
   out.text = text.text();
