@@ -45,8 +45,8 @@ class Budget {
   }
   /// Adds `count` bytes of text or containers, and their share of steps.
   void bytes(int64_t count) {
-    steps(1 + count / 16);
     if ((bytes_ -= count) < 0) fault("makes more text than a chat template may");
+    steps(1 + count / 64);
   }
 
  private:
