@@ -12,11 +12,11 @@ namespace {
 using Op = Expr::Op;
 using Type = Value::Type;
 
-[[noreturn]] void no_operation(std::string_view op, const Value& a, const Value& b) {
-  fault("unsupported operand type(s) for {}: '{}' and '{}'", op, type_name(a), type_name(b));
-}
+constexpr const char* kTooLarge = "an integer beyond 64 bits";
 
-[[noreturn]] void too_large() { fault("an integer beyond 64 bits"); }
+[[noreturn]] void no_operation(std::string_view op, const Value& a, const Value& b) {
+  refuse("unsupported operand type(s) for {}: '{}' and '{}'", op, type_name(a), type_name(b));
+}
 
 Value with_markup(const Value& a, const Value& b) {
   const bool markup = a.markup() || b.markup();
@@ -30,20 +30,20 @@ Value integers(Op op, int64_t a, int64_t b) {
   int64_t out = 0;
   switch (op) {
     case Op::add:
-      if (__builtin_add_overflow(a, b, &out)) too_large();
+      if (__builtin_add_overflow(a, b, &out)) refuse("{}", kTooLarge);
       return Value::integer(out);
     case Op::sub:
-      if (__builtin_sub_overflow(a, b, &out)) too_large();
+      if (__builtin_sub_overflow(a, b, &out)) refuse("{}", kTooLarge);
       return Value::integer(out);
     case Op::mul:
-      if (__builtin_mul_overflow(a, b, &out)) too_large();
+      if (__builtin_mul_overflow(a, b, &out)) refuse("{}", kTooLarge);
       return Value::integer(out);
     case Op::div:
-      if (b == 0) fault("division by zero");
+      if (b == 0) refuse("division by zero");
       return Value::real(static_cast<double>(a) / static_cast<double>(b));
     case Op::floor_div:
     case Op::mod: {
-      if (b == 0) fault("integer division or modulo by zero");
+      if (b == 0) refuse("integer division or modulo by zero");
       if (b == -1) return op == Op::mod ? Value::integer(0) : integers(Op::sub, 0, a);
       const bool down = (a % b != 0) && ((a < 0) != (b < 0));
       return Value::integer(op == Op::mod ? a % b + (down ? b : 0) : a / b - (down ? 1 : 0));
@@ -52,13 +52,13 @@ Value integers(Op op, int64_t a, int64_t b) {
       break;
   }
   if (b < 0) {
-    if (a == 0) fault("0.0 cannot be raised to a negative power");
+    if (a == 0) refuse("0.0 cannot be raised to a negative power");
     return Value::real(std::pow(static_cast<double>(a), static_cast<double>(b)));
   }
   out = 1;
   for (int64_t base = a; b > 0; b >>= 1) {
-    if ((b & 1) != 0 && __builtin_mul_overflow(out, base, &out)) too_large();
-    if (b > 1 && __builtin_mul_overflow(base, base, &base)) too_large();
+    if ((b & 1) != 0 && __builtin_mul_overflow(out, base, &out)) refuse("{}", kTooLarge);
+    if (b > 1 && __builtin_mul_overflow(base, base, &base)) refuse("{}", kTooLarge);
   }
   return Value::integer(out);
 }
@@ -73,11 +73,11 @@ Value reals(Op op, double a, double b) {
     case Op::mul:
       return Value::real(a * b);
     case Op::div:
-      if (b == 0) fault("float division by zero");
+      if (b == 0) refuse("float division by zero");
       return Value::real(a / b);
     case Op::floor_div:
     case Op::mod: {
-      if (b == 0) fault("float floor division by zero");
+      if (b == 0) refuse("float floor division by zero");
       double rest = std::fmod(a, b);
       if (rest != 0 && (rest < 0) != (b < 0)) {
         rest += b;
@@ -94,11 +94,11 @@ Value reals(Op op, double a, double b) {
     default:
       break;
   }
-  if (a == 0 && b < 0) fault("0.0 cannot be raised to a negative power");
+  if (a == 0 && b < 0) refuse("0.0 cannot be raised to a negative power");
   out = std::pow(a, b);
   if (std::isnan(out) && !std::isnan(a) && !std::isnan(b))
-    fault("a power that is a complex number");
-  if (std::isinf(out) && !std::isinf(a) && !std::isinf(b)) fault("a power out of range");
+    refuse("a power that is a complex number");
+  if (std::isinf(out) && !std::isinf(a) && !std::isinf(b)) refuse("a power out of range");
   return Value::real(out);
 }
 
@@ -109,7 +109,7 @@ Value repeated(Budget* budget, const Value& sequence, int64_t count) {
       static_cast<int64_t>(text ? sequence.as_text().size() : sequence.items().size());
   int64_t total = 0;
   if (__builtin_mul_overflow(size, count, &total))
-    fault("makes more text than a chat template may");
+    refuse("makes more text than a chat template may");
   budget->bytes(text || total > (int64_t{1} << 40) ? total
                                                    : total * static_cast<int64_t>(sizeof(Value)));
   if (text) {
@@ -185,7 +185,7 @@ Value arithmetic(Budget* budget, Op op, const Value& a, const Value& b) {
       return Value::list(std::move(out), a.as_list().kind);
     }
     if (a.is_text() || is_plain_list(a)) {
-      fault("can only concatenate {0} (not \"{1}\") to {0}", type_name(a), type_name(b));
+      refuse("can only concatenate {0} (not \"{1}\") to {0}", type_name(a), type_name(b));
     }
   }
   if (op == Op::mul) {
@@ -193,7 +193,7 @@ Value arithmetic(Budget* budget, Op op, const Value& a, const Value& b) {
     if (left && b.is_integral()) return repeated(budget, a, b.as_int());
     if (right && a.is_integral()) return repeated(budget, b, a.as_int());
     if (left || right) {
-      fault("can't multiply sequence by non-int of type '{}'", type_name(left ? b : a));
+      refuse("can't multiply sequence by non-int of type '{}'", type_name(left ? b : a));
     }
   }
   no_operation(sign_of(op), a, b);
@@ -203,7 +203,7 @@ Value negate(const Value& value) {
   require_defined(value);
   if (value.is_integral()) return integers(Op::sub, 0, value.as_int());
   if (value.is(Type::real)) return Value::real(-value.as_real());
-  fault("bad operand type for unary -: '{}'", type_name(value));
+  refuse("bad operand type for unary -: '{}'", type_name(value));
 }
 
 bool compares(Budget* budget, std::string_view op, const Value& a, const Value& b) {

@@ -182,7 +182,9 @@ std::optional<std::string> token_text(const JsonView& value) {
 }
 
 void read_special_tokens(const JsonView& config, std::map<std::string, std::string>* out) {
-  if (!config.is_object()) config.fail("is no object");
+  if (!config.is_object()) {
+    config.fail("is no object");
+  }
   for (const std::string& key : config.keys()) {
     if (!key.ends_with("_token") || !config.has(key)) continue;
     if (const auto text = token_text(config.at(key))) {

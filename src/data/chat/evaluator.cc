@@ -50,7 +50,7 @@ int Evaluator::id(std::string_view name) const {
 void Evaluator::print(std::string_view text) {
   budget_.bytes(static_cast<int64_t>(text.size()));
   if (static_cast<int64_t>(out_->size() + text.size()) > options_.limits.max_output_bytes) {
-    fault("makes more text than a chat template may");
+    refuse("makes more text than a chat template may");
   }
   *out_ += text;
 }
@@ -173,9 +173,9 @@ void Evaluator::assign(const Target& target, Value value, const ScopePtr& scope)
   if (target.several) {
     std::vector<Value> parts = elements_of(&budget_, value);
     if (parts.size() != target.parts.size()) {
-      fault("{} values to unpack (expected {}, got {})",
-            parts.size() < target.parts.size() ? "not enough" : "too many", target.parts.size(),
-            parts.size());
+      refuse("{} values to unpack (expected {}, got {})",
+             parts.size() < target.parts.size() ? "not enough" : "too many", target.parts.size(),
+             parts.size());
     }
     for (size_t i = 0; i < parts.size(); ++i) {
       assign(target.parts[i], std::move(parts[i]), scope);
@@ -190,7 +190,7 @@ void Evaluator::assign(const Target& target, Value value, const ScopePtr& scope)
   const Value owner = lookup(target.name, scope);
   auto* space =
       owner.is(Value::Type::object) ? dynamic_cast<Namespace*>(owner.as_object()) : nullptr;
-  if (space == nullptr) fault("cannot assign attribute on non-namespace object");
+  if (space == nullptr) refuse("cannot assign attribute on non-namespace object");
   space->set(&budget_, Value::text(target.attribute), std::move(value));
 }
 
@@ -294,7 +294,7 @@ Value Evaluator::binary(const Expr& expr, const ScopePtr& scope) {
 
 Value Evaluator::positive(const Value& value) {
   require_defined(value);
-  if (!value.is_number()) fault("bad operand type for unary +: '{}'", type_name(value));
+  if (!value.is_number()) refuse("bad operand type for unary +: '{}'", type_name(value));
   return value.is_integral() ? Value::integer(value.as_int()) : value;
 }
 
@@ -379,13 +379,13 @@ Arguments Evaluator::evaluated_arguments(const Expr& expr, const ScopePtr& scope
   }
   if (expr.star_star != nullptr) {
     const Value more = evaluate(*expr.star_star, scope);
-    if (!more.is_dict()) fault("argument after ** must be a mapping, not {}", type_name(more));
+    if (!more.is_dict()) refuse("argument after ** must be a mapping, not {}", type_name(more));
     for (const auto& [key, value] : more.as_dict().items) {
-      if (!key.is_text()) fault("keywords must be strings");
+      if (!key.is_text()) refuse("keywords must be strings");
       const auto same = [&](const auto& other) { return other.first == key.as_text(); };
       budget_.steps(1 + std::ssize(out.named) / 16);
       if (std::any_of(out.named.begin(), out.named.end(), same)) {
-        fault("got multiple values for keyword argument '{}'", key.as_text());
+        refuse("got multiple values for keyword argument '{}'", key.as_text());
       }
       out.named.emplace_back(key.as_text(), value);
     }

@@ -47,7 +47,7 @@ class Namespace : public Object {
  public:
   const char* type() const override { return "Namespace"; }
   bool callable() const override { return false; }
-  Value call(const Arguments&) override { fault("'Namespace' object is not callable"); }
+  Value call(const Arguments&) override { refuse("'Namespace' object is not callable"); }
   bool attribute(std::string_view name, Value* out) override {
     const Value* found = attributes_.find(name);
     if (found != nullptr) {
@@ -56,9 +56,9 @@ class Namespace : public Object {
     return found != nullptr;
   }
   void set(Budget* budget, const Value& name, Value value) {
-    if (!name.is_text()) fault("a namespace expects names, not {}", type_name(name));
+    if (!name.is_text()) refuse("a namespace expects names, not {}", type_name(name));
     if (name.as_text().starts_with('_')) {
-      fault("a namespace cannot store the attribute '{}'", name.as_text());
+      refuse("a namespace cannot store the attribute '{}'", name.as_text());
     }
     attributes_.set(budget, name, std::move(value));
   }
@@ -83,7 +83,7 @@ class Builtin : public Object {
   Builtin(std::string name, Function function)
       : name_(std::move(name)), function_(std::move(function)) {}
   const char* type() const override { return "function"; }
-  std::string repr(Budget*, int) const override { fault("prints the function '{}'", name_); }
+  std::string repr(Budget*, int) const override { refuse("prints the function '{}'", name_); }
   Value call(const Arguments& arguments) override { return function_(arguments); }
 
  private:
@@ -108,7 +108,7 @@ class Evaluator {
     explicit Deeper(Evaluator* evaluator) : evaluator_(evaluator) {
       if (++evaluator_->depth_ > evaluator_->options_.limits.max_depth) {
         --evaluator_->depth_;
-        fault("nests calls deeper than a chat template may");
+        refuse("nests calls deeper than a chat template may");
       }
     }
     ~Deeper() { --evaluator_->depth_; }

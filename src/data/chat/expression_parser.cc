@@ -160,8 +160,8 @@ void ExpressionParser::mention(const std::string& name) {
 }
 
 bool ExpressionParser::ends_tuple(std::string_view end) const {
-  return now().kind == Kind::variable_end || now().kind == Kind::block_end || is_op(")") ||
-         (!end.empty() && is_name(end));
+  return now().kind == Kind::variable_end || now().kind == Kind::block_end ||
+         is_op(kClosingBracket) || (!end.empty() && is_name(end));
 }
 
 // An expression, or several with commas: a tuple. `end` is a name that may follow.
@@ -441,10 +441,10 @@ ExprPtr ExpressionParser::subscript(ExprPtr subject) {
 // The arguments in brackets that follow, into a call, filter or test.
 void ExpressionParser::arguments(Expr* out) {
   expect_op("(");
-  for (bool first = true; !is_op(")"); first = false) {
+  for (bool first = true; !is_op(kClosingBracket); first = false) {
     if (!first) {
       expect_op(",");
-      if (is_op(")")) break;
+      if (is_op(kClosingBracket)) break;
     }
     if (skip_op("*")) {
       if (out->star != nullptr || out->star_star != nullptr) refuse("invalid order of arguments");

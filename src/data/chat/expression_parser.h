@@ -14,6 +14,8 @@
 
 namespace hocket::data::jinja {
 
+constexpr std::string_view kClosingBracket = ")";
+
 class ExpressionParser {
  public:
   ExpressionParser(std::string_view source, const std::string& where);

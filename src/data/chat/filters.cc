@@ -98,7 +98,7 @@ Value filter_indent(const FilterCall& call) {
   const Value& subject = call.subject;
   if (!subject.is_text()) {
     require_defined(subject);
-    fault("unsupported operand type(s) for +=: '{}' and 'str'", type_name(subject));
+    refuse("unsupported operand type(s) for +=: '{}' and 'str'", type_name(subject));
   }
   std::string indent;
   if (bound.find(0) != nullptr && bound.find(0)->is_text()) {
@@ -126,12 +126,12 @@ Value filter_truncate(const FilterCall& call) {
   const Bound bound = call.bind({"length", "killwords", "end", "leeway"});
   const Value& text = call.subject;
   require_defined(text);
-  if (!text.is_text()) fault("truncate expects a str, not {}", type_name(text));
+  if (!text.is_text()) refuse("truncate expects a str, not {}", type_name(text));
   const std::string end = bound.find(2) != nullptr ? bound.text(2) : "...";
   const int64_t length = bound.integer(0, 255), leeway = bound.integer(3, 5);
   const int64_t kept = length - count_characters(end);
-  if (kept < 0) fault("expected length >= {}, got {}", count_characters(end), length);
-  if (leeway < 0) fault("expected leeway >= 0, got {}", leeway);
+  if (kept < 0) refuse("expected length >= {}, got {}", count_characters(end), length);
+  if (leeway < 0) refuse("expected leeway >= 0, got {}", leeway);
   const int64_t size = count_characters(text.as_text());
   if (size <= leeway || size - leeway <= length) return text;
   std::string head = text.as_text().substr(0, byte_of_character(text.as_text(), kept));
@@ -145,7 +145,7 @@ Value filter_wordcount(const FilterCall& call) {
   call.bind({});
   const Value subject = call.soft_text();
   const std::string& text = subject.as_text();
-  if (!is_ascii(text)) fault("wordcount of text beyond ASCII is not supported");
+  if (!is_ascii(text)) refuse("wordcount of text beyond ASCII is not supported");
   int64_t count = 0;
   bool in_word = false;
   for (const char c : text) {
@@ -158,7 +158,7 @@ Value filter_wordcount(const FilterCall& call) {
 
 Value filter_format(const FilterCall& call) {
   if (!call.arguments.positional.empty() && !call.arguments.named.empty()) {
-    fault("can't handle positional and keyword arguments at the same time");
+    refuse("can't handle positional and keyword arguments at the same time");
   }
   if (call.arguments.named.empty()) {
     return arithmetic(call.budget, Expr::Op::mod, call.soft_text(),
@@ -174,7 +174,7 @@ Value filter_format(const FilterCall& call) {
 Value filter_urlencode(const FilterCall& call) {
   call.bind({});
   if (!call.subject.is_text() && is_iterable(call.subject)) {
-    fault("urlencode of a {} is not supported; expected a string", type_name(call.subject));
+    refuse("urlencode of a {} is not supported; expected a string", type_name(call.subject));
   }
   std::string out;
   for (const char c : to_text(call.budget, call.subject)) {
@@ -205,7 +205,7 @@ Value filter_tojson(const FilterCall& call) {
   if (const Value* separators = bound.find(2); separators != nullptr && !separators->is_none()) {
     const std::vector<Value> both = elements_of(call.budget, *separators);
     if (both.size() != 2 || !both[0].is_text() || !both[1].is_text()) {
-      fault("tojson expects two strings as separators");
+      refuse("tojson expects two strings as separators");
     }
     style.item_separator = both[0].as_text();
     style.key_separator = both[1].as_text();
@@ -218,12 +218,12 @@ Value filter_tojson(const FilterCall& call) {
 // Python's int(text, base), or none for no number.
 std::optional<int64_t> parsed_integer(std::string_view text, int64_t base) {
   text = strip(text);
-  if (!is_ascii(text)) fault("int of text beyond ASCII is not supported");
+  if (!is_ascii(text)) refuse("int of text beyond ASCII is not supported");
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) {
     text.remove_prefix(1);
   }
-  if (base != 10 && base != 2 && base != 8 && base != 16) fault("int with base {}", base);
+  if (base != 10 && base != 2 && base != 8 && base != 16) refuse("int with base {}", base);
   const auto prefix = [&](char letter) {
     return text.size() > 2 && text[0] == '0' && (text[1] | 0x20) == letter;
   };
@@ -241,14 +241,14 @@ std::optional<int64_t> parsed_integer(std::string_view text, int64_t base) {
   int64_t out = 0;
   const auto read =
       std::from_chars(digits.data(), digits.data() + digits.size(), out, static_cast<int>(base));
-  if (read.ec == std::errc::result_out_of_range) fault("an integer beyond 64 bits");
+  if (read.ec == std::errc::result_out_of_range) refuse("an integer beyond 64 bits");
   if (read.ec != std::errc() || read.ptr != digits.data() + digits.size()) return std::nullopt;
   return out;
 }
 
 std::optional<double> parsed_real(std::string_view text) {
   text = strip(text);
-  if (!is_ascii(text)) fault("float of text beyond ASCII is not supported");
+  if (!is_ascii(text)) refuse("float of text beyond ASCII is not supported");
   std::string digits;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto digit = [&](size_t at) {
@@ -273,14 +273,14 @@ std::optional<double> parsed_real(std::string_view text) {
     return std::nullopt;
   const auto read = std::from_chars(lower.data(), lower.data() + lower.size(), out);
   if (read.ptr != lower.data() + lower.size()) return std::nullopt;
-  if (read.ec == std::errc::result_out_of_range) fault("a float out of range");
+  if (read.ec == std::errc::result_out_of_range) refuse("a float out of range");
   if (read.ec != std::errc()) return std::nullopt;
   return sign * out;
 }
 
 int64_t truncated(double real) {
-  if (std::isnan(real)) fault("cannot convert float NaN to integer");
-  if (std::fabs(real) >= 0x1p63) fault("an integer beyond 64 bits");
+  if (std::isnan(real)) refuse("cannot convert float NaN to integer");
+  if (std::fabs(real) >= 0x1p63) refuse("an integer beyond 64 bits");
   return static_cast<int64_t>(real);
 }
 
@@ -314,7 +314,8 @@ Value filter_float(const FilterCall& call) {
 Value filter_abs(const FilterCall& call) {
   call.bind({});
   require_defined(call.subject);
-  if (!call.subject.is_number()) fault("bad operand type for abs(): '{}'", type_name(call.subject));
+  if (!call.subject.is_number())
+    refuse("bad operand type for abs(): '{}'", type_name(call.subject));
   if (call.subject.is(Type::real)) return Value::real(std::fabs(call.subject.as_real()));
   return call.subject.as_int() < 0 ? negate(call.subject) : Value::integer(call.subject.as_int());
 }
@@ -326,10 +327,10 @@ Value filter_round(const FilterCall& call) {
   constexpr int64_t kDigits = 15;
   require_defined(call.subject);
   if (!call.subject.is_number()) {
-    fault("type {} doesn't define __round__ method", type_name(call.subject));
+    refuse("type {} doesn't define __round__ method", type_name(call.subject));
   }
   if (precision < 0 || precision > kDigits)
-    fault("round to {} digits; expected 0 to {}", precision, kDigits);
+    refuse("round to {} digits; expected 0 to {}", precision, kDigits);
   const double value = call.subject.as_real();
   if (method == "common") {
     if (call.subject.is_integral()) return Value::integer(call.subject.as_int());
@@ -337,7 +338,7 @@ Value filter_round(const FilterCall& call) {
     // The decimal text is rounded correctly, half to even, as Python's round is.
     return Value::real(std::stod(fmt::format("{:.{}f}", value, precision)));
   }
-  if (method != "ceil" && method != "floor") fault("method must be common, ceil or floor");
+  if (method != "ceil" && method != "floor") refuse("method must be common, ceil or floor");
   const double power = std::pow(10.0, static_cast<double>(precision));
   const double scaled = value * power;
   return Value::real((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / power);
@@ -410,7 +411,7 @@ Value apply_filter(Budget* budget, std::string_view name, const Value& subject,
                    const Arguments& arguments) {
   budget->steps();
   const auto found = filters().find(name);
-  if (found == filters().end()) fault("No filter named {}.", repr_of_text(name));
+  if (found == filters().end()) refuse("No filter named {}.", repr_of_text(name));
   return found->second({budget, name, subject, arguments});
 }
 

@@ -40,22 +40,22 @@ std::string number_text(const Conversion& conversion, const Value& value) {
   }
   std::vector<char> buffer(2 * kLargestWidth + 400);
   if (std::string_view("eEfFgG").find(conversion.letter) != std::string_view::npos) {
-    if (!value.is_number()) fault("must be real number, not {}", type_name(value));
+    if (!value.is_number()) refuse("must be real number, not {}", type_name(value));
     pattern += conversion.letter;
     std::snprintf(buffer.data(), buffer.size(), pattern.c_str(), value.as_real());
     return buffer.data();
   }
   const bool decimal = std::string_view("diu").find(conversion.letter) != std::string_view::npos;
   if (!value.is_integral() && !(decimal && value.is(Value::Type::real))) {
-    fault("%{} format: {} is required, not {}", conversion.letter,
-          decimal ? "a real number" : "an integer", type_name(value));
+    refuse("%{} format: {} is required, not {}", conversion.letter,
+           decimal ? "a real number" : "an integer", type_name(value));
   }
   const double real = value.as_real();
-  if (std::fabs(real) >= 0x1p62 || std::isnan(real)) fault("formats an integer beyond 62 bits");
+  if (std::fabs(real) >= 0x1p62 || std::isnan(real)) refuse("formats an integer beyond 62 bits");
   const int64_t integer = value.is_integral() ? value.as_int() : static_cast<int64_t>(real);
-  if (!decimal && integer < 0) fault("formats a negative number as %{}", conversion.letter);
+  if (!decimal && integer < 0) refuse("formats a negative number as %{}", conversion.letter);
   if (conversion.letter == 'o' && conversion.flags.find('#') != std::string::npos) {
-    fault("uses the format %#o; that is not supported");
+    refuse("uses the format %#o; that is not supported");
   }
   pattern += std::string("ll") + (decimal ? 'd' : conversion.letter);
   std::snprintf(buffer.data(), buffer.size(), pattern.c_str(), static_cast<long long>(integer));
@@ -86,33 +86,33 @@ class PercentFormat {
     }
     const bool mapping = value_.is_dict() || value_.is_list() || value_.is_undefined();
     if (next_ < arguments_.size() && !(mapping && !value_.is_kind(List::Kind::tuple))) {
-      fault("not all arguments converted during string formatting");
+      refuse("not all arguments converted during string formatting");
     }
     return std::move(out_);
   }
 
  private:
   char peek() const {
-    if (at_ >= format_.size()) fault("incomplete format");
+    if (at_ >= format_.size()) refuse("incomplete format");
     return format_[at_];
   }
   const Value& next() {
     if (named_ != nullptr) return *named_;
-    if (next_ >= arguments_.size()) fault("not enough arguments for format string");
+    if (next_ >= arguments_.size()) refuse("not enough arguments for format string");
     return arguments_[next_++];
   }
   int number() {
     if (peek() == '*') {
       ++at_;
       const Value& width = next();
-      if (!width.is_integral()) fault("* wants int");
-      if (width.as_int() < 0 || width.as_int() > kLargestWidth) fault("width too big");
+      if (!width.is_integral()) refuse("* wants int");
+      if (width.as_int() < 0 || width.as_int() > kLargestWidth) refuse("width too big");
       return static_cast<int>(width.as_int());
     }
     int out = 0;
     while (peek() >= '0' && peek() <= '9') {
       out = out * 10 + (format_[at_++] - '0');
-      if (out > kLargestWidth) fault("width too big");
+      if (out > kLargestWidth) refuse("width too big");
     }
     return out;
   }
@@ -121,16 +121,16 @@ class PercentFormat {
     named_ = nullptr;
     if (peek() == '(') {
       const size_t end = format_.find(')', at_);
-      if (end == std::string_view::npos) fault("incomplete format key");
-      if (!value_.is_dict()) fault("format requires a mapping");
+      if (end == std::string_view::npos) refuse("incomplete format key");
+      if (!value_.is_dict()) refuse("format requires a mapping");
       const std::string key(format_.substr(at_ + 1, end - at_ - 1));
       named_ = value_.as_dict().find(key);
-      if (named_ == nullptr) fault("no key {} to format", repr_of_text(key));
+      if (named_ == nullptr) refuse("no key {} to format", repr_of_text(key));
       at_ = end + 1;
     }
     while (std::string_view("#0- +").find(peek()) != std::string_view::npos) {
       conversion.flags += format_[at_++];
-      if (conversion.flags.size() > 8) fault("repeats the flags of a format");
+      if (conversion.flags.size() > 8) refuse("repeats the flags of a format");
     }
     conversion.width = number();
     if (peek() == '.') {
@@ -164,7 +164,7 @@ class PercentFormat {
       case 'c': {
         const Value& value = next();
         if (!value.is_text() || count_characters(value.as_text()) != 1) {
-          fault("%c requires a character here, not {}", type_name(value));
+          refuse("%c requires a character here, not {}", type_name(value));
         }
         out_ += padded(conversion, value.as_text());
         return;
@@ -184,7 +184,7 @@ class PercentFormat {
         out_ += number_text(conversion, next());
         return;
       default:
-        fault("unsupported format character '{}'", conversion.letter);
+        refuse("unsupported format character '{}'", conversion.letter);
     }
   }
 
@@ -220,25 +220,25 @@ std::string brace_format(Budget* budget, std::string_view format, const Argument
     }
     const size_t end = format.find('}', at);
     if (c == '}' || end == std::string_view::npos)
-      fault("Single '{}' encountered in format string", c);
+      refuse("Single '{}' encountered in format string", c);
     const std::string_view field = format.substr(at + 1, end - at - 1);
     int64_t index = 0;
     const Value* value = nullptr;
     if (field.empty() || parse_int(field, &index)) {
       const size_t place = field.empty() ? automatic++ : static_cast<size_t>(index);
       if (place >= arguments.positional.size()) {
-        fault("Replacement index {} out of range for positional args tuple", place);
+        refuse("Replacement index {} out of range for positional args tuple", place);
       }
       value = &arguments.positional[place];
     } else if (field.find_first_of(".[!:{") != std::string_view::npos) {
-      fault("formats the field {}; only names and indices are supported", repr_of_text(field));
+      refuse("formats the field {}; only names and indices are supported", repr_of_text(field));
     } else {
       for (const auto& [name, named] : arguments.named) {
         if (name == field) {
           value = &named;
         }
       }
-      if (value == nullptr) fault("no argument {} to format", repr_of_text(field));
+      if (value == nullptr) refuse("no argument {} to format", repr_of_text(field));
     }
     const std::string text = to_text(budget, *value);
     budget->bytes(static_cast<int64_t>(text.size()));

@@ -30,7 +30,7 @@ void Evaluator::define_globals(Scope* scope) {
 
 Value Evaluator::make_dict(const Arguments& arguments) {
   Dict dict;
-  if (arguments.positional.size() > 1) fault("dict expected at most 1 argument");
+  if (arguments.positional.size() > 1) refuse("dict expected at most 1 argument");
   if (!arguments.positional.empty()) {
     const Value& from = arguments.positional[0];
     if (from.is_dict()) {
@@ -40,7 +40,7 @@ Value Evaluator::make_dict(const Arguments& arguments) {
     } else {
       for (const Value& pair : elements_of(&budget_, from)) {
         const std::vector<Value> both = elements_of(&budget_, pair);
-        if (both.size() != 2) fault("dict expects pairs of a key and a value");
+        if (both.size() != 2) refuse("dict expects pairs of a key and a value");
         dict.set(&budget_, both[0], both[1]);
       }
     }
@@ -61,18 +61,18 @@ Value Evaluator::make_namespace(const Arguments& arguments) {
 }
 
 Value Evaluator::make_range(const Arguments& arguments) {
-  if (!arguments.named.empty()) fault("range() takes no keyword arguments");
+  if (!arguments.named.empty()) refuse("range() takes no keyword arguments");
   const auto& given = arguments.positional;
   if (given.empty() || given.size() > 3)
-    fault("range expected 1 to 3 arguments, got {}", given.size());
+    refuse("range expected 1 to 3 arguments, got {}", given.size());
   const int64_t start = given.size() > 1 ? index_of(given[0]) : 0;
   const int64_t stop = index_of(given[given.size() > 1 ? 1 : 0]);
   const int64_t step = given.size() > 2 ? index_of(given[2]) : 1;
-  if (step == 0) fault("range() arg 3 must not be zero");
+  if (step == 0) refuse("range() arg 3 must not be zero");
   std::vector<Value> items;
   for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
     if (std::ssize(items) == kMaxRange) {
-      fault("Range too big. The sandbox blocks ranges larger than {}", kMaxRange);
+      refuse("Range too big. The sandbox blocks ranges larger than {}", kMaxRange);
     }
     items.push_back(Value::integer(i));
     if (__builtin_add_overflow(i, step, &i)) break;
@@ -99,8 +99,8 @@ Value Evaluator::strftime_now(const Arguments& arguments) {
     }
     static constexpr std::string_view kDirectives = "aAwdbBmyYHIpMSjUWcxXGuV%eDFThnRCtgklsPr";
     if (i >= given.size() || kDirectives.find(given[i]) == std::string_view::npos) {
-      fault("strftime_now does not support the directive {}",
-            repr_of_text(std::string_view(given).substr(i > 0 ? i - 1 : 0, 2)));
+      refuse("strftime_now does not support the directive {}",
+             repr_of_text(std::string_view(given).substr(i > 0 ? i - 1 : 0, 2)));
     }
     format += given[i];
   }

@@ -19,6 +19,9 @@ constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "
                                            "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
                                            ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
 
+constexpr std::string_view kOpening = "([{";
+constexpr std::string_view kClosing = ")]}";
+
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_character(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -209,9 +212,9 @@ class Lexer {
              quote(text_.substr(at_, static_cast<size_t>(std::max(length, 1)))));
     }
     const char c = (*found)[0];
-    if (c == '(' || c == '[' || c == '{') {
-      *brackets += c == '(' ? ')' : c == '[' ? ']' : '}';
-    } else if (c == ')' || c == ']' || c == '}') {
+    if (const size_t opened = kOpening.find(c); opened != kNotFound) {
+      *brackets += kClosing[opened];
+    } else if (kClosing.find(c) != kNotFound) {
       if (brackets->empty()) refuse("unexpected '{}'", c);
       if (brackets->back() != c) refuse("unexpected '{}'; expected '{}'", c, brackets->back());
       brackets->pop_back();

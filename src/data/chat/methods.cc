@@ -66,7 +66,7 @@ class TextCall {
         {"partition", &TextCall::partitioned},
         {"rpartition", &TextCall::partitioned}};
     const auto found = kMembers.find(name_);
-    if (found == kMembers.end()) fault("the method str.{} is not supported", name_);
+    if (found == kMembers.end()) refuse("the method str.{} is not supported", name_);
     return (this->*found->second)();
   }
 
@@ -105,7 +105,7 @@ class TextCall {
   Value parts() {
     const Bound bound = bind({"sep", "maxsplit"});
     const std::string* separator = bound.optional_text(0);
-    if (separator != nullptr && separator->empty()) fault("empty separator");
+    if (separator != nullptr && separator->empty()) refuse("empty separator");
     const bool from_right = name_ == "rsplit";
     if (from_right && separator != nullptr) {
       pay_product(separator->size());
@@ -140,7 +140,7 @@ class TextCall {
     const auto fits = [&](const Value& affix) {
       require_defined(affix);
       if (!affix.is_text()) {
-        fault("{} first arg must be str or a tuple of str, not {}", name_, type_name(affix));
+        refuse("{} first arg must be str or a tuple of str, not {}", name_, type_name(affix));
       }
       return name_ == "startswith" ? part.starts_with(affix.as_text())
                                    : part.ends_with(affix.as_text());
@@ -184,7 +184,7 @@ class TextCall {
     int64_t index = 0;
     for (Value item; next(&item); ++index) {
       if (!item.is_text() && !self_.markup()) {
-        fault("sequence item {}: expected str instance, {} found", index, type_name(item));
+        refuse("sequence item {}: expected str instance, {} found", index, type_name(item));
       }
       const std::string text = to_text(budget_, item);
       out += index > 0 ? text_ : "";
@@ -207,7 +207,7 @@ class TextCall {
     }
     const size_t at = beyond ? kNotFound : last ? where.rfind(part) : find_text(where, part);
     if (at != kNotFound) return Value::integer(first + count_characters(where.substr(0, at)));
-    if (name_.ends_with("index")) fault("substring not found");
+    if (name_.ends_with("index")) refuse("substring not found");
     return Value::integer(-1);
   }
 
@@ -229,7 +229,7 @@ class TextCall {
       }
       return Value::boolean(some && all);
     }
-    if (!is_ascii(text_)) fault("{} of text beyond ASCII is not supported", name_);
+    if (!is_ascii(text_)) refuse("{} of text beyond ASCII is not supported", name_);
     const bool digits = name_ != "isalpha", letters = name_ == "isalpha" || name_ == "isalnum";
     return Value::boolean(!text_.empty() && std::all_of(text_.begin(), text_.end(), [&](char c) {
       const char lower = static_cast<char>(c | 0x20);
@@ -265,7 +265,7 @@ class TextCall {
   }
 
   int64_t missing(int64_t width) const {
-    if (width > kMaxWidth) fault("{}: a width beyond {}", name_, kMaxWidth);
+    if (width > kMaxWidth) refuse("{}: a width beyond {}", name_, kMaxWidth);
     return std::max<int64_t>(width - count_characters(text_), 0);
   }
   Value filled() {
@@ -278,7 +278,8 @@ class TextCall {
     const Bound bound = bind({"width", "fillchar"});
     const int64_t width = index_of(bound.at(0)), room = missing(width);
     const std::string fill = bound.find(1) != nullptr ? bound.text(1) : " ";
-    if (count_characters(fill) != 1) fault("The fill character must be exactly one character long");
+    if (count_characters(fill) != 1)
+      refuse("The fill character must be exactly one character long");
     // Python puts the odd blank of a centred text left if the width is odd, too.
     const int64_t left = name_ == "ljust"   ? 0
                          : name_ == "rjust" ? room
@@ -297,7 +298,7 @@ class TextCall {
   Value partitioned() {
     const Bound bound = bind({"sep"});
     const std::string& separator = bound.text(0);
-    if (separator.empty()) fault("empty separator");
+    if (separator.empty()) refuse("empty separator");
     const bool from_right = name_ == "rpartition";
     if (from_right) {
       pay_product(separator.size());
@@ -332,7 +333,7 @@ Value call_list(Budget* budget, const Method& method, const Arguments& arguments
   }
   const auto found = std::find_if(items.begin(), items.end(), same);
   if (found == items.end()) {
-    fault("{} is not in {}", to_repr(budget, bound.at(0)), type_name(method.self));
+    refuse("{} is not in {}", to_repr(budget, bound.at(0)), type_name(method.self));
   }
   return Value::integer(found - items.begin());
 }
@@ -340,11 +341,11 @@ Value call_list(Budget* budget, const Method& method, const Arguments& arguments
 Value call_dict(Budget* budget, const Method& method, const Arguments& arguments) {
   const Dict& dict = method.self.as_dict();
   if (method.name == "get") {
-    if (!arguments.named.empty()) fault("dict.get() takes no keyword arguments");
+    if (!arguments.named.empty()) refuse("dict.get() takes no keyword arguments");
     const Bound bound("get()", arguments, {"key", "default"});
     std::string key;
     if (!hash_key(budget, bound.at(0), &key)) {
-      fault("unhashable type: '{}'", type_name(bound.at(0)));
+      refuse("unhashable type: '{}'", type_name(bound.at(0)));
     }
     if (const Value* found = dict.find(budget, bound.at(0))) return *found;
     return bound.find(1) != nullptr ? *bound.find(1) : Value::none();
@@ -373,7 +374,7 @@ Value call_method(Budget* budget, const Method& method, const Arguments& argumen
     case Value::Type::list:
       return call_list(budget, method, arguments);
     default:
-      fault("the method {}.{} is not supported", type_name(method.self), method.name);
+      refuse("the method {}.{} is not supported", type_name(method.self), method.name);
   }
 }
 

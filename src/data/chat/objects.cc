@@ -79,8 +79,8 @@ void Macro::special_arguments(const Arguments& arguments, Scope* scope,
   if (signature.uses_kwargs) {
     scope->set(evaluator_->kwargs_, evaluator_->make_dict({{}, *named}));
   } else if (!named->empty()) {
-    fault("macro {} takes no keyword argument {}", repr_of_text(definition_.text),
-          repr_of_text(named->front().first));
+    refuse("macro {} takes no keyword argument {}", repr_of_text(definition_.text),
+           repr_of_text(named->front().first));
   }
   const auto count =
       static_cast<ptrdiff_t>(std::min(arguments.positional.size(), signature.names.size()));
@@ -88,14 +88,14 @@ void Macro::special_arguments(const Arguments& arguments, Scope* scope,
   if (signature.uses_varargs) {
     scope->set(evaluator_->varargs_, Value::list(std::move(rest), List::Kind::tuple));
   } else if (!rest.empty()) {
-    fault("macro {} takes not more than {} argument(s)", repr_of_text(definition_.text),
-          signature.names.size());
+    refuse("macro {} takes not more than {} argument(s)", repr_of_text(definition_.text),
+           signature.names.size());
   }
 }
 
 const char* Loop::type() const { return "LoopContext"; }
 
-std::string Loop::repr(Budget*, int) const { fault("prints 'loop'; expected an attribute of it"); }
+std::string Loop::repr(Budget*, int) const { refuse("prints 'loop'; expected an attribute of it"); }
 
 bool Loop::advance(Value* item) {
   if (has_ahead_) {
@@ -147,7 +147,7 @@ bool Loop::attribute(std::string_view name, Value* out) {
 
 Value Loop::call(const Arguments& arguments) {
   if (!definition_.recursive) {
-    fault("The loop must have the 'recursive' marker to be called recursively.");
+    refuse("The loop must have the 'recursive' marker to be called recursively.");
   }
   const Bound bound("loop()", arguments, {"iterable"});
   Evaluator::Capture capture(evaluator_);
@@ -180,7 +180,7 @@ int64_t Loop::length() {
 }
 
 Value Loop::cycle(const Arguments& arguments) const {
-  if (arguments.positional.empty()) fault("no items for cycling given");
+  if (arguments.positional.empty()) refuse("no items for cycling given");
   const auto at = static_cast<size_t>(index_) % arguments.positional.size();
   return arguments.positional[at];
 }

@@ -153,19 +153,19 @@ Value get_attribute(Budget* budget, const Value& object, const std::string& name
 Value get_slice(Budget* budget, const Value& object, const Value* start, const Value* stop,
                 const Value* step) {
   require_defined(object);
-  if (object.is_dict()) fault("unhashable type: 'slice'");
-  if (!is_sliceable(object)) fault("'{}' object is not subscriptable", type_name(object));
+  if (object.is_dict()) refuse("unhashable type: 'slice'");
+  if (!is_sliceable(object)) refuse("'{}' object is not subscriptable", type_name(object));
   const auto bound = [](const Value* value) -> std::optional<int64_t> {
     if (value == nullptr || value->is_none()) return std::nullopt;
     if (!value->is_integral()) {
-      fault("slice indices must be integers or None or have an __index__ method");
+      refuse("slice indices must be integers or None or have an __index__ method");
     }
     return value->as_int();
   };
   const int64_t size = *length_of(object);
   // A step beyond the length is like any other, and cannot overflow an index.
   const int64_t by = std::clamp(bound(step).value_or(1), -size - 1, size + 1);
-  if (by == 0) fault("slice step cannot be zero");
+  if (by == 0) refuse("slice step cannot be zero");
   const int64_t low = by > 0 ? 0 : -1, high = by > 0 ? size : size - 1;
   const auto place = [&](std::optional<int64_t> given, int64_t otherwise) {
     if (!given) return otherwise;
@@ -226,7 +226,7 @@ Next iterate(Budget* budget, const Value& value) {
       return value.as_iterator().next(out);
     };
   }
-  if (!is_iterable(value)) fault("'{}' object is not iterable", type_name(value));
+  if (!is_iterable(value)) refuse("'{}' object is not iterable", type_name(value));
   size_t at = 0;
   return [budget, value, at](Value* out) mutable {
     budget->steps();
@@ -283,17 +283,18 @@ bool contains(Budget* budget, const Value& container, const Value& item) {
   if (container.is_text()) {
     if (!item.is_text()) {
       require_defined(item);
-      fault("'in <string>' requires string as left operand, not {}", type_name(item));
+      refuse("'in <string>' requires string as left operand, not {}", type_name(item));
     }
     budget->steps(static_cast<int64_t>(container.as_text().size() / 64));
     return find_text(container.as_text(), item.as_text()) != std::string_view::npos;
   }
   if (container.is_dict() || container.is_kind(List::Kind::keys)) {
     std::string key;
-    if (!hash_key(budget, item, &key)) fault("unhashable type: '{}'", type_name(item));
+    if (!hash_key(budget, item, &key)) refuse("unhashable type: '{}'", type_name(item));
   }
   if (container.is_dict()) return container.as_dict().find(budget, item) != nullptr;
-  if (!is_iterable(container)) fault("argument of type '{}' is not iterable", type_name(container));
+  if (!is_iterable(container))
+    refuse("argument of type '{}' is not iterable", type_name(container));
   const Next next = iterate(budget, container);
   for (Value element; next(&element);) {
     if (equal(budget, element, item)) return true;
@@ -308,15 +309,15 @@ Value call_value(Budget* budget, const Value& callee, const Arguments& arguments
   if (callee.is(Type::object) && callee.as_object()->callable()) {
     return callee.as_object()->call(arguments);
   }
-  fault("'{}' object is not callable", type_name(callee));
+  refuse("'{}' object is not callable", type_name(callee));
 }
 
 Bound::Bound(std::string_view function, const Arguments& arguments,
              std::initializer_list<std::string_view> parameters)
     : function_(function), parameters_(parameters), values_(parameters.size(), nullptr) {
   if (arguments.positional.size() > parameters_.size()) {
-    fault("{} takes at most {} arguments ({} given)", function_, parameters_.size(),
-          arguments.positional.size());
+    refuse("{} takes at most {} arguments ({} given)", function_, parameters_.size(),
+           arguments.positional.size());
   }
   for (size_t i = 0; i < arguments.positional.size(); ++i) {
     values_[i] = &arguments.positional[i];
@@ -324,16 +325,16 @@ Bound::Bound(std::string_view function, const Arguments& arguments,
   for (const auto& [name, value] : arguments.named) {
     const auto found = std::find(parameters_.begin(), parameters_.end(), name);
     if (found == parameters_.end()) {
-      fault("{} got an unexpected keyword argument '{}'", function_, name);
+      refuse("{} got an unexpected keyword argument '{}'", function_, name);
     }
     const auto place = static_cast<size_t>(found - parameters_.begin());
-    if (values_[place] != nullptr) fault("{} got two values for '{}'", function_, name);
+    if (values_[place] != nullptr) refuse("{} got two values for '{}'", function_, name);
     values_[place] = &value;
   }
 }
 
 const Value& Bound::at(size_t i) const {
-  if (values_[i] == nullptr) fault("{} misses the argument '{}'", function_, parameters_[i]);
+  if (values_[i] == nullptr) refuse("{} misses the argument '{}'", function_, parameters_[i]);
   return *values_[i];
 }
 
@@ -349,7 +350,7 @@ const std::string& Bound::text(size_t i) const {
   const Value& value = at(i);
   require_defined(value);
   if (!value.is_text()) {
-    fault("{} expects a str for '{}', not {}", function_, parameters_[i], type_name(value));
+    refuse("{} expects a str for '{}', not {}", function_, parameters_[i], type_name(value));
   }
   return value.as_text();
 }
@@ -362,7 +363,7 @@ const std::string* Bound::optional_text(size_t i) const {
 int64_t index_of(const Value& value) {
   require_defined(value);
   if (!value.is_integral()) {
-    fault("'{}' object cannot be interpreted as an integer", type_name(value));
+    refuse("'{}' object cannot be interpreted as an integer", type_name(value));
   }
   return value.as_int();
 }

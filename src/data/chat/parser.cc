@@ -160,7 +160,7 @@ class Parser : public ExpressionParser {
 
   void signature(Signature* out) {
     expect_op("(");
-    while (!is_op(")")) {
+    while (!is_op(kClosingBracket)) {
       if (!out->names.empty()) {
         expect_op(",");
       }
@@ -272,7 +272,7 @@ class Parser : public ExpressionParser {
     out.several = true;
     out.parts.push_back(std::move(first));
     while (skip_op(",")) {
-      if (is_op("=") || is_op(")") || (!end.empty() && is_name(end))) break;
+      if (is_op("=") || is_op(kClosingBracket) || (!end.empty() && is_name(end))) break;
       out.parts.push_back(one_target(attributes, end));
     }
     return out;

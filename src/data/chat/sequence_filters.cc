@@ -71,7 +71,7 @@ void sort_by_key(Budget* budget, std::vector<std::pair<Value, Value>>* keyed, bo
 Value filter_length(const FilterCall& call) {
   call.bind({});
   const auto length = length_of(call.subject);
-  if (!length) fault("object of type '{}' has no len()", type_name(call.subject));
+  if (!length) refuse("object of type '{}' has no len()", type_name(call.subject));
   call.budget->steps(*length / 64);
   return Value::integer(*length);
 }
@@ -95,7 +95,7 @@ Value filter_last(const FilterCall& call) {
   call.bind({});
   const Value& subject = call.subject;
   if (subject.is(Type::iterator) || !is_iterable(subject)) {
-    fault("'{}' object is not reversible", type_name(subject));
+    refuse("'{}' object is not reversible", type_name(subject));
   }
   const std::vector<Value> items = elements_of(call.budget, subject);
   return items.empty() ? Value::undefined("No last item, sequence was empty.") : items.back();
@@ -113,7 +113,7 @@ Value filter_reverse(const FilterCall& call) {
     const Value step = Value::integer(-1);
     return get_slice(call.budget, subject, nullptr, nullptr, &step);
   }
-  if (!is_iterable(subject)) fault("argument must be iterable");
+  if (!is_iterable(subject)) refuse("argument must be iterable");
   std::vector<Value> items = elements_of(call.budget, subject);
   std::reverse(items.begin(), items.end());
   if (subject.is(Type::iterator) || subject.is_undefined()) return Value::list(std::move(items));
@@ -140,7 +140,7 @@ Value filter_join(const FilterCall& call) {
 Value filter_items(const FilterCall& call) {
   call.bind({});
   if (!call.subject.is_undefined() && !call.subject.is_dict()) {
-    fault("Can only get item pairs from a mapping.");
+    refuse("Can only get item pairs from a mapping.");
   }
   Value pairs = Value::list({});
   if (call.subject.is_dict()) {
@@ -152,10 +152,10 @@ Value filter_items(const FilterCall& call) {
 Value filter_dictsort(const FilterCall& call) {
   const Bound bound = call.bind({"case_sensitive", "by", "reverse"});
   const std::string by = bound.find(1) != nullptr ? bound.text(1) : "key";
-  if (by != "key" && by != "value") fault("You can only sort by either \"key\" or \"value\"");
+  if (by != "key" && by != "value") refuse("You can only sort by either \"key\" or \"value\"");
   if (!call.subject.is_dict()) {
     require_defined(call.subject);
-    fault("'{}' object has no attribute 'items'", type_name(call.subject));
+    refuse("'{}' object has no attribute 'items'", type_name(call.subject));
   }
   std::vector<std::pair<Value, Value>> keyed;
   for (const auto& [key, value] : call.subject.as_dict().items) {
@@ -240,7 +240,7 @@ Value filter_sum(const FilterCall& call) {
   const Bound bound = call.bind({"attribute", "start"});
   const AttributeReader read(call.budget, bound.find(0), false);
   Value out = bound.find(1) != nullptr ? *bound.find(1) : Value::integer(0);
-  if (out.is_text()) fault("sum() can't sum strings [use ''.join(seq) instead]");
+  if (out.is_text()) refuse("sum() can't sum strings [use ''.join(seq) instead]");
   const Next next = iterate(call.budget, call.subject);
   for (Value item; next(&item);) {
     out = arithmetic(call.budget, Expr::Op::add, out, read(item));
@@ -251,7 +251,7 @@ Value filter_sum(const FilterCall& call) {
 Value filter_batch(const FilterCall& call) {
   const Bound bound = call.bind({"linecount", "fill_with"});
   const int64_t size = index_of(bound.at(0));
-  if (size < 1) fault("batch expects at least 1 as linecount, not {}", size);
+  if (size < 1) refuse("batch expects at least 1 as linecount, not {}", size);
   std::vector<Value> out, batch;
   const auto flush = [&] {
     out.push_back(Value::list(std::move(batch)));
@@ -277,7 +277,7 @@ Value filter_batch(const FilterCall& call) {
 Value filter_slice(const FilterCall& call) {
   const Bound bound = call.bind({"slices", "fill_with"});
   const int64_t slices = index_of(bound.at(0));
-  if (slices < 1) fault("slice expects at least 1 as slices, not {}", slices);
+  if (slices < 1) refuse("slice expects at least 1 as slices, not {}", slices);
   const std::vector<Value> items = elements_of(call.budget, call.subject);
   call.budget->bytes(slices > (int64_t{1} << 40) ? slices
                                                  : slices * static_cast<int64_t>(sizeof(Value)));
@@ -336,7 +336,8 @@ Value filter_map(const FilterCall& call) {
   } else {
     const Value name = rest.positional[0];
     if (!name.is_text() || !is_filter(name.as_text())) {
-      fault("No filter named {}.", name.is_text() ? repr_of_text(name.as_text()) : type_name(name));
+      refuse("No filter named {}.",
+             name.is_text() ? repr_of_text(name.as_text()) : type_name(name));
     }
     rest.positional.erase(rest.positional.begin());
     change = [=](const Value& item) { return apply_filter(budget, name.as_text(), item, rest); };
@@ -370,14 +371,14 @@ Value filter_select(const FilterCall& call) {
     rest.positional.erase(rest.positional.begin());
   };
   if (by_attribute) {
-    if (rest.positional.empty()) fault("Missing parameter for attribute name");
+    if (rest.positional.empty()) refuse("Missing parameter for attribute name");
     take(&attribute);
   }
   const bool has_test = !rest.positional.empty();
   if (has_test) {
     take(&test);
     if (!test.is_text() || !is_test(test.as_text())) {
-      fault("No test named {}.", test.is_text() ? repr_of_text(test.as_text()) : type_name(test));
+      refuse("No test named {}.", test.is_text() ? repr_of_text(test.as_text()) : type_name(test));
     }
   }
   if (!truthy(call.subject)) return Value::iterator([](Value*) { return false; }, 0);

@@ -15,14 +15,14 @@ using Test = bool (*)(Budget*, const Value&, const Arguments&);
 
 bool without_arguments(const Arguments& arguments, bool answer) {
   if (!arguments.positional.empty() || !arguments.named.empty())
-    fault("the test takes no arguments");
+    refuse("the test takes no arguments");
   return answer;
 }
 
 const Value& operand(const Arguments& arguments) {
   if (arguments.positional.size() != 1 || !arguments.named.empty()) {
-    fault("the test takes 1 argument ({} given)",
-          arguments.positional.size() + arguments.named.size());
+    refuse("the test takes 1 argument ({} given)",
+           arguments.positional.size() + arguments.named.size());
   }
   return arguments.positional[0];
 }
@@ -83,7 +83,7 @@ bool is_callable(const Value& value) {
 template <bool (*known)(std::string_view)>
 bool is_known(Budget* budget, const Value& value, const Arguments& arguments) {
   std::string key;
-  if (!hash_key(budget, value, &key)) fault("unhashable type: '{}'", type_name(value));
+  if (!hash_key(budget, value, &key)) refuse("unhashable type: '{}'", type_name(value));
   return without_arguments(arguments, value.is_text() && known(value.as_text()));
 }
 
@@ -159,7 +159,7 @@ bool apply_test(Budget* budget, std::string_view name, const Value& subject,
                 const Arguments& arguments) {
   budget->steps();
   const auto found = tests().find(name);
-  if (found == tests().end()) fault("No test named {}.", repr_of_text(name));
+  if (found == tests().end()) refuse("No test named {}.", repr_of_text(name));
   return found->second(budget, subject, arguments);
 }
 

@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kSmallDict = 8;  // below it a scan is as fast as an index
 
 void require_shallow(int depth) {
-  if (depth > kMaxValueDepth) fault("nests values deeper than {} levels", kMaxValueDepth);
+  if (depth > kMaxValueDepth) refuse("nests values deeper than {} levels", kMaxValueDepth);
 }
 
 bool same_text(const Value& key, std::string_view text) {
@@ -100,7 +100,7 @@ bool Value::same(const Value& other) const {
 
 void Dict::set(Budget* budget, const Value& key, Value value) {
   std::string hash;
-  if (!hash_key(budget, key, &hash)) fault("unhashable type: '{}'", type_name(key));
+  if (!hash_key(budget, key, &hash)) refuse("unhashable type: '{}'", type_name(key));
   if (const Value* there = find(budget, key)) {
     const_cast<Value&>(*there) = std::move(value);
     return;
@@ -304,8 +304,8 @@ int compare(Budget* budget, const Value& a, const Value& b, const char* operatio
   }
   const bool sequences = a.is_kind(List::Kind::list) || a.is_kind(List::Kind::tuple);
   if (!sequences || !b.is_list() || a.as_list().kind != b.as_list().kind) {
-    fault("'{}' not supported between instances of '{}' and '{}'", operation, type_name(a),
-          type_name(b));
+    refuse("'{}' not supported between instances of '{}' and '{}'", operation, type_name(a),
+           type_name(b));
   }
   for (size_t i = 0; i < std::min(a.items().size(), b.items().size()); ++i) {
     if (!equal(budget, a.items()[i], b.items()[i])) {

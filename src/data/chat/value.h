@@ -24,7 +24,7 @@ struct Fault {
 };
 
 template <typename... Args>
-[[noreturn]] void fault(fmt::format_string<Args...> what, Args&&... args) {
+[[noreturn]] void refuse(fmt::format_string<Args...> what, Args&&... args) {
   throw Fault{fmt::format(what, std::forward<Args>(args)...)};
 }
 
@@ -41,12 +41,12 @@ class Budget {
  public:
   explicit Budget(const Limits& limits) : steps_(limits.max_steps), bytes_(limits.max_bytes) {}
   void steps(int64_t count = 1) {
-    if ((steps_ -= count) < 0) fault("takes more steps than a chat template may");
+    if ((steps_ -= count) < 0) refuse("takes more steps than a chat template may");
   }
   /// Adds `count` bytes of text or containers, and their share of steps.
   void bytes(int64_t count) {
-    steps(1 + count / 16);
-    if ((bytes_ -= count) < 0) fault("makes more text than a chat template may");
+    if ((bytes_ -= count) < 0) refuse("makes more text than a chat template may");
+    steps(1 + count / 64);
   }
 
  private:

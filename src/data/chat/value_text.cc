@@ -24,7 +24,7 @@ class TextWriter {
 
   void repr(const Value& value, int depth) {
     budget_->steps();
-    if (depth > 2 * kMaxValueDepth) fault("nests values too deep to print");
+    if (depth > 2 * kMaxValueDepth) refuse("nests values too deep to print");
     switch (value.type()) {
       case Value::Type::undefined:
         return put("Undefined");
@@ -48,14 +48,14 @@ class TextWriter {
         return put(value.as_object()->repr(budget_, depth + 1));
       case Value::Type::iterator:
       case Value::Type::method:
-        fault("prints a {}, whose text in Python is an address", type_name(value));
+        refuse("prints a {}, whose text in Python is an address", type_name(value));
     }
   }
 
  private:
   void repr_list(const Value& value, int depth) {
     const List& list = value.as_list();
-    if (list.kind == List::Kind::range) fault("prints a range; that is not supported");
+    if (list.kind == List::Kind::range) refuse("prints a range; that is not supported");
     const bool view = list.kind > List::Kind::range;
     if (view) {
       put(type_name(value) + "(");
@@ -131,7 +131,7 @@ class JsonDumper {
       default:
         break;
     }
-    fault("Object of type {} is not JSON serializable", type_name(value));
+    refuse("Object of type {} is not JSON serializable", type_name(value));
   }
   void text(std::string_view text) {
     std::string quoted = "\"";
@@ -203,7 +203,7 @@ class JsonDumper {
       case Value::Type::real:
         return number(value.as_real());
       default:
-        fault("keys must be str, int, float, bool or None, not {}", type_name(value));
+        refuse("keys must be str, int, float, bool or None, not {}", type_name(value));
     }
   }
   void object(const Dict& dict, int depth) {
