@@ -140,8 +140,10 @@ gguf::ElementType stored_as(const TensorPlan& plan, gguf::ElementType type) {
   return small ? gguf::ElementType::f32 : type;
 }
 
-/// Throws Error unless the file has the model's configuration and every one of its tensors.
-void expect_model(const std::string& path, const models::ModelConfig& config) {
+/// Throws Error, in the name of `where`, unless the file has the model's configuration and every
+/// one of its tensors.
+void expect_model(const std::string& path, const models::ModelConfig& config,
+                  const std::string& where) {
   const models::ModelConfig back = read_model_config(path);
   const auto values = [](const models::ModelConfig& model) {
     nlohmann::ordered_json all = models::values_of(model);
@@ -156,7 +158,7 @@ void expect_model(const std::string& path, const models::ModelConfig& config) {
   const nlohmann::ordered_json want = values(config), got = values(back);
   for (const auto& [key, value] : want.items()) {
     if (got.at(key) != value) {
-      fail(path, "a GGUF file cannot say that {} is {}: it would be read as {}", key, value.dump(),
+      fail(where, "a GGUF file cannot say that {} is {}: it would be read as {}", key, value.dump(),
            got.at(key).dump());
     }
   }
@@ -246,7 +248,7 @@ int64_t export_gguf(const ModelWeights& weights, const models::ModelConfig& conf
   const std::string unnamed = temporary_name(path, ::getpid());
   try {
     const int64_t bytes = gguf::save_gguf(unnamed, metadata, tensors);
-    expect_model(unnamed, config);
+    expect_model(unnamed, config, where);
     rename_durable(unnamed, path);
     return bytes;
   } catch (...) {

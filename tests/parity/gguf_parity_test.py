@@ -93,7 +93,7 @@ class GgufParity(unittest.TestCase):
             with self.subTest(kind=kind), tempfile.TemporaryDirectory() as name:
                 top = pathlib.Path(name)
                 tok, model = self.folder(top, kind, tied=kind == "smollm")
-                hocket("checkpoint", "export", top / "hf", top / "m.gguf", "--type", "f32")
+                hocket("checkpoint", "export", top / "hf", "--out", top / "m.gguf", "--type", "f32")
                 (top / "texts").write_text("".join(json.dumps(text) + "\n" for text in some), encoding="utf-8")
                 got = [json.loads(line) for line in
                        hocket("data", "encode", top / "m.gguf", "--lines", "--in", top / "texts").splitlines()]
@@ -121,7 +121,7 @@ class GgufParity(unittest.TestCase):
                                 "--max-new-tokens", "8", "--json"))
         self.assertEqual(got["text"].encode("utf-8", "replace"), want.encode("utf-8", "replace"))
 
-        hocket("checkpoint", "import", top / "m.gguf", top / "back", "--type", "f32")
+        hocket("checkpoint", "import", top / "m.gguf", "--out", top / "back", "--type", "f32")
         back = AutoModelForCausalLM.from_pretrained(top / "back", dtype=torch.float32)
         for name, tensor in model.state_dict().items():
             self.assertTrue(torch.equal(back.state_dict()[name], tensor), name)

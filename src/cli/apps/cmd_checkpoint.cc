@@ -140,8 +140,14 @@ gguf::ElementType written_type(const std::string& name) {
   fail("checkpoint export", "--type is {}; expected f32, f16, bf16 or q8_0", quote(name));
 }
 
+void require_out(const char* verb, const ConvertOptions& options) {
+  if (options.model.empty()) fail(verb, "no model to read; expected MODEL");
+  if (options.out.empty()) fail(verb, "nothing to write to; try --out PATH");
+}
+
 int export_model(const ConvertOptions& options) {
   const gguf::ElementType type = written_type(options.type);
+  require_out("checkpoint export", options);
   const checkpoint::ModelLocation at =
       checkpoint::resolve_model(options.model, checkpoint::Need::intact);
   require_output("checkpoint export", options.out, {at.folder, options.tokenizer});
@@ -162,6 +168,7 @@ int import_model(const ConvertOptions& options) {
   if (options.type != "f32" && options.type != "f16" && options.type != "bf16") {
     fail("checkpoint import", "--type is {}; expected f32, f16 or bf16", quote(options.type));
   }
+  require_out("checkpoint import", options);
   const checkpoint::ModelLocation at =
       checkpoint::resolve_model(options.model, checkpoint::Need::intact);
   const models::ModelConfig config = checkpoint::read_model_config(at.config_file);
@@ -188,13 +195,13 @@ void declare_export(Args& args) {
              "and chat template go along. The file is opened again and compared with the model "
              "before it gets its name; whatever GGUF cannot say is refused.");
   args.positional("MODEL", &options->model, kModelText);
-  args.positional("OUT", &options->out, "the file to write: a .gguf");
+  args.option("--out", "FILE", &options->out, "the .gguf to write");
   args.option("--type", "TYPE", &options->type, "of matrices: f32, f16, bf16 or q8_0");
   args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
   args.flag("--json", &options->json, "the result as JSON");
-  args.example("hocket checkpoint export runs/quickstart model.gguf --type f32",
+  args.example("hocket checkpoint export runs/quickstart --out model.gguf --type f32",
                "the newest checkpoint, without loss");
-  args.example("hocket checkpoint export runs/quickstart small.gguf --type q8_0",
+  args.example("hocket checkpoint export runs/quickstart --out small.gguf --type q8_0",
                "a quarter of the size");
   args.run([options] { return export_model(*options); });
 }
@@ -207,12 +214,12 @@ void declare_import(Args& args) {
              "transformers opens, and every command here. MODEL may be any model; quantised "
              "weights become the numbers that they stand for.");
   args.positional("MODEL", &options->model, kModelText);
-  args.positional("DIR", &options->out, "the folder to make");
+  args.option("--out", "DIR", &options->out, "the folder to make");
   args.option("--type", "TYPE", &options->type, "of weights: f32, f16 or bf16");
   args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
   args.flag("--json", &options->json, "the result as JSON");
-  args.example("hocket checkpoint import model.gguf models/mine", "in bf16");
-  args.example("hocket checkpoint import model.gguf models/mine-f32 --type f32",
+  args.example("hocket checkpoint import model.gguf --out models/mine", "in bf16");
+  args.example("hocket checkpoint import model.gguf --out models/mine-f32 --type f32",
                "the very numbers of quantised weights");
   args.run([options] { return import_model(*options); });
 }
@@ -228,7 +235,7 @@ void verb_checkpoint(Args& args) {
   args.example("hocket checkpoint join DIR-A DIR-B --out step-000100",
                "the parts that two hosts saved of one step, as one folder");
   args.example("hocket checkpoint join --help", "the checkpoints that can be joined");
-  args.example("hocket checkpoint export runs/quickstart model.gguf", "for llama.cpp");
+  args.example("hocket checkpoint export runs/quickstart --out model.gguf", "for llama.cpp");
 }
 
 }  // namespace hocket::cli

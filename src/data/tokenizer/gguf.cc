@@ -188,9 +188,10 @@ std::string tokenizer_json(const gguf::Metadata& in, const TokenList& tokens,
     out.key(none).null();
   }
   out.member("fuse_unk", false).member("byte_fallback", false);
+  // Added tokens as well: `tokenizers` gives those that are not here the next free ids.
   out.member("ignore_merges", pre.ignore_merges).key("vocab").object();
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
-    if (tokens.kinds[id] == kNormal) {
+    if (tokens.kinds[id] != kUnused) {
       out.member(tokens.texts[id], static_cast<int64_t>(id));
     }
   }
