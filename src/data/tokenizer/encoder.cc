@@ -166,11 +166,7 @@ void Encoder::Impl::split_added(const Piece& piece, bool normalized_text) {
   const std::string_view text = piece.text;
   const Trie& trie = normalized_text ? t.normalized_added : t.raw_added;
   size_t done = 0;
-  for (size_t i = 0; i < text.size() && !trie.empty();) {
-    if (!trie.begins(text[i])) {
-      ++i;
-      continue;
-    }
+  for (size_t i = 0; (i = trie.next_begin(text, i)) < text.size();) {
     size_t length = 0;
     int32_t place = 0;
     trie.each_prefix(text.substr(i), [&](size_t n, int32_t value) {
