@@ -3,10 +3,11 @@
 """Compares Hocket's tokenizers with Hugging Face `tokenizers` for every kind that docs/tokenizers.md names: identical
 ids, and identical text back, for vocabularies that are trained here on the given text.
 
-    tokenizer_kinds.py [--hocket build/hocket] [--strings N] [--seed S] [--only PATTERN] [--time] FILE_OR_FOLDER...
+    tokenizer_kinds.py [--hocket build/hocket] [--strings N] [--seed S] [--only PATTERN] [--tokenizer FILE]... FILE_OR_FOLDER...
 
-Texts are the files, mixed lines and N random strings per kind. --time prints the speed of both on one thread. Exits 1
-at the first difference."""
+Texts are the files, mixed lines and N random strings per kind. --tokenizer FILE compares a tokenizer.json that is there,
+instead of trained ones. Ranges of tokens are compared where no normalizer changes the text. Exits 1 at the first
+difference."""
 import argparse
 import json
 import os
@@ -153,6 +154,46 @@ ADDED = ["x <|im_start|>y<tool>z <mask> and <r>  b Std::vector std:: xStd:: Std:
          "\ufeffbom", "x\ufeff", "<0x41>", " <|im_start|> a", "▁", "▁▁a ▁", "12345678 x1234.5678", "١٢٣٤٥"]
 
 
+def lines_of(parity, path, texts, *options):
+    source, target = os.path.join(parity.work, "in.jsonl"), os.path.join(parity.work, "out.jsonl")
+    with open(source, "w") as f:
+        f.writelines(json.dumps(text) + "\n" for text in texts)
+    parity.run("encode", path, "--lines", "--in", source, "--out", target, *options)
+    with open(target) as f:
+        return [json.loads(line) for line in f]
+
+
+def options(parity, name, path, texts):
+    """Tokens of the post-processor, special tokens as text, and ranges."""
+    t = Tokenizer.from_file(path)
+    added = lines_of(parity, path, texts, "--add-special-tokens")
+    for text, got in zip(texts, added):
+        want = t.encode(text).ids
+        if got != want:
+            sys.exit(f"{name}: with special tokens added {text[:60]!r} gives {got[:9]}, expected {want[:9]}")
+    # A Unigram vocabulary gives special tokens in spite of that, by its own way; ours does not.
+    split_special = lines_of(parity, path, texts, "--split-special-tokens")
+    t.encode_special_tokens = True
+    special = {i for i, a in t.get_added_tokens_decoder().items() if a.special}
+    for text, got in zip(texts, split_special):
+        want = t.encode(text, add_special_tokens=False).ids
+        if got != want and not special & set(want):
+            sys.exit(f"{name}: with special tokens split {text[:60]!r} gives {got[:9]}, expected {want[:9]}")
+    t.encode_special_tokens = False
+    if t.normalizer is not None or isinstance(t.decoder, decoders.ByteLevel) or '"byte_fallback":true' in t.to_str():
+        return
+    for text, got in zip(texts, lines_of(parity, path, texts, "--offsets")):
+        e = t.encode(text, add_special_tokens=False)
+        starts = [0]
+        for c in text:
+            starts.append(starts[-1] + len(c.encode()))
+        want = [[i, starts[a], starts[b]] for i, (a, b) in zip(e.ids, e.offsets)]
+        if got != want:
+            at = next((i for i, (x, y) in enumerate(zip(got, want)) if x != y), 0)
+            sys.exit(f"{name}: ranges of {text[:60]!r} differ at token {at}; got {got[at:at + 4]}, expected "
+                     f"{want[at:at + 4]}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hocket", default="build/hocket")
@@ -161,21 +202,27 @@ def main():
     parser.add_argument("--vocab-size", type=int, default=1500)
     parser.add_argument("--only", default="")
     parser.add_argument("--keep", default="", help="folder for the tokenizers")
+    parser.add_argument("--tokenizer", action="append", default=[])
     parser.add_argument("paths", nargs="*", default=["/usr/include/c++"])
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     print(f"seed {args.seed}")
     corpus = [t for _, t in texts_of(args.paths)]
     with tempfile.TemporaryDirectory() as work:
-        for name, t in kinds().items():
+        found = {path: None for path in args.tokenizer} or kinds()
+        for name, t in found.items():
             if not re.search(args.only, name):
                 continue
             rng = random.Random(f"{args.seed} {name}")
-            t = train(name, t, corpus + MIXED * 3, args.vocab_size)
-            path = os.path.join(args.keep or work, f"{name}.json")
-            t.save(path)
+            path = name
+            if t is not None:
+                t = train(name, t, corpus + MIXED * 3, args.vocab_size)
+                path = os.path.join(args.keep or work, f"{name}.json")
+                t.save(path)
             samples = corpus + MIXED + ADDED + [random_string(rng) for _ in range(args.strings)]
-            Parity(args.hocket, work).compare(name, path, samples)
+            parity = Parity(args.hocket, work)
+            parity.compare(name, path, samples)
+            options(parity, name, path, samples[len(corpus):][:400])
     print("all equal")
 
 

@@ -101,6 +101,8 @@ struct Encoder::Impl {
   void word(const Piece& piece);
   void cut_word(const Piece& piece);
   void model_word(const Piece& piece);
+  void cached_word(std::string_view text);
+  void run_model(std::string_view text);
   void put_ranges(const Piece& piece);
   bool usable(int32_t id);
   int unit_length(std::string_view text, size_t at) const;
@@ -164,11 +166,7 @@ void Encoder::Impl::split_added(const Piece& piece, bool normalized_text) {
   const std::string_view text = piece.text;
   const Trie& trie = normalized_text ? t.normalized_added : t.raw_added;
   size_t done = 0;
-  for (size_t i = 0; i < text.size() && !trie.empty();) {
-    if (!trie.begins(text[i])) {
-      ++i;
-      continue;
-    }
+  for (size_t i = 0; (i = trie.next_begin(text, i)) < text.size();) {
     size_t length = 0;
     int32_t place = 0;
     trie.each_prefix(text.substr(i), [&](size_t n, int32_t value) {
@@ -237,8 +235,14 @@ void Encoder::Impl::split(size_t step, const Piece& piece) {
   bool is_match;
   if (how.behavior == Behavior::isolated || how.behavior == Behavior::removed) {
     const bool removes = how.behavior == Behavior::removed;
+    const bool to_words =
+        step + 1 == t.spec.pretokenizers.size() && ranges == nullptr && !t.cuts_words;
     for (std::string_view found; cursor.next(&found, &is_match);) {
       if (removes && is_match != how.invert) continue;
+      if (to_words) {
+        if (!found.empty()) cached_word(found);
+        continue;
+      }
       const size_t begin = found.data() - piece.text.data();
       pretokenize(step + 1, piece.part(begin, begin + found.size()));
     }
@@ -351,17 +355,25 @@ void Encoder::Impl::cut_word(const Piece& piece) {
 }
 
 void Encoder::Impl::model_word(const Piece& piece) {
+  if (ranges == nullptr) {
+    cached_word(piece.text);
+    return;
+  }
+  run_model(piece.text);
+  ids->insert(ids->end(), symbols.begin(), symbols.end());
+  put_ranges(piece);
+}
+
+void Encoder::Impl::cached_word(std::string_view text) {
   // From the cheapest way to the dearest: a single byte, a word seen before, the model.
-  const std::string_view text = piece.text;
-  const bool is_bpe = t.spec.model == TokenizerSpec::Model::bpe;
-  if (text.size() == 1 && is_bpe) {
-    const int32_t id = t.byte_ids[static_cast<uint8_t>(text[0])];
+  if (text.size() == 1) {
+    const int32_t id = t.single_bytes[static_cast<uint8_t>(text[0])];
     if (id >= 0) {
-      put(id, piece);
+      ids->push_back(id);
       return;
     }
   }
-  const bool cached = text.size() <= kMaxCachedWord && ranges == nullptr;
+  const bool cached = text.size() <= kMaxCachedWord;
   const uint64_t hash = cached ? WordCache::hash(text) : 0;
   if (cached) {
     size_t count;
@@ -370,20 +382,22 @@ void Encoder::Impl::model_word(const Piece& piece) {
       return;
     }
   }
-  symbols.clear();
-  met_special = false;
-  if (is_bpe) {
-    bpe(text);
-  } else {
-    unigram(text);
-  }
+  run_model(text);
   // Otherwise the result depends on the options.
   if (cached && !met_special) {
     cache.insert(text, hash, symbols);
   }
   ids->insert(ids->end(), symbols.begin(), symbols.end());
-  if (ranges != nullptr) {
-    put_ranges(piece);
+}
+
+// Fills in the symbols of a word.
+void Encoder::Impl::run_model(std::string_view text) {
+  symbols.clear();
+  met_special = false;
+  if (t.spec.model == TokenizerSpec::Model::bpe) {
+    bpe(text);
+  } else {
+    unigram(text);
   }
 }
 

@@ -213,6 +213,11 @@ void Tokenizer::Impl::index_vocabulary() {
       *char_ids.insert(utf8_code_point(text, 0, length), id).first = id;
     }
   }
+  // A piece of one byte is that token, but Unigram may have to leave a special one out.
+  single_bytes = byte_ids;
+  if (spec.model == TokenizerSpec::Model::unigram) {
+    single_bytes.fill(-1);
+  }
   int present = 0;
   for (int byte = 0; byte < 256; ++byte) {
     fallback_ids[byte] = spec.byte_fallback ? id_of(fmt::format("<0x{:02X}>", byte)) : -1;

@@ -37,6 +37,7 @@ struct Tokenizer::Impl {
   // The model.
   std::unordered_map<std::string_view, int32_t> by_text;  // the vocabulary; views into spec.tokens
   std::array<int32_t, 256> byte_ids{};      // of tokens of one byte; -1: there is none
+  std::array<int32_t, 256> single_bytes{};  // ids of words of one byte; -1: not known beforehand
   std::array<int32_t, 256> fallback_ids{};  // of "<0x00>" to "<0xFF>"
   bool fallback = false;                    // byte_fallback, and all of them are there
   FlatMap<int32_t> char_ids;                // of tokens of one character beyond ASCII

@@ -28,7 +28,10 @@ Trie::Trie(std::vector<std::pair<std::string_view, int32_t>> texts) {
       i = end;
     }
   };
-  add_children({0, texts.size(), 0}, [&](uint8_t byte, uint32_t node) { roots_[byte] = node; });
+  add_children({0, texts.size(), 0}, [&](uint8_t byte, uint32_t node) {
+    roots_[byte] = node;
+    begins_[byte] = true;
+  });
   for (uint32_t at = 0; at < nodes_.size(); ++at) {
     Range range = ranges[at];
     if (texts[range.begin].first.size() == range.depth) {

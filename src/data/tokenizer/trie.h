@@ -20,8 +20,14 @@ class Trie {
   /// Of texts that are not empty; of equal ones the first counts.
   explicit Trie(std::vector<std::pair<std::string_view, int32_t>> texts);
 
-  bool empty() const { return nodes_.empty(); }
-  bool begins(char first) const { return roots_[static_cast<uint8_t>(first)] != kNone; }
+  /// Next place from `at` on with a byte that some text begins with; the end if there is none.
+  size_t next_begin(std::string_view text, size_t at) const {
+    if (nodes_.empty()) return text.size();
+    while (at < text.size() && !begins_[static_cast<uint8_t>(text[at])]) {
+      ++at;
+    }
+    return at;
+  }
 
   /// Calls `found(length, value)` for each text that `text` begins with, the shortest first.
   template <class Found>
@@ -55,6 +61,7 @@ class Trie {
   }
 
   std::array<uint32_t, 256> roots_{};
+  std::array<bool, 256> begins_{};
   std::vector<Node> nodes_;
   std::vector<uint8_t> labels_;  // last byte of each node
 };
