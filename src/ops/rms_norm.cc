@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // rms_norm (Zhang & Sennrich, arXiv 1910.07467): y = x / sqrt(mean(x^2) + eps) * g over the last
 // dim, also per head ([T,H,d] with g[d]). With attribute `dims`=2 it is over heads and head dim
-// together (g[H,d]), and with `offset` the factor is offset + g (Gemma's 1 + g).
+// together (g[H,d]), by definition in the steps of row_norm.cc, which can run on parts of the
+// heads. With `offset` the factor is offset + g (Gemma's 1 + g).
 #include "ops/rules.h"
 
 namespace hocket::ops::rms_norm {
@@ -74,6 +75,33 @@ void grad(GradContext& context) {
   }
 }
 
+Attrs offset_of(const Attrs& attrs) {
+  Attrs made;
+  if (attrs.has("offset")) {
+    made.set("offset", attrs.f("offset"));
+  }
+  return made;
+}
+
+std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const int> in) {
+  if (row_dims(attrs) == 1) return {};
+  const int64_t row = graph.type(in[1]).numel();
+  const int sum = graph.apply("row_sumsq", {}, {in[0]})[0];
+  const int rstd = graph.apply("row_rstd", {{"row", row}, {"eps", attrs.f("eps")}}, {sum})[0];
+  return {graph.apply("row_normed", offset_of(attrs), {in[0], in[1], rstd})[0], rstd};
+}
+
+std::vector<int> define_bwd(Definition& graph, const Attrs& attrs, std::span<const int> in) {
+  if (row_dims(attrs) == 1) return {};
+  Attrs of_gradients = offset_of(attrs);
+  const int dot = graph.apply("row_dot", of_gradients, {in[0], in[1], in[2]})[0];
+  of_gradients.set("row", graph.type(in[2]).numel());
+  if (attrs.has("short_gradient")) {
+    of_gradients.set("short_gradient", attrs.i("short_gradient"));
+  }
+  return graph.apply("row_normed_bwd", of_gradients, {in[0], in[1], in[2], in[3], dot});
+}
+
 struct Case {
   Dims dims;
   Attrs attrs = {};
@@ -113,6 +141,7 @@ std::vector<Sample> samples_bwd() {
                     {}});
   }
   list.push_back(with_short_gradient(list[0]));
+  list.push_back(with_short_gradient(list[4]));
   return list;
 }
 
@@ -127,7 +156,9 @@ void add_to(std::vector<Op>& ops) {
                  .work = work,
                  .grad = grad,
                  .samples = samples,
-                 .cheap_to_repeat = true});
+                 .cheap_to_repeat = true,
+                 .define = define,
+                 .defined = Defined::expands});
   ops.push_back(
       {.name = "rms_norm_bwd",
        .doc = "dx = rstd*(dy*w - xhat*mean(dy*w*xhat)), dg = sum dy*xhat, xhat = x*rstd, w = "
@@ -137,7 +168,9 @@ void add_to(std::vector<Op>& ops) {
        .work = work_bwd,
        .samples = samples_bwd,
        .accumulates = {0, 1},
-       .workspace = workspace_bwd});
+       .workspace = workspace_bwd,
+       .define = define_bwd,
+       .defined = Defined::expands});
 }
 
 }  // namespace hocket::ops::rms_norm

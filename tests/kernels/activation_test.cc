@@ -79,7 +79,7 @@ TEST(ActivationKernels, EqualTheirFormulas) {
         expect_close(run({"activation_bwd", attrs, {dy, x}, {x}}, dtype)[0], dx, tolerance, "dx");
       });
     }
-    // Of routed rows those that exist.
+    // Routed rows: those that exist.
     const int64_t n = 11, width = 5;
     const Values x = routed(random, {3, 9, width}, 2, n), dy = routed(random, {3, 9, width}, 2, n);
     const Values counts = integers({4, 0, 7}, DType::i64);

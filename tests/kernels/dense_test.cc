@@ -201,7 +201,7 @@ TEST(DenseKernels, RopeTurnsHalves) {
   }
 }
 
-/// Of the first dims of a head, with the frequencies and the factor of every scaling.
+/// The first dims of a head turn, with the frequencies and the factor of every scaling.
 TEST(DenseKernels, RopeOfSomeDims) {
   Random random(18);
   const int64_t n = 90, h = 3, d = 38;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -304,6 +305,52 @@ TEST(LayoutsOfAGraph, GatherTokensWhereTheEmbeddingGradientIsLarger) {
   // gradient of a table that the head also uses is reduced in any case.
   EXPECT_EQ(embedding(proven("dp: 4", false, 512)), "edp:P");
   EXPECT_EQ(embedding(proven("dp: 4", true)), "edp:P");
+}
+
+/// A norm over all heads does not keep heads from being split: ranks sum a number per token.
+TEST(LayoutsOfAGraph, SplitHeadsThatANormReads) {
+  constexpr int64_t kTokens = 64, kWidth = 32, kHeads = 4, kEach = 8, kVocab = 64;
+  Graph graph;
+  graph.num_layers = 1;
+  const auto param = [&](const char* name, std::vector<graph::Dim> dims) {
+    return graph.param(name, {DType::f32, std::move(dims)}, 0, {});
+  };
+  const auto apply = [&](const char* op, graph::Attrs attrs, std::vector<TensorId> in) {
+    return ops::apply(graph, op, std::move(attrs), std::move(in), op, 0)[0];
+  };
+  const TensorId ids = graph.input("ids", {DType::i32, {kTokens}});
+  const TensorId hidden =
+      apply("embedding", {{"vocab", kVocab}}, {ids, param("embed", {kVocab, kWidth})});
+  const TensorId in = param("in", {kHeads, kEach, kWidth}), norm = param("norm", {kHeads, kEach}),
+                 out = param("out", {kWidth, kHeads, kEach});
+  const TensorId heads = apply("linear", {}, {hidden, in});
+  const TensorId normed = apply("rms_norm", {{"eps", 1e-6}, {"dims", int64_t{2}}}, {heads, norm});
+  const TensorId sum = apply("add", {}, {hidden, apply("linear", {}, {normed, out})});
+  const TensorId last = apply("rms_norm", {{"eps", 1e-6}}, {sum, param("last", {kWidth})});
+  graph.losses.push_back(
+      apply("linear_cross_entropy", {{"grad", int64_t{1}}},
+            {last, param("head", {kVocab, kWidth}), graph.input("targets", {DType::i32, {kTokens}}),
+             graph.input("scale", {DType::f64, {1}}, true)}));
+  autodiff::differentiate(graph);
+  autodiff::append_grad_outputs(graph);
+  const Mesh mesh = graph::parse_mesh("tp:2");
+  const LayoutsGiven given{stored_layouts(graph, mesh, {}), {}, {}, {}};
+  const auto stored = [&](TensorId id) {
+    return to_string(given.stored[static_cast<size_t>(id)], mesh);
+  };
+  EXPECT_EQ(stored(in), "tp:S0");
+  EXPECT_EQ(stored(norm), "tp:S0");
+  EXPECT_EQ(stored(out), "tp:S1");
+  const Layouts layouts = choose_layouts(graph, mesh, given, 1);
+  ASSERT_TRUE(layouts.decomposed);
+  std::map<std::string, int> count;
+  for (const graph::Node& node : layouts.decomposed->nodes) {
+    ++count[node.op];
+  }
+  EXPECT_EQ(count["row_normed"], 1);
+  EXPECT_EQ(count["row_normed_bwd"], 1);
+  EXPECT_EQ(count["rms_norm"], 1);  // over the width, which is not split
+  EXPECT_EQ(to_string(layouts.tensor[static_cast<size_t>(normed)], mesh), "tp:S1");
 }
 
 }  // namespace

@@ -89,7 +89,12 @@ void activation_bwd(const KernelArgs& args) {
 template <typename T>
 void scale(const KernelArgs& args) {
   const T factor = static_cast<T>(args.attrs->f("factor"));
-  each<T>(args, [factor](Vec<T> x) { return x * factor; });
+  const T* x = in<T>(args, 0);
+  T* y = out<T>(args, 0);
+  parallel_for(count(args.in[0]), kGrain, [&](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) y[i] = factor * x[i];
+  });
 }
 
 template <typename T>

@@ -217,6 +217,57 @@ size_t axes_for(int64_t size, const Mesh& mesh, const std::vector<size_t>& axes,
   return number;
 }
 
+/// Applications of forward ops to values: those of a graph, and behind them inner ones of
+/// definitions, whose steps stand for the op.
+struct Applications {
+  struct Application {
+    const ops::Op* op;
+    std::vector<int> in, out;
+  };
+  std::vector<TensorType> types;  ///< of the values
+  std::vector<Application> list;
+};
+Applications forward_applications(const Graph& graph) {
+  Applications made;
+  for (const graph::Tensor& tensor : graph.tensors) {
+    made.types.push_back(tensor.type);
+  }
+  for (const graph::Node& node : graph.nodes) {
+    if (node.phase != graph::Phase::forward) continue;
+    const ops::Op& op = ops::find(node.op);
+    std::vector<TensorType> in;
+    for (TensorId id : node.in) {
+      in.push_back(graph.tensor(id).type);
+    }
+    const ops::Decomposition decomposed = ops::decompose(op, node.attrs, in);
+    if (decomposed.out.empty()) {
+      made.list.push_back({&op, node.in, node.out});
+      continue;
+    }
+    std::vector<int> value(node.in.begin(), node.in.end());
+    value.resize(decomposed.types.size(), kNone);
+    for (size_t i = 0; i < decomposed.out.size(); ++i) {
+      value[static_cast<size_t>(decomposed.out[i])] = node.out[i];
+    }
+    for (size_t i = 0; i < value.size(); ++i) {
+      if (value[i] != kNone) continue;
+      value[i] = static_cast<int>(made.types.size());
+      made.types.push_back(decomposed.types[i]);
+    }
+    for (const ops::Decomposition::Step& step : decomposed.steps) {
+      Applications::Application application{step.op, {}, {}};
+      for (int i : step.in) {
+        application.in.push_back(value[static_cast<size_t>(i)]);
+      }
+      for (int i : step.out) {
+        application.out.push_back(value[static_cast<size_t>(i)]);
+      }
+      made.list.push_back(std::move(application));
+    }
+  }
+  return made;
+}
+
 /// Returns the dims of parameters that are inner to a block of the model: from the product that
 /// makes the dim to the product that sums over it, no op needs all of it, and it is no dim of
 /// tokens. So heads and the width of an MLP are inner; the hidden width is not, since norms need it
@@ -225,15 +276,10 @@ size_t axes_for(int64_t size, const Mesh& mesh, const std::vector<size_t>& axes,
 std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
   const std::vector<size_t> tp = axes_that(mesh, splits_parameters);
   const std::vector<size_t> widths = axes_that(mesh, splits_expert_widths);
-  std::vector<TensorType> types;
-  for (const graph::Tensor& tensor : graph.tensors) {
-    types.push_back(tensor.type);
-  }
+  const auto [types, applications] = forward_applications(graph);
   UnitedDims united(types);
-  for (const graph::Node& node : graph.nodes) {
-    if (node.phase != graph::Phase::forward) continue;
-    const ops::Op& op = ops::find(node.op);
-    united.add(op, types, node.in, node.out);
+  for (const Applications::Application& application : applications) {
+    united.add(*application.op, types, application.in, application.out);
   }
   std::set<int> left_out;
   std::map<int, size_t> divided;  // by united dim: number of axes that may split all its parameters
