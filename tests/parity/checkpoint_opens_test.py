@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
-"""What `hocket train` saves, for all families of transformers, opens with transformers and gives the same logits: see
+"""Checkpoints of `hocket train`, for all families of transformers, open with transformers and give the same logits: see
 checkpoint_opens.py."""
 import os, pathlib, subprocess, sys, tempfile
 
