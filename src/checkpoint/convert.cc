@@ -261,7 +261,7 @@ int64_t export_folder(const ModelWeights& weights, const models::ModelConfig& co
                       graph::DType dtype, const std::map<std::string, std::string>& files,
                       const std::string& folder) {
   if (file_exists(folder)) fail(folder, "is there already; expected a new folder");
-  std::vector<NamedTensor> tensors;
+  std::vector<SlicedParameter> params;
   int64_t bytes = 0;
   for (const models::ParamWeights& param : models::weight_map(config)) {
     NamedTensor whole{param.param, {dtype, param.dims}};
@@ -269,10 +269,9 @@ int64_t export_folder(const ModelWeights& weights, const models::ModelConfig& co
       weights.load_range(name, first, count, dtype, to);
     };
     bytes += whole.type.bytes();
-    for (NamedTensor& slice : to_slices(whole, param.forms[0])) {
-      tensors.push_back(std::move(slice));
-    }
+    params.push_back({std::move(whole), param.forms[0]});
   }
+  const std::vector<NamedTensor> tensors = to_stored(params);
   const std::string unnamed = temporary_name(folder, ::getpid());
   try {
     make_dirs(unnamed);

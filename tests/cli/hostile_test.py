@@ -322,6 +322,22 @@ class Hostile(unittest.TestCase):
         self.survive([(f"safetensors {i}", ["eval", self.folder("model", f"weights/{i}", model__safetensors=f), "--ids", "small.json"])
                       for i, f in enumerate(files)])
 
+    def test_gguf(self):
+        rng = self.rng()
+        self.box.good("checkpoint", "export", "model", "--out", "good.gguf", "--type", "f32")
+        good = self.read("good.gguf")
+        head = good.rfind(b".weight") + 32
+        files = [b"GGUF", good[:24], good[:head], good[:-64], good + b"\0", good.replace(b"llama", b"lamba"),
+                 good.replace(b"gpt2", b"bert"), good[:8] + b"\xff" * 16 + good[24:]]
+        files += [damage(good[:head], rng) + good[head:] for _ in self.draws(40)]
+        words = (["eval", None, "--ids", "small.json"], ["generate", None, "--prompt", "int", "--max-new-tokens", "2"],
+                 ["data", "encode", None, "--in", "text.txt"], ["check", None])
+        cases = []
+        for i, data in enumerate(files):
+            name = self.put(f"gguf/{i}.gguf", data)
+            cases.append((f"gguf {i}", [name if word is None else word for word in words[i % len(words)]]))
+        self.survive(cases)
+
     def test_ids(self):
         rng = self.rng()
         texts = ["", "[]", "[[]]", "[[1],[]]", "[[-1]]", "[[300]]", "[[1.5]]", "[[18446744073709551615]]", "[[1e2]]", '[["1"]]', "[1]",

@@ -199,9 +199,8 @@ void declare_export(Args& args) {
   args.option("--type", "TYPE", &options->type, "of matrices: f32, f16, bf16 or q8_0");
   args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
   args.flag("--json", &options->json, "the result as JSON");
-  args.example("hocket checkpoint export runs/quickstart --out model.gguf --type f32",
-               "the newest checkpoint, without loss");
-  args.example("hocket checkpoint export runs/quickstart --out small.gguf --type q8_0",
+  args.example("hocket checkpoint export MODEL --out FILE.gguf --type f32", "without loss");
+  args.example("hocket checkpoint export MODEL --out FILE.gguf --type q8_0",
                "a quarter of the size");
   args.run([options] { return export_model(*options); });
 }
@@ -218,8 +217,8 @@ void declare_import(Args& args) {
   args.option("--type", "TYPE", &options->type, "of weights: f32, f16 or bf16");
   args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
   args.flag("--json", &options->json, "the result as JSON");
-  args.example("hocket checkpoint import model.gguf --out models/mine", "in bf16");
-  args.example("hocket checkpoint import model.gguf --out models/mine-f32 --type f32",
+  args.example("hocket checkpoint import MODEL.gguf --out DIR", "in bf16");
+  args.example("hocket checkpoint import MODEL.gguf --out DIR --type f32",
                "the very numbers of quantised weights");
   args.run([options] { return import_model(*options); });
 }
@@ -235,7 +234,7 @@ void verb_checkpoint(Args& args) {
   args.example("hocket checkpoint join DIR-A DIR-B --out step-000100",
                "the parts that two hosts saved of one step, as one folder");
   args.example("hocket checkpoint join --help", "the checkpoints that can be joined");
-  args.example("hocket checkpoint export runs/quickstart --out model.gguf", "for llama.cpp");
+  args.example("hocket checkpoint export MODEL --out FILE.gguf", "for llama.cpp");
 }
 
 }  // namespace hocket::cli
