@@ -56,6 +56,7 @@ class Prepare : public testing::Test {
 
 TEST_F(Prepare, EveryFileIsADocumentOfItsSplit) {
   int64_t seen = 0;
+  options_.split_special_tokens = true;
   options_.progress = [&](const PrepareProgress& p) {
     EXPECT_GT(p.bytes_done, seen);
     seen = p.bytes_done;
@@ -88,6 +89,31 @@ TEST_F(Prepare, EveryFileIsADocumentOfItsSplit) {
     EXPECT_EQ(t.decode(ids), read_file(f.path));
     EXPECT_EQ(stream.document_bytes(d), file_size(f.path));
   }
+}
+
+TEST_F(Prepare, SpecialTokensInTextsAreCounted) {
+  const auto ends = [&] {
+    const Dataset data(options_.output);
+    const int32_t eos = data.tokenizer().eos_id();
+    int64_t count = 0;
+    for (const auto& stream : {data.train(), data.valid()}) {
+      std::vector<int32_t> ids(static_cast<size_t>(stream->tokens()));
+      stream->read(0, ids);
+      count += std::count(ids.begin(), ids.end(), eos) - stream->documents();
+    }
+    return count;
+  };
+  const PrepareResult tokens = prepare(options_);
+  EXPECT_GT(tokens.special_tokens_met, 0);
+  EXPECT_EQ(ends(), tokens.special_tokens_met);
+  EXPECT_EQ(prepare(options_).special_tokens_met, tokens.special_tokens_met);
+  const std::string before = Dataset(options_.output).fingerprint();
+  options_.split_special_tokens = true;
+  const PrepareResult text = prepare(options_);
+  EXPECT_FALSE(text.up_to_date);
+  EXPECT_EQ(text.special_tokens_met, tokens.special_tokens_met);
+  EXPECT_EQ(ends(), 0);
+  EXPECT_NE(Dataset(options_.output).fingerprint(), before);
 }
 
 TEST_F(Prepare, SecondCallDoesNothing) {

@@ -188,6 +188,8 @@ def options(parity, name, path, texts):
         for c in text:
             starts.append(starts[-1] + len(c.encode()))
         want = [[i, starts[a], starts[b]] for i, (a, b) in zip(e.ids, e.offsets)]
+        # A blank that is put before a text has no bytes of it; `tokenizers` gives it those of the first character.
+        want = [[w[0], *g[1:]] if g[1] == g[2] else w for g, w in zip(got, want)]
         if got != want:
             at = next((i for i, (x, y) in enumerate(zip(got, want)) if x != y), 0)
             sys.exit(f"{name}: ranges of {text[:60]!r} differ at token {at}; got {got[at:at + 4]}, expected "

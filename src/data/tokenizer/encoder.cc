@@ -125,13 +125,13 @@ struct Encoder::Impl {
   std::vector<ByteRange> places;
   WordCache cache;
 
-  // Of the call at hand.
+  // State of the call at hand.
   std::vector<int32_t>* ids = nullptr;
   std::vector<ByteRange>* ranges = nullptr;
   bool split_special = false;
   int64_t special_met = 0;
 
-  // Of the word at hand.
+  // State of the word at hand.
   std::vector<int32_t> symbols;
   std::vector<uint32_t> sizes;  // bytes of each symbol; only Unigram fills it
   std::vector<uint32_t> ranks;  // of each symbol with the next
@@ -239,8 +239,9 @@ void Encoder::Impl::split(size_t step, const Piece& piece) {
         step + 1 == t.spec.pretokenizers.size() && ranges == nullptr && !t.cuts_words;
     for (std::string_view found; cursor.next(&found, &is_match);) {
       if (removes && is_match != how.invert) continue;
+      if (found.empty()) continue;
       if (to_words) {
-        if (!found.empty()) cached_word(found);
+        cached_word(found);
         continue;
       }
       const size_t begin = found.data() - piece.text.data();
@@ -465,7 +466,9 @@ void Encoder::Impl::unknown(std::string_view text) {
     }
     return;
   }
-  if (t.spec.unk < 0) no_token(text);
+  if (t.spec.unk < 0) {
+    no_token(text);
+  }
   symbols.push_back(t.spec.unk);
 }
 
@@ -490,7 +493,9 @@ void Encoder::Impl::unigram(std::string_view text) {
       has_unit |= n == length;
     });
     if (!has_unit) {
-      if (t.spec.unk < 0) no_token(text.substr(at, length));
+      if (t.spec.unk < 0) {
+        no_token(text.substr(at, length));
+      }
       reach(at, at + length, t.spec.unk, t.unk_score + here);
     }
     at += length;

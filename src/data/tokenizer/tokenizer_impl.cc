@@ -292,7 +292,7 @@ void Tokenizer::Impl::index_pieces() {
 void Tokenizer::Impl::index_added() {
   special.assign(spec.tokens.size(), false);
   std::vector<std::pair<std::string_view, int32_t>> raw, normalized;
-  // Of equal texts special tokens count, as in `tokenizers`.
+  // Special tokens come first: of equal texts the first counts, as in `tokenizers`.
   for (const bool wanted : {true, false}) {
     for (size_t i = 0; i < spec.added.size(); ++i) {
       const AddedToken& added = spec.added[i];

@@ -85,7 +85,7 @@ struct Tokenizer::Impl {
 
 /// Bytes of a token as the decoders give them, at the beginning of a text or further on.
 std::string decode_token(const TokenizerSpec& spec, std::string_view token, bool first);
-/// What the decoders do with the text of all tokens together.
+/// Text of all tokens together as the decoders behind `fuse` leave it.
 std::string decode_whole(const TokenizerSpec& spec, std::string text);
 
 /// Computes two hashes: of everything that determines a text's ids, and of that with the end of

@@ -57,7 +57,7 @@ struct NormalizerStep {
   bool left = false, right = false;
 };
 
-/// Whether Metaspace marks the beginning of a text that has no blank there.
+/// Texts without a blank at their beginning that Metaspace marks there.
 enum class Prepend { never, first, always };
 
 /// Cut of a text into pieces, which are cut further by the next step; the model gets the last ones.

@@ -17,7 +17,7 @@ class Trie {
   static constexpr uint32_t kNone = ~uint32_t{0};
 
   Trie() { roots_.fill(kNone); }
-  /// Of texts that are not empty; of equal ones the first counts.
+  /// Holds texts, none empty; of equal ones the first counts.
   explicit Trie(std::vector<std::pair<std::string_view, int32_t>> texts);
 
   /// Next place from `at` on with a byte that some text begins with; the end if there is none.
