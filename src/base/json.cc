@@ -7,12 +7,15 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/ordered_json.h"
 #include "base/text.h"
 
 namespace hocket {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr size_t kMaxOrderedKeys = 10'000;  // finding one is a scan
 
 std::string position(std::string_view text, size_t offset) {
   offset = std::min(offset, text.size());
@@ -34,30 +37,45 @@ std::string after_first(std::string_view text, std::string_view mark) {
 }
 
 // Builds the document and stops at the first breach of a limit.
-class Builder : public nlohmann::json_sax<Json> {
+template <class Document>
+class Builder : public nlohmann::json_sax<Document> {
  public:
-  explicit Builder(int max_depth) : max_depth_(max_depth) {}
+  using typename nlohmann::json_sax<Document>::number_integer_t;
+  using typename nlohmann::json_sax<Document>::number_unsigned_t;
+  using typename nlohmann::json_sax<Document>::number_float_t;
+  using typename nlohmann::json_sax<Document>::string_t;
+  using typename nlohmann::json_sax<Document>::binary_t;
+  /// An integer beyond 64 bits and an object with very many keys are errors if `exact`.
+  Builder(int max_depth, bool exact) : max_depth_(max_depth), exact_(exact) {}
 
-  Json root;
+  Document root;
   std::string error;
   size_t error_at = SIZE_MAX;
 
-  bool null() override { return value(Json(nullptr)); }
-  bool boolean(bool v) override { return value(Json(v)); }
-  bool number_integer(number_integer_t json_sax) override { return value(Json(json_sax)); }
-  bool number_unsigned(number_unsigned_t json_sax) override { return value(Json(json_sax)); }
-  bool number_float(number_float_t json_sax, const string_t&) override {
-    return value(Json(json_sax));
+  bool null() override { return value(Document(nullptr)); }
+  bool boolean(bool v) override { return value(Document(v)); }
+  bool number_integer(number_integer_t number) override { return value(Document(number)); }
+  bool number_unsigned(number_unsigned_t number) override { return value(Document(number)); }
+  bool number_float(number_float_t number, const string_t& digits) override {
+    if (exact_ && digits.find_first_of(".eE") == string_t::npos) {
+      error = fmt::format("the integer {} is beyond 64 bits", quote(digits));
+      return false;
+    }
+    return value(Document(number));
   }
-  bool string(string_t& json_sax) override { return value(Json(std::move(json_sax))); }
+  bool string(string_t& text) override { return value(Document(std::move(text))); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(size_t) override { return open(Json::object()); }
-  bool start_array(size_t) override { return open(Json::array()); }
+  bool start_object(size_t) override { return open(Document::object()); }
+  bool start_array(size_t) override { return open(Document::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     if (stack_.back()->contains(name)) {
       error = fmt::format("key {} appears twice in one object", quote(name));
+      return false;
+    }
+    if (exact_ && stack_.back()->size() == kMaxOrderedKeys) {
+      error = fmt::format("an object has more than {} keys", kMaxOrderedKeys);
       return false;
     }
     key_ = std::move(name);
@@ -76,23 +94,23 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
  private:
-  Json* place(Json&& v) {
+  Document* place(Document&& v) {
     if (stack_.empty()) {
       root = std::move(v);
       return &root;
     }
-    Json& top = *stack_.back();
+    Document& top = *stack_.back();
     if (top.is_array()) {
       top.push_back(std::move(v));
       return &top.back();
     }
     return &(top[key_] = std::move(v));
   }
-  bool value(Json&& v) {
+  bool value(Document&& v) {
     place(std::move(v));
     return true;
   }
-  bool open(Json&& v) {
+  bool open(Document&& v) {
     if (static_cast<int>(stack_.size()) >= max_depth_) {
       error = fmt::format("nested too deep; expected at most {} levels", max_depth_);
       return false;
@@ -105,8 +123,9 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  int max_depth_;
-  std::vector<Json*> stack_;
+  const int max_depth_;
+  const bool exact_;
+  std::vector<Document*> stack_;
   std::string key_;
 };
 
@@ -117,16 +136,16 @@ std::string shown(const Json& value) {
   return value.dump();
 }
 
-}  // namespace
-
-Json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+template <class Document>
+Document parse_as(std::string_view text, const std::string& where, const JsonLimits& limits,
+                  bool exact) {
   if (static_cast<int64_t>(text.size()) > limits.max_bytes) {
     fail(where, "JSON too long; got {} bytes; expected at most {}", text.size(), limits.max_bytes);
   }
-  Builder builder(limits.max_depth);
+  Builder<Document> builder(limits.max_depth, exact);
   bool good = false;
   try {
-    good = Json::sax_parse(text.begin(), text.end(), &builder);
+    good = Document::sax_parse(text.begin(), text.end(), &builder);
   } catch (const nlohmann::detail::exception& exception) {
     builder.error = exception.what();
   }
@@ -136,6 +155,17 @@ Json parse_json(std::string_view text, const std::string& where, const JsonLimit
     fail(where, "not valid JSON; {}{}", at, builder.error);
   }
   return std::move(builder.root);
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+  return parse_as<Json>(text, where, limits, false);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
+                                          const JsonLimits& limits) {
+  return parse_as<nlohmann::ordered_json>(text, where, limits, true);
 }
 
 Json read_json(const std::string& path, const JsonLimits& limits) {

@@ -16,7 +16,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the file format is little-endian");
 
 constexpr char kMagic[8] = {'H', 'O', 'C', 'K', 'E', 'T', 'T', 'K'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kShardVersion = 1;
 constexpr int64_t kAlign = 64;
 constexpr int32_t kNarrowVocab = 1 << 16;
 
@@ -89,7 +89,7 @@ void ShardWriter::write(const std::string& path) const {
 
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
-  header.version = kVersion;
+  header.version = kShardVersion;
   header.id_bytes = narrow ? 2 : 4;
   header.tokens = info_.tokens;
   header.documents = info_.documents;
@@ -122,8 +122,8 @@ Shard::Shard(const std::string& path) : file_(path) {
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) {
     refuse("no token shard");
   }
-  if (h.version != kVersion) {
-    refuse(fmt::format("format version {}; expected {}", h.version, kVersion));
+  if (h.version != kShardVersion) {
+    refuse(fmt::format("format version {}; expected {}", h.version, kShardVersion));
   }
   // Each count is held against the file's size before anything is computed from it.
   if ((h.id_bytes != 2 && h.id_bytes != 4) || h.documents > size / 16 || h.tokens > size / 2 ||
