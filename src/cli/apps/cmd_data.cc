@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hocket data: train-tokenizer, prepare, stats, encode, decode
+// hocket data: train-tokenizer, prepare, stats, encode, decode, chat-template
 #include <fmt/format.h>
 
 #include <memory>
@@ -281,6 +281,37 @@ void declare_coder(Args& args, bool encode) {
   });
 }
 
+void declare_chat_template(Args& args) {
+  auto options = std::make_shared<ChatTemplateOptions>();
+  args.about("messages to the text that a model reads, by its chat template",
+             "Runs the Jinja template of a Hugging Face model's folder as transformers does: "
+             "chat_template.jinja, else chat_template of tokenizer_config.json, with its special "
+             "tokens. What is supported: docs/chat-templates.md.");
+  args.positional("MODEL", &options->source, "a model's folder, or a file that holds a template");
+  args.option("--messages", "FILE", &options->messages,
+              "JSON list of messages, objects with role and content; -: standard input");
+  args.option("--tools", "FILE", &options->tools, "JSON list of the tools' schemas");
+  args.option("--documents", "FILE", &options->documents, "JSON list of documents");
+  args.option("--variables", "FILE", &options->variables,
+              "JSON object of more variables of the template (enable_thinking); they win over "
+              "special tokens");
+  args.flag("--add-generation-prompt", &options->add_generation_prompt,
+            "end where the assistant's next message begins");
+  args.option("--continue", "FIELD", &options->continue_final_message,
+              "end with this field of the last message (content), for the model to continue");
+  args.option("--out", "FILE", &options->output, "where to write; -: standard output");
+  args.flag("--json", &options->json,
+            "JSON: the text, and the bytes that the template's generation blocks wrote");
+  args.flag("--spans", &options->spans,
+            "with --json: also the bytes that the assistant wrote, which training learns");
+  args.example("hocket data chat-template model --messages chat.json --add-generation-prompt",
+               "the prompt of the next answer");
+  args.run([options] {
+    chat_template_text(*options);
+    return 0;
+  });
+}
+
 }  // namespace
 
 void verb_data(Args& args) {
@@ -291,6 +322,7 @@ void verb_data(Args& args) {
   declare_stats(args.sub("stats"));
   declare_coder(args.sub("encode"), true);
   declare_coder(args.sub("decode"), false);
+  declare_chat_template(args.sub("chat-template"));
   args.example("hocket data train-tokenizer configs/quickstart.yaml --files '/usr/include/c++/**'",
                "a tokenizer from this machine's C++ headers");
   args.example("hocket data prepare configs/quickstart.yaml --files '/usr/include/c++/**'",

@@ -8,8 +8,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/json_writer.h"
+#include "base/ordered_json.h"
 #include "base/text.h"
 #include "cli/inputs.h"
+#include "data/chat/chat_template.h"
 
 namespace hocket::cli {
 
@@ -267,6 +269,45 @@ void decode_ids(const EncodeOptions& options) {
   }
   const std::string where = options.input == "-" ? "stdin" : options.input;
   write_output(options.output, tokenizer.decode(parse_ids(tokenizer, text, where)));
+}
+
+void chat_template_text(const ChatTemplateOptions& options) {
+  require_output("hocket data --out", options.output,
+                 {options.messages, options.tools, options.documents, options.variables});
+  if (options.spans && !options.json) fail("hocket data chat-template", "--spans needs --json");
+  const data::ChatTemplate chat = data::ChatTemplate::load(options.source);
+  const auto read = [](const std::string& path) {
+    return parse_ordered_json(read_input(path), path == "-" ? "stdin" : path);
+  };
+  const nlohmann::ordered_json messages = read(options.messages);
+  nlohmann::ordered_json tools, documents, variables;
+  data::ChatOptions how;
+  const auto give = [&](const std::string& path, nlohmann::ordered_json* value) {
+    if (path.empty()) return static_cast<const nlohmann::ordered_json*>(nullptr);
+    *value = read(path);
+    return static_cast<const nlohmann::ordered_json*>(value);
+  };
+  how.tools = give(options.tools, &tools);
+  how.documents = give(options.documents, &documents);
+  how.variables = give(options.variables, &variables);
+  how.add_generation_prompt = options.add_generation_prompt;
+  how.continue_final_message = options.continue_final_message;
+  const data::RenderedChat rendered = chat.render(messages, how);
+  if (!options.json) return write_output(options.output, rendered.text);
+  JsonWriter json;
+  json.object().member("text", rendered.text);
+  const auto put = [&](const char* name, const std::vector<data::ChatSpan>& spans) {
+    json.key(name).array();
+    for (const data::ChatSpan& span : spans) {
+      json.array().value(span.begin).value(span.end).end();
+    }
+    json.end();
+  };
+  put("generation", rendered.generation);
+  if (options.spans) {
+    put("assistant", chat.assistant_spans(messages, how));
+  }
+  write_output(options.output, json.end().take() + "\n");
 }
 
 }  // namespace hocket::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions behind `hocket data train-tokenizer|stats|encode|decode`; `prepare` is in
+// Functions behind `hocket data train-tokenizer|stats|encode|decode|chat-template`; `prepare` is in
 // data/prepare.h. They return values, call back with progress, and never print.
 #pragma once
 
@@ -69,6 +69,21 @@ struct EncodeOptions {
 void encode_text(const EncodeOptions& options);
 /// Ids → text. With `lines`, bytes that are not UTF-8 are written as U+FFFD; else as they are.
 void decode_ids(const EncodeOptions& options);
+
+struct ChatTemplateOptions {
+  std::string source;                       ///< a model's folder, or a file with a template
+  std::string messages = "-";               ///< JSON list; "-": standard input
+  std::string output = "-";                 ///< a file (replaced atomically); "-": standard output
+  std::string tools, documents, variables;  ///< JSON files; empty: none
+  bool add_generation_prompt = false;
+  std::string continue_final_message;  ///< a field of the last message; empty: none
+  bool spans = false;                  ///< also the assistant's parts
+  bool json = false;
+};
+
+/// Renders a chat: the text as it is, or JSON with the bytes that {% generation %} blocks and, with
+/// `spans`, the assistant wrote. Throws Error as data::ChatTemplate does.
+void chat_template_text(const ChatTemplateOptions& options);
 
 /// One line of the above; `where` names it in errors.
 std::string encode_line(data::Encoder* encoder, std::string_view json, const std::string& where);
