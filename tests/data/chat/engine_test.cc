@@ -109,7 +109,7 @@ TEST(ChatEngine, ALoopSeesItsElementsWhenItComesToThem) {
 TEST(ChatEngine, AHostileTemplateEnds) {
   const auto stops = [](const std::string& text) {
     ChatOptions options;
-    options.max_steps = 20'000'000;
+    options.max_steps = 3'000'000;
     const int64_t began = now_ns();
     const std::string error = error_of([&] { rendered(text, kHello, options); });
     EXPECT_LT(seconds_since(began), 60) << text;
@@ -126,7 +126,7 @@ TEST(ChatEngine, AHostileTemplateEnds) {
   EXPECT_NE(stops("{{ '%999999999d' % 1 }}").find("width"), std::string::npos);
   EXPECT_NE(stops("{% set ns = namespace(t='x') %}{% for i in range(99) %}"
                   "{% set ns.t = ns.t ~ ns.t %}{% endfor %}")
-                .find("more text"),
+                .find("more "),
             std::string::npos);
   EXPECT_NE(stops("{% set ns = namespace(l=[]) %}{% for i in range(9999) %}"
                   "{% set ns.l = [ns.l] %}{% endfor %}")
