@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Bubble shares of pipeline schedules, read off the traces of training on a cluster in a box.
+"""Measures the bubble shares of pipeline schedules from traces of training in a cluster in a box.
 
     sudo bench/bubbles.py [--schedules 1f1b,zb-h1] [--json FILE]
 
-4 hosts, a stage (or two halves of one) on each, run one small model whose device is emulated (`emulate`, docs/cluster-in-a-box.md):
-compute lanes are held for the durations of a larger one, whose messages go through the links. Each schedule trains for
-some steps, and the trace of the last one says what share of the passes forward and backward each rank does not compute
-(tools/traceshares.py). Beside it stands the same of the trace that `hocket simulate` makes of the same plan, and the
-share that the schedule's own table has where F, I and W take the same time and messages none.
-"""
+4 hosts, each with one stage (or two half stages), train one small model on an emulated device (`emulate`,
+docs/cluster-in-a-box.md): compute lanes are held for the durations of a larger model, and messages cross the links.
+Each schedule trains for some steps. The trace of the last step gives each rank's share of the forward and backward
+passes in which the rank does not compute (tools/traceshares.py). Printed beside it are the share in the trace that
+`hocket simulate` predicts for the same plan, and the share in the schedule's own table, where F, I and W take equal
+times and messages take none."""
 import json
 import os
 import shlex
@@ -26,7 +26,7 @@ import traceshares  # noqa: E402
 
 CLUSTER = os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml")
 RANKS = 4
-CHUNKS = {"interleaved": 2, "zb-v": 2}  # stages of a rank, where they are not one
+CHUNKS = {"interleaved": 2, "zb-v": 2}  # stages per rank, where not 1
 RUN = """
 model:
   config: {model_type: llama, vocab_size: 288, hidden_size: 128, num_hidden_layers: 8, num_attention_heads: 4,
@@ -40,7 +40,7 @@ output: {dir: "%(dir)s/run", report: false, sample_tokens: 0, baselines: none}
 
 
 def write_run(folder, args):
-    """A run.yaml with data of its own."""
+    """Writes a run.yaml with data of its own."""
     os.mkdir(os.path.join(folder, "text"))
     for i in range(8):
         with open(os.path.join(folder, "text", f"{i}.txt"), "w", encoding="utf-8") as f:
@@ -61,7 +61,7 @@ def keys_of(schedule):
 
 
 def measured(args, folder, run, schedule):
-    """The shares of the trace of a training."""
+    """Returns the shares in the trace of a training run."""
     command = [args.hocket, "train", run, *keys_of(schedule), "--set", f"emulate.cluster={args.cluster}", "--set",
                f"emulate.set=[train.seq_len={args.played}]", "--set", f"output.dir={os.path.join(folder, schedule)}"]
     box = [sys.executable, os.path.join(ROOT, "tools", "cluster"), "--hosts", str(RANKS), "--rate", args.rate,
@@ -73,7 +73,7 @@ def measured(args, folder, run, schedule):
 
 
 def simulated(args, folder, run, schedule):
-    """The same as the simulator predicts for the emulated run."""
+    """Returns the shares that the simulator predicts for the emulated run."""
     trace = os.path.join(folder, "predicted.json")
     words = [args.hocket, "simulate", run, *keys_of(schedule), "--cluster", args.cluster, "--set",
              f"train.seq_len={args.played}", "--trace", trace]

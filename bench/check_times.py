@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long `hocket check` takes for the models and tensor-parallel degrees for which GraphGuard's repository
+"""Times `hocket check` for the models and tensor-parallel degrees for which GraphGuard's repository
 (nyu-systems/Entangle, arXiv 2508.09505) has reference times: the whole command, medians of several rounds.
 
     python3 bench/check_times.py build/hocket [ROUNDS]
 
-Their graphs are forward passes as captured by PyTorch or Neuron; ours are whole training steps (forward, backward,
-clipping, AdamW) in fp32 of a llama of the same sizes (no biases, no dropout, RMSNorm, rotary positions),
-with vocabulary, heads, MLPs and sequences (for GPT, as theirs) split over tp."""
+GraphGuard's graphs are forward passes captured by PyTorch or Neuron. These are whole training steps (forward, backward,
+clipping, AdamW) in fp32 of a llama of the same sizes (no biases, no dropout, RMSNorm, rotary positions), with
+vocabulary, heads, MLPs and sequences (for GPT, as GraphGuard does) split over tp."""
 import re
 import statistics
 import subprocess
@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 
-# Width, heads, kv heads, head width, MLP width, vocabulary, sequence, sequences, sequence_parallel. GPT: as the
-# captured graphs have it. Llama-3 and Qwen2: of the 8B and the 7B.
+# Width, heads, kv heads, head width, MLP width, vocabulary, sequence, sequences, sequence_parallel. GPT has the sizes
+# of the captured graphs; Llama-3 and Qwen2 those of the 8B and the 7B.
 MODELS = {
     "GPT": (768, 24, 24, 32, 3072, 98304, 1536, 8, True),
     "Llama-3": (4096, 32, 8, 128, 14336, 128256, 2048, 1, False),
@@ -45,7 +45,7 @@ plan: {{tp: {tp}, sequence_parallel: {str(sequence_parallel).lower()}, micro_bat
 
 
 def check(hocket, path):
-    """Seconds of the command, tasks of a rank, and milliseconds of the check in it."""
+    """Returns the seconds of the command, the tasks of a rank, and the milliseconds of the check alone."""
     start = time.perf_counter()
     out = subprocess.run([hocket, "check", path, "--memory-budget", "100TiB"], capture_output=True, text=True,
                          check=True).stdout

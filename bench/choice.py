@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Plans that `hocket plan` chooses, beside other plans of the same training, all of them run.
+"""Compares the plan that `hocket plan` chooses with other plans of the same training by running all of them.
 
     sudo bench/choice.py [--only NAME] [--among N] [--steps N] [--json FILE]
 
-A case is a box (tools/cluster, root), a model and a batch. `hocket plan` is given what `hocket profile` finds of the
-box's links, and searches every plan of its ranks. Its choice is run in turn with the best plan of every other mesh and
-sharding that it simulated, the most promising first, up to N in all, on an emulated device (`emulate`, docs/cluster-in-a-box.md):
-lanes are held, all bytes go through the links. A choice is good if none of the others is more than 3 % faster.
+A case is a box (tools/cluster, root), a model and a batch. `hocket plan` gets the link profile that `hocket profile`
+measures in the box, and searches every plan for its ranks. The chosen plan runs in turn with the best simulated plan
+of every other mesh and sharding, the most promising first, up to N in all. The device is emulated (`emulate`,
+docs/cluster-in-a-box.md): lanes are held, all bytes go through the links. A choice is good if no other plan is more
+than 3 % faster.
 
-predicted     of the choice, over measured, minus one
-late          by how much tasks of the choice took longer than the emulated device: the cores cannot play it so
-              fast if that is much, and its step is not what was predicted (see --rate)
-behind        the choice over the fastest of all plans that were run, minus one (the medians of their blocks)
-"""
+predicted     predicted time of the choice over its measured time, minus one
+late          relative delay of the choice's tasks beyond the emulated device. If it is large, the cores cannot emulate
+              so fast a device, and the measured step is not the predicted one (see --rate)
+behind        time of the choice over that of the fastest plan, minus one (medians of their blocks)"""
 import json
 import os
 import statistics
@@ -45,7 +45,7 @@ KEPT = ["plan.threads_per_rank=1", "plan.ranks=gloo"]
 
 
 def device_file(args, folder):
-    """The emulated device, as a cluster file of its own: where it lies, ranks may be as many as they are."""
+    """Writes the emulated device as a cluster file; returns its path and its lines."""
     with open(os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml"), encoding="utf-8") as f:
         text = f.read().replace("2GFLOP/s", args.rate)
     path = os.path.join(folder, "device.yaml")
@@ -55,14 +55,14 @@ def device_file(args, folder):
 
 
 def mesh_of(plan):
-    """What tells plans apart here: how a training is cut, not by which algorithms its sums are taken."""
+    """Returns the keys that distinguish plans here: the mesh and sharding, without the collectives' algorithms."""
     keys = ("pp", "dp", "cp", "tp", "ep", "etp", "sequence_parallel", "shard")
     return tuple((key, value) for key, value in sorted(plan["set"].items())
                  if any(key == f"plan.{name}" or key.startswith(f"plan.{name}.") for name in keys))
 
 
 def plans_of(args, network, model, cluster, profile):
-    """The choice, and the best plan of every other mesh."""
+    """Returns the best plan of every mesh, the choice first, and the planner's output."""
     said = json.loads(run([args.hocket, "plan", model, "--cluster", cluster, "--ranks", str(network.ranks()),
                            "--global-batch", str(BATCH), "--seq-len", str(SEQUENCE), "--profile", profile,
                            "--time-limit", str(args.seconds), "--top", "400", "--json", *sets(KEPT)]))
@@ -75,7 +75,7 @@ def plans_of(args, network, model, cluster, profile):
 
 
 def measure(args, network, model, plans, device, profile, folder):
-    """Seconds of each plan, in turn, and by how much its tasks took longer than the emulated device."""
+    """Returns each plan's step in seconds, run in turn, and its tasks' relative delay beyond the emulated device."""
     command = [args.hocket, "bench", "step", "--config", model, "--steps", str(args.steps), "--warmup", "1", "--block",
                "1", *sets([f"emulate.cluster={device}", f"emulate.profile={profile}"])]
     for number, plan in enumerate(plans):

@@ -1,24 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Data-parallel trainers on one cluster in a box, taken in turn: step times and exposed communication.
+"""Compares data-parallel trainers in turn on one cluster in a box: step times and exposed communication.
 
     bench/compare_dist.py --hosts 4 --rate 1gbit --sides ddp,ddp-best --side 'hocket=COMMAND'
     bench/compare_dist.py --hosts 4 --rate 200mbit --sides fsdp2,fsdp2-best --side 'hocket=COMMAND'
 
-A side is a command that is run on every rank of the box with the variables of a launcher, and whose rank 0
-prints, last, a JSON object on a line of its own:
+A side is a command that runs on every rank of the box with a launcher's variables. Its rank 0 prints, last, a JSON
+object on a line of its own:
     {"step_ms": [..], "quiet_ms": [..], "exposed_ms": x, "tokens_per_step": n, "loss": y}
-of blocks of steps, where a quiet step is the same step with collectives that return at once
-(bench/peer_dist.py says it exactly, and is the PyTorch sides: ddp, ddp-best, fsdp2, fsdp2-best, and
-fsdp2-keep, whose parameters stay whole from the forward to the backward). Every round runs each side once,
-in the opposite order of the round before; the box, with its links, stays the same.
-The bytes are what left the hosts' links during a side's run: all of its steps, its start included.
+of blocks of steps, where a quiet step is the same step with collectives that return at once (bench/peer_dist.py has
+the exact definition). bench/peer_dist.py implements the PyTorch sides: ddp, ddp-best, fsdp2, fsdp2-best, and
+fsdp2-keep, whose parameters stay whole from the forward to the backward. Every round runs each side once, in the
+reverse order of the previous round; the box and its links stay the same.
+The bytes are those that left the hosts' links during a side's run: all of its steps, its start included.
 
 The first side that is not PyTorch's is compared with each of the others: per round, step time of the other
 over its own, and its exposed communication over the other's; medians over rounds, with the range. With
 `--json FILE` all figures are written there, and a row per side goes to bench/results/compare_dist.md
-(`--no-row`: none).
-"""
+(`--no-row`: none)."""
 import argparse
 import datetime
 import json
@@ -45,7 +44,7 @@ PEERS = {
 
 
 class Side:
-    """A command, and what its runs gave."""
+    """A command, and the results of its runs."""
 
     def __init__(self, name, command, is_peer):
         self.name, self.command, self.is_peer, self.runs = name, command, is_peer, []
@@ -59,7 +58,7 @@ def out_bytes(box):
 
 
 def last_object(text):
-    """The JSON object of the last line that is one; None if there is none."""
+    """Returns the last line that is a JSON object, parsed, or None."""
     for line in reversed(text.splitlines()):
         try:
             found = json.loads(line)
@@ -71,7 +70,7 @@ def last_object(text):
 
 
 def run_side(box, side, port, timeout):
-    """Runs a side once on all ranks; its result, with the bytes that left each host."""
+    """Runs a side once on all ranks; returns its result with the bytes that left each host."""
     before = out_bytes(box)
     logs = [os.path.join(box.folder, f"{side.name}-{rank}.log") for rank in range(len(box.ranks))]
     children = []
@@ -112,7 +111,7 @@ def spread(values):
 
 
 def compare(ours, other):
-    """Our speed-up over another side and our share of its exposed communication, per round."""
+    """Returns our speed-up over another side and our share of its exposed communication, per round."""
     return {
         "over": other.name,
         "speedup": [b / a for a, b in zip(ours.values("median_ms"), other.values("median_ms"))],
@@ -200,7 +199,7 @@ def options():
 
 
 def parse():
-    """The options, and the sides."""
+    """Parses the options and the sides."""
     ap = options()
     args = ap.parse_args()
     try:
@@ -239,7 +238,7 @@ def main():
         port = 29500
         for r in range(args.rounds):
             for side in sides if r % 2 == 0 else sides[::-1]:
-                port += 1  # the one before may linger in TIME_WAIT
+                port += 1  # the previous port may linger in TIME_WAIT
                 side.runs.append(run_side(box, side, port, args.timeout))
                 last = side.runs[-1]
                 print(

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training-step time of Hocket against the PyTorch eager peer, alternating in one run on the same machine.
+"""Compares the training-step time of Hocket with the PyTorch eager peer, alternating in one run on one machine.
 
 Two processes are started and kept; each blocks on stdin (and so is idle) while the other runs a block of
-steps. Which of the two goes first changes from round to round. The result is the median over rounds of
+steps. The order of the two changes from round to round. The result is the median over rounds of
 (time of the peer's block / time of Hocket's block), with its quartiles, and peak memory of both as RSS above
 the idle process. A markdown row goes to bench/results/. `--peer-vs-peer` runs two peers: the ratio must be 1.
-`--old PATH` takes another hocket into the same rounds, for the effect of a change.
+`--old PATH` adds another hocket to the same rounds, to measure the effect of a change.
 
 Line protocol of `peer_torch.py --interactive` and of `hocket bench step --config DIR --interactive`: on `step`
 one training step, answered with {"ms": .., "loss": ..}; on `memory` {"rss_mib": .., "peak_mib": .., "idle_mib": ..};
-on `quit` the process ends.
-"""
+on `quit` the process ends."""
 import argparse
 import datetime
 import json
@@ -72,7 +71,7 @@ class Side:
 
 
 def other_load(seconds=1.0):
-    """Share of all cores that is busy while both processes wait: what the rest of the machine does."""
+    """Returns the share of all cores that the rest of the machine uses while both processes wait."""
     def read():
         with open("/proc/stat") as f:
             v = [int(x) for x in f.readline().split()[1:]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of hocket in a cluster in a box (tools/cluster), for the scripts beside this file."""
+"""Helpers of the scripts in this folder that run hocket in a cluster in a box (tools/cluster)."""
 import argparse
 import dataclasses
 import json
@@ -12,8 +12,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def options(doc, results=None, keeps=""):
-    """A parser with what these scripts have in common. `doc`: of the script; `results`: what --json writes; `keeps`: what
-    --folder keeps, "" without one."""
+    """Returns a parser with the options that these scripts share.
+
+    `doc` is the script's docstring, `results` and `keeps` describe the output of --json and --folder.
+    An empty `keeps` leaves --folder out."""
     ap = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
     ap.add_argument("--json", metavar="FILE", help=results)
@@ -23,12 +25,12 @@ def options(doc, results=None, keeps=""):
 
 
 def sets(keys):
-    """Keys of a run, "KEY=VALUE" each, as options."""
+    """Returns keys of a run ("KEY=VALUE") as --set options."""
     return [word for key in keys for word in ("--set", key)]
 
 
 def run(words):
-    """What the command prints; the script ends where it fails."""
+    """Returns the standard output of a command; ends the script if the command fails."""
     ran = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if ran.returncode != 0:
         sys.exit(f"{os.path.basename(sys.argv[0])}: {shlex.join(words)} ended with {ran.returncode}:\n"
@@ -38,8 +40,10 @@ def run(words):
 
 @dataclasses.dataclass
 class Network:
-    """A box: its hosts, ranks on each, and links (tools/cluster). `inside` "": the host's loopback. `pinned`: each rank
-    to a core of its own, as ranks of a machine are whose cores are theirs."""
+    """A box: its hosts, ranks on each, and links (tools/cluster).
+
+    An empty `inside` is the host's loopback. `pinned` binds each rank to a core of its own, as on a machine with a core
+    per rank."""
     hosts: int
     per_host: int
     rate: str
@@ -51,13 +55,13 @@ class Network:
         return self.hosts * self.per_host
 
     def run(self, command, folder):
-        """What rank 0 of the command prints."""
+        """Returns the output of the command's rank 0."""
         if self.pinned:
             command = ["sh", "-c", 'exec taskset -c {rank} "$@"', "sh", *command]
         return box(command, folder, self.hosts, self.per_host, self.rate, self.inside, self.delay)
 
     def measure_links(self, hocket, model, folder, name):
-        """Of "intra" and "inter", as the ranks of the box find them: the links of a profile."""
+        """Returns the link profile ("intra" and "inter") measured between the ranks of the box."""
         out = os.path.join(folder, f"links-{name}.json")
         self.run([hocket, "profile", model, "--seconds", "0", "--out", out, *sets(
             ["train.seq_len=32", "train.global_batch=8", "plan.micro_batch=1", "plan.threads_per_rank=1"])], folder)
@@ -65,7 +69,7 @@ class Network:
             return json.load(f)["links"]
 
     def cluster_file(self, links, device, folder, name):
-        """The box as a cluster file, with its links as they were measured; `device`: lines of it."""
+        """Writes the box as a cluster file with its measured links and the lines of `device`; returns the path."""
         inside = links.get("intra", links.get("inter"))
         between = links.get("inter", inside)
         source = f"`hocket profile` between the ranks of {name}"
@@ -83,8 +87,8 @@ class Network:
 
 
 def played_profile(hocket, model, keys, folder):
-    """A profile of the device of box-4x2.yaml: how routers share rows out, seen at the sizes that are computed. Without
-    tasks: their times are those of the cluster file."""
+    """Writes a profile of the device of box-4x2.yaml with the measured routing; returns its path. It has no task times,
+    so those of the cluster file apply."""
     seen = os.path.join(folder, "routing.json")
     run([hocket, "profile", model, "--seconds", "0", "--out", seen, *sets(keys)])
     with open(seen, encoding="utf-8") as f:
@@ -97,7 +101,7 @@ def played_profile(hocket, model, keys, folder):
 
 
 def box(command, folder, hosts, per_host=1, rate="", inside="", delay="", timeout=1200):
-    """What rank 0 of the command prints, run on every rank of a box; outputs of all ranks go to the folder."""
+    """Runs a command on every rank of a box and returns rank 0's output; the folder gets the output of all ranks."""
     words = [sys.executable, os.path.join(ROOT, "tools", "cluster"), "--hosts", str(hosts), "--ranks-per-host",
              str(per_host), "--files", folder, "--timeout", str(timeout)]
     for option, value in (("--rate", rate), ("--inside", inside), ("--delay", delay)):

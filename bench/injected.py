@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trouble put into training runs on purpose, and what `hocket whatif` says of it.
+"""Injects known trouble into training runs and compares the diagnosis of `hocket whatif` with it.
 
     sudo bench/injected.py [--only KIND] [--steps N] [--json FILE] [--folder DIR]
 
-A what-if analysis estimates from the trace of a slow run alone how fast the run would have been, and says why it was
-not. Whether it is right can be seen where the trouble is known, because it was injected: six kinds of it, two
-or three levels each, in a cluster in a box (tools/cluster; root). Every level is a run with the trouble between two runs
-without it, the same training otherwise. `hocket whatif` is given the trace of the troubled run (`hocket bench step
+A what-if analysis estimates from the trace of a slow run alone how fast the run would have been, and names the cause.
+Injected trouble shows whether it is right, because its cause and cost are known. There are six kinds of trouble at two
+or three levels each, in a cluster in a box (tools/cluster; root). Every level is a run with the trouble between two
+runs of the same training without it. `hocket whatif` gets the trace of the troubled run (`hocket bench step
 --trace`: all timed steps), and never sees the others.
 
 busy-loop        another process computes on the core of rank 0, for a share of the time        slow worker
@@ -18,16 +18,16 @@ skewed-lengths   one data-parallel rank has all long documents of a step, in tur
 pauses           every 1.1 seconds a rank, drawn at random, is stopped (SIGSTOP) and goes on    pauses
 pauses-in-step   rank 1 is stopped for 0.4 seconds, once in every step or in every other one    pauses
 
-Busy loops and skewed lengths slow arithmetic that is real: two ranks, pinned to a core each. The others are four
-ranks on four hosts on an emulated device (`emulate`, docs/cluster-in-a-box.md), which more ranks than cores do not slow.
+Busy loops and skewed lengths slow real arithmetic: two ranks, pinned to a core each. The other kinds have four
+ranks on four hosts on an emulated device (`emulate`, docs/cluster-in-a-box.md), which does not slow down when ranks
+outnumber cores.
 
 measured      mean step with the trouble, over that of the runs before and after it
-estimated     the gain that whatif gives to the cure of the cause that it names (docs/whatif.md)
+estimated     the gain that whatif predicts for curing the cause that it names (docs/whatif.md)
 points        estimated - measured, in hundredths of a step without trouble
-S             T / T_ideal of whatif. Its ideal counts the slow one of two workers in the mean, and so S of a slow
-              worker is less than what its cure gains
-replay        T over the step as the trace has it, less one: what the replay itself misses
-"""
+S             T / T_ideal of whatif. The ideal is a mean that includes the slow one of two workers, so S of a slow
+              worker is less than the gain of its cure
+replay        T over the measured step of the trace, minus one: the error of the replay itself"""
 import contextlib
 import dataclasses
 import json
@@ -49,14 +49,14 @@ sys.path.insert(0, os.path.join(ROOT, "tools"))
 import netbox  # noqa: E402
 
 BAR = 5.0  # points
-# Nice value of ranks and busy loops, each a session that the scheduler weighs as one: other work on the machine would
-# be trouble of its own.
+# Nice value of ranks and busy loops, each a session that the scheduler weighs as one. It keeps other work on the
+# machine from being trouble of its own.
 FIRST = "-20"
-PERIOD = 0.02  # seconds of a busy loop and the rest after it: shorter than a pass
+PERIOD = 0.02  # seconds of a busy loop and its rest: shorter than a pass
 
 
 def compute_on(core, share):
-    """Arithmetic on one core for a share of every period, until the process is ended."""
+    """Computes on one core for a share of every period, until the process is ended."""
     os.setsid()
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="utf-8") as f:
         f.write(FIRST)
@@ -81,11 +81,11 @@ def busy_loop(core, share):
 
 @contextlib.contextmanager
 def pauses(pid_files, length, every, spread=0.5):
-    """Stops one of the processes, drawn at random, for `length` seconds, once in every `every` on average; without a
-    `spread` of the times between as regularly as steps come."""
+    """Stops a random process for `length` seconds, once in every `every` on average. A `spread` of 0 makes the
+    intervals regular, like steps."""
     over = threading.Event()
     rng = random.Random(1)
-    processes = {}  # descriptors: a number may soon be that of another process
+    processes = {}  # descriptors: the number of an ended process may be reused
 
     def process(path):
         if path not in processes:
@@ -96,7 +96,7 @@ def pauses(pid_files, length, every, spread=0.5):
     def pause():
         while not over.wait(rng.uniform(1 - spread, 1 + spread) * (every - length)):
             path = rng.choice(pid_files)
-            with contextlib.suppress(OSError, ValueError):  # it has not begun, or is at its end
+            with contextlib.suppress(OSError, ValueError):  # the process has not begun, or is ending
                 signal.pidfd_send_signal(process(path), signal.SIGSTOP)
                 over.wait(length)
                 signal.pidfd_send_signal(process(path), signal.SIGCONT)
@@ -114,16 +114,16 @@ def pauses(pid_files, length, every, spread=0.5):
 
 @dataclasses.dataclass
 class Setup:
-    """A training: the keys and model of the run, its box, and what is done to it meanwhile."""
+    """A training: the keys and model of the run, its box, and the trouble injected into it."""
     keys: list
     model: str
     hosts: int = 1
     per_host: int = 1
     rate: str = ""
     delay: str = ""
-    documents: str = ""  # lengths, of the sequences in turn
-    cores: bool = False  # a core for each rank, to which it is pinned
-    trouble: typing.Callable = None  # makes a context, of the files with the ranks' process ids
+    documents: str = ""  # lengths, assigned to the sequences in turn
+    cores: bool = False  # pins each rank to a core of its own
+    trouble: typing.Callable = None  # makes a context from the files with the ranks' process ids
 
 
 def model(folder, name, **keys):
@@ -139,7 +139,7 @@ def model(folder, name, **keys):
 
 
 def played(folder):
-    """Keys of a run on a device fast enough for steps of a fraction of a second."""
+    """Returns keys of a run on an emulated device whose steps take a fraction of a second."""
     with open(os.path.join(ROOT, "configs", "clusters", "box-4x2.yaml"), encoding="utf-8") as f:
         text = f.read()
     path = os.path.join(folder, "device.yaml")
@@ -151,7 +151,7 @@ def played(folder):
 
 
 def narrow(folder):
-    """A model whose attention takes most of the time: few parameters, of which sums of gradients are short."""
+    """Writes a model whose attention dominates: it has few parameters, so its gradient all-reduces are short."""
     return model(folder, "narrow", hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
                  num_key_value_heads=2)
 
@@ -193,7 +193,7 @@ def skewed_lengths(folder):
     config = narrow(folder)
 
     def setup(long, skewed):
-        # A step has a sequence of each rank for every micro-batch; two steps, and it begins anew.
+        # A step has one sequence per rank and micro-batch; the pattern repeats after two steps.
         if skewed:
             lengths = [long, short] * micro_batches + [short, long] * micro_batches
         else:
@@ -214,13 +214,13 @@ def many_pauses(folder):
 
 
 def pauses_in_step(folder):
-    step, length = 0.367, 0.4  # seconds, of a step without pauses and of a pause
+    step, length = 0.367, 0.4  # seconds of a step without pauses, and of a pause
     return [(f"every {name}", replicas(folder), replicas(
         folder, lambda pids, every=steps * step + length: pauses(pids[1:2], length, every, spread=0)))
         for name, steps in (("step", 1), ("other step", 2))]
 
 
-# By kind: its levels, and the cause that is the right one, and where.
+# kind -> (its levels, the true cause, its place)
 KINDS = {
     "busy-loop": (busy_cores, "slow worker", "rank 0"),
     "link-delay": (link_delays, "slow link", "rank 2, rank 3"),
@@ -232,7 +232,7 @@ KINDS = {
 
 
 def train(args, setup, folder, name):
-    """A run's mean step in seconds, and its trace."""
+    """Returns a run's mean step in seconds, and the path of its trace."""
     folder = os.path.join(folder, name)
     trace = os.path.join(folder, "trace.json.gz")
     ranks = setup.hosts * setup.per_host
@@ -240,13 +240,13 @@ def train(args, setup, folder, name):
                "--json", "--trace", trace, *sets(setup.keys)]
     command += ["--documents", setup.documents] if setup.documents else []
     pin = "taskset -c {rank} " if setup.cores else ""
-    # The shell's process, which leads a session, becomes the rank's.
+    # The shell leads a session; exec makes its process the rank's.
     script = f"echo {FIRST} 2>/dev/null >/proc/self/autogroup; echo $$ >{folder}/pid-{{rank}}; exec {pin}\"$@\""
     os.makedirs(folder, exist_ok=True)
     pids = [os.path.join(folder, f"pid-{rank}") for rank in range(ranks)]
     for path in pids:
         with contextlib.suppress(FileNotFoundError):
-            os.remove(path)  # of an earlier call with this folder
+            os.remove(path)  # left by an earlier run in this folder
     with setup.trouble(pids) if setup.trouble else contextlib.nullcontext():
         printed = box(["sh", "-c", script, "sh", *command], folder, setup.hosts, setup.per_host, setup.rate,
                       delay=setup.delay, timeout=300)
@@ -255,7 +255,7 @@ def train(args, setup, folder, name):
 
 
 def examine(args, trace):
-    """What whatif says of a trace: the cause that it names, None if none, and what its cure gains."""
+    """Returns the diagnosis of whatif for a trace: the named cause (None if none), its place and its gain."""
     said = json.loads(run([args.hocket, "whatif", trace, "--json"]))
     named = said["causes"][0] if said["cause"] else {"gain": 1.0, "where": ""}
     return {"cause": said["cause"], "where": named["where"], "estimated": named["gain"], "S": said["S"], "T": said["T"],
@@ -263,8 +263,8 @@ def examine(args, trace):
 
 
 def measure(args, kind, folder):
-    """A row per level: without trouble, with it, and without it again, which is the next level's first where that is
-    the same training."""
+    """Returns a row per level: a run without trouble, one with it, and one without it again. The last run also is the
+    first of the next level where both are the same training."""
     levels, *right = KINDS[kind]
     rows, last, before = [], None, None
     for number, (label, clean, troubled) in enumerate(levels(folder)):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Each kernel beside the best ATen equivalent, same shapes, same threads, one after the other.
+"""Compares each kernel with the best ATen equivalent: same shapes, same threads, one after the other.
 
 kernels_vs_aten.py [--bench build/hocket_bench] [--threads 2] [--filter linear]
 Prints microseconds of both and the ratio (above 1: ours is faster)."""
@@ -21,7 +21,7 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 
 
 def product(name, a, b):
-    """a [m,k] times b [n,k] transposed: MKL and oneDNN, the faster counts."""
+    """Times a [m,k] times b [n,k] transposed with MKL and oneDNN; the faster counts."""
     out = torch.empty(a.shape[0], b.shape[0])
     return name, [lambda: torch.mm(a, b.t(), out=out), lambda: onednn(a, b, None, "none", [], "")]
 
@@ -32,7 +32,7 @@ def grouped(name, pairs):
 
 
 def loss_chunks(h, w, target, rows=512):
-    """Loss, dX and dW by chunks of rows, as in the peer of compare_peer.py."""
+    """Computes loss, dX and dW in chunks of rows, as the peer of compare_peer.py does."""
     dw, dh, total = None, torch.empty_like(h), 0.0
     for i in range(0, T, rows):
         x, t = h[i:i + rows], target[i:i + rows]

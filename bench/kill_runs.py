@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Kills random ranks of a training on a cluster in a box at random times, and goes on with fewer ranks.
+"""Kills random ranks of a training on a cluster in a box at random times, and resumes with fewer ranks.
 
     bench/kill_runs.py --runs 100 --seed 1
 
@@ -8,9 +8,9 @@ Every run trains a small mixture of experts on 4 hosts under a random plan (of P
 few steps; `kill -9` ends one rank at a random time, before the first step, in a step, or while a checkpoint is
 written. Then
     all other ranks must end within plan.timeout_s and a grace, and one message must name the rank that died;
-    the newest complete checkpoint must be whole, and the run goes on from it on 2 hosts, for some steps;
-    every loss must be that of one rank that nobody killed, but for the order of sums (f64, 1e-9). There is no balance
-    loss: that is taken over each global micro-batch, of which these plans have others.
+    the newest complete checkpoint must be whole, and the run resumes from it on 2 hosts, for some steps;
+    every loss must equal that of an undisturbed single rank up to the order of sums (f64, 1e-9). There is no balance
+    loss, because it is taken over each global micro-batch, and these plans differ in their micro-batches.
 Prints a line per run and a table at the end; exits with 1 if one failed. Needs root, as tools/cluster does."""
 import argparse
 import json
@@ -30,7 +30,7 @@ TIMEOUT_S, GRACE_S, STEPS, MORE = 10, 8, 400, 6
 
 TOLERANCE = 1e-9
 
-# The learning rate is constant behind the warm-up, however many steps there are.
+# The learning rate is constant after the warm-up, whatever the number of steps.
 CONFIG = """
 model:
   dtype: f64
@@ -86,13 +86,13 @@ def on_box(hosts, words, *options, timeout):
 
 
 def checkpoints(folder):
-    """Steps of those that have their name: what a rank died in the writing of has another."""
+    """Returns the steps of complete checkpoints; an unfinished one has another name."""
     names = [p.name for p in (folder / "run/checkpoints").glob("step-*")]
     return sorted(int(name[5:]) for name in names if name[5:].isdigit())
 
 
 def one_run(folder, config, rng, want):
-    """Kills, goes on, compares; a dict of what was seen."""
+    """Kills, resumes and compares one run; returns its findings as a dict."""
     shutil.rmtree(folder / "run", ignore_errors=True)
     plan, victim, at = rng.choice(PLANS), rng.randrange(4), round(rng.uniform(0.3, 6.0), 2)
     begin = time.time()

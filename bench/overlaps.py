@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What MegaScale's three overlaps (arXiv 2402.15627) are worth on tp 2 x pp 2 x dp 2 in a cluster in a box.
+"""Measures MegaScale's three overlaps (arXiv 2402.15627) on tp 2 x pp 2 x dp 2 in a cluster in a box.
 
     sudo bench/overlaps.py [--rounds 12] [--json FILE]
 
-8 ranks on 4 hosts run one small model whose device is emulated (`emulate`, docs/cluster-in-a-box.md): lanes are held for the
-durations of a large one, whose bytes go through the links. One run has all variants, blocks of steps in turn:
-    none   nothing overlaps: products wait for whole collectives, compute for messages, sums come last
+8 ranks on 4 hosts run one small model on an emulated device (`emulate`, docs/cluster-in-a-box.md): lanes are held for
+the durations of a large model, whose bytes go through the links. One run has all variants, blocks of steps in turn:
+    none   nothing overlaps: products wait for whole collectives, compute for messages, gradient reductions come last
     tp     collectives beside products, in blocks (plan.comm_tiles, with plan.sequence_parallel)
-    pp     messages between stages in lanes of their own, asked for ahead (plan.overlap_p2p_comm)
-    dp     sums of gradients begin in the backward pass (plan.overlap_grad_reduce)
-    all    the three of them
-Of every round, the step of `none` over that of each other; printed are quartiles, and beside them what
-`hocket simulate` says of the same plans on the same cluster file.
-"""
+    pp     messages between stages in lanes of their own, posted ahead (plan.overlap_p2p_comm)
+    dp     gradient reductions begin in the backward pass (plan.overlap_grad_reduce)
+    all    all three of them
+For each round, the step of `none` is divided by that of each other variant. Printed are quartiles, and beside them
+the prediction of `hocket simulate` for the same plans on the same cluster file."""
 import json
 import os
 import shlex
@@ -35,14 +34,14 @@ PLAN = ["plan.tp=2", "plan.pp=2", "plan.dp=2", "plan.sequence_parallel=true", "p
 
 
 def variants(tiles):
-    """The keys of each variant, by name."""
+    """Returns the keys of each variant, by name."""
     on = {"tp": f"plan.comm_tiles={tiles}", "pp": "plan.overlap_p2p_comm=true", "dp": "plan.overlap_grad_reduce=true"}
     which = {"none": [], "tp": ["tp"], "pp": ["pp"], "dp": ["dp"], "all": ["tp", "pp", "dp"]}
     return {name: [on[key] if key in among else OFF[key] for key in OFF] for name, among in which.items()}
 
 
 def measure(args):
-    """What rank 0 of the box printed, and what crossed the links."""
+    """Returns the JSON of the box's rank 0, and the traffic of the links."""
     command = [args.hocket, "bench", "step", "--config", args.config, "--steps", str(args.rounds), "--warmup", "2",
                "--block", str(args.block)]
     command += sets(PLAN + args.set + [f"emulate.cluster={args.cluster}", f"emulate.set=[{args.play}]"])
@@ -62,7 +61,7 @@ def measure(args):
 
 
 def simulate(args, keys):
-    """Seconds of a step of the emulated run, by the simulator."""
+    """Returns the simulator's prediction of the emulated run's step, in seconds."""
     model = ["--set", f"emulate.cluster={args.cluster}"]
     words = [args.hocket, "simulate", args.config, "--cluster", args.cluster, "--json",
              *sets(PLAN + args.set + [key for key in args.play.split(",") if key] + keys), *model]

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch peers of data parallelism: the model of peer_torch.py on several ranks, over Gloo.
+"""Trains the model of peer_torch.py data-parallel on several ranks over Gloo: the PyTorch peers.
 
 Run on every rank by a launcher (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), e.g.
     tools/cluster --hosts 4 --rate 1gbit -- .venv/bin/python bench/peer_dist.py --mode ddp --batch 1
-Modes, each with PyTorch's defaults and, with `--best`, with what was found to be fastest here:
-    ddp      DistributedDataParallel: buckets of 25 MiB, summed while the backward goes on. --best: the
+Modes, each with PyTorch's defaults and, with `--best`, with the settings that were fastest here:
+    ddp      DistributedDataParallel: buckets of 25 MiB, reduced while the backward goes on. --best: the
              gradients lie in the buckets, of 5 MiB, and the graph is static; --bucket-mib sets their size
     fsdp2    fully_shard of the embedding, each layer, and norm with head. --best: gathers run beside the
-             computation and are asked for one part ahead; --keep: parameters stay whole between forward
+             computation and are prefetched by one part; --keep: parameters stay whole between forward
              and backward
 `--batch` sequences on each rank; the step is that of peer_torch.py: forward, backward, clipping by the norm
 over all ranks, fused AdamW.
@@ -16,16 +16,15 @@ over all ranks, fused AdamW.
 Exposed communication, by a definition that holds for any trainer:
     exposed = step time - quiet time
 where the quiet time is that of the same step in which every collective returns at once, without a byte on
-the wire and without a sum, and all else (kernels, copies into and out of buckets, optimizer, the number of
-ranks that share the cores) is as it was. Both are walls of blocks of `--block` steps, from a barrier of all
+the wire and without a reduction. All else (kernels, copies into and out of buckets, optimizer, the number of
+ranks that share the cores) is unchanged. Both are wall times of blocks of `--block` steps, from a barrier of all
 ranks to the end of the last one, taken in turn in one run; `exposed_ms` is the median of the differences
 of neighbouring blocks. Here quiet is a second copy of the model: DistributedDataParallel with a
-communication hook that leaves each bucket as it is; fully_shard with an all-gather that leaves its output
-as it is, and a reduce-scatter that takes the rank's own addend.
+communication hook that returns each bucket unchanged; fully_shard with an all-gather that leaves its output
+unchanged, and a reduce-scatter that returns the rank's own addend.
 
 Rank 0 prints one JSON line: {"name", "world", "parameters", "tokens_per_step", "step_ms": [per block],
-"quiet_ms": [per block], "median_ms", "quiet_median_ms", "exposed_ms", "loss", ...}.
-"""
+"quiet_ms": [per block], "median_ms", "quiet_median_ms", "exposed_ms", "loss", ...}."""
 import argparse
 import functools
 import json
@@ -51,7 +50,7 @@ import peer_ops  # noqa: E402
 
 
 class Part(nn.Module):
-    """Some parameters of the model, with the part of its math that uses them, as a module."""
+    """A module: some parameters of the model, with the part of its math that uses them."""
 
     def __init__(self, model, names, math):
         super().__init__()
@@ -65,7 +64,7 @@ class Part(nn.Module):
 
 
 class Network(nn.Module):
-    """The model as a module whose forward is the loss; its parts are what torchtitan shards one by one."""
+    """The model as a module whose forward is the loss; its parts are the modules that torchtitan shards one by one."""
 
     def __init__(self, model):
         super().__init__()
@@ -94,7 +93,7 @@ class Network(nn.Module):
 
 
 class QuietAllGather(AllGather):
-    """Returns at once; what it gives lies in buffers of zeros, one per size."""
+    """An all-gather that returns at once; its outputs are buffers of zeros, one per size."""
 
     def __init__(self):
         self.buffers = {}
@@ -110,7 +109,7 @@ class QuietAllGather(AllGather):
 
 
 class QuietReduceScatter(ReduceScatter):
-    """Gives a rank its own addend."""
+    """A reduce-scatter that returns the rank's own addend."""
 
     def allocate(self, size, *, dtype, device):
         return torch.empty(*size, dtype=dtype, device=device)
@@ -121,7 +120,7 @@ class QuietReduceScatter(ReduceScatter):
 
 
 def return_at_once(_, bucket):
-    """A communication hook that leaves a bucket as it is."""
+    """Returns the bucket unchanged, as a communication hook."""
     done = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done
@@ -158,7 +157,7 @@ def wrap_fsdp2(network, args, quiet):
 
 
 class Side:
-    """A model with its optimizer: the true one, or the quiet one."""
+    """A model with its optimizer: the real one, or the quiet one."""
 
     def __init__(self, cfg, args, quiet):
         network = Network(peer.Model(cfg, args))
@@ -197,7 +196,7 @@ class Side:
         self.loss = loss
 
     def block(self):
-        """Milliseconds of a step, of a block from a barrier to the end of the last rank."""
+        """Returns milliseconds per step of a block, from a barrier to the end of the last rank."""
         dist.barrier()
         began = time.perf_counter()
         for _ in range(self.args.block):
@@ -260,14 +259,14 @@ def main():
         ap.error(f"{', '.join(missing)} not set; start it with tools/cluster or torchrun")
     cfg = peer.read_config(args.config)
     torch.set_num_threads(args.threads)
-    torch.set_flush_denormal(True)  # a quiet model learns nothing true: its numbers must not become slow ones
+    torch.set_flush_denormal(True)  # a quiet model learns nothing real: its numbers must not become slow denormals
     peer_ops.Gemm.choose(cfg, args.gemm)
     dist.init_process_group("gloo")
     result = measure(cfg, args)
     if dist.get_rank() == 0:
         print(json.dumps(result), flush=True)
     dist.barrier()
-    # Gloo's threads may still wait on connections that the others close, and would abort an ordinary end.
+    # Gloo's threads may still wait on connections that the others close, and would abort a normal exit.
     sys.stdout.flush()
     os._exit(0)
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The autograd Functions and GEMM choice of the PyTorch eager peer (see peer_torch.py).
+"""Implements the autograd Functions and GEMM choice of the PyTorch eager peer (see peer_torch.py).
 
-What was tried, and kept only where it was faster (numbers in bench/results/peer_torch.md):
+The formulations that were tried, each kept only where it was faster (numbers in bench/results/peer_torch.md):
   malloc     the allocator keeps freed pages (mallopt) instead of mmap/munmap for each large tensor
   gemm       F.linear (MKL) or oneDNN through mkldnn::_linear_pointwise; `auto` times both at start
   rms_norm   aten::_fused_rms_norm forward; own backward (two mv, four elementwise) instead of the composed one
@@ -28,7 +28,7 @@ FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 
 
 def mm_nt(a, w, out=None):
-    """a [m,k] times w [n,k] transposed, with the GEMM that was chosen."""
+    """Multiplies a [m,k] by w [n,k] transposed, with the chosen GEMM."""
     if Gemm.onednn:
         y = torch.ops.mkldnn._linear_pointwise(a, w, None, "none", [], "")
         return y if out is None else out.copy_(y)
@@ -36,7 +36,7 @@ def mm_nt(a, w, out=None):
 
 
 def rms_norm_backward(g, x, w, rstd):
-    """Gradients of y = x * rstd * w for x and w; the two sums are matrix-vector products."""
+    """Returns the gradients of y = x * rstd * w for x and w; the two sums are matrix-vector products."""
     d = x.shape[-1]
     x2, g2, r = x.reshape(-1, d), g.reshape(-1, d), rstd.reshape(-1, 1)
     m = g2 * x2
@@ -113,9 +113,10 @@ class SwiGlu(Function):
 
 
 def blocked_attention(q, k, v, rows=128):
-    """Causal attention by GEMMs over blocks of query rows, the heads of a group stacked: q [b,h,s,d], k, v [b,kv,s,d].
+    """Computes causal attention by GEMMs over blocks of query rows, the heads of a group stacked.
 
-    Returns the output [b,h,s,d] and what the backward needs; probabilities are kept (1.25 x half of b*h*s*s)."""
+    q is [b,h,s,d]; k and v are [b,kv,s,d]. Returns the output [b,h,s,d] and the backward's inputs; probabilities are
+    kept (1.25 x half of b*h*s*s)."""
     b, h, s, d = q.shape
     kv = k.shape[1]
     n, m = b * kv, h // kv
@@ -135,7 +136,7 @@ def blocked_attention(q, k, v, rows=128):
 
 
 def blocked_attention_backward(g, q, k, v, out, probs, rows):
-    """Gradients [b,h,s,d] and [b,kv,s,d] of blocked_attention for g [b,h,s,d]."""
+    """Returns the gradients [b,h,s,d] and [b,kv,s,d] of blocked_attention for g [b,h,s,d]."""
     n, m, s, d = q.shape
     b, h = g.shape[:2]
     g = g.reshape(n, m, s, d)
@@ -204,13 +205,13 @@ class Attention(Function):
 
 
 class Experts(Function):
-    """x [t,d] through the experts of every (token, choice); weights top_w [t,k]; ws: gate_up, down per expert."""
+    """Applies the experts of every (token, choice) to x [t,d]; weights top_w [t,k]; ws: gate_up, down per expert."""
 
     @staticmethod
     def forward(ctx, x, top_w, order, counts, *ws):
         t, k = top_w.shape
-        # With oneDNN every expert's rows are padded to a multiple of 32 (weight 0): each new row count would
-        # cost a new JIT-compiled kernel.
+        # With oneDNN every expert's rows are padded to a multiple of 32 (weight 0): each new row count would cost a new
+        # JIT-compiled kernel.
         pad = 32 if Gemm.onednn else 1
         counts, real = [-(-n // pad) * pad for n in counts], counts
         rows = torch.arange(t * k) if pad == 1 else torch.cat(
@@ -223,7 +224,7 @@ class Experts(Function):
         f = ws[0].shape[0] // 2
         most = t * k + (pad - 1) * len(counts)
 
-        def rows_of(width):  # the same allocation whatever was routed: the heap does not fragment
+        def rows_of(width):  # the same allocation for any routing, so that the heap does not fragment
             return x.new_empty(most, width)[:total]
 
         xs = torch.index_select(x, 0, token, out=rows_of(x.shape[1]))

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch eager peer: one training step of a Llama-like or Qwen3-MoE-like model on the CPU.
 
-Reads the same Hugging Face config.json as `hocket bench step`, builds the model from plain tensors, and
-trains on random tokens (4 x 512, fp32, 2 threads) with fused AdamW and gradient clipping. Everything that
-was found to be faster in eager mode is on by default; `--help` lists the alternatives.
+Reads the same Hugging Face config.json as `hocket bench step` and builds the model from plain tensors. It
+trains on random tokens (4 x 512, fp32, 2 threads) with fused AdamW and gradient clipping. Every formulation
+that was faster in eager mode is on by default; `--help` lists the alternatives.
 
-Which formulations were tried is written in peer_ops.py.
+peer_ops.py lists the formulations that were tried.
 """
 import argparse
 import ctypes
@@ -23,7 +23,7 @@ torch = F = ops = None  # bound in main(), once the allocator is set and before 
 
 
 def read_status(key):
-    """A memory line of /proc/self/status, in MiB (VmRSS: now, VmHWM: highest)."""
+    """Returns a memory line of /proc/self/status, in MiB (VmRSS: current, VmHWM: peak)."""
     with open("/proc/self/status") as f:
         for line in f:
             if line.startswith(key + ":"):
@@ -32,7 +32,7 @@ def read_status(key):
 
 
 def keep_freed_pages():
-    """glibc: serve large blocks from the heap and keep them, so that no step page-faults its buffers anew."""
+    """Makes glibc serve large blocks from the heap and keep them, so that no step page-faults its buffers anew."""
     libc = ctypes.CDLL("libc.so.6")
     libc.mallopt(-4, 0)  # M_MMAP_MAX
     libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
@@ -85,7 +85,7 @@ class Model:
         return sum(t.numel() for t in self.params.values())
 
     def mix(self, i, x, p):
-        """Mixture-of-experts block of layer i on x [t,d]: output and balance loss."""
+        """Returns the output and balance loss of layer i's mixture-of-experts block on x [t,d]."""
         cfg = self.cfg
         n, k = cfg["num_experts"], cfg["num_experts_per_tok"]
         probs = torch.softmax(F.linear(x, p[f"{i}.router"]), -1)
@@ -99,7 +99,8 @@ class Model:
         return y, n * torch.dot(probs.mean(0), counts / x.shape[0])
 
     def layer(self, i, x, b, s, p):
-        """Layer i on x [b*s,d] with the parameters p: output, and balance loss (0 of a dense one)."""
+        """Returns the output of layer i on x [b*s,d] with the parameters p, and its balance loss (0 for a dense
+        layer)."""
         h, k, d = self.heads, self.kv, self.head_dim
         balance = 0.0
         y = ops.RmsNorm.apply(x, p[f"{i}.norm1"], self.eps)
@@ -115,7 +116,7 @@ class Model:
         return y.add_(x), balance
 
     def head_loss(self, x, target, p):
-        """Mean next-token loss of the last hidden states x [t,d]."""
+        """Returns the mean next-token loss of the last hidden states x [t,d]."""
         x = ops.RmsNorm.apply(x, p["norm"], self.eps)
         w = p["head"] if "head" in p else p["embed"]
         if self.args.loss == "chunked":
@@ -126,7 +127,8 @@ class Model:
             return F.cross_entropy(ops.Linear.apply(x, w), target.view(-1))
 
     def loss(self, ids, target):
-        """Mean next-token loss of ids [b,s], plus the weighted balance loss; returns (total, next-token part)."""
+        """Returns the mean next-token loss of ids [b,s] plus the weighted balance loss, and the next-token part
+        alone."""
         p, (b, s) = self.params, ids.shape
         balance = 0.0
         x = F.embedding(ids.view(-1), p["embed"])
@@ -140,7 +142,7 @@ class Model:
 
 
 def batches_of(cfg, args, seed):
-    """8 batches [batch, seq + 1] of Zipf-like tokens, so that the loss moves; used in turn."""
+    """Returns 8 batches [batch, seq + 1] of Zipf-like tokens, used in turn, so that the loss moves."""
     gen = torch.Generator().manual_seed(seed)
     weights = 1.0 / torch.arange(1, cfg["vocab_size"] + 1)
     return [torch.multinomial(weights, args.batch * (args.seq + 1), True, generator=gen).view(args.batch, -1)
@@ -160,7 +162,7 @@ class Trainer:
         self.batches = batches_of(cfg, args, args.seed + 1)
 
     def step(self):
-        """One optimizer step; returns (seconds, CPU seconds of all threads, next-token loss)."""
+        """Runs one optimizer step; returns (seconds, CPU seconds of all threads, next-token loss)."""
         t, c = time.perf_counter(), time.process_time()
         tokens = self.batches[self.at % len(self.batches)]
         self.at += 1
@@ -182,7 +184,7 @@ class Trainer:
 
 
 def step_gemm_flops(cfg, tokens):
-    """FLOPs of a step's matrix products (forward, dX, dW; active experts only), and of causal attention."""
+    """Returns the FLOPs of a step's matrix products (forward, dX, dW; active experts only), and of causal attention."""
     d, h = cfg["hidden_size"], cfg["num_attention_heads"]
     k, hd = cfg.get("num_key_value_heads", h), cfg.get("head_dim") or d // h
     layer = d * (h + 2 * k) * hd + h * hd * d
@@ -270,7 +272,7 @@ def kind_of(event):
 
 
 def profile(trainer, args):
-    """Where a step goes, from torch.profiler's self times; the remainder to wall time is Python and dispatch."""
+    """Prints a step's self times from torch.profiler; the remainder to wall time is Python and dispatch."""
     for _ in range(args.warmup):
         trainer.step()
     plain = statistics.median(trainer.step()[0] for _ in range(args.steps))
@@ -323,7 +325,7 @@ def bind():
 
 
 def read_config(name):
-    """A Hugging Face config.json, of its path, its folder, or `dense` or `moe`."""
+    """Reads a Hugging Face config.json, given its path, its folder, `dense` or `moe`."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.path.join(here, "configs/models", {"dense": "dense-26m", "moe": "moe-36m"}[name]) if name in ("dense", "moe") else name
     if os.path.isdir(path):
@@ -361,7 +363,7 @@ def main():
     bind()
     idle = read_status("VmRSS")
     with open("/proc/self/clear_refs", "w") as f:
-        f.write("5")  # the highest RSS counts from here, not from the import
+        f.write("5")  # resets the peak RSS, which would include the import
     torch.set_num_threads(args.threads)
 
     if args.gemm_rate:

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Steps in a cluster in a box, predicted and then measured.
+"""Predicts steps in a cluster in a box, then measures them.
 
     sudo bench/predicted.py [--only real|timed|NETWORK] [--rounds 6] [--json FILE] [--predict-only]
 
-Every network of the table below is a box of its own (tools/cluster). Once for all, the machine is calibrated:
-`hocket profile` times the tasks of the plans with real arithmetic on one idle core, and between the ranks of each box
-its links. From these, `hocket simulate` predicts every plan; the predictions are written (--json, or a file beside the
+Every network of the table below is a box of its own (tools/cluster). The machine is calibrated once: `hocket profile`
+times the tasks of the plans with real arithmetic on one idle core, and the links between the ranks of each box. From
+these, `hocket simulate` predicts every plan; the predictions are written (--json, or a file beside the
 temporary ones) before anything is run. Then each box runs its plans in turn, blocks of steps.
 
-Plans with real arithmetic have as many ranks as the machine has cores, and each is pinned to one. With more, the device is emulated (`emulate`,
-docs/cluster-in-a-box.md): its lanes are held for as long as configs/clusters/box-4x2.yaml says, all bytes go through the links.
+Plans with real arithmetic have no more ranks than the machine has cores, and each rank is pinned to one. For larger
+plans the device is emulated (`emulate`, docs/cluster-in-a-box.md): its lanes are held for the durations that
+configs/clusters/box-4x2.yaml gives, and all bytes go through the links.
 
 error         predicted over measured, minus one; measured is the median block
-equal speed   real arithmetic alone: the time of compute scaled by how fast the machine was when it was profiled, over
-              how fast it was right before each block (the probe of `hocket train`, one fixed product)
-"""
+equal speed   real arithmetic alone: the predicted compute time is scaled by the machine's speed when it was profiled
+              over its speed right before each block (the probe of `hocket train`, one fixed product)"""
 import datetime
 import json
 import os
@@ -49,7 +49,7 @@ REAL_PLANS = {
     "tp2-sp": (DENSE, "tp=2 micro_batch=4 sequence_parallel=true"),
     "pp2-1f1b": (DENSE, "pp=2 micro_batch=1"),
     "cp2": (DENSE, "cp=2 micro_batch=4"),
-    # Routers stay as they were profiled: what they will learn, and with it who gets how much, is not predicted.
+    # Routers keep their profiled weights: the routing that they would learn is not predicted.
     "dp2-ep2": (MOE, "dp=2 ep=2 micro_batch=4 train.lr=0 train.min_lr=0"),
 }
 TIMED_PLANS = {
@@ -77,8 +77,6 @@ TIMED_PLANS = {
 
 
 class Case:
-    """A plan on a network."""
-
     def __init__(self, network, name, model, plan):
         self.network, self.name, self.model = network, name, model
         per_host = NETWORKS[network].per_host
@@ -105,7 +103,7 @@ def all_cases(only):
 
 
 def profile_tasks(args, cases, folder):
-    """One profile of the tasks of all plans with real arithmetic, taken on threads."""
+    """Profiles the tasks of all plans with real arithmetic on threads, and merges them into one profile."""
     whole, known, speeds = None, set(), []
     for name in dict.fromkeys(case.name for case in cases if case.real):
         case = next(case for case in cases if case.real and case.name == name)
@@ -128,7 +126,7 @@ def profile_tasks(args, cases, folder):
 
 
 def profile_of(network, profile, links, folder):
-    """The machine's profile with the links of one box."""
+    """Writes the machine's profile with the links of one box; returns its path."""
     path = os.path.join(folder, f"profile-{network}.json")
     with open(path, "w", encoding="utf-8") as f:
         json.dump({**profile, "links": links}, f)
@@ -136,7 +134,7 @@ def profile_of(network, profile, links, folder):
 
 
 def device_of(network):
-    """Lines of a cluster file: a core of this machine, or the emulated device."""
+    """Returns the device lines of a cluster file: a core of this machine, or the emulated device."""
     if network.ranks() <= 2:
         return [f"cores_per_node: {network.per_host}", "device:", "  name: a core", "  memory: {value: 1GiB}",
                 "  memory_bandwidth: {value: 10GB/s}", "  launch: {value: 0us}", "  peak: {f32: {value: 50GFLOP/s}}"]
@@ -153,7 +151,8 @@ def predict(args, case, clusters, profiles):
 
 
 def measure(args, network, cases, played, folder):
-    """By name of the case: blocks' times in seconds, the probe before each, and the delay of emulated tasks."""
+    """Returns, by name of the case, the blocks' times in seconds, the probe before each, and the delay of emulated
+    tasks."""
     found = {}
     for model in dict.fromkeys(case.model for case in cases):
         among = [case for case in cases if case.model == model]
@@ -173,7 +172,7 @@ def measure(args, network, cases, played, folder):
 
 
 def at_equal_speed(case, row, profile):
-    """The prediction with its compute as fast as the machine was in each block, and the block's time."""
+    """Returns the median error of the prediction with its compute scaled to the machine's speed before each block."""
     if not case.real:
         return None
     compute = row["compute_s"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps that others published, beside what `hocket simulate` predicts of the same model, plan and cluster.
+"""Compares published training steps with the prediction of `hocket simulate` for the same model, plan and cluster.
 
     bench/published_steps.py [--only megatron|megascale|qwen3|llama ...] [--tiles 4] [--json FILE] [--fit]
                              [--shares 0.7 0.1] [--window 512] [--hocket build/hocket]
@@ -11,21 +11,20 @@ megatron   Megatron-LM on A100, Korthikanti et al., arXiv 2205.05198, table 5: s
            selene-a100.yaml are fitted to the two rows of the 22B model (--fit prints them); those of the 175B, 530B and
            1T models are predicted (--shares: with other shares, of products and of attention)
 megascale  Jiang et al., arXiv 2402.15627, table 2: MFU of MegaScale over MFU of Megatron-LM, at eight scales. Both are
-           predicted. They differ in what MegaScale changed: the overlaps (plan keys of MEGASCALE; without that of pp the
+           predicted. They differ by MegaScale's changes: the overlaps (plan keys of MEGASCALE; without that of pp the
            host awaits every message), the parallel transformer block (model_type parallel_llama), sliding-window
-           attention (--window: the paper does not publish how wide; 0: none), and FlashAttention-2 in place of
+           attention (--window: the paper does not publish its width; 0: none), and FlashAttention-2 in place of
            FlashAttention, shares of the peak from its paper (--attention, of Megatron-LM and of MegaScale; 0: that of
-           the cluster file). MFU counts the FLOPs of attention without a window in all rows: what a window saves is
-           time. --steps adds them one after the other, as the paper's table 3 does. Error: predicted ratio minus
-           published ratio
+           the cluster file). MFU counts the FLOPs of attention without a window in all rows: a window saves time, not
+           counted FLOPs. --steps adds the changes one after the other, as the paper's table 3 does. Error: predicted
+           ratio minus published ratio
 qwen3      Qwen3-235B-A22B on 256 H100, Megatron-MoE-ModelZoo, best_practice/qwen3/readme.md: seconds per step
 llama      Llama 3.1 405B on 512 H100, torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 5: tokens per second
            and GPU
 
 Constants of the H100 files are the same for all rows and fitted to none of them.
 
-error      predicted over published, minus one; in seconds per step, so that a plan that is predicted too fast is negative
-"""
+error      predicted over published, minus one; in seconds per step: negative if the prediction is too fast"""
 import argparse
 import json
 import math
@@ -40,14 +39,14 @@ CLUSTERS = os.path.join(ROOT, "configs", "clusters")
 
 
 def llama_config(**sizes):
-    """The keys of a config.json that all dense models here share."""
+    """Returns the keys of a config.json that all dense models here share."""
     return {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
             "tie_word_embeddings": False, **sizes}
 
 
 def gpt(layers, width, heads, vocab):
-    """A GPT as Megatron-LM trains it, with a gated MLP of two thirds of the width (as many parameters and products as one of 4
-    widths without a gate), rotary positions and RMSNorm: what the models here have."""
+    """Returns a GPT as Megatron-LM trains it, in the form of the models here: rotary positions, RMSNorm, and a gated
+    MLP. The MLP has two thirds of the width, which gives the parameters and products of an ungated one of 4 widths."""
     inner = (8 * width // 3 + 1023) // 1024 * 1024
     return llama_config(hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
                         num_key_value_heads=heads, head_dim=width // heads, vocab_size=vocab,
@@ -69,24 +68,24 @@ QWEN3_235B = {"model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": 40
               "decoder_sparse_step": 1, "mlp_only_layers": [], "router_aux_loss_coef": 0.001, "vocab_size": 151936,
               "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": False}
 
-# Megatron-LM hides nothing there (MegaScale's section 3.2); without overlap it sums all gradients in one transfer.
+# Megatron-LM hides nothing there (MegaScale's section 3.2); without overlap it reduces all gradients in one transfer.
 MEGATRON = {"sequence_parallel": True, "overlap_grad_reduce": False, "overlap_param_gather": False, "comm_tiles": 1,
             "overlap_p2p_comm": False, "bucket_mib": 100000}
-# What MegaScale overlaps, and by which keys, with plan.comm_tiles (--tiles): section 3.2 of its paper. Parameters are gathered
+# MegaScale's overlaps as plan keys, with plan.comm_tiles (--tiles): section 3.2 of its paper. Parameters are gathered
 # when a step begins, in the order in which they are needed, not when one ends.
 MEGASCALE_DP = {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_mib": 100,
                 "shard": {"params": "all", "reshard_after_forward": False, "reshard_after_backward": False}}
 MEGASCALE = {"sequence_parallel": True, "overlap_p2p_comm": True, **MEGASCALE_DP}
-# FlashAttention-2, which MegaScale uses (section 3.3), reaches 50 to 73 % of an A100's peak, and FlashAttention 25 to 40 %
-# (Dao, arXiv 2307.08691, abstract); here the least of either, since sequences of 2,048 tokens are short. That MegaScale's
-# Megatron-LM had the latter (commit 285068c8 is of January 2023, when Megatron-LM's pull request 267 brought it) is told by
-# its table 3: scores that are written out take a quarter of a step, and neither the sliding window (+1.0 points of MFU) nor
-# the efficient operators (+1.7) could then have brought so little.
+# FlashAttention-2, which MegaScale uses (section 3.3), reaches 50 to 73 % of an A100's peak, and FlashAttention 25 to
+# 40 % (Dao, arXiv 2307.08691, abstract). The lower end of each range is taken, since sequences of 2,048 tokens are
+# short. MegaScale's Megatron-LM has FlashAttention: its commit 285068c8 is of January 2023, when Megatron-LM's pull
+# request 267 brought it. Table 3 agrees: scores that are written out take a quarter of a step. The sliding window (+1.0
+# points of MFU) and the efficient operators (+1.7) could then not have gained so little.
 FLASH_ATTENTION, FLASH_ATTENTION_2 = 0.25, 0.5
-# Megatron-LM, p2p_communication.py: unless messages are overlapped, they go in a batch, torch.cuda.synchronize() is behind
-# it, and what follows is launched late: a module is 74 us of the host (NVIDIA/TransformerEngine pull request 1191:
-# ColumnParallelLinear without Transformer Engine). Blocks of one module are launched together, which is not in the model of
-# the host: rows with comm_tiles are without it.
+# Megatron-LM, p2p_communication.py: unless messages are overlapped, they go in a batch, followed by
+# torch.cuda.synchronize(). Kernels after it are launched late: a module takes 74 us of the host
+# (NVIDIA/TransformerEngine pull request 1191: ColumnParallelLinear without Transformer Engine). Blocks of one module
+# are launched together, which the host model lacks: rows with comm_tiles are without it.
 AWAITS_MESSAGES = {"host_launch": "{value: 74us, source: bench/published_steps.py}",
                    "host_reads": "{ops: [send, recv], source: bench/published_steps.py}"}
 QWEN3 = {"sequence_parallel": True, "shard": {"optimizer": "all"}}
@@ -95,12 +94,12 @@ LLAMA = {"tp": 8, "pp": 8, "dp": 8, "micro_batch": 4, "sequence_parallel": True,
 
 
 class Row:
-    """A published run: `what` it was, `figure` and its `unit`, and the run.yaml that predicts it."""
+    """A published run: its name `what`, its `figure` with `unit`, and the run.yaml that predicts it."""
 
     def __init__(self, system, what, figure, unit, cluster, model, seq_len, batch, plan, float8=False, dropout=0.0, shares=None,
                  device=None):
         self.system, self.what, self.figure, self.unit, self.cluster = system, what, figure, unit, cluster
-        self.shares = shares or {}  # of the peaks, where they are not those of the cluster file
+        self.shares = shares or {}  # of the peaks, where they differ from the cluster file's
         self.device = device or {}  # keys of the device that the cluster file lacks
         schedule = {"pp_schedule": "interleaved"} if plan.get("pp_chunks", 1) > 1 else {}
         self.run = {"model": {"config": model, "dtype": "bf16", "float8": float8},
@@ -113,8 +112,9 @@ class Row:
         return self.run["train"]["global_batch"] * self.run["train"]["seq_len"] / self.ranks
 
 
-# Its table 3: model, GPUs, batch and the rest of the plan; its table 5: seconds with full recomputation, and with sequence
-# parallelism and selective recomputation, which repeats the scores of attention: the kernel of this project does in any case.
+# Table 3 of the paper: model, GPUs, batch and the rest of the plan. Table 5: seconds with full recomputation, and with
+# sequence parallelism and selective recomputation. The latter repeats the scores of attention, as this project's kernel
+# always does.
 MEGATRON_TABLE = {"22B": (GPT_22B, 8, 4, {"micro_batch": 4}, 1.42, 1.10),
                   "175B": (GPT_175B, 64, 64, {"pp": 8, "pp_chunks": 3, "micro_batch": 1}, 18.13, 13.75),
                   "530B": (GPT_530B, 280, 280, {"pp": 35, "pp_chunks": 3, "micro_batch": 1}, 49.05, 37.83),
@@ -131,13 +131,13 @@ def megatron_rows(shares=None):
     return rows
 
 
-# GPUs: batch, MFU of Megatron-LM and of MegaScale in percent.
+# GPUs -> (batch, MFU of Megatron-LM and of MegaScale in percent)
 MEGASCALE_TABLE = {256: (768, 53.0, 65.3), 512: (768, 49.9, 63.5), 768: (768, 46.7, 61.3), 1024: (768, 44.7, 59.0),
                    3072: (6144, 48.7, 59.1), 6144: (6144, 47.8, 57.3), 8192: (6144, 43.3, 54.9), 12288: (6144, 41.2, 55.2)}
 
 
-# Its table 3: MFU in percent on 256 GPUs with a batch of 256, as one change comes after the other. Not here: fused norms (in
-# 61.2), misc (62.3), LAMB with three times the batch (65.3).
+# Table 3 of the paper: MFU in percent on 256 GPUs with a batch of 256, as one change comes after the other. Left out:
+# fused norms (in 61.2), misc (62.3), LAMB with three times the batch (65.3).
 MEGASCALE_STEPS = {"Megatron-LM": 47.7, "parallel block": 52.3, "sliding window": 53.3, "tp overlap": 55.5, "pp overlap": 58.0,
                    "dp overlap": 59.5, "FlashAttention-2": 61.2}
 
@@ -197,7 +197,7 @@ def llama_rows():
 
 
 def simulate(args, row, folder, cluster=""):
-    """The prediction of a row, as `hocket simulate` prints it in JSON."""
+    """Returns the prediction of a row, parsed from `hocket simulate --json`."""
     run_file = os.path.join(folder, "run.yaml")
     with open(run_file, "w", encoding="utf-8") as f:
         json.dump(row.run, f)  # YAML too
@@ -211,7 +211,7 @@ def simulate(args, row, folder, cluster=""):
 
 
 def result(row, predicted, step_s, memory_bytes):
-    """A line of the table. Rates are compared as times: their ratio is turned."""
+    """Returns a line of the table. Rates are compared as times: their ratio is inverted."""
     rate = row.unit != "s"
     ratio = row.figure / predicted if rate else predicted / row.figure
     return {"system": row.system, "row": row.what, "unit": row.unit, "published": row.figure, "predicted": predicted,
@@ -219,7 +219,7 @@ def result(row, predicted, step_s, memory_bytes):
 
 
 def predict(args, row, folder, flops=0.0):
-    """A line of the table. `flops`: of a step, for the MFU, where they are not those of the model as it is."""
+    """Returns a line of the table. `flops` is the step's FLOPs for the MFU, if they differ from the model's own."""
     found = simulate(args, row, folder)
     step = found["step_s"]
     mfu = found["mfu"] * (flops or found["model_flops"]) / found["model_flops"]
@@ -255,7 +255,8 @@ def megascale(args, folder):
 
 
 def with_changes(cluster, shares, device, folder):
-    """A cluster file, with other shares of the peaks and more keys of its device if there are any."""
+    """Returns a cluster file with other shares of the peaks and more device keys, or the file itself if there are
+    none."""
     given = os.path.join(CLUSTERS, cluster + ".yaml")
     if not shares and not device:
         return given
@@ -274,8 +275,8 @@ def with_changes(cluster, shares, device, folder):
 
 
 def fit(args, folder):
-    """Two shares, of matrix products and of attention, by two rows: Newton's method on logarithms, from the differences of
-    three predictions each time."""
+    """Fits two shares, of matrix products and of attention, to two rows. The method is Newton's on logarithms, with
+    differences of three predictions per iteration."""
     rows = megatron_rows()[:2]
     names = ("matmul", "attention")
 
@@ -291,7 +292,7 @@ def fit(args, folder):
         step = 0.02
         slopes = [[(moved - still) / step for moved, still in zip(errors([x + step * (i == j) for j, x in enumerate(logs)]), at)]
                   for i in range(2)]
-        (a, c), (b, d) = slopes  # of the two rows, by the first constant and by the second
+        (a, c), (b, d) = slopes  # of the two rows, by the first and by the second constant
         determinant = a * d - b * c
         logs = [logs[0] - (d * at[0] - b * at[1]) / determinant, logs[1] - (a * at[1] - c * at[0]) / determinant]
         logs = [min(0.0, max(math.log(0.02), x)) for x in logs]

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a training in bf16 takes of memory, and where its loss goes, beside the same training in f32.
+"""Compares the memory and losses of training in bf16 with the same training in f32.
 
     bench/short_types.py [--steps 200] [--seq 512] [--batch 4] [--only memory|losses] [--json FILE]
 
-The models are configs/quickstart.yaml (prepared data: --data) and configs/models/box-dense, for which a tokenizer of 512
-tokens is made of C++ headers. Ways to train each: f32; bf16, whose gradients of parameters are f32; and bf16 with
-train.grad_dtype: model. Of each way
-    memory   by what it is for, of one rank (blocks of `hocket simulate --html`): of activations, gradients and workspaces
-             the most that is there at once; and what a short run takes: pages that it says, and its resident set
+The models are configs/quickstart.yaml (prepared data: --data) and configs/models/box-dense, for which a tokenizer of
+512 tokens is made of C++ headers. Each is trained in f32, in bf16 with parameter gradients in f32, and in bf16 with
+train.grad_dtype: model. Printed for each:
+    memory   by purpose, of one rank (blocks of `hocket simulate --html`): activations, gradients and workspaces count
+             with their highest total at one time. A short run adds the pages that it reports, and its resident set
     losses   the same steps, data and seed: mean of the last 20 losses, loss of the held-out data; tensors of plans are
-             compared by tests/plans/shipped_precision_test.cc
-"""
+             compared by tests/plans/shipped_precision_test.cc"""
 import json
 import os
 import re
@@ -26,13 +25,13 @@ from in_box import ROOT, run, sets
 WAYS = {"f32": ["model.dtype=f32"], "bf16": ["model.dtype=bf16"],
         "bf16, short gradients": ["model.dtype=bf16", "train.grad_dtype=model"]}
 FILES = "/usr/include/c++/**/*.h"
-# Kinds of blocks of a page, as memory of a training.
+# Kinds of blocks on the page -> purpose of the memory.
 KINDS = {"kept for backward": "activations", "forward only": "activations", "backward only": "gradients of activations",
          "parameter gradient": "gradients of parameters", "workspace": "workspaces", "optimizer": "optimizer's buffers"}
 
 
 def most_at_once(blocks):
-    """The most bytes of [begin, end) blocks at any time."""
+    """Returns the largest total size of [begin, end) blocks that are live at one time."""
     changes = sorted([(b, size) for b, _, size in blocks] + [(e, -size) for _, e, size in blocks])
     now = most = 0
     for _, change in changes:
@@ -42,7 +41,7 @@ def most_at_once(blocks):
 
 
 def planned(args, keys):
-    """Bytes by what they are for."""
+    """Returns the planned bytes by purpose."""
     page = run([args.hocket, "simulate", *keys, "--html", "-"])
     data = json.loads(re.search(r'<script[^>]*id="data"[^>]*>(.*?)</script>', page, re.S).group(1))
     plan = data["memory"][0]
@@ -50,7 +49,7 @@ def planned(args, keys):
     backward = max(end for _, kind, _, end, _, _ in plan["blocks"] if kind == "backward only")
     found = {}
     for name, kind, begin, end, _, size in plan["blocks"]:
-        # The head's loss makes the gradient of its weight in the forward pass already.
+        # The head's loss computes the gradient of its weight in the forward pass already.
         of_head = kind == "kept for backward" and end > backward
         found.setdefault("gradients of parameters" if of_head else KINDS[kind], []).append((begin, end, size))
     sizes = {kind: most_at_once(blocks) for kind, blocks in found.items()}
@@ -61,7 +60,7 @@ def planned(args, keys):
 
 
 def train(args, keys, folder, steps):
-    """Lines of the metrics, and the largest resident set in bytes."""
+    """Returns the metrics' lines, and the largest resident set in bytes."""
     command = [args.hocket, "train", *keys,
                *sets([f"output.dir={folder}", f"train.steps={steps}", "train.minutes=0", "train.save_minutes=0",
                       "output.report=false", "output.trace=false", "output.baselines=none", "output.sample_tokens=0",
@@ -84,7 +83,7 @@ def losses_of(lines):
 
 
 def models(args, folder):
-    """Words of a command that name the run of each model."""
+    """Returns the command-line arguments of each model's run."""
     sizes = [f"train.seq_len={args.seq}", f"train.global_batch={args.batch}", f"plan.micro_batch={args.batch}"]
     quickstart = [os.path.join(ROOT, "configs", "quickstart.yaml"),
                   *sets([*sizes, f"data.dir={args.data}/data", f"data.tokenizer={args.data}/tokenizer",

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The what-if analysis of the straggler data with pandas, beside `hocket whatif`: whatif_pandas.py TRACE [HOCKET]
-[--rounds N]. Needs pandas (any virtual environment). Both read the file, find the dependencies, and replay as
-measured, ideal, per stage, per data-parallel rank, per kind of op, and without the last stage and the slowest
-workers; the figures are compared, and the times printed: of hocket's whole process, of pandas without its import.
-Where others use the machine, its processor time says more than the time on the clock.
+"""Compares the what-if analysis of the straggler data in pandas with `hocket whatif`: whatif_pandas.py TRACE [HOCKET]
+[--rounds N]. Needs pandas (any virtual environment).
+
+Both read the file, find the dependencies, and replay as measured, ideal, per stage, per data-parallel rank, per kind of
+op, and without the last stage and the slowest workers. The figures are compared, and the times printed: of hocket's
+whole process, of pandas without its import. On a shared machine, processor time is more reliable than wall time.
 
 The method is the published one (2505.05713): a replay is vectorised over steps and replicas, an array per op of one
 pipeline in topological order; means, medians and maxima over replicas are grouped frames."""
@@ -28,7 +29,7 @@ PASSES = ["forward-compute", "backward-compute"]
 
 
 def load(path):
-    """A row per op: times in seconds, coordinates, and `op`, its name within a pipeline."""
+    """Returns a row per op: times in seconds, coordinates, and `op`, its name within a pipeline."""
     with (gzip.open if path.endswith(".gz") else open)(path, "rt") as f:
         events = json.load(f)
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -46,7 +47,8 @@ def load(path):
 
 
 def dependencies(df):
-    """waits: op to ops; groups: of ops that meet; across: ops that meet their like of other replicas."""
+    """Returns waits (op -> ops), groups (ops that meet), and across (ops that meet their counterparts in other
+    replicas)."""
     one = df[(df.dp == df.dp.min()) & (df.step == df.step.min())].sort_values(["start", "seq", "kind"])
     pp, chunks = int(one.stage.max()) + 1, int(one.chunk.max()) + 1
     waits = {op: [] for op in one.op}
@@ -128,7 +130,7 @@ class Analysis:
         self.step = self.df.step.to_numpy()[first]
 
     def topological(self, waits):
-        """Groups and single ops, in an order in which they can run."""
+        """Returns groups and single ops in topological order."""
         unit = {op: ("g", self.group_of[op]) if op in self.group_of else ("o", op) for op in waits}
         degree, after = {u: 0 for u in unit.values()}, {}
         for op, before in waits.items():
@@ -146,7 +148,7 @@ class Analysis:
         return order
 
     def replay(self, duration):
-        """Seconds by step."""
+        """Returns the seconds of each step."""
         end, zero = {}, np.zeros(len(self.step))
         for ops in self.order:
             begin = np.maximum.reduce([zero] + [end[w] for op in ops for w in self.waits[op]])
@@ -181,7 +183,7 @@ class Analysis:
 
 
 def children():
-    """Processor seconds of processes that have ended."""
+    """Returns the processor seconds of ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -193,7 +195,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     ours, theirs = [], []
-    for _ in range(args.rounds):  # in turn, so that both see the same machine
+    for _ in range(args.rounds):  # in turn, so that both see the same load
         began, used = time.perf_counter(), children()
         text = subprocess.run([args.hocket, "whatif", args.trace, "--json"], stdout=subprocess.PIPE, check=True,
                               stderr=subprocess.DEVNULL).stdout

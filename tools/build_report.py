@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a build costs: build_report.py [BUILD] [--most N] [--budget SECONDS].
+"""Reports the cost of a build: build_report.py [BUILD] [--most N] [--budget SECONDS].
 
-Reads ninja's log of the last build of every object in BUILD (build/ by default) and prints how long
-compiling took in all, the median file, and the N slowest (10). With --budget it exits 1 if a file took
-longer than that. Times are wall-clock times of compiler processes, so they mean something only for a
-build without other work beside it; objects that came out of ccache count as what fetching them took."""
+Reads ninja's log of the last build of every object in BUILD (build/ by default) and prints the total compile time,
+the median file, and the N slowest (10). With --budget it exits 1 if a file took longer. Times are wall-clock times of
+compiler processes, so they mean something only for a build without other work beside it. An object from ccache counts
+with the time of fetching it."""
 import argparse
 import os
 import statistics
@@ -15,7 +15,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 
 
 def object_times(log):
-    """{object: seconds} of the last run of every compiler command in a .ninja_log (version 5 or 6)."""
+    """Returns {object: seconds} of the last run of every compiler command in a .ninja_log (version 5 or 6)."""
     times = {}
     with open(log, encoding="utf-8") as f:
         head = f.readline()
@@ -29,7 +29,7 @@ def object_times(log):
 
 
 def source_of(name):
-    """CMakeFiles/hocket_base.dir/src/base/error.cc.o as src/base/error.cc."""
+    """Returns the source of an object: CMakeFiles/hocket_base.dir/src/base/error.cc.o as src/base/error.cc."""
     return name.split(".dir/", 1)[-1].rsplit(".o", 1)[0]
 
 

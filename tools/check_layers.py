@@ -3,13 +3,16 @@
 """Holds the source tree to its rules: check_layers.py [ROOT]. Prints each breach, exits 1 if any.
 
 Layers: a file includes only from its own row and the rows above; a row names folders that exist. Only
-src/torch sees LibTorch, and nothing includes from it. Also: the licence line first, 800 lines at most (a warning from 400), no <regex>, no
-iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard, no text of an error
-compared in src/, and no type of one qualified name in two files: a linker takes either for both, without a word.
-A comment of C++ begins with no What, Who, Of, How .., and says who or whom of no rank or function (CONTRIBUTING.md, Words)."""
+src/torch sees LibTorch, and nothing includes from it. Also: the licence line first, 800 lines at most (a warning from
+400), no <regex>, no iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard,
+and no text of an error compared in src/. No type has one qualified name in two files: a linker silently merges them.
+Comments and Python docstrings never begin with What, Of, How and the like, nor use a pronoun of people for a rank
+or function (CONTRIBUTING.md, Words)."""
+import io
 import os
 import re
 import sys
+import tokenize
 
 # One entry per row, lowest first. Folders in one row may include each other.
 ROWS = [["base"], ["graph"], ["ops"], ["collectives"], ["program"], ["trace"], ["models"], ["autodiff"],
@@ -30,18 +33,20 @@ NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*
 NAMESPACE = re.compile(r"(?:inline )?namespace\b ?([\w:]*)$")
 TYPE = re.compile(r"(?:struct|class|union|enum(?: class| struct)?) (?:alignas\([^)]*\) |\[\[[^\]]*\]\] )?"
                   r"([\w:]+(?: ?<[^:(]*>)?)(?: final)?(?: ?:(?!:).*)?$")
-# What an exception says, compared or searched: it has a code for that.
+# An exception's text, compared or searched; its code is for programs.
 COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with|contains|compare|rfind)\()"
                       r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*\.(?:find|starts_with|ends_with|contains|compare)\("
                       r"|\b(?:error|exception|failure|e)\.text\(\)\s*[=!]=")
 COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!/))*?//[/!]?<?[ \t]*(.*)""")
 FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
 PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
+QUOTES = re.compile(r"""[rRuU]?(?:"{3}|'{3}|"|')""")
+PYTHON = re.compile(rb"#!.*\bpython")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 
 def folder_of(path):
-    """The row's folder of a path below src/, or None for an unknown one."""
+    """Returns the row's folder of a path below src/, or None for an unknown one."""
     parts = path.split("/")
     nested = "/".join(parts[:2])
     return nested if nested in RANK else parts[0] if parts[0] in RANK else None
@@ -75,7 +80,7 @@ def check_includes(path, text, report, warn):
 
 
 def is_loose_branch(line):
-    """True of a branch on one line, `if (a) b = c;`, that is no guard, `if (a) return;`."""
+    """Returns whether a line is a branch, `if (a) b = c;`, but no guard, `if (a) return;`."""
     start = BRANCH.match(line)
     end, depth = start.end() if start else len(line), 0
     while end < len(line) and (depth or line[end] == "("):
@@ -85,9 +90,9 @@ def is_loose_branch(line):
 
 
 def types_of(text):
-    """The types that a file defines in namespaces of a name: (qualified name, line)."""
+    """Returns the types that a file defines in named namespaces: (qualified name, line)."""
     blank = NO_CODE.sub(lambda m: '""' * (m[0][0] in "R\"'") + "\n" * m[0].count("\n"), text)
-    scopes, head, line, found = [], "", 1, []  # of a scope: its name, or None for one that hides what it has
+    scopes, head, line, found = [], "", 1, []  # a scope is its name, or None if it hides its types
     for part in re.split(r"([{};\n])", blank):
         line += part == "\n"
         if part == "{":
@@ -104,8 +109,17 @@ def types_of(text):
     return found
 
 
+def check_phrase(path, line, text, begins, report):
+    """Checks the first word, if the line begins a comment, and the pronouns (CONTRIBUTING.md, Words)."""
+    first = FIRST_WORD.match(text)
+    if first and begins:
+        report(path, line, f"a comment begins with '{first[0]}'; begin with a verb or a noun")
+    if PERSON.search(text):
+        report(path, line, "'who' is a person; name the rank, task or function")
+
+
 def check_words(path, lines, report):
-    """Holds comments to the first words and pronouns of CONTRIBUTING.md."""
+    """Checks the words of C++ comments."""
     in_comment = in_raw = False
     for i, line in enumerate(lines):
         if in_raw or 'R"(' in line:  # the text of a program, with comments of its own
@@ -114,22 +128,41 @@ def check_words(path, lines, report):
             continue
         m = COMMENT.match(line)
         if m:
-            first = FIRST_WORD.match(m[1])
-            if first and not (in_comment and line.lstrip().startswith("//")):
-                report(path, i + 1, f"a comment begins with '{first[0]}'; begin with a verb or a noun")
-            if PERSON.search(m[1]):
-                report(path, i + 1, "'who' is a person; name the rank, task or function")
+            check_phrase(path, i + 1, m[1], not (in_comment and line.lstrip().startswith("//")), report)
         in_comment = bool(m) and line.lstrip().startswith("//") and SPDX not in line
 
 
+def check_python_words(path, text, report):
+    """Checks the words of Python comments and docstrings. A docstring is a string that begins a statement."""
+    begins_statement, comment_line = True, 0  # comment_line: the last line that is a comment alone
+    for kind, token, (line, column), _, source in tokenize.generate_tokens(io.StringIO(text).readline):
+        if kind == tokenize.COMMENT:
+            alone = not source[:column].strip()
+            check_phrase(path, line, token.lstrip("#: "), not alone or line != comment_line + 1, report)
+            comment_line = line if alone and SPDX not in token else 0
+        elif kind == tokenize.STRING and begins_statement:
+            for i, part in enumerate(QUOTES.sub("", token, count=1).split("\n")):
+                check_phrase(path, line + i, part.lstrip(), i == 0, report)
+        if kind not in (tokenize.COMMENT, tokenize.NL):
+            begins_statement = kind in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
 def check_definitions(types, report):
-    """`types`: by file. What is there twice in one file is for the compiler."""
+    """Reports types that several files define. `types` is by file; duplicates within a file are the compiler's."""
     first = {}
     for path, found in types.items():
         for name, line in found:
             other = first.setdefault(name, path)
             if other != path:
                 report(path, line, f"{name} is defined in {other}, too; rename one, or hide it in a nameless namespace")
+
+
+def is_python(root, path):
+    """Returns whether a file is a Python module, or a script without an extension that Python runs."""
+    if "." in os.path.basename(path):
+        return path.endswith(".py")
+    with open(os.path.join(root, path), "rb") as f:
+        return bool(PYTHON.match(f.readline()))
 
 
 def check_file(root, path, report, warn):
@@ -152,6 +185,8 @@ def check_file(root, path, report, warn):
                 report(path, i + 1, "a branch that is no guard has braces")
             if path.startswith("src/") and COMPARED.search(line):
                 report(path, i + 1, "the text of an error is for people: compare Error::code()")
+    if is_python(root, path):
+        check_python_words(path, text, report)
     if path != "tools/check_layers.py":
         for i, line in enumerate(lines):
             if LEFT_BEHIND.search(line):
@@ -169,12 +204,12 @@ def check_tree(root):
     def warn(path, line, what):
         warnings.append(f"{path}:{line}: {what}")
 
-    for top in ("src", "tests", "bench", "tools"):
+    for top in ("src", "tests", "bench", "tools", "docs/examples"):
         for where, folders, files in os.walk(os.path.join(root, top)):
             folders[:] = sorted(f for f in folders if f not in ("golden", "__pycache__"))
             for name in sorted(files):
                 path = os.path.relpath(os.path.join(where, name), root)
-                if name.endswith((".h", ".cc", ".py", ".sh", ".js", ".css", ".html")):
+                if name.endswith((".h", ".cc", ".sh", ".js", ".css", ".html")) or is_python(root, path):
                     text = check_file(root, path, report, warn)
                     if name.endswith((".h", ".cc")):
                         types[path] = types_of(text)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes the pages that follow from the program: docs/cli.md (every --help) and docs/config.md (every key
-of a run.yaml). docs.py [HOCKET] writes them; docs.py --check [HOCKET] only says which are out of date.
-tests/cli/docs_test.py does the latter."""
+of a run.yaml). docs.py [HOCKET] writes them; docs.py --check [HOCKET] only names the outdated ones, as
+tests/cli/docs_test.py does."""
 import os
 import subprocess
 import sys
@@ -15,7 +15,7 @@ def output(hocket, *words):
 
 
 def names(text, after):
-    """First words of the rows of a section of a help text."""
+    """Returns the first words of the rows of a help text's section."""
     rows = []
     for line in text.split("\n" + after + "\n", 1)[1].split("\n"):
         if not line.startswith("  "):
@@ -26,13 +26,13 @@ def names(text, after):
 
 
 def verbs(hocket):
-    """The verbs that --help lists."""
+    """Returns the verbs that --help lists."""
     lines = output(hocket, "--help").split("\n")
     return [line.split()[0] for line in lines if line.startswith("  ") and line[2] not in " $"]
 
 
 def commands(hocket):
-    """[words] of every command that has a help text."""
+    """Returns the words of every command that has a help text."""
     found = []
     for verb in verbs(hocket):
         found.append([verb])
@@ -62,7 +62,7 @@ def pages(hocket):
 
 
 def stale(hocket):
-    """Names of the pages that are not what the program says."""
+    """Returns the names of the pages that differ from the program's output."""
     result = []
     for name, text in pages(hocket).items():
         path = os.path.join(ROOT, name)

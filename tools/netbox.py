@@ -13,7 +13,7 @@ that a wire would have. A delay is netem's where the kernel has it, and a relay'
 has not.
 
 Everything lies in namespaces whose names hold the owner's pid and start time; nothing outside of them is
-touched, and clean() removes what the dead left behind.
+touched, and clean() removes the boxes of dead owners.
 """
 import ctypes
 import json
@@ -30,24 +30,24 @@ NAMESPACES = "/run/netns"
 RUN = "/run/hocket-box"  # a folder per box: its hosts file, folders of its own for each host
 HEADERS = 66  # bytes of Ethernet, IPv4 and TCP with time stamps around the payload of a packet
 QUEUE = 4 << 20  # bytes that wait before a link at most, as in a switch; more is dropped
-# The same on every machine: the congestion control that every namespace may have, as one that paces (bbr)
-# costs a timer for every few packets; and bridges that pass packets on as a switch does, not through filters.
+# The same on every machine: the congestion control that every namespace may have, since one that paces (bbr) costs a
+# timer for every few packets. Bridges pass packets on as a switch does, not through filters.
 SETTINGS = {
     "ipv4/tcp_congestion_control": "reno",
     "bridge/bridge-nf-call-iptables": 0,
     "bridge/bridge-nf-call-ip6tables": 0,
     "bridge/bridge-nf-call-arptables": 0,
 }
-BURST_SECONDS = 250e-6  # what may leave at once: longer makes small messages too fast, shorter costs CPU
+BURST_SECONDS = 250e-6  # largest burst: longer makes small messages too fast, shorter costs CPU
 LARGEST_SEGMENT = 65536
 
 
 class BoxError(Exception):
-    """Says what could not be made, and what to try."""
+    """Error for a part of the box that could not be made; the text suggests a remedy."""
 
 
 def run(*command, check=True):
-    """The output of a command; a BoxError with its last words if it fails."""
+    """Returns the output of a command; raises BoxError with its last words if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if check and done.returncode != 0:
         raise BoxError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}")
@@ -55,7 +55,7 @@ def run(*command, check=True):
 
 
 def start_time(pid):
-    """When a process began, in clock ticks since boot; None where there is no such process."""
+    """Returns a process's start time in clock ticks since boot, or None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat") as f:
             fields = f.read().rsplit(")", 1)[1].split()
@@ -65,7 +65,7 @@ def start_time(pid):
 
 
 def why_not():
-    """Why no box can be made here, or None."""
+    """Returns the reason that no box can be made here, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root; call it as root or with sudo"
     for tool in ("ip", "tc", "unshare"):
@@ -73,7 +73,7 @@ def why_not():
             return f"no `{tool}` here; install iproute2 and util-linux (tools/setup.sh --tests)"
     probe = f"{PREFIX}{os.getpid()}-{start_time(os.getpid())}-probe"
     why = None
-    # The second enters the namespace, which takes a root that is a mount of its own: no chroot.
+    # The second command enters the namespace, which takes a root that is a mount of its own: no chroot.
     for words in (["netns", "add", probe], ["-n", probe, "link", "set", "lo", "up"]):
         done = subprocess.run(["ip", *words], capture_output=True, text=True)
         if done.returncode != 0:
@@ -103,7 +103,7 @@ def kill_in(namespaces):
 
 
 def remove(owner):
-    """Kills what runs in the namespaces of an owner, and removes them and its folder."""
+    """Kills the processes in the namespaces of an owner, and removes the namespaces and the owner's folder."""
     if not os.path.isdir(NAMESPACES):
         return
     names = [n for n in os.listdir(NAMESPACES) if n.startswith(PREFIX + owner + "-")]
@@ -126,12 +126,12 @@ def clean():
 
 
 def die_with_parent():
-    """Called in a child: it gets SIGKILL when its parent dies, however that is."""
+    """Makes this process get SIGKILL when its parent dies. Called in a child."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Link:
-    """A way between a port of `parent`'s bridge and `device` of `child`: bit/s or None, seconds."""
+    """A link between a port of `parent`'s bridge and `device` of `child`: bit/s or None, seconds."""
 
     def __init__(self, parent, port, child, device, rate, delay):
         self.parent, self.port, self.child, self.device = parent, port, child, device
@@ -139,7 +139,7 @@ class Link:
         self.ends = {"out": (child, device), "in": (parent, port)}  # "out" leaves the child
 
     def segment(self):
-        """Bytes that may be handed over as one: what the rate carries in BURST_SECONDS."""
+        """Returns the bytes that may be handed over as one segment: those of BURST_SECONDS at the rate."""
         if self.rate is None:
             return LARGEST_SEGMENT
         return max(3000, min(LARGEST_SEGMENT, int(self.rate * BURST_SECONDS / 8)))
@@ -159,9 +159,10 @@ class Link:
                 run(*at, "parent", "1:1", "netem", "delay", f"{self.delay * 1e6:.0f}us", "limit", "100000")
 
     def counters(self):
-        """{"out"|"in": {bytes, payload, dropped}}: what left both ends since the link was made. `bytes` is
-        what the queue counted, with the Ethernet, IP and TCP headers of every packet; `payload` what is
-        left of it if all is TCP: the device counts large segments whole, with one header each."""
+        """Returns {"out"|"in": {bytes, payload, dropped}}: the traffic of both ends since the link was made.
+
+        `bytes` is the queue's count, with the Ethernet, IP and TCP headers of every packet. `payload` is without headers
+        if all is TCP: the device counts large segments whole, with one header each."""
         counts = {}
         for way, (namespace, device) in self.ends.items():
             queue = json.loads(run("tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", device, "root"))[0]
@@ -174,14 +175,14 @@ class Link:
 
 
 class Endpoint:
-    """Where ranks run: a namespace with an address."""
+    """The place of a rank: a namespace with an address."""
 
     def __init__(self, namespace, host, address):
         self.namespace, self.host, self.address = namespace, host, address
 
 
 class Box:
-    """Hosts, their links and what runs in them. A context: what was made is removed at its end.
+    """Hosts, their links and their processes. As a context manager it removes everything at its end.
 
     `rates` in bit/s (None: as fast as the machine) and `delays` in seconds have one entry per host;
     `inside` is the rate of each rank's own link inside its host, or None: one namespace for all ranks of a
@@ -235,7 +236,7 @@ class Box:
         with open(os.path.join(self.folder, "hosts"), "w") as f:
             f.write("127.0.0.1 localhost\n")
             firsts = [e for i, e in enumerate(self.endpoints) if i == 0 or self.endpoints[i - 1].host != e.host]
-            # The second form is what a socket of IPv6 calls the address, and what PyTorch looks up.
+            # The second form is an IPv6 socket's name of the address, which PyTorch looks up.
             f.writelines(f"{form}{e.address} host{e.host}\n" for e in firsts for form in ("", "::ffff:"))
         self._write_rsh()
         for namespace in dict.fromkeys(self.bridges + [e.namespace for e in self.endpoints]):
@@ -276,7 +277,7 @@ class Box:
             run("ip", "-n", e.namespace, "addr", "add", e.address + "/16", "dev", "eth0")
 
     def _write_rsh(self):
-        """A remote shell of the box, for launchers that start their own ranks: RSH host1 COMMAND ..."""
+        """Writes a remote shell of the box for launchers that start their own ranks: RSH host1 COMMAND ..."""
         self.rsh = os.path.join(self.folder, "rsh")
         with open(self.rsh, "w") as f:
             f.write(
@@ -355,7 +356,7 @@ class Box:
         kill_in({e.namespace for e in self.endpoints if e.host == host})
 
     def cut(self, host):
-        """Takes the link of a host down: its packets are lost from now on, silently."""
+        """Takes the link of a host down: its packets are silently lost from now on."""
         link = self.uplinks[host]
         run("ip", "-n", link.parent, "link", "set", link.port, "down")
 

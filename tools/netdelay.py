@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delays the packets of links where the kernel has no netem: netdelay.py PARENT,PORT,CHILD,DEVICE,SECONDS ...
 
-Each argument is a link: it gets a tap device PORT in the namespace PARENT and one, DEVICE, in CHILD, and
-what leaves one of them enters the other SECONDS later, in order. Large segments pass whole, with the
-header that says how they are to be cut. Prints `ready` once all devices are there; ends when it is killed,
-and the devices with it. What the way through this process takes itself, about 40 us, is taken off the delay.
-"""
+Each argument is a link: it gets a tap device PORT in the namespace PARENT and one, DEVICE, in CHILD. A packet that
+leaves one device enters the other SECONDS later, in order. Large segments pass whole, with the header that says how to
+cut them. Prints `ready` once all devices are there; ends when it is killed, and the devices with it. The delay is
+reduced by the latency of this process itself, about 40 us."""
 import collections
 import ctypes
 import fcntl
@@ -22,18 +21,18 @@ TUN_F_CSUM, TUN_F_TSO4 = 0x1, 0x2
 CLONE_NEWNET = 0x40000000
 PR_SET_TIMERSLACK = 29
 LARGEST = 70000  # bytes of a frame and its header
-OWN = 40e-6  # seconds that the way through this process takes beside the delay, measured
+OWN = 40e-6  # seconds: this process's own latency, measured
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(namespace):
-    """Takes this process into a network namespace, an open file."""
+    """Moves this process into a network namespace, given as an open file."""
     if LIBC.setns(namespace.fileno(), CLONE_NEWNET) != 0:
         sys.exit(f"netdelay.py: setns to {namespace.name}: {os.strerror(ctypes.get_errno())}")
 
 
 def open_tap(namespace, name):
-    """A new tap device in a namespace, in which this process then is."""
+    """Moves this process into a namespace, and returns a new tap device there."""
     with open(f"/run/netns/{namespace}") as f:
         enter(f)
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
@@ -43,14 +42,14 @@ def open_tap(namespace, name):
 
 
 class Way:
-    """One direction of a link: frames wait here, the first is due first."""
+    """One direction of a link: a queue of frames, the first due first."""
 
     def __init__(self, source, target, delay):
         self.source, self.target, self.delay = source, target, max(0.0, delay - OWN)
         self.waiting = collections.deque()
 
     def take(self):
-        """Takes over what has arrived, a few frames at most, so that all links have their turn."""
+        """Queues arrived frames, a few at most, so that all links have their turn."""
         for _ in range(16):
             try:
                 frame = os.read(self.source, LARGEST)
@@ -59,7 +58,7 @@ class Way:
             self.waiting.append((time.monotonic() + self.delay, frame))
 
     def give(self, now):
-        """Hands on what is due; a device that is down or full loses it, as a wire would."""
+        """Sends the frames that are due; a device that is down or full loses them, as a wire would."""
         while self.waiting and self.waiting[0][0] <= now:
             try:
                 os.write(self.target, self.waiting.popleft()[1])
@@ -74,15 +73,15 @@ def main():
         parent, port, child, device, delay = word.split(",")
         a, b = open_tap(parent, port), open_tap(child, device)
         ways[a], ways[b] = Way(a, b, float(delay)), Way(b, a, float(delay))
-    enter(home)  # who kills all that runs on the hosts does not mean this process
-    LIBC.prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # wake when asked, not 50 us later
+    enter(home)  # outside the hosts' namespaces, so that killing their processes spares this one
+    LIBC.prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0)  # wake on time, not 50 us later
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # a link does not wait for ranks that compute
     print("ready", flush=True)
     sources = list(ways)
     while True:
         due = min((w.waiting[0][0] for w in ways.values() if w.waiting), default=None)
         wait = None if due is None else max(0.0, due - time.monotonic())
-        # select waits in microseconds, poll in milliseconds
+        # select has a timeout in microseconds, poll in milliseconds
         for fd in select.select(sources, [], [], wait)[0]:
             ways[fd].take()
         now = time.monotonic()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What links really carry: run on every rank by `tools/cluster --measure`. Rank 0 asks one rank after the
-other to measure its way to each of the others, then all to send to their next at once, and prints one JSON
-line: {"pairs": [{from, to, mbit, rtt_us}], "together": [{from, to, mbit}]}.
+"""Measures the real rates and round trips of links; run on every rank by `tools/cluster --measure`.
 
-A rate is payload over TCP at the receiver, from the end of the first fifth of the time on, so that the
-start of a connection and what a queue holds do not count; a round trip is the median of 100 of 1 byte.
-"""
+Rank 0 asks one rank after the other to measure its link to each of the others, then all to send to their next at once.
+It prints one JSON line: {"pairs": [{from, to, mbit, rtt_us}], "together": [{from, to, mbit}]}.
+
+A rate is TCP payload at the receiver. It counts after the first fifth of the time, to leave out the start of a
+connection and the content of queues. A round trip is the median of 100 of 1 byte."""
 import json
 import os
 import socket
@@ -32,7 +32,7 @@ def read_exact(sock, count):
 
 
 def connect(address, mode):
-    """A connection to the server of a rank, which may not be there yet."""
+    """Returns a connection to the server of a rank, which may not be there yet."""
     end = time.monotonic() + 20
     while True:
         try:
@@ -48,7 +48,7 @@ def connect(address, mode):
 
 
 def sink(sock, seconds):
-    """Takes bytes to the end; answers with their rate in bit/s after the first fifth of `seconds`."""
+    """Reads to the end; answers with the rate in bit/s after the first fifth of `seconds`."""
     buffer = bytearray(1 << 18)
     first = sock.recv_into(buffer)
     began = time.monotonic()
@@ -67,7 +67,7 @@ def sink(sock, seconds):
 
 
 def serve(sock, seconds, addresses):
-    """One connection: echo, sink, or an order of rank 0's."""
+    """Serves one connection: echo, sink, or an order of rank 0."""
     mode = read_exact(sock, 1)
     if mode == b"e":
         for _ in range(ROUND_TRIPS):
@@ -81,7 +81,7 @@ def serve(sock, seconds, addresses):
 
 
 def measure(addresses, to, seconds, with_trips):
-    """(bit/s, seconds of a round trip) from here to a rank."""
+    """Returns (bit/s, seconds of a round trip) from here to a rank."""
     trip = 0.0
     if with_trips:
         with connect(addresses[to], f"e{to}") as sock:
@@ -102,7 +102,7 @@ def measure(addresses, to, seconds, with_trips):
 
 
 def order(addresses, source, to, with_trips):
-    """Has `source` measure its way to `to`."""
+    """Orders `source` to measure its link to `to`."""
     with connect(addresses[source], f"o{source}") as sock:
         sock.sendall(struct.pack("ii", to, with_trips))
         rate, trip = struct.unpack("dd", read_exact(sock, 16))
@@ -139,7 +139,7 @@ def main():
 
     threading.Thread(target=accept, daemon=True).start()
     if rank != 0:
-        sys.stdin.read()  # until all is measured
+        sys.stdin.read()  # until everything is measured
         return
     n = len(addresses)
     pairs = [order(addresses, i, j, True) for i in range(n) for j in range(n) if i != j]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How rates and delays of links are written: 200mbit, 50us, or one per host with commas in between."""
+"""Parses rates and delays of links: 200mbit, 50us, or one per host with commas in between."""
 import argparse
 import re
 
@@ -9,7 +9,7 @@ NUMBER = r"(\d+(?:\.\d+)?)"
 
 
 def parse_rate(text):
-    """bit/s of `200mbit`, or None of `none`."""
+    """Returns the bit/s of `200mbit`, or None for `none`."""
     m = re.fullmatch(NUMBER + r"(bit|kbit|mbit|gbit)", text)
     if text == "none":
         return None
@@ -21,7 +21,7 @@ def parse_rate(text):
 
 
 def parse_time(text):
-    """Seconds of `50us`, `1.5ms`, `2s` or `0`."""
+    """Returns the seconds of `50us`, `1.5ms`, `2s` or `0`."""
     m = re.fullmatch(NUMBER + r"(us|ms|s)", text)
     if not m and text != "0":
         raise argparse.ArgumentTypeError(f"got the delay '{text}'; expected e.g. 50us, 1.5ms or 0")
@@ -29,7 +29,7 @@ def parse_time(text):
 
 
 def per_host(text, parse, hosts, what):
-    """One value for each host, of one value or of a comma-separated list."""
+    """Returns one value per host from one value or a comma-separated list."""
     values = [parse(word) for word in text.split(",")]
     if len(values) == 1:
         return values * hosts

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes src/data/tokenizer/nfc_tables.inc to standard output: what normalisation to NFC needs of the Unicode
-Character Database, taken from Python's unicodedata (its version is in the head of the file).
+"""Writes src/data/tokenizer/nfc_tables.inc to standard output: the data of the Unicode Character Database that NFC
+normalisation needs, from Python's unicodedata (its version is in the head of the file).
 
     python3 tools/nfc_tables.py > src/data/tokenizer/nfc_tables.inc
 """
@@ -13,13 +13,13 @@ HANGUL = range(0xAC00, 0xAC00 + 11172)  # composed by arithmetic
 
 
 def decomposition(c):
-    """The canonical parts of a code point, one or two; none if it has none or only a compatible one."""
+    """Returns the canonical parts of a code point, one or two; none if it has none or only a compatible one."""
     text = unicodedata.decomposition(chr(c))
     return [] if not text or text.startswith("<") else [int(part, 16) for part in text.split()]
 
 
 def combining_runs():
-    """[first, last, class] of neighbours with the same combining class."""
+    """Returns [first, last, class] of neighbours with the same combining class."""
     runs = []
     for c in range(0x110000):
         combining = unicodedata.combining(chr(c))
@@ -33,7 +33,7 @@ def combining_runs():
 
 
 def singleton_runs():
-    """[first, first target, count] of neighbours that decompose to neighbours, one to one."""
+    """Returns [first, first target, count] of neighbours that decompose to neighbours, one to one."""
     runs = []
     for c in range(0x110000):
         parts = decomposition(c)
@@ -47,7 +47,7 @@ def singleton_runs():
 
 
 def pairs(composes):
-    """What decomposes into two parts that do, or do not, compose again."""
+    """Returns the code points that decompose into two parts that do, or do not, compose again."""
     rows = []
     for c in range(0x110000):
         parts = decomposition(c)

@@ -8,7 +8,7 @@ import sys
 import unittest
 
 SKIPPED = 77
-NO_TESTS_RAN = 5  # unittest's own code for it, from Python 3.12 on
+NO_TESTS_RAN = 5  # unittest's exit code for no tests, from Python 3.12 on
 
 
 def main():

@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace of `hocket train` or `hocket simulate` says of a step: how much of it the ranks compute, and how much of
-their communication compute hides.
+"""Prints how much of a step the ranks compute, and how much of their communication compute hides, from a trace of
+`hocket train` or `hocket simulate`.
 
     tools/traceshares.py TRACE [--json]
 
-Of every rank and step, from the first task of any rank to the last one's end:
+For every rank and step, from the first task of any rank to the last one's end:
     busy     share of the time in which its compute lane works
-    bubble   share of it, up to the last backward pass of any rank, in which its compute lane does not: what a
-             pipeline schedule, its messages and other waits leave idle (the optimizer's part is no pipeline)
-    comm     time in which any of its links is in use: from when the last of those who take part is ready; who waits
-             for them before that does not communicate
-    hidden   share of that in which its compute lane works as well
-    exposed  what is not hidden
-Printed are means over the steps of the trace; `all` is the mean over ranks, hidden weighted by time.
-"""
+    bubble   share of the time up to the last backward pass of any rank in which its compute lane is idle: because of
+             the pipeline schedule, its messages or other waits (the optimizer's part is no pipeline)
+    comm     time in which any of its links is in use, from when the last participant is ready; waiting for
+             participants is not communication
+    hidden   share of comm in which its compute lane works as well
+    exposed  rest of comm, which is not hidden
+Printed are means over the steps of the trace; `all` is the mean over ranks, hidden weighted by time."""
 import argparse
 import collections
 import gzip
@@ -25,7 +24,7 @@ LINKS = ("intra", "inter", "intra_tx", "inter_tx", "intra_rx", "inter_rx")
 
 
 def read(path):
-    """The tasks of a trace, and the name of each lane by its number."""
+    """Returns the tasks of a trace, and its lanes' names in order."""
     with open(path, "rb") as f:
         packed = f.read(2) == b"\x1f\x8b"
     with (gzip.open if packed else open)(path, "rt", encoding="utf-8") as f:
@@ -37,7 +36,7 @@ def read(path):
 
 
 def joined(spans):
-    """The same times as disjoint spans in ascending order."""
+    """Merges spans; returns disjoint ones in ascending order."""
     out = []
     for begin, end in sorted(spans):
         if out and begin <= out[-1][1]:
@@ -52,7 +51,7 @@ def total(spans):
 
 
 def common(left, right):
-    """How long both go on; each joined."""
+    """Returns the time in which both lists of disjoint, ascending spans overlap."""
     time, i, j = 0.0, 0, 0
     while i < len(left) and j < len(right):
         time += max(0.0, min(left[i][1], right[j][1]) - max(left[i][0], right[j][0]))
@@ -64,7 +63,7 @@ def common(left, right):
 
 
 def ready_times(tasks):
-    """By id of a communication task that waits for others: when the last of those who take part had begun it."""
+    """Returns, by id of a communication task that waits for others, the time when its last participant began."""
     meetings, counts = collections.defaultdict(list), collections.Counter()
     for task in sorted(tasks, key=lambda t: t["ts"]):
         args = task["args"]
@@ -80,7 +79,7 @@ def ready_times(tasks):
 
 
 def shares_of_step(tasks, lanes):
-    """{rank: {busy, bubble, comm_ms, hidden_ms, step_ms}}"""
+    """Returns {rank: {busy, bubble, comm_ms, hidden_ms, step_ms}}."""
     begin = min(t["ts"] for t in tasks)
     end = max(t["ts"] + t["dur"] for t in tasks)
     passes = [t["ts"] + t["dur"] for t in tasks if t["args"].get("phase") in ("forward", "backward")]
@@ -110,7 +109,7 @@ def shares_of_step(tasks, lanes):
 
 
 def shares(path):
-    """{rank: means over the steps}, and under "all" those of all ranks."""
+    """Returns {rank: means over the steps}, and under "all" those of all ranks."""
     tasks, lanes = read(path)
     by_step = collections.defaultdict(list)
     for task in tasks:

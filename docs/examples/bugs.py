@@ -4,11 +4,11 @@
 makes one, `bugs.py BUG right` does the same work without it. docs/check.md says how to run them.
 
 scale       a micro-batch weighs its loss by the mean over its own tokens, not over those of the step
-accumulate  gradients are summed over ranks after every micro-batch, with what was summed before
-axes        gradients are summed over one data-parallel axis: with plan.cp (or ep) there are two
-mlp         what the ranks of tp make of a dense MLP is not summed
-experts     what the ranks of etp make of the experts is not summed
-norms       gradients of norms are not summed over tp, whose ranks have other tokens
+accumulate  gradients are all-reduced after every micro-batch, together with the earlier ones that already were
+axes        gradients are all-reduced over one data-parallel axis: with plan.cp (or ep) there are two
+mlp         the partial outputs of a dense MLP are not all-reduced over tp
+experts     the partial outputs of the experts are not all-reduced over etp
+norms       gradients of norms are not all-reduced over tp, whose ranks have other tokens
             (plan.sequence_parallel)"""
 import math
 import re
@@ -18,13 +18,13 @@ from program_text import Program, dims, with_dims
 
 
 def axes_of(program):
-    """The axes of the ranks' mesh, in order: names and sizes."""
+    """Returns the axes of the ranks' mesh in order, as (name, size)."""
     mesh = re.search(r'^role 0 .*mesh="([^"]*)"', "\n".join(program.before), re.M).group(1)
     return [(name, int(size)) for name, size in (axis.split(":") for axis in mesh.split())]
 
 
 def numbers_of(program, task):
-    """Of the axes over which a collective goes."""
+    """Returns the numbers of the axes over which a collective goes."""
     group = program.groups[int(task.fields["group"])] if "group" in task.fields else ""
     over = re.search(r"axes=([\d,]+)", group)
     return [int(number) for number in over.group(1).split(",")] if over else []
@@ -35,7 +35,7 @@ def micro_batches(program):
 
 
 def task_like(program, task, op, lane, inputs, outputs, types, attrs="", **fields):
-    """A task where another one stands: its micro-batch, layer and phase."""
+    """Returns a task in the place of another one: with its micro-batch, layer and phase."""
     made = task.copy(program.add_kind(op, types, attrs))
     made.words[:2] = [op, lane]
     made.fields = {key: task.fields[key] for key in ("mb", "layer") if key in task.fields}
@@ -56,7 +56,8 @@ def scale(program, cls, right):
         (given,) = set(named) & set(task.buffers("in"))
         key = task.fields.get("mb")
         if key not in done:
-            # 1 / tokens of the step; of the micro-batch's own: as many times that as there are micro-batches.
+            # The right scale is 1 / tokens of the step. That of the micro-batch alone is this times the number of
+            # micro-batches.
             new = done[key] = cls.add_buffer("step f64[1]")
             tasks.append(task_like(program, task, "copy", "compute", [given], [new], ["f64[1]"]))
             for _ in range(0 if right else micro_batches(program) - 1):
@@ -80,7 +81,7 @@ def accumulate(program, cls, right):
             tasks.append(task_like(program, task, "all_reduce", "intra", [gradient], [gradient], types,
                                    **over))
             if right:
-                # The new contribution by itself, added when it is summed, too.
+                # Each contribution is all-reduced alone, then accumulated.
                 fresh = cls.add_buffer(f"step {types[0]}")
                 del task.fields["acc"]
                 task.fields["out"] = str(fresh)
@@ -95,7 +96,7 @@ def accumulate(program, cls, right):
 
 
 def sum_by_axis(program, cls, right, wanted):
-    """Sums over several axes: over one after the other, or over the first alone."""
+    """Splits all-reduces over several axes into one per axis, or keeps the first axis alone."""
     tasks = []
     for task in cls.tasks:
         numbers = numbers_of(program, task)
@@ -114,7 +115,7 @@ def sum_by_axis(program, cls, right, wanted):
 
 
 def sum_of_rows(program, cls, right, maker):
-    """Forward sums over tp of what `maker` makes: left out, or as a reduce_scatter and an all_gather."""
+    """Replaces forward all-reduces of the outputs of `maker` by a copy, or by a reduce_scatter and an all_gather."""
     made_by, tasks = {}, []
     for task in cls.tasks:
         source = made_by.get((task.buffers("in") + [None])[0])

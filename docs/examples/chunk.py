@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`chunk.py N`: the experts of every layer take the tokens of a micro-batch in N pieces, one after the other
-in time, forward and backward: while one piece is with the experts, the next one is on its way. The idea is
-Tutel's (arXiv 2206.03382); docs/new-pass.md makes this pass from it, step by step."""
+"""`chunk.py N`: splits the tokens of a micro-batch into N pieces for the experts of every layer, forward and backward.
+While the experts compute one piece, the next one is on its way. The idea is Tutel's (arXiv 2206.03382);
+docs/new-pass.md develops this pass step by step."""
 import math
 import sys
 
 from program_text import Program, dims, with_dims
 
-# Along which dim the tokens of every input and output lie: what `hocket graph --list-ops` calls t (of rows,
-# their second letter). None: it has no tokens.
+# The dim of the tokens in every input and output: `hocket graph --list-ops` calls it t, and for rows it is the second
+# letter. None: the operand has no token dim.
 TOKENS = {
     "route_plan": ([0], [None, 0]),
     "dispatch": ([0, 0], [1]),
@@ -26,12 +26,13 @@ TOKENS = {
     "swiglu_bwd": ([1, 1, None], [1]),
     "dispatch_bwd": ([1, 0], [0]),
 }
-# What decides where rows go. It is made anew for every piece: row numbers are those of the piece.
+# Ops that decide the destination of rows. They are repeated for every piece, since row numbers are those of the piece.
 ROUTING = ("route_plan", "size_exchange")
 
 
 def routed(type_text):
-    """f32[8,512,64]@2: experts, tokens, features; a token has up to 2 experts' rows."""
+    """Returns whether a type is of routed rows. Example: f32[8,512,64]@2 has experts, tokens, features, and up to 2
+    experts' rows per token."""
     return "@" in type_text
 
 
@@ -40,18 +41,18 @@ class Chunker:
 
     def __init__(self, program, cls, pieces):
         self.program, self.cls, self.pieces = program, cls, pieces
-        self.own = {}    # buffer -> what takes its place, a buffer per piece
+        self.own = {}    # buffer -> the buffers that replace it, one per piece
         self.views = {}  # buffer -> its tokens, a view per piece
-        self.waiting = []  # tasks that are to be done piece by piece
+        self.waiting = []  # tasks to be split into pieces
 
     def run(self):
-        """Tasks on rows wait until another task reads or changes what they touch; then they are written."""
+        """Defers tasks on rows until another task reads or changes their buffers, and then writes them in pieces."""
         tasks = []
         for task in self.cls.tasks:
             types = self.program.types(task.kind, "in") + self.program.types(task.kind, "out")
             if task.op in ROUTING or any(map(routed, types)):
                 self.waiting.append(task)
-                # Whole counts are still wanted: the balance loss is one of all tokens.
+                # The whole counts are still needed: the balance loss is over all tokens.
                 tasks += [task] if task.op == "route_plan" else []
                 continue
             touched = set(task.buffers("in") + task.buffers("out"))
@@ -61,11 +62,12 @@ class Chunker:
         self.cls.tasks = tasks + self.in_pieces()
         there = set(map(id, self.cls.tasks))
         for task in self.cls.tasks:
-            # Who waits for whom follows from what they read and write.
+            # Other dependencies follow from the buffers that tasks read and write.
             task.deps = [other for other in task.deps if id(other) in there]
 
     def in_pieces(self):
-        """The waiting tasks, in rounds: a round ends with an exchange, and all pieces go through it in turn."""
+        """Returns the pieces of the deferred tasks, in rounds. A round ends with an exchange, and all pieces pass
+        through it in turn."""
         round_of, rounds = {}, []
         for task in self.waiting:
             number = max([0] + [round_of.get(buffer, 0) for buffer in task.buffers("in")])
@@ -78,7 +80,7 @@ class Chunker:
         return made
 
     def piece_of(self, task, piece):
-        """The task, on one piece of its tokens."""
+        """Returns the task on one piece of its tokens."""
         if task.op not in TOKENS:
             sys.exit(f"chunk.py: {task.op} takes rows, and TOKENS does not say where their tokens lie")
         along_in, along_out = TOKENS[task.op]
@@ -109,8 +111,8 @@ class Chunker:
         return buffer if dim is None else self.view(buffer, type_text, dim, piece)
 
     def write(self, task, buffer, type_text, dim, piece):
-        """Rows and routing have buffers of their own for every piece; what is dense is written in parts, so
-        that who reads it whole need not know; a sum over tokens has one place."""
+        """Returns the buffer of an output for a piece. Rows and routing have a buffer per piece. A dense output is
+        written in parts, so that its readers need not change; a sum over tokens has one buffer."""
         if not routed(type_text) and task.op not in ROUTING:
             return buffer if dim is None else self.view(buffer, type_text, dim, piece)
         if buffer not in self.own:
@@ -127,7 +129,7 @@ class Chunker:
         return self.views[buffer][piece]
 
     def expected(self, buffer, type_text):
-        """A piece of the rows that are counted on, in whole rows."""
+        """Returns a piece's share of the expected rows, rounded up to whole rows."""
         for field in self.cls.buffers[buffer].split():
             if field.startswith("expected="):
                 row = math.prod(dims(type_text)[2:]) * (8 if type_text.startswith("f64") else 4)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every rms_norm over tokens in two halves: the second half of the tokens is normalised by a task of its own, on views."""
+"""Splits every rms_norm over tokens: a second task normalises the second half of the tokens, on views."""
 import sys
 
 from program_text import Program, dims, with_dims
 
 
 def half(cls, buffer, type_text, part):
-    """A view of one half of a buffer's tokens."""
+    """Returns a view of one half of a buffer's tokens."""
     size = dims(type_text)
     size[0] //= 2
     return cls.add_buffer(f"view {with_dims(type_text, size)} base={buffer} dim=0 begin={part * size[0]}")
@@ -29,7 +29,7 @@ for cls in program.classes:
             inputs = [half(cls, task.buffers("in")[0], x, part), task.buffers("in")[1]]
             outputs = [half(cls, buffer, type_text, part) for buffer, type_text in outs]
             tasks.append(task.copy(kind, **{"in": ",".join(map(str, inputs)), "out": ",".join(map(str, outputs))}))
-        # Whoever waited for the task waits for its second half, which comes last in the lane.
+        # Tasks that depended on this task depend on its second half, which comes last in the lane.
         for other in cls.tasks:
             other.deps = [tasks[-1] if d is task else d for d in other.deps]
     cls.tasks = tasks

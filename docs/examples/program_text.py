@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a program (docs/program.md) as lists: kinds, and per class buffers and tasks. What a line is numbered
-by follows from its place; a task names others as objects."""
+"""The text of a program (docs/program.md) as lists: kinds, and per class buffers and tasks. Line numbers follow from
+the place in a list; a task refers to others as objects."""
 import re
 
 
@@ -59,11 +59,11 @@ class Program:
                 task.deps = [cls.tasks[int(d)] for d in task.fields.pop("deps", "").split(",") if d]
 
     def types(self, kind, name):
-        """Types of a kind's inputs (`in`) or outputs (`out`)."""
+        """Returns the types of a kind's inputs (`in`) or outputs (`out`)."""
         return re.search(rf' {name}="([^"]*)"', self.kinds[kind]).group(1).split()
 
     def add_kind(self, op, inputs, attrs=""):
-        """A kind without output types and costs, which follow."""
+        """Adds a kind without output types and costs, which can be inferred; returns its number."""
         text = f'{op} attrs="{attrs}" in="{" ".join(inputs)}"'
         if text not in self.kinds:
             self.kinds.append(text)
@@ -75,7 +75,7 @@ class Program:
         return self.groups.index(text)
 
     def add_table(self, axis, values):
-        """Of role 0: a number at every coordinate on an axis."""
+        """Adds a table of role 0, a number per coordinate of an axis; returns its number."""
         number = sum(line.startswith("table ") for line in self.before)
         self.before.append(f"table {number} axes={axis} values={','.join(map(str, values))}")
         return number
@@ -98,14 +98,14 @@ class Program:
 
 
 class Symbol(str):
-    """A dim that changes from step to step, `s0:64`: it is in no number of equal parts."""
+    """A dim that changes from step to step, `s0:64`: it cannot be split into equal parts."""
 
     def __mod__(self, parts):
         return 1
 
 
 def dims(type_text):
-    """Numbers, or symbols as they stand."""
+    """Returns the dims of a type: numbers, or symbols as they stand."""
     listed = re.search(r"\[([^\]]*)\]", type_text).group(1)
     return [int(d) if d.isdigit() else Symbol(d) for d in listed.split(",")]
 

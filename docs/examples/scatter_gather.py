@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every sum of one gradient as a reduce_scatter, which leaves each rank a block of the sum, and an all_gather."""
+"""Replaces every all-reduce of one gradient by a reduce_scatter and an all_gather."""
 import re
 import sys
 
 from program_text import Program, dims, with_dims
 
 program = Program(sys.stdin.read())
-# The sizes of the axes of each role's mesh.
+# Sizes of the axes of each role's mesh.
 meshes = [[int(axis.split(":")[1]) for axis in re.search(r'mesh="([^"]*)"', line).group(1).split()]
           for line in program.before if line.startswith("role ")]
 
 
 def ranks_of(group):
-    """Ranks that meet in a group; 0 if only some coordinates of an axis take part."""
+    """Returns the number of ranks in a group; 0 if only some coordinates of an axis take part."""
     if "members=" in group:
         return 0
     role = re.search(r"\brole=(\d+)", group)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer states in shards: parameters of the same update lie one behind the other in a bucket, of which every
-data-parallel rank has a block of the states, updates its block of the parameters, and gets the others' blocks."""
+"""Shards optimizer states: parameters with the same update lie one behind the other in a bucket.
+
+Every data-parallel rank has a block of the bucket's states, updates its block of the parameters, and gathers the
+others' blocks."""
 import math
 import re
 import sys
@@ -9,9 +11,9 @@ import sys
 from program_text import Program, dims, with_dims
 
 program = Program(sys.stdin.read())
-# The second axis of every mesh is that of data parallelism (docs/config.md).
+# Every mesh has the data-parallel axis second (docs/config.md).
 AXIS = 1
-# Elements of a bucket, or one tensor if that has more: buckets take turns in memory.
+# Largest number of elements of a bucket, unless one tensor has more: buckets take turns in memory.
 MOST = 1 << 24
 mesh = re.search(r'^role 0 .*mesh="([^"]*)"', "\n".join(program.before), re.M).group(1).split()
 name, _, ranks = mesh[AXIS].partition(":")
@@ -32,7 +34,7 @@ def size(task):
 
 
 def shard(cls, number, tasks):
-    """The tasks that do what these updates do."""
+    """Returns the tasks that replace these updates."""
     types = [program.types(task.kind, "in")[0] for task in tasks]
     begins = [0]
     for type_text in types:
@@ -50,7 +52,7 @@ def shard(cls, number, tasks):
         made.append(task)
 
     def bucket():
-        """A bucket, and the views of the tensors in it."""
+        """Adds a bucket; returns it and the views of its tensors."""
         base = cls.add_buffer(f"step {bucket_type}")
         views = [cls.add_buffer(f"view {t} base={base} begin={at}") for t, at in zip(types, begins)]
         return base, views
@@ -64,7 +66,7 @@ def shard(cls, number, tasks):
             add("zero", [], [view], [], f"{{type='{rest}'}}")
 
     def states(input_number, prefix):
-        """The state of the first parameter holds the shard of all; the others are no more."""
+        """Makes the first parameter's state hold the shard of all; the other states are removed."""
         buffers = [task.buffers("in")[input_number] for task in tasks]
         names = [re.search(r'name="([^"]*)"', cls.buffers[b]).group(1) for b in buffers]
         slots = ";".join(f"{at}:{tensor}:{layout(cls.buffers[b])}" for at, tensor, b in zip(begins, names, buffers))
@@ -94,7 +96,7 @@ def shard(cls, number, tasks):
 
 
 def buckets(tasks):
-    """Lists of updates alike, each of a bucket."""
+    """Returns lists of identical updates, each for one bucket."""
     alike = {}
     for task in tasks:
         first = program.types(task.kind, "in")[0]
@@ -106,7 +108,7 @@ def buckets(tasks):
 
 
 for cls in program.classes if ranks > 1 else []:
-    # Of parameters of which these ranks have the same part.
+    # Only parameters that these ranks replicate are sharded.
     updates = [task for task in cls.tasks
                if task.op == "adamw" and f"{name}:" not in layout(cls.buffers[task.buffers("in")[0]])]
     for number, tasks in enumerate(buckets(updates)):

@@ -6,14 +6,14 @@ import sys
 ranks, micro_batches = int(sys.argv[1]), int(sys.argv[2])
 for rank in range(ranks):
     cells = []
-    # As many forward passes ahead as there are ranks behind: 1F1B starts so, too.
+    # The warm-up has one forward pass per later rank, as in 1F1B.
     warmup = min(ranks - 1 - rank, micro_batches)
     for step in range(micro_batches + warmup + rank):
         if step < micro_batches:
             cells.append(f"{rank}F{step}")
         if warmup <= step < micro_batches + warmup:
             cells.append(f"{rank}I{step - warmup}")
-        # The weights of a micro-batch wait for as many others as there are ranks before this one.
+        # The weight gradient of a micro-batch is delayed by one micro-batch per earlier rank.
         if step >= warmup + rank:
             cells.append(f"{rank}W{step - warmup - rank}")
     print(",".join(cells))

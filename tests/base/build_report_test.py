@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/build_report.py: what it reads out of a log of ninja, and when it refuses."""
+"""Tests the reading of ninja's log by tools/build_report.py, and its refusals."""
 import os
 import subprocess
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The tree keeps its layers, and the check that says so refuses every kind of breach."""
+"""The tree keeps its layers and words, and tools/check_layers.py refuses every kind of breach."""
 import os
 import re
 import sys
@@ -56,6 +56,19 @@ class Layers(unittest.TestCase):
         for line in ["/// Returns the task.\n/// Of two, the first.", 'f("// What");', "int a;  // whole", "a = '\"';  // of it",
                      '// First.\n\nf("https://a");  // second']:
             self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
+
+    def test_words_of_python(self):
+        head = HEAD.replace("//", "#")
+        for text in ['"""What it returns."""', 'class A:\n    # whole\n    """Whose it is."""', 'def f():\n    r"""Of a rank."""',
+                     "def f():\n    'How it goes.'", "# Which rank", "a = 1  # That one.", "# Returns the rank\n# that one who waits",
+                     '"""Returns the rank.\n\n    One who waits."""', "# First.\na = 1\n# How"]:
+            for name in ("a.py", "script"):
+                [error] = self.errors("tools/" + name, f"#!/usr/bin/env python3\n{head}{text}\n")
+                self.assertRegex(error, "begin with a verb or a noun|'who' is a person", text)
+        for text in ['"""Returns the rank.\n\nOf two, the first."""', 'a = """What"""', "f(\n  'Who')", 'a = "# How"',
+                     "a = 1  # of it", "# Returns\n# Of two, the first.", 'def f():\n    return """What."""', "# whole"]:
+            self.assertEqual([], self.errors("tools/a.py", f"{head}{text}\n"), text)
+        self.assertEqual([], self.errors("tools/script", "#!/bin/sh\n# What it does.\n"))
 
     def test_types_are_defined_once(self):
         first = "src/passes/a.h", HEAD + "namespace hocket::passes {\nstruct Level {\n  int axis = 0;\n};\n}\n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What ctest shows as Skipped: exit code 77 of tools/py_file.py, where a Python test could check nothing."""
+"""Tests exit code 77 of tools/py_file.py, which ctest shows as Skipped, for Python tests that could check nothing."""
 import os
 import subprocess
 import sys
@@ -37,7 +37,7 @@ class PyFile(unittest.TestCase):
             self.assertEqual(code, self.code(f"import sys\nsys.exit({code})\n"))
 
     def test_the_report_without_a_browser(self):
-        """An empty PATH: neither Chromium nor Node."""
+        """With an empty PATH there is neither Chromium nor Node."""
         r = self.run_file(os.path.join(ROOT, "tests/diagnose/report_browser_test.py"), self.tmp.name)
         self.assertEqual(SKIPPED, r.returncode, r.stdout)
         self.assertIn("no Chromium here", r.stdout)

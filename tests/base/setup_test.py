@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/setup.sh: which packages belong to which set, and what is refused. Installs nothing."""
+"""Tests the package sets of tools/setup.sh and its refusals. Installs nothing."""
 import os
 import subprocess
 import unittest
@@ -33,7 +33,7 @@ class Setup(unittest.TestCase):
         torch = self.packages("--torch")
         self.assertLess(build, torch)
         self.assertLess(torch, tests)
-        # The layout of the sources is that of one version.
+        # The layout of the sources differs between versions.
         self.assertEqual({"clang-format-14"}, self.packages("--format"))
 
     def test_two_commands(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of bugs that GraphGuard (arXiv 2508.09505) reports, as passes (docs/examples/bugs.py):
-`hocket check` refuses each at its cause, and finds the same pass without the mistake good."""
+"""The classes of bugs that GraphGuard (arXiv 2508.09505) reports, as passes (docs/examples/bugs.py). `hocket check`
+refuses each at its cause, and accepts the same pass without the mistake."""
 import os
 import re
 import subprocess
@@ -10,7 +10,7 @@ import unittest
 import cli_util
 
 INPUTS = os.path.join(cli_util.ROOT, "tests", "golden", "inputs")
-# As many key and value heads as ranks of tp.
+# One key and value head per rank of tp.
 KV = "model.config.num_key_value_heads=2"
 
 
@@ -23,8 +23,8 @@ class Bugs(unittest.TestCase):
         return subprocess.run(words, cwd=cli_util.ROOT, capture_output=True, text=True, check=False)
 
     def refused(self, rule, task, why, bug, model, *settings):
-        """The bug is refused, and the first problem is of this rule, at this task, and says why; without
-        the mistake the program is good. Returns how many problems there are."""
+        """Asserts that the bug is refused, first by this rule at this task for this reason, and that the right pass is
+        accepted. Returns the number of problems."""
         good = self.check(bug + " right", model, *settings)
         self.assertEqual(0, good.returncode, good.stdout + good.stderr)
         bad = self.check(bug, model, *settings)
@@ -35,7 +35,7 @@ class Bugs(unittest.TestCase):
         return int(re.search(r"^refused: (\d+) problem", bad.stdout, re.M).group(1))
 
     def test_wrong_scale_in_gradient_accumulation(self):
-        # Both micro-batches, each told once; the task that made the scale is named.
+        # Both micro-batches, each reported once; the task that made the scale is named.
         problems = self.refused("not-in-graph", r"linear_cross_entropy head mb0 forward \(stage0 task \d+\)",
                                 "has input 'loss_scale' too often (written by add head mb0", "scale", "dense",
                                 "plan.micro_batch=2")
@@ -47,7 +47,7 @@ class Bugs(unittest.TestCase):
                      "plan.micro_batch=1")
 
     def test_missing_all_reduce_under_a_configuration(self):
-        # With one data-parallel axis there is nothing to forget.
+        # One data-parallel axis leaves none to forget.
         plain = self.check("axes", "dense", "plan.dp=2", "plan.micro_batch=2")
         self.assertEqual(0, plain.returncode, plain.stdout + plain.stderr)
         problems = self.refused("layout-legal", r"sumsq optimizer \(stage0 task \d+\)", "on axis cp",
@@ -64,7 +64,7 @@ class Bugs(unittest.TestCase):
                                          "experts", "moe", "plan.tp=2", "plan.etp=2"))
 
     def test_missing_all_reduce_of_gradients_of_norms(self):
-        # Two of each layer and the last one.
+        # Two per layer, and the final one.
         problems = self.refused("layout-legal", r"sumsq optimizer \(stage0 task \d+\)", "on axis tp",
                                 "norms", "dense", "plan.dp=2", "plan.tp=2", "plan.sequence_parallel=true",
                                 "plan.micro_batch=2")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-"""The command line: errors and exit codes, check and graph on runs, models and the texts of programs."""
+"""Tests the command line: errors and exit codes, check and graph on runs, models and the texts of programs."""
 import json
 import os
 import re
@@ -51,7 +51,7 @@ class Cli(unittest.TestCase):
             self.refused(["data", "train-tokenizer", "--files", "docs", "--out", "tok", "--vocab-size", size],
                          f"--vocab-size is {size}; expected 257 to 16777216")
         self.refused(["check", "a", "b"], "unexpected argument")
-        # After "--" nothing is an option; a flag may be repeated; --help wins over what stands behind it.
+        # After "--" nothing is an option; a flag may be repeated; --help overrides the words after it.
         self.refused(["check", "--", "--seed"], "[--seed]")
         self.refused(["env", "--json", "--", "--json"], "unexpected argument '--json'")
         self.assertEqual(self.box.good("env", "--json"), self.box.good("env", "--json", "--json"))
@@ -125,7 +125,7 @@ class Cli(unittest.TestCase):
         self.assertIn("train.seq_len has 200 tokens, but the model's max_position_embeddings is 128", r.stderr)
 
     def test_yaml_that_goes_on_after_its_end(self):
-        """yaml-cpp reads one empty document after the other from these."""
+        """yaml-cpp reads these as one empty document after the other."""
         for text in ("[1],2]\n", "{a: 1}, b\n"):
             with open(self.box.path("more.yaml"), "w", encoding="utf-8") as f:
                 f.write(text)
@@ -162,7 +162,7 @@ class Cli(unittest.TestCase):
             refused(key + "=4611686018427387904", key)
 
     def test_memory_of_this_machine(self):
-        """Before anything is allocated."""
+        """A run that needs more memory than this machine has is refused before anything is allocated."""
         self.refused(["profile", "configs/models/qwen3-30b-a3b"], "1 rank on this machine would need", "it has free",
                      "cluster.memory_budget")
         self.refused(["profile", "configs/quickstart.yaml", "--set", "cluster.memory_budget=10KiB"], "10 KiB", "try")
@@ -194,7 +194,7 @@ class Cli(unittest.TestCase):
         self.assertRegex(text, r"seq_len: 32 +# configs/quickstart.yaml:\d+")
         j = json.loads(self.box.good("train", "configs/quickstart.yaml", "--print-config", "--json"))
         self.assertEqual(32, j["train"]["seq_len"])
-        # What is printed is a run.yaml of the same values.
+        # The printed text is a run.yaml of the same values.
         plain = "\n".join(line.split(" #")[0] for line in text.split("\n"))
         with open(self.box.path("again.yaml"), "w", encoding="utf-8") as f:
             f.write(plain)
@@ -202,7 +202,7 @@ class Cli(unittest.TestCase):
         first = self.box.good("train", "configs/quickstart.yaml", "--set", "plan.dp=2", "--set",
                               "plan.micro_batch=1", "--print-config", "--json")
         self.assertEqual(json.loads(first), json.loads(again))
-        # What does not fit is shown first.
+        # The dominant memory is printed first.
         r = self.refused(["train", "configs/quickstart.yaml", "--set", "plan.ep=3", "--print-config"],
                          "expected a divisor of plan.dp")
         self.assertRegex(r.stdout, r"ep: 3 +# --set")
@@ -216,7 +216,7 @@ class Cli(unittest.TestCase):
         self.assertRegex(text, r"dp: 2 +# launcher")
         self.assertRegex(text, r"ranks_per_node: 2 +# launcher")
         self.assertIn('"dp":4', program)
-        # On one node, a program of processes is that of threads, but for what messages take.
+        # On one node, the program of processes equals that of threads, except for the durations of messages.
         with mock.patch.dict(os.environ, {**place, "LOCAL_WORLD_SIZE": "4"}):
             together = self.box.good("graph", *words)
         alone = self.box.good("graph", *words, "--set", "plan.dp=4", "--set", "plan.ranks=gloo")
@@ -271,7 +271,7 @@ class Cli(unittest.TestCase):
         self.assertNotIn("micro_batch", advice(*long, "plan.micro_batch=1", budget="5MB"))
         self.assertIn("set plan.recompute: full,",
                       advice(*long, "plan.micro_batch=1", "plan.recompute=selective", budget="5MB"))
-        # Whatever dominates, what is there all the time must fit.
+        # Persistent memory must fit, whatever dominates.
         self.assertEqual("parameters and optimizer state alone exceed the budget: set plan.shard.optimizer, or raise plan.ep, "
                          "or raise plan.pp or plan.tp" + end, advice(*long, "plan.micro_batch=4", budget="3MB"))
         short = ("train.seq_len=8", "plan.dp=2", "train.global_batch=4", "plan.micro_batch=1")
@@ -281,14 +281,15 @@ class Cli(unittest.TestCase):
         self.assertIn("parameters and optimizer state dominate: set plan.shard.optimizer", advice(*short, budget="4MB"))
         # Experts are whole on the ranks of tp until plan.etp splits them.
         self.assertIn("or raise plan.etp,", advice(*short, "plan.tp=2"))
-        # Gradients of all experts on every rank.
+        # Every rank has the gradients of all experts.
         r = self.box.run("check", "configs/qwen3-30b-a3b.yaml", "--memory-budget", "80GiB", "--set", "plan.ep=1",
                          "--set", "plan.pp=1", "--set", "plan.dp=512", "--set", "plan.shard.optimizer=all",
                          "--set", "model.dtype=bf16")
         self.assertIn("change: gradients dominate: raise plan.ep, or set plan.shard.grads, or raise plan.pp", r.stdout)
 
     def test_one_set_of_memory_figures(self):
-        """check and simulate say the same, the parts are the sum, and the sum is what fits."""
+        """check and simulate report the same memory, equal to the sum of its parts and the smallest budget that
+        fits."""
         self.box.prepare()
         words = ("configs/quickstart.yaml", *PLAN)
         checked = json.loads(self.box.good("check", *words, "--json"))["memory"]
@@ -301,7 +302,7 @@ class Cli(unittest.TestCase):
         most = max(m["planned"] for m in checked)
         self.box.good("check", *words, "--memory-budget", f"{most}B")
         self.assertIn("1 B more than the budget", self.box.run("check", *words, "--memory-budget", f"{most - 1}B").stdout)
-        # What is held out was said when the data was prepared.
+        # The held-out fraction was fixed when the data was prepared.
         later = json.loads(self.box.good("check", *words, "--set", "data.valid_fraction=0", "--json"))["memory"]
         self.assertEqual(checked, later)
         alone = json.loads(self.box.good("check", *words, "--set", "data.dir=", "--json"))["memory"]
@@ -344,7 +345,7 @@ class Cli(unittest.TestCase):
                 f.write(self.box.good("check", "configs/quickstart.yaml", *PLAN, *more, "--json"))
         certify("mine.json")
         self.box.good("check", "configs/quickstart.yaml", *PLAN, "--certificate", "mine.json")
-        # A program's text that says it is of another configuration: its tasks are right for that one too.
+        # The text of the program claims another configuration, for which its tasks are right, too.
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)
         self.assertIn('"eps":1e-08', text)
         with open(self.box.path("other.txt"), "w", encoding="utf-8") as f:
@@ -443,7 +444,7 @@ class Cli(unittest.TestCase):
             self.refused(["graph", "whole.txt", *words], "a program after its passes", words[0])
 
     def test_schedule(self):
-        """What is printed is taken for plan.pp_schedule, and PyTorch's form."""
+        """plan.pp_schedule accepts the printed schedule, and PyTorch's form of it."""
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--stage", "schedule", "--out", "s.csv")
         with open(self.box.path("s.csv"), encoding="utf-8") as f:
             text = f.read()
@@ -589,7 +590,7 @@ class Cli(unittest.TestCase):
         self.assertTrue(os.path.isdir(self.box.folder))
 
     def test_results_on_standard_output(self):
-        """`-` as the file of a result; what a command says about it goes to standard error."""
+        """`-` writes a result to standard output; a command's messages about it go to standard error."""
         run = "configs/quickstart.yaml"
         self.assertEqual(self.box.good("graph", run), self.box.good("graph", run, "--out", "-"))
         r = self.box.run("simulate", run, "--trace", "-")
@@ -613,7 +614,7 @@ class Cli(unittest.TestCase):
         self.assertEqual("configs/kept.txt", os.readlink(link))
         with open(self.box.path("configs/kept.txt"), encoding="utf-8") as f:
             self.assertTrue(f.read().startswith("hocket-program"))
-        null = self.box.path("null")  # a copy: the device that everybody uses is not for tests
+        null = self.box.path("null")  # a copy, since the real device is shared
         try:
             os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
             open(null, "wb").close()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in which every command that is printed anywhere can run: the repository's configs with a
-model and a training run that take seconds, a few C++ files as data, `hocket` on the PATH."""
+"""A folder in which every printed command can run. It has the repository's configs with a tiny model and a short
+training run, a few C++ files as data, and `hocket` on the PATH."""
 import json
 import os
 import re
@@ -25,7 +25,7 @@ TINY = {
 
 
 class Sandbox:
-    """Commands run in `folder`; the verb's text is that of the repository, the sizes are tiny."""
+    """A folder for commands. Its configs are the repository's, with tiny sizes."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -82,7 +82,7 @@ class Sandbox:
         self.good("data", "prepare", "configs/quickstart.yaml", "--files", "include/**")
 
     def threads_cluster(self):
-        """A cluster file of another computer whose ranks are threads."""
+        """Writes a cluster file of another computer whose ranks are threads; returns its name."""
         with open(self.path("configs/clusters/local.yaml"), encoding="utf-8") as f:
             text = f.read()
         there, n = re.subn(r"^this_machine: true$", "cores_per_node: 4", text, flags=re.M)
@@ -97,7 +97,7 @@ class Sandbox:
 
 
 def read_safetensors(path):
-    """{name: (dtype, shape, bytes)}"""
+    """Returns {name: (dtype, shape, bytes)}."""
     with open(path, "rb") as f:
         data = f.read()
     (n,) = struct.unpack("<Q", data[:8])

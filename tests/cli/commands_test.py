@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
 # ctest: timeout=900
-"""Every command that the help, the README, the docs and the quickstart print is run, as printed, in a folder
-where the model is tiny (cli_util.Sandbox). Left out: make and setup, which other tests run, and the page whose
-commands build on each other (new_pass_test.py, new_schedule_test.py)."""
+"""Runs every command that the help, the README, the docs and the quickstart print, as printed, in a folder with a tiny
+model (cli_util.Sandbox). Left out are make and setup, which other tests run, and the pages whose commands build on each
+other (new_pass_test.py, new_schedule_test.py)."""
 import collections
 import os
 import re
@@ -18,12 +18,12 @@ import nccl_log
 
 # `hocket ...`, also behind a pipe, with $ or build/ before it.
 COMMAND = re.compile(r"^(?:\$ )?((?:echo [^|]*\| )?(?:build/)?hocket .*?)(?:\s+# .*)?$")
-# The order of a working day: what others need comes first.
+# The order of a workday: commands come after those that they depend on.
 ORDER = ["data train-tokenizer", "data prepare", "train", "plan", "profile", "graph", "simulate"]
 
 
 def printed_commands():
-    """{command: where} of all that is printed anywhere, and {where: how many}."""
+    """Returns {command: source} of all printed commands, and {source: number of commands}."""
     found, sources = {}, collections.Counter()
     for words in [[]] + docs.commands(cli_util.HOCKET):
         for line in docs.output(cli_util.HOCKET, *words, "--help").split("\n"):
@@ -45,11 +45,11 @@ def printed_commands():
         if page.endswith(".md"):
             for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, re.S | re.M):
                 lines += block.replace("\\\n", " ").split("\n")
-            # `hocket check run.yaml` in running text is a way of speaking, not a command to copy.
+            # `hocket check run.yaml` in running text is no command to copy.
         elif page.endswith(".yaml"):
             lines = [re.sub(r"^#\s*", "", x) for x in text.split("\n") if x.startswith("#")]
         elif page.endswith(".sh"):
-            # What the script prints as a here-document, as it prints it without MINUTES.
+            # The script prints commands in here-documents; this is its output without MINUTES.
             out = re.search(r"^out=(\S+)$", text, re.M).group(1)
             for block in re.findall(r"<<(TXT)\n(.*?)^\1$", text, re.S | re.M):
                 lines += block[1].replace("$out", out).split("\n")
@@ -69,18 +69,18 @@ def rank(command):
     return len(ORDER)
 
 
-# Of processes; a build has it where there is a PyTorch.
+# A build runs ranks as processes only where it found PyTorch.
 LIBRARY = os.path.exists(os.path.join(cli_util.BINARY_DIR, "libhocket_torch.so"))
 
 
-# A search takes the same options in three seconds as in half a minute, or in what it takes by itself; and tasks of short
-# sequences are measured like those of a model's 4,096 tokens.
+# A search with a limit of three seconds takes the same options as a longer or unlimited one. Tasks of short sequences
+# are measured like those of a model's 4,096 tokens.
 SEARCH_S = 3
 LONG = os.environ.get("HOCKET_LONG", "0") not in ("", "0")
 
 
 def shortened(commands):
-    """What is run of the commands: one that stands in two places once, and searches end soon."""
+    """Returns {command: shorter form}: duplicates run once, and searches end soon."""
     if LONG:
         return {c: c for c in commands}
     print(f"searches of {SEARCH_S} s, profiles of short sequences; HOCKET_LONG=1 runs every command as it is printed", flush=True)
@@ -102,23 +102,23 @@ class Commands(unittest.TestCase):
         for source, least in {"--help": 40, "README.md": 4, "tools/quickstart.sh": 3,
                               "configs/qwen3-30b-a3b.yaml": 1, "docs/systems.md": 15}.items():
             self.assertGreaterEqual(sources[source], least, (source, sources))
-        # RUN, MODEL, VERB: a form, not a command.
+        # Commands with RUN, MODEL or VERB are forms, which cannot run.
         concrete = {c: w for c, w in found.items() if not re.search(r"\b(RUN|MODEL|VERB|COMMAND|FILE|DIR|A B)\b", c)}
         with tempfile.TemporaryDirectory() as folder:
             box = cli_util.Sandbox(folder)
-            for ranks in (1, 2, 4, 8):  # of docs/cluster-files.md
+            for ranks in (1, 2, 4, 8):  # for docs/cluster-files.md
                 with open(box.path(f"nccl_{ranks}.log"), "w", encoding="utf-8") as f:
                     f.write(nccl_log.log(ranks))
-            with open(box.path("args.sh"), "w", encoding="utf-8") as f:  # of docs/planner.md
+            with open(box.path("args.sh"), "w", encoding="utf-8") as f:  # for docs/planner.md
                 f.write(megatron_script.DENSE)
-            with open(box.path("gradients.yaml"), "w", encoding="utf-8") as f:  # of docs/whatif.md
+            with open(box.path("gradients.yaml"), "w", encoding="utf-8") as f:  # for docs/whatif.md
                 f.write("step: 120ms\ngradients:\n  - {bytes: 16MB, ready: 41ms}\n  - {bytes: 9MB, gap: 380us}\n")
             failed = []
             shown = shortened(concrete)
             for command in sorted(shown, key=lambda c: (rank(c), list(concrete).index(c))):
                 r = box.shell(shown[command])
                 if "hocket launch" in command and not LIBRARY:
-                    # Says what is missing.
+                    # The error names the missing part.
                     self.assertEqual((2, True), (r.returncode, "tools/setup.sh --torch" in r.stderr), command)
                 elif r.returncode != 0:
                     failed.append(f"{concrete[command]}: {command}\n  exit code {r.returncode}\n{r.stderr[-600:]}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/cli.md and docs/config.md say what the program says (tools/docs.py writes them)."""
+"""docs/cli.md and docs/config.md match the program (tools/docs.py writes them)."""
 import os
 import re
 import subprocess
@@ -24,7 +24,7 @@ class Docs(unittest.TestCase):
             commands = [line for line in shown[1].split("\n") if line.startswith("  ") and line[2] != " "]
             self.assertGreaterEqual(len(commands), 2 if len(words) == 1 and words[0] != "data" else 1, words)
             for line in text.split("\n"):
-                # A printed command is never broken.
+                # A printed command is never broken over lines.
                 if line not in commands:
                     self.assertLessEqual(len(line), 100, line)
 
@@ -34,8 +34,8 @@ class Docs(unittest.TestCase):
             self.assertEqual(2, group.count("\n    $ hocket "), group)
 
     def test_a_refusal_reads_as_check_says(self):
-        """docs/check.md shows what the check says of halves.txt with one number changed. Numbers of buffers
-        and tasks are those of a model; all else is compared."""
+        """docs/check.md quotes the check's refusal of halves.txt with one number changed. Numbers of buffers and tasks
+        depend on the model; all else is compared."""
         with open(os.path.join(cli_util.ROOT, "docs", "check.md"), encoding="utf-8") as f:
             shown = re.search(r"^```text\n(.*?)^```", f.read(), re.S | re.M).group(1)
         with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +72,7 @@ class Docs(unittest.TestCase):
             self.assertRegex(section, r"```\nhocket [^\n]+\n```\n", name)
             for part in ("Here", "Paper", "Measured here"):
                 self.assertIn(f"- **{part}**: ", section, name)
-            # A section of a part says what is missing.
+            # The section of a partly reproduced result names the missing part.
             if status == "partly":
                 self.assertRegex(section, r"\*\*Missing\*\*: |not\s+measured|no\s+figure|not\s+timed|not\s+compared", name)
 

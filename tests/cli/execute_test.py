@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
 # ctest: timeout=600
-"""The verbs that execute, on a tiny model: data, train, eval, generate, profile, bench step."""
+"""Tests the verbs that execute on a tiny model: data, train, eval, generate, profile, bench step."""
 import collections
 import gzip
 import json
@@ -49,7 +49,8 @@ class Execute(unittest.TestCase):
             self.assertIn(f"hocket graph {words} --stage program", f.read())
 
     def one_memory_figure(self, out, name):
-        """Before and after the steps, in the metrics and in the report, the plan is what check certifies."""
+        """Asserts that the planned memory equals the figure that check certifies: before and after the steps, in the
+        metrics and in the report."""
         certified = json.loads(self.box.good("check", *self.short(name)[1:], "--json"))["memory"][0]
         said = re.search(r"\nmemory +(\S+ \S+) planned per rank \(", out)[1]
         self.assertEqual(said, re.search(r"\nmemory +\S+ \S+ measured, (\S+ \S+) planned", out)[1])
@@ -84,7 +85,8 @@ class Execute(unittest.TestCase):
         self.assertEqual(losses[0], losses[1])
 
     def long_run(self, name, *more, seen=500, **how):
-        """A training of many steps as a process, some of which are done: (process, words of the same with more)."""
+        """Starts a long training; returns it once some steps are done, as (process, its arguments without
+        train.steps)."""
         words = ["configs/quickstart.yaml", "--set", f"output.dir=runs/{name}", "--set",
                  "cluster.profile=runs/quickstart/profile.json", *(w for x in more for w in ("--set", x))]
         p = subprocess.Popen([HOCKET, "train", *words, "--set", "train.steps=4000"], cwd=self.box.folder,
@@ -115,7 +117,7 @@ class Execute(unittest.TestCase):
             saved = self.checkpoints(f"stopped{name}")
             self.assertEqual(1, len(saved), saved)
             step = int(saved[0].split("-")[1])
-            if number != signal.SIGHUP:  # the terminal is gone, and nothing is printed any more
+            if number != signal.SIGHUP:  # the terminal is gone, and nothing more is printed
                 self.assertIn(f"stopped after step {step} of 4000; the same command goes on from there", out)
                 self.assertRegex(err, name + r": finishing step \d+ and saving it; once more ends now, and there is "
                                  "no checkpoint yet: the same command starts over")
@@ -126,7 +128,8 @@ class Execute(unittest.TestCase):
             self.assertIn(f"resumed from runs/stopped{name}/checkpoints/{saved[0]}", out)
 
     def test_second_signal_ends_at_once(self):
-        """While a step hangs, here because the process is held: the first signal waits, the second does not."""
+        """The first signal waits for a step that hangs, here because the process is stopped; the second ends the run at
+        once."""
         p, _ = self.long_run("twice", "train.save_every=1", "train.global_batch=64", seen=1500)
         saved = self.checkpoints("twice")
         p.send_signal(signal.SIGSTOP)
@@ -140,10 +143,10 @@ class Execute(unittest.TestCase):
         self.assertGreaterEqual(self.checkpoints("twice")[-1].split(".")[0], saved[-1].split(".")[0])
 
     def test_a_signal_sent_twice_at_once_is_one(self):
-        """As `timeout` sends it: to the process, and to the group that it is in."""
+        """`timeout` sends a signal to the process and to its process group, which counts as one signal."""
         p, _ = self.long_run("doubled")
         p.send_signal(signal.SIGTERM)
-        time.sleep(0.01)  # taken, so that the second is not merged with it
+        time.sleep(0.01)  # delivered, so that the second is not merged with it
         p.send_signal(signal.SIGTERM)
         out, err = p.communicate(timeout=120)
         self.assertEqual(143, p.returncode, out + err)
@@ -151,7 +154,7 @@ class Execute(unittest.TestCase):
         self.assertNotIn("ended at once", err)
 
     def test_signal_before_the_first_step(self):
-        """While tasks are timed there is nothing to finish."""
+        """A signal while tasks are timed ends the run at once, without a checkpoint."""
         p = subprocess.Popen([HOCKET, "train", "configs/quickstart.yaml", "--set", "output.dir=runs/early"],
                              cwd=self.box.folder, env=self.box.environment(), stdout=subprocess.DEVNULL,
                              stderr=subprocess.PIPE, text=True)
@@ -163,7 +166,7 @@ class Execute(unittest.TestCase):
         self.assertEqual([], self.checkpoints("early"))
 
     def test_nohup_is_heeded(self):
-        """Not so SIGINT, which shells ignore for what a script puts into the background."""
+        """An ignored SIGHUP stays ignored. SIGINT does not: shells ignore it for background jobs of a script."""
         def as_shells_do():
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -186,7 +189,7 @@ class Execute(unittest.TestCase):
         self.assertIn(text, r.stderr)
 
     def files(self, folder):
-        """{path: (bytes, time of the last change)} of all in a folder."""
+        """Returns {path: (bytes, time of the last change)} of all files in a folder."""
         found = {}
         for top, _, names in os.walk(self.box.path(folder)):
             for path in (os.path.join(top, name) for name in names):
@@ -195,13 +198,13 @@ class Execute(unittest.TestCase):
         return found
 
     def short(self, name, *more):
-        """Words of a run of 2 steps that saves each, without the timing of tasks."""
+        """Returns the arguments of a run of 2 steps that saves at each, without the timing of tasks."""
         return ["train", "configs/quickstart.yaml", "--set", f"output.dir=runs/{name}", "--set", "train.steps=2",
                 "--set", "train.save_every=1", "--set", "cluster.profile=runs/quickstart/profile.json",
                 *(w for change in more for w in ("--set", change))]
 
     def test_the_profile_is_an_input(self):
-        """What cluster.profile names is read, refused if it is no profile, and never written."""
+        """The file of cluster.profile is read, refused if it is no profile, and never written."""
         def content(name):
             with open(self.box.path(name), "rb") as f:
                 return f.read()
@@ -212,7 +215,7 @@ class Execute(unittest.TestCase):
         self.assertEqual(cluster, content("configs/clusters/h100-64x8.yaml"))
         self.refused("none.json", *self.short("timed", "cluster.profile=none.json"))
         self.assertFalse(os.path.exists(self.box.path("none.json")))
-        # One that lacks a task: it stays, and what is timed goes into the run's own.
+        # A profile that lacks a task is kept, and new timings go into the run's own profile.
         profile = json.loads(content("runs/quickstart/profile.json"))
         tasks = len(profile["tasks"])
         profile["tasks"].pop()
@@ -223,11 +226,11 @@ class Execute(unittest.TestCase):
         self.assertIn(f"part.json lacks 1 of the {tasks} tasks", out)
         self.assertEqual(part, content("part.json"))
         self.assertEqual(tasks, len(json.loads(content("runs/timed/profile.json"))["tasks"]))
-        # The next start takes the run's own.
+        # The next start reads the run's own profile.
         own = content("runs/timed/profile.json")
         self.box.good(*self.short("timed", "cluster.profile=part.json", "train.steps=3"))
         self.assertEqual(own, content("runs/timed/profile.json"))
-        # Of other kernels, where this processor has any; simulate says the same of them.
+        # Profiles of other kernels are refused, where this processor has any; simulate refuses them, too.
         slow = dict(self.box.environment(), HOCKET_CPU="x86-64-v2")
         best = json.loads(self.box.good("env", "--json"))["kernels"].split()[0]
         if best.startswith("x86-64-v") and best != "x86-64-v2":
@@ -238,14 +241,14 @@ class Execute(unittest.TestCase):
             words = ["simulate", "configs/quickstart.yaml", "--profile", "runs/slow/profile.json"]
             self.refused("this program runs 'CPU, " + best, *words)
             subprocess.run([HOCKET, *words], cwd=self.box.folder, env=slow, check=True, stdout=subprocess.DEVNULL)
-        # Of other threads, and in the very place where the new one would go.
+        # A profile of other numbers of threads is refused, even where the new one would be written.
         self.refused("runs/timed/profile.json, which was taken with",
                      *self.short("timed", "cluster.profile=runs/timed/profile.json", "train.steps=4",
                                  "plan.threads_per_rank=7"))
         self.assertEqual(own, content("runs/timed/profile.json"))
 
     def test_short_runs_compare_too(self):
-        """Predicted and measured of a run that ended before its speed settled."""
+        """A run that ended before its speed settled also compares predicted and measured times."""
         out = self.box.good(*self.short("brief", "train.steps=3", "output.report=true"))
         self.assertRegex(out, r"step time +\S+ \w+ median, \S+ \w+ predicted before the first step \([+-][\d.]+ %\)\n"
                          r" +of 3 steps: the speed had not settled, for which 20 steps are left out\n")
@@ -254,12 +257,12 @@ class Execute(unittest.TestCase):
         with open(self.box.path("runs/brief/metrics.jsonl"), encoding="utf-8") as f:
             steps = [x for x in map(json.loads, f) if "train/loss" in x]
         self.assertTrue(all(x["perf/step_s"] > 0 and x["perf/predicted_step_s"] > 0 for x in steps), steps)
-        # A start that goes on counts its own.
+        # A resumed run counts its own steps only.
         self.assertIn("of 2 steps: the speed had not settled",
                       self.box.good(*self.short("brief", "train.steps=5", "output.report=true")))
 
     def test_learning_rate(self):
-        """It never ends above its peak, and a warm-up that is longer than the training is told."""
+        """The learning rate never ends above its peak; a warm-up longer than the training is warned of."""
         def rates(name):
             with open(self.box.path(f"runs/{name}/metrics.jsonl"), encoding="utf-8") as f:
                 return [x["train/lr"] for x in map(json.loads, f) if "train/lr" in x]
@@ -276,7 +279,7 @@ class Execute(unittest.TestCase):
         self.assertIn("train.warmup_steps is 8, but the training has 2 steps", r.stderr)
 
     def test_files_of_others_stay(self):
-        """In a folder where no training was, what this one would replace is refused, not replaced."""
+        """In a folder without a training, files that this one would replace cause a refusal."""
         for name, text in (("metrics.jsonl", '{"mine": 1}\n'), ("report.html", "<p>mine</p>"), ("profile.json", "{}")):
             folder = "runs/others-" + name
             os.makedirs(self.box.path(folder))
@@ -288,7 +291,7 @@ class Execute(unittest.TestCase):
                 self.assertEqual(text, f.read())
 
     def test_small_data_and_its_words(self):
-        """Tokens as people count them; a sequence that is longer than the data is told before anything is timed."""
+        """Counts of tokens are readable; a sequence longer than the data is refused before anything is timed."""
         self.assertRegex(self.output, r"\ndata     runs/quickstart/data: [0-9.]+ k tokens in \d+ files; held out "
                          r"[0-9.]+ k tokens in \d+ files\n")
         self.refused("tokens", "train", "configs/quickstart.yaml", "--set", "output.dir=runs/long", "--set",
@@ -299,7 +302,7 @@ class Execute(unittest.TestCase):
         self.assertIn("1 list, 2 tokens, mean", self.box.good("eval", "runs/quickstart", "--ids", "one.json"))
 
     def test_one_meaning_of_this_machine(self):
-        """simulate without a cluster, with local.yaml, and what train predicts."""
+        """simulate without a cluster, simulate with local.yaml, and train predict the same step."""
         run = ["simulate", "configs/quickstart.yaml", "--json"]
         local = ["--cluster", "configs/clusters/local.yaml"]
         profile = ["--profile", "runs/quickstart/profile.json"]
@@ -313,7 +316,7 @@ class Execute(unittest.TestCase):
         self.assertEqual(self.box.good(*run, *two), self.box.good(*run, *two, *local))
 
     def test_layers_with_experts_have_their_numbers(self):
-        """Of three layers, only the middle one has experts."""
+        """Only the middle one of three layers has experts."""
         os.makedirs(self.box.path("configs/models/mixed"))
         with open(self.box.path("configs/models/mixed/config.json"), "w", encoding="utf-8") as f:
             json.dump(dict(cli_util.TINY, decoder_sparse_step=2), f)
@@ -326,7 +329,7 @@ class Execute(unittest.TestCase):
             self.assertIn('"experts":4,"numbers":[1],', f.read())
 
     def test_length_of_the_final_evaluation(self):
-        """As many sequences as asked for; the run is finished all the same, and what was read is told."""
+        """The requested number of sequences is evaluated and reported, and the run counts as finished."""
         out = self.box.run(*self.short("few", "train.final_eval_sequences=3"))
         self.assertRegex(out.stderr, r"step 2: held-out loss .*\(3 of \d+ held-out sequences, ")
         self.assertRegex(out.stdout, r"this model +\d\.\d+ bits/byte on 3 of \d+ held-out sequences\n")
@@ -338,7 +341,8 @@ class Execute(unittest.TestCase):
         self.assertIn("already finished", self.box.good(*self.short("few", "train.final_eval_sequences=3")))
 
     def test_baselines_as_asked(self):
-        """None without a report unless asked for; xz only with all. What is there is not computed again."""
+        """Without a report there are no baselines unless requested; xz needs `all`. Existing baselines are not computed
+        again."""
         kept = self.box.path("runs/quickstart/data/baselines.json")
         os.rename(kept, kept + ".away")
         try:
@@ -358,13 +362,14 @@ class Execute(unittest.TestCase):
             os.rename(kept + ".away", kept)
 
     def test_sample_goes_on_from_the_data(self):
-        """output.sample_prompt, which the shipped configuration has; without it, how a held-out file begins."""
+        """The sample starts from output.sample_prompt, which the shipped configuration has, or else from the beginning
+        of a held-out file."""
         self.assertIn("):\n#include <vector>\n\nnamespace std\n{\n", self.output)
         out = self.box.good(*self.short("sample", "output.sample_prompt=", "output.report=false"))
         self.assertIn("):\n// SPDX-License-Identifier: Apache-2.0\n", out)
 
     def test_nothing_acts_on_the_terminal_or_in_a_shell(self):
-        """Control characters of the sample are shown; what the report tries next can be pasted."""
+        """Control characters of the sample are escaped, and commands of the report can be pasted into a shell."""
         out = self.box.good(*self.short("it's a run", 'output.sample_prompt="a\\eb\\tc"'))
         self.assertIn("):\na\\x1bb\tc", out)
         self.assertNotIn("\x1b", out)
@@ -377,7 +382,8 @@ class Execute(unittest.TestCase):
         self.assertIn("output.dir=runs/it's a run", commands[2])
 
     def test_memory_of_the_sample(self):
-        """Told before the first step where it is more than the training's: few tokens beside a long prompt."""
+        """The sample's memory is reported before the first step if it exceeds the training's: few tokens beside a long
+        prompt."""
         self.assertNotIn("while the sample is drawn", self.output)
         out = self.box.good(*self.short("long_sample", "train.seq_len=2", "output.sample_prompt=" + "one two " * 8000,
                                         "output.sample_tokens=2", "output.report=false"))
@@ -385,7 +391,8 @@ class Execute(unittest.TestCase):
         self.assertIn("\nsample (", out)
 
     def test_what_a_training_starts_from(self):
-        """Weights where model.path has them, unless told otherwise; and the start says which."""
+        """A training starts from the weights of model.path, if there are any, unless set otherwise; it prints its
+        choice."""
         def losses(name):
             with open(self.box.path(f"runs/{name}/metrics.jsonl"), encoding="utf-8") as f:
                 return [x["train/loss"] for x in map(json.loads, f) if "train/loss" in x]
@@ -397,18 +404,18 @@ class Execute(unittest.TestCase):
         self.assertIn("\nweights  from ", self.box.good(*self.short("told", model, "model.init=weights")))
         self.assertIn("\nweights  random, seed 1\n",
                       self.box.good(*self.short("anew", model, "model.init=random")))
-        # A config.json means itself alone.
+        # A config.json names no weights.
         self.assertIn("\nweights  random, seed 1\n",
                       self.box.good(*self.short("config", f"model.path={saved}/config.json")))
         self.assertEqual(losses("tuned"), losses("told"))
         self.assertEqual(losses("anew"), losses("config"))
         self.assertLess(losses("tuned")[0], losses("anew")[0])
-        # Going on starts from the run's own checkpoint, and the report still knows the beginning.
+        # A resumed run starts from its own checkpoint, and the report still names the first weights.
         out = self.box.good(*self.short("tuned", model, "train.steps=3"))
         self.assertIn("\nweights  of checkpoint runs/tuned/checkpoints/step-000002 (step 2)\n", out)
         with open(self.box.path("runs/tuned/report.html"), encoding="utf-8") as f:
             self.assertIn(f"from {saved}", f.read())
-        # Weights that do not fit are told before anything is timed; so are those in a form that is not read.
+        # Weights of other shapes, or in an unsupported format, are refused before anything is timed.
         shutil.copytree(self.box.path(saved), self.box.path("narrow"))
         with open(self.box.path("narrow/config.json"), "w", encoding="utf-8") as f:
             json.dump(dict(cli_util.TINY, intermediate_size=40, moe_intermediate_size=12), f)
@@ -427,7 +434,8 @@ class Execute(unittest.TestCase):
         self.assertEqual(before, self.files("runs/quickstart"))
 
     def test_killed_before_its_report(self):
-        """After the last checkpoint, the evaluation and the report are made up for; the trace is not touched."""
+        """A run that was killed after its last checkpoint completes the evaluation and the report, and leaves the trace
+        alone."""
         self.box.good(*self.short("late"))
         folder = self.box.path("runs/late/")
         with open(folder + "metrics.jsonl", encoding="utf-8") as f:
@@ -441,7 +449,7 @@ class Execute(unittest.TestCase):
         with open(folder + "metrics.jsonl", encoding="utf-8") as f:
             self.assertEqual(lines, f.readlines())
         self.assertIn(folder + "report.html", self.files("runs/late"))
-        self.assertRegex(out, r"\nmemory +\S+ \S+ planned per rank\n")  # no step ran, so none touched it
+        self.assertRegex(out, r"\nmemory +\S+ \S+ planned per rank\n")  # no step ran, so no memory was touched
         self.assertEqual(trace, self.files("runs/late")[folder + "trace.json.gz"])
 
     def test_resume_only_the_same_training(self):
@@ -463,7 +471,8 @@ class Execute(unittest.TestCase):
                       "plan.micro_batch 4 -> 1, train.lr 0.002 -> 0.01, train.steps 2 -> 3\n", out)
 
     def test_training_goes_on_with_the_kernels_that_it_began_with(self):
-        """Those of this processor's best instruction set round otherwise; to HOCKET_CPU they give way, and it is said."""
+        """A resumed run keeps its kernels, because those of the best instruction set round otherwise. HOCKET_CPU
+        overrides them with a message."""
         best = json.loads(self.box.good("env", "--json"))["kernels"].split()[0]
         if best == "x86-64-v2" or not best.startswith("x86-64"):
             self.skipTest("one instruction set here")
@@ -499,7 +508,7 @@ class Execute(unittest.TestCase):
         self.refused("step-000001 (no run.json)", *self.short("damaged"))
         self.refused("step-000002 (model.safetensors", "generate", "runs/damaged", "--prompt", "x")
         self.assertEqual(before, self.files("runs/damaged"))
-        # What a killed save leaves is no checkpoint.
+        # The remains of a killed save are no checkpoint.
         for path in (newest, older):
             shutil.rmtree(path)
         os.makedirs(self.box.path("runs/damaged/checkpoints/step-000002.hocket-tmp-999999999"))
@@ -521,7 +530,8 @@ class Execute(unittest.TestCase):
         self.assertEqual([None, *range(1, 10)], [x.get("train/skipped") for x in steps])
 
     def test_minutes_follow_what_steps_take(self):
-        """A prediction that is thousands of times too slow, as on a machine that was busy when tasks were timed."""
+        """The profile predicts steps thousands of times too slow, as on a machine that was busy when tasks were
+        timed."""
         with open(self.box.path("runs/quickstart/profile.json"), encoding="utf-8") as f:
             profile = json.load(f)
         for task in profile["tasks"]:
@@ -539,7 +549,7 @@ class Execute(unittest.TestCase):
         self.assertLess(steps[-1]["train/lr"], 1.001e-1 * max(x["train/lr"] for x in steps))
 
     def test_checkpoints_by_time(self):
-        """Without a word about steps, a run that is killed has lost no more than some minutes; here some milliseconds."""
+        """By default a killed run loses at most some minutes of steps; here some milliseconds."""
         p, _ = self.long_run("killed", "train.save_every=0", "train.save_minutes=0.0001", seen=5000)
         p.kill()
         p.communicate()
@@ -564,7 +574,7 @@ class Execute(unittest.TestCase):
         self.assertIn("logits.0", read_safetensors(self.box.path("broken.safetensors")))
 
     def test_disk_full(self):
-        """A write that fails names the checkpoint to go on from; here a file may grow by ten bytes."""
+        """A failed write names the checkpoint to resume from; here a file may grow by ten bytes."""
         self.box.good(*self.short("full"))
         most = os.path.getsize(self.box.path("runs/full/metrics.jsonl")) + 10
         r = self.box.run(*self.short("full", "train.steps=3"), restore_signals=False,  # SIGXFSZ stays ignored
@@ -576,7 +586,7 @@ class Execute(unittest.TestCase):
                       self.box.good(*self.short("full", "train.steps=3")))
 
     def test_report_without_the_text(self):
-        """The files that were prepared are gone: no baselines, but a report."""
+        """Without the prepared text files, the report has no baselines."""
         kept = self.box.path("runs/quickstart/data/baselines.json")
         os.rename(kept, kept + ".away")
         os.rename(self.box.path("include"), self.box.path("include.away"))
@@ -600,7 +610,7 @@ class Execute(unittest.TestCase):
         self.assertAlmostEqual(j["eval/loss"], two["eval/loss"], places=5)
         few = json.loads(self.box.good("eval", "runs/quickstart", "--sequences", "3", "--json"))
         self.assertLess(few["targets"], j["targets"])
-        # As a training deals them out: the last step is filled up.
+        # A step is filled up, as in training.
         uneven = json.loads(self.box.good("eval", "runs/quickstart", "--sequences", "4", "--json", "--set", "plan.dp=2",
                                           "--set", "plan.dp_samples=[1, 2]"))
         even = json.loads(self.box.good("eval", "runs/quickstart", "--sequences", "4", "--json"))
@@ -619,7 +629,7 @@ class Execute(unittest.TestCase):
         # Other plans, and fp64, give the same.
         for i, more in enumerate((["--set", "plan.dp=2", "--set", "plan.ep=2"], ["--set", "plan.pp=2"],
                                   ["--dtype", "f64"],
-                                  # Lists fill up what a schedule needs, and go to ranks one by one.
+                                  # Lists are padded to the schedule's minimum, and assigned to ranks one by one.
                                   ["--set", "plan.pp=2", "--set", "plan.pp_schedule=dualpipe"],
                                   ["--set", "plan.dp=2", "--set", "plan.dp_samples=[1, 2]"])):
             self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--save-logits", "l2.safetensors",
@@ -636,7 +646,7 @@ class Execute(unittest.TestCase):
                              {v[0] for v in read_safetensors(self.box.path("g2.safetensors")).values()})
 
     def test_eval_in_bf16(self):
-        """Under every plan near fp32, and the gradients of parameters are in fp32."""
+        """bf16 results are near fp32 under every plan, and the gradients of parameters are in fp32."""
         def eval_ids(*more):
             self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--save-logits", "l.safetensors",
                           "--save-grads", "g.safetensors", *more)
@@ -659,12 +669,12 @@ class Execute(unittest.TestCase):
                                   [x for _, v in sorted(wide[1].items()) for x in v[1]]), 0.1)
 
     def test_eval_loss_agrees_with_its_logits(self):
-        """The gradient program's loss, and the one from the logits, are the same number."""
+        """The gradient program's loss equals the loss from the logits."""
         a = json.loads(self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--json"))
         b = json.loads(self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--save-grads", "x.safetensors",
                                      "--json"))
         self.assertAlmostEqual(a["loss"], b["loss"], places=5)
-        # More ranks of experts than others: each has a list.
+        # With more expert ranks than other ranks, each rank has a list.
         c = json.loads(self.box.good("eval", "runs/quickstart", "--ids", "ids.json", "--json", "--set",
                                      "plan.micro_batch=2", "--set", "plan.expert_ranks=2"))
         self.assertAlmostEqual(a["loss"], c["loss"], places=5)
@@ -739,7 +749,7 @@ class Execute(unittest.TestCase):
         p.stdout.close()
 
     def test_bench_step_traces_all_its_steps(self):
-        """And what long documents take shows in it: two ranks, one of which has them in the odd steps."""
+        """The trace of all steps shows the cost of long documents: one of two ranks has them in the odd steps."""
         words = ("bench", "step", "--config", "configs/models/quickstart", "--steps", "8", "--warmup", "1", "--set",
                  "train.seq_len=1024", "--set", "train.global_batch=2", "--set", "plan.dp=2", "--set", "plan.micro_batch=1")
         said = json.loads(self.box.good(*words, "--documents", "1024,64,64,1024", "--trace", "steps.json.gz", "--json"))
@@ -748,7 +758,7 @@ class Execute(unittest.TestCase):
         self.assertLess(found["T_measured"], 1.01e-3 * sum(said["step_ms"]) / 8)
         with gzip.open(self.box.path("steps.json.gz")) as f:
             events = json.load(f)["traceEvents"]
-        # Programs beside this one only ever make a kernel longer: each counts with its fastest of four steps.
+        # Other processes only slow a kernel down, so its fastest of four steps counts.
         fastest = {}
         for event in events:
             if event.get("cat") == "attention":

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-"""Files that are damaged, edited or of something else, in front of the verbs that execute: told and refused, or an
-older checkpoint taken; never trained on in silence."""
+"""Files that are damaged, edited or of something else are refused by the verbs that execute, or an older checkpoint is
+used with a warning. A run never trains on them in silence."""
 import json
 import os
 import shutil
@@ -37,7 +37,7 @@ class Foreign(unittest.TestCase):
         self.assertNotIn("internal error", r.stderr)
 
     def copy(self, name, checkpoints=(2, 4)):
-        """A copy of the finished run, cut back to some checkpoints; the words that go on with it."""
+        """Copies the finished run with some of its checkpoints; returns the arguments that resume it."""
         run = self.box.path(f"runs/{name}")
         shutil.copytree(self.box.path("runs/quickstart"), run)
         for step in {2, 4, 6} - set(checkpoints):
@@ -46,7 +46,7 @@ class Foreign(unittest.TestCase):
                 "--set", "cluster.profile="]
 
     def edit(self, name, change):
-        """Rewrites a JSON file by `change`, which alters the object."""
+        """Rewrites a JSON file; `change` alters the object."""
         path = self.box.path(name)
         with open(path, encoding="utf-8") as f:
             value = json.load(f)
@@ -82,7 +82,7 @@ class Foreign(unittest.TestCase):
                  "--set", "data.dir=data2", "--set", "output.dir=runs/tuned", "--set", "output.report=false"]
         self.refused(both, *start)
         self.assertFalse(os.path.exists(self.box.path("runs/tuned/profile.json")), "told before anything is timed")
-        # A model that says nothing of its tokenizer, or that starts anew, takes any.
+        # A model without its own tokenizer, or a training from random weights, accepts any tokenizer.
         shutil.copytree(self.box.path(model), self.box.path("bare"))
         os.remove(self.box.path("bare/tokenizer.json"))
         os.remove(self.box.path("bare/run.json"))
@@ -94,12 +94,13 @@ class Foreign(unittest.TestCase):
         words = ["generate", "runs/quickstart", "--prompt", "int x", "--max-new-tokens", "5", "--temperature", "0"]
         self.refused(["[tok2] the tokenizer (600 tokens", "leave --tokenizer out"], *words, "--tokenizer", "tok2")
         same = self.box.good(*words)
-        # The same content in another text.
+        # The same content in another spelling.
         self.edit("runs/quickstart/tokenizer/tokenizer.json", lambda t: t.update(truncation=None))
         self.assertEqual(same, self.box.good(*words, "--tokenizer", "runs/quickstart/tokenizer"))
 
     def test_generate_with_a_tokenizer_of_more_tokens(self):
-        """A model without a tokenizer takes any that it has tokens for; one more is told before the prompt is printed."""
+        """A model without a tokenizer accepts any with at most its number of tokens; a larger one is refused before the
+        prompt is printed."""
         model = self.box.path("no_tokenizer")
         shutil.copytree(self.box.path("runs/quickstart/checkpoints/step-000006"), model)
         for name in ("tokenizer.json", "tokenizer_config.json", "run.json"):
@@ -194,7 +195,7 @@ class Foreign(unittest.TestCase):
         self.assertEqual(before, self.losses("link"))
 
     def test_the_end_of_text_is_exported(self):
-        """Whatever opens the folder can tell where a text ends."""
+        """An exported folder names the end-of-text token."""
         for file in ("config.json", "generation_config.json"):
             with open(self.box.path("runs/quickstart/checkpoints/step-000006/" + file), encoding="utf-8") as f:
                 config = json.load(f)

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-"""Hostile inputs: every kind of file and value that `hocket` reads, broken by hand and by seed. Whatever comes, a
-command ends with exit code 0, 1 or 2: never by a signal, never with an internal error, never with a word of a
-sanitizer, and in time.
+"""Hostile inputs: every kind of file and value that `hocket` reads, broken by hand and by seed. For every input, a
+command ends in time with exit code 0, 1 or 2: never by a signal, with an internal error, or with a sanitizer's report.
 
     HOSTILE_SEED=7 HOSTILE_ROUNDS=10 python3 tests/cli/hostile_test.py
 
-tries other inputs, and ten times as many of those that are drawn. A failure names its case; the same seed draws
-it again."""
+tries other inputs, and ten times as many random ones. A failure names its case; the same seed draws it again."""
 import concurrent.futures
 import json
 import os
@@ -25,7 +23,7 @@ from cli_util import HOCKET, Sandbox
 
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 ROUNDS = int(os.environ.get("HOSTILE_ROUNDS", "1"))
-TIMEOUT_S = 60  # the slowest takes a second; sanitizers and other work on the machine take their part
+TIMEOUT_S = 60  # the slowest takes a second, without sanitizers and other load
 FORBIDDEN = ("internal error", "This is a bug of hocket", "Sanitizer", "runtime error:", "terminate called")
 NUMBERS = (b"0", b"-1", b"1", b"-9223372036854775808", b"9223372036854775807", b"18446744073709551616", b"1e308",
            b"-1e400", b"1e-320", b"0.5", b"4294967296", b"2147483647", b"99999999999999999999999999", b"nan", b"null",
@@ -37,7 +35,7 @@ LLAMA = {"model_type": "llama", "vocab_size": 300, "hidden_size": 16, "intermedi
 
 
 def damage(data, rng):
-    """A few changes to bytes: flipped, cut, doubled, inserted, numbers in place of numbers."""
+    """Makes a few changes to bytes: flips, cuts, doubles, inserts, replaces numbers by numbers."""
     data = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         if not data:
@@ -64,7 +62,7 @@ def damage(data, rng):
 
 
 def retype(value, rng):
-    """One value, key or element somewhere in a JSON document becomes something else."""
+    """Replaces one random value, key or element of a JSON document."""
     places = []
 
     def walk(v):
@@ -91,7 +89,7 @@ def deep(opening, closing, levels, inner=""):
 
 
 def safetensors_of(config):
-    """A model.safetensors of the right names and shapes."""
+    """Writes a model.safetensors of the right names and shapes."""
     h, f, d = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     q, kv = d * config["num_attention_heads"], d * config["num_key_value_heads"]
     shapes = {"model.embed_tokens.weight": [config["vocab_size"], h], "model.norm.weight": [h]}
@@ -149,7 +147,7 @@ class Hostile(unittest.TestCase):
             return f.read()
 
     def folder(self, original, name, **files):
-        """A copy of a folder in which some files hold something else."""
+        """Copies a folder and replaces some of its files."""
         shutil.copytree(self.box.path(original), self.box.path(name))
         for file, data in files.items():
             self.put(f"{name}/{file.replace('__', '.').replace('_DASH_', '-')}", data)
@@ -175,7 +173,7 @@ class Hostile(unittest.TestCase):
         return f"{name}: exit code {r.returncode}: hocket {' '.join(w[:100] for w in words)}\n{text[-1500:]}"
 
     def survive(self, cases):
-        """Runs (name, words) and reports every one that ends as it must not."""
+        """Runs all (name, words) and reports every run that ends badly."""
         begin = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             failures = [f for f in pool.map(self.run_one, cases) if f]
@@ -232,7 +230,7 @@ class Hostile(unittest.TestCase):
         costs = ["", ",", "F", "F=", "F=1,F=2", "F=-1", "F=nan", "F=inf", "F=1e300", "comm=1,,B=2", "F=0,I=0,W=0"]
         self.survive([(f"costs {c}", ["simulate", "schedule", "1f1b", "--cost", c]) for c in costs])
 
-    # ---- what predictions read --------------------------------------------------------------------
+    # ---- inputs of predictions --------------------------------------------------------------------
     def test_clusters(self):
         rng = self.rng()
         cases = [b"", b"nodes: 99999999999", b"nodes: -1", b"device: {memory: 0GiB}", b"name: x"]
@@ -259,7 +257,7 @@ class Hostile(unittest.TestCase):
 
     def test_profiles(self):
         rng = self.rng()
-        # Some of the tasks that the model has, at other sizes, so that all others are interpolated.
+        # Some of the model's tasks, at other sizes, so that all others are interpolated.
         program = self.box.good("graph", "configs/models/quickstart")
         ops = sorted({line.split()[2].split("{")[0] for line in program.split("\n") if line.startswith("kind ")})
         good = {"format": "hocket-profile-1", "machine": {"cpu": "x"}, "cores": 2, "threads": 1, "task_overhead_ns": 800,
@@ -275,7 +273,7 @@ class Hostile(unittest.TestCase):
                      {**good, "tasks": [{**t, "spread": 1e308} for t in good["tasks"]]}]
         texts = [json.dumps(d) for d in documents] + [json.dumps(retype(good, rng)) for _ in self.draws(20)]
         texts += [damage(json.dumps(good).encode(), rng) for _ in self.draws(15)] + ["", "[", "null", deep("[", "]", 50_000)]
-        there = ["--cluster", self.box.threads_cluster()]  # a computer that another one's profile is about
+        there = ["--cluster", self.box.threads_cluster()]  # a computer that differs from the profile's
         self.survive([(f"profile {i}", ["simulate", "configs/models/quickstart", "--set", "plan.dp=2", *there, "--profile",
                                         self.put(f"profiles/{i}.json", t)]) for i, t in enumerate(texts)])
 
@@ -289,7 +287,7 @@ class Hostile(unittest.TestCase):
                 text = damage(good, rng)
                 if i % 2:
                     text = b"\n".join(rng.sample(lines, 1) + lines[:rng.randrange(len(lines))] + rng.sample(lines, 3) + lines)
-                if i % 4 == 0:  # where the numbers matter: in a task or buffer, not in the configuration
+                if i % 4 == 0:  # damages numbers where they matter: in a task or buffer, not in the configuration
                     at = rng.choice([k for k, line in enumerate(lines) if line.startswith((b"task", b"buf", b"kind", b"group"))])
                     text = b"\n".join(lines[:at] + [damage(lines[at], rng)] + lines[at + 1:])
                 name = self.put(f"programs/{number}-{i}.txt", text)
@@ -333,7 +331,7 @@ class Hostile(unittest.TestCase):
                       for i, t in enumerate(texts)])
 
     def test_run_files(self):
-        """What is read of a checkpoint of ours beside the weights, as versions without checksums wrote it."""
+        """A checkpoint's run.json, in the form of versions without checksums."""
         rng = self.rng()
         sizes = {f: len(self.read(f"model/{f}")) for f in ("config.json", "model.safetensors")}
         good = {"hocket_checkpoint": 1, "step": 4, "seed": 1, "dtype": "f32", "losses": [[1, 5.5], [2, None]], "files": sizes,
@@ -374,14 +372,14 @@ class Hostile(unittest.TestCase):
             name = self.folder("shards", f"bad_index/{i}", index__json=json.dumps(retype(index, rng)))
             cases.append((name, ["data", "stats", name, "--verify"]))
         for i in self.draws(30):
-            # In the header and the index more often than in the ids.
+            # More damage to the header and the index than to the ids.
             part = shard[:400] if i % 3 else shard
             name = self.folder("shards", f"bad_shard/{i}", **{"train_DASH_00000__bin": damage(part, rng) + shard[len(part):]})
             cases.append((name, ["data", "stats", name, "--verify", "--baselines"]))
         self.survive(cases)
 
     def test_texts(self):
-        """Texts to train a tokenizer on and to prepare: any bytes are legal."""
+        """Texts for a tokenizer and for prepared data may have any bytes."""
         rng, cases = self.rng(), []
         for i in self.draws(6):
             for k in range(4):

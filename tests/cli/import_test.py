@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hocket profile --import and hocket simulate op: logs become a cluster file, and that predicts times
-of groups that no log was of. All logs are made here."""
+"""hocket profile --import turns logs into a cluster file, and hocket simulate op predicts times of other groups from
+it. All logs are synthetic."""
 import json
 import math
 import os
@@ -55,7 +55,7 @@ class ImportTest(unittest.TestCase):
     def test_held_out_groups_are_predicted_and_told(self):
         told = json.loads(self.good("profile", "--import", *self.logs(), "--out", "c.yaml", "--hold-out", "8", "--json"))
         self.assertEqual(told["fitted"], ["links.intra"])
-        self.assertEqual(told["times"], 2 * 21)  # of the groups that are not kept back
+        self.assertEqual(told["times"], 2 * 21)  # of the groups that are not held out
         self.assertEqual((told["assumed"], told["dropped"]), ([], []))
         self.assertEqual(told["base"], "azure-nd-a100-v4")
         (error,) = told["held_out"]
@@ -65,7 +65,7 @@ class ImportTest(unittest.TestCase):
             text = f.read()
         self.assertIn("fitted to all_reduce_2.log, all_reduce_4.log", text)
         self.assertNotIn("ranks: 8", text)
-        self.assertIn("536870912, 1073741824]", text)  # sizes to the last byte
+        self.assertIn("536870912, 1073741824]", text)  # exact sizes
 
     def test_every_collective_has_a_cost(self):
         for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "resplit", "send", "size_exchange", "transfer",
@@ -79,7 +79,7 @@ class ImportTest(unittest.TestCase):
         for name in sorted(os.listdir(CLUSTERS)):
             out = self.good("simulate", "op", "all_reduce", "--bytes", "1KiB,64MiB", "--cluster",
                             os.path.join(CLUSTERS, name), "--all-ways")
-            # A cluster of one device has nobody to add up with.
+            # A cluster of one device has no all-reduce.
             self.assertIn("none" if "of 1 rank" in out else "ring", out, name)
 
     def test_what_cannot_be_used_is_told(self):
@@ -125,7 +125,7 @@ class ImportTest(unittest.TestCase):
         self.assertNotIn("encode", large["plain_way"])
         self.assertLessEqual(small["time_us"], small["plain_us"])
         self.assertIn("the fastest of 4341 ways", self.good(*op, pcie))
-        # On one node there is one level; of hosts of which nothing is known, none encodes.
+        # One node has one level. The other cluster does not describe its hosts, so no way encodes there.
         self.assertIn("the fastest of 63 ways", self.good(*op, pcie, "--ranks", "8"))
         self.assertIn("of hosts the cluster says nothing", self.good(*op, os.path.join(CLUSTERS, "a100-16x8.yaml")))
 
@@ -143,7 +143,7 @@ class ImportTest(unittest.TestCase):
         self.assertIn("1 line that cannot be read", out)
         with open(os.path.join(self.box.name, "c.yaml"), encoding="utf-8") as f:
             self.assertNotIn("1048576", f.read())
-        # Three times of one group say nothing of links, and no file is written.
+        # Three times of one group do not determine a link, and no file is written.
         short = self.put("all_reduce_8.log", "".join(line + "\n" for line in text.splitlines()[:3 + 8 + 1 + 3]))
         self.refused("nothing can be fitted to 3 times", "profile", "--import", short, "--out", "none.yaml")
         self.assertFalse(os.path.exists(os.path.join(self.box.name, "none.yaml")))
@@ -161,8 +161,8 @@ class ImportTest(unittest.TestCase):
             self.assertEqual("the logs are of A100-SXM4-40GB" in r.stderr, warned, r.stderr)
 
     def test_from_and_to_one_rank(self):
-        """On two nodes of 8 with an adapter each device: a chain passes its payload through all adapters, what one rank
-        has for every other one through its own."""
+        """Two nodes of 8 with an adapter per device: a chain passes its payload through all adapters, a rooted
+        collective sends all parts through the root's."""
         def of(op, *more):
             (row,) = json.loads(self.good("simulate", "op", op, "--bytes", "1GiB", "--ranks", "16", "--cluster",
                                           os.path.join(CLUSTERS, "h100-64x8.yaml"), "--json", *more))
@@ -175,7 +175,7 @@ class ImportTest(unittest.TestCase):
         # Half of the parts leave the root's node, through one adapter of the eight.
         self.assertEqual(of("gather")["data_us"], of("scatter")["data_us"])
         self.assertAlmostEqual(of("gather")["data_us"] / of("broadcast")["data_us"], 0.5 * 8, delta=0.05)
-        # Of an adapter that a node's devices share, an exchange of all asks eight times as much.
+        # With one adapter per node, an all-to-all takes eight times as long as a scatter.
         one = ("--set", "topology.adapters_per_node=1")
         self.assertAlmostEqual(of("all_to_all", *one)["data_us"] / of("gather", *one)["data_us"], 8, delta=0.01)
 

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-"""What a command reads, and what others wrote, is never replaced by what it writes; nor a checkpoint by weights that
-a step destroyed."""
+"""A command's output never replaces its inputs or files of other programs, nor a good checkpoint by broken weights."""
 import os
 import shutil
 import tempfile
@@ -27,7 +26,7 @@ class Inputs(unittest.TestCase):
         cls.tmp.cleanup()
 
     def stays(self, path, expected, *words, code=2):
-        """The command is refused with these words, and the file is as it was."""
+        """Asserts that the command is refused with these words, and that the file is unchanged."""
         with open(self.box.path(path), "rb") as f:
             before = f.read()
         r = self.box.run(*words)
@@ -42,7 +41,7 @@ class Inputs(unittest.TestCase):
                    "--vocab-size", "600", "--out", "foreign")
         self.stays("foreign/tokenizer.json", "was not prepared here", "data", "prepare", *files,
                    "--tokenizer", "runs/quickstart/tokenizer", "--out", "foreign")
-        # Its own it replaces.
+        # Each command may replace its own earlier output.
         for size in ("500", "600"):
             self.box.good("data", "train-tokenizer", *files, "--vocab-size", size, "--out", "own")
             self.box.good("data", "prepare", *files, "--tokenizer", "own", "--valid-fraction", "0.4", "--out", "data3")

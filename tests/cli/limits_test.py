@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The shell's limits, in front of the verbs that write: told, and nothing half written is left."""
+"""Verbs that write report a shell's resource limits, and leave nothing half written."""
 import os
 import resource
 import subprocess
@@ -11,13 +11,13 @@ from cli_util import HOCKET, Sandbox
 
 
 def files_below(folder):
-    """All files, but for the locks of folders that are written."""
+    """Returns all files except the locks of folders that are written."""
     return sorted(os.path.join(where, name) for where, _, names in os.walk(folder) for name in names if name != ".lock")
 
 
 class Limits(unittest.TestCase):
     def test_files_that_may_not_grow(self):
-        """As after `ulimit -f 1`: a write beyond it fails as one on a full disk does."""
+        """A write beyond the limit of `ulimit -f 1` fails like one on a full disk."""
         with tempfile.TemporaryDirectory() as folder:
             box = Sandbox(folder)
             box.good("data", "train-tokenizer", "--files", "include/**", "--vocab-size", "300", "--out", "tok")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts that start Megatron-LM's pretrain_gpt.py, for the tests that read them."""
 
-# As such scripts are written: variables, arrays, arithmetic, a comment, arguments of other things.
+# A typical script: variables, arrays, arithmetic, a comment, arguments of other programs.
 EXPERTS = """#!/bin/bash
 # A model of 64 experts.
 export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -47,7 +47,7 @@ torchrun $DISTRIBUTED_ARGS pretrain_gpt.py \\
     --save /checkpoints/$USER --log-interval 1
 """
 
-# One that torchtitan could run as well.
+# A script whose training torchtitan could run as well.
 DENSE = """#!/bin/bash
 torchrun --nnodes 1 --nproc-per-node 4 pretrain_gpt.py \\
     --num-layers 4 --hidden-size 64 --ffn-hidden-size 128 --num-attention-heads 4 --vocab-size 512 \\

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs as nccl-tests print them, with times by a formula."""
+"""Writes logs in the format of nccl-tests, with times from a formula."""
 import math
 
 HEAD = "# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824 step: 2(factor) warmup iters: 5\n#\n# Using devices\n"
 
 
 def sum_us(ranks, size):
-    """A ring or a tree, whichever is faster: 30 us, 1 us a step, 200 GB/s."""
+    """Returns the time of a ring or a tree, whichever is faster: 30 us, 1 us a step, 200 GB/s."""
     ring = 2 * (ranks - 1) * 1.0 + 2 * (ranks - 1) / ranks * size / 200e3
     tree = 2 * math.log2(ranks) * 1.0 + 2 * size / 200e3
     return 30 + min(ring, tree)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
 # ctest: timeout=600
-"""docs/new-pass.md holds: its commands run as written, in its order, and print what it shows; what it quotes of
-the pass stands there."""
+"""The commands of docs/new-pass.md run in order and print the output that the page shows; its quotes of the pass match
+the file."""
 import json
 import os
 import re

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
 # ctest: timeout=600
-"""docs/new-schedule.md holds: its commands run as written, in its order, and print what it shows."""
+"""The commands of docs/new-schedule.md run in order and print the output that the page shows."""
 import os
 import re
 import tempfile
@@ -37,7 +37,7 @@ class NewSchedule(unittest.TestCase):
             self.assertGreaterEqual(len(steps[0]), 4)
 
     def read(self, folder):
-        """The losses of the run's steps, as its metrics have them."""
+        """Returns the losses of the run's steps from its metrics."""
         with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as f:
             return re.findall(r'"train/loss": ?([^,}]*)', f.read())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in which `hocket plan` runs, for the tests of it."""
+"""A folder for tests of `hocket plan`."""
 import json
 import os
 import re
@@ -92,7 +92,7 @@ class PlanBox(unittest.TestCase):
         return self.put("model/config.json", json.dumps({**DENSE, **more}))
 
     def keys(self, run):
-        """What a run sets, of its plan and training."""
+        """Returns a run's plan and training keys."""
         shown = self.good("graph", run, "--stage", "program")
         config = json.loads(re.search(r"^config (\{.*\})$", shown, re.M).group(1))
         return config["plan"], config["train"]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
 # ctest: slow
-"""hocket plan: the plan that it writes is taken by check, simulate and train as it is."""
+"""check, simulate and train accept the plan that `hocket plan` writes, unchanged."""
 import json
 import os
 import signal
@@ -30,7 +30,7 @@ class PlanTest(PlanBox):
         parts = ["compute_s", "exposed_communication_s", "bubble_s", "idle_s"]
         self.assertAlmostEqual(best["step_s"], sum(best[part] for part in parts), delta=1e-6 * best["step_s"])
         self.assertEqual(sorted(p["step_s"] for p in found["best"]), [p["step_s"] for p in found["best"]])
-        # The run is taken as it is, and simulate says what the search said.
+        # simulate accepts the written run and confirms the search's prediction.
         self.good("check", "plan.yaml")
         simulated = json.loads(self.good("simulate", "plan.yaml", "--json"))
         self.assertAlmostEqual(simulated["step_s"], best["step_s"], delta=1e-9)
@@ -104,7 +104,7 @@ class PlanTest(PlanBox):
         encoded = [f"{p} {t['codec']}" for t in found["transfers"] if t["codec"] != "none" for p in t["parameters"]]
         plan, _ = self.keys("codecs.yaml")
         self.assertEqual(sorted(plan["grad_codec_of"]), sorted(encoded))
-        # The run is taken as it is, and simulate says what the search said.
+        # simulate accepts the written run and confirms the search's prediction.
         self.assertIn("int8", self.good("check", "codecs.yaml"))
         simulated = json.loads(self.good("simulate", "codecs.yaml", "--json"))
         self.assertAlmostEqual(simulated["step_s"], chosen, delta=1e-9)
@@ -139,7 +139,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         simulated = json.loads(self.good("simulate", "codecs.yaml", "--json"))
         self.assertAlmostEqual(simulated["step_s"], found["chosen"]["step_s"], delta=1e-9)
         self.assertIn("encoded transfers to hosts", self.good("plan", "codecs", *run, "--offload"))
-        # Of hosts of which nothing is known, nothing is made up.
+        # A cluster without a description of its hosts is refused.
         box = "configs/clusters/box-4x2.yaml"
         self.refused("device.host.kernels", "plan", "codecs", *(box if word == cluster else word for word in run), "--offload")
         self.refused("device.host.kernels", "simulate", "codecs.yaml", "--cluster", box)
@@ -180,7 +180,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
                    "--global-batch", "512", "--seq-len", "256", "--ranks", "64", "--time-limit", "0", "--json", "--out",
                    "plan.yaml"]
         with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
-            # Progress goes to standard error, a line now and then; wait for a best one.
+            # Progress lines go to standard error now and then; wait for the first best plan.
             for line in p.stderr:
                 if "best" in line:
                     break
@@ -201,7 +201,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.assertGreater(found["best"][0]["step_s"], 0)
         self.assertGreater(found["counts"]["meshes_left"], 0)
         self.assertLess(found["counts"]["meshes_left"], found["counts"]["meshes"])
-        self.assertEqual(found["least_s"], 0)  # of what was not looked at nothing is known
+        self.assertEqual(found["least_s"], 0)  # there is no bound for plans that were not examined
         for number in (signal.SIGINT, signal.SIGTERM):
             command = [cli_util.HOCKET, "plan", *run, "--time-limit", "0", "--out", "plan.yaml"]
             with subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -216,7 +216,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
             os.remove(os.path.join(self.folder, "plan.yaml"))
 
     def test_the_first_plan_is_no_long_ring(self):
-        """Keys that go around 64 ranks make a program long, whatever the estimate of its step says."""
+        """Ring attention over 64 ranks makes a long program, even if its estimated step is short."""
         self.model(max_position_embeddings=131072)
         found = json.loads(self.good(
             "plan", "model/config.json", "--cluster", "configs/clusters/h100-64x8.yaml", "--global-batch", "1", "--seq-len",
@@ -259,16 +259,16 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
             self.assertLessEqual(schedules, {"1f1b", "interleaved", "interleaved-overlap"} if trainer == "megatron"
                                  else {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "dualpipev"})
             self.good("plan", "convert", "--from", trainer, name, "--set", "model.path=model", "--out", "again.yaml")
-        # The table is beside the plan, not in it.
+        # The table of plans goes to standard error, the plan to standard output.
         r = self.hocket(*run, "--emit", "torchtitan")
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertTrue(r.stdout.startswith("#"), r.stdout)
         self.assertRegex(r.stderr, "step +compute")
-        # What no choice can mend is told before the search.
+        # Settings that no plan can make expressible are refused before the search.
         self.refused("plan.grad_codec is int8", *run, "--set", "plan.grad_codec=int8", "--emit", "megatron")
         self.refused("which megatron can express", *run, "--set", "plan.pp=2", "--set", "plan.pp_schedule=zb-h1",
                      "--emit", "megatron")
-        # And what only some can, others are taken for.
+        # Settings that some plans can express restrict the search to them.
         self.good(*run, "--set", "plan.overlap_p2p_comm=true", "--set", "plan.pp_chunks=1", "--set", "plan.dp=2",
                   "--emit", "megatron", "--out", "again.sh")
         self.assertIn("--pipeline-model-parallel-size 1\n", self.read("again.sh"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/examples/shards.py: optimizer states in shards of buckets. A training with it gives the same
-bits as one without, and each goes on from the other's checkpoint."""
+"""Trains with the optimizer states in shards of buckets (docs/examples/shards.py). Losses equal those without it bit
+for bit, and each training resumes from the other's checkpoint."""
 import re
 import tempfile
 import unittest
@@ -40,12 +40,12 @@ class Shards(unittest.TestCase):
             with open(self.box.path("p.txt"), encoding="utf-8") as f:
                 kept = [line for line in f if re.match(r"buffer \d+ persistent", line)]
             with_states.append(sum(elements(line) for line in kept if "exp_avg" in line))
-        # A block more than a quarter at most.
+        # A rank's block, plus a quarter at most.
         self.assertLess(with_states[1], with_states[0] / 4 + 64)
 
 
     def test_blocks_of_sums_over_stages(self):
-        """docs/examples/scatter_gather.py, where norms of gradients are summed over the pipeline, too."""
+        """Gradient norms are reduced over the pipeline, too, with docs/examples/scatter_gather.py."""
         plan = ["--set", "plan.dp=2", "--set", "plan.pp=2", "--set", "plan.micro_batch=1"]
         self.box.good("graph", "configs/quickstart.yaml", *plan, "--passes",
                       "exec:python3 docs/examples/scatter_gather.py", "--check", "--out", "blocks.txt")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-"""`hocket simulate` on runs and models: figures, notes, pages, budgets, profiles, many ranks."""
+"""Tests `hocket simulate` on runs and models: figures, notes, pages, budgets, profiles, many ranks."""
 import json
 import os
 import re
@@ -46,7 +46,7 @@ class Simulate(unittest.TestCase):
                          self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
 
     def test_simulate_says_where_the_time_goes(self):
-        """The four parts make up the step, in nanoseconds, however the ranks are replayed."""
+        """The four parts sum to the step, in nanoseconds, however the ranks are replayed."""
         parts = ("compute_s", "exposed_communication_s", "bubble_s", "idle_s")
         for more in ([], ["--all-ranks"], ["--cluster", "configs/clusters/h100-64x8.yaml"]):
             j = json.loads(self.box.good("simulate", "configs/quickstart.yaml", *PLAN, *more, "--json"))
@@ -88,11 +88,11 @@ class Simulate(unittest.TestCase):
         self.assertEqual(80 * 2**30, j["device_memory_bytes"])
         with open(self.box.path("budget.html"), encoding="utf-8") as f:
             self.assertIn("1 MiB per rank (cluster.memory_budget): DOES NOT FIT", f.read())
-        # A budget above what there is changes nothing.
+        # A budget above the peak memory changes nothing.
         self.assertIn("  fits in 80 GiB per device\n", self.box.good(*words, "--set", "cluster.memory_budget=1TiB"))
 
     def test_simulate_names_what_the_critical_path_moves(self):
-        """Gradients in f32 over slow links: their sums are the path, each with its parameter, size and group."""
+        """Over slow links, f32 gradient all-reduces form the critical path, each with its parameter, size and group."""
         words = ["simulate", "configs/models/dense-26m", "--set", "plan.dp=16", "--set", "train.global_batch=16",
                  "--set", "train.seq_len=128", "--cluster", "configs/clusters/a100-16x8.yaml"]
         j = json.loads(self.box.good(*words, "--json"))
@@ -117,7 +117,7 @@ class Simulate(unittest.TestCase):
             self.assertIn('"status":"DOES NOT FIT in memory"', f.read())
 
     def test_simulate_notes_what_a_reader_must_know(self):
-        """Warnings are among the notes; nodes of another size, and exchanges that selective repeats, are named."""
+        """Notes include warnings, a node size that differs, and exchanges that selective recomputation repeats."""
         words = ("simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/box-4x2.yaml", "--set",
                  "plan.dp=4", "--set", "plan.ep=4", "--set", "plan.micro_batch=1", "--set", "plan.ranks_per_node=2",
                  "--set", "data.dir=", "--json")
@@ -155,26 +155,27 @@ class Simulate(unittest.TestCase):
         for name, *times in data["ranks"]:
             self.assertAlmostEqual(step, sum(times), delta=1e-4 * step, msg=name)
         self.assertEqual([j["memory"][0]["planned"]], [m["planned"] for m in data["memory"]][:1])
-        # Transfers by kind are those by lane of the JSON, which does not count waiting either.
+        # Transfer times by kind agree with the JSON's times by lane; neither counts waiting.
         kinds = {kind[0]: kind for kind in data["kinds"]}
         lanes = [rank["lanes_s"].get("intra_rx", 0) for rank in j["breakdown"] for _ in range(rank["stands_for"])]
         self.assertAlmostEqual(sum(lanes) / len(lanes), kinds["recv"][3], delta=1e-3 * step)
         self.assertGreater(kinds["recv"][7], 10 * kinds["recv"][3])
-        # The passes of both stages, over the whole step.
+        # The passes of both stages cover the whole step.
         passes = data["timelines"][0]["passes"]
         self.assertEqual(passes["ranks"], passes["shown"])
         names = {kind[0] for kind in passes["types"]}
         self.assertLessEqual({"0F0", "1F0", "0B0", "1B0", "optimizer"}, names)
         ends = [sum(track["e"][0::4]) + sum(track["e"][1::4]) for track in passes["tracks"]]
         self.assertAlmostEqual(step, max(ends) * 1e-9, delta=1e-3 * step)
-        self.assertNotIn("million", self.box.good(*words))  # nobody said what a device costs
+        self.assertNotIn("million", self.box.good(*words))  # there is no price of a device
         self.assertEqual(page, self.box.good(*words, "--price", "1.5", "--html", "-"))
         self.refused([*words, "--price", "0"], "--price is 0")
         self.refused([*words, "--html", "-", "--json"], "--html - and --json")
         self.refused(["simulate", "schedule", "zb-h1", "--html", "x.html"], "--html")
 
     def test_simulate_with_the_profile_of_another_device(self):
-        """A CPU's timings say nothing of an H100: refused if asked for, left aside if the run names them."""
+        """A CPU's timings do not apply to an H100: refused with --profile, ignored with a warning if the run names
+        them."""
         with open(self.box.path("cpu.json"), "w", encoding="utf-8") as f:
             json.dump({"format": "hocket-profile-1", "machine": {"cpu": "Z80"}, "tasks": []}, f)
         h100 = ["simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/h100-64x8.yaml"]
@@ -186,7 +187,7 @@ class Simulate(unittest.TestCase):
         self.assertEqual(self.box.good(*h100), r.stdout)
 
     def test_simulate_with_the_profile_of_another_cpu(self):
-        """On this machine it says nothing; of a computer that a cluster file describes it is believed."""
+        """Another CPU's profile is refused for this machine, and used for a computer that a cluster file describes."""
         with open(self.box.path("cpu.json"), "w", encoding="utf-8") as f:
             json.dump({"format": "hocket-profile-1", "machine": {"cpu": "Z80"}, "tasks": []}, f)
         here = ["simulate", "configs/quickstart.yaml"]
@@ -200,7 +201,7 @@ class Simulate(unittest.TestCase):
         self.assertNotIn("uncalibrated", there)
 
     def test_simulate_512_ranks(self):
-        """The configuration as shipped: classes share work, so that a large run takes no time."""
+        """The shipped configuration: classes share work, so that a large run takes little time."""
         r = subprocess.run([HOCKET, "simulate", "configs/qwen3-30b-a3b.yaml", "--cluster",
                             "configs/clusters/h100-64x8.yaml", "--json"], cwd=cli_util.ROOT, check=True,
                            stdout=subprocess.PIPE, text=True)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-"""Texts of programs that were rewritten: what evaluates beside them, whose commands run, and what is refused before
-anything is run."""
+"""Tests rewritten texts of programs: evaluation beside them, the commands in them, and refusals before anything
+runs."""
 import json
 import os
 import re
@@ -33,7 +33,7 @@ for task in cls.tasks:
 cls.buffers[weight] = "step f32[1]"
 sys.stdout.write(program.text())
 """
-# Every rank has half of the parameter and of its states, updates that, and gathers the whole.
+# Every rank has half of the parameter and of its states, updates that half, and gathers the whole.
 SHARDED = HEAD + """
 (update,) = [t for t in cls.tasks if t.op == "adamw" and t.buffers("out")[0] == weight]
 gradient = update.buffers("in")[1]
@@ -80,7 +80,7 @@ class Texts(unittest.TestCase):
         cls.tmp.cleanup()
 
     def edited(self, name, pattern, to):
-        """plain.txt with something replaced, as a file."""
+        """Writes plain.txt with a replacement to a file; returns its name."""
         with open(self.box.path("plain.txt"), encoding="utf-8") as f:
             text, count = re.subn(pattern, to, f.read())
         self.assertGreater(count, 0, pattern)
@@ -95,7 +95,7 @@ class Texts(unittest.TestCase):
         return r.stderr
 
     def losses(self, text, out):
-        """Of every step and evaluation of a training of 3 steps."""
+        """Returns the losses of every step and evaluation of a training of 3 steps."""
         self.box.good("train", text, "--set", "train.steps=3", "--set", "train.eval_every=2", "--set",
                       f"output.dir={out}", "--set", "output.report=false")
         with open(self.box.path(f"{out}/metrics.jsonl"), encoding="utf-8") as f:

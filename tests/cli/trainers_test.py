@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
 # ctest: slow
-"""hocket plan convert, and searches with --from and --emit: plans of Megatron-LM and torchtitan come in and go out again, and what either cannot
-express is refused by name, or told."""
+"""hocket plan convert, and searches with --from and --emit: plans of Megatron-LM and torchtitan are imported and
+exported. Keys that either side cannot express are refused by name, or reported."""
 import json
 import os
 import subprocess
@@ -46,12 +46,12 @@ class TrainersTest(PlanBox):
         subprocess.run(["bash", "-n", os.path.join(self.folder, "again.sh")], check=True)
 
     def test_defaults_of_megatron(self):
-        """What a script leaves out is what Megatron-LM takes for it, not what we do."""
+        """Missing options of a script have Megatron-LM's defaults, not ours."""
         script = ("torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
                   "--vocab-size 512 --swiglu --lr 1e-3\n")
         self.put("args.sh", script)
         told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
-        # Of 4 x 64 two thirds, rounded down to a multiple of 64.
+        # Two thirds of 4 x 64, rounded down to a multiple of 64.
         self.assertEqual(json.loads(self.read("model/config.json"))["intermediate_size"], 128)
         self.assertIn("note     the learning rate follows a cosine here, for --lr-decay-style linear", told)
         self.assertEqual(self.keys("run.yaml")[1]["min_lr"], 0)
@@ -60,7 +60,7 @@ class TrainersTest(PlanBox):
         self.assertIn("two thirds of their width here: 170 for 256", told)
         self.assertNotIn("--lr-decay-style", told)
         self.assertEqual(self.keys("run.yaml")[1]["min_lr"], 2e-5)
-        # And a run that leaves it out says what it does.
+        # The export of a run without the key has the value that it implies here.
         self.good("plan", "convert", "run.yaml", "--set", "train.min_lr=null", "--emit", "megatron", "--out", "again.sh")
         self.assertIn("--min-lr 0.0001\n", self.read("again.sh"))
 
@@ -77,7 +77,7 @@ class TrainersTest(PlanBox):
                          "--model-out", "model")
 
     def test_megatron_says_it_in_another_way(self):
-        """What has an equivalent here becomes one, comes out again, and is not listed as ignored."""
+        """Options with an equivalent here are converted, exported again, and not listed as ignored."""
         self.put("args.sh", EXPERTS.replace("--train-iters 1000", "--train-samples 25600")
                  .replace("--overlap-grad-reduce --bf16", "--overlap-grad-reduce --overlap-param-gather --fp16")
                  .replace("--lr-warmup-iters 100", "--lr-warmup-samples 2560")
@@ -100,7 +100,7 @@ class TrainersTest(PlanBox):
         self.assertIn("--recompute-modules layernorm moe_act\n", self.read("again.sh"))
         self.good("plan", "convert", "--from", "megatron", "again.sh", "--out", "again.yaml", "--model-out", "model2")
         self.assertEqual(self.keys("run.yaml"), self.keys("again.yaml"))
-        # Attention keeps no scores; nobody has replicas to gather from.
+        # Attention keeps no scores; there are no replicas to gather from.
         self.put("alone.sh", "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 2 --hidden-size 64 --vocab-size 512 "
                  "--num-attention-heads 4 --tensor-model-parallel-size 2 --overlap-param-gather --recompute-activations\n")
         told = self.good("plan", "convert", "--from", "megatron", "alone.sh", "--out", "alone.yaml")
@@ -118,7 +118,7 @@ class TrainersTest(PlanBox):
             self.put("letter.sh", f"A=( --num-layers 2\n {letter} --swiglu )\n")
             self.refused(f"line 2: the array A has an unquoted {letter}; expected words up to )", "plan", "convert", "--from",
                          "megatron", "letter.sh")
-        # Products of these have no place in 64 bits.
+        # These products overflow 64 bits.
         sized = ("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
                  "--vocab-size 512 ")
         many = 2 ** 62
@@ -134,7 +134,7 @@ class TrainersTest(PlanBox):
         self.put("ranks.sh", EXPERTS.replace("NNODES=${SLURM_NNODES:-4}", "NNODES=3")
                  .replace("GPUS_PER_NODE=8", "GPUS_PER_NODE=5"))
         self.refused("expected a multiple of tp 4 x pp 2 x cp 1", "plan", "convert", "--from", "megatron", "ranks.sh")
-        # What Megatron-LM refuses too, and what nobody typed a key for.
+        # Values that Megatron-LM refuses, too, and derived values that fit no key.
         for more, part in (
                 ("--recompute-granularity fully", "--recompute-granularity is 'fully'; expected one of full, selective"),
                 ("--recompute-granularity full --recompute-method all", "--recompute-method is 'all'"),
@@ -167,7 +167,7 @@ class TrainersTest(PlanBox):
                   ' --tensor-model-parallel-size "${TP:-"4"}" --train-iters ${STEPS} --seq-length ${EMPTY:-"64"} '
                   '--seed ${SEED:-${TP:-"9"}} ${MORE}\n')
         convert = ("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml")
-        # Quotes in quotes that are no others stay letters, as in a shell.
+        # Quotes inside quotes that close nothing stay characters, as in a shell.
         self.put("args.sh", (script % '${NNODES:-"8"}').replace("'7'", "7"))
         self.good(*convert)
         plan, train = self.keys("run.yaml")
@@ -175,7 +175,7 @@ class TrainersTest(PlanBox):
                          (2, 8, 7, 64, 2, 1e-4))
         self.put("args.sh", script % "8")
         self.refused("--train-iters is ''7''; expected an integer", *convert)
-        # What only the caller's environment says is told; what nobody can read is refused.
+        # Values that only the caller's environment has are reported; unreadable ones are refused.
         script = script.replace("'7'", "7")
         for nodes in ("$NNODES", "auto"):
             self.put("args.sh", script % nodes)
@@ -202,7 +202,7 @@ class TrainersTest(PlanBox):
         for more in ("", "--tokenizer-type Llama2Tokenizer --vocab-file $VOCAB"):
             self.put("args.sh", script + more + "\n")
             self.refused("has no --vocab-size; expected it, or --set model.path=MODEL in its place", *convert)
-            # As it says.
+            # --set model.path works, as the error suggests.
             self.model(num_attention_heads=8, num_key_value_heads=8)
             told = self.good(*convert[:7], "--set", "model.path=model")
             self.assertIn("note     the model is the one that --set names", told)
@@ -253,7 +253,7 @@ class TrainersTest(PlanBox):
             plan, train = self.keys("again.yaml")
             self.assertEqual((plan["timeout_s"], train["save_every"], train["eval_every"], train["keep_last"]),
                              (1200, 5, 2, 2))
-        # And the rest is told.
+        # Keys without an equivalent are reported.
         self.put("run.yaml", "{model: {path: model}, train: {global_batch: 8, seq_len: 64, minutes: 3, keep_last: 1, "
                  "save_every: 5, dropout: 0.1}, plan: {dp: 2, timeout_s: 90.5}}")
         for trainer, notes in (("megatron", ("train.minutes 3 is", "train.keep_last 1 is", "whole minutes: 2")),
@@ -276,7 +276,7 @@ class TrainersTest(PlanBox):
                                                "micro_batch", "recompute")},
                          {"pp": 2, "pp_chunks": 2, "pp_schedule": "interleaved", "dp": 4, "tp": 2,
                           "sequence_parallel": True, "micro_batch": 1, "recompute": "full"})
-        # What the file does not say, and what is done in another order.
+        # Values that the file leaves open, and differences in order.
         self.assertEqual(plan["ranks_per_node"], 8)
         self.assertIn("note     plan.ranks_per_node is 8, as run_train.sh starts them", told)
         self.assertIn("torchtitan accumulates 2 of training.local_batch_size 4", told)
@@ -314,7 +314,7 @@ class TrainersTest(PlanBox):
             self.assertEqual("float8: true" in run, "float8" in dtype)
         self.put("job.toml", TORCHTITAN.replace("[training]", '[training]\nmixed_precision_param = "float16"'))
         self.refused("expected bfloat16 or float32", "plan", "convert", "--from", "torchtitan", "job.toml", *of_model)
-        # And back.
+        # The way back: torchtitan's keys are written.
         self.put("job.toml", float8)
         self.good("plan", "convert", "--from", "torchtitan", "job.toml", *of_model)
         written = self.good("plan", "convert", "run.yaml", "--emit", "torchtitan")
@@ -349,7 +349,7 @@ class TrainersTest(PlanBox):
                      "--set", "plan.tp=1", "--set", "plan.sequence_parallel=false")
 
     def test_a_search_for_the_model_of_another_trainer(self):
-        """The search is for --ranks, or for all devices; the file's own ranks say its batch, and need not agree."""
+        """The search covers --ranks, or all devices. The file's own ranks only give its batch, and need not agree."""
         self.model()
         search = ["--cluster", "configs/clusters/h100-64x8.yaml", "--set", "plan.micro_batch=1", "--set",
                   "plan.recompute=none", "--set", "plan.pp=2", "--set", "plan.tp=2", "--time-limit", "0.01"]
@@ -358,8 +358,8 @@ class TrainersTest(PlanBox):
         open_own_batch = own_batch.replace("shard_degree = 2", "shard_degree = -1")
         for text, ranks, batch in (
                 (TORCHTITAN, ["--ranks", "16"], 32), (TORCHTITAN, ["--ranks", "32"], 32),
-                (own_batch, ["--ranks", "32"], 16),  # 4 of each of the job's own 4 replicas
-                (open_own_batch, ["--ranks", "32"], 32),  # of 8: as many as there are ranks for
+                (own_batch, ["--ranks", "32"], 16),  # 4 for each of the job's own 4 replicas
+                (open_own_batch, ["--ranks", "32"], 32),  # 4 for each of the 8 replicas that the ranks give
                 (open_own_batch, [], 512)):
             self.put("job.toml", text)
             self.good("plan", "job.toml", *ranks, *of_job)
@@ -369,7 +369,7 @@ class TrainersTest(PlanBox):
         self.put("job.toml", open_own_batch)
         self.refused("expected a multiple of 8: tp 2 x pp 2 x cp 1 x replicas 2; try another --ranks", "plan", "job.toml",
                      "--ranks", "12", *of_job)
-        # Megatron-LM's launcher says 32.
+        # The script's launcher gives 32 ranks.
         self.put("args.sh", EXPERTS)
         self.good("plan", "args.sh", "--from", "megatron", "--ranks", "12", "--out", "run.yaml", *search, "--set",
                   "plan.ep=1", "--set", "train.global_batch=12")
@@ -377,7 +377,8 @@ class TrainersTest(PlanBox):
         self.assertEqual(plan["pp"] * plan["tp"] * plan.get("dp", 1) * plan.get("cp", 1), 12)
 
     def test_what_follows_from_a_plan_is_left_aside_with_it(self):
-        """1F1B of Megatron-LM overlaps no messages: true of the script's own plan, not of what a search finds."""
+        """1F1B of Megatron-LM overlaps no messages. This applies to the script's own plan, not to one that a search
+        finds."""
         self.put("args.sh", DENSE_SCRIPT.replace("--tensor-model-parallel-size 2 --sequence-parallel",
                                                  "--pipeline-model-parallel-size 2"))
         self.good("plan", "convert", "args.sh", "--from", "megatron", "--out", "own.yaml")
@@ -409,7 +410,7 @@ class TrainersTest(PlanBox):
         self.good("plan", "convert", "run.yaml", "--emit", "torchtitan", "--out", "again.toml")
         self.good("plan", "convert", "--from", "torchtitan", "again.toml", *of_model, "--out", "again.yaml")
         (plan, train), (again, train_again) = self.keys("run.yaml"), self.keys("again.yaml")
-        # Stages are named one by one on the way back.
+        # The export names the stages one by one.
         self.assertEqual(again.pop("pp_layers"), [1, 1, 1, 1])
         plan.pop("pp_layers")
         train.pop("seed"), train_again.pop("seed")

@@ -3,10 +3,11 @@
 # ctest: serial
 # ctest: slow
 # ctest: timeout=900
-"""Bytes on the links of a cluster in a box against those that a program says it sends (`bytes_sent` of
-`hocket simulate --json`: docs/collectives.md has the formulas), within 2 %, along every axis. What a run sends
-besides its steps cancels in the difference of two runs of other lengths. And what a sample sends at the end of a
-training whose parameters are split: each rank gets them once, whatever the length of the text."""
+"""Bytes on the links of a cluster in a box agree with a program's own count (`bytes_sent` of `hocket simulate --json`:
+docs/collectives.md has the formulas) within 2 %, along every axis.
+
+The difference of two runs of different lengths cancels all traffic besides the steps. At the end of a training with
+split parameters, each rank receives them once for the sample, whatever the length of the text."""
 import json
 import os
 import pathlib
@@ -50,7 +51,8 @@ PLANS = [
 ]
 
 
-# Run every time: sums and exchanges, messages of a sum, parts in groups, rows and their parts, a ring, stages.
+# Run every time: all-reduces and all-to-alls, messages of a reduction, parts in groups, rows and their parts, a ring,
+# stages.
 FEW = [1, 2, 6, 9, 11, 14]
 EVERY_PLAN = os.environ.get("HOCKET_LONG", "0") not in ("", "0")
 
@@ -70,13 +72,13 @@ class Bytes(unittest.TestCase):
                 for w in ("--set", key)]
 
     def predicted(self, folder, plan):
-        """Of all ranks together, a step."""
+        """Returns the bytes of a step, of all ranks together."""
         out = subprocess.run([HOCKET, "simulate", folder / "run.yaml", "--json", *self.settings(plan)], check=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
         return sum(row["stands_for"] * sum(row["bytes_sent"].values()) for row in json.loads(out)["breakdown"])
 
     def measured(self, folder, plan, block):
-        """Payload that left all hosts in a run with blocks of so many steps."""
+        """Returns the payload that left all hosts in a run with blocks of `steps` steps."""
         result = folder / "links.json"
         subprocess.run([TOOL, "--hosts", str(HOSTS), "--quiet", "--json", result, "--", HOCKET, "bench", "step",
                         "--config", folder, "--steps", "1", "--warmup", "1", "--block", str(block),
@@ -114,8 +116,8 @@ class Bytes(unittest.TestCase):
             for verb in "train-tokenizer", "prepare":
                 subprocess.run([HOCKET, "data", verb, folder / "run.yaml"], check=True, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
-            # What a training sends before its sample does not count: it measures its links for as long as that
-            # takes, and evaluates after its step.
+            # Only the sample counts. Before it, the training measures its links for a varying time, and evaluates after
+            # its step.
             subprocess.run([TOOL, "--hosts", str(HOSTS), "--quiet", "--json", folder / "links.json", "--count-from",
                             "held-out loss", "--", HOCKET, "train", folder / "run.yaml", "--set", f"output.dir={folder}/run",
                             "--set", f"output.sample_tokens={TOKENS}"], check=True, stdout=subprocess.DEVNULL,
@@ -125,7 +127,7 @@ class Bytes(unittest.TestCase):
             with index.open("rb") as f:
                 header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
             params = sum(e["data_offsets"][1] - e["data_offsets"][0] for n, e in header.items() if n != "__metadata__")
-            # Every rank lacks three quarters of the parameters; rank 0 gives the logits of each token to the others.
+            # Every rank lacks three quarters of the parameters; rank 0 sends the logits of each token to the others.
             want = HOSTS * params * (HOSTS - 1) / HOSTS + TOKENS * (HOSTS - 1) * 4 * MODEL["vocab_size"]
             print(f"a sample: {want / 1e6:.3f} MB expected, {got / 1e6:.3f} MB sent", file=sys.stderr, flush=True)
             self.assertLess(abs(got / want - 1), 2 * TOLERANCE)

@@ -3,7 +3,7 @@
 # ctest: serial
 # ctest: slow
 # ctest: timeout=600
-"""tools/cluster: what links carry, how long they take, what they count, who is stopped, what is left."""
+"""Tests tools/cluster: rates, delays and counters of links, stopping of ranks, and remains."""
 import json
 import os
 import shutil
@@ -59,7 +59,7 @@ def namespaces(owner=""):
 
 
 class Words(unittest.TestCase):
-    """What needs no root."""
+    """Tests that need no root."""
 
     def refused(self, text, *words):
         done = call(*words)
@@ -100,8 +100,8 @@ class Cluster(unittest.TestCase):
             return json.load(f), done
 
     def measured(self, check, *words):
-        """Passes `check` every measured pair and returns the result. Other work on the machine disturbs rates and times, so
-        a failed check measures again, three times in all."""
+        """Asserts `check` for every measured pair, and returns the result. Other work on the machine disturbs rates and
+        times, so a failed check measures again, three times in all."""
         for tries_left in (2, 1, 0):
             found, _ = self.result(*words, "--measure")
             try:
@@ -144,7 +144,7 @@ class Cluster(unittest.TestCase):
         def check(pair):
             same = pair["from"] // 2 == pair["to"] // 2
             self.assertEqual(pair["asked_mbit"], 500 if same else 50)
-            # Heads of packets take 5 %, the start of a connection and a slow moment of the machine as much again: 10.0
+            # Packet headers take 5 %; the start of a connection and a slow moment of the machine as much again. 10.0
             # and 10.2 % were seen of 500 Mbit/s in one second.
             self.assertAlmostEqual(pair["mbit"] / pair["asked_mbit"], 1, delta=0.15, msg=pair)
 
@@ -295,7 +295,7 @@ class Cluster(unittest.TestCase):
             self.assertEqual(sorted(f.read().splitlines()), ["err 1", "out 1"])
 
     def start(self):
-        """A running box: its process, once its ranks run, and the owner's part of its names."""
+        """Starts a box; returns its process, once its ranks run, and the owner's part of its names."""
         child = subprocess.Popen(
             [TOOL, "--hosts", "2", "--delay", "1ms", "--", "sh", "-c", "echo up; sleep 300 & sleep 300"],
             stdout=subprocess.PIPE,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
 # ctest: slow
-"""bench/compare_dist.py, with sides of which the figures are known."""
+"""Tests bench/compare_dist.py with sides of known figures."""
 import json
 import os
 import subprocess
@@ -136,7 +136,7 @@ class CompareDist(unittest.TestCase):
         self.assertEqual((first["world"], first["tokens_per_step"], len(first["quiet_ms"])), (2, 128, 2))
         for name in sides.split(","):
             self.assertAlmostEqual(found[name][0]["loss"], first["loss"], delta=1e-4, msg=name)
-        # Of 2 ranks, a step of plain data parallel sends every gradient once; 3 + 2 * 2 true steps.
+        # With 2 ranks, a step of plain data parallelism sends every gradient once; 3 + 2 * 2 real steps.
         gradients = 4 * first["parameters"]
         self.assertAlmostEqual(found["ddp"][0]["out_bytes"][1] / (7 * gradients), 1, delta=0.25)
 

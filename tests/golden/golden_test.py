@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-"""Golden texts: what commands print, held byte for byte.
+"""Golden texts: outputs of commands, held byte for byte.
 
     golden_test.py [--update] [CASE...]     CASE: part of a case's path, e.g. moe/pp2; default: all
 
 A case is a .txt file below this folder: comments (`# ...`), commands (`$ ...` or `% ...`), and after each
-command what it prints, standard error included; after one of `%` a summary of that: how many lines begin
-with each word, how many tasks each lane has of each op, and a hash of everything. The commands of a case run in one
-shell, in a folder that holds the files of inputs/ and the repository's configs/, with `hocket` on the PATH; a
-command that fails makes the case a bad one. --update writes what they print into the case, and shows what changed.
+command its output, standard error included. After a `%` command stands a summary of the output: the number of lines
+that begin with each word, the number of tasks of each op per lane, and a hash of everything. The commands of a case run
+in one shell, in a folder that holds the files of inputs/ and the repository's configs/, with `hocket` on the PATH; a
+command that fails makes the case a bad one. --update writes the outputs into the case, and shows the changes.
 
 Full texts of cases that passed are kept in .cache/golden. A case that differs is compared with the one there, so
-that a difference is shown line by line behind a summary, too. If there is none, run the case with the program
-of before the change once: HOCKET_BINARY_DIR=BUILD golden_test.py CASE.
+that differences behind a summary are shown line by line, too. If there is none, run the case once with the program
+from before the change: HOCKET_BINARY_DIR=BUILD golden_test.py CASE.
 
-The run's configuration, a line of a program's text, is left out: the command says what it sets, and
+The run's configuration, a line of a program's text, is left out: the command gives its settings, and
 a new key would change every case.
 
 The binary is that of HOCKET_BINARY_DIR; without it that of build/, or else of build-sim/."""
@@ -37,10 +37,10 @@ BINARY_DIRS = [os.path.join(ROOT, name) for name in ("build", "build-sim")]
 TIMEOUT_S = 240
 SHOWN_LINES, SHOWN_COLUMNS, SHOWN_CASES = 40, 2000, 5
 FULL_TEXTS = os.path.join(ROOT, ".cache", "golden")
-COMMANDS = ("$ ", "% ")  # what follows: the output, or a summary of it
-# A task of a program or of a template: its op and its lane; also behind the sign of a diff.
+COMMANDS = ("$ ", "% ")  # followed by the output, or by a summary of it
+# A task of a program or of a template: its op and its lane; also after the sign of a diff.
 TASK = re.compile(r"[-+ ]*task \d+ (\w+) (\w+)")
-# Ends a command's output in the shell's; no text of ours holds this byte.
+# Marks the end of a command's output; no text of ours holds this byte.
 MARK = "\x01"
 
 
@@ -54,11 +54,11 @@ def find_hocket():
 
 
 class BadCase(Exception):
-    """A case that is no case, or a command whose output can't be held."""
+    """Error for a case without a valid form, or with an output that cannot be held."""
 
 
 def all_cases():
-    """Paths of the cases below this folder, sorted."""
+    """Returns the paths of the cases below this folder, sorted."""
     cases = []
     for where, _, files in os.walk(HERE):
         folder = os.path.relpath(where, HERE)
@@ -68,7 +68,7 @@ def all_cases():
 
 
 def read_script(text):
-    """What a person wrote of a case: its comments and commands, in order, without the outputs."""
+    """Returns the script of a case: its comments and commands in order, without outputs."""
     script = [line for line in text.split("\n") if line.startswith(("# ", *COMMANDS))]
     if not any(line.startswith(COMMANDS) for line in script):
         raise BadCase("has no command; expected lines that begin with '$ ' or '% '")
@@ -76,7 +76,7 @@ def read_script(text):
 
 
 def run_commands(hocket, commands):
-    """What each command prints, as lists of lines, from one shell in a folder of its own."""
+    """Returns each command's output as a list of lines, from one shell in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="golden-") as folder:
         work = os.path.join(folder, "work")
         shutil.copytree(os.path.join(HERE, "inputs"), work)
@@ -116,15 +116,15 @@ def split_outputs(text, commands):
 
 
 def summary(lines):
-    """What a case holds of an output behind `%`: a line of how many lines begin with each word and the hash, and a
-    line per lane of how many tasks it has of each op."""
+    """Returns the summary that a case holds of a `%` command's output. Its first line has the number of lines by first
+    word, and the hash; then each lane has a line with its number of tasks by op."""
     words = collections.Counter(line.split()[0] for line in lines if line.split())
     lanes = collections.defaultdict(collections.Counter)
     for line in lines:
         task = TASK.match(line)
         if task:
             lanes[task.group(2)][task.group(1)] += 1
-    # Words that begin a line or two, as names do, say no more than the hash.
+    # Words that begin only a line or two, as names do, add nothing to the hash.
     many = [f"{word} {n}" for word, n in sorted(words.items()) if n > 2]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     return [f"{len(lines)} lines, {digest}: {', '.join(many)}"] + [
@@ -132,7 +132,7 @@ def summary(lines):
 
 
 def text_of(script, outputs, summarised):
-    """The text of a case: its script with what the commands print, or, summarised, with what a case holds of that."""
+    """Returns the text of a case: its script with the outputs or, if `summarised`, with their summaries."""
     outputs = iter(outputs)
     lines = []
     for line in script:
@@ -144,13 +144,13 @@ def text_of(script, outputs, summarised):
 
 
 def difference(case, expected, actual):
-    """The lines of a unified diff."""
+    """Returns the lines of a unified diff."""
     return list(difflib.unified_diff(expected.splitlines(), actual.splitlines(), f"tests/golden/{case}", "now", n=1,
                                      lineterm=""))
 
 
 def cut(lines):
-    """What one wants to see of a diff on a screen."""
+    """Shortens a diff for the screen."""
     shown = [line if len(line) <= SHOWN_COLUMNS else line[:SHOWN_COLUMNS] + "…" for line in lines[:SHOWN_LINES]]
     if len(lines) > SHOWN_LINES:
         shown.append(f"… and {len(lines) - SHOWN_LINES} more lines")
@@ -158,7 +158,7 @@ def cut(lines):
 
 
 def kept_full_text(case, expected):
-    """The full text of when the case was as it is held now; none if no run of that is known."""
+    """Returns the full text of the case's last passing run if it matches the held one, else None."""
     path = os.path.join(FULL_TEXTS, case)
     if not os.path.exists(path):
         return None
@@ -175,7 +175,7 @@ def keep_full_text(case, held, full):
 
 
 def run_case(hocket, case, update):
-    """(outcome, text): outcome is same, updated, differs or bad; text says more of the last three."""
+    """Returns (outcome, text): outcome is same, updated, differs or bad; text explains the last three."""
     path = os.path.join(HERE, case)
     with open(path, encoding="utf-8", newline="") as f:
         expected = f.read()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of every instruction set: HOCKET_CPU chooses, and nothing else in the program needs more than
-the least of them, so that it starts on every processor."""
+"""Tests the kernels of every instruction set. HOCKET_CPU selects one, and the rest of the program needs only the
+lowest, so that it starts on every processor."""
 import json
 import os
 import platform
@@ -44,7 +44,7 @@ class Levels(unittest.TestCase):
         text.stdout.close()
         self.assertEqual(0, text.wait())
         if sanitized:
-            # Instrumented code is inlined less: copies of inline functions remain that nobody calls.
+            # Instrumented code is inlined less: uncalled copies of inline functions remain.
             self.skipTest("a sanitizer's build, which only runs where it was built")
         self.assertGreater(len(wide), 50)
         self.assertEqual(set(), found)

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults of the product, one a row, each with the tests that must notice it.
 
-A row names a file, a piece of its text with the part to be changed between « and », what stands
-there instead, what that breaks, and ctest entries of which at least one must fail. The piece must
-occur exactly once in the file (tests/mutation/anchors_test.py sees to that); when code moves or is
+A row names a file, a piece of its text with the part to be changed between « and », the replacement and
+the consequence. At least one of its ctest entries must fail. The piece must
+occur exactly once in the file (tests/mutation/anchors_test.py checks it); when code moves or is
 rewritten, its rows move along. An expression becomes `(MUT(k) ? new : old)`; a part that ends with a
 semicolon or a brace is a statement and becomes `if (MUT(k)) { new } else { old }`. run.py builds all
 mutants at once and switches them on one by one.
 
-A row without tests is equivalent to the original: `breaks` then says why no test can notice it."""
+A row without tests is equivalent to the original: `breaks` then gives the reason why no test can notice it."""
 from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
     number: int
     file: str
-    at: str      # with «…» around what is changed
+    at: str      # with «…» around the part to be changed
     new: str
     breaks: str
-    tests: tuple  # of ctest names
+    tests: tuple  # names of ctest entries
 
 
 KERNELS = ("kernels/moe_test", "kernels/dense_test", "kernels/attention_test", "kernels/linear_test",

@@ -5,10 +5,10 @@
     tests/mutation/run.py [--build FOLDER] [--cmake ARGS] [-j N] [NUMBER...]
 
 Copies the sources to FOLDER (default build-mutants) with all mutants of mutants.py in them,
-each behind its number, builds them once with the tests that the rows name, runs these tests with no
-mutant switched on (they must pass), then for every mutant its tests until one fails. Prints a line
-for each and the sum. Exit code 1 if a mutant survives that is not marked as equivalent. After the
-build, about ten minutes on two cores; later runs build only what changed."""
+each behind its number, and builds them once with the tests that the rows name. These tests must pass with no mutant
+switched on. Then every mutant's tests run until one fails. Prints a line for each and the sum. Exit code 1 if a
+mutant survives that is not marked as equivalent. After the build, about ten minutes on two cores; later runs build only
+changed files."""
 import argparse
 import os
 import shlex
@@ -25,7 +25,7 @@ TIMEOUT_S = 300
 
 
 def sources():
-    """Files of the working tree, relative to its root."""
+    """Returns the files of the working tree, relative to its root."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT,
                             check=True, capture_output=True).stdout.decode().split("\0")
     return [path for path in listed if path and os.path.isfile(os.path.join(ROOT, path))]
@@ -56,7 +56,7 @@ def make_tree(tree, mutants):
     with open(os.path.join(HERE, "mut.h"), "rb") as f:
         put(os.path.join(tree, "src/base/mut.h"), f.read())
     wanted.add("src/base/mut.h")
-    for where, folders, names in os.walk(tree):  # files that are gone from the working tree
+    for where, folders, names in os.walk(tree):  # removes files that are gone from the working tree
         if where == tree and "build" in folders:
             folders.remove("build")
         for name in names:
@@ -69,13 +69,13 @@ def make_tree(tree, mutants):
 
 
 def test_files(chosen):
-    """Regular expression of the C++ test files that the rows name: the build needs no others."""
+    """Returns a regular expression of the C++ test files that the rows name: the build needs no others."""
     names = sorted({test for m in chosen for test in m.tests})
     return f"/tests/({'|'.join(names)})[.]cc$"
 
 
 def passes(build, test, number):
-    """True if the ctest entry passes with this mutant switched on."""
+    """Returns whether the ctest entry passes with this mutant switched on, and its output."""
     ran = subprocess.run(["ctest", "--test-dir", build, "-R", f"^{test}$", "--no-tests=error",
                           "--timeout", str(TIMEOUT_S), "--output-on-failure"],
                          env=dict(os.environ, HOCKET_MUT=str(number)), capture_output=True,

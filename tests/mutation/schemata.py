@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts mutants into source text: every mutant of a file at once, each behind its MUT(k)."""
+"""Puts all mutants of a file into its text at once, each behind its MUT(k)."""
 import os
 
 from mutants import MUTANTS
@@ -9,18 +9,18 @@ HEADER = '#include "base/mut.h"\n'
 
 
 class BadRow(Exception):
-    """A row of mutants.py that does not fit the source."""
+    """Error for a row of mutants.py that does not fit the source."""
 
 
 def squeeze(text):
-    """The text without white space, and for each of its characters the place in `text`."""
+    """Returns the text without white space, and each of its characters' places in `text`."""
     places = [i for i, c in enumerate(text) if not c.isspace()]
     return "".join(text[i] for i in places), places
 
 
 def span(mutant, text):
-    """(begin, end) of the part of `text` that the mutant changes. White space plays no part, so a
-    row survives a new line break."""
+    """Returns (begin, end) of the part of `text` that the mutant changes. White space is ignored, so a row survives a
+    new line break."""
     if mutant.at.count(OPEN) != 1 or mutant.at.count(CLOSE) != 1:
         raise BadRow(f"mutant {mutant.number}: mark the changed part with one {OPEN} and one {CLOSE}")
     head, rest = mutant.at.split(OPEN)
@@ -38,7 +38,7 @@ def span(mutant, text):
 
 
 def schema(mutants, old):
-    """C++ for `old` with these mutants of it."""
+    """Returns C++ for `old` with its mutants."""
     if old.endswith((";", "}")):
         for m in mutants:
             old = f"if (MUT({m.number})) {{ {m.new} }} else {{ {old} }}"
@@ -49,7 +49,7 @@ def schema(mutants, old):
 
 
 def mutated(text, mutants):
-    """The text of a file with all these mutants of it."""
+    """Returns the text of a file with all its mutants."""
     by_span = {}
     for m in mutants:
         by_span.setdefault(span(m, text), []).append(m)
@@ -65,7 +65,7 @@ def mutated(text, mutants):
 
 
 def mutated_files(root, mutants=MUTANTS):
-    """Path -> text of every file that has mutants."""
+    """Returns path -> text of every file that has mutants."""
     files = {}
     for path in sorted({m.file for m in mutants}):
         with open(os.path.join(root, path), encoding="utf-8") as f:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""cast between all pairs of element types gives what PyTorch gives: numbers in the range of both types
-(beyond it ours saturates where PyTorch's answer depends on the processor), ties and subnormal numbers
-of the small types among them. The kernels run in hocket_tests, over a file that is written here."""
+"""cast gives PyTorch's result for all pairs of element types, over numbers in the range of both types, with ties and
+subnormal numbers of the small types. Beyond the range ours saturates, while PyTorch's result depends on the processor.
+The kernels run in hocket_tests on a file that is written here."""
 import os
 import pathlib
 import subprocess
@@ -24,7 +24,7 @@ SMALL = ("bf16", "f16", "f8_e4m3", "f8_e5m2")
 
 
 def codes(name):
-    """All finite numbers of a small type, as f64."""
+    """Returns all finite numbers of a small type, as f64."""
     dtype = TYPES[name]
     bits = torch.arange(0, 256 if "f8" in name else 65536, dtype=torch.int64)
     raw = bits.to(torch.uint8) if "f8" in name else bits.to(torch.int32).to(torch.int16)
@@ -33,8 +33,8 @@ def codes(name):
 
 
 def numbers(source, target, generator):
-    """Numbers of `source` to be cast: normal ones of many sizes; of a small target its own and the middles
-    between them."""
+    """Returns numbers of `source` to be cast: normal ones of many sizes, and for a small target its own and the
+    midpoints between them."""
     some = torch.randn(4000, generator=generator, dtype=torch.float64)
     some *= 2.0 ** torch.randint(-12, 16, (4000,), generator=generator)
     parts = [some, torch.tensor([0.0, -0.0, 1.0, 0.5, 1.5, 2.5])]
@@ -44,7 +44,7 @@ def numbers(source, target, generator):
     values = torch.cat([p.to(torch.float64) for p in parts])
     if source in SMALL:
         values = torch.cat([values, codes(source)])
-    # To f64 and back: what PyTorch rounds twice, through f32, is not asked.
+    # PyTorch rounds f64 twice, through f32, so f64 sources have numbers of f32.
     if source == "f64" and target in SMALL:
         values = values.to(torch.float32).to(torch.float64)
     most = min(LARGEST.get(source, 2.0 ** 30), LARGEST.get(target, 2.0 ** 30))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
-"""What `hocket train` saves opens with transformers and gives the same logits: see checkpoint_opens.py. (Of the other
+"""Checkpoints of `hocket train` open with transformers and give the same logits: see checkpoint_opens.py. (Of the other
 families, train_parity.py compares the files.)"""
 import os, pathlib, subprocess, sys, tempfile
 

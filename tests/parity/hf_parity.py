@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares `hocket eval` with Hugging Face transformers: logits and every parameter's gradient. (Of parallel blocks,
-which no Llama of transformers has, with its parts put together by make_models.py.)
+"""Compares `hocket eval` with Hugging Face transformers: logits and every parameter's gradient.
+make_models.py builds parallel blocks, which no Llama of transformers has, from its parts.
 
 Random models of odd sizes (make_models.py) in a temporary folder, each with the config.json of transformers 5
 and 4, each on one rank and under all plans, or with --some under two of them that change from model to model. Exit code 1 if anything differs by more than the tolerance; the last line is
@@ -33,14 +33,14 @@ PLANS = {"llama": (*EVERY, ("plan.dp=2", "plan.pp=2")),
 
 
 def runs_under(plan, config):
-    """Of these models some have an odd vocabulary, or fewer layers than stages."""
+    """Returns whether a model fits a plan; some models have an odd vocabulary, or fewer layers than stages."""
     experts = config.get("num_experts", config.get("num_local_experts", 0))
     return (("plan.ep=2" not in plan or experts % 2 == 0) and ("plan.tp=2" not in plan or config["vocab_size"] % 2 == 0)
             and ("plan.pp_chunks=2" not in plan or config.get("num_hidden_layers", config.get("n_layer")) >= 4))
 
 
 def relative(got, want):
-    """(relative L2, largest difference over largest value), in fp64."""
+    """Returns (relative L2, largest difference over largest value), in fp64."""
     got, want = got.double(), want.double()
     d = got - want
     scale, top = want.norm().item(), want.abs().max().item()
@@ -50,7 +50,7 @@ def relative(got, want):
 
 
 def compare_logits(got, want, tol):
-    """Largest relative errors over all sequences, and what is wrong."""
+    """Returns the largest relative errors over all sequences, and the problems."""
     problems, worst = [], (0.0, 0.0)
     if got.keys() != want.keys():
         problems.append(f"logits: got {sorted(got)}; expected {sorted(want)}")
@@ -66,7 +66,7 @@ def compare_logits(got, want, tol):
 
 
 def compare_grads(got, want, tol):
-    """(largest relative L2, its name) over all parameters, and what is wrong."""
+    """Returns (largest relative L2, its name) over all parameters, and the problems."""
     problems, worst = [], (0.0, "-")
     for name in sorted(want.keys() - got.keys()):
         problems.append(f"gradient of {name} is absent")
@@ -85,7 +85,7 @@ def compare_grads(got, want, tol):
 
 
 def run_hocket(args, model, sets, out):
-    """One `hocket eval`; returns (logits, grads) or raises RuntimeError with what it printed."""
+    """Runs `hocket eval` once; returns (logits, grads) or raises RuntimeError with its output."""
     logits, grads = os.path.join(out, "logits.safetensors"), os.path.join(out, "grads.safetensors")
     for f in (logits, grads):
         if os.path.exists(f):
@@ -106,7 +106,7 @@ def run_hocket(args, model, sets, out):
 
 
 def run_transformers(model, fault):
-    """transformers in fp32 in the place of hocket, with a fault put into what it returns."""
+    """Runs transformers in fp32 in place of hocket, and injects a fault into its results."""
     from transformers import AutoModelForCausalLM
 
     import make_models

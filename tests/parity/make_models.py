@@ -39,7 +39,7 @@ class ParallelLlamaConfig(LlamaConfig):
 
 
 class ParallelLlamaLayer(LlamaDecoderLayer):
-    """x + attention(norm(x)) + mlp(norm(x)): transformers has no Llama of such blocks."""
+    """A layer of the form x + attention(norm(x)) + mlp(norm(x)), which no Llama of transformers has."""
 
     def __init__(self, config, index):
         super().__init__(config, index)
@@ -221,7 +221,7 @@ MODELS = {
 
 
 def randomise(model, seed):
-    """Weights large enough that every part of the model shows in the logits; norm weights around 1."""
+    """Draws weights large enough that every part of the model shows in the logits; norm weights around 1."""
     gen = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -237,7 +237,7 @@ def randomise(model, seed):
 
 
 def run(model, ids):
-    """Logits of each list, and gradients (as a state dict of the model's parameters) of the mean next-token loss."""
+    """Returns the logits of each list, and the gradients (by parameter name) of the mean next-token loss."""
     model.zero_grad(set_to_none=True)
     logits, total, predicted = [], 0.0, sum(len(s) - 1 for s in ids)
     for s in ids:
@@ -252,7 +252,7 @@ def run(model, ids):
 
 
 def routing_margin(model, ids):
-    """The smallest gap between the last expert chosen and the first not chosen, over all tokens and layers."""
+    """Returns the smallest gap between the last expert chosen and the first not chosen, over all tokens and layers."""
     gaps = [1.0]
 
     def hook(module, _, out):
@@ -270,7 +270,7 @@ def routing_margin(model, ids):
 
 
 def load_all(folder):
-    """All tensors of a saved model, from one file or several."""
+    """Returns all tensors of a saved model, from one file or several."""
     tensors = {}
     for f in sorted(os.listdir(folder)):
         if f.endswith(".safetensors"):
@@ -290,7 +290,8 @@ def gradients_by_saved_name(model, tmp):
 
 
 def v4_config(folder, config):
-    """The config.json of the same model as transformers 4 wrote it; keys that it could leave out are left out."""
+    """Returns the config.json of the same model as transformers 4 wrote it; keys that it could leave out are left
+    out."""
     with open(os.path.join(folder, "config.json")) as f:
         c = json.load(f)
     params = c.pop("rope_parameters", None)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Shows that bench/peer_torch.py computes what transformers computes: loss and every gradient, both models.
+"""Shows that bench/peer_torch.py computes the loss and every gradient of transformers, for both models.
 
 The benchmark models with two layers each; every GEMM library and attention form. `N passed, N failed` at the end.
 """
@@ -19,12 +19,13 @@ import peer_torch  # noqa: E402
 
 
 def pairs(x, heads, d):
-    """Rows of a q or k weight from halves (transformers' rotate_half) to adjacent pairs (complex RoPE)."""
+    """Returns the rows of a q or k weight, moved from halves (transformers' rotate_half) to adjacent pairs (complex
+    RoPE)."""
     return x.view(heads, 2, d // 2, *x.shape[1:]).transpose(1, 2).reshape(x.shape)
 
 
 def peer_name_values(cfg, t):
-    """The peer's tensors (weights or gradients) from transformers' parameters t."""
+    """Returns the peer's tensors (weights or gradients) from transformers' parameters t."""
     h, k, d = cfg["num_attention_heads"], cfg["num_key_value_heads"], cfg["head_dim"]
     out = {"embed": t["model.embed_tokens.weight"], "norm": t["model.norm.weight"], "head": t["lm_head.weight"]}
     for i in range(cfg["num_hidden_layers"]):

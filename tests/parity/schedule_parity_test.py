@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline schedules are those of torch.distributed.pipelining, cell for cell (idle cells aside), and what
-PyTorch writes of its own schedules, with transfers, reductions and sharding too, is read."""
+"""Pipeline schedules match torch.distributed.pipelining cell for cell (idle cells aside), and PyTorch's own schedule
+files, with transfers, reductions and sharding, can be read."""
 import csv
 import io
 import os
@@ -24,7 +24,7 @@ HOCKET = str(pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build")) /
 
 
 class Notes(types.SimpleNamespace):
-    """A stage without a model or a peer, which notes what a schedule runs on it."""
+    """A stage without a model or a peer, which records the actions that a schedule runs on it."""
 
     def forward_one_chunk(self, index, *_, **__):
         self.cells.append(f"{self.stage_index}F{index}")
@@ -39,7 +39,7 @@ class Notes(types.SimpleNamespace):
 
 
 def what_it_runs(name, rank, ranks, micro_batches):
-    """The cells of one rank, one stage each, in the order in which the schedule of this class runs them."""
+    """Returns the cells of one rank, one stage each, in the order in which the schedule of this class runs them."""
     stage = Notes(cells=[], group_size=ranks, group_rank=rank, num_stages=ranks, has_backward=True, stage_index=rank,
                   is_first=rank == 0, is_last=rank == ranks - 1, submod=torch.nn.Identity())
     schedule = getattr(schedules, name)(stage, micro_batches)
@@ -49,7 +49,7 @@ def what_it_runs(name, rank, ranks, micro_batches):
 
 
 def of_pytorch(name, ranks, chunks, micro_batches):
-    """The schedule object of this class: made as rank 0 makes it, from stages that have no model."""
+    """Returns the schedule object of this class: made as rank 0 makes it, from stages without a model."""
     stages = [types.SimpleNamespace(group_size=ranks, group_rank=0, num_stages=ranks * chunks, has_backward=True,
                                     stage_index=index, is_first=index == 0, is_last=index == ranks * chunks - 1,
                                     submod=torch.nn.Identity(), stage_index_to_group_rank=None)
@@ -81,7 +81,8 @@ class SchedulesAreThoseOfPyTorch(unittest.TestCase):
                 self.assertEqual(ours(name, *shape), cells(expected[rank] for rank in range(shape[0])))
 
     def compare_single(self, name, theirs):
-        """One stage a rank: such a class has no table of its cells, so it is run, by stages that only note them."""
+        """Compares a schedule with one stage per rank. Such a class has no table of its cells, so recording stages run
+        it."""
         for ranks, micro_batches in [(1, 1), (1, 4), (2, 2), (2, 7), (3, 4), (4, 4), (4, 9), (8, 16)]:
             with self.subTest(schedule=name, shape=(ranks, micro_batches)):
                 expected = [what_it_runs(theirs, rank, ranks, micro_batches) for rank in range(ranks)]

@@ -52,8 +52,8 @@ def random_string(rng):
         pool = []
         while len(pool) < n:
             c = rng.randrange(0x110000 if kind > 0.9 else 0x10000)
-            # What one side's version of Unicode knows and the other's does not may differ: no
-            # unassigned characters, and combining ones only from a version that both know.
+            # The two sides may differ in their versions of Unicode: no unassigned characters, and combining ones only
+            # from a version that both know.
             known = unicodedata.ucd_3_2_0 if unicodedata.combining(chr(c)) else unicodedata
             if not 0xD800 <= c < 0xE000 and known.category(chr(c)) != "Cn":
                 pool.append(c)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that a formula gives, so that a fixture holds none: the same numbers in a peer's process and in ours."""
+"""Weights from a formula, so that a fixture holds none: the same numbers in a peer's process and in ours."""
 import json
 import struct
 import zlib
 
 
 def weights(name, shape):
-    """Values of one tensor in row-major order, each a multiple of 2^-16: exact in every type that models are stored in
-    but the 16-bit ones. Those of a norm lie around 1."""
+    """Returns the values of one tensor in row-major order, each a multiple of 2^-16: exact in every model type except
+    the 16-bit ones. Those of a norm lie around 1."""
     count = 1
     for extent in shape:
         count *= extent

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/traceshares.py on a trace with known shares, and on a simulated trace against the simulator's report."""
+"""Tests tools/traceshares.py on a trace with known shares, and on a simulated trace against the simulator's report."""
 import json
 import os
 import subprocess

@@ -3,8 +3,8 @@
 # ctest: serial
 # ctest: slow
 # ctest: timeout=300
-"""An emulated device: losses are those of a run without it, on threads and on processes, lanes are held, and
-everything that was measured says so."""
+"""Training on an emulated device: losses equal those of a run without it, on threads and on processes, lanes are held,
+and all measured outputs name the device."""
 import gzip, json, os, pathlib, random, shutil, subprocess, tempfile, unittest
 
 ROOT = pathlib.Path(os.environ.get("HOCKET_SOURCE_DIR", pathlib.Path(__file__).parents[2]))

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
 # ctest: timeout=600
-"""Greedy text is, token by token, the argmax of the logits that `eval` gives for all tokens before it
-at once: prompts shorter and longer than a chunk of the prefill, texts long after it, and up to the end
-of text, where it stops. The candidates come from the model of reference_util.py; `eval` judges them. And
-under every plan, on threads and processes, it is the same."""
+"""Greedy text is, token by token, the argmax of the logits that `eval` computes from all earlier tokens at once.
+
+Prompts are shorter and longer than a chunk of the prefill; texts run long after it, and up to the end of text, where they
+stop. The candidates come from the model of reference_util.py; `eval` judges them. The text is the same under every plan,
+on threads and processes."""
 import json
 import os
 import unittest
@@ -15,11 +16,11 @@ from reference_util import DENSE, MOE, Folder, cli_util, forward, random_weights
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-CHUNK = 64  # tokens of a prompt that are read at once
+CHUNK = 64  # prefill chunk, in tokens of a prompt
 
 
 def greedy(w, ids, most, stop, c, legal):
-    """The continuation of `ids` up to `most` tokens or `stop`, which it leaves out."""
+    """Returns the continuation of `ids` up to `most` tokens or `stop`, which it leaves out."""
     ids, begin = list(ids), len(ids)
     with torch.no_grad():
         while len(ids) - begin < most:
@@ -43,7 +44,7 @@ class Generate(Folder):
         return [self.eos] + self.tokenizer.encode(prompt).ids
 
     def generate(self, name, prompt, most, plan=(), launcher=(), temperature=0):
-        """The text after the prompt, and a line's end."""
+        """Returns the text after the prompt, and a final newline."""
         words = [f"--set=plan.{key}" for key in plan]
         said = self.hocket(*launcher, "generate", self.path(name), "--prompt", prompt, "--temperature",
                            str(temperature), "--tokenizer", self.path("data/tokenizer.json"),
@@ -52,7 +53,7 @@ class Generate(Folder):
         return said[len(prompt):-1]
 
     def judge(self, name, lists, lengths):
-        """Every id from lengths[i] on is the argmax of eval's logits at the token before it."""
+        """Asserts that every id from lengths[i] on is the argmax of eval's logits at the token before it."""
         with open(self.path("ids.json"), "w", encoding="utf-8") as f:
             json.dump(lists, f)
         self.hocket("eval", self.path(name), "--ids", self.path("ids.json"), "--save-logits",
@@ -91,7 +92,7 @@ class Generate(Folder):
         self.compare("moe", dict(MOE, max_position_embeddings=512), 23)
 
     def plans(self, name, c, plans):
-        """The same text, greedy and drawn, under every plan, as threads and as processes."""
+        """Asserts the same text, greedy and drawn, under every plan, as threads and as processes."""
         self.model(name, c, random_weights(c, 27, 0.5))
         text = "template int x = auto return { std :: } ; " * 3
         for temperature in 0, 0.7:

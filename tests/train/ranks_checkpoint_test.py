@@ -3,8 +3,8 @@
 # ctest: serial
 # ctest: slow
 # ctest: timeout=600
-"""Checkpoints of ranks as processes: loaded under other plans and numbers of ranks, on hosts that share no file
-system (processes with mounts of their own), and where a disk is full."""
+"""Checkpoints of ranks as processes: loaded under other plans and numbers of ranks, on hosts without a shared file
+system (processes with mounts of their own), and with a full disk."""
 import json, os, pathlib, shutil, subprocess, tempfile, unittest
 
 from ranks_test import BUILD, CONFIG, HOCKET, free_port, losses, weights
@@ -13,7 +13,7 @@ SETTINGS = ["train.eval_every=0", "train.save_every=2", "train.keep_last=0"]
 
 
 def steps_of(folder):
-    """Loss and norm of every step, without the evaluation at the end of each start."""
+    """Returns loss and norm of every step, without the evaluation at the end of each start."""
     return [row for row in losses(folder) if row[1] is not None]
 
 
@@ -46,7 +46,7 @@ class Checkpoints(unittest.TestCase):
         return r
 
     def on_hosts(self, folders, words, mount="--bind"):
-        """Runs one process per folder, each of which sees that folder as output.dir; returns (code, stderr) of each."""
+        """Runs one process per folder, which it sees as output.dir; returns (code, stderr) of each."""
         out = self.dir / "host"
         out.mkdir(exist_ok=True)
         port, processes = str(free_port()), []
@@ -72,10 +72,10 @@ class Checkpoints(unittest.TestCase):
             parts = files[name]["parts"]
             self.assertEqual(files[name]["bytes"], sum(self.length(part) for part in parts))
             ranks = {part["rank"] for part in parts}
-            # What the replicas hold alike is written by the first of them.
+            # The first of the replicas writes the tensors that all hold.
             self.assertEqual({0, 2} if name.startswith("model") else {0, 1, 2, 3}, ranks)
         for n, plan, last in ((2, ["tp=2"], 2), (3, ["pp=3", "pp_layers=[1,2,1]"], 4), (1, ["dp=2", "ep=2"], 6)):
-            # As if the one before it had been killed behind this step.
+            # As if the previous run had been killed after this step.
             for later in range(last + 2, 10, 2):
                 shutil.rmtree(self.dir / f"plans/checkpoints/step-{later:06}")
             command = [HOCKET, *(["launch", "-n", n] if n > 1 else []), *self.words("plans", plan, 8)]
@@ -126,13 +126,13 @@ class Checkpoints(unittest.TestCase):
             self.assertIn("model.part.safetensors", os.listdir(folder))
             r = self.run_it([HOCKET, "generate", folder, "--max-new-tokens", "1"], code=2)
             self.assertIn("has only the weights of one host", r.stderr)
-        # Another plan needs what is on the other host.
+        # Another plan needs tensors of the other host.
         told = self.on_hosts(hosts, self.words("host", ["pp=2", "micro_batch=2"], 6))
         self.assertTrue(all(code != 0 for code, _ in told), told)
         text = told[0][1]
         self.assertIn("the ranks on this host need data of others", text)
         self.assertRegex(text, r"written by rank [01] on host [01] \(")
-        # Where hosts' folders are brought together, everything takes what is made of them.
+        # After the hosts' folders are merged, every verb reads the result.
         whole = self.dir / "whole/step-000004"
         r = self.run_it([HOCKET, "checkpoint", "join", *newest, "--out", whole])
         self.assertRegex(r.stdout, r"step 4, .* of tensors, from 2 folders of 2 hosts")
@@ -148,7 +148,7 @@ class Checkpoints(unittest.TestCase):
         for one, other in zip(steps_of(joined[0]), steps_of(joined[2]), strict=True):
             self.assertEqual(one[0], other[0])
             self.assertAlmostEqual(one[1], other[1], delta=1e-4)
-        # Where one host has lost the newest, all go on from the one before it.
+        # If one host has lost the newest checkpoint, all resume from the previous one.
         newest[1].rename(self.dir / "lost")
         told = self.on_hosts(hosts, self.words("host", plan, 6))
         self.assertEqual([0, 0], [code for code, _ in told], told)

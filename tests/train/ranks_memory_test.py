@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
 # ctest: timeout=900
-"""Peak memory of ranks as processes is within 5 % of the plan's, by what the run counts of its own: arenas, parameters and
-states, messages (what is sent, what comes for a collective, and what is kept for the next ones). With HOCKET_LONG=1 there is printed beside it what the system counts of each process (VmHWM) beyond one whose model is next
-to nothing: what the allocator keeps and c10d takes for itself is in that, and differs from run to run."""
+"""Peak memory of ranks as processes is within 5 % of the plan's, by the run's own count.
+
+The count has arenas, parameters and states, and messages (sent, received for a collective, and kept for the next ones).
+With HOCKET_LONG=1 the system's count of each process (VmHWM) is printed beside it, less that of a process with a tiny
+model. The system's count includes memory of the allocator and of c10d, and differs from run to run."""
 import os, pathlib, re, shutil, subprocess, tempfile, unittest
 
 from ranks_test import BUILD, HOCKET, free_port
@@ -23,7 +25,7 @@ output: {dir: "%(dir)s/run", report: false, trace: false, sample_tokens: 0, base
 LARGE = {"vocab": 2048, "hidden": 256, "heads": 4, "wide": 704, "sequence": 128}
 SMALL = {"vocab": 400, "hidden": 8, "heads": 4, "wide": 8, "sequence": 16}
 DENSE = {"type": "llama", "experts": ""}
-# Every token goes to all experts, so that each has as many rows as plans count on.
+# Every token goes to all experts, so that each has the rows that plans expect.
 EXPERTS = (", num_experts: 4, num_experts_per_tok: 4, moe_intermediate_size: %d, norm_topk_prob: true, "
            "router_aux_loss_coef: 0.01, decoder_sparse_step: 1, mlp_only_layers: []")
 
@@ -46,7 +48,7 @@ PLANS = {
     "pp 2, dp 2, interleaved": (4, ["pp=2", "pp_chunks=2", "dp=2", "pp_schedule=interleaved", "micro_batch=1"]),
     "pp 2, dualpipev": (2, ["pp=2", "pp_chunks=2", "pp_schedule=dualpipev"]),
 }
-# Plans of one kind each, which are run every time; the others, and the processes' own memory, with HOCKET_LONG=1.
+# One plan of each kind, for every run; the others, and the processes' own memory, with HOCKET_LONG=1.
 SHORT = ["dp 3, ZeRO-3", "tp 4, sequence parallel", "cp 4, ring, zigzag", "pp 2, zb-v", "experts, ep 2, etp 2"]
 LONG = os.environ.get("HOCKET_LONG", "0") not in ("", "0")
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -74,7 +76,7 @@ class Memory(unittest.TestCase):
         shutil.rmtree(cls.dir)
 
     def run_ranks(self, model, size, plan):
-        """(what rank 0 prints, the peak of every process in bytes)"""
+        """Returns (output of rank 0, the peak of every process in bytes)."""
         shutil.rmtree(self.dir / "run", ignore_errors=True)
         words = [HOCKET, "train", self.dir / f"{model}.yaml", *(w for key in plan for w in ("--set", f"plan.{key}"))]
         port, processes, peaks, out = str(free_port()), [], [], self.dir / "out.txt"
@@ -92,7 +94,8 @@ class Memory(unittest.TestCase):
         return out.read_text(), peaks
 
     def next_to_nothing(self, kind, size, plan):
-        """Peaks of as many processes with a small model, under the first plan that has so many."""
+        """Returns the peaks of the same number of processes with a small model, under the first plan with that
+        number."""
         if (kind, size) not in self.small:
             _, self.small[kind, size] = self.run_ranks("small" + kind, size, plan)
         return self.small[kind, size]
@@ -117,7 +120,7 @@ class Memory(unittest.TestCase):
                     grown = [large[rank] - small[rank] for rank in ranks]
                     processes = (f", processes {min(grown) / planned - 1:+.1%} to {max(grown) / planned - 1:+.1%}"
                                  if LONG else "")
-                    # Ranks that take at once what is sent leave less on its way: plans count on the slowest
+                    # Ranks that receive messages at once leave fewer in flight; plans assume the slowest
                     # (docs/ranks.md).
                     self.assertLess(measured / planned, 1.05, f"{name} {stage}")
                     self.assertGreater(measured / (planned - messages), 0.95, f"{name} {stage}")

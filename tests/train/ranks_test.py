@@ -3,15 +3,15 @@
 # ctest: serial
 # ctest: slow
 # ctest: timeout=900
-"""Ranks as processes: the same numbers as local ranks to the bit, whoever starts them (hocket launch, torchrun,
-mpirun, srun's variables), and what happens when one of them dies, hangs or differs."""
+"""Ranks as processes give the same numbers as local ranks to the bit under every launcher (hocket launch, torchrun,
+mpirun, srun's variables). Also tests ranks that die, hang or differ."""
 import json, os, pathlib, random, shutil, signal, socket, subprocess, sys, tempfile, time, unittest
 
 ROOT = pathlib.Path(os.environ.get("HOCKET_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 BUILD = pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build"))
 HOCKET = BUILD / "hocket"
 SEED = int(os.environ.get("HOCKET_SEED", "11"))
-# Every process loads libtorch, a second each: some cases are left to HOCKET_LONG=1.
+# Every process loads libtorch, a second each: some cases need HOCKET_LONG=1.
 LONG = os.environ.get("HOCKET_LONG", "0") not in ("", "0")
 
 CONFIG = """
@@ -28,7 +28,7 @@ plan: {micro_batch: 1, threads_per_rank: 1, timeout_s: 60}
 output: {dir: "%(dir)s/run", report: false, trace: false, sample_tokens: 8}
 """
 
-# Of 2 and of 4 ranks: every kind of collective and message.
+# Plans of 2 and of 4 ranks, with every kind of collective and message.
 PLANS = {
     2: [["dp=2", "ep=2"], ["cp=2", "cp_comm_type=p2p"], ["dp=2"], ["pp=2"], ["tp=2"]],
     4: [["dp=2", "pp=2", "pp_schedule=interleaved", "pp_chunks=2"], ["dp=2", "tp=2", "shard.optimizer=all", "all_reduce=ring"],
@@ -37,7 +37,7 @@ PLANS = {
 
 
 def cases(*each, short=1):
-    """The first `short` of these cases; all with HOCKET_LONG=1."""
+    """Returns the first `short` of these cases, or all with HOCKET_LONG=1."""
     return each if LONG else each[:short]
 
 
@@ -96,7 +96,7 @@ class Ranks(unittest.TestCase):
         self.assertEqual(weights(self.dir / one), weights(self.dir / other))
 
     def near(self, one, other):
-        """But for the order of sums."""
+        """Asserts equality up to the order of sums."""
         for mine, theirs in zip(losses(self.dir / one), losses(self.dir / other), strict=True):
             self.assertEqual(mine[0], theirs[0])
             for a, b in zip(mine[1:], theirs[1:]):
@@ -215,7 +215,7 @@ class Ranks(unittest.TestCase):
         self.assertIn("plan.ranks is local", r.stderr)
 
     def errors_of(self, words_of):
-        """What two ranks say that were started with other words each, and fail."""
+        """Returns the errors of two ranks that were started with different arguments, and fail."""
         port = str(free_port())
         processes = [self.start(rank, 2, words_of(rank), MASTER_PORT=port) for rank in range(2)]
         errors = [process.communicate(timeout=120)[1] for process in processes]
@@ -246,7 +246,8 @@ class Ranks(unittest.TestCase):
                 self.assertIn(told, self.errors_of(words_of)[0])
 
     def fail_one(self, victim, how, plan=("dp=2", "pp=2")):
-        """What the ranks say when one of four has died or hangs after its first step."""
+        """Returns the errors of the other ranks, and their seconds, when one of four dies or hangs after its first
+        step."""
         words = self.words("other", [*plan, "timeout_s=6"], "--set", "train.steps=100000")
         port = str(free_port())
         processes = [self.start(rank, 4, words, MASTER_PORT=port) for rank in range(4)]
@@ -254,7 +255,7 @@ class Ranks(unittest.TestCase):
         deadline = time.time() + 90
         while time.time() < deadline and (not metrics.exists() or metrics.stat().st_size == 0):
             time.sleep(0.05)
-        time.sleep(0.6)  # notes are made, and read, five times a second
+        time.sleep(0.6)  # notes are written, and read, five times a second
         processes[victim].send_signal(how)
         begin = time.time()
         errors = {}
@@ -288,7 +289,7 @@ class Ranks(unittest.TestCase):
                 self.assertIn("has sent nothing for 6 s", told[0])
 
     def test_rank_0_that_hangs_is_named(self):
-        # It has the table in which ranks see what others do: all end without it.
+        # This rank owns the table in which ranks see each other's state: all end without it.
         for plan in cases(("dp=4", "shard.params=all", "collectives=c10d"), ("dp=2", "pp=2")):
             with self.subTest(plan=plan):
                 errors, took = self.fail_one(0, signal.SIGSTOP, plan)
@@ -297,12 +298,12 @@ class Ranks(unittest.TestCase):
                 self.assertEqual(1, len(told), errors)
                 self.assertRegex(told[0], r"has not answered for \d+\.\d s \(plan.timeout_s is 6\)")
 
-    # Steps of about a second, and a checkpoint behind each.
+    # Steps of about a second, each followed by a checkpoint.
     SLOW = [w for key in ("train.steps=2", "train.global_batch=1536", "plan.micro_batch=32", "train.save_every=1")
             for w in ("--set", key)]
 
     def in_the_last_step(self, words):
-        """Two ranks whose second step, the last one, runs."""
+        """Starts two ranks whose second step, the last one, is running."""
         port = str(free_port())
         processes = [self.start(rank, 2, words, MASTER_PORT=port) for rank in range(2)]
         first = self.dir / "other/checkpoints/step-000001"
@@ -313,7 +314,7 @@ class Ranks(unittest.TestCase):
         return processes
 
     def goes_on(self, words):
-        """The same command does what is left, and then nothing."""
+        """Asserts that the same command completes the remaining steps, and then does nothing."""
         self.run_it([HOCKET, *self.words("local", ["dp=2"], *self.SLOW)])
         self.assertIn("resumed from", self.run_it([HOCKET, "launch", "-n", 2, *words]).stdout)
         self.same("local", "other")
@@ -330,7 +331,7 @@ class Ranks(unittest.TestCase):
                 log = (self.dir / "other/logs/rank-1.log").read_text()
                 self.assertIn(f"{name}: finishing step 2 and saving it", "".join(told[number]) + number * log)
                 self.assertIn("stopped after step 2 of 2; the same command goes on from there", told[0][0])
-                # With its checkpoint, and without the evaluation at the end.
+                # Its checkpoint exists, but the evaluation at the end does not.
                 self.assertEqual([(1, None), (2, None)], [(row[0], row[3]) for row in losses(self.dir / "other")])
                 self.assertTrue((self.dir / "other/checkpoints/step-000002").exists())
                 self.goes_on(words)

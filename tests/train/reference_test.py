@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
 # ctest: timeout=600
-"""The training loop against one written here: data, model and gradients of reference_util.py, then
-clipping, AdamW, warm-up and cosine. After every step loss, learning rate, gradient norm, parameters
-and moments agree to rounding, for both families, on one rank and under a plan."""
+"""Compares the training loop with a reference: data, model and gradients of reference_util.py, then
+clipping, AdamW, warm-up and cosine.
+
+After every step loss, learning rate, gradient norm, parameters and moments agree up to rounding, for both families, on
+one rank and under a plan."""
 import json
 import math
 import unittest
@@ -28,7 +30,7 @@ def learning_rate(step):
 
 
 def reference(weights, data, c):
-    """Per step: loss, learning rate, gradient norm, parameters, first moments."""
+    """Returns per step: loss, learning rate, gradient norm, parameters, first moments."""
     w = {n: t.double().clone().requires_grad_() for n, t in weights.items()}
     groups = [{"params": [t for t in w.values() if t.dim() > 1], "weight_decay": TRAIN["weight_decay"]},
               {"params": [t for t in w.values() if t.dim() == 1], "weight_decay": 0.0}]
@@ -87,7 +89,7 @@ class Reference(Folder):
                 for n, t in params.items():
                     self.assertEqual(got[n].dtype, torch.float64)
                     self.assertLess(distance(got[n], t), TOLERANCE, f"{what} {n}")
-                # The optimizer's file has the names of the graph, where some weights are one.
+                # The optimizer's file has the names of the graph, where some weights are merged.
                 shared = [n for n in moments if "exp_avg." + n in state]
                 self.assertGreater(len(shared), 5)
                 for n in shared:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of training and generation compare with, written here on its own, in fp64: sequences
-read from the shards by the formulas of docs/data.md, and both model families in thirty lines of torch.
-Nothing of it is shared with the product but the files."""
+"""References for the tests of training and generation, written independently in fp64: sequences read from the shards by
+the formulas of docs/data.md, and both model families in thirty lines of torch. Only the files are shared with the
+product."""
 import glob
 import json
 import math
@@ -69,7 +69,7 @@ class Data:
         self.begins = set(int(b) for b in begins)
 
     def sequence(self, index):
-        """tokens, targets, positions"""
+        """Returns tokens, targets and positions."""
         total, per_epoch = len(self.ids), len(self.ids) // self.length
         key = combine(self.seed, index // per_epoch)
         offset = combine(key, int.from_bytes(b"offset", "big")) % total
@@ -101,7 +101,7 @@ def rotate(x, positions, c):
 
 
 def experts(h, w, p, c):
-    """The sum of the chosen experts, and the load-balancing loss."""
+    """Returns the sum of the chosen experts, and the load-balancing loss."""
     e, k = c["num_experts"], c["num_experts_per_tok"]
     probs = torch.softmax(h @ w[p + "gate.weight"].T, -1)
     top, ids = probs.topk(k, -1)
@@ -115,7 +115,7 @@ def experts(h, w, p, c):
 
 
 def forward(w, tokens, positions, c):
-    """Logits of tokens in packed documents, which begin at position 0, and the load-balancing loss."""
+    """Returns the logits of tokens in packed documents, which begin at position 0, and the load-balancing loss."""
     document = (positions == 0).cumsum(0)
     seen = (document[:, None] == document) & torch.ones(len(tokens), len(tokens)).tril().bool()
     x, balance = w["model.embed_tokens.weight"][tokens], 0
@@ -145,7 +145,7 @@ def forward(w, tokens, positions, c):
 
 
 def random_weights(c, seed, scale=0.3):
-    """fp32, in the names that transformers 4 saves."""
+    """Returns fp32 weights, in the names that transformers 4 saves."""
     gen = torch.Generator().manual_seed(seed)
     d, f, v = c["hidden_size"], c["intermediate_size"], c["vocab_size"]
     q, kv = (c[n] * c["head_dim"] for n in ("num_attention_heads", "num_key_value_heads"))
@@ -199,7 +199,7 @@ class Folder(unittest.TestCase):
 
     @classmethod
     def hocket(cls, *words):
-        """Standard output of a command that succeeds, bytes that are no UTF-8 replaced."""
+        """Returns the standard output of a command that succeeds, with bytes that are no UTF-8 replaced."""
         ran = subprocess.run([cli_util.HOCKET, *words], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, check=False)
         said = ran.stderr.decode(errors="replace")
@@ -207,7 +207,7 @@ class Folder(unittest.TestCase):
         return ran.stdout.decode(errors="replace")
 
     def model(self, name, c, weights):
-        """A folder with a config.json and these weights."""
+        """Writes a folder with a config.json and these weights."""
         os.mkdir(self.path(name))
         save_file(weights, self.path(f"{name}/model.safetensors"), {"format": "pt"})
         with open(self.path(f"{name}/config.json"), "w", encoding="utf-8") as f:

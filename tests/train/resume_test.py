@@ -3,8 +3,10 @@
 # ctest: serial
 # ctest: slow
 # ctest: timeout=600
-"""kill -9 at random instants of a training run, 6 or with HOCKET_LONG=1 20: after each, every loss written so far is, to the bit, that
-of the run that was never killed; the same command then goes on from the last complete checkpoint."""
+"""kill -9 at random instants of a training run, 6 or with HOCKET_LONG=1 20.
+
+After each, every loss written so far equals, to the bit, that of the undisturbed run; the same command then resumes from
+the last complete checkpoint."""
 import json, os, pathlib, random, shutil, signal, subprocess, sys, tempfile, time
 
 ROOT = pathlib.Path(os.environ.get("HOCKET_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
@@ -41,7 +43,7 @@ def losses(folder):
 
 
 def compare(folder, want):
-    """Every step written so far has the loss and gradient norm that it should; returns how many there are."""
+    """Asserts the loss and gradient norm of every step written so far; returns the number of steps."""
     got = losses(folder) if (folder / "metrics.jsonl").exists() else {}
     for step, values in got.items():
         assert values == want[step], f"step {step}: {values} against {want[step]}"
@@ -49,7 +51,7 @@ def compare(folder, want):
 
 
 def times(folder):
-    """Seconds that the steps of a run took, by its own clock."""
+    """Returns the seconds of a run's steps, by its own clock."""
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["time_s"]
 
 
@@ -88,8 +90,8 @@ def main():
             assert runs <= 10 * KILLS, f"only {compared} of {runs} runs were killed after a step"
             p = subprocess.Popen([HOCKET, "train", config], stdout=subprocess.PIPE,
                                  stderr=subprocess.DEVNULL)
-            # A quarter of the instants fall anywhere from the start of the process on, the others
-            # after its first step: in steps, evaluations and checkpoints.
+            # A quarter of the instants fall anywhere from the start of the process on, the others after its first step:
+            # in steps, evaluations and checkpoints.
             if random.random() > 0.25:
                 wait_for_step(top / "run" / "metrics.jsonl", p)
             try:

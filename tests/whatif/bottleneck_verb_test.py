@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hocket whatif --bottleneck: tables of gradients against a replay in ticks of a microsecond, traces of ours at
-numbers of ranks and bandwidths at which they were not made, profiles of PyTorch, and what cannot be read."""
+"""Tests hocket whatif --bottleneck: tables of gradients against a replay in ticks of half a microsecond, our traces at
+other numbers of ranks and bandwidths, profiles of PyTorch, and refusals."""
 import json
 import os
 import random
@@ -20,8 +20,10 @@ def run(*words):
 
 
 def brute_force(gradients, fusion_bytes, timeout, ranks, bytes_per_s, ratio, add_bytes_per_s):
-    """When the last sum ends, in seconds; times in ticks of half a microsecond: at every tick, gradients that are ready then go into the buffer, and
-    the one process that sums takes the oldest batch that was handed over when it is free."""
+    """Returns the end of the last all-reduce in seconds, from a replay in ticks of half a microsecond.
+
+    At every tick, gradients that are ready enter the fusion buffer. One process performs the all-reduces: when it is free, it
+    takes the oldest batch."""
     buffer, age, queue, free_at, end = [], 0, [], 0.0, 0.0
     last = gradients[-1][1]
     tick, next_one = 0, 0
@@ -48,7 +50,7 @@ def brute_force(gradients, fusion_bytes, timeout, ranks, bytes_per_s, ratio, add
             at, size = queue.pop(0)
             step = size / ratio / ranks
             begin = max(at * 0.5e-6, free_at)
-            # 2 (N - 1) messages of a rank, each as long as its N-th part; N - 1 of them are added.
+            # 2 (N - 1) messages per rank, each one N-th of the batch; N - 1 of them are added.
             for message in range(2 * (ranks - 1)):
                 begin += step / bytes_per_s
                 if message < ranks - 1 and add_bytes_per_s:
@@ -88,7 +90,8 @@ class Bottleneck(unittest.TestCase):
         for case in range(25):
             ready = sorted(rng.randrange(1, 4000) for _ in range(rng.randrange(1, 30)))
             gradients = [(rng.choice([1000, 40000, 250000, 3000000]) + rng.randrange(1000), at) for at in ready]
-            fusion, timeout = rng.choice([0, 50000, 1000000, 10**9]), rng.choice([0.5, 100.5, 900.5, 100000.5])  # us: never when one is ready
+            fusion = rng.choice([0, 50000, 1000000, 10**9])
+            timeout = rng.choice([0.5, 100.5, 900.5, 100000.5])  # us: never when a gradient becomes ready
             adds = rng.choice([0, 2e9])
             ranks, rates, ratios = [2, 3, 16], [1e8, 3e9], [1, 2.5]
             step_us = ready[-1] + rng.randrange(500)
@@ -105,7 +108,7 @@ class Bottleneck(unittest.TestCase):
                             late = max(end - ready[-1] * 1e-6, 0)
                             expected = step_us * 1e-6 / (step_us * 1e-6 + late)
                             self.assertAlmostEqual(f, expected, places=9, msg=f"case {case} {key} {n} {rate} {ratio}")
-            # The least ratio reaches what it is for, and a lesser one does not.
+            # The reported ratio reaches its f, and a lower ratio does not.
             needed = found["compression_needed"][2][0]
             if needed and needed > 1:
                 for ratio, enough in ((needed * 1.0001, True), (needed * 0.9999, False)):
@@ -137,8 +140,8 @@ class Bottleneck(unittest.TestCase):
         def found(**more):
             return self.found(*words, "--adds", put(**more))["f"][0][0][0]
 
-        # One sum of 1 MB around two ranks: 1 ms on the link, and an addition of half a megabyte. 12 KB and
-        # 48 KB moved are operands of 4 and 16 KB; beyond, as the rate of memory or the last two say.
+        # One all-reduce of 1 MB over two ranks: 1 ms on the link, and an addition of half a megabyte. 12 KB and 48 KB
+        # moved are operands of 4 and 16 KB. Larger ones are extrapolated by the rate of memory or by the last two.
         by_rate = 10e-6 + 3 * (500000 - 16000) / 6e9
         by_slope = 10e-6 + (500000 - 16000) * 6e-6 / 12000
         self.assertAlmostEqual(found(memory_bytes_per_s=6e9), 1e-3 / (1e-3 + 1e-3 + by_rate), places=9)
@@ -174,8 +177,8 @@ class Bottleneck(unittest.TestCase):
             self.assertEqual(done.returncode, 2, f"{text!r}: {done.stdout}")
 
     def test_trace_of_two_ranks_tells_of_four(self):
-        """A simulated step of 2 ranks, and simulated steps of 2 and 4 on links of other rates: within 4 points. The
-        model knows no latency of links."""
+        """The trace of a simulated step of 2 ranks predicts simulated steps of 2 and 4 ranks at other link rates within
+        4 points. The model has no link latency."""
         with open(os.path.join(cli_util.ROOT, "configs", "clusters", "a100-16x8.yaml"), encoding="utf-8") as f:
             cluster = f.read().replace("devices_per_node: 8", "devices_per_node: 1")
 
@@ -199,7 +202,8 @@ class Bottleneck(unittest.TestCase):
                 self.assertAlmostEqual(found["f_used"][i][j][0], expected, delta=0.04, msg=f"{ranks} ranks, {rate} Gbit/s")
 
     def profile(self, rank, new):
-        """Two steps' worth of a PyTorch profile: a forward kernel, two backward ones, each with its sum."""
+        """Writes two steps of a PyTorch profile: a forward kernel and two backward kernels, each with its
+        all-reduce."""
         events, correlation = [], 0
 
         def event(**what):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hocket whatif of Chakra execution traces: protobuf and both kinds of JSON, nodes that a cluster prices, damage."""
+"""Tests hocket whatif on Chakra execution traces: protobuf and both kinds of JSON, nodes that a cluster prices,
+damage."""
 import gzip
 import json
 import os
@@ -45,7 +46,8 @@ class Chakra(unittest.TestCase):
         return "\n".join(found["dropped"]["notes"])
 
     def ranks(self, packed=True, kind="int64"):
-        """Two ranks: a product, and a sum of both; the first then sends what the second waits for."""
+        """Returns two ranks with a product and an all-reduce; the first then sends a message that the second waits
+        for."""
         return [[node(0, "mm", "COMP_NODE", duration=100),
                  node(1, "sum", "COMM_COLL_NODE", [0], 50, pg_name=("string", "0")),
                  node(2, "send", "COMM_SEND_NODE", [1], 10, comm_dst=(kind, 1), comm_tag=(kind, 4), packed=packed)],
@@ -64,18 +66,18 @@ class Chakra(unittest.TestCase):
             found = self.analyse(*paths)
             self.assertEqual(found["format"], "chakra")
             self.assertAlmostEqual(found["T"], (300 + 50 + 20 + 40) * 1e-6, places=12, msg=kind)
-            # What is waited for and not there is told (astra-sim#338 refuses it).
+            # Dependencies on missing nodes are reported (astra-sim#338 refuses them).
             self.assertIn("1 wait for nodes that are not in the files", self.notes(found))
 
     def test_json_of_both_kinds(self):
-        # As protobuf's JSON is: what is 0 is left out, also the id of the first node.
+        # protobuf's JSON leaves out zeros, also the id of the first node.
         json_nodes = [{"name": "mm", "type": "COMP_NODE", "durationMicros": "100"},
                       {"id": "1", "name": "mm", "type": "COMP_NODE", "ctrlDeps": ["0"], "durationMicros": "7"}]
         path = self.write("0.json", "\n".join(map(json.dumps, [{"version": "0.0.4"}, *json_nodes])).encode())
         found = self.analyse(path)
         self.assertAlmostEqual(found["T"], 107e-6, places=12)
         self.assertNotIn("not in the files", self.notes(found))
-        # As Chakra's feeder reads it.
+        # The form that Chakra's feeder reads.
         feeder = {"workload_graph": [
             {"Id": 0, "Name": "mm", "NodeType": 4, "is_cpu_op": False, "runtime": 100, "data_deps": []},
             {"Id": 1, "Name": "sum", "NodeType": 7, "is_cpu_op": False, "runtime": 30, "data_deps": [0],
@@ -83,7 +85,8 @@ class Chakra(unittest.TestCase):
         self.assertAlmostEqual(self.analyse(self.write("1.json", json.dumps(feeder).encode()))["T"], 130e-6, places=12)
 
     def untimed(self):
-        """Four ranks without a duration: products, a load, sums of pairs, a gather of all, a message."""
+        """Writes four ranks without durations: products, a load, all-reduces of pairs, an all-gather of all, a
+        message."""
         ranks = []
         for rank in range(4):
             nodes = [node(0, "mm", "COMP_NODE", num_ops=("int64", 10**12), tensor_size=("uint64", 10**6)),
@@ -115,7 +118,7 @@ class Chakra(unittest.TestCase):
                     collective("all_gather", 4 * 2**24, 4), collective("send", 2**20, 2)]
         self.assertAlmostEqual(found["T"], sum(expected), delta=1e-8)
         self.assertIn("18 nodes without a duration got one by a100-16x8", self.notes(found))
-        # What has no size, or a collective that is not known, takes no time and is told.
+        # A node without a size, and an unknown collective, take no time and are reported.
         nodes = [node(0, "mm", "COMP_NODE", duration=10), node(1, "mm", "COMP_NODE", [0]),
                  node(2, "bcast", "COMM_COLL_NODE", [1], comm_type=("int64", 5), comm_size=("int64", 100))]
         paths = [self.write(f"v.{i}.et", trace(nodes)) for i in range(2)]
@@ -132,8 +135,8 @@ class Chakra(unittest.TestCase):
         self.assertEqual(run("whatif", *[many] * 129, "--cluster", CLUSTER).returncode, 2)
 
     def test_kernels_that_wait_for_nobody(self):
-        """As linked profiles are (mlcommons/chakra#215): kernels wait for their launches alone. Two that compute one
-        after another, one beside the second; a sum behind the first, which is another queue's."""
+        """In linked profiles (mlcommons/chakra#215) kernels depend on their launches only. Two kernels run one after
+        another, one beside the second; an all-reduce follows the first in another queue."""
         kernel = {"is_cpu_op": ("bool", 0)}
         nodes = [node(0, "launch", "COMP_NODE", duration=5, start=1000, is_cpu_op=("bool", 1)),
                  node(1, "gemm", "COMP_NODE", [0], 100, 1005, **kernel),
@@ -143,7 +146,7 @@ class Chakra(unittest.TestCase):
                  node(5, "sum", "COMM_COLL_NODE", [0], 400, 1105, **kernel),
                  node(6, "sum", "COMM_COLL_NODE", [0], 10, 1505, **kernel)]
         found = self.analyse(self.write("q.et", trace(nodes)))
-        # 5; gemm to 105; gemm to 205, copy beside it; gemm to 305; sums from 5 to 405 and 415.
+        # 5; gemm to 105; gemm to 205, copy beside it; gemm to 305; all-reduces from 5 to 405 and 415.
         self.assertAlmostEqual(found["T"], 415e-6, places=12)
         self.assertEqual(found["dependencies"], "the trace's; of kernels of a device also by when they ran")
         longer = [*nodes[:4], node(4, "gemm", "COMP_NODE", [0], 300, 1250, **kernel), *nodes[5:]]
@@ -167,7 +170,7 @@ class Chakra(unittest.TestCase):
         self.assertAlmostEqual(found["T"], 30e-6, places=12)
         self.assertIn("1 node of ", self.notes(found))
         self.assertIn("of unknown type 'FOO_NODE', taken as one that computes", self.notes(found))
-        # All begin at 0: nothing says how long the step took.
+        # All begin at 0, so the duration of the step is unknown.
         self.assertIn("has no starts", self.notes(found))
         self.assertIsNone(found["T_measured"])
         self.assertIn("fidelity  replayed 30 us a step; dependencies", run("whatif", path).stdout)
@@ -189,7 +192,7 @@ class Chakra(unittest.TestCase):
                 self.assertEqual(run("whatif", self.write("n.et", data), *words).returncode, 2, data)
 
     def test_damage(self):
-        """Bytes flipped, cut, doubled: a report, or exit code 2."""
+        """Flipped, cut and doubled bytes give a report or exit code 2."""
         rng = random.Random(f"{hostile_test.SEED} chakra")
         for number in range(60 * int(os.environ.get("HOSTILE_ROUNDS", "1"))):
             files = [trace(nodes) for nodes in self.ranks()]

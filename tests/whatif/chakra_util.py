@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chakra execution traces as MLCommons' tools write them: protobuf messages, each with its length before it
-(schema/protobuf/et_def.proto), encoded here by hand."""
+"""Encodes Chakra execution traces as MLCommons' tools write them: protobuf messages, each after its length
+(schema/protobuf/et_def.proto)."""
 import struct
 
 TYPES = ["INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE",
          "COMM_RECV_NODE", "COMM_COLL_NODE"]
-#: Field of AttributeProto by kind of value.
+# Field of AttributeProto by kind of value.
 VALUES = {"double": 3, "float": 5, "int32": 7, "int64": 9, "uint32": 11, "uint64": 13, "sint32": 15, "sint64": 17,
           "fixed32": 19, "fixed64": 21, "sfixed32": 23, "sfixed64": 25, "bool": 27, "bool_list": 28, "string": 29}
 
@@ -21,7 +21,7 @@ def varint(value):
 
 
 def field(number, value):
-    """A varint, or a text or message with its length."""
+    """Encodes a varint, or a text or message with its length."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     data = value.encode() if isinstance(value, str) else bytes(value)
@@ -44,7 +44,7 @@ def attribute(name, kind, value):
 
 
 def node(number, name, kind, waits=(), duration=0, start=0, packed=True, control=(), **attributes):
-    """What is 0 is left out, as protobuf does. Attributes: name=("int64", value)."""
+    """Encodes a node. Zeros are left out, as protobuf does. Attributes: name=("int64", value)."""
     out = b""
     if number:
         out += field(1, number)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hocket whatif of PyTorch profiles: clocks of ranks, threads of the host, and what profiles lack: records, files, the
-ends of files, steps."""
+"""Tests hocket whatif on PyTorch profiles: clocks of ranks, host threads, and profiles that lack records, files, the
+ends of files, or steps."""
 import json
 import os
 import subprocess
@@ -16,9 +16,9 @@ import straggler_util  # noqa: E402
 from kineto_util import (SLOWEST, document, event, profile, running_ahead, step_time,  # noqa: E402
                          without_collective)
 
-#: Microseconds by which the clocks of four ranks are fast, and what their kernels take.
+# Microseconds by which the clocks of four ranks are fast, and durations of their kernels.
 CLOCKS, KERNELS = [0, 7000, -4000, 123.5], [100, SLOWEST, 100, 100]
-#: Collectives of two kinds in turns, each of another length.
+# Collectives of two kinds in turns, with different durations.
 ROUNDS = [("AllReduce", 100), ("AllGather", 40), ("AllReduce", 20), ("AllReduce", 60), ("AllGather", 150)]
 
 
@@ -60,7 +60,7 @@ class Kineto(unittest.TestCase):
         paths = self.write(profiles)
         found = self.analyse(*reversed(paths))
         self.assertEqual(found["dp"], 4)
-        # From the step's begin: 10 us, then twice launch, kernel, sum, with 20 us between.
+        # From the step's begin: 10 us, then twice launch, kernel, all-reduce, with 20 us between.
         self.near(found["T"], 10 + 2 * (10 + SLOWEST + 100) + 20)
         self.near(found["T_measured"], 10 + 2 * (10 + SLOWEST + 100) + 20)
         self.near(found["T_ideal"], 10 + 2 * (10 + 150 + 100) + 20, 2e-2)
@@ -71,7 +71,7 @@ class Kineto(unittest.TestCase):
         self.assertEqual(run(paths[0], paths[0]).returncode, 2)
 
     def threads_at_once(self):
-        """A thread launches while another one waits for the device."""
+        """Returns a profile in which one thread launches while another waits for the device."""
         return document([
             event("user_annotation", "ProfilerStep#5", 1, 0, 1100),
             event("cuda_runtime", "cudaLaunchKernel", 1, 10, 10, correlation=1),
@@ -83,16 +83,16 @@ class Kineto(unittest.TestCase):
             event("kernel", "gemm", 7, 1030, 50, stream=7, correlation=4)])
 
     def test_host_threads_at_once(self):
-        """One does not wait for the other."""
+        """Host threads do not wait for each other."""
         found = self.analyse(*self.write([self.threads_at_once()]), "--scale", "gemm*=10")
         self.near(found["T"], 1080)
         self.near(found["T_measured"], 1080)
-        # Then the copy ends last: its launch, 280 us behind the first one, does not wait for the other thread.
+        # The copy then ends last: its launch, 280 us after the first one, does not wait for the other thread.
         self.near(found["scaled"][0]["T"], 510)
 
     def test_lost_records_of_collectives(self):
-        """The k-th of a name is no longer the same on all ranks: by their ends it is told which are, and the step takes
-        as long, but for what waited on the rank that lacks it."""
+        """After a lost record, the k-th collective of a name differs between ranks. Their ends identify the members;
+        the step's time stays, apart from kernels that depended on the lost record."""
         profiles = self.job(rounds=ROUNDS)
         whole = self.analyse(*self.write(profiles))
         self.near(whole["T"], step_time(ROUNDS))
@@ -107,15 +107,15 @@ class Kineto(unittest.TestCase):
                               f"'ncclKernel_{name}_RING' {of_name} of rank {rank})", found["notes"])
                 self.assertIn(f"the work launched by 1 call of rank {rank}: no record", found["notes"])
                 self.assertIn("clocks of ranks differed by up to 7 ms", found["notes"])
-        # Every rank lacks another one, so that they have equally many of a name.
+        # Every rank lacks a different record, so that all have the same number of a name.
         lacks = [without_collective(p, k) for p, k in zip(profiles, (0, 1, 2, 3))]
         found = self.analyse(*self.write(lacks))
         self.near(found["T"], whole["T"] * 1e6, 2e-2)
         self.assertIn("the other members of 4 collectives", found["notes"])
 
     def test_gaps_that_lost_records_made_are_no_pauses(self):
-        """Of a rank without records of kernels the host waits for nothing that is there; of one that is paused there
-        is a gap, too, which others' records do not explain."""
+        """On a rank without records of kernels, gaps of the host are no pauses. A paused rank has a gap that missing
+        records of other ranks do not explain."""
         def gaps(found):
             return sum("nothing is waited for" in c["evidence"] for c in found["causes"])
         profiles = self.job()
@@ -136,7 +136,7 @@ class Kineto(unittest.TestCase):
             self.assertEqual(gaps(self.analyse(*self.write(paused))), expected)
 
     def step(self, *profiles, measured, cause=None, replayed=None):
-        """Microseconds of a step, as measured and as replayed."""
+        """Asserts the microseconds of a step, measured and replayed."""
         found = self.analyse(*self.write(profiles))
         self.near(found["T_measured"], measured, 5e-3)
         self.near(found["T"], replayed or measured, 5e-3)
@@ -144,24 +144,24 @@ class Kineto(unittest.TestCase):
         return found
 
     def test_a_host_that_runs_ahead(self):
-        """Its marks are where it launches steps, not where the device does them."""
-        # Ten kernels of 100 us a step; the host is ahead by 0.9 ms more with each. The first step has a launch, too.
+        """The host's step marks are at its launches, not at the device's execution."""
+        # Ten kernels of 100 us a step; the host gets 0.9 ms further ahead with each. The first step includes a launch.
         found = self.step(running_ahead(), measured=1002)
         for seconds in list(found["T_measured_step"].values())[1:]:
             self.near(seconds, 1000)
-        # What it does before the first launch of a step is hidden behind the device.
+        # The host's work before the first launch of a step is hidden behind the device.
         self.step(running_ahead(steps=40, gap_us=500), measured=1000 + 510 / 40)
-        # Unless the device is faster: then it waits for the host.
+        # A faster device waits for the host.
         self.step(running_ahead(kernel_us=5, gap_us=500), measured=600 + 5 / 5)
         self.step(running_ahead(kernel_us=5), measured=100 + 5 / 5)
 
     def test_a_host_that_waits_for_its_device(self):
-        """A step is from where the one before it ended, with what the host does before it launches."""
+        """A step begins at the end of the previous one, and includes the host's work before the first launch."""
         self.step(running_ahead(synchronise=True), measured=1011)
         self.step(running_ahead(synchronise=True, gap_us=400), measured=1411)
 
     def test_kernels_that_become_faster_than_their_launches(self):
-        """What the host hid comes forth."""
+        """Faster kernels expose the host's launches."""
         paths = self.write([running_ahead(steps=20)])
         found = self.analyse(*paths, "--scale", "gemm*=20")
         self.near(found["scaled"][0]["T"], 100 + 5 / 20)
@@ -169,17 +169,17 @@ class Kineto(unittest.TestCase):
         self.near(found["scaled"][0]["T"], 500 + 10 / 20)
 
     def test_a_device_that_is_busy_when_the_profile_begins(self):
-        """What was launched before is no part of the first step, nor a pause."""
+        """Kernels launched before the profile are no part of the first step, nor a pause."""
         found = self.step(running_ahead(steps=3, busy_us=3000), measured=1000)
         self.assertIn("1 kernel of rank 0 without a launch in the profile", found["notes"])
 
     def test_ranks_whose_hosts_run_ahead(self):
-        """Hosts are ahead by more and less, and clocks differ; devices meet at the end of each step."""
+        """Hosts are ahead by different times, and clocks differ; devices meet at the end of each step."""
         profiles = [running_ahead(rank=rank, gap_us=gap, clock=clock)
                     for rank, gap, clock in ((0, 0, 0), (1, 0, 7000))]
         self.step(*profiles, measured=1002)
-        # One that waits for its device, and one that does not: alone it would be 11 us a step faster, and waits so long
-        # for the other one in its collective.
+        # One rank waits for its device, and one does not. Alone, the latter would be 11 us a step faster; it waits this
+        # long for the other in its collective.
         profiles = [running_ahead(rank=0), running_ahead(rank=1, synchronise=True)]
         for e in profiles[0]["traceEvents"]:
             step = (e["args"].get("correlation", 0) - 1) // 10
@@ -189,12 +189,12 @@ class Kineto(unittest.TestCase):
         self.step(*profiles, measured=1011)
 
     def test_the_only_step_of_a_profile(self):
-        """Then nothing says what was before it: from its mark on."""
+        """With one step, the time before it is unknown: it begins at its mark."""
         self.step(running_ahead(steps=1), measured=1010)
         self.step(running_ahead(steps=1, gap_us=300), measured=1310)
 
     def test_ids_that_are_texts(self):
-        """Threads are told apart by the numbers in them."""
+        """Textual thread ids are distinguished by the numbers in them."""
         profile_ = self.threads_at_once()
         whole = self.analyse(*self.write([profile_]), "--scale", "gemm*=10")
         for e in profile_["traceEvents"]:
@@ -212,7 +212,7 @@ class Kineto(unittest.TestCase):
         self.assertIn("step 6 is not used", found["notes"])
         self.near(found["T"], step_time(ROUNDS))
 
-        # The last step is not used: what ops wait for is not taken from it.
+        # The last step is not used, so dependencies are not taken from it.
         profiles = self.job(rounds=ROUNDS, steps=(5, 6, 7))
         launches = [e for e in profiles[2]["traceEvents"] if e["name"] == "cudaLaunchKernel"]
         profiles[2]["traceEvents"].remove(launches[4 * len(ROUNDS)])
@@ -221,8 +221,8 @@ class Kineto(unittest.TestCase):
         self.near(found["T"], step_time(ROUNDS))
 
     def test_collectives_in_another_order(self):
-        """Of two ranks that launch two collectives in turns, one has each later than the other had: no clock has both
-        meet, and they would wait for each other."""
+        """Two ranks launch two collectives in opposite order. No clock offset lets both pairs meet, and they would wait
+        for each other."""
         paths = self.write([profile(0, 0, 100, [("AllReduce", 100), ("AllGather", 40)]),
                             profile(1, 0, SLOWEST, [("AllGather", 100), ("AllReduce", 40)])])
         self.assertIn("which wait for each other in a cycle", self.analyse(*paths)["notes"])
@@ -263,7 +263,7 @@ class Kineto(unittest.TestCase):
     def test_ranks_with_other_steps(self):
         profiles = self.job()
         others = self.analyse(*self.write(profiles)[:3])
-        # No mark of a step, one of another step.
+        # A profile without step marks, and one with a mark of another step.
         unmarked = document([e for e in profiles[3]["traceEvents"] if "Profiler" not in e["name"]], 3)
         for odd, said in ((unmarked, "got no ProfilerStep"), (profile(3, 0, 100, steps=(4,)), "got no step 5")):
             paths = self.write([*profiles[:3], odd])
@@ -271,13 +271,13 @@ class Kineto(unittest.TestCase):
             self.same(found, others)
             self.assertIn(f"{paths[3]} is left out: {said}", found["notes"])
             self.assertIn("ranks missing of 0 to 3: 3;", found["notes"])
-        # Nobody has marks: the whole profile is a step.
+        # Without marks on any rank, the whole profile is a step.
         unmarked = [document([e for e in p["traceEvents"] if "Profiler" not in e["name"]], rank)
                     for rank, p in enumerate(profiles)]
         found = self.analyse(*self.write(unmarked))
         self.assertEqual(found["dp"], 4)
         self.assertIn("no profile has ProfilerStep marks", found["notes"])
-        # A rank that was profiled a step later: what all have is used.
+        # One rank was profiled a step later: the common steps are used.
         profiles = self.job(steps=(5, 6, 7))
         profiles[3] = profile(3, CLOCKS[3] + step_time([("AllReduce", 100)] * 2), 100, steps=(6, 7, 8))
         found = self.analyse(*self.write(profiles))
@@ -285,7 +285,7 @@ class Kineto(unittest.TestCase):
         self.near(found["T"], step_time([("AllReduce", 100)] * 2))
         self.assertIn("step 5 is not used: of 4 ranks 1 lack it", found["notes"])
         self.assertIn("step 8 is not used: of 4 ranks 3 lack it", found["notes"])
-        # One that was cut off in its first of several: the others' steps are worth more.
+        # One rank was cut off in its first of several steps: it is left out in favour of the others' steps.
         profiles = self.job(steps=(5, 6, 7))
         profiles[3] = profile(3, CLOCKS[3], 100)
         found = self.analyse(*self.write(profiles))
@@ -303,7 +303,7 @@ class Kineto(unittest.TestCase):
         self.near(self.analyse(*self.write(profiles))["T"], once["T"] * 1e6)
 
     def test_what_clocks_and_times_cannot_be(self):
-        # A clock that runs a hundred times as fast, as no offset mends.
+        # A clock that runs a hundred times as fast, which no offset corrects.
         profiles = self.job(rounds=ROUNDS)
         for e in profiles[1]["traceEvents"]:
             e["ts"], e["dur"] = 100 * e["ts"], 100 * e["dur"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch profiles (Kineto) of jobs that never ran."""
+"""Synthetic PyTorch profiles (Kineto)."""
 
 SLOWEST = 300
 
@@ -21,14 +21,15 @@ def round_end(begin, transfer):
 
 
 def step_time(rounds):
-    """Microseconds of a step: 10 before the first round, 20 between them."""
+    """Returns the microseconds of a step: 10 before the first round, 20 between rounds."""
     return 10 + sum(10 + SLOWEST + transfer for _, transfer in rounds) + 20 * (len(rounds) - 1)
 
 
 def profile(rank, clock, kernel_us, rounds=(("AllReduce", 100),) * 2, steps=(5,)):
-    """The profile of one of four ranks: each round launches a kernel and a collective, (name, microseconds), that waits
-    for it; those of all ranks end together, when the slowest rank's kernel (SLOWEST) has ended and these have passed.
-    A rank's clock is `clock` microseconds fast."""
+    """Returns the profile of one of four ranks, whose clock is `clock` microseconds fast.
+
+    Each round launches a kernel and a collective (name, microseconds) that waits for it. The collectives of all ranks end
+    together: their duration after the end of the slowest rank's kernel (SLOWEST)."""
     events, correlation = [], 0
     for number, step in enumerate(steps):
         origin = 1000 + clock + number * step_time(rounds)
@@ -53,9 +54,11 @@ def profile(rank, clock, kernel_us, rounds=(("AllReduce", 100),) * 2, steps=(5,)
 
 def running_ahead(steps=5, kernels=10, kernel_us=100, launch_us=10, gap_us=0, synchronise=False, rank=None, clock=0,
                   busy_us=0):
-    """A rank whose host launches kernels in `launch_us` each, and after `gap_us` those of the next step, whatever its
-    device does; with `synchronise` it waits for it at the end of each step. With a rank, one of two, the last kernel of
-    a step is a collective. For `busy_us` the device does what was launched before the profile began."""
+    """Returns the profile of a rank whose host runs ahead of its device.
+
+    The host takes `launch_us` per launch and `gap_us` between steps. With `synchronise` it waits for the device at the end
+    of each step. With a rank, one of two, the last kernel of a step is a collective. For `busy_us` the device runs a kernel
+    that was launched before the profile began."""
     events, correlation, host, device = [], 0, 1000.0, 1000.0 + busy_us
     if busy_us:
         events.append(event("kernel", "before", 7, 990, busy_us + 10, 0, stream=7, correlation=999999))
@@ -82,6 +85,6 @@ def running_ahead(steps=5, kernels=10, kernel_us=100, launch_us=10, gap_us=0, sy
 
 
 def without_collective(profile_, k):
-    """Without the record of its k-th collective."""
+    """Removes the record of a profile's k-th collective."""
     collectives = [e for e in profile_["traceEvents"] if e["name"].startswith("ncclKernel")]
     return {**profile_, "traceEvents": [e for e in profile_["traceEvents"] if e is not collectives[k]]}

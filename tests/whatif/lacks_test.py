@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hocket whatif of traces of Megatron's ops (the straggler data's schema) that lack something, or say it in another
-way: steps that a window cuts, ranks that have no events, ops of unknown types, transfers of negative time, threads that
-are numbered as others do. Each is told, and nothing is named that the lack explains."""
+"""Tests hocket whatif on traces of Megatron's ops (the straggler data's schema) with missing or unusual content: cut
+steps, ranks without events, ops of unknown types, transfers of negative time, other numbers of threads. Each is
+reported, and never blamed as a cause."""
 import random
 import unittest
 
@@ -19,11 +19,11 @@ class Lacks(Ranks):
         self.assertEqual(sorted(found["S_step"]), sorted(expected["S_step"]))
 
     def ops(self, events, keeps=lambda event: True):
-        """The events, of ops only those that are kept."""
+        """Filters the ops among events."""
         return [e for e in events if e["ph"] != "X" or keeps(e)]
 
     def test_a_window_that_cuts_steps(self):
-        """Of three steps the first and the last one are cut, and no two are alike."""
+        """The first and the last of three steps are cut, and all three differ."""
         job = straggler_util.Job(dp=1, pp=2, steps=3)
         first, whole, last = job.steps
 
@@ -38,7 +38,7 @@ class Lacks(Ranks):
         self.same(found, job.expected([whole]))
         self.assertRegex(self.notes(found), f"(?s)step {first} is not used.*step {last} is not used.*no event of step "
                          f"{whole}, the only one that is used: .*none shows that it is whole")
-        # One that is cut at its beginning, before one that is whole.
+        # A step that is cut at its beginning, before a complete one.
         job = straggler_util.Job(dp=2, pp=2, steps=2)
         events = job.trace()
         begin, takes = spans(events, job.steps[0])
@@ -46,7 +46,7 @@ class Lacks(Ranks):
         self.same(found, job.expected(job.steps[1:]))
 
     def test_ranks_without_events(self):
-        """The last ones, too: by the names of threads and processes."""
+        """Missing ranks are found by the names of threads and processes, also the last ones."""
         job = straggler_util.Job(dp=2, pp=4)
         names = [{"ph": "M", "name": "process_name", "pid": dp, "tid": 0, "args": {"name": f"DP rank [{dp}]"}}
                  for dp in range(2)]
@@ -68,24 +68,24 @@ class Lacks(Ranks):
 
         def without(rank, **how):
             return self.analyse(self.write([e for e in job.trace(**how) if e["tid"] // 10 != rank]))
-        # By their messages, if nobody is beyond them.
+        # Found by their messages, if no later rank has events.
         self.assertIn("pipeline ranks behind rank 2 have no events", self.notes(without(3)))
         self.assertIn("pipeline ranks behind rank 2 have no events", self.notes(without(3, named=False)))
-        # By the numbers of threads.
+        # Found by the numbers of threads.
         for lacks in (0, 1, 2):
             named = self.analyse(self.write(self.ops(job.trace(), lambda e, n=lacks: e["tid"] // 10 != n)))
             found = without(lacks, named=False)
             self.assertEqual({**found, "dropped": 0}, {**named, "dropped": 0})
             self.assertIn(f"pipeline rank {lacks} has no events", self.notes(found))
-        # Ranks of one replica after another say nothing of stages.
+        # Ranks numbered replica by replica contain no stage.
         events = [{**e, "tid": e["tid"] % 5 + 5 * (e["pid"] * 4 + e["tid"] // 10)} for e in job.trace(named=False)]
         found = self.analyse(self.write(events))
         self.same(found, job.expected())
         self.assertEqual(found["dropped"]["notes"], [])
 
     def test_messages_that_were_not_launched(self):
-        """An exporter that notes messages at both ends of a pipeline, as of several chunks: nobody is missing. Of the
-        first ones some lack."""
+        """Some exporters record messages at both ends of a pipeline, as of several chunks: no rank is missing. Also if
+        some of the first messages lack."""
         job = straggler_util.Job(dp=2, pp=2)
         events = job.trace()
         for event in self.ops(events):
@@ -132,14 +132,14 @@ class Lacks(Ranks):
         self.assertTrue(self.gaps(self.analyse(self.write(events))))
         self.assertTrue(self.gaps(self.analyse(self.write(events + marks))))
         self.assertFalse(self.gaps(self.analyse(self.write(events + ops))))
-        # A step that lacks one is not used.
+        # A step that lacks an op is not used.
         one = next(e for e in events if (e["name"], e["pid"], e["tid"] < 10) == ("backward-compute", 1, False))
         self.assertTrue(self.gaps(self.analyse(self.write([{**e, "dur": None} if e is one else e for e in events]))))
-        # Of another replica.
+        # The ops belong to another replica.
         self.assertTrue(self.gaps(self.analyse(self.write(events + [{**e, "pid": 0} for e in ops]))))
 
     def test_transfers_of_negative_time(self):
-        """StragglerAnalysis keeps what is above -10 ms, and takes the rest to be 0."""
+        """StragglerAnalysis keeps times above -10 ms, and takes others as 0."""
         for waiting in (False, True):
             job = straggler_util.Job(dp=3, pp=3, seed=12)
             rng = random.Random(4)
@@ -150,7 +150,7 @@ class Lacks(Ranks):
                 elif kind in ("params-all-gather", "grads-reduce-scatter") and rng.random() < 0.2 and not waiting:
                     job.duration[cell] = -rng.uniform(1e-3, 9e-3)
             found = self.analyse(self.write(job.trace(waiting=waiting)))
-            # As launched there are delays, of up to 20 us an op.
+            # Launched traces have delays of up to 20 us an op.
             self.same(found, job.expected(), 1e-7 if not waiting else 1e-3)
             self.assertEqual(found["dropped"]["notes"], [])
         job = straggler_util.Job(dp=2, pp=2)
@@ -164,7 +164,7 @@ class Lacks(Ranks):
         self.assertIn("the duration of 3 events: it is negative; taken as 0", self.notes(found))
 
     def test_threads_in_another_order(self):
-        """Names say which worker a thread is of, whatever its number."""
+        """Names give a thread's worker, whatever its number."""
         job = straggler_util.Job(dp=2, pp=3, slow=lambda step, dp, pp, kind, mb: 1.5 if (dp, pp) == (1, 2) else 1)
         whole = self.analyse(self.write(job.trace()))
         for renumbered in (lambda rank, lane: lane * 6 + rank, lambda rank, lane: 7 * rank + lane,
@@ -187,7 +187,7 @@ class Lacks(Ranks):
         self.assertEqual(list(found["S_step"]), [str(10**10 + s) for s in job.steps])
 
     def test_nothing_is_lost(self):
-        """Shares of nothing are no numbers."""
+        """Without a loss, its shares are null."""
         job = straggler_util.Job(dp=2, pp=2)
         for cell in job.duration:
             job.duration[cell] = 0.02 if "compute" in cell[2][1] else 0.001

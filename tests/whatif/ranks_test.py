@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hocket whatif of traces whose ranks do not fit together: clocks apart, records that were lost, workers and files
-that are missing, durations that cannot be. What is found must be that of the whole trace, or nothing, and told."""
+"""Tests hocket whatif on traces whose ranks do not fit together: clock offsets, lost records, missing workers and
+files, impossible durations. The analysis equals that of the whole trace or is withheld, with a note."""
 import json
 import os
 import random
@@ -49,7 +49,8 @@ class Ranks(unittest.TestCase):
 
 class Chakra(Ranks):
     def nodes(self, rank, clock=0, sums=20, starts=True):
-        """Products and sums of four ranks in turn; rank 3 is the slowest, and all sums end together."""
+        """Returns products and all-reduces of four ranks in turn; rank 3 is the slowest, and all-reduces end
+        together."""
         nodes, begin = [], 1000 + clock
         slowest = 100 + 30 + 100
         for k in range(sums):
@@ -78,7 +79,7 @@ class Chakra(Ranks):
             self.assertRegex(self.notes(found), f"clocks of ranks differed by up to {shown}.* 0 still have")
 
     def test_ranks_that_only_exchange_messages(self):
-        """A message there and one back; what the second rank's clock shows is 5 ms less."""
+        """Two ranks exchange messages in both directions; the second rank's clock is 5 ms slow."""
         def rank(number, clock):
             nodes, begin = [], 10000 + clock
             for k in range(10):
@@ -89,7 +90,7 @@ class Chakra(Ranks):
                           node(3 * k + 2, "b", "COMM_SEND_NODE" if back else "COMM_RECV_NODE",
                                [3 * k] if back else [3 * k + 1], 50, begin + 250, comm_src=("int32", 1),
                                comm_dst=("int32", 0), comm_tag=("int32", 2))]
-                if back:  # its product waits for what comes
+                if back:  # the product waits for the message
                     nodes[-3] = node(3 * k, "mm", "COMP_NODE", [3 * k + 1], 100, begin + 150)
                 begin += 300
             return trace(nodes)
@@ -120,7 +121,7 @@ class Chakra(Ranks):
         self.assertIn("cause     none", run(*paths).stdout)
 
     def test_lost_nodes(self):
-        """A stretch of a rank's file is lost: its other sums meet those that they were in."""
+        """A stretch of a rank's file is lost: its other all-reduces still match those of their groups."""
         whole = self.analyse(*self.files())
         for first, count in ((18, 4), (3, 1), (5, 30), (30, 30)):  # the last: the rank's second half
             paths = self.files()
@@ -134,7 +135,7 @@ class Chakra(Ranks):
             self.assertNotEqual(found["cause"], "slow link")
             if lost > 0:
                 self.assertIn(f"the other members of {lost} collective", self.notes(found))
-            # Without starts there is only their order, which is told.
+            # Without starts only their order is known, which is reported.
         paths = [self.path(f"s{rank}.et") for rank in range(4)]
         for rank, path in enumerate(paths):
             with open(path, "wb") as f:
@@ -155,7 +156,7 @@ class Chakra(Ranks):
         self.assertNotIn("clocks", self.notes(found) + self.notes(without))
 
     def test_lost_messages(self):
-        """One of ten messages was not recorded by who sends: those that cannot meet then wait for nobody."""
+        """The sender lacks the record of one of ten messages: messages without a partner do not wait."""
         def end(number, sends):
             other = {"comm_dst": ("int32", 1)} if sends else {"comm_src": ("int32", 0)}
             return node(number, "m", "COMM_SEND_NODE" if sends else "COMM_RECV_NODE", [], 10, 1000 + 100 * number,
@@ -195,11 +196,11 @@ class Chakra(Ranks):
 
 
 class Own(Ranks):
-    """Traces of ours."""
+    """Hocket's own traces."""
 
     def trace(self, ranks=2, steps=3, clock=0, sums=8, late=0):
-        """Of a run: a rank's products, the last rank's slower, and sums that end together. `clock`: what the last
-        rank's shows more; `late`: how much later the last rank begins."""
+        """Returns the trace of a run: products, slower on the last rank, and all-reduces that end together. The last
+        rank's clock is `clock` us fast, and it begins `late` us later."""
         events = [{"ph": "M", "name": "process_name", "pid": rank + 1, "args": {"name": f"rank {rank}", "rank": rank}}
                   for rank in range(ranks)]
         last = ranks - 1
@@ -235,7 +236,7 @@ class Own(Ranks):
                 self.assertIn("clocks of ranks differed by up to", self.notes(found))
 
     def test_lost_tasks(self):
-        """Every seventh event is lost: no circle, and all that are missing are told."""
+        """Every seventh event is lost: there is no cycle, and all missing tasks are reported."""
         whole = self.trace(ranks=4, steps=1, sums=40)
         expected = self.analyse(self.write(whole))
         events = [e for e in whole["traceEvents"] if e["ph"] == "X"]
@@ -247,7 +248,7 @@ class Own(Ranks):
                           self.notes(found))
             self.assertRegex(self.notes(found), "the other members of [0-9]+ collectives")
             self.assertLess(abs(found["S"] / expected["S"] - 1), 0.1)
-        # One that only the other rank has.
+        # A task that only the other rank has.
         one = [e for e in events if not (e["pid"] == 2 and e["args"]["task"] == 79)]
         self.assertIn("1 of the program's 320 tasks, which are not in the trace, of 1 rank; one is task 79 of rank 1",
                       self.notes(self.analyse(self.write({**whole, "traceEvents": others + one}))))
@@ -293,7 +294,7 @@ class Straggler(Ranks):
             self.assertEqual([w["dp"] for w in found["workers"]], [w["dp"] for w in rest["workers"]])
             self.assertIn(f"data-parallel rank {pid} is not used: it differs from others in every step, in step 20 replica "
                           f"{pid} lacks", self.notes(found))
-        # Of two replicas it is the one that lacks ops, whichever comes first; of one kind only, too.
+        # The replica that lacks ops is dropped, whichever comes first; also if all of one kind lack.
         job = straggler_util.Job(dp=2, pp=2)
         for pid in range(2):
             events = [e for e in job.trace() if not (e["pid"] == pid and e["name"] == "optimizer" and e["tid"] >= 10)]

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces in the schema of the straggler data (StragglerAnalysis), of jobs that never ran, and what an analysis
-of them must give, computed by brute force: one dictionary entry per op, step and rank, recursion over what it
-waits for. The dependencies here follow from the schedule that the job was made with; the product has to find
-them in the trace."""
+"""Synthetic traces in the schema of the straggler data (StragglerAnalysis), and their expected analysis by brute force:
+one dictionary entry per op, step and rank, recursion over dependencies. The dependencies here follow from the schedule
+that made the job; the product has to find them in the trace."""
 import json
 import math
 import random
@@ -15,7 +14,7 @@ sys.setrecursionlimit(100000)
 
 
 def schedule(pp, stage, micro_batches, chunks):
-    """[(direction, chunk, micro-batch)] of a pipeline rank: 1F1B, or interleaved 1F1B with several chunks."""
+    """Returns [(direction, chunk, micro-batch)] of a pipeline rank: 1F1B, or interleaved 1F1B with several chunks."""
     total = micro_batches * chunks
     if chunks == 1:
         warm_up = min(pp - stage - 1, total)
@@ -38,7 +37,7 @@ def schedule(pp, stage, micro_batches, chunks):
 
 
 class Job:
-    """`slow(step, dp, stage, type, micro_batch)` gives a factor of an op's time."""
+    """A synthetic job. `slow(step, dp, stage, type, micro_batch)` gives a factor of an op's time."""
 
     def __init__(self, dp=2, pp=4, micro_batches=4, chunks=1, steps=3, overlap=False, gc=True, seed=1,
                  slow=lambda *where: 1.0, first_step=20):
@@ -46,8 +45,8 @@ class Job:
         self.random = random.Random(seed)
         self.steps = [first_step + 3 * i for i in range(steps)]
         self.slow = slow
-        self.waits = {}     # (stage, type, number): those of one replica
-        self.info = {}      # the same: (chunk, micro-batch)
+        self.waits = {}     # (stage, type, number): dependencies within a replica
+        self.info = {}      # (stage, type, number): (chunk, micro-batch)
         self.groups = []    # (members, over all replicas)
         for stage in range(pp):
             self.passes(stage)
@@ -67,7 +66,7 @@ class Job:
         return op
 
     def passes(self, stage):
-        """Gathers of parameters, then passes with their messages."""
+        """Adds gathers of parameters, then passes with their messages."""
         gathers = []
         for chunk in range(self.chunks):
             gathers.append(self.add(stage, "params-all-gather", chunk, gathers[-1:], chunk))
@@ -131,7 +130,7 @@ class Job:
         self.add(stage, "optimizer", 0, [tail])
 
     def meet(self):
-        """The k-th message of a chunk and micro-batch meets that of the neighbour."""
+        """Matches the k-th message of a chunk and micro-batch with that of the neighbour."""
         place = {}  # (direction, model chunk, micro-batch) of a pass
         for op, (chunk, micro_batch) in self.info.items():
             stage, kind, number = op
@@ -164,7 +163,7 @@ class Job:
         return base * self.random.uniform(0.9, 1.1) * self.slow(step, rank, stage, kind, self.info[op][1])
 
     def replay(self, duration, delay=lambda *where: 0.0):
-        """{step: seconds} and {(step, dp, op): (start, end)}."""
+        """Returns {step: seconds} and {(step, dp, op): (start, end)}."""
         seconds, times = {}, {}
         for step in self.steps:
             start, end = {}, {}
@@ -192,7 +191,7 @@ class Job:
         return seconds, times
 
     def expected(self, steps=None):
-        """What the analysis must find, of these steps."""
+        """Returns the expected analysis of these steps."""
         keep, self.steps = self.steps, steps or self.steps
         by_kind = {}
         cells = [(s, r, o) for s in self.steps for r in range(self.dp) for o in self.waits]
@@ -223,8 +222,10 @@ class Job:
         return result
 
     def trace(self, waiting=False, tensor=1, named=True):
-        """Events. `waiting`: communication as launched, in place of its transfer alone. `tensor`: ranks of tensor
-        parallelism, of which the first is in the trace. Not `named`: without names of threads."""
+        """Returns the events of the job's trace.
+
+        With `waiting`, communication lasts from its launch, not for its transfer alone. `tensor` is the number of
+        tensor-parallel ranks, of which the trace has the first. Without `named`, threads have no names."""
         delays = random.Random(7)
         times = self.replay(self.duration, lambda step, rank, op: delays.uniform(0, 2e-5))[1]
         events, origin, offset = [], {}, 0.0

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""hocket whatif: traces of jobs that never ran against brute force (tests/whatif/straggler_util.py), causes that
-were put in, broken traces, and, where HOCKET_STRAGGLER_DATA names its folder, the straggler data against its
-published results."""
+"""Tests hocket whatif: synthetic traces against brute force (tests/whatif/straggler_util.py), injected causes, broken
+traces, and the straggler data against its published results, where HOCKET_STRAGGLER_DATA names its folder."""
 import glob
 import gzip
 import json
@@ -90,7 +89,7 @@ class Whatif(unittest.TestCase):
         self.same(found, job.expected(job.steps[1:-1]))
         self.assertEqual(found["dropped"]["steps"], 2)
         self.assertIn(f"step {first} is not used: replica 1 lacks", found["dropped"]["notes"][0])
-        # Words to people, with the same in them.
+        # The text has the same content.
         text = run(self.path())
         self.assertEqual(text.returncode, 0)
         self.assertIn(f"step {last} is not used", text.stdout)
@@ -129,7 +128,7 @@ class Whatif(unittest.TestCase):
         kept = [s for s in job.steps if str(s) in found["S_step"]]
         self.assertIn(len(kept), (3, 4))
         self.same(found, job.expected(kept))
-        # The same, packed; and a file of which no step is whole.
+        # The same, compressed; and a file without a complete step.
         packed = gzip.compress(text.encode())
         with open(self.path("cut.json.gz"), "wb") as f:
             f.write(packed[:len(packed) * 2 // 3])
@@ -163,8 +162,8 @@ class Whatif(unittest.TestCase):
         self.assertEqual(run(self.path(), "--format", "what").returncode, 2)
 
     def test_injected_trouble(self):
-        """Each trouble at three levels: its cause is named, and the gain of curing it is within 5 points of what it did
-        cost: the replay of the same job without it, or with the work of a heavy stage shared by all."""
+        """Each trouble at three levels: its cause is named, and the gain of the cure is within 5 points of the true
+        gain. The true gain replays the same job without the trouble, or with a heavy stage's excess shared by all."""
         def job(slow):
             return straggler_util.Job(dp=4, pp=4, micro_batches=8, steps=2, seed=11, slow=slow)
 
@@ -196,7 +195,7 @@ class Whatif(unittest.TestCase):
             well = job(slow)
             return sum(well.replay(well.duration)[0].values()) / len(well.steps)
 
-        def shared(level):  # what the last stage of four has too much, moved to all
+        def shared(level):  # spreads the excess of the last of four stages
             return lambda step, dp, pp, kind, mb: (3 + level) / 4 if "compute" in kind else 1
         for cause, (slow, levels, where) in injected.items():
             for level in levels:
@@ -209,7 +208,7 @@ class Whatif(unittest.TestCase):
                     self.assertLess(abs(named["gain"] - found["T"] / cured), 0.05, [level, named])
 
     def test_a_worker_that_is_a_stage_is_named_as_one(self):
-        """Without replicas nobody else does what the only worker of a stage does."""
+        """Without replicas, the only worker of a stage cannot be told from its stage."""
         for pp, stage, cause in ((4, 3, "last stage"), (2, 1, "last stage"), (4, 1, "slow stage"), (3, 0, "slow stage")):
             for level in (1.6, 2, 2.6):
                 with self.subTest(cause, pp=pp, stage=stage, level=level):
@@ -224,7 +223,7 @@ class Whatif(unittest.TestCase):
                     self.assertEqual(max(range(pp), key=lambda i: found["S_stage"][i]), stage)
 
     def test_nothing_lost_worth_naming(self):
-        """All ops of a kind alike, but for one that is 1 % longer: shares of so small a loss would be any number."""
+        """All ops of a kind are alike, except one that is 1 % longer: shares of so small a loss are meaningless."""
         job = straggler_util.Job(dp=2, pp=2, steps=2, seed=13)
         kinds = {op[1]: d for (_, _, op), d in job.duration.items()}
         for cell in job.duration:
@@ -245,7 +244,7 @@ class Whatif(unittest.TestCase):
         self.assertNotIn("of the loss", page)
 
     def test_a_share_of_more_than_all_is_explained(self):
-        """One of two replicas is slow: the ideal, the mean of both, is slower than the other one."""
+        """One of two replicas is slow: the ideal, the mean of both, is slower than the fast replica."""
         def slow(step, dp, pp, kind, mb):
             return 2 if dp == 1 and "compute" in kind else 1
         straggler_util.write(self.path(), straggler_util.Job(dp=2, pp=1, steps=2, seed=14, slow=slow).trace())
@@ -295,7 +294,7 @@ class Whatif(unittest.TestCase):
         self.assertTrue(text.endswith("</html>\n"))
 
     def test_page_leaves_out_what_has_no_effect(self):
-        """A job all of whose workers are alike, but that forward passes of the second stage take a little longer."""
+        """All workers are alike, except that forward passes of the second stage take a little longer."""
         job = straggler_util.Job(dp=2, pp=2, steps=1, seed=3)
         for cell in job.duration:
             job.duration[cell] = 1000 if "compute" in cell[2][1] else 10
@@ -315,7 +314,7 @@ class Whatif(unittest.TestCase):
         self.assertRegex(steps, r"Left out: \d+ columns of 1.000 in every step.")
 
     def simulated(self, *words):
-        """A trace of a simulation of two stages and two replicas; its predicted step in seconds."""
+        """Writes the trace of a simulation of two stages and two replicas; returns the predicted step in seconds."""
         config = os.path.join(cli_util.ROOT, "configs", "quickstart.yaml")
         done = subprocess.run(
             [cli_util.HOCKET, "simulate", config, "--set", "plan.dp=2", "--set", "plan.pp=2", "--set",
@@ -343,7 +342,7 @@ class Whatif(unittest.TestCase):
         self.assertEqual((found["dp"], found["pp"], found["dependencies"]), (2, 2, "the program's"))
         self.same(found, {"T_measured": seconds}, 1e-3)
         self.assertLess(abs(found["T"] / found["T_measured"] - 1), 0.01)
-        # Of ranks of which the trace does not say what their tasks wait for it is inferred.
+        # Dependencies of ranks without recorded ones are inferred.
         trace = read(self.path("own.json"))
         for of in trace["waits"]:
             of["ranks"] = [rank for rank in of["ranks"] if rank != 1]
@@ -359,7 +358,7 @@ class Whatif(unittest.TestCase):
         self.assertEqual(self.analyse(self.path("older.json"))["dependencies"], "inferred from times")
 
     def test_what_the_program_says_is_replayed(self):
-        """Task 1 waits for task 0 of another lane alone, though task 2 had always ended before it."""
+        """Task 1 depends only on task 0 of another lane, though task 2 had always ended before it."""
         def task(number, lane, start, duration):
             return {"ph": "X", "name": "t", "cat": f"t{number}", "pid": 1, "tid": lane, "ts": start, "dur": duration,
                     "args": {"task": number, "step": 0}}
@@ -379,7 +378,8 @@ class Whatif(unittest.TestCase):
 
     @staticmethod
     def own(ranks, steps, source="run"):
-        """A trace of ours: of every step, rank and task its lane, begin and duration in us, op and other args."""
+        """Returns a trace of Hocket's: per step, rank and task, the lane, begin and duration in us, op and other
+        args."""
         events = [{"ph": "M", "name": "process_name", "pid": rank + 1, "args": {"name": f"rank {rank}", "rank": rank}}
                   for rank in range(ranks)]
         for step, tasks in enumerate(steps):
@@ -392,7 +392,8 @@ class Whatif(unittest.TestCase):
                 "traceEvents": events}
 
     def test_a_rank_that_begins_later(self):
-        """Rank 1 begins 150 us later, and rank 0 waits for it in a sum of both stages: a host start, not a slow sum."""
+        """Rank 1 begins 150 us later, and rank 0 waits for it in an all-reduce of both stages: a host start, not a slow
+        all-reduce."""
         def tasks(rank, begin):
             of = {"stage": rank}
             return [(1, begin, 100, "linear", {"phase": "forward", "micro_batch": 0, **of}),
@@ -402,12 +403,12 @@ class Whatif(unittest.TestCase):
         found = self.analyse(self.path(), "--scale", "host start@rank=1=1e9")
         self.same(found, {"T": 350e-6, "T_measured": 350e-6, "T_ideal": (75 + 100 + 100) * 1e-6})
         self.same({"T": found["scaled"][0]["T"]}, {"T": 200e-6}, 1e-6)
-        # A simulated rank begins when it has something to do.
+        # A simulated rank begins with its first task.
         straggler_util.write(self.path(), self.own(2, steps, "simulation"))
         self.same(self.analyse(self.path()), {"T": 200e-6})
 
     def test_pauses_beside_passes(self):
-        """A rank stands still for 1 ms in a pass, in the optimizer and in a sum: all of them are cured."""
+        """A rank stops for 1 ms in a pass, in the optimizer and in an all-reduce: all of them are cured."""
         def step(in_pass, in_sum, in_optimizer):
             ranks = []
             for rank in range(2):
@@ -430,8 +431,9 @@ class Whatif(unittest.TestCase):
         self.assertRegex(found["causes"][0]["evidence"], "1 of 40 passes .* 3 other ops longer by the same time")
 
     def steps_of_replicas(self, steps, ranks=4, micro_batches=4, paused=lambda step, rank, place: 0):
-        """A trace of ours: passes of 100 and 200 us, a sum of 50, two tasks of the optimizer of 30; `paused` of a
-        step, a rank and a place ("forward 2", "sum", "adamw 0", before "adamw 0": "gap") are us more."""
+        """Analyses a trace of Hocket's: passes of 100 and 200 us, an all-reduce of 50, two optimizer tasks of 30.
+
+        `paused` adds microseconds to a step, rank and place: "forward 2", "sum", "adamw 0", or "gap" before "adamw 0"."""
         trace = []
         for step in range(steps):
             tasks, ready = [], []
@@ -457,11 +459,11 @@ class Whatif(unittest.TestCase):
         return self.analyse(self.path())
 
     def test_pauses_in_step_with_the_steps(self):
-        """A pause that hits every step, or every other one, at the same place: found by what else is like that op."""
+        """A pause at the same place in every step, or in every other one, is found by comparison with similar ops."""
         def at(rank, place, every=1):
             return lambda step, r, p: 1000 if (r, p) == (rank, place) and step % every == 0 else 0
         clean = 4 * 300 + 50 + 60
-        cases = {  # how the steps are, and the mean step
+        cases = {  # name -> (how the steps are made, the mean step)
             "a pass, every step": (dict(paused=at(1, "forward 2")), clean + 1000),
             "a pass, every step, one rank": (dict(ranks=1, paused=at(0, "forward 2")), clean + 1000),
             "a pass, every other step, one rank": (dict(ranks=1, paused=at(0, "backward 1", 2)), clean + 500),
@@ -489,7 +491,8 @@ class Whatif(unittest.TestCase):
                 self.assertEqual("S does not show it" in text, found["S"] < 1.1)
 
     def test_pauses_that_cannot_be_told(self):
-        """The same sum, or the optimizer of all ranks, in every step: there is nothing to compare with, as is said."""
+        """The same all-reduce, or the optimizer of all ranks, is slow in every step: the report says that no comparison
+        is possible."""
         for name, ranks in (("sum", (0,)), ("adamw 0", (0, 1, 2, 3))):
             found = self.steps_of_replicas(
                 8, paused=lambda step, rank, place, name=name, ranks=ranks: 1000 if place == name and rank in ranks else 0)
@@ -499,7 +502,8 @@ class Whatif(unittest.TestCase):
                           "in every step", run(self.path()).stdout)
 
     def test_what_only_looks_like_pauses_in_step(self):
-        """A slow rank, one that has more to do in the optimizer, and long sequences that come at the same place."""
+        """A slow rank, an optimizer with more work, and long sequences at the same place are not mistaken for
+        pauses."""
         found = self.steps_of_replicas(8, paused=lambda step, rank, place: {"f": 100, "b": 200, "a": 30}.get(place[0], 0)
                                        if rank == 1 else 0)
         self.assertEqual((found["cause"], found["causes"][0]["where"]), ("slow worker", "rank 1"))
@@ -509,7 +513,8 @@ class Whatif(unittest.TestCase):
         self.assertNotEqual(found["cause"], "pauses")
 
     def test_a_slow_link_slows_what_crosses_it(self):
-        """Of three links between four stages the last takes 1,000 us, not 10, and a sum over all of them 2,000."""
+        """The last of three links between four stages takes 1,000 us, not 10, and an all-reduce over all stages
+        2,000."""
         begin, ranks = 0, [[], [], [], []]
         for rank, tasks in enumerate(ranks):
             of = {"stage": rank, "micro_batch": 0, "phase": "forward"}
@@ -524,7 +529,7 @@ class Whatif(unittest.TestCase):
         for rank, tasks in enumerate(ranks):
             tasks.append((1, begin, 2000, "all_reduce", {"phase": "grad", "group": 3, "bytes": 8, "stage": rank}))
         trace = self.own(4, [ranks], "simulation")
-        # A pass waits for its message, a send for its pass: tasks are recv, pass, send, sum.
+        # A pass depends on its message, a send on its pass: tasks are recv, pass, send, all_reduce.
         trace["waits"] = [{"ranks": [0], "tasks": [[1, 0]]}, {"ranks": [1, 2], "tasks": [[1, 0], [2, 1]]},
                           {"ranks": [3], "tasks": [[1, 0]]}]
         straggler_util.write(self.path(), trace)
@@ -534,7 +539,7 @@ class Whatif(unittest.TestCase):
         self.same({"T": found["causes"][0]["T_fixed"]}, {"T": (400 + 30 + 20) * 1e-6})
 
     def test_chakra(self):
-        # Two ranks: a product, then a sum that both take part in; the first then sends what the second waits for.
+        # Two ranks: a product, then a common all-reduce; the first then sends a message that the second waits for.
         def node(number, name, kind, waits, micros, **attributes):
             attr = [{"name": k, "int32Val": v} for k, v in attributes.items()]
             return {"id": str(number), "name": name, "type": kind, "dataDeps": [str(w) for w in waits],
@@ -556,7 +561,7 @@ class Whatif(unittest.TestCase):
         self.assertEqual(run(self.path("1.json")).returncode, 2)
 
     def samples(self):
-        """By format: the files of a trace of each, as bytes."""
+        """Returns, by format, the files of a trace, as bytes."""
         self.simulated("--set", "train.global_batch=4")
         nodes = [{"id": i, "name": f"n{i}", "type": "COMM_COLL_NODE" if i % 3 == 2 else "COMP_NODE",
                   "data_deps": [i - 1] if i else [], "start_time_micros": 10 * i, "duration_micros": 9,
@@ -568,8 +573,8 @@ class Whatif(unittest.TestCase):
         return {name: [json.dumps(document).encode() for document in documents] for name, documents in files.items()}
 
     def test_damage_of_every_kind_to_every_format(self):
-        """Bytes flipped, cut, doubled, values of other types: a report, as JSON that is JSON, or exit code 2 and which
-        file."""
+        """Flipped, cut and doubled bytes and values of other types give a report as valid JSON, or exit code 2 with the
+        file's name."""
         rounds = 25 * int(os.environ.get("HOSTILE_ROUNDS", "1"))
         for name, files in self.samples().items():
             rng = random.Random(f"{hostile_test.SEED} {name}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of src/data/tokenizer/nfc_tables.inc are what tools/nfc_tables.py makes of the same Unicode version."""
+"""src/data/tokenizer/nfc_tables.inc equals the output of tools/nfc_tables.py for the same Unicode version."""
 import os
 import re
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Logits and loss of tiny models are those of the fixtures, which make.py wrote with Hugging Face transformers."""
+"""Logits and loss of tiny models equal the fixtures that make.py wrote with Hugging Face transformers."""
 import json
 import math
 import os
@@ -18,7 +18,7 @@ import formula
 
 
 def read_floats(path):
-    """{name: values} of a safetensors file of fp32."""
+    """Returns {name: values} of a safetensors file of fp32."""
     with open(path, "rb") as f:
         data = f.read()
     (length,) = struct.unpack("<Q", data[:8])
@@ -30,7 +30,7 @@ def read_floats(path):
 
 
 def next_token_loss(logits, ids):
-    """The sum over a document's targets."""
+    """Returns the sum over a document's targets."""
     return sum(math.log(sum(math.exp(x) for x in row)) - row[target] for row, target in zip(logits, ids[1:]))
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of Hugging Face transformers: logits and mean next-token loss of tiny models in fp64."""
+"""Writes fixtures with Hugging Face transformers: logits and mean next-token loss of tiny models in fp64."""
 import json
 import os
 import sys
@@ -25,7 +25,7 @@ IDS = [[3, 1, 4, 1, 5, 9, 2], [6, 22, 0]]
 
 
 def stored_names(model):
-    """{name: shape} of the model's own safetensors, whose experts are tensors of their own."""
+    """Returns {name: shape} of the model's own safetensors, whose experts are separate tensors."""
     import tempfile
     from safetensors import safe_open
     with tempfile.TemporaryDirectory() as folder:
