@@ -140,8 +140,7 @@ TEST(ModelConfig, ExpertsOfTransformers4And5) {
 
 TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
   const std::vector<std::pair<json, std::vector<std::string>>> cases = {
-      {{{"model_type", "mamba"}},
-       {"model_type", "'mamba'", "llama or mistral or parallel_llama or "}},
+      {{{"model_type", "mamba"}}, {"model_type", "'mamba'", "llama or mistral or mixtral or "}},
       {{{"model_type", "qwen3_next"}}, {"the nearest of them is qwen3"}},
       {{{"model_type", "mixtrall"}}, {"the nearest of them is mixtral"}},
       {{{"mlp_bias", true}}, {"mlp_bias", "not supported", "linear layers of qwen3_moe"}},

@@ -8,7 +8,7 @@ import subprocess
 
 @functools.lru_cache
 def transformers():
-    """The module of transformers that renders; whoever runs only Hocket needs none."""
+    """The module of transformers that renders; Hocket alone needs none."""
     from transformers.utils import chat_template_utils, logging
     logging.set_verbosity_error()
     return chat_template_utils

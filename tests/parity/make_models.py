@@ -152,7 +152,7 @@ MODELS = {
         rope_parameters=rope(10000.0)), {}),
     "smollm3-untied": ("smollm3", dict(
         vocab_size=92, hidden_size=40, intermediate_size=50, num_hidden_layers=5, num_attention_heads=4,
-        num_key_value_heads=2, no_rope_layers=[1, 0, 0, 1, 1], attention_bias=True, mlp_bias=True,
+        num_key_value_heads=2, no_rope_layers=[1, 0, 0, 1, 1], mlp_bias=True,
         tie_word_embeddings=False, rope_parameters=rope(5000.0)), {}),
     "olmo2": ("olmo2", dict(
         vocab_size=94, hidden_size=36, intermediate_size=50, num_hidden_layers=4, num_attention_heads=6,

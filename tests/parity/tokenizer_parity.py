@@ -52,7 +52,7 @@ def random_string(rng):
         pool = []
         while len(pool) < n:
             c = rng.randrange(0x110000 if kind > 0.9 else 0x10000)
-            # What one side's version of Unicode knows and the other's does not may differ: no
+            # Characters that only one side's version of Unicode knows may differ: no
             # unassigned characters, and those that combine or decompose only from a version that both know.
             combines = unicodedata.category(chr(c))[0] == "M" or unicodedata.decomposition(chr(c))
             known = unicodedata.ucd_3_2_0 if combines else unicodedata
