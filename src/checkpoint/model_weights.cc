@@ -55,7 +55,8 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
   }
   if (!missing.empty()) {
     const auto lost = file_.absent().find(missing[0]);
-    fail(path, "{} of the model's tensors missing: {}; expected the weights of this configuration{}",
+    fail(path,
+         "{} of the model's tensors missing: {}; expected the weights of this configuration{}",
          missing.size() == 1 ? "1" : fmt::format("{}", missing.size()), some(missing),
          lost == file_.absent().end()
              ? ""
