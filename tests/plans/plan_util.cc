@@ -18,7 +18,7 @@
 #include "graph/elements.h"
 #include "graph/names.h"
 #include "program/buffer_contents.h"
-#include "tests/plans/plan_family.h"
+#include "tests/plans/plan_family_util.h"
 #include "tests/schedule_util.h"
 
 namespace hocket::test {

@@ -59,7 +59,7 @@ TEST(BpeTrain, NeverLearnsASpecialToken) {
   options.special_tokens = {"end"};
   const Tokenizer t = train({"end end end ending"}, options);
   std::vector<int32_t> ids;
-  Encoder(t).encode("end ending", &ids, false);
+  Encoder(t).encode("end ending", &ids, {.split_special_tokens = true});
   for (const int32_t id : ids) {
     EXPECT_NE(id, t.eos_id());
   }

@@ -60,7 +60,7 @@ TokenizerSpec spec_of(const std::vector<std::pair<std::string, std::string>>& me
   return spec;
 }
 
-Words tokens_of(const Tokenizer& t, std::string_view text) {
+Words texts_of_tokens(const Tokenizer& t, std::string_view text) {
   Words out;
   for (const int32_t id : t.encode(text)) {
     out.emplace_back(t.token_bytes(id));
@@ -126,17 +126,17 @@ TEST(Regex, BadPatterns) {
 
 TEST(Tokenizer, MergesByRankThenLeftmost) {
   const Tokenizer t(spec_of({{"b", "c"}, {"a", "b"}, {"bc", "d"}, {"a", "a"}}));
-  EXPECT_EQ(tokens_of(t, "abcd"), (Words{"a", "bcd"}));  // bc before ab
-  EXPECT_EQ(tokens_of(t, "abd"), (Words{"ab", "d"}));
-  EXPECT_EQ(tokens_of(t, "aaa"), (Words{"aa", "a"}));
-  EXPECT_EQ(tokens_of(t, "b c"), (Words{"b", " ", "c"}));  // words are not crossed
+  EXPECT_EQ(texts_of_tokens(t, "abcd"), (Words{"a", "bcd"}));  // bc before ab
+  EXPECT_EQ(texts_of_tokens(t, "abd"), (Words{"ab", "d"}));
+  EXPECT_EQ(texts_of_tokens(t, "aaa"), (Words{"aa", "a"}));
+  EXPECT_EQ(texts_of_tokens(t, "b c"), (Words{"b", " ", "c"}));  // words are not crossed
 }
 
 TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
   TokenizerSpec spec = spec_of({{"a", "b"}, {"b", "c"}, {"a", "bc"}});
-  EXPECT_EQ(tokens_of(Tokenizer(spec), "abc"), (Words{"ab", "c"}));
+  EXPECT_EQ(texts_of_tokens(Tokenizer(spec), "abc"), (Words{"ab", "c"}));
   spec.ignore_merges = true;
-  EXPECT_EQ(tokens_of(Tokenizer(spec), "abc"), (Words{"abc"}));
+  EXPECT_EQ(texts_of_tokens(Tokenizer(spec), "abc"), (Words{"abc"}));
 }
 
 // Compares both merge algorithms, for short and for long words, with the definition.
@@ -168,7 +168,7 @@ TEST(Tokenizer, EqualsTheDefinitionOnRandomWords) {
         if (merged) break;
       }
     }
-    ASSERT_EQ(tokens_of(t, word), symbols) << word;
+    ASSERT_EQ(texts_of_tokens(t, word), symbols) << word;
   }
 }
 
@@ -239,8 +239,8 @@ TEST(Tokenizer, PrefixSpace) {
   spec.pretokenizers.insert(spec.pretokenizers.begin(), PretokenizerStep());
   spec.pretokenizers[0].kind = PretokenizerStep::Kind::prefix_space;
   const Tokenizer t(spec);
-  EXPECT_EQ(tokens_of(t, "a"), (Words{" a"}));
-  EXPECT_EQ(tokens_of(t, " a"), (Words{" a"}));
+  EXPECT_EQ(texts_of_tokens(t, "a"), (Words{" a"}));
+  EXPECT_EQ(texts_of_tokens(t, " a"), (Words{" a"}));
 }
 
 TEST(Tokenizer, LengthsOfTokens) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/plans/plan_family.h"
+#include "tests/plans/plan_family_util.h"
 
 #include <fmt/format.h>
 
