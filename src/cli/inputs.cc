@@ -144,6 +144,13 @@ engine::Run run_at(const checkpoint::ModelLocation& at, const std::string& model
       tree["train"]["seq_len"] = config["train"]["seq_len"];
     }
   }
+  if (!tree["train"].contains("seq_len")) {
+    // A sequence is no longer than the table of learned positions.
+    const int64_t rows = checkpoint::read_model_config(at.config_file).form.position_table;
+    if (rows > 0) {
+      tree["train"]["seq_len"] = std::min(engine::TrainSection().seq_len, rows);
+    }
+  }
   return with_batch(std::move(tree), model, overrides, 1);
 }
 

@@ -136,8 +136,9 @@ bool is_up_to_date(const PrepareOptions& options, const Corpus& corpus, const To
   try {
     const Dataset there(options.output);
     const SpecialTokens special{there.special_tokens_met(), there.split_special_tokens()};
-    const bool same_special =
-        special.met == 0 || (special.met > 0 && special.split == options.split_special_tokens);
+    // Older folders do not say it: special tokens were text.
+    const bool split = special.split || special.met < 0;
+    const bool same_special = special.met == 0 || split == options.split_special_tokens;
     if (!same_special ||
         there.fingerprint() !=
             fingerprint(corpus, tokenizer, options.shard_tokens, special, there.version()) ||

@@ -512,6 +512,10 @@ std::string config_json(const ModelConfig& config, std::string_view torch_dtype)
   json object = json::parse(config.json);
   object["architectures"] = {family_of(config).architecture};
   object["model_type"] = config.family;
+  if (!object.contains("pad_token_id")) {
+    // Some classes of transformers have a default beyond a small vocabulary, and then do not open.
+    object["pad_token_id"] = nullptr;
+  }
   // transformers 5 writes dtype, 4 torch_dtype; both read the old name.
   const bool modern = object.contains("dtype");
   object[modern ? "dtype" : "torch_dtype"] = std::string(torch_dtype);

@@ -143,6 +143,7 @@ TEST(GgufModel, OtherTypesAreRoundedOnce) {
 TEST(GgufModel, WhatGgufCannotSayIsNotWritten) {
   const auto expect_refused = [](const ModelConfig& config, ElementType type,
                                  const std::string& part) {
+    SCOPED_TRACE(part);
     const Folder model(config);
     const std::string text = error_of([&] { model.exported(type); });
     EXPECT_NE(text.find(part), std::string::npos) << text;
@@ -152,8 +153,9 @@ TEST(GgufModel, WhatGgufCannotSayIsNotWritten) {
   expect_refused(small_config("llama"), ElementType::q8_0, "rows of 24 elements");
   const ModelConfig moe = small_config("qwen3_moe");
   expect_refused(changed(moe, {{"norm_topk_prob", true}}), ElementType::f32, "layers with experts");
-  expect_refused(changed(moe, {{"mlp_only_layers", nlohmann::json::array()}}), ElementType::f32,
-                 "norm_topk_prob");
+  expect_refused(
+      changed(moe, {{"mlp_only_layers", nlohmann::json::array()}, {"norm_topk_prob", false}}),
+      ElementType::f32, "norm_topk_prob");
   const nlohmann::json scaling = {{"rope_type", "llama3"},
                                   {"factor", 8.0},
                                   {"low_freq_factor", 2.0},

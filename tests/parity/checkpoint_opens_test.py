@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
-"""Checkpoints of `hocket train` open with transformers and give the same logits: see checkpoint_opens.py. (Of the other
-families, train_parity.py compares the files.)"""
+"""Checkpoints of `hocket train` open with transformers and give the same logits: see checkpoint_opens.py."""
 import os, pathlib, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(os.environ.get("HOCKET_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
