@@ -169,7 +169,7 @@ Case model_case(uint64_t seed) {
   Case c = random_case(seed, 8, seed % 2 ? "f32" : "f64");
   // A vocabulary that any number of ranks divides.
   const size_t at = c.text.find("vocab_size: ") + 12;
-  c.text.replace(at, c.text.find(',', at) - at, "24");
+  c.text.replace(at, c.text.find_first_not_of("0123456789", at) - at, "24");
   return c;
 }
 

@@ -45,7 +45,7 @@ TEST(PlanEquality, RandomPlansEqualOneRank) {
 
 TEST(PlanEquality, EveryFamilyIsDrawn) {
   std::set<std::string> drawn;
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
+  for (uint64_t seed = 1; seed <= 600; ++seed) {
     const Case c = random_case(seed, 8, "f64");
     drawn.insert(engine::parse_run(c.text, c.name, {}).model.family);
   }

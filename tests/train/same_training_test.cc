@@ -178,8 +178,9 @@ TEST(SameTraining, EveryFieldOfTheModelCounts) {
       {"rope truncate", [](ModelConfig& m) { m.rope.truncate = false; }},
       {"rope short_factor", [](ModelConfig& m) { m.rope.short_factor = {2}; }},
       {"rope long_factor", [](ModelConfig& m) { m.rope.long_factor = {2}; }},
-      {"window rope_theta", [](ModelConfig& m) { m.window_rope = models::Rope{}; }},
-      {"layers with rope", [](ModelConfig& m) { m.rope_layer.flip(); }},
+      {"window rope_theta", [](ModelConfig& m) { m.window_rope = models::Rope{.theta = 5}; }},
+      {"layers with rope",
+       [](ModelConfig& m) { m.rope_layer.assign(static_cast<size_t>(m.num_layers), false); }},
       {"num_experts", [](ModelConfig& m) { ++m.num_experts; }},
       {"num_experts_per_tok", [](ModelConfig& m) { ++m.top_k; }},
       {"moe_intermediate_size", [](ModelConfig& m) { ++m.moe_intermediate_size; }},
@@ -193,7 +194,8 @@ TEST(SameTraining, EveryFieldOfTheModelCounts) {
     engine::Run other = run;
     change(other.model);
     const std::string got = saved.refusal(other);
-    EXPECT_NE(got.find("was saved with the model's " + key), std::string::npos) << got;
+    EXPECT_NE(got.find("was saved with the model's " + key), std::string::npos)
+        << key << ": " << got;
   }
 }
 

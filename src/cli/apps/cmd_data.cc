@@ -323,7 +323,7 @@ void declare_chat_template(Args& args) {
             "JSON: the text, and the bytes that the template's generation blocks wrote");
   args.flag("--spans", &options->spans,
             "with --json: also the bytes that the assistant wrote, which training learns");
-  args.example("hocket data chat-template model --messages chat.json --add-generation-prompt",
+  args.example("hocket data chat-template MODEL --messages FILE --add-generation-prompt",
                "the prompt of the next answer");
   args.run([options] {
     chat_template_text(*options);

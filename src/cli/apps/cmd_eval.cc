@@ -439,7 +439,7 @@ void verb_eval(Args& args) {
   args.option("--dtype", "TYPE", &options->dtype,
               "of weights and activations: f32, f64, bf16, f16");
   args.flag("--json", &options->json, "one JSON object");
-  args.example("hocket eval runs/quickstart README.md", "perplexity and bits per byte of a text");
+  args.example("hocket eval MODEL FILE", "perplexity and bits per byte of a text");
   args.example("hocket eval runs/quickstart", "held-out bits per byte of the newest checkpoint");
   args.example(
       "hocket eval runs/quickstart --ids ids.json --save-logits logits.safetensors "

@@ -350,7 +350,7 @@ void verb_generate(Args& args) {
       "hocket generate runs/quickstart --prompt '#include <vec' --temperature 0 "
       "--max-new-tokens 20",
       "the most likely continuation");
-  args.example("hocket generate SmolLM2.gguf --chat 'Why is the sky blue?' --temperature 0",
+  args.example("hocket generate MODEL --chat 'Why is the sky blue?' --temperature 0",
                "an answer of a chat model");
   args.example("hocket launch -n 2 generate runs/quickstart --prompt 'struct ' --set plan.tp=2",
                "on two processes, each with half of every matrix");
