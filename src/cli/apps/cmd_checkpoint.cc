@@ -226,8 +226,7 @@ void declare_import(Args& args) {
 }  // namespace
 
 void verb_checkpoint(Args& args) {
-  args.about("checkpoint files: join parts of several hosts, export and import GGUF",
-             "");
+  args.about("checkpoint files: join parts of several hosts, export and import GGUF", "");
   declare_join(args.sub("join"));
   declare_export(args.sub("export"));
   declare_import(args.sub("import"));
