@@ -34,6 +34,7 @@ models::ModelConfig dense(int64_t layers, bool tied) {
 models::ModelConfig moe(int64_t layers) {
   models::ModelConfig c = dense(layers, false);
   c.family = "qwen3_moe";
+  c.form.head_norm = "head";
   c.num_experts = 8;
   c.top_k = 2;
   c.moe_intermediate_size = 8;

@@ -61,8 +61,8 @@ const Said kSaid[] = {
      "rank 0 (edp 0) has all of it with addends t [0:1) of 2; missing t [1:2); so on 1 more rank"},
     {"replicas-differ", "element 0 of 512 is on rank 0 (edp 0), and on rank 1 (edp 1)"},
     {"regroup-parts",
-     "rank 0 (edp 0, ep 0) has dim 0 [0:4) of 8, dim 1 [0:16) of 32 in buffer 37 (f32[4,16,16]@2), "
-     "and dim 0 [0:4) of 8, dim 1 [0:16) of 32 in buffer 37 (f32[4,16,16]@2); so on 3 more ranks"},
+     "rank 0 (edp 0, ep 0) has dim 0 [0:4) of 8, dim 1 [0:16) of 32 in buffer 43 (f32[4,16,16]@2), "
+     "and dim 0 [0:4) of 8, dim 1 [0:16) of 32 in buffer 43 (f32[4,16,16]@2); so on 3 more ranks"},
     {"unfinished-sum",
      "rank 0 (edp 0) has all of it with addends t [0:1) of 2 + all of it with addends t [0:1) of "
      "2; missing t [1:2), t [1:2); so on 1 more rank"},
