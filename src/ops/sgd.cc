@@ -2,10 +2,10 @@
 // sgd: stochastic gradient descent with momentum, the formula of torch.optim.SGD, in place.
 // hyper = {lr} changes from step to step; coef is the clipping factor. A coef that is no number
 // skips the step: all stays as it is. sgd_master is the same for parameters of fewer bits than
-// their update needs (ops/adamw.cc).
+// their update needs (src/ops/adamw.cc).
 #include "ops/rules.h"
 
-namespace hocket::ops {
+namespace hocket::ops::sgd {
 namespace {
 
 void want_settings(std::string_view op, const Attrs& attrs, const TensorType& coef,
@@ -31,7 +31,8 @@ std::vector<TensorType> infer_master(const Attrs& attrs, Types in) {
   constexpr const char* kOp = "sgd_master";
   want_inputs(kOp, in, 6);
   want_float(kOp, in[0]);
-  for (size_t i = 1; i < 4; ++i) {
+  want_same(kOp, in[1], {grad_dtype(attrs, in[0].dtype), in[0].dims});
+  for (size_t i = 2; i < 4; ++i) {
     want_same(kOp, in[i], {sum_dtype(in[0].dtype), in[0].dims});
   }
   want_settings(kOp, attrs, in[4], in[5]);
@@ -59,10 +60,15 @@ std::vector<Sample> samples_of(size_t tensors) {
   }
   return list;
 }
+std::vector<Sample> samples_master() {
+  std::vector<Sample> list = samples_of(4);
+  list.push_back(with_short_gradient(list[0]));
+  return list;
+}
 
 }  // namespace
 
-void register_sgd(std::vector<Op>& ops) {
+void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "sgd",
                  .doc = "g=coef*g+wd*p; m=momentum*m+g; p-=lr*m; nothing if coef is NaN",
                  .infer = infer,
@@ -83,9 +89,9 @@ void register_sgd(std::vector<Op>& ops) {
                             .split = "abcd",
                             .keeps_zero = true},
                  .work = work_master,
-                 .samples = [] { return samples_of(4); },
+                 .samples = samples_master,
                  .inplace = {{0, 0}, {2, 1}, {3, 2}},
                  .family = Family::optimizer});
 }
 
-}  // namespace hocket::ops
+}  // namespace hocket::ops::sgd
