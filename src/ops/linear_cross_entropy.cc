@@ -45,21 +45,7 @@ Work work(const Call& call) {
   return {products * logits(call.in), total_bytes(call.in, call.out)};
 }
 
-/// The logits of some tokens, their targets' terms, and the scratch of the largest product.
-int64_t workspace(const Call& call) {
-  const TensorType& type = call.in[0];
-  const int64_t t = type.dims[0];
-  const int64_t d = type.dims[1];
-  const int64_t v = call.in[1].dims[0];
-  const int64_t e = element(type);
-  const int64_t rows = cross_entropy_rows(t, v, e);
-  int64_t scratch = product_scratch(call.attrs, v, d, e);
-  if (call.attrs.i("grad")) {
-    scratch = std::max(
-        {scratch, product_scratch(call.attrs, d, v, e), product_scratch(call.attrs, d, rows, e)});
-  }
-  return round_up(rows * v * e, 64) + round_up(rows * 8, 64) + scratch;
-}
+int64_t workspace(const Call& call) { return head_workspace(call, call.attrs.i("grad") != 0); }
 
 double model_flops(const Attrs&, Types in, double) { return logits(in); }
 

@@ -145,4 +145,17 @@ inline int64_t product_scratch(const Attrs& attrs, int64_t n, int64_t k, int64_t
   return scratch_threads(attrs) * gemm_scratch(n, k, element);
 }
 
+/// Returns the workspace of the LM head, h[T,D] and W[V,D], over chunks of tokens: the logits of
+/// one, a term per token, and the scratch of the largest product; `grad`: with those of dh and dW.
+inline int64_t head_workspace(const Call& call, bool grad) {
+  const int64_t d = call.in[0].dims[1], v = call.in[1].dims[0], e = element(call.in[0]);
+  const int64_t rows = cross_entropy_rows(call.in[0].dims[0], v, e);
+  int64_t scratch = product_scratch(call.attrs, v, d, e);
+  if (grad) {
+    scratch = std::max(
+        {scratch, product_scratch(call.attrs, d, v, e), product_scratch(call.attrs, d, rows, e)});
+  }
+  return round_up(rows * v * e, 64) + round_up(rows * 8, 64) + scratch;
+}
+
 }  // namespace hocket::ops

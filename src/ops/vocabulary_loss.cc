@@ -2,9 +2,9 @@
 // The loss of logits z[T,V] in steps, each on a part of the vocabulary (v): rowmax, sumexp, lse_of,
 // pick, nll, dlogits; lse is the first three in one. Per token, parts exchange a number each: the
 // maximum, the sum of exponentials and the target's logit, all f64 or exact. linear_cross_entropy
-// is defined by these ops. A target of -100 is ignored; `vocab` is the whole vocabulary. The
-// gradient is dlogits itself: the ops are steps of a loss that makes its gradients, and have no
-// rule of their own.
+// is defined by these ops, and with token_logprob, token_entropy and token_dlogits token_logprobs.
+// A target of -100 is ignored; `vocab` is the whole vocabulary. The gradient is dlogits itself: the
+// ops are steps of a loss that makes its gradients, and have no rule of their own.
 #include "ops/rules.h"
 
 namespace hocket::ops::vocabulary_loss {
@@ -76,6 +76,37 @@ std::vector<TensorType> infer_dlogits(const Attrs& attrs, Types in) {
   want_targets("dlogits", in[1], in[0].dims[0]);
   want_same("dlogits", in[2], per_token(DType::f64, in[0]));
   want_scalar("dlogits", in[3], DType::f64);
+  return {in[0]};
+}
+
+std::vector<TensorType> infer_token_logprob(const Attrs&, Types in) {
+  constexpr const char* kOp = "token_logprob";
+  want_inputs(kOp, in, 3);
+  want_rank(kOp, in[0], 1);
+  want_float(kOp, in[0]);
+  want_same(kOp, in[1], per_token(DType::f64, in[0]));
+  want_targets(kOp, in[2], in[0].dims[0]);
+  return {in[1]};
+}
+
+std::vector<TensorType> infer_token_entropy(const Attrs&, Types in) {
+  constexpr const char* kOp = "token_entropy";
+  want_inputs(kOp, in, 3);
+  want_logits(kOp, in[0]);
+  want_targets(kOp, in[1], in[0].dims[0]);
+  want_same(kOp, in[2], per_token(DType::f64, in[0]));
+  return {in[2]};
+}
+
+std::vector<TensorType> infer_token_dlogits(const Attrs& attrs, Types in) {
+  constexpr const char* kOp = "token_dlogits";
+  if (in.size() != 4 && in.size() != 6) fail(kOp, "got {} inputs; expected 4 or 6", in.size());
+  want_logits(kOp, in[0]);
+  want_vocabulary(kOp, attrs, in[0]);
+  want_targets(kOp, in[1], in[0].dims[0]);
+  for (size_t i = 2; i < in.size(); ++i) {
+    want_same(kOp, in[i], per_token(DType::f64, in[0]));
+  }
   return {in[0]};
 }
 
@@ -189,6 +220,49 @@ void add_to(std::vector<Op>& ops) {
                                   {kLogits, kAnyTarget, kFrom, kScale}, {{"lse", {}, {0}, {2}}});
                      },
                  .family = Family::loss});
+  ops.push_back(
+      {.name = "token_logprob",
+       .doc = "x[t] - l[t], 0 where the target is ignored",
+       .infer = infer_token_logprob,
+       .layout = {"t,t,t->t", "t"},
+       .work = per_element<1>,
+       .samples =
+           [] {
+             return one({}, {kPerToken, kPerToken, kTargets}, {Fill{}, Fill{}, kAnyTarget});
+           },
+       .family = Family::loss});
+  ops.push_back({.name = "token_entropy",
+                 .doc = "-sum_v p log p of p = e^(z[t,v] - l[t]), 0 where the target is ignored",
+                 .infer = infer_token_entropy,
+                 .layout = {"tv,t,t->t", "tv"},
+                 .work = per_element<4>,
+                 .samples =
+                     [] {
+                       return one({}, {kZ, kTargets, kPerToken}, {kLogits, kAnyTarget, kFrom},
+                                  {{"lse", {}, {0}, {2}}});
+                     },
+                 .family = Family::loss});
+  ops.push_back(
+      {.name = "token_dlogits",
+       .doc = "dz[t,v] = a[t] * ([v = y[t]] - p) - b[t] * p * (log p + H[t]) of p = e^(z[t,v] - "
+              "l[t]), gradients a of log-probabilities and b of entropies H; 0 where the target "
+              "is ignored",
+       .infer = infer_token_dlogits,
+       .layout = {.notation = "tv,t,t,t->tv|tv,t,t,t,t,t->tv", .split = "tv", .positional = "v"},
+       .work = per_element<5>,
+       .samples =
+           [] {
+             std::vector<Sample> list =
+                 one(kVocabulary, {kZ, kTargets, kPerToken, kPerToken},
+                     {kLogits, kAnyTarget, kFrom, Fill{}}, {{"lse", {}, {0}, {2}}});
+             list.push_back({"entropies",
+                             kVocabulary,
+                             {kZ, kTargets, kPerToken, kPerToken, kPerToken, kPerToken},
+                             {kLogits, kAnyTarget, kFrom, Fill{}, kFrom, Fill{}},
+                             {{"lse", {}, {0}, {2}}, {"token_entropy", {}, {0, 1, 2}, {4}}}});
+             return list;
+           },
+       .family = Family::loss});
 }
 
 }  // namespace hocket::ops::vocabulary_loss

@@ -5,9 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/lm_head.h"
+#include "kernels/cpu/vocabulary.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
@@ -115,76 +114,30 @@ double capped_softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale, T
 
 template <typename T>
 void linear_cross_entropy(const KernelArgs& args) {
-  const T *h = in<T>(args, 0), *w = in<T>(args, 1);
+  LmHead<T> head(args);
   const int32_t* targets = in<int32_t>(args, 2);
   const double scale = *in<double>(args, 3);
-  const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), v = args.in[1].dim(0);
   const bool grad = args.attrs->i("grad") != 0;
-  const T cap = static_cast<T>(args.attrs->has("softcap") ? args.attrs->f("softcap") : 0.0);
-  for (int64_t t = 0; t < tokens; ++t) {
-    if (targets[t] >= v || (targets[t] < 0 && targets[t] != -100)) {
-      fail_run("linear_cross_entropy",
-               "target {} at position {}; expected 0 <= target < {} or "
-               "-100 (ignored)",
-               targets[t], t, v);
-    }
-  }
-  const int64_t chunk = ops::cross_entropy_rows(tokens, v, sizeof(T));
-  Scratch scratch(args);
-  T* logits = scratch.take<T>(chunk * v);
-  double* nll = scratch.take<double>(chunk);
+  const T cap = softcap_of<T>(args);
+  check_targets("linear_cross_entropy", targets, head.tokens(), head.vocab());
   double loss = 0;
-  for (int64_t t = 0; t < tokens; t += chunk) {
-    const int64_t n = std::min(chunk, tokens - t);
-    gemm<T>({.trans_b = true,
-             .m = n,
-             .n = v,
-             .k = d,
-             .a = h + t * d,
-             .lda = d,
-             .b = w,
-             .ldb = d,
-             .c = logits,
-             .ldc = v},
-            scratch);
-    parallel_for(n, row_grain(4 * v), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        T* const row = logits + r * v;
-        nll[r] = cap > 0
-                     ? capped_softmax_row(row, v, targets[t + r], grad, static_cast<T>(scale), cap)
-                     : softmax_row(row, v, targets[t + r], grad, static_cast<T>(scale));
-      }
+  head.for_chunks([&](int64_t first, int64_t n) {
+    head.for_rows(n, [&](int64_t r) {
+      const int32_t target = targets[first + r];
+      const T factor = static_cast<T>(scale);
+      head.terms()[r] =
+          cap > 0 ? capped_softmax_row(head.row(r), head.vocab(), target, grad, factor, cap)
+                  : softmax_row(head.row(r), head.vocab(), target, grad, factor);
     });
     for (int64_t r = 0; r < n; ++r) {
-      loss += nll[r];
+      loss += head.terms()[r];
     }
-    if (!grad) continue;
-    T *dh = out<T>(args, 1), *dw = out<T>(args, 2);
-    gemm<T>({.m = n,
-             .n = d,
-             .k = v,
-             .a = logits,
-             .lda = v,
-             .b = w,
-             .ldb = d,
-             .c = dh + t * d,
-             .ldc = d},
-            scratch);
-    gemm<T>({.trans_a = true,
-             .m = v,
-             .n = d,
-             .k = n,
-             .a = logits,
-             .lda = v,
-             .b = h + t * d,
-             .ldb = d,
-             .add = accumulates(args, 2) || t > 0,
-             .c = dw,
-             .ldc = d},
-            scratch);
-  }
-  if (grad && tokens == 0 && !accumulates(args, 2)) {
-    std::memset(out<T>(args, 2), 0, static_cast<size_t>(v * d) * sizeof(T));
+    if (grad) {
+      head.back(first, n, out<T>(args, 1), out<T>(args, 2), accumulates(args, 2));
+    }
+  });
+  if (grad) {
+    head.clear_without_tokens(out<T>(args, 2), accumulates(args, 2));
   }
   double* total = out<double>(args, 0);
   *total = (accumulates(args, 0) ? *total : 0) + scale * loss;

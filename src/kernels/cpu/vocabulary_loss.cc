@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps of the loss of logits, on all of the vocabulary or a run of it. A row is a token; sums
 // of exponentials are kept in double, in spans, so that they do not depend on threads.
-#include <cmath>
-#include <cstring>
-#include <limits>
-
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vocabulary.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
@@ -21,45 +16,12 @@ void for_rows(int64_t rows, int64_t elements, const F& fn) {
   });
 }
 
-template <typename T>
-T greatest(const T* x, int64_t n) {
-  return n == 0 ? -std::numeric_limits<T>::infinity() : vmax(x, n);
-}
-
-/// Sum of e^(x - top) over n elements.
-template <typename T>
-double sum_of_exponentials(const T* x, int64_t n, T top) {
-  constexpr int64_t L = kLanes<T>, kSpan = 1024;  // summed in T, then added in double
-  const Vec<T> shift = splat(top);
-  double sum = 0;
-  for (int64_t begin = 0; begin < n; begin += kSpan) {
-    const int64_t end = std::min(n, begin + kSpan);
-    Vec<T> span{};
-    int64_t i = begin;
-    for (; i + L <= end; i += L) {
-      span += vexp(load(x + i) - shift);
-    }
-    if (i < end) {
-      span += vexp(load_partial(x + i, end - i, -std::numeric_limits<T>::max() / 2) - shift);
-    }
-    sum += static_cast<double>(lane_sum<T>(span));
-  }
-  return sum;
-}
-
 /// Position of a target in a row of the local logits; -1 if it is ignored or elsewhere.
 class Targets {
  public:
-  /// Refuses targets that are neither ignored nor in the vocabulary.
   Targets(const char* op, const KernelArgs& args, const int32_t* targets, int64_t tokens)
       : targets_(targets), first_(piece_offset(args, 'v')), logits_(args.in[0].dim(1)) {
-    const int64_t vocab = args.attrs->i("vocab");
-    for (int64_t t = 0; t < tokens; ++t) {
-      if (targets[t] >= vocab || (targets[t] < 0 && targets[t] != -100)) {
-        fail_run(op, "target {} at position {}; expected 0 <= target < {} or -100 (ignored)",
-                 targets[t], t, vocab);
-      }
-    }
+    check_targets(op, targets, tokens, args.attrs->i("vocab"));
   }
   int64_t at(int64_t t) const {
     const int64_t place = targets_[t] - first_;
@@ -104,10 +66,7 @@ void lse(const KernelArgs& args) {
   const int64_t v = args.in[0].dim(1);
   const T* z = in<T>(args, 0);
   double* to = out<double>(args, 0);
-  for_rows(args.in[0].dim(0), v, [&](int64_t t) {
-    const T top = greatest(z + t * v, v);
-    to[t] = static_cast<double>(top) + std::log(sum_of_exponentials(z + t * v, v, top));
-  });
+  for_rows(args.in[0].dim(0), v, [&](int64_t t) { to[t] = log_sum_exp(z + t * v, v); });
 }
 
 template <typename T>
@@ -170,6 +129,53 @@ void dlogits(const KernelArgs& args) {
   });
 }
 
+template <typename T>
+void token_logprob(const KernelArgs& args) {
+  const T* x = in<T>(args, 0);
+  const double* lse = in<double>(args, 1);
+  const int32_t* targets = in<int32_t>(args, 2);
+  double* logprob = out<double>(args, 0);
+  for_rows(args.in[0].dim(0), 1, [&](int64_t t) {
+    logprob[t] = targets[t] < 0 ? 0 : static_cast<double>(x[t]) - lse[t];
+  });
+}
+
+template <typename T>
+void token_entropy(const KernelArgs& args) {
+  const int64_t v = args.in[0].dim(1);
+  const T* z = in<T>(args, 0);
+  const int32_t* targets = in<int32_t>(args, 1);
+  const double* lse = in<double>(args, 2);
+  double* entropy = out<double>(args, 0);
+  for_rows(args.in[0].dim(0), v,
+           [&](int64_t t) { entropy[t] = targets[t] < 0 ? 0 : entropy_of(z + t * v, v, lse[t]); });
+}
+
+template <typename T>
+void token_dlogits(const KernelArgs& args) {
+  const int64_t tokens = args.in[0].dim(0), v = args.in[0].dim(1);
+  const T* z = in<T>(args, 0);
+  const int32_t* wanted = in<int32_t>(args, 1);
+  const double *lse = in<double>(args, 2), *of_logprobs = in<double>(args, 3);
+  const bool with_entropies = args.in.size() > 4;
+  T* dz = out<T>(args, 0);
+  const Targets targets("token_dlogits", args, wanted, tokens);
+  for_rows(tokens, v, [&](int64_t t) {
+    T* const to = dz + t * v;
+    if (wanted[t] < 0) {
+      std::fill_n(to, v, T(0));
+      return;
+    }
+    std::copy_n(z + t * v, v, to);
+    TokenGradients g{.of_logprob = of_logprobs[t]};
+    if (with_entropies) {
+      g.entropy = in<double>(args, 4)[t];
+      g.of_entropy = in<double>(args, 5)[t];
+    }
+    token_gradient_row(to, v, targets.at(t), lse[t], g, T(0));
+  });
+}
+
 HOCKET_KERNEL(rowmax)
 HOCKET_KERNEL(sumexp)
 HOCKET_KERNEL(lse_of)
@@ -177,5 +183,8 @@ HOCKET_KERNEL(lse)
 HOCKET_KERNEL(pick)
 HOCKET_KERNEL(nll)
 HOCKET_KERNEL(dlogits)
+HOCKET_KERNEL(token_logprob)
+HOCKET_KERNEL(token_entropy)
+HOCKET_KERNEL(token_dlogits)
 
 }  // namespace hocket::kernels::HOCKET_CPU

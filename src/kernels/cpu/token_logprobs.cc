@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// token_logprobs, token_logprobs_bwd: the LM head and what losses per token are made of, over
+// chunks of tokens.
+#include "kernels/cpu/lm_head.h"
+#include "kernels/cpu/vocabulary.h"
+
+namespace hocket::kernels::HOCKET_CPU {
+
+template <typename T>
+void token_logprobs(const KernelArgs& args) {
+  LmHead<T> head(args);
+  const int32_t* targets = in<int32_t>(args, 2);
+  const int64_t v = head.vocab();
+  const T cap = softcap_of<T>(args);
+  check_targets("token_logprobs", targets, head.tokens(), v);
+  double *logprobs = out<double>(args, 0), *entropies = out<double>(args, 1);
+  double* lses = out<double>(args, 2);
+  head.for_chunks([&](int64_t first, int64_t n) {
+    head.for_rows(n, [&](int64_t r) {
+      T* const z = head.row(r);
+      if (cap > 0) {
+        tanh_row(z, v, cap);
+        for_vectors<T>(0, v, [&](int64_t i, int64_t lanes) {
+          store_some(z + i, cap * load_some(z + i, lanes, T(0)), lanes);
+        });
+      }
+      const int64_t t = first + r;
+      const double lse = log_sum_exp(z, v);
+      const bool counts = targets[t] >= 0;
+      lses[t] = lse;
+      logprobs[t] = counts ? static_cast<double>(z[targets[t]]) - lse : 0;
+      entropies[t] = counts ? entropy_of(z, v, lse) : 0;
+    });
+  });
+}
+
+template <typename T>
+void token_logprobs_bwd(const KernelArgs& args) {
+  LmHead<T> head(args);
+  const int32_t* targets = in<int32_t>(args, 2);
+  const double *lses = in<double>(args, 3), *of_logprobs = in<double>(args, 4);
+  const bool with_entropies = args.in.size() > 5;
+  const int64_t v = head.vocab();
+  const T cap = softcap_of<T>(args);
+  check_targets("token_logprobs_bwd", targets, head.tokens(), v);
+  T *dh = out<T>(args, 0), *dw = out<T>(args, 1);
+  head.for_chunks([&](int64_t first, int64_t n) {
+    head.for_rows(n, [&](int64_t r) {
+      T* const z = head.row(r);
+      const int64_t t = first + r;
+      if (targets[t] < 0) {
+        std::fill_n(z, v, T(0));
+        return;
+      }
+      if (cap > 0) {
+        tanh_row(z, v, cap);
+      }
+      TokenGradients g{.of_logprob = of_logprobs[t]};
+      if (with_entropies) {
+        g.entropy = in<double>(args, 5)[t];
+        g.of_entropy = in<double>(args, 6)[t];
+      }
+      token_gradient_row(z, v, targets[t], lses[t], g, cap);
+    });
+    head.back(first, n, dh, dw, accumulates(args, 1));
+  });
+  head.clear_without_tokens(dw, accumulates(args, 1));
+}
+
+HOCKET_KERNEL(token_logprobs)
+HOCKET_KERNEL(token_logprobs_bwd)
+
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// token_logprobs: log-probability of each target and entropy of its distribution, the LM head
+// included. Losses of preference tuning and reinforcement learning are made of them. Logits are
+// formed chunk by chunk, forward and again backward: tokens x vocabulary logits never exist. By
+// definition it is the product and the steps of vocabulary_loss.cc, which can run on parts of the
+// vocabulary. With attribute `softcap` logits are cap * tanh(logit / cap), as by op softcap. An
+// ignored target (-100) has log-probability 0 and entropy 0.
+#include <cmath>
+
+#include "ops/rules.h"
+
+namespace hocket::ops::token_logprobs {
+namespace {
+
+void want_head(std::string_view op, const Attrs& attrs, Types in) {
+  want_rank(op, in[0], 2);
+  want_float(op, in[0]);
+  want_rank(op, in[1], 2);
+  want_dtype(op, in[1], in[0].dtype);
+  want_equal(op, "width of W", in[1].dims[1], in[0].dims[1]);
+  want_vector(op, in[2], DType::i32, in[0].dims[0], "number of targets");
+  if (!attrs.has("softcap")) return;
+  if (const double cap = attrs.f("softcap"); !(cap > 0 && std::isfinite(cap))) {
+    fail(op, "softcap is {}; expected a positive number", cap);
+  }
+}
+TensorType per_token(Types in) { return {DType::f64, {in[0].dims[0]}}; }
+
+std::vector<TensorType> infer(const Attrs& attrs, Types in) {
+  want_inputs("token_logprobs", in, 3);
+  want_head("token_logprobs", attrs, in);
+  return {per_token(in), per_token(in), per_token(in)};
+}
+
+/// Inputs: h, W, targets, lse, gradient of the log-probabilities; then, if entropies have a
+/// gradient, the entropies and that.
+std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
+  constexpr const char* kOp = "token_logprobs_bwd";
+  if (in.size() != 5 && in.size() != 7) fail(kOp, "got {} inputs; expected 5 or 7", in.size());
+  want_head(kOp, attrs, in);
+  for (size_t i = 3; i < in.size(); ++i) {
+    want_same(kOp, in[i], per_token(in));
+  }
+  return {in[0], {grad_dtype(attrs, in[1].dtype), in[1].dims}};
+}
+
+/// FLOPs of the logits of all tokens.
+double logits(Types in) {
+  return 2 * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].dims[0]);
+}
+template <int products>
+Work work(const Call& call) {
+  return {products * logits(call.in), total_bytes(call.in, call.out)};
+}
+double model_flops(const Attrs&, Types in, double) { return logits(in); }
+
+int64_t workspace(const Call& call) { return head_workspace(call, false); }
+int64_t workspace_bwd(const Call& call) { return head_workspace(call, true); }
+
+void grad(GradContext& context) {
+  const auto& node = context.node();
+  TensorId of_logprobs = context.grad_out(0);
+  const TensorId of_entropies = context.grad_out(1);
+  if (of_logprobs == graph::kNone) {
+    of_logprobs = context.emit("scale", {{"factor", 0.0}}, {of_entropies})[0];
+  }
+  std::vector<TensorId> in{node.in[0], node.in[1], node.in[2], node.out[2], of_logprobs};
+  if (of_entropies != graph::kNone) {
+    in.insert(in.end(), {node.out[1], of_entropies});
+  }
+  const std::vector<TensorId> grads =
+      context.emit_grad("token_logprobs_bwd", node.attrs, std::move(in), 1, 1);
+  if (context.needs(0)) {
+    context.add_grad(0, grads[0]);
+  }
+}
+
+/// The capped logits and, before the cap, the product.
+struct Logits {
+  int capped, product;
+  Attrs cap;
+};
+Logits define_logits(Definition& graph, const Attrs& attrs, std::span<const int> in) {
+  Logits made;
+  made.product = graph.apply("linear", {}, {in[0], in[1]})[0];
+  made.capped = made.product;
+  if (attrs.has("softcap")) {
+    made.cap.set("cap", attrs.f("softcap"));
+    made.capped = graph.apply("softcap", made.cap, {made.product})[0];
+  }
+  return made;
+}
+
+std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const int> in) {
+  const Attrs vocabulary{{"vocab", graph.type(in[1]).dims[0]}};
+  const int z = define_logits(graph, attrs, in).capped;
+  const int lse = graph.apply("lse", {}, {z})[0];
+  const int logit = graph.apply("pick", vocabulary, {z, in[2]})[0];
+  const int logprob = graph.apply("token_logprob", {}, {logit, lse, in[2]})[0];
+  return {logprob, graph.apply("token_entropy", {}, {z, in[2], lse})[0], lse};
+}
+
+std::vector<int> define_bwd(Definition& graph, const Attrs& attrs, std::span<const int> in) {
+  const Attrs vocabulary{{"vocab", graph.type(in[1]).dims[0]}};
+  const Logits z = define_logits(graph, attrs, in);
+  std::vector<int> of_dz{z.capped};
+  of_dz.insert(of_dz.end(), in.begin() + 2, in.end());
+  int dz = graph.apply("token_dlogits", vocabulary, of_dz)[0];
+  if (!z.cap.empty()) {
+    dz = graph.apply("softcap_bwd", z.cap, {dz, z.product})[0];
+  }
+  const int dh = graph.apply("linear_dx", {}, {dz, in[1]})[0];
+  Attrs of_dw;
+  if (attrs.has("short_gradient")) {
+    of_dw.set("short_gradient", attrs.i("short_gradient"));
+  }
+  return {dh, graph.apply("linear_dw", of_dw, {dz, in[0]})[0]};
+}
+
+/// Samples of h, W, targets; `gradients`: with lse and the gradient of 0, 1 or 2 outputs.
+std::vector<Sample> samples_with(int gradients) {
+  std::vector<Sample> list;
+  for (auto [t, d, v] : {std::tuple{7, 5, 11}, {12, 4, 16}, {1, 1, 2}}) {
+    const TensorType token{DType::f64, {t}};
+    Sample sample{"T=" + std::to_string(t) + " V=" + std::to_string(v),
+                  {},
+                  {{DType::f64, {t, d}}, {DType::f64, {v, d}}, {DType::i32, {t}}},
+                  {{}, {}, {.kind = Fill::Kind::targets, .hi = static_cast<double>(v)}},
+                  {}};
+    const Fill made{.kind = Fill::Kind::from_op};
+    if (gradients == 1) {
+      sample.types.insert(sample.types.end(), {token, token});
+      sample.fills.insert(sample.fills.end(), {made, Fill{}});
+      sample.chain = {{"token_logprobs", {}, {0, 1, 2}, {-1, -1, 3}}};
+    } else if (gradients == 2) {
+      sample.types.insert(sample.types.end(), {token, token, token, token});
+      sample.fills.insert(sample.fills.end(), {made, Fill{}, made, Fill{}});
+      sample.chain = {{"token_logprobs", {}, {0, 1, 2}, {-1, 5, 3}}};
+    }
+    list.push_back(std::move(sample));
+  }
+  list.push_back(list[1]);
+  list.back().name += ", softcap";
+  list.back().attrs = {{"softcap", 1.5}};
+  if (gradients > 0) {
+    list.back().chain[0].attrs = list.back().attrs;
+    list.push_back(with_short_gradient(list[1]));
+  }
+  return list;
+}
+std::vector<Sample> samples_bwd() {
+  std::vector<Sample> list = samples_with(1);
+  for (Sample& sample : samples_with(2)) {
+    sample.name += ", entropies";
+    list.push_back(std::move(sample));
+  }
+  return list;
+}
+
+}  // namespace
+
+void add_to(std::vector<Op>& ops) {
+  ops.push_back({.name = "token_logprobs",
+                 .doc = "log p[t,targets[t]], -sum_v p log p and log sum_v e^z of p = softmax(z), "
+                        "z = h[T,D] W^T, logits below `softcap` if there is one; the first two are "
+                        "0 where the target is -100",
+                 .infer = infer,
+                 .layout = {"td,vd,t->t,t,t", "t"},
+                 .work = work<1>,
+                 .grad = grad,
+                 .samples = [] { return samples_with(0); },
+                 .fd_inputs = {0, 1},
+                 .workspace = workspace,
+                 .cost_class = CostClass::matmul,
+                 .family = Family::loss,
+                 .model_flops = model_flops,
+                 .define = define,
+                 .defined = Defined::expands});
+  ops.push_back({.name = "token_logprobs_bwd",
+                 .doc = "dh[T,D] and dW[V,D] of token_logprobs, from the gradients of its "
+                        "log-probabilities and, optionally, entropies; logits are formed again",
+                 .infer = infer_bwd,
+                 .layout = {"td,vd,t,t,t->td,vd|td,vd,t,t,t,t,t->td,vd", "t"},
+                 .work = work<3>,
+                 .samples = samples_bwd,
+                 .accumulates = {1},
+                 .workspace = workspace_bwd,
+                 .cost_class = CostClass::matmul,
+                 .family = Family::loss,
+                 .define = define_bwd,
+                 .defined = Defined::expands});
+}
+
+}  // namespace hocket::ops::token_logprobs
