@@ -101,24 +101,22 @@ def batches(folder):
 
 
 def make(name, folder):
-    """A random model in a folder, of a model of make_models.py with a vocabulary of bytes."""
-    family, kwargs, _ = make_models.MODELS[name]
-    config_type, model_type = make_models.classes(family)
+    """A random model in a folder, of a model of make_models.py with a vocabulary of bytes; and its twin in fp64."""
+    family, kwargs, extra = make_models.MODELS[name]
+    config_type, _ = make_models.classes(family)
     config = config_type(**{"pad_token_id": None, **kwargs, "vocab_size": VOCAB}, bos_token_id=None, eos_token_id=None)
-    model = model_type(config)
-    make_models.randomise(model, 77)
+    model = make_models.new_model(family, config)
+    make_models.randomise(model, 77, extra.get("weights", 1.0))
     model.save_pretrained(folder)
-    return family
+    return make_models.exact(family, model)
 
 
 def decayed(name, p):
     return p.dim() > 1 and not name.endswith(".bias")
 
 
-def train_transformers(folder, family, data):
-    """Losses of the steps, each before its update."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, **make_models.extra_arguments(family))
-    model.eval()  # without dropout, which GPT-2 and GPT-NeoX have
+def train_transformers(model, data):
+    """Losses of the steps, each before its update, of a model that drops nothing (eval(), for GPT-2 and GPT-NeoX)."""
     named = list(model.named_parameters())
     optimizer = torch.optim.AdamW([{"params": [p for n, p in named if decayed(n, p)], "weight_decay": DECAY},
                                    {"params": [p for n, p in named if not decayed(n, p)], "weight_decay": 0.0}],
@@ -126,9 +124,10 @@ def train_transformers(folder, family, data):
     losses = []
     for tokens, targets, positions in data:
         optimizer.zero_grad()
-        logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        loss.backward()
+        with make_models.fp64_alone():
+            logits = model(input_ids=tokens, position_ids=positions, use_cache=False).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         losses.append(loss.item())
@@ -197,7 +196,7 @@ def main():
                 continue
             seen.add(family)
             model = os.path.join(top, name)
-            make(name, model)
+            twin = make(name, model)
             run = os.path.join(top, f"{name}.yaml")
             plans = list(PLANS.items())
             want = None
@@ -211,7 +210,7 @@ def main():
                         hocket(args, "data", "prepare", run)
                         data = batches(os.path.join(top, "data"))
                     if want is None:
-                        want = train_transformers(model, family, data)
+                        want = train_transformers(twin, data)
                     hocket(args, "train", run, *(a for s in sets for a in ("--set", s)))
                     got = losses_of(out)
                     worst = max(abs(g - w) / w for g, w in zip(got, want)) if len(got) == STEPS else float("inf")
