@@ -14,6 +14,7 @@ import contextlib
 import copy
 import json
 import os
+import random
 import re
 import shutil
 import sys
@@ -22,7 +23,9 @@ from unittest import mock
 import torch
 from safetensors.torch import load_file, save_file
 import transformers
+from draw_models import draw_model
 from hf_parity import relative
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from transformers.utils import logging as hf_logging
@@ -78,6 +81,9 @@ def longrope(pairs, theta, original, partial=1.0):
             "long_factor": [1.5 + 0.7 * i for i in range(pairs)], "original_max_position_embeddings": original}
 
 
+FAMILIES_OF_EXPERTS = ("qwen3_moe", "mixtral", "olmoe")
+
+
 def classes(family):
     """The configuration and the model of a family in transformers."""
     if family == "parallel_llama":
@@ -88,7 +94,7 @@ def classes(family):
 
 def extra_arguments(family):
     """Arguments of from_pretrained. torch's grouped_mm refuses odd row strides; only eager attention has soft caps."""
-    arguments = {"experts_implementation": "eager"} if family in ("qwen3_moe", "mixtral", "olmoe") else {}
+    arguments = {"experts_implementation": "eager"} if family in FAMILIES_OF_EXPERTS else {}
     return {**arguments, **({"attn_implementation": "eager"} if family == "gemma2" else {})}
 
 
@@ -367,8 +373,13 @@ def v4_config(folder, config):
     return c
 
 
-def make(name, out, seed):
-    family, kwargs, extra = MODELS[name]
+class Unclear(Exception):
+    """No weights of a model that rounding leaves as they are."""
+
+
+def make(name, model, out, seed):
+    """Writes a model of MODELS, or one like these."""
+    family, kwargs, extra = model
     config = classes(family)[0](**{"pad_token_id": None, **kwargs}, bos_token_id=None, eos_token_id=None)
     gen = torch.Generator().manual_seed(seed)
     lengths = [7, 13, 33, 5, 21] + ([1] if extra.get("single") else [])
@@ -382,7 +393,7 @@ def make(name, out, seed):
             if rounding < MAX_ROUNDING:
                 break
     else:
-        sys.exit(f"make_models.py: no seed gives {name} a clear routing and small errors of rounding")
+        raise Unclear(f"no seed gives {name} a clear routing and small errors of rounding")
     folder = os.path.join(out, name)
     model.save_pretrained(folder, **({"max_shard_size": extra["shards"]} if "shards" in extra else {}))
     grads = gradients_by_saved_name(twin, os.path.join(out, "tmp"))
@@ -396,7 +407,11 @@ def make(name, out, seed):
     save_file(grads, os.path.join(folder, "reference", "grads.safetensors"))
     with open(os.path.join(folder, "reference", "loss.json"), "w") as f:
         json.dump({"loss": loss, "predicted_tokens": sum(len(s) - 1 for s in ids)}, f)
+    return folder, config, ids, logits
 
+
+def make_v4(family, folder, config, ids, logits):
+    """Writes the same model as transformers 4 did."""
     old = folder + "-v4"
     v4 = v4_config(folder, config)
     shutil.copytree(folder, old)
@@ -407,7 +422,7 @@ def make(name, out, seed):
         for s, want in zip(ids, logits):
             got = again(input_ids=torch.tensor([s]), use_cache=False).logits[0]
             assert torch.allclose(got.double(), want, rtol=1e-3, atol=1e-3), f"{old} differs from {folder}"
-    return [folder, old]
+    return old
 
 
 def families_of_hocket():
@@ -423,12 +438,20 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("out", help="folder to write into (made if absent)")
     ap.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS), metavar="NAME")
+    ap.add_argument("--random", type=int, default=0, metavar="N", help="N drawn models instead (draw_models.py)")
     ap.add_argument("--seed", type=int, default=1234)
     args = ap.parse_args()
     os.makedirs(args.out, exist_ok=True)
-    for name in args.only:
-        for folder in make(name, args.out, args.seed):
-            print(folder)
+    for number in range(args.random):
+        model = draw_model(random.Random(1000 * args.seed + number), families_of_hocket())
+        name = f"{'moe-' if model[0] in FAMILIES_OF_EXPERTS else ''}{model[0]}-{args.seed}-{number}"
+        try:
+            print(make(name, model, args.out, args.seed)[0], flush=True)
+        except (Unclear, ValueError, KeyError, StrictDataclassError) as e:  # or transformers refuses it
+            print(f"{name} left out: {model[1]}: {type(e).__name__}: {e}", flush=True)
+    for name in args.only if args.random == 0 else []:
+        made = make(name, MODELS[name], args.out, args.seed)
+        print(made[0], make_v4(MODELS[name][0], *made), sep="\n")
 
 
 if __name__ == "__main__":
