@@ -29,7 +29,7 @@ def draw_rope(draw, family, head_dim):
 
 def draw_experts(draw, kwargs, name):
     kwargs[name] = draw.randint(2, 9)
-    kwargs["num_experts_per_tok"] = draw.randint(1, min(4, kwargs[name]))
+    kwargs["num_experts_per_tok"] = draw.randint(2, min(4, kwargs[name]))
 
 
 def draw_model(draw, families):
@@ -39,7 +39,7 @@ def draw_model(draw, families):
     kv_heads = draw.choice([n for n in range(1, heads + 1) if heads % n == 0])
     head_dim = 2 * draw.randint(2, 10)
     flag = lambda: draw.random() < 0.5  # noqa: E731
-    window = draw.choice((1, 2, 5, 9, 40))
+    window = draw.choice((2, 5, 9, 40))
     extra = {"weights": 0.8} if flag() else {}
     if flag():
         extra["shards"] = "20KB"
