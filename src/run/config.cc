@@ -384,7 +384,6 @@ void derive_heads(Run& run) {
   const std::string keys = options.text("cp_comm_type");
   plan.ring = keys == "p2p" && plan.cp > 1;
   plan.zigzag = options.text("cp_order") == "zigzag";
-  plan.uneven_parts = plan.ring && plan.zigzag && run.config.train.seq_len % (2 * plan.cp) != 0;
   plan.shard.even_over_sequences = plan.ring && plan.zigzag;
   plan.exchange_heads = keys == "a2a" && plan.cp > 1;
   const int64_t ranks = shared ? plan.tp : apart;
