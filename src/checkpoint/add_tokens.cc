@@ -207,7 +207,12 @@ void encode(const float* from, int64_t count, graph::DType dtype, void* to) {
 ModelSource with_rows(ModelSource before, models::ModelConfig config,
                       std::map<std::string, Rows> changed) {
   const int64_t width = config.hidden_size, old_rows = before.config.vocab_size;
-  ModelSource after{std::move(config), before.dtype, nullptr};
+  ModelSource after{std::move(config), nullptr, nullptr};
+  after.dtype = [dtype = before.dtype, width, old_rows](const std::string& param, int64_t first,
+                                                        int64_t count) {
+    const bool table = param == kEmbedding || param == kHead;
+    return table ? dtype(param, 0, old_rows * width) : dtype(param, first, count);
+  };
   after.read = [before = std::move(before), changed = std::move(changed), width, old_rows](
                    const std::string& param, int64_t first, int64_t count, graph::DType dtype,
                    void* to) {

@@ -82,6 +82,24 @@ struct TensorPlan {
   std::vector<Source> sources;
 };
 
+/// Error: a model that GGUF can say, and that llama.cpp does not open.
+void refuse_unopened(const GgufArchitecture& architecture, const models::ModelConfig& config,
+                     const std::string& where) {
+  const bool biases = config.form.o_bias || config.form.mlp_bias;
+  if (biases && std::string_view(architecture.name) != "llama") {
+    fail(where,
+         "linear layers have biases, with which llama.cpp does not open a file of architecture {}; "
+         "expected attention_bias: false",
+         architecture.name);
+  }
+  if (config.family == "olmoe" && config.num_kv_heads != config.num_heads) {
+    fail(where,
+         "num_key_value_heads is {}, with which llama.cpp does not open an olmoe; expected {}, as "
+         "many as num_attention_heads",
+         config.num_kv_heads, config.num_heads);
+  }
+}
+
 int64_t product(const graph::Dims& dims) {
   int64_t elements = 1;
   for (const int64_t dim : dims) {
@@ -159,9 +177,12 @@ gguf::ElementType element_type(graph::DType dtype) {
 
 /// Type in which a tensor came in.
 gguf::ElementType type_of(const ModelSource& model, const TensorPlan& plan) {
-  graph::DType dtype = model.dtype(plan.sources[0].param);
+  const auto type = [&](const Source& source) {
+    return model.dtype(source.param, source.offset, product(plan.dims));
+  };
+  graph::DType dtype = type(plan.sources[0]);
   for (const Source& source : plan.sources) {
-    dtype = common_type(dtype, model.dtype(source.param));
+    dtype = common_type(dtype, type(source));
   }
   return element_type(dtype);
 }
@@ -269,7 +290,10 @@ const char* torch_name_of(graph::DType dtype) {
 }  // namespace
 
 ModelSource source_of(const ModelWeights& weights, const models::ModelConfig& config) {
-  return {config, [&weights](const std::string& param) { return weights.dtype(param); },
+  return {config,
+          [&weights](const std::string& param, int64_t first, int64_t count) {
+            return weights.dtype(param, first, count);
+          },
           [&weights](const std::string& param, int64_t first, int64_t count, graph::DType dtype,
                      void* to) { weights.load_range(param, first, count, dtype, to); }};
 }
@@ -292,7 +316,8 @@ gguf::ElementType gguf_type(const ModelSource& model, std::optional<gguf::Elemen
   std::map<gguf::ElementType, int64_t> elements;
   for (const models::ParamWeights& param : models::weight_map(model.config)) {
     if (param.dims.size() > 1) {
-      elements[element_type(model.dtype(param.param))] += product(param.dims);
+      const int64_t count = product(param.dims);
+      elements[element_type(model.dtype(param.param, 0, count))] += count;
     }
   }
   const auto fewer = [](const auto& a, const auto& b) { return a.second < b.second; };
@@ -302,6 +327,7 @@ gguf::ElementType gguf_type(const ModelSource& model, std::optional<gguf::Elemen
 gguf::Metadata gguf_metadata(const models::ModelConfig& config, gguf::ElementType type,
                              const std::string& where) {
   const GgufArchitecture& architecture = architecture_for(config, where);
+  refuse_unopened(architecture, config, where);
   gguf::Metadata out(where);
   out.add("general.architecture", gguf::Value::of_string(architecture.name));
   out.add("general.type", gguf::Value::of_string("model"));
@@ -383,28 +409,23 @@ Written export_gguf(const ModelSource& model, std::optional<gguf::ElementType> t
 
 namespace {
 
-/// Types of the parameters in a folder. Parameters that share a tensor get one that holds all.
+/// Types of the tensors of a folder by name. A tensor of several parameters gets one that holds
+/// all.
 std::map<std::string, graph::DType> folder_types(const ModelSource& model,
                                                  std::optional<graph::DType> dtype,
                                                  const std::vector<models::ParamWeights>& params) {
-  std::map<std::string, graph::DType> of_param, of_tensor;
+  std::map<std::string, graph::DType> types;
   for (const models::ParamWeights& param : params) {
-    of_param[param.param] = dtype ? *dtype : model.dtype(param.param);
-  }
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (const models::ParamWeights& param : params) {
-      graph::DType& type = of_param.at(param.param);
-      for (const models::WeightSlice& slice : param.forms[0]) {
-        if (slice.is_whole()) continue;
-        graph::DType& shared = of_tensor.emplace(slice.name, type).first->second;
-        const graph::DType both = common_type(shared, type);
-        changed = changed || both != shared || both != type;
-        shared = type = both;
+    for (const models::WeightSlice& slice : param.forms[0]) {
+      const graph::DType type =
+          dtype ? *dtype : model.dtype(param.param, slice.offset, slice.numel());
+      const auto [at, fresh] = types.emplace(slice.name, type);
+      if (!fresh) {
+        at->second = common_type(at->second, type);
       }
     }
   }
-  return of_param;
+  return types;
 }
 
 }  // namespace
@@ -418,14 +439,16 @@ Written export_folder(const ModelSource& model, std::optional<graph::DType> dtyp
   const std::vector<models::ParamWeights> map = models::weight_map(config);
   const std::map<std::string, graph::DType> types = folder_types(model, dtype, map);
   for (const models::ParamWeights& param : map) {
-    const graph::DType type = types.at(param.param);
-    NamedTensor whole{param.param, {type, param.dims}};
-    whole.read = [&model, name = param.param, type](int64_t first, int64_t count, void* to) {
-      model.read(name, first, count, type, to);
-    };
-    written.bytes += whole.type.bytes();
-    written.elements[graph::to_string(type)] += whole.type.numel();
-    params.push_back({std::move(whole), param.forms[0]});
+    for (const models::WeightSlice& slice : param.forms[0]) {
+      const graph::DType type = types.at(slice.name);
+      NamedTensor whole{param.param, {type, param.dims}};
+      whole.read = [&model, name = param.param, type](int64_t first, int64_t count, void* to) {
+        model.read(name, first, count, type, to);
+      };
+      written.bytes += slice.numel() * graph::size_of(type);
+      written.elements[graph::to_string(type)] += slice.numel();
+      params.push_back({std::move(whole), {slice}});
+    }
   }
   const std::vector<NamedTensor> tensors = to_stored(params);
   const std::string types_text = written.types();

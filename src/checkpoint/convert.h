@@ -19,8 +19,8 @@ namespace hocket::checkpoint {
 /// A model to be written: its parameters under graph names, read by range.
 struct ModelSource {
   models::ModelConfig config;
-  /// Type in which a parameter came in.
-  std::function<graph::DType(const std::string& param)> dtype;
+  /// Type in which elements [first, first + count) of a parameter came in.
+  std::function<graph::DType(const std::string& param, int64_t first, int64_t count)> dtype;
   std::function<void(const std::string& param, int64_t first, int64_t count, graph::DType dtype,
                      void* to)>
       read;
@@ -54,7 +54,7 @@ Written export_gguf(const ModelSource& model, std::optional<gguf::ElementType> t
                     const gguf::Metadata& metadata, const std::string& path);
 
 /// Writes a model as a folder that transformers opens: config.json, model.safetensors with `dtype`
-/// or the types in which parameters came in, `files`, and unless it is one of them
+/// or the types in which its tensors came in, `files`, and unless it is one of them
 /// generation_config.json. Error: the folder is there.
 Written export_folder(const ModelSource& model, std::optional<graph::DType> dtype,
                       const std::map<std::string, std::string>& files, const std::string& folder);

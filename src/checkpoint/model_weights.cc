@@ -213,9 +213,10 @@ std::vector<WeightSlice> ModelWeights::slices(std::string_view param) const {
   return list;
 }
 
-DType ModelWeights::dtype(std::string_view param) const {
+DType ModelWeights::dtype(std::string_view param, int64_t first, int64_t count) const {
   std::optional<DType> all;
   for (const WeightSlice& slice : stored(param).form) {
+    if (slice.offset >= first + count || slice.offset + slice.numel() <= first) continue;
     const TensorFiles::Entry entry = file_.find(slice.name);
     const std::optional<DType> one = floating_type(entry.tensor->type);
     if (!one) {
@@ -224,6 +225,7 @@ DType ModelWeights::dtype(std::string_view param) const {
     }
     all = all ? common_type(*all, *one) : *one;
   }
+  HOCKET_CHECK(all.has_value(), "{}: elements {} + {}", param, first, count);
   return *all;
 }
 

@@ -27,9 +27,10 @@ class ModelWeights {
   void load_range(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
                   void* dst) const;
 
-  /// Returns the type in which the file has a parameter: of several the smallest that holds all of
-  /// them exactly. Error: one that does not convert to a floating-point type.
-  graph::DType dtype(std::string_view param) const;
+  /// Returns the type in which the file has elements [first, first + count) of a parameter: of
+  /// several the smallest that holds all of them exactly. Error: one that does not convert to a
+  /// floating-point type.
+  graph::DType dtype(std::string_view param, int64_t first, int64_t count) const;
   /// Returns the tensors that hold a parameter, under this file's names. Tensors that repeat the
   /// values of others (aliases) come last.
   std::vector<models::WeightSlice> slices(std::string_view param) const;

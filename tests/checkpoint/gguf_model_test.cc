@@ -238,8 +238,12 @@ TEST(GgufModel, WhatGgufCannotSayIsNotWritten) {
                {"layer_types",
                 {"sliding_attention", "full_attention", "full_attention", "sliding_attention"}}}),
       ElementType::f32, "layer 2 breaks the pattern");
-  expect_refused(changed(small_config("olmoe"), {{"norm_topk_prob", true}}), ElementType::f32,
-                 "norm_topk_prob");
+  expect_refused(
+      changed(small_config("olmoe"), {{"norm_topk_prob", true}, {"num_key_value_heads", 4}}),
+      ElementType::f32, "norm_topk_prob");
+  expect_refused(small_config("olmoe"), ElementType::f32, "num_key_value_heads is 2");
+  expect_refused(changed(small_config("qwen3"), {{"attention_bias", true}}), ElementType::f32,
+                 "have biases");
   expect_refused(small_config("llama"), ElementType::q8_0, "rows of 24 elements");
   const ModelConfig moe = small_config("qwen3_moe");
   expect_refused(changed(moe, {{"norm_topk_prob", true}}), ElementType::f32, "layers with experts");

@@ -127,7 +127,7 @@ class ModelFiles(unittest.TestCase):
     def test_checkpoints_of_training(self):
         make_model(self.top / "hf", dtype=torch.bfloat16)
         data = self.top / "data"
-        hocket("data", "prepare", ROOT / "docs" / "glossary.md", "--out", data, "--tokenizer", self.top / "hf")
+        hocket("data", "prepare", "--files", ROOT / "docs" / "glossary.md", "--out", data, "--tokenizer", self.top / "hf")
         (self.top / "run.yaml").write_text(
             f"model: {{path: {self.top / 'hf'}, dtype: f32}}\ndata: {{dir: {data}}}\n"
             f"train: {{steps: 2, seq_len: 32, global_batch: 2, save_every: 1}}\noutput: {{dir: {self.top / 'out'}}}\n")
@@ -151,7 +151,7 @@ class ModelFiles(unittest.TestCase):
         other.mkdir()
         (other / "tokenizer.json").write_bytes((self.top / "hf" / "tokenizer.json").read_bytes())
         (other / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|pad|>"}))
-        hocket("data", "prepare", ROOT / "docs" / "glossary.md", "--out", self.top / "data", "--tokenizer", other)
+        hocket("data", "prepare", "--files", ROOT / "docs" / "glossary.md", "--out", self.top / "data", "--tokenizer", other)
         (self.top / "run.yaml").write_text(
             f"model: {{path: {self.top / 'hf'}}}\ndata: {{dir: {self.top / 'data'}}}\n"
             f"train: {{steps: 1, seq_len: 32, global_batch: 2}}\noutput: {{dir: {self.top / 'out'}}}\n")
