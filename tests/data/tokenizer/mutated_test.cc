@@ -9,6 +9,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "gguf/writer.h"
 #include "tests/data/data_util.h"
+#include "tests/data/tokenizer/gguf_seed.h"
 #include "tests/fuzz_util.h"
 
 namespace hocket::data {
@@ -77,19 +78,22 @@ TEST(TokenizerJson, MutatedFilesNeitherCrashNorHang) {
 TEST(GgufTokenizer, MutatedFilesNeitherCrashNorHang) {
   const TempFolder folder;
   std::vector<std::string> files;
-  for (const Json& json : seeds()) {
-    gguf::Metadata metadata("f");
-    const Json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
-    try {
-      add_gguf_tokenizer(json.dump(), config.dump(), "", 2000, "f", &metadata);
-    } catch (const Error&) {
-      continue;  // a kind that GGUF has no name for
-    }
+  const auto add = [&](const gguf::Metadata& metadata) {
     const std::string path = folder / "seed.gguf";
+    remove_file(path);
     gguf::save_gguf(path, metadata, {});
     files.push_back(read_file(path));
+  };
+  add(scored_metadata());
+  const gguf::Metadata byte_level = byte_level_metadata();
+  add(byte_level);
+  for (const char* pre : {"llama-bpe", "deepseek-coder", "tekken"}) {
+    gguf::Metadata metadata("f");
+    for (const auto& [key, value] : byte_level.entries()) {
+      metadata.add(key, key == "tokenizer.ggml.pre" ? gguf::Value::of_string(pre) : value);
+    }
+    add(metadata);
   }
-  ASSERT_GE(files.size(), 3u);
   const auto draw = [&](Rng* rng) {
     const std::string& file = files[rng->below(files.size())];
     // Keys and lengths lie all over the file; half of the changes go to where the first ones are.

