@@ -7,7 +7,7 @@ ACTIVATIONS = (*GATED, "relu")  # of MLPs without a gate
 LONGEST = 33  # of the lists of tokens that make_models.py runs
 
 
-def draw_rope(draw, family, head_dim):
+def draw_rope(draw, family):
     """rope_parameters of one kind."""
     theta = draw.choice((500.0, 7777.0, 10000.0, 1000000.0))
     original = draw.choice((4, 16, 40))
@@ -21,9 +21,7 @@ def draw_rope(draw, family, head_dim):
                  **draw.choice(({}, {"beta_fast": 8.0, "beta_slow": 2.0}, {"attention_factor": 1.1},
                                 {"mscale": 0.7, "mscale_all_dim": 1.3}, {"truncate": False}))},
     }
-    kind = draw.choice(("default", "default", *kinds))
-    if kind == "dynamic" and head_dim < 4:
-        kind = "linear"
+    kind = "default" if family == "phi3" else draw.choice(("default", "default", *kinds))
     return {"rope_type": kind, "rope_theta": theta, **kinds[kind]}
 
 
@@ -52,6 +50,8 @@ def draw_model(draw, families):
     kwargs = dict(vocab_size=draw.randint(40, 140), intermediate_size=draw.randint(9, 90), num_hidden_layers=layers,
                   num_attention_heads=heads, tie_word_embeddings=flag(),
                   max_position_embeddings=draw.choice((40, 64, 200)), hidden_act=draw.choice(ACTIVATIONS if family == "gpt_neox" else ("silu", *GATED)))
+    if family in ("mixtral", "qwen3_moe", "olmoe"):
+        kwargs["hidden_act"] = "silu"  # experts have no other
     kwargs["layer_norm_eps" if family == "gpt_neox" else "rms_norm_eps"] = draw.choice((1e-6, 1e-5, 1e-3))
     # Families that read head_dim have heads of any width.
     if family in ("llama", "mistral", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "mixtral", "parallel_llama"):
@@ -66,11 +66,11 @@ def draw_model(draw, families):
                       final_logit_softcapping=draw.choice((None, 5.0, 30.0)))
         if flag():
             kwargs["layer_types"] = [draw.choice(("sliding_attention", "full_attention")) for _ in range(layers)]
-    rope = draw_rope(draw, family, head_dim)
+    rope = draw_rope(draw, family)
     if family == "gemma2":
         kwargs["attn_logit_softcapping"] = draw.choice((None, 2.0, 50.0))
     if family == "gemma3_text":
-        rope = {"full_attention": rope, "sliding_attention": draw_rope(draw, family, head_dim)}
+        rope = {"full_attention": rope, "sliding_attention": draw_rope(draw, family)}
     if family in ("phi3", "gpt_neox"):
         share = draw.choice((1.0, 0.5)) if head_dim % 4 == 0 else 1.0
         if family == "phi3" and flag():

@@ -126,7 +126,7 @@ def exact(family, model):
     return twin
 
 
-# Of the largest; where fp32 in transformers itself rounds more, an fp32 of ours could not be told from a wrong one.
+# Largest relative rounding in the fp32 of transformers itself. Beyond it rounding and a fault in ours look alike.
 MAX_ROUNDING = 5e-6
 
 # name -> (family, arguments of its config, extra). Sizes are odd on purpose: no power of two, no common divisors.

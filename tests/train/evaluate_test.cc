@@ -8,6 +8,7 @@
 #include <map>
 
 #include "engine/params.h"
+#include "graph/elements.h"
 
 namespace hocket::train {
 namespace {
