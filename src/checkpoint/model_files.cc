@@ -104,7 +104,9 @@ void add_further_tokens(const ModelFiles& files, const JsonView& config, gguf::M
     const JsonView token = config.at(ours);
     const std::string text = token.is_object() ? token.get_string("content") : token.as_string();
     const int32_t id = tokenizer->find_token(text);
-    if (id < 0) token.fail(fmt::format("is {}, which is no token", quote(text)));
+    if (id < 0) {
+      token.fail(fmt::format("is {}, which is no token", quote(text)));
+    }
     out->add(theirs, gguf::Value::of_u32(id));
   }
 }

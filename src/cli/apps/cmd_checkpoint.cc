@@ -281,7 +281,8 @@ void declare_export(Args& args) {
               "of matrices: f32, f16, bf16 or q8_0; default: as they are, f32 for quantised ones");
   args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
   args.flag("--json", &options->json, "the result as JSON");
-  args.example("hocket checkpoint export MODEL --out FILE.gguf", "without loss");
+  args.example("hocket checkpoint export runs/quickstart --out quickstart.gguf",
+               "the quickstart's model, without loss");
   args.example("hocket checkpoint export MODEL --out FILE.gguf --type q8_0",
                "a quarter of the size of f32");
   args.run([options] { return export_model(*options); });
@@ -301,8 +302,8 @@ void declare_import(Args& args) {
   args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
   args.flag("--json", &options->json, "the result as JSON");
   args.example("hocket checkpoint import MODEL.gguf --out DIR", "the very numbers of the file");
-  args.example("hocket checkpoint import MODEL.gguf --out DIR --type bf16",
-               "half of the size of f32");
+  args.example("hocket checkpoint import runs/quickstart --out quickstart-hf --type bf16",
+               "the newest checkpoint of a run, without what only training needs");
   args.run([options] { return import_model(*options); });
 }
 
@@ -343,8 +344,10 @@ void declare_add_tokens(Args& args) {
       "hocket checkpoint add-tokens MODEL --token '<|im_start|>' --eos-token '<|im_end|>' "
       "--chat-template FILE --out DIR",
       "a base model made ready for chats");
-  args.example("hocket checkpoint add-tokens MODEL --pad-to-multiple-of 64 --out DIR",
-               "an embedding of a size that more plans can cut");
+  args.example(
+      "hocket checkpoint add-tokens runs/quickstart --word concept_map "
+      "--pad-to-multiple-of 64 --out quickstart-more",
+      "one token, and an embedding of a size that more plans can cut");
   args.run([options] { return add_tokens(*options); });
 }
 
