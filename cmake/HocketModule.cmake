@@ -19,7 +19,7 @@
 #   CI seconds. Made when asked for.
 # hocket_benchmarks()
 #   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any, and
-#   hocket_gemm_compare.
+#   hocket_gemm_compare and hocket_tokenizer_speed.
 
 set(HOCKET_DECLARED "" CACHE INTERNAL "")
 set(HOCKET_OBJECTS "" CACHE INTERNAL "")
