@@ -19,7 +19,7 @@ def lines(verb, tokenizer, values, *options):
                           input="".join(json.dumps(value) + "\n" for value in values))
     if done.returncode != 0:
         raise AssertionError(done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.rstrip("\n").split("\n")]
 
 
 class Tokenizers(unittest.TestCase):
