@@ -33,14 +33,18 @@ inline double relative_l2(const std::vector<double>& a, const std::vector<double
 /// are the same objects in every build (tests/CMakeLists.txt), so only the linked runtime can tell.
 inline bool has_address_sanitizer() { return &::__asan_init != nullptr; }
 inline bool is_sanitized() { return has_address_sanitizer() || &::__tsan_init != nullptr; }
-/// Returns how many of `all` random cases to try. Sanitizers make one about eight times slower, and
-/// check the code's behaviour rather than its numbers.
-inline uint64_t fewer(uint64_t all) { return is_sanitized() ? (all + 7) / 8 : all; }
 
 /// Returns whether HOCKET_LONG=1 asks for tests that take minutes.
 inline bool is_long() {
   const char* const text = std::getenv("HOCKET_LONG");
   return text && *text && std::string_view(text) != "0";
+}
+/// Returns how many of `all` random cases to try: half, unless HOCKET_LONG=1 asks for all.
+/// Sanitizers make one about eight times slower, and check the code's behaviour rather than its
+/// numbers.
+inline uint64_t fewer(uint64_t all) {
+  if (is_sanitized()) return (all + 7) / 8;
+  return is_long() ? all : (all + 1) / 2;
 }
 /// Returns how many of `all` cases to try in a test that takes minutes: a third, unless
 /// HOCKET_LONG=1 asks for all.

@@ -72,7 +72,8 @@ void refuse_key(const engine::Run& run, const std::string& trainer, const std::s
 void expect_expressed(const engine::Run& run, const std::string& trainer,
                       const std::vector<std::string>& others) {
   for (const auto& [entry, by_default] : differing_from_default(run)) {
-    if (!entry.path.starts_with("plan.")) continue;
+    const bool others_have_one = entry.path == "train.optimizer";
+    if (!entry.path.starts_with("plan.") && !others_have_one) continue;
     if (among(kEverybodyHas, entry.path) || among(others, entry.path)) continue;
     refuse_key(run, trainer, entry.path, entry.value, by_default);
   }

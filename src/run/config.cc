@@ -95,9 +95,9 @@ void TrainSection::fields(Fields& fields) {
   fields("optimizer", optimizer, "how parameters are updated by their gradients")
       .one_of(autodiff::optimizers());
   fields("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
-  fields("beta1", beta1, "AdamW").min(0).max(kMaxBeta);
-  fields("beta2", beta2, "AdamW").min(0).max(kMaxBeta);
-  fields("eps", eps, "AdamW").min(kLeastEps);
+  fields("beta1", beta1, "adamw; of sgd the momentum").min(0).max(kMaxBeta);
+  fields("beta2", beta2, "adamw").min(0).max(kMaxBeta);
+  fields("eps", eps, "adamw").min(kLeastEps);
   fields("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
   fields(
       "skip_grad_norm", skip_grad_norm,

@@ -352,6 +352,20 @@ TEST_F(Hosts, EachKeepsItsPart) {
         missing.text().find(fmt::format("this folder has the part of host {} of 2", from.host())),
         std::string::npos)
         << missing.text();
+    // Three are named, of the others their number.
+    MissingParts all(from);
+    int64_t lacking = 0;
+    for (const NamedTensor& tensor : newest_.params()) {
+      MissingParts one(from);
+      one.need_param(tensor.name, 0, tensor.type.numel());
+      all.need_param(tensor.name, 0, tensor.type.numel());
+      lacking += one.text().empty() ? 0 : 1;
+    }
+    const std::string list = all.text();
+    EXPECT_EQ(std::ranges::count(list, ';'), lacking > 3 ? 5 : lacking + 1) << list;
+    EXPECT_EQ(list.find(fmt::format("; and {} more tensors;", lacking - 3)) != std::string::npos,
+              lacking > 3)
+        << list;
     // No reader accepts it as a model.
     EXPECT_FALSE(file_exists(folder + "/model.safetensors"));
     EXPECT_NE(error_of([&] { resolve_model(folder, Need::intact); }).find("of one host"),

@@ -149,7 +149,7 @@ class Cluster(unittest.TestCase):
             self.assertAlmostEqual(pair["mbit"] / pair["asked_mbit"], 1, delta=0.15, msg=pair)
 
         self.measured(check, "--hosts", "2", "--ranks-per-host", "2", "--rate", "50mbit", "--inside", "500mbit",
-                      "--measure-seconds", "2")
+                      "--measure-seconds", "1")
 
     def test_links_take_their_delays(self):
         def check(pair):

@@ -16,6 +16,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "tests/compare_util.h"
 #include "tests/ops/op_util.h"
 
 namespace hocket::optest {
@@ -387,7 +388,8 @@ TEST(Pieces, OpsThatActByElementActOnFlatOnes) {
   for (const char* name : {"adamw", "adamw_master", "add", "cast", "copy", "sumsq"}) {
     EXPECT_TRUE(flat.contains(name)) << name;
   }
-  EXPECT_EQ(zero, (std::set<std::string>{"adamw", "adamw_master", "cast", "sumsq"}));
+  EXPECT_EQ(zero,
+            (std::set<std::string>{"adamw", "adamw_master", "cast", "sgd", "sgd_master", "sumsq"}));
 }
 
 /// Declarations of an op about its letters, by themselves.
@@ -427,6 +429,9 @@ TEST(Pieces, SupportIsWhatAnOutputNeeds) {
         const int64_t size = s.sizes.at(support.by), all = s.sizes.at(support.letter);
         for (int64_t begin = 0; begin < size; ++begin) {
           for (int64_t length = 1; begin + length <= size; ++length) {
+            // Every third of the pairs that touch neither end.
+            const bool inside = begin > 0 && begin + length < size;
+            if (inside && (begin + length) % 3 != 0 && !test::is_long()) continue;
             const graph::Run run{begin, length};
             const graph::Run needs = support.of(s.p.attrs, run, all);
             ASSERT_TRUE(needs.begin >= 0 && needs.begin + needs.length <= all);

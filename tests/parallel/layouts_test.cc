@@ -231,7 +231,7 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   return found;
 }
 
-TEST(LayoutsOfAGraph, ComeCloseToTheMinimumOn200SmallGraphs) {
+TEST(LayoutsOfAGraph, ComeCloseToTheMinimumOnSmallGraphs) {
   const int kGraphs = static_cast<int>(test::fewer(200));
   const char* const given = std::getenv("HOCKET_SEED");
   const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 1;

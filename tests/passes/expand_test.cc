@@ -224,10 +224,13 @@ void expect_equal(Collective made) {
   }
 }
 
+/// Takes every third pair of a type and a size, unless HOCKET_LONG=1 asks for all.
 TEST(Expand, SumsOfAnySizes) {
+  int pair = 0;
   for (const bool in_place : {false, true}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::i64}) {
       for (const graph::Dims& dims : std::vector<graph::Dims>{{1}, {7}, {840, 2}, {3, 5}}) {
+        if (!test::is_long() && pair++ % 3 != 0) continue;
         expect_equal({"all_reduce", {}, {}, {{dtype, dims}}, in_place});
       }
     }

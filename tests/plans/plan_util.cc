@@ -343,11 +343,12 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       any_keys ? random_passes(seed, moe, chunks_backward, nodes) : std::string();
   // Some drop a part of their layers' outputs.
   Rng drops(seed + 5000011);
+  const char* const optimizer = Rng(seed + 15000017).below(3) == 0 ? "sgd" : "adamw";
   const double dropout = drops.below(3) == 0 ? 0.25 : 0;
   give_family(seed, moe, &c.text);
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}, dropout: "
-      "{}}}\n"
+      "{}, optimizer: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, ep_inner: {}, cp: {}, tp: {}, sequence_parallel: "
       "{}, layouts: "
       "[{}], micro_batch: {}, dp_samples: [{}], cp_shares: [{}], pp_layers: [{}], pp_schedule: {}, "
@@ -357,9 +358,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       sequence,
       (samples.empty() ? dp * micro : std::accumulate(samples.begin(), samples.end(), int64_t{0})) *
           num_micro,
-      seed % 1000, dropout, pp, dp, ep, folded.etp, ep_inner, cp, tp, sequence_parallel, layouts,
-      micro, fmt::join(samples, ", "), fmt::join(shares, ", "), layers_per_stage, schedule, chunks,
-      repeated, bucket_mib, moe_chunks, shard,
+      seed % 1000, dropout, optimizer, pp, dp, ep, folded.etp, ep_inner, cp, tp, sequence_parallel,
+      layouts, micro, fmt::join(samples, ", "), fmt::join(shares, ", "), layers_per_stage, schedule,
+      chunks, repeated, bucket_mib, moe_chunks, shard,
       ring       ? "p2p"
       : exchange ? "a2a"
                  : "all_gather",
@@ -367,7 +368,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   const std::string kind =
       (moe ? "moe" : "dense") + (window > 0 ? fmt::format(" window {}", window) : "");
   c.name =
-      fmt::format("seed {} {}{} pp{}{} {} dp{}{} ep{}{}{}{}{} x{}{}{} {}", seed, kind,
+      fmt::format("seed {} {} {}{} pp{}{} {} dp{}{} ep{}{}{}{}{} x{}{}{} {}", seed, kind, optimizer,
                   dropout > 0 ? " dropout" : "", pp, chunks > 1 ? fmt::format("x{}", chunks) : "",
                   schedule, dp, samples.empty() ? "" : fmt::format("[{}]", fmt::join(samples, ",")),
                   ep, ep_inner > 1 ? "/2" : "",

@@ -353,7 +353,7 @@ class Ranks(unittest.TestCase):
         torchrun = BUILD.parent / ".venv/bin/torchrun"
         if not torchrun.exists():
             self.skipTest("no torchrun")
-        words = self.words("other", [], "--set", "train.steps=200", "--set", "train.save_every=10")
+        words = self.words("other", [], "--set", "train.steps=100", "--set", "train.save_every=10")
         process = subprocess.Popen(
             [str(w) for w in [torchrun, "--no-python", "--nproc-per-node", 2, "--max-restarts", 2, "--master-port",
                               free_port(), HOCKET, *words]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -365,7 +365,7 @@ class Ranks(unittest.TestCase):
         out, _ = process.communicate(timeout=240)
         self.assertEqual(0, process.returncode, out)
         self.assertIn("resumed from", out)
-        self.run_it([HOCKET, *self.words("local", ["dp=2"], "--set", "train.steps=200", "--set", "train.save_every=10")])
+        self.run_it([HOCKET, *self.words("local", ["dp=2"], "--set", "train.steps=100", "--set", "train.save_every=10")])
         self.assertEqual(set(losses(self.dir / "local")), set(losses(self.dir / "other")))
 
 

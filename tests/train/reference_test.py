@@ -29,12 +29,21 @@ def learning_rate(step):
     return TRAIN["min_lr"] + (TRAIN["lr"] - TRAIN["min_lr"]) * (1 + math.cos(math.pi * done)) / 2
 
 
-def reference(weights, data, c):
-    """Returns per step: loss, learning rate, gradient norm, parameters, first moments."""
+def optimizer_of(name, groups):
+    if name == "sgd":
+        return torch.optim.SGD(groups, lr=0, momentum=TRAIN["beta1"])
+    return torch.optim.AdamW(groups, betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"])
+
+
+STATE = {"adamw": "exp_avg", "sgd": "momentum_buffer"}
+
+
+def reference(weights, data, c, name):
+    """Returns per step: loss, learning rate, gradient norm, parameters, one state of each."""
     w = {n: t.double().clone().requires_grad_() for n, t in weights.items()}
     groups = [{"params": [t for t in w.values() if t.dim() > 1], "weight_decay": TRAIN["weight_decay"]},
               {"params": [t for t in w.values() if t.dim() == 1], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"])
+    optimizer = optimizer_of(name, groups)
     for step in range(1, STEPS + 1):
         sequences = [data.sequence((step - 1) * BATCH + i) for i in range(BATCH)]
         optimizer.zero_grad()
@@ -51,7 +60,7 @@ def reference(weights, data, c):
             group["lr"] = learning_rate(step)
         optimizer.step()
         yield (loss, learning_rate(step), total, {n: t.detach().clone() for n, t in w.items()},
-               {n: optimizer.state[t]["exp_avg"].clone() for n, t in w.items()})
+               {n: optimizer.state[t][STATE[name]].clone() for n, t in w.items()})
 
 
 def distance(a, b):
@@ -59,24 +68,24 @@ def distance(a, b):
 
 
 class Reference(Folder):
-    def train(self, name, run, plan):
+    def train(self, name, run, plan, optimizer):
         with open(self.path(run + ".yaml"), "w", encoding="utf-8") as f:
             json.dump({"model": {"path": self.path(name), "init": "weights", "dtype": "f64"},
-                       "data": {"dir": self.path("data")}, "train": TRAIN, "plan": plan,
+                       "data": {"dir": self.path("data")}, "train": dict(TRAIN, optimizer=optimizer), "plan": plan,
                        "output": {"dir": self.path(run), "report": False, "trace": False}}, f)
         self.hocket("train", self.path(run + ".yaml"))
         with open(self.path(run + "/metrics.jsonl"), encoding="utf-8") as f:
             lines = [json.loads(line) for line in f]
         return [line for line in lines if "train/loss" in line]
 
-    def compare(self, name, c, plans):
+    def compare(self, name, c, plans, optimizer="adamw"):
         weights = random_weights(c, seed=11)
         self.model(name, c, weights)
-        want = list(reference(weights, Data(self.path("data"), TRAIN["seed"], SEQ), c))
+        want = list(reference(weights, Data(self.path("data"), TRAIN["seed"], SEQ), c, optimizer))
         self.assertGreater(sum(step[2] > TRAIN["max_grad_norm"] for step in want), 2, "never clipped")
         for i, plan in enumerate(plans):
-            run = f"{name}-{i}"
-            lines = self.train(name, run, plan)
+            run = f"{name}-{optimizer}-{i}"
+            lines = self.train(name, run, plan, optimizer)
             self.assertEqual([line["step"] for line in lines], list(range(1, STEPS + 1)))
             for line, (loss, rate, total, params, moments) in zip(lines, want):
                 what = f"{run} step {line['step']}"
@@ -90,15 +99,22 @@ class Reference(Folder):
                     self.assertEqual(got[n].dtype, torch.float64)
                     self.assertLess(distance(got[n], t), TOLERANCE, f"{what} {n}")
                 # The optimizer's file has the names of the graph, where some weights are merged.
-                shared = [n for n in moments if "exp_avg." + n in state]
+                prefix = STATE[optimizer] + "."
+                self.assertTrue(all(n.startswith(prefix) for n in state) or optimizer == "adamw", what)
+                shared = [n for n in moments if prefix + n in state]
                 self.assertGreater(len(shared), 5)
                 for n in shared:
-                    self.assertLess(distance(state["exp_avg." + n], moments[n]), TOLERANCE,
-                                    f"{what} exp_avg.{n}")
+                    self.assertLess(distance(state[prefix + n], moments[n]), TOLERANCE,
+                                    f"{what} {prefix}{n}")
 
     def test_dense(self):
         self.compare("dense", DENSE, [{"micro_batch": MICRO},
                                       {"pp": 2, "dp": 2, "micro_batch": 1, "threads_per_rank": 1}])
+
+    def test_sgd(self):
+        self.compare("sgd", MOE, [{"micro_batch": MICRO},
+                                  {"pp": 2, "dp": 2, "micro_batch": 1, "threads_per_rank": 1,
+                                   "shard": {"optimizer": "all"}}], "sgd")
 
     def test_experts(self):
         self.compare("moe", MOE, [{"micro_batch": MICRO},
