@@ -3,7 +3,7 @@
 """Compares Hocket's tokenizers with Hugging Face `tokenizers` on one thread: the same texts by turns, ids only, in CPU
 seconds, with caches of words that are empty at the start of each round.
 
-tokenizers.py [--bench build/hocket_tokenizer_speed] [--rounds 5] --texts FILE_OR_FOLDER... -- TOKENIZER.json...
+tokenizer_speed.py [--bench build/hocket_tokenizer_speed] [--rounds 5] --texts FILE_OR_FOLDER... -- TOKENIZER.json...
 Prints MB/s of both and the median of the rounds' ratios (above 1: ours is faster), of documents (encode_batch_fast) and of
 one long text. Exits 1 where ids differ in number or a ratio is below --least."""
 import argparse
