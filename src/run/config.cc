@@ -71,7 +71,7 @@ void DataSection::fields(Fields& fields) {
   fields("valid_files", valid_files,
          "files or globs that are held out, in place of a share of `files` (docs/data.md)");
   fields("split_special_tokens", split_special_tokens,
-         "special tokens that stand in the files, such as <|im_start|>, are text like any other; "
+         "special tokens that stand in the files, such as <s>, are text like any other; "
          "false: they are the tokens, as in a prompt (docs/tokenizers.md)");
 }
 

@@ -106,20 +106,20 @@ def main():
         f.writelines(json.dumps(text) + "\n" for text in texts)
     print(f"{len(texts)} texts, {sum(len(text.encode()) for text in texts)} bytes")
     expected = {"chunk": CHUNK, "files": {}}
+
+    def keep(name, **lists):
+        expected["files"][name] = {key: hashes(each) for key, each in lists.items()} | {"texts": len(lists["ids"])}
+        (REAL / "expected.json").write_text(json.dumps(expected), encoding="utf-8")
+        print(f"{name}: {sum(map(len, lists['ids']))} ids", flush=True)
+
     json_names, gguf_names = real_files()
     for name in json_names:
         t = Tokenizer.from_file(str(REAL / name))
         ids = [each.ids for each in t.encode_batch_fast(texts, add_special_tokens=False)]
-        decoded = [t.decode(each, skip_special_tokens=False) for each in ids]
-        expected["files"][name] = {"ids": hashes(ids), "decoded": hashes(decoded), "texts": len(texts)}
-        print(f"{name}: {sum(map(len, ids))} ids")
+        keep(name, ids=ids, decoded=[t.decode(each, skip_special_tokens=False) for each in ids])
     some = texts[:-100_000 + 5_000]
     for name in gguf_names:
-        ids = llama_cpp_ids(REAL / name, some)
-        expected["files"][name] = {"ids": hashes(ids), "texts": len(some)}
-        print(f"{name}: {sum(map(len, ids))} ids by llama.cpp")
-    with open(REAL / "expected.json", "w", encoding="utf-8") as f:
-        json.dump(expected, f)
+        keep(name, ids=llama_cpp_ids(REAL / name, some))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ HOCKET = os.path.join(os.environ.get("HOCKET_BINARY_DIR", HERE.parents[2] / "bui
 
 
 def lines(verb, tokenizer, values, *options):
-    """What `hocket data encode|decode --lines` makes of the values."""
+    """Results of `hocket data encode|decode --lines` for the values."""
     done = subprocess.run([HOCKET, "data", verb, tokenizer, "--lines", *options], check=False, capture_output=True, text=True,
                           input="".join(json.dumps(value) + "\n" for value in values))
     if done.returncode != 0:
         raise AssertionError(done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.rstrip("\n").split("\n")]
 
 
 class Tokenizers(unittest.TestCase):
