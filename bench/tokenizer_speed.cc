@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encodes texts again and again, for bench/tokenizer_speed.py: hocket_tokenizer_speed TOKENIZER TEXTS
-// TEXTS has a JSON string a line. For every line of standard input all texts are encoded, by an
-// encoder that knows no word yet; the CPU seconds, the number of ids and their hash are printed.
+// Encodes texts again and again, for bench/tokenizer_speed.py: hocket_tokenizer_speed TOKENIZER
+// TEXTS TEXTS has a JSON string a line. For every line of standard input all texts are encoded, by
+// an encoder that knows no word yet; the CPU seconds, the number of ids and their hash are printed.
 #include <fmt/format.h>
 
 #include <ctime>
