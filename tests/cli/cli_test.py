@@ -109,13 +109,13 @@ class Cli(unittest.TestCase):
         for i in range(4):
             with open(self.box.path(f"chats/{i}.txt"), "w", encoding="utf-8") as f:
                 f.write(f"int {i};<|endoftext|>\n" * 300)
-        run = ["configs/quickstart.yaml", "--set", "data.dir=chats_data"]
+        run = ["configs/quickstart.yaml", "--set", "data.dir=chats_data", "--set", "output.dir=chats_run"]
         prepare = ["data", "prepare", *run, "--files", "chats"]
         self.assertIn("1200 special tokens, taken as such", self.box.good(*prepare))
         self.refused(["train", *run, "--set", "data.split_special_tokens=true"], "was prepared with false")
         text = ["--set", "data.split_special_tokens=true"]
         self.assertIn("1200 special tokens, taken for plain text", self.box.good(*prepare, *text))
-        done = self.box.good("train", *run, *text, "--set", "train.steps=1", "--set", "output.dir=chats_run")
+        done = self.box.good("train", *run, *text, "--set", "train.steps=1")
         self.assertIn("1200 special tokens in the texts, taken for plain text", done)
 
     def test_messages_that_name_the_fault(self):
