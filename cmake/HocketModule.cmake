@@ -19,7 +19,7 @@
 #   CI seconds. Made when asked for.
 # hocket_benchmarks()
 #   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any, and
-#   hocket_gemm_compare.
+#   hocket_gemm_compare and hocket_tokenizer_speed.
 
 set(HOCKET_DECLARED "" CACHE INTERNAL "")
 set(HOCKET_OBJECTS "" CACHE INTERNAL "")
@@ -148,4 +148,5 @@ function(hocket_benchmarks)
     target_link_libraries(hocket_bench PRIVATE benchmark::benchmark benchmark::benchmark_main)
   endif()
   hocket_executable(hocket_gemm_compare bench/gemm_compare.cc)
+  hocket_executable(hocket_tokenizer_speed bench/tokenizer_speed.cc)
 endfunction()

@@ -5,9 +5,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 found=0
-for made in tests/peers/*/make.py; do
-  folder=$(dirname "$made") name=$(basename "$(dirname "$made")")
-  [[ $name =~ ${1:-} ]] || continue
+for folder in tests/peers/*/; do
+  folder=${folder%/} name=$(basename "$folder") made=$folder/make.py
+  [[ $name != __pycache__ && $name =~ ${1:-} ]] || continue
+  if [ ! -e "$made" ]; then
+    echo "[peers] $folder has no make.py; expected one that writes its fixtures" >&2
+    exit 2
+  fi
   found=1 venv=.venv-peers/$name
   [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
   install=("$venv/bin/python" -m pip install -q --disable-pip-version-check -r "$folder/requirements.txt")
@@ -17,6 +21,6 @@ for made in tests/peers/*/make.py; do
   git status --short "$folder/fixtures"
 done
 if [ $found = 0 ]; then
-  echo "[peers] no folder of tests/peers with a make.py matches '$1'; expected a pattern of: $(cd tests/peers && echo */)" >&2
+  echo "[peers] no folder of tests/peers matches '$1'; expected a pattern of: $(cd tests/peers && echo */)" >&2
   exit 2
 fi

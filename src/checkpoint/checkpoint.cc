@@ -278,10 +278,10 @@ Checkpoint::Checkpoint(const std::string& folder, Verify verify)
   }
 }
 
-Safetensors::Entry Checkpoint::optimizer_tensor(std::string_view name,
+TensorFiles::Entry Checkpoint::optimizer_tensor(std::string_view name,
                                                 const graph::TensorType& type) const {
   if (!optimizer_) fail(folder_, "has no optimizer state; expected {}", kOptimizerFile);
-  const Safetensors::Entry entry = optimizer_->find(name);
+  const TensorFiles::Entry entry = optimizer_->find(name);
   if (entry.tensor == nullptr) fail(optimizer_->path(), "tensor {} is missing", quote(name));
   if (entry.tensor->dims != type.dims) {
     fail(optimizer_->path(), "tensor {} has shape [{}]; expected [{}]", quote(name),
@@ -292,7 +292,7 @@ Safetensors::Entry Checkpoint::optimizer_tensor(std::string_view name,
 
 void Checkpoint::load_optimizer_range(std::string_view name, const graph::TensorType& type,
                                       int64_t first, int64_t count, void* dst) const {
-  const Safetensors::Entry entry = optimizer_tensor(name, type);
+  const TensorFiles::Entry entry = optimizer_tensor(name, type);
   entry.file->read(*entry.tensor, first, count, type.dtype, dst);
 }
 

@@ -35,7 +35,7 @@ struct CheckpointContent {
   std::vector<SharedTensor> params;     ///< all parameters of the graph, under their graph names
   std::vector<SharedTensor> optimizer;  ///< "exp_avg.<param>", "exp_avg_sq.<param>"; may be empty
   RunState state;
-  /// Files copied as they are, by name: see tokenizer_files().
+  /// Files written as they are, by name: see ModelFiles.
   std::map<std::string, std::string> files;
 };
 
@@ -101,7 +101,7 @@ class Checkpoint {
   /// Index of the host that wrote this folder, in the record's list of hosts.
   int32_t host() const { return host_; }
   /// Finds a tensor of CheckpointContent::optimizer by name. Error: absent, or with other dims.
-  Safetensors::Entry optimizer_tensor(std::string_view name, const graph::TensorType& type) const;
+  TensorFiles::Entry optimizer_tensor(std::string_view name, const graph::TensorType& type) const;
 
   /// Reads elements [first, first + count) of such a tensor.
   void load_optimizer_range(std::string_view name, const graph::TensorType& type, int64_t first,
@@ -113,7 +113,7 @@ class Checkpoint {
   RunRecord record_;
   int32_t host_ = 0;
   ModelWeights weights_;
-  std::optional<Safetensors> optimizer_;
+  std::optional<TensorFiles> optimizer_;
 };
 
 }  // namespace hocket::checkpoint

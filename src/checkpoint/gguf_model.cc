@@ -29,16 +29,28 @@ constexpr const char* kKnownKeys[] = {"attention.causal",
                                       "embedding_length",
                                       "expert_count",
                                       "expert_feed_forward_length",
+                                      "expert_gating_func",
                                       "expert_used_count",
+                                      "expert_weights_norm",
+                                      "expert_weights_scale",
                                       "feed_forward_length",
                                       "rope.dimension_count",
                                       "rope.freq_base",
                                       "rope.scale_linear",
+                                      "rope.scaling.attn_factor",
                                       "rope.scaling.factor",
                                       "rope.scaling.finetuned",
                                       "rope.scaling.original_context_length",
                                       "rope.scaling.type",
+                                      "rope.scaling.yarn_attn_factor",
+                                      "rope.scaling.yarn_beta_fast",
+                                      "rope.scaling.yarn_beta_slow",
+                                      "rope.scaling.yarn_ext_factor",
                                       "vocab_size"};
+/// Further keys of Gemma 3.
+constexpr const char* kGemmaKeys[] = {"attention.sliding_window",
+                                      "attention.sliding_window_pattern", "final_logit_softcapping",
+                                      "rope.freq_base_swa"};
 
 /// Scaling of the Llama 3 models, of which a file has only the resulting factors.
 constexpr double kLowFrequency = 1, kHighFrequency = 4, kOriginalContext = 8192;
@@ -50,21 +62,36 @@ double decimal(double number) {
   return parse_double(text, &shortest) ? shortest : number;
 }
 
+const GgufArchitecture& architecture_of_file(const gguf::File& file) {
+  const gguf::Metadata& in = file.metadata();
+  const std::string& name = in.string("general.architecture");
+  return architecture_named(name, in.integer(name + ".expert_count", 0) > 0, file.path());
+}
+
+template <size_t n>
+bool is_in(const std::string& name, const char* const (&list)[n]) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
 /// Metadata of one model, as keys of a config.json.
 class ConfigWriter {
  public:
   explicit ConfigWriter(const gguf::File& file)
-      : file_(file),
-        in_(file.metadata()),
-        architecture_(architecture_named(in_.string("general.architecture"), file.path())) {}
+      : file_(file), in_(file.metadata()), architecture_(architecture_of_file(file)) {}
 
   std::string write() {
     refuse_parts();
     refuse_unknown_keys();
     out_["model_type"] = architecture_.family;
     sizes();
+    biases();
     rope();
-    experts();
+    if (architecture_.experts) {
+      experts();
+    }
+    if (is_gemma()) {
+      gemma();
+    }
     special_tokens();
     return out_.dump(2);
   }
@@ -72,6 +99,17 @@ class ConfigWriter {
  private:
   std::string key(const std::string& name) const {
     return std::string(architecture_.name) + "." + name;
+  }
+
+  bool is_of(std::string_view family) const { return family == architecture_.family; }
+  bool is_gemma() const { return is_of("gemma3_text"); }
+
+  /// Error unless a key is absent, or has the value that llama.cpp computes with in any case.
+  void expect(const char* name, double value) const {
+    const std::string full = key(name);
+    if (const double got = in_.number(full, value); got != value) {
+      in_.fail(full, fmt::format("is {}, which is not supported; expected {}", got, value));
+    }
   }
 
   void refuse_parts() const {
@@ -91,7 +129,7 @@ class ConfigWriter {
     for (const auto& [name, value] : in_.entries()) {
       if (!name.starts_with(prefix)) continue;
       const std::string rest = name.substr(prefix.size());
-      if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), rest) == std::end(kKnownKeys)) {
+      if (!is_in(rest, kKnownKeys) && !(is_gemma() && is_in(rest, kGemmaKeys))) {
         in_.fail(name, fmt::format("is not supported; expected a plain {}", architecture_.name));
       }
     }
@@ -120,7 +158,14 @@ class ConfigWriter {
     out_["head_dim"] = head_dim_;
     out_["max_position_embeddings"] = in_.integer(key("context_length"));
     out_["rms_norm_eps"] = decimal(in_.number(key("attention.layer_norm_rms_epsilon")));
-    out_["hidden_act"] = "silu";
+    const std::string ffn = key("feed_forward_length"),
+                      per_expert = key("expert_feed_forward_length");
+    out_["intermediate_size"] = architecture_.experts && in_.has(per_expert)
+                                    ? in_.integer(ffn, in_.integer(per_expert))
+                                    : in_.integer(ffn);
+    if (!is_gemma()) {
+      out_["hidden_act"] = "silu";
+    }
     const gguf::StoredTensor* embedding = file_.find("token_embd.weight");
     if (embedding == nullptr) fail(file_.path(), "tensor 'token_embd.weight' is missing");
     const int64_t vocabulary = embedding->dims[0];
@@ -130,6 +175,19 @@ class ConfigWriter {
     }
     out_["vocab_size"] = vocabulary;
     out_["tie_word_embeddings"] = file_.find("output.weight") == nullptr;
+  }
+
+  /// Linear layers have a bias where the file has one: metadata say nothing of them.
+  void biases() {
+    const auto has = [this](const char* name) {
+      return file_.find(fmt::format("blk.0.{}.bias", name)) != nullptr;
+    };
+    if (!is_of("qwen2") && has("attn_q")) {
+      out_["attention_bias"] = true;
+    }
+    if (has("ffn_up")) {
+      out_["mlp_bias"] = true;
+    }
   }
 
   void rope() {
@@ -142,19 +200,36 @@ class ConfigWriter {
     rope_.theta = decimal(in_.number(key("rope.freq_base"), 10000));
     out_["rope_theta"] = rope_.theta;
     const std::string type = in_.string(key("rope.scaling.type"), "none");
-    if (type != "none" && type != "linear") {
-      in_.fail(key("rope.scaling.type"),
-               fmt::format("is {}, which is not supported; expected none or linear", quote(type)));
-    }
     const char* factor_key =
         in_.has(key("rope.scale_linear")) ? "rope.scale_linear" : "rope.scaling.factor";
     const double factor = decimal(in_.number(key(factor_key), 1));
-    if (type == "linear" || (in_.has(key("rope.scale_linear")) && factor != 1)) {
+    for (const char* name : {"rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"}) {
+      expect(name, 1);
+    }
+    if (type == "yarn") {
+      expect("rope.scaling.yarn_ext_factor", 1);
+      yarn(factor);
+    } else if (type != "none" && type != "linear") {
+      in_.fail(
+          key("rope.scaling.type"),
+          fmt::format("is {}, which is not supported; expected none, linear or yarn", quote(type)));
+    } else if (type == "linear" || (in_.has(key("rope.scale_linear")) && factor != 1)) {
       out_["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
     }
     if (const gguf::StoredTensor* factors = file_.find(kRopeFactors)) {
       llama3_scaling(*factors);
     }
+  }
+
+  void yarn(double factor) {
+    out_["rope_scaling"] = {
+        {"rope_type", "yarn"},
+        {"factor", factor},
+        {"original_max_position_embeddings",
+         in_.integer(key("rope.scaling.original_context_length"),
+                     out_.at("max_position_embeddings").get<int64_t>())},
+        {"beta_fast", decimal(in_.number(key("rope.scaling.yarn_beta_fast"), 32))},
+        {"beta_slow", decimal(in_.number(key("rope.scaling.yarn_beta_slow"), 1))}};
   }
 
   /// Finds the scaling that has the file's factors: its parameters are not in the file.
@@ -186,24 +261,70 @@ class ConfigWriter {
                             {"original_max_position_embeddings", kOriginalContext}};
   }
 
+  /// Weights of a token's experts are treated as in llama.cpp, by architecture: an OLMoE's are
+  /// taken as they are, others sum to one.
   void experts() {
-    const int64_t experts = in_.integer(key("expert_count"), 0);
-    if (!architecture_.experts) {
-      if (experts > 0) {
-        in_.fail(key("expert_count"),
-                 fmt::format("is {}: a mixture of experts (Mixtral), which is not supported under "
-                             "architecture {}; expected a dense model",
-                             experts, architecture_.name));
-      }
-      out_["intermediate_size"] = in_.integer(key("feed_forward_length"));
-      return;
+    constexpr int kSoftmax = 1;  // or 0: not said
+    const std::string gating = key("expert_gating_func");
+    if (const int64_t kind = in_.integer(gating, kSoftmax); kind != 0 && kind != kSoftmax) {
+      in_.fail(gating, fmt::format("is {}, which is not supported; expected 1, softmax", kind));
     }
-    const int64_t width = in_.integer(key("expert_feed_forward_length"));
-    out_["num_experts"] = experts;
+    if (in_.number(key("expert_weights_scale"), 0) != 0) {
+      expect("expert_weights_scale", 1);
+    }
+    const bool sum_to_one = !is_of("olmoe");
+    if (in_.boolean(key("expert_weights_norm"), sum_to_one) != sum_to_one) {
+      in_.fail(key("expert_weights_norm"),
+               fmt::format("is {}, which is not supported; expected {}", !sum_to_one, sum_to_one));
+    }
+    const bool mixtral = is_of("mixtral");
+    out_[mixtral ? "num_local_experts" : "num_experts"] = in_.integer(key("expert_count"));
     out_["num_experts_per_tok"] = in_.integer(key("expert_used_count"));
-    out_["moe_intermediate_size"] = width;
-    out_["intermediate_size"] = in_.integer(key("feed_forward_length"), width);
-    out_["norm_topk_prob"] = true;  // always, in llama.cpp
+    const std::string width = key("expert_feed_forward_length");
+    if (is_of("qwen3_moe")) {
+      out_["moe_intermediate_size"] = in_.integer(width);
+    } else if (in_.has(width)) {
+      out_["intermediate_size"] = in_.integer(width);
+    }
+    if (mixtral) {
+      out_["sliding_window"] = nullptr;
+    } else {
+      out_["norm_topk_prob"] = sum_to_one;
+    }
+  }
+
+  /// Layers with and without a window alternate, and scores have a scale of the model's size: as
+  /// llama.cpp knows them.
+  void gemma() {
+    constexpr int64_t kPattern = 6, kLayers27b = 62;
+    constexpr double kLocalTheta = 10000;
+    const int64_t layers = out_.at("num_hidden_layers");
+    const int64_t heads = out_.at("num_attention_heads"), width = out_.at("hidden_size");
+    out_["hidden_activation"] = "gelu_pytorch_tanh";
+    out_["query_pre_attn_scalar"] = layers == kLayers27b ? width / heads : head_dim_;
+    out_["sliding_window"] = in_.integer(key("attention.sliding_window"));
+    out_["rope_local_base_freq"] = decimal(in_.number(key("rope.freq_base_swa"), kLocalTheta));
+    if (in_.has(key("final_logit_softcapping"))) {
+      out_["final_logit_softcapping"] = decimal(in_.number(key("final_logit_softcapping")));
+    }
+    std::vector<int64_t> pattern;
+    const std::string pattern_key = key("attention.sliding_window_pattern");
+    const gguf::Value* said = in_.find(pattern_key);
+    if (said != nullptr && said->type == gguf::ValueType::array) {
+      pattern = in_.integers(pattern_key);
+      if (std::ssize(pattern) != layers) {
+        in_.fail(pattern_key, fmt::format("has {} entries; expected one for each of the {} layers",
+                                          pattern.size(), layers));
+      }
+    } else {
+      const int64_t every = in_.integer(pattern_key, kPattern);
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        pattern.push_back(every == 0 || (layer + 1) % every != 0 ? 1 : 0);
+      }
+    }
+    for (const int64_t slides : pattern) {
+      out_["layer_types"].push_back(slides != 0 ? "sliding_attention" : "full_attention");
+    }
   }
 
   void special_tokens() {
@@ -232,13 +353,26 @@ class ConfigWriter {
   json out_ = json::object();
 };
 
+/// Type of the numbers that an element type stands for: of quantised ones those of their scales'
+/// products.
+StoredType type_of(gguf::ElementType type) {
+  switch (type) {
+    case gguf::ElementType::f16:
+      return StoredType::f16;
+    case gguf::ElementType::bf16:
+      return StoredType::bf16;
+    default:
+      return StoredType::f32;
+  }
+}
+
 /// Tensors of a GGUF file under Hugging Face's names.
 class GgufTensors final : public TensorFile {
  public:
   explicit GgufTensors(const std::string& path) : file_(path) {
     const models::ModelConfig config = models::parse_config(gguf_config(file_), path);
-    const GgufArchitecture& architecture =
-        architecture_named(file_.metadata().string("general.architecture"), path);
+    const GgufArchitecture& architecture = architecture_of_file(file_);
+    head_dim_ = config.head_dim;
     std::vector<StoredTensor> list;
     for (const gguf::StoredTensor& tensor : file_.tensors()) {
       if (tensor.name == kRopeFactors) continue;  // the configuration has the scaling
@@ -257,17 +391,18 @@ class GgufTensors final : public TensorFile {
   void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
             void* dst) const override {
     const Place& place = places_[static_cast<size_t>(&tensor - tensors().data())];
-    if (place.head_dim == 0) {
-      file_.read(*place.from, place.first + first, count, dtype, dst);
+    const float add = -place.placement.offset;
+    if (!place.placement.pairs_rows) {
+      file_.read(*place.from, place.first + first, count, dtype, dst, add);
       return;
     }
-    // Row by row of ours, each from its place among the pairs.
+    // Row by row of ours, each from its place among the pairs. A bias has an element per row.
     const int64_t columns = tensor.numel / tensor.dims[0];
     auto* out = static_cast<char*>(dst);
     for (int64_t at = first; at < first + count;) {
       const int64_t row = at / columns, column = at % columns;
       const int64_t now = std::min(columns - column, first + count - at);
-      file_.read(*place.from, paired_row(row, place.head_dim) * columns + column, now, dtype, out);
+      file_.read(*place.from, paired_row(row, head_dim_) * columns + column, now, dtype, out, add);
       out += now * graph::size_of(dtype);
       at += now;
     }
@@ -278,7 +413,7 @@ class GgufTensors final : public TensorFile {
   struct Place {
     const gguf::StoredTensor* from = nullptr;
     int64_t first = 0;
-    int64_t head_dim = 0;  ///< rows lie in pairs; 0: in order
+    GgufPlacement placement;
   };
 
   void add(const gguf::StoredTensor& from, const HfTensorName& hf,
@@ -288,7 +423,7 @@ class GgufTensors final : public TensorFile {
            fmt::join(graph::sizes(from.dims), ","), expected);
     };
     const int64_t rows = from.dims.empty() ? 0 : int64_t{from.dims[0]};
-    if (hf.pairs_rows && (rows == 0 || rows % config.head_dim != 0)) {
+    if (hf.placement.pairs_rows && (rows == 0 || rows % config.head_dim != 0)) {
       refuse(fmt::format("whole heads of {} rows", config.head_dim));
     }
     if (hf.per_expert && (rows == 0 || rows != config.num_experts)) {
@@ -298,14 +433,16 @@ class GgufTensors final : public TensorFile {
     StoredTensor tensor;
     tensor.dims = hf.per_expert ? graph::Dims(from.dims.begin() + 1, from.dims.end()) : from.dims;
     tensor.numel = from.numel / pieces;
+    tensor.type = type_of(from.type);
     for (int64_t piece = 0; piece < pieces; ++piece) {
       tensor.name = hf.per_expert ? fmt::format(fmt::runtime(hf.name), piece) : hf.name;
       list.push_back(tensor);
-      places_.push_back({&from, piece * tensor.numel, hf.pairs_rows ? config.head_dim : 0});
+      places_.push_back({&from, piece * tensor.numel, hf.placement});
     }
   }
 
   gguf::File file_;
+  int64_t head_dim_ = 0;
   std::vector<Place> places_;
 };
 
@@ -318,9 +455,9 @@ models::ModelConfig read_model_config(const std::string& path) {
   return models::parse_config(gguf_config(gguf::File(path)), path);
 }
 
-Safetensors open_tensors(const std::string& path) {
-  if (!gguf::is_gguf(path)) return Safetensors(path);
-  return Safetensors(std::make_unique<GgufTensors>(path));
+TensorFiles open_tensors(const std::string& path) {
+  if (!gguf::is_gguf(path)) return TensorFiles(path);
+  return TensorFiles(std::make_unique<GgufTensors>(path));
 }
 
 std::vector<float> rope_factors(const models::Rope& rope, int64_t head_dim) {

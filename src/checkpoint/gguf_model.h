@@ -22,8 +22,8 @@ std::string gguf_config(const gguf::File& file);
 /// Reads the configuration of a MODEL: a config.json, a folder with one, or a GGUF file.
 models::ModelConfig read_model_config(const std::string& path);
 
-/// Opens the tensors of a MODEL: a GGUF file, or safetensors (see Safetensors).
-Safetensors open_tensors(const std::string& path);
+/// Opens the tensors of a MODEL: a GGUF file, or safetensors (see TensorFiles).
+TensorFiles open_tensors(const std::string& path);
 
 /// Returns the factors by which the rotary frequencies of Llama 3 are divided, by pair.
 std::vector<float> rope_factors(const models::Rope& rope, int64_t head_dim);

@@ -10,45 +10,87 @@
 namespace hocket::checkpoint {
 namespace {
 
-constexpr GgufArchitecture kArchitectures[] = {{"llama", "llama", true, false},
-                                               {"qwen3moe", "qwen3_moe", false, true}};
+// Files are read by the first row with their name and kind of layers. A Mistral without a window
+// is a Llama.
+constexpr GgufArchitecture kArchitectures[] = {
+    {.name = "llama", .family = "llama", .experts = false, .pairs_rows = true},
+    {.name = "llama", .family = "mixtral", .experts = true, .pairs_rows = true},
+    {.name = "llama", .family = "mistral", .experts = false, .pairs_rows = true},
+    {.name = "qwen2", .family = "qwen2", .experts = false},
+    {.name = "qwen3", .family = "qwen3", .experts = false},
+    {.name = "qwen3moe", .family = "qwen3_moe", .experts = true},
+    {.name = "olmoe", .family = "olmoe", .experts = true},
+    {.name = "gemma3", .family = "gemma3_text", .experts = false, .norm_offset = 1}};
 
-constexpr GgufTensorName kLayerNames[] = {{"attn_norm", "input_layernorm", false},
-                                          {"attn_q", "self_attn.q_proj", true},
-                                          {"attn_k", "self_attn.k_proj", true},
-                                          {"attn_v", "self_attn.v_proj", false},
-                                          {"attn_output", "self_attn.o_proj", false},
-                                          {"attn_q_norm", "self_attn.q_norm", false},
-                                          {"attn_k_norm", "self_attn.k_norm", false},
-                                          {"ffn_norm", "post_attention_layernorm", false},
-                                          {"ffn_gate", "mlp.gate_proj", false},
-                                          {"ffn_up", "mlp.up_proj", false},
-                                          {"ffn_down", "mlp.down_proj", false},
-                                          {"ffn_gate_inp", "mlp.gate", false},
-                                          {"ffn_gate_exps", "mlp.experts.{}.gate_proj", false},
-                                          {"ffn_up_exps", "mlp.experts.{}.up_proj", false},
-                                          {"ffn_down_exps", "mlp.experts.{}.down_proj", false}};
+/// Kind of a tensor in a layer, of all families or of one.
+struct LayerName {
+  enum Kind { plain, head_rows, norm };
 
-constexpr std::pair<const char*, const char*> kOtherNames[] = {
-    {"token_embd.weight", "model.embed_tokens.weight"},
-    {"output_norm.weight", "model.norm.weight"},
-    {"output.weight", "lm_head.weight"}};
+  const char* gguf;  ///< between "blk.3." and ".weight" or ".bias"; {} is the number of an expert
+  const char* hf;    ///< between "model.layers.3." and the same, likewise
+  Kind kind = plain;
+  const char* family = nullptr;
+};
 
-constexpr std::string_view kWeight = ".weight";
+// A family's own rows come before those of all.
+constexpr LayerName kLayerNames[] = {
+    {"post_attention_norm", "post_attention_layernorm", LayerName::norm, "gemma3_text"},
+    {"ffn_norm", "pre_feedforward_layernorm", LayerName::norm, "gemma3_text"},
+    {"post_ffw_norm", "post_feedforward_layernorm", LayerName::norm, "gemma3_text"},
+    {"ffn_gate_inp", "block_sparse_moe.gate", LayerName::plain, "mixtral"},
+    {"ffn_gate_exps", "block_sparse_moe.experts.{}.w1", LayerName::plain, "mixtral"},
+    {"ffn_down_exps", "block_sparse_moe.experts.{}.w2", LayerName::plain, "mixtral"},
+    {"ffn_up_exps", "block_sparse_moe.experts.{}.w3", LayerName::plain, "mixtral"},
+    // Older files have a tensor for each expert.
+    {"ffn_gate.{}", "block_sparse_moe.experts.{}.w1", LayerName::plain, "mixtral"},
+    {"ffn_down.{}", "block_sparse_moe.experts.{}.w2", LayerName::plain, "mixtral"},
+    {"ffn_up.{}", "block_sparse_moe.experts.{}.w3", LayerName::plain, "mixtral"},
+    {"attn_norm", "input_layernorm", LayerName::norm},
+    {"attn_q", "self_attn.q_proj", LayerName::head_rows},
+    {"attn_k", "self_attn.k_proj", LayerName::head_rows},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm", LayerName::norm},
+    {"attn_k_norm", "self_attn.k_norm", LayerName::norm},
+    {"ffn_norm", "post_attention_layernorm", LayerName::norm},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate_exps", "mlp.experts.{}.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.{}.up_proj"},
+    {"ffn_down_exps", "mlp.experts.{}.down_proj"}};
 
-/// Strips `prefix`, a number, "." and ".weight": "blk.3.attn_q.weight" is 3 and "attn_q".
-std::optional<std::pair<std::string, std::string>> in_layer(std::string_view name,
-                                                            std::string_view prefix) {
-  if (!name.starts_with(prefix) || !name.ends_with(kWeight)) return {};
+/// Tensors outside of layers.
+struct OtherName {
+  const char* gguf;
+  const char* hf;
+  LayerName::Kind kind = LayerName::plain;
+};
+constexpr OtherName kOtherNames[] = {{"token_embd.weight", "model.embed_tokens.weight"},
+                                     {"output_norm.weight", "model.norm.weight", LayerName::norm},
+                                     {"output.weight", "lm_head.weight"}};
+
+constexpr std::string_view kSuffixes[] = {".weight", ".bias"};
+
+/// Place of a tensor in a layer: "blk.3.attn_q.weight" is 3, "attn_q" and ".weight".
+struct InLayer {
+  std::string layer, stem, suffix;
+};
+
+std::optional<InLayer> in_layer(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return {};
   name.remove_prefix(prefix.size());
   const size_t dot = name.find('.');
   int64_t layer = 0;
-  if (dot == name.npos || dot + 1 + kWeight.size() > name.size() ||
-      !parse_int(name.substr(0, dot), &layer) || layer < 0) {
-    return {};
+  if (dot == name.npos || !parse_int(name.substr(0, dot), &layer) || layer < 0) return {};
+  const std::string_view rest = name.substr(dot + 1);
+  for (const std::string_view suffix : kSuffixes) {
+    if (!rest.ends_with(suffix)) continue;
+    return InLayer{std::string(name.substr(0, dot)),
+                   std::string(rest.substr(0, rest.size() - suffix.size())), std::string(suffix)};
   }
-  const std::string_view stem = name.substr(dot + 1, name.size() - dot - 1 - kWeight.size());
-  return {{std::string(name.substr(0, dot)), std::string(stem)}};
+  return {};
 }
 
 /// Returns the number at the place of {} in `pattern`, -1 for a pattern without one that is equal,
@@ -67,21 +109,32 @@ std::optional<int64_t> match(std::string_view text, std::string_view pattern) {
   return number;
 }
 
-}  // namespace
+bool has_number(std::string_view pattern) { return pattern.find("{}") != pattern.npos; }
 
-std::vector<std::string> architecture_names() {
-  std::vector<std::string> names;
-  for (const GgufArchitecture& each : kArchitectures) {
-    names.push_back(each.name);
-  }
-  return names;
+GgufPlacement placement(LayerName::Kind kind, const GgufArchitecture& architecture) {
+  return {kind == LayerName::head_rows && architecture.pairs_rows,
+          kind == LayerName::norm ? architecture.norm_offset : 0};
 }
 
-const GgufArchitecture& architecture_named(std::string_view name, const std::string& where) {
+bool is_of(const LayerName& name, const GgufArchitecture& architecture) {
+  return name.family == nullptr || std::string_view(name.family) == architecture.family;
+}
+
+}  // namespace
+
+const GgufArchitecture& architecture_named(std::string_view name, bool experts,
+                                           const std::string& where) {
+  std::vector<std::string> names;
   for (const GgufArchitecture& each : kArchitectures) {
-    if (name == each.name) return each;
+    if (name == each.name && experts == each.experts) return each;
+    if (std::find(names.begin(), names.end(), each.name) == names.end()) {
+      names.emplace_back(each.name);
+    }
   }
-  const std::vector<std::string> names = architecture_names();
+  if (std::find(names.begin(), names.end(), name) != names.end()) {
+    fail(where, "the {} of this file has {} experts, which is not supported; expected {}", name,
+         experts ? "some" : "no", experts ? "a dense model" : "experts in all layers");
+  }
   const std::string near = nearest(name, names);
   fail(where, "general.architecture is {}, which is not supported; expected {}{}", quote(name),
        join(names, " or "), near.empty() ? "" : fmt::format(" (the nearest is {})", near));
@@ -94,33 +147,48 @@ const GgufArchitecture* architecture_of(std::string_view family) {
   return nullptr;
 }
 
+std::vector<std::string> gguf_families() {
+  std::vector<std::string> families;
+  for (const GgufArchitecture& each : kArchitectures) {
+    families.emplace_back(each.family);
+  }
+  return families;
+}
+
 std::optional<HfTensorName> hf_name_of(std::string_view gguf,
                                        const GgufArchitecture& architecture) {
-  for (const auto& [theirs, ours] : kOtherNames) {
-    if (gguf == theirs) return HfTensorName{ours};
+  for (const OtherName& each : kOtherNames) {
+    if (gguf == each.gguf) {
+      return HfTensorName{each.hf, false, placement(each.kind, architecture)};
+    }
   }
   const auto place = in_layer(gguf, "blk.");
   if (!place) return {};
-  for (const GgufTensorName& each : kLayerNames) {
-    if (place->second != each.gguf) continue;
-    const std::string_view hf = each.hf;
-    return HfTensorName{fmt::format("model.layers.{}.{}{}", place->first, hf, kWeight),
-                        hf.find("{}") != hf.npos, each.pairs_rows && architecture.pairs_rows};
+  for (const LayerName& each : kLayerNames) {
+    const auto expert = match(place->stem, each.gguf);
+    if (!expert || !is_of(each, architecture)) continue;
+    std::string stem = each.hf;
+    const bool all_experts = has_number(stem) && *expert < 0;
+    if (*expert >= 0) {
+      stem = fmt::format(fmt::runtime(stem), *expert);
+    }
+    return HfTensorName{fmt::format("model.layers.{}.{}{}", place->layer, stem, place->suffix),
+                        all_experts, placement(each.kind, architecture)};
   }
   return {};
 }
 
 std::optional<GgufName> gguf_name_of(std::string_view hf, const GgufArchitecture& architecture) {
-  for (const auto& [theirs, ours] : kOtherNames) {
-    if (hf == ours) return GgufName{theirs};
+  for (const OtherName& each : kOtherNames) {
+    if (hf == each.hf) return GgufName{each.gguf, -1, placement(each.kind, architecture)};
   }
   const auto place = in_layer(hf, "model.layers.");
   if (!place) return {};
-  for (const GgufTensorName& each : kLayerNames) {
-    if (const auto expert = match(place->second, each.hf)) {
-      return GgufName{fmt::format("blk.{}.{}{}", place->first, each.gguf, kWeight), *expert,
-                      each.pairs_rows && architecture.pairs_rows};
-    }
+  for (const LayerName& each : kLayerNames) {
+    const auto expert = match(place->stem, each.hf);
+    if (!expert || !is_of(each, architecture) || has_number(each.gguf)) continue;
+    return GgufName{fmt::format("blk.{}.{}{}", place->layer, each.gguf, place->suffix), *expert,
+                    placement(each.kind, architecture)};
   }
   return {};
 }

@@ -11,33 +11,36 @@
 
 namespace hocket::checkpoint {
 
-/// A GGUF architecture that a model family covers.
+/// A GGUF architecture, as it holds models of one family.
 struct GgufArchitecture {
   const char* name;    ///< general.architecture
   const char* family;  ///< model_type
+  bool experts;        ///< all layers have experts, and none a dense MLP
   /// Rows of a query or key head lie as the pairs that turn together: 0, d/2, 1, d/2 + 1, ...
-  bool pairs_rows;
-  bool experts;  ///< all layers have experts, and none a dense MLP
+  bool pairs_rows = false;
+  float norm_offset = 0;  ///< added to the weights of norms
 };
 
-/// Error, in the name of `where`: an architecture without a family; the text names the nearest.
-const GgufArchitecture& architecture_named(std::string_view name, const std::string& where);
+/// Error, in the name of `where`: an architecture without a family, or without one that has experts
+/// or none; the text names the nearest.
+const GgufArchitecture& architecture_named(std::string_view name, bool experts,
+                                           const std::string& where);
 /// Returns the architecture that files of a family have; null if there is none.
 const GgufArchitecture* architecture_of(std::string_view family);
-std::vector<std::string> architecture_names();
+/// Returns the families that are written.
+std::vector<std::string> gguf_families();
 
-/// Kind of a tensor in a layer.
-struct GgufTensorName {
-  const char* gguf;  ///< between "blk.3." and ".weight"
-  const char* hf;    ///< between "model.layers.3." and ".weight"; {} is the number of an expert
-  bool pairs_rows;   ///< with GgufArchitecture::pairs_rows
+/// A tensor of a GGUF file beside that of Hugging Face.
+struct GgufPlacement {
+  bool pairs_rows = false;  ///< rows of heads lie in pairs: see GgufArchitecture
+  float offset = 0;         ///< added to every number
 };
 
 /// A Hugging Face name, and how GGUF stores the tensor.
 struct HfTensorName {
   std::string name;  ///< with {} for the number of an expert
   bool per_expert = false;
-  bool pairs_rows = false;
+  GgufPlacement placement = {};
 };
 
 /// Turns a name of a GGUF file into that of Hugging Face; nothing for a name that is not known.
@@ -47,7 +50,7 @@ std::optional<HfTensorName> hf_name_of(std::string_view gguf, const GgufArchitec
 struct GgufName {
   std::string name;
   int64_t expert = -1;  ///< of a tensor that has those of all experts, one after the other
-  bool pairs_rows = false;
+  GgufPlacement placement = {};
 };
 std::optional<GgufName> gguf_name_of(std::string_view hf, const GgufArchitecture& architecture);
 

@@ -62,7 +62,7 @@ void MissingParts::need_param(std::string_view name, int64_t first, int64_t coun
     const int64_t from = std::max(first, slice.offset);
     const int64_t to = std::min(first + count, slice.offset + slice.numel());
     if (from < to) {
-      const Safetensors::Entry entry = from_.weights().file().find(slice.name);
+      const TensorFiles::Entry entry = from_.weights().file().find(slice.name);
       models::for_each_run(slice, from, to - from,
                            [&](const models::WeightRun& run) { need(name, entry, run); });
     }
@@ -75,7 +75,7 @@ void MissingParts::need_optimizer(std::string_view name, const graph::TensorType
 }
 
 /// Records the bytes of a run of a stored tensor as missing unless this host stores them.
-void MissingParts::need(std::string_view name, const Safetensors::Entry& entry,
+void MissingParts::need(std::string_view name, const TensorFiles::Entry& entry,
                         const models::WeightRun& run) {
   const Index& index =
       entry.file == from_.weights().file().find(entry.tensor->name).file ? model_ : optimizer_;
@@ -93,7 +93,7 @@ void MissingParts::need(std::string_view name, const Safetensors::Entry& entry,
 }
 
 /// Returns the byte intervals of a stored tensor that this host has.
-const Intervals& MissingParts::here(const Index& index, const Safetensors::Entry& entry) {
+const Intervals& MissingParts::here(const Index& index, const TensorFiles::Entry& entry) {
   if (known_ == entry.tensor) return here_;
   known_ = entry.tensor;
   here_ = {};

@@ -49,8 +49,8 @@ class MissingParts {
     std::string writer;           ///< rank and host that wrote that run
     int64_t elements = 0;         ///< number of missing elements in all runs
   };
-  void need(std::string_view name, const Safetensors::Entry& entry, const models::WeightRun& run);
-  const Intervals& here(const Index& index, const Safetensors::Entry& entry);
+  void need(std::string_view name, const TensorFiles::Entry& entry, const models::WeightRun& run);
+  const Intervals& here(const Index& index, const TensorFiles::Entry& entry);
   std::string writer_of(const Index& index, int64_t byte) const;
 
   const Checkpoint& from_;

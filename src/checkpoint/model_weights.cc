@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -147,7 +148,7 @@ void ModelWeights::check_names(const models::ModelConfig& config,
 }
 
 void ModelWeights::check_shape(const WeightSlice& slice) const {
-  const Safetensors::Entry entry = file_.find(slice.name);
+  const TensorFiles::Entry entry = file_.find(slice.name);
   if (entry.tensor->dims != slice.dims) {
     fail(entry.file->path(), "tensor {} has shape [{}]; expected [{}] by the configuration",
          quote(slice.name), fmt::join(entry.tensor->dims, ","), fmt::join(slice.dims, ","));
@@ -212,6 +213,22 @@ std::vector<WeightSlice> ModelWeights::slices(std::string_view param) const {
   return list;
 }
 
+DType ModelWeights::dtype(std::string_view param, int64_t first, int64_t count) const {
+  std::optional<DType> all;
+  for (const WeightSlice& slice : stored(param).form) {
+    if (slice.offset >= first + count || slice.offset + slice.numel() <= first) continue;
+    const TensorFiles::Entry entry = file_.find(slice.name);
+    const std::optional<DType> one = floating_type(entry.tensor->type);
+    if (!one) {
+      fail(entry.file->path(), "tensor {} is stored as {}; expected F32, F64, BF16 or F16",
+           quote(slice.name), to_string(entry.tensor->type));
+    }
+    all = all ? common_type(*all, *one) : *one;
+  }
+  HOCKET_CHECK(all.has_value(), "{}: elements {} + {}", param, first, count);
+  return *all;
+}
+
 void ModelWeights::load_range(std::string_view param, int64_t first, int64_t count, DType dtype,
                               void* dst) const {
   const StoredParameter& p = stored(param);
@@ -227,7 +244,7 @@ void ModelWeights::load_range(std::string_view param, int64_t first, int64_t cou
     const int64_t from = std::max(first, it->offset);
     const int64_t to = std::min(end, it->offset + it->numel());
     if (to <= from) continue;
-    const Safetensors::Entry entry = file_.find(it->name);
+    const TensorFiles::Entry entry = file_.find(it->name);
     models::for_each_run(*it, from, to - from, [&](const models::WeightRun& run) {
       char* const to_first = static_cast<char*>(dst) + (run.element - first) * size;
       if (run.stride == 1) {
@@ -243,7 +260,7 @@ void ModelWeights::load_range(std::string_view param, int64_t first, int64_t cou
 
 void ModelWeights::check_alias(std::string_view param, const WeightSlice& alias) const {
   // f64 holds every supported floating-point type exactly.
-  const Safetensors::Entry entry = file_.find(alias.name);
+  const TensorFiles::Entry entry = file_.find(alias.name);
   std::vector<double> ours(kCompareElements), theirs(kCompareElements);
   for (int64_t at = 0; at < alias.numel(); at += kCompareElements) {
     const int64_t n = std::min(kCompareElements, alias.numel() - at);

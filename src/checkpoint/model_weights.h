@@ -27,12 +27,16 @@ class ModelWeights {
   void load_range(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
                   void* dst) const;
 
+  /// Returns the type in which the file has elements [first, first + count) of a parameter: of
+  /// several the smallest that holds all of them exactly. Error: one that does not convert to a
+  /// floating-point type.
+  graph::DType dtype(std::string_view param, int64_t first, int64_t count) const;
   /// Returns the tensors that hold a parameter, under this file's names. Tensors that repeat the
   /// values of others (aliases) come last.
   std::vector<models::WeightSlice> slices(std::string_view param) const;
   /// Parameters in graph order.
   const std::vector<models::ParamWeights>& params() const { return params_; }
-  const Safetensors& file() const { return file_; }
+  const TensorFiles& file() const { return file_; }
 
  private:
   /// Tensors that hold one parameter.
@@ -50,7 +54,7 @@ class ModelWeights {
   void check_shape(const models::WeightSlice& slice) const;
   void check_alias(std::string_view param, const models::WeightSlice& alias) const;
 
-  Safetensors file_;
+  TensorFiles file_;
   std::string wrapper_;          // before every name: "module.", "_orig_mod."
   std::string usual_, instead_;  // the usual begin of names, and what this file has for it
   std::vector<models::ParamWeights> params_;

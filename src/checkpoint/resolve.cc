@@ -5,13 +5,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
-#include "base/json_writer.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -19,8 +16,6 @@
 
 namespace hocket::checkpoint {
 namespace {
-
-constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 30;
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -165,16 +160,6 @@ ModelLocation find_model(const std::string& model, Need need, comm::Processes& p
   return at_folder(snapshot);
 }
 
-/// Returns the text of the added token with this id in a tokenizer.json; "" if there is none.
-std::string token_text(const JsonView& tokenizer, int64_t id) {
-  if (!tokenizer.has("added_tokens")) return "";
-  const JsonView tokens = tokenizer.at("added_tokens");
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens.at(i).get_int("id") == id) return tokens.at(i).get_string("content");
-  }
-  return "";
-}
-
 }  // namespace
 
 ModelLocation resolve_model(const std::string& model, Need need, comm::Processes& processes) {
@@ -191,39 +176,6 @@ ModelLocation resolve_model(const std::string& model, Need need, comm::Processes
          "safetensors form");
   }
   return at;
-}
-
-std::map<std::string, std::string> tokenizer_files(const std::string& path,
-                                                   const models::ModelConfig& config) {
-  // The files beside tokenizer.json are copied unchanged. transformers opens no tokenizer without a
-  // tokenizer_config.json, so a missing one is generated.
-  const bool folder = is_directory(path);
-  const std::string file = folder ? join_path(path, "tokenizer.json") : path;
-  std::map<std::string, std::string> files;
-  const std::string& text = files["tokenizer.json"] = read_file(file, kMaxTokenizerBytes);
-  const nlohmann::json object = parse_json(text, file, {.max_bytes = kMaxTokenizerBytes});
-  for (const char* name :
-       {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
-    const std::string beside = join_path(parent_path(file), name);
-    if (file_exists(beside)) {
-      files[name] = read_file(beside, kMaxTokenizerBytes);
-    }
-  }
-  if (!files.contains("tokenizer_config.json")) {
-    JsonWriter made({.indent = 2});
-    made.object().member("clean_up_tokenization_spaces", false);
-    if (!config.eos_token_ids.empty()) {
-      const std::string eos = token_text(JsonView(object, file), config.eos_token_ids[0]);
-      if (!eos.empty()) {
-        made.member("eos_token", eos);
-      }
-    }
-    made.member("model_max_length", config.max_position)
-        .member("tokenizer_class", "PreTrainedTokenizerFast")
-        .end();
-    files["tokenizer_config.json"] = made.take() + "\n";
-  }
-  return files;
 }
 
 }  // namespace hocket::checkpoint

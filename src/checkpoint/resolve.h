@@ -3,11 +3,9 @@
 // folder, a GGUF file, a config.json, or a hub id in the local cache. Nothing is ever downloaded.
 #pragma once
 
-#include <map>
 #include <string>
 
 #include "comm/communicator.h"
-#include "models/config.h"
 
 namespace hocket::checkpoint {
 
@@ -35,12 +33,5 @@ enum class Need {
 /// where weights are needed.
 ModelLocation resolve_model(const std::string& model, Need need,
                             comm::Processes& processes = comm::alone());
-
-/// Returns the files that transformers' AutoTokenizer needs to open a checkpoint: the
-/// tokenizer.json of `path` (the file or its folder), and the tokenizer_config.json and others
-/// beside it. A missing tokenizer_config.json is generated, with the end-of-text token of `config`.
-/// Error: absent or not JSON.
-std::map<std::string, std::string> tokenizer_files(const std::string& path,
-                                                   const models::ModelConfig& config);
 
 }  // namespace hocket::checkpoint

@@ -144,6 +144,18 @@ StoredType stored_type(DType dtype) {
   fail("safetensors", "elements of type {} are neither read nor written", graph::to_string(dtype));
 }
 
+std::optional<DType> floating_type(StoredType type) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    if (stored_type(dtype) == type) return dtype;
+  }
+  return {};
+}
+
+DType common_type(DType a, DType b) {
+  if (a == b) return a;
+  return a == DType::f64 || b == DType::f64 ? DType::f64 : DType::f32;
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   Header header = read_header(file_);
   set_tensors(std::move(header.tensors));
@@ -198,11 +210,11 @@ bool has_safetensors(const std::string& folder) {
   return file_exists(join_path(folder, kModelFile)) || file_exists(join_path(folder, kIndexFile));
 }
 
-Safetensors::Safetensors(std::unique_ptr<TensorFile> file) : path_(file->path()) {
+TensorFiles::TensorFiles(std::unique_ptr<TensorFile> file) : path_(file->path()) {
   add_file(std::move(file));
 }
 
-void Safetensors::add_file(std::unique_ptr<TensorFile> opened) {
+void TensorFiles::add_file(std::unique_ptr<TensorFile> opened) {
   files_.push_back(std::move(opened));
   const TensorFile& file = *files_.back();
   for (const StoredTensor& stored : file.tensors()) {
@@ -214,7 +226,7 @@ void Safetensors::add_file(std::unique_ptr<TensorFile> opened) {
   }
 }
 
-Safetensors::Safetensors(const std::string& path) : path_(path) {
+TensorFiles::TensorFiles(const std::string& path) : path_(path) {
   std::string index = path;
   if (is_directory(path)) {
     const std::string single = join_path(path, kModelFile);
@@ -270,12 +282,12 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
   }
 }
 
-Safetensors::Entry Safetensors::find(std::string_view name) const {
+TensorFiles::Entry TensorFiles::find(std::string_view name) const {
   auto it = entries_.find(name);
   return it == entries_.end() ? Entry{} : it->second;
 }
 
-std::vector<std::string> Safetensors::names() const {
+std::vector<std::string> TensorFiles::names() const {
   std::vector<std::string> list;
   for (const auto& item : entries_) {
     list.push_back(item.first);
@@ -283,7 +295,7 @@ std::vector<std::string> Safetensors::names() const {
   return list;
 }
 
-void Safetensors::read(std::string_view name, DType dtype, int64_t numel, void* dst) const {
+void TensorFiles::read(std::string_view name, DType dtype, int64_t numel, void* dst) const {
   const Entry entry = find(name);
   if (entry.file == nullptr) fail(path_, "tensor {} is missing", quote(name));
   if (entry.tensor->numel != numel) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,11 @@ enum class StoredType : uint8_t {
 int64_t size_of(StoredType type);
 const char* to_string(StoredType type);  ///< in the format's spelling: "F32", "BOOL"
 StoredType stored_type(graph::DType dtype);
+/// Returns the floating-point type that weights of a type are read as without loss; nothing for a
+/// type that is not read as one.
+std::optional<graph::DType> floating_type(StoredType type);
+/// Returns the smallest type that holds the numbers of both floating-point types.
+graph::DType common_type(graph::DType a, graph::DType b);
 
 /// Tensor of a file: its type, shape and position.
 struct StoredTensor {
@@ -108,20 +114,20 @@ class SafetensorsFile : public TensorFile {
 };
 
 /// Tensors of a model: one file, or the shards that `<name>.index.json` lists.
-class Safetensors {
+class TensorFiles {
  public:
   struct Entry {
     const TensorFile* file = nullptr;
     const StoredTensor* tensor = nullptr;
   };
 
-  Safetensors() = default;
+  TensorFiles() = default;
   /// Tensors of a file of another format.
-  explicit Safetensors(std::unique_ptr<TensorFile> file);
+  explicit TensorFiles(std::unique_ptr<TensorFile> file);
   /// Opens `path`: a .safetensors file, an .index.json, or a folder with model.safetensors or
   /// model.safetensors.index.json. Error, besides those of SafetensorsFile: shards that are absent,
   /// or hold a tensor that another shard holds, or should hold by the index.
-  explicit Safetensors(const std::string& path);
+  explicit TensorFiles(const std::string& path);
 
   const std::string& path() const { return path_; }
   Entry find(std::string_view name) const;  ///< nulls when absent

@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/names.h"
 #include "checkpoint/parts.h"
 #include "comm/run_on_all.h"
@@ -221,7 +222,9 @@ std::string CheckpointWriter::begin() {
   const models::ModelConfig config =
       models::with_end_of_text(*content_.config, content_.end_of_text);
   put(kConfigFile, models::config_json(config, torch_name(dtype_)));
-  put("generation_config.json", models::generation_config_json(config));
+  if (!content_.files.contains(kGenerationFile)) {
+    put(kGenerationFile, models::generation_config_json(config));
+  }
   for (const TensorFile& file : tensor_files_) {
     FileWriter out(join_path(folder_, file.name), FileWriter::Mode::create);
     out.set_size(file.layout.bytes);

@@ -213,7 +213,9 @@ bool keeps_bytes(const TokenizerSpec& spec) {
            step.behavior != PretokenizerStep::Behavior::removed;
   };
   const auto strips = [](const AddedToken& token) { return token.lstrip || token.rstrip; };
+  const auto is_byte = [](const std::string& token) { return token.size() == 1; };
   return spec.byte_level && spec.unk < 0 && spec.normalizers.empty() &&
+         std::count_if(spec.tokens.begin(), spec.tokens.end(), is_byte) >= 256 &&
          std::all_of(spec.pretokenizers.begin(), spec.pretokenizers.end(), keeps) &&
          std::none_of(spec.added.begin(), spec.added.end(), strips);
 }

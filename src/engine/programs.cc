@@ -12,7 +12,11 @@ namespace hocket::engine {
 Programs::Entry& Programs::entry(const ProgramSpec& spec) {
   Entry& entry = entries_[spec.key];
   if (!entry.compiled) {
-    entry.compiled = std::make_shared<const Compiled>(compile(spec));
+    auto compiled = std::make_shared<const Compiled>(compile(spec));
+    if (inspect_) {
+      inspect_(*compiled);
+    }
+    entry.compiled = std::move(compiled);
   }
   return entry;
 }

@@ -4,9 +4,11 @@
 // many take no more than the largest does; and so do those of several models on the same ranks.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "engine/session.h"
 #include "run/compile.h"
@@ -15,8 +17,11 @@ namespace hocket::engine {
 
 class Programs {
  public:
-  /// Requires: both outlive it, and the run does not change.
-  Programs(const Run& run, runtime::LocalRanks& ranks) : run_(run), store_(ranks) {}
+  /// Called with a program that was lowered here, before it runs; throws to refuse it.
+  using Inspect = std::function<void(const Compiled&)>;
+  /// Requires: run and ranks outlive it, and the run does not change.
+  Programs(const Run& run, runtime::LocalRanks& ranks, Inspect inspect = nullptr)
+      : run_(run), store_(ranks), inspect_(std::move(inspect)) {}
 
   /// The program of this spec, by its key; nothing is taken of the ranks for it.
   const Compiled& compiled(const ProgramSpec& spec);
@@ -47,6 +52,7 @@ class Programs {
 
   const Run& run_;
   const runtime::Store store_;
+  const Inspect inspect_;
   std::map<std::string, Entry> entries_;  ///< by the keys of their specs
 };
 

@@ -341,7 +341,7 @@ const StoredTensor* File::find(std::string_view name) const {
 }
 
 void File::read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
-                void* dst) const {
+                void* dst, float add) const {
   HOCKET_CHECK(first >= 0 && count >= 0 && first <= tensor.numel - count,
                "{}: elements {} + {} of {}", tensor.name, first, count, tensor.numel);
   const BlockFormat& format = format_of(tensor.type);
@@ -359,6 +359,9 @@ void File::read(const StoredTensor& tensor, int64_t first, int64_t count, graph:
     format.decode(raw.data(), now, numbers.data());
     const int64_t skip = at - block * format.elements;
     const int64_t taken = std::min(now * format.elements - skip, first + count - at);
+    if (add != 0) {
+      std::for_each_n(numbers.begin() + skip, taken, [add](float& number) { number += add; });
+    }
     convert(numbers.data() + skip, taken, dtype, out);
     out += taken * graph::size_of(dtype);
     at += taken;

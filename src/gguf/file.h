@@ -54,9 +54,10 @@ class File {
   const StoredTensor* find(std::string_view name) const;  ///< null when absent
 
   /// Reads elements [first, first + count) as f32, f64, bf16 or f16: the number that the blocks
-  /// stand for, rounded once. Error (exit code 1): the file was truncated after it was opened.
-  void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
-            void* dst) const;
+  /// stand for plus `add`, in f32, rounded once. Error (exit code 1): the file was truncated after
+  /// it was opened.
+  void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype, void* dst,
+            float add = 0) const;
 
  private:
   RandomFile file_;

@@ -44,6 +44,10 @@ Value Value::of_i32s(std::vector<int64_t> list) {
   return {ValueType::array, ValueType::i32, std::move(list)};
 }
 
+Value Value::of_f32s(std::vector<double> list) {
+  return {ValueType::array, ValueType::f32, std::move(list)};
+}
+
 void Metadata::add(std::string key, Value value) {
   if (!by_key_.emplace(key, entries_.size()).second) fail(key, "is given twice");
   entries_.emplace_back(std::move(key), std::move(value));
@@ -129,6 +133,13 @@ const std::vector<std::string>& Metadata::strings(std::string_view key) const {
 
 const std::vector<int64_t>& Metadata::integers(std::string_view key) const {
   return as<std::vector<int64_t>>(key, "an array of integers");
+}
+
+std::vector<double> Metadata::numbers(std::string_view key) const {
+  if (const auto* whole = std::get_if<std::vector<int64_t>>(&at(key).data)) {
+    return {whole->begin(), whole->end()};
+  }
+  return as<std::vector<double>>(key, "an array of numbers");
 }
 
 void Metadata::fail(std::string_view key, const std::string& what) const {

@@ -46,6 +46,7 @@ struct Value {
   static Value of_string(std::string text);
   static Value of_strings(std::vector<std::string> list);
   static Value of_i32s(std::vector<int64_t> list);
+  static Value of_f32s(std::vector<double> list);
   bool operator==(const Value&) const = default;
 };
 
@@ -75,6 +76,8 @@ class Metadata {
   std::string string(std::string_view key, const std::string& otherwise) const;
   const std::vector<std::string>& strings(std::string_view key) const;
   const std::vector<int64_t>& integers(std::string_view key) const;
+  /// An array of any numeric type.
+  std::vector<double> numbers(std::string_view key) const;
 
   /// Throws `[file] key 'K' <what>`.
   [[noreturn]] void fail(std::string_view key, const std::string& what) const;

@@ -122,8 +122,8 @@ struct Plan {
   bool exchange_heads = false;
   bool ring = false;    ///< ring attention: keys travel around cp, one axis
   bool zigzag = false;  ///< plan.cp_order: every rank has an early and a late part
-  /// Zigzag order where 2 cp does not divide a sequence: the two parts of ranks have different
-  /// lengths. Every rank is then a class of its own.
+  /// Zigzag order where 2 cp does not divide a program's sequences (run/compile.cc): the two parts
+  /// of ranks have different lengths. Every rank is then a class of its own.
   bool uneven_parts = false;
   int64_t heads_apart = 0;  ///< ranks of tp with different key/value heads; 0: all
 

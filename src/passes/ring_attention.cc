@@ -42,6 +42,17 @@ int dim_of(const std::string& operand, char letter) {
   return at == operand.npos ? -1 : static_cast<int>(at);
 }
 
+/// Visits operands, and values to which the task adds in place.
+template <class Visit>
+void for_each_read(const TaskTemplate& made, const Visit& visit) {
+  for (ValueId value : made.in) {
+    visit(value);
+  }
+  for (const auto& [output, taken] : made.shares) {
+    visit(taken);
+  }
+}
+
 struct RingAttentionOptions {
   std::string cp_comm_type = "all_gather", cp_order = "contiguous";
   void fields(Fields& visit) {
@@ -147,9 +158,7 @@ class RingWriter {
     std::map<ValueId, size_t> readers;
     for_each_list([&](const TaskList& list) {
       for (const TaskTemplate& made : list) {
-        for (ValueId value : made.in) {
-          ++readers[value];
-        }
+        for_each_read(made, [&](ValueId value) { ++readers[value]; });
         if (const auto to = moved(made, comm::Move::Part::block, comm::Move::Placed::sum)) {
           summed_[made.in[0]].push_back({made.out[0], to->dim, to->axis});
         }
@@ -579,11 +588,11 @@ class RingWriter {
     std::set<ValueId> read;
     for_each_list([&](const TaskList& list) {
       for (const TaskTemplate& made : list) {
-        for (ValueId value : made.in) {
+        for_each_read(made, [&](ValueId value) {
           for (; value != kNone; value = rank_.values[value].base) {
             read.insert(value);
           }
-        }
+        });
       }
     });
     const auto without_unread = [&](TaskList list) {

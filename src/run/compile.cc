@@ -159,6 +159,8 @@ ProgramSpec sized(const Run& run, const std::string& name, const Sizes& sizes,
   spec.where = run.name;
   spec.plan = run.plan;
   how->sequence_length = sizes.seq_len > 0 ? sizes.seq_len : run.config.train.seq_len;
+  spec.plan.uneven_parts =
+      run.plan.ring && run.plan.zigzag && how->sequence_length % (2 * run.plan.cp) != 0;
   if (sizes.micro_batch > 0) {
     spec.plan.micro_batch = sizes.micro_batch;
     spec.plan.dp_samples.clear();

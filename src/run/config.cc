@@ -70,6 +70,9 @@ void DataSection::fields(Fields& fields) {
       .max(0.9);
   fields("valid_files", valid_files,
          "files or globs that are held out, in place of a share of `files` (docs/data.md)");
+  fields("split_special_tokens", split_special_tokens,
+         "special tokens that stand in the files, such as <s>, are text like any other; "
+         "false: they are the tokens, as in a prompt (docs/tokenizers.md)");
 }
 
 void TrainSection::fields(Fields& fields) {
@@ -384,7 +387,6 @@ void derive_heads(Run& run) {
   const std::string keys = options.text("cp_comm_type");
   plan.ring = keys == "p2p" && plan.cp > 1;
   plan.zigzag = options.text("cp_order") == "zigzag";
-  plan.uneven_parts = plan.ring && plan.zigzag && run.config.train.seq_len % (2 * plan.cp) != 0;
   plan.shard.even_over_sequences = plan.ring && plan.zigzag;
   plan.exchange_heads = keys == "a2a" && plan.cp > 1;
   const int64_t ranks = shared ? plan.tp : apart;

@@ -38,6 +38,7 @@ struct DataSection {
   int64_t vocab_size = 0;
   double valid_fraction = 0.05;
   std::vector<std::string> valid_files;
+  bool split_special_tokens = false;
   void fields(Fields& v);
 };
 

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/math.h"
+#include "check/check.h"
 #include "comm/run_on_all.h"
 #include "engine/batch.h"
 #include "engine/params.h"
@@ -146,6 +147,15 @@ engine::Sizes sizes_for(const engine::Run& run, const engine::Batch& batch) {
 }
 
 }  // namespace
+
+void expect_proven(const engine::Run& run, const engine::Compiled& compiled,
+                   std::string_view does) {
+  const check::Verdict verdict = check::check(compiled.program, compiled.reference);
+  if (!verdict.ok()) {
+    fail(run.name, "the static check refuses the program that {}:\n{}", does,
+         check::to_text(verdict));
+  }
+}
 
 void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                      engine::Programs& programs,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/model_weights.h"
@@ -44,6 +45,10 @@ class Evaluator {
 
 /// Lists of token ids as `ids.json` has them. Throws Error on anything else.
 std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab_size);
+
+/// Throws Error (exit code 2) with the verdict if the static check refuses a program that is about
+/// to run; `does`: "evaluates".
+void expect_proven(const engine::Run& run, const engine::Compiled& compiled, std::string_view does);
 
 /// Logits [tokens, vocab] of every list, as fp32, under the run's plan: `take` gets them in the
 /// order of the lists, a few lists in memory at a time.

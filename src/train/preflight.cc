@@ -63,6 +63,17 @@ void describe(const engine::Run& run, const engine::Compiled& compiled,
   tell("weights", weights);
   tell("data", fmt::format("{}: {}; held out {}", dataset.folder(), text_of(dataset.train_stats()),
                            dataset.valid() ? text_of(dataset.valid_stats()) : "nothing"));
+  if (const int64_t met = dataset.special_tokens_met(); met > 0) {
+    const bool split = dataset.split_special_tokens();
+    tell("", fmt::format("{} in the texts, taken {}", counted(met, "special token"),
+                         split ? "for plain text" : "as such"));
+    if (run.config.data.split_special_tokens && !split) {
+      fail(run.name,
+           "data.split_special_tokens is true, and {} was prepared with false; expected the same; "
+           "try `hocket data prepare {}`",
+           dataset.folder(), run.name);
+    }
+  }
   tell("plan", engine::describe(run));
   if (run.config.emulate.on()) {
     tell("device", engine::emulation_text(run));

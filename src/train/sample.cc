@@ -15,13 +15,13 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "check/check.h"
 #include "data/model_text.h"
 #include "engine/params.h"
 #include "graph/elements.h"
 #include "graph/names.h"
 #include "program/buffer_contents.h"
 #include "program/memory.h"
+#include "train/evaluate.h"
 
 namespace hocket::train {
 
@@ -105,11 +105,7 @@ std::vector<double> first_logits(const engine::Session& session, const engine::R
 
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
   engine::Compiled compiled = engine::compile(engine::generation(run, longest_text));
-  const check::Verdict verdict = check::check(compiled.program, compiled.reference);
-  if (!verdict.ok()) {
-    fail(run.name, "the static check refuses the program that generates:\n{}",
-         check::to_text(verdict));
-  }
+  expect_proven(run, compiled, "generates");
   return compiled;
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/saver.h"
 
+#include <fmt/format.h>
+
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/resolve.h"
 #include "comm/run_on_all.h"
 #include "graph/finite.h"
 
@@ -14,6 +16,34 @@ std::string checkpoint_folder(const engine::Run& run) {
 
 void Saver::open(const runtime::LocalRanks& ranks) {
   folder_.emplace(checkpoint_folder(run_), ranks.processes(), ranks.ids());
+}
+
+std::vector<std::string> Saver::read_files(const data::Dataset& dataset) {
+  std::vector<std::string> notes;
+  comm::run_on_all(folder_->processes(), [&] {
+    if (!run_.weights.empty()) {
+      files_ = checkpoint::read_model_files(run_.weights);
+      if (!files_.left.empty()) {
+        notes.push_back(fmt::format("checkpoints do not get these files of {}: {}", run_.weights,
+                                    join(files_.left, ", ")));
+      }
+    }
+    if (!files_.has(checkpoint::kTokenizerFile)) {
+      checkpoint::take_tokenizer(dataset.folder(), &files_);
+    }
+    checkpoint::complete_tokenizer(run_.model, &files_);
+    // A trained model ends its texts as the documents of the data end.
+    const int64_t end = dataset.tokenizer().eos_id();
+    const bool says = files_.has(checkpoint::kGenerationFile) || !run_.model.eos_token_ids.empty();
+    if (end >= 0 && says) {
+      const std::string change = checkpoint::add_stop_tokens({end}, run_.model, &files_);
+      if (!change.empty()) {
+        notes.push_back(fmt::format("{}: documents of the data end with {}", change, end));
+      }
+    }
+    return std::string();
+  });
+  return notes;
 }
 
 void Saver::set_last(const std::string& checkpoint) {
@@ -72,7 +102,7 @@ const std::string& Saver::save(int64_t step, const engine::Session& session,
   content.state.config = run_.resolved.to_json_text();
   content.state.data = position.to_json();
   content.state.losses = losses;
-  content.files = checkpoint::tokenizer_files(dataset.folder(), run_.model);
+  content.files = files_.texts;
   storing([&] {
     set_last(train::save(folder(), session.compiled(), session.store(), std::move(content)));
   });

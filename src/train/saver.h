@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/run_folder.h"
 #include "data/prepare.h"
 #include "engine/session.h"
@@ -28,6 +29,9 @@ class Saver {
   void open(const runtime::LocalRanks& ranks);
   const checkpoint::RunFolder& folder() const { return *folder_; }
 
+  /// Reads the files that go into every checkpoint: those beside the weights that the run starts
+  /// from, or the tokenizer of the data. Returns sentences about what is changed or left out.
+  std::vector<std::string> read_files(const data::Dataset& dataset);
   /// The newest checkpoint, at first the one that the run starts from; empty: none. From then on a
   /// signal that ends the process says it.
   void set_last(const std::string& checkpoint);
@@ -54,6 +58,7 @@ class Saver {
   const engine::Run& run_;
   StopSignals& stop_;
   std::optional<checkpoint::RunFolder> folder_;
+  checkpoint::ModelFiles files_;
   std::string last_;  ///< empty: none
 };
 

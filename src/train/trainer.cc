@@ -108,6 +108,11 @@ int Trainer::go() {
   course_ = start_.course;
   if (nothing_left()) return 0;
   saver_.set_last(start_.from ? start_.from->folder() : "");
+  for (const std::string& note : saver_.read_files(dataset_)) {
+    if (is_first()) {
+      fmt::print("{}\n", note);
+    }
+  }
   set_up();
   // The first step's time may have shown that there was nothing left.
   if (start_.course.steps == 0 && nothing_left()) return 0;

@@ -90,7 +90,7 @@ TEST(Checkpoint, RoundTripIsBitExact) {
         EXPECT_EQ(path, run / "step-000012");
         const Checkpoint back(path);
         expect_equal(back, content);
-        const Safetensors model(path);
+        const TensorFiles model(path);
         std::set<std::string> names;
         for (const models::ParamWeights& param : models::weight_map(content.config)) {
           for (const models::WeightSlice& slice : param.forms[0]) {
@@ -518,26 +518,6 @@ TEST(Resolve, FoldersRunsFilesAndTheHubCache) {
   EXPECT_EQ(resolve_model("org/name", Need::weights).folder, hub + "/snapshots/aaa");
   write_file_atomic(hub + "/refs/main", "../../..");
   EXPECT_NE(resolve_model("org/name", Need::weights).folder.find("/snapshots/"), std::string::npos);
-}
-
-TEST(Tokenizer, FilesForAutoTokenizer) {
-  const TempFolder folder;
-  const ModelConfig config = models::parse_config(
-      [] {
-        auto c = nlohmann::json::parse(small_config("llama").json);
-        c["eos_token_id"] = 3;
-        return c.dump();
-      }(),
-      "test");
-  EXPECT_THROW(tokenizer_files(folder.path(), config), Error);
-  write_file_atomic(folder / "tokenizer.json",
-                    R"({"added_tokens":[{"id":3,"content":"<end>"}],"model":{}})");
-  const auto made = tokenizer_files(folder.path(), config);
-  EXPECT_EQ(made.at("tokenizer.json"), read_file(folder / "tokenizer.json"));
-  EXPECT_EQ(nlohmann::json::parse(made.at("tokenizer_config.json"))["eos_token"], "<end>");
-  write_file_atomic(folder / "tokenizer_config.json", "{\"x\":1}");
-  EXPECT_EQ(tokenizer_files(folder / "tokenizer.json", config).at("tokenizer_config.json"),
-            "{\"x\":1}");
 }
 
 }  // namespace

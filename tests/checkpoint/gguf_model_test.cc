@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/resolve.h"
@@ -36,10 +37,11 @@ struct Folder {
     save_safetensors(folder / "model.safetensors", to_stored(config, params));
   }
   /// Writes it as a GGUF file; returns the path.
-  std::string exported(ElementType type = ElementType::f32) const {
+  std::string exported(std::optional<ElementType> type = ElementType::f32) const {
     const std::string path = folder / "model.gguf";
-    export_gguf(ModelWeights(folder.path(), config), config, type,
-                gguf_metadata(config, type, folder.path()), path);
+    const ModelWeights weights(folder.path(), config);
+    const ModelSource source = source_of(weights, config);
+    export_gguf(source, type, gguf_metadata(config, gguf_type(source, type), folder.path()), path);
     return path;
   }
 
@@ -58,7 +60,21 @@ std::vector<ModelConfig> writable_models() {
                                    {"high_freq_factor", 4.0},
                                    {"original_max_position_embeddings", 8192}}}};
   const ModelConfig llama = small_config("llama"), moe = small_config("qwen3_moe");
-  return {llama, small_config("llama", true),
+  const nlohmann::json no_window = {{"use_sliding_window", false}};
+  const nlohmann::json yarn = {
+      {"rope_scaling",
+       {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}}}};
+  const nlohmann::json gemma = {{"query_pre_attn_scalar", 10}, {"final_logit_softcapping", 30.0}};
+  return {changed(llama, {{"attention_bias", true}, {"mlp_bias", true}}),
+          changed(small_config("mistral"), {{"sliding_window", nullptr}}),
+          changed(small_config("mixtral"), {{"sliding_window", nullptr}}),
+          changed(small_config("qwen2", true), no_window),
+          changed(changed(small_config("qwen2"), no_window), yarn),
+          changed(small_config("qwen3"), no_window),
+          changed(small_config("olmoe"), {{"num_key_value_heads", 4}}),
+          changed(small_config("gemma3_text", true), gemma),
+          llama,
+          small_config("llama", true),
           changed(llama, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.5}}},
                           {"rms_norm_eps", 1e-5}}),
           changed(llama, llama3),
@@ -73,10 +89,21 @@ TEST(GgufModel, WrittenModelsAreReadAgain) {
     EXPECT_EQ(back.rope, config.rope);
     EXPECT_EQ(back.rms_norm_eps, config.rms_norm_eps);
     EXPECT_EQ(back.tie_word_embeddings, config.tie_word_embeddings);
+    EXPECT_EQ(back.form, config.form);
+    EXPECT_EQ(back.windows, config.windows);
+    // Adding one to the norms of a Gemma rounds them.
+    const bool rounds = config.family == "gemma3_text";
     const ModelWeights weights(path, back);
     for (const NamedTensor& param : model.params) {
       std::vector<char> bytes(static_cast<size_t>(param.type.bytes()));
       weights.load_range(param.name, 0, param.type.numel(), DType::f32, bytes.data());
+      if (rounds && param.name.ends_with("norm.weight")) {
+        for (int64_t i = 0; i < param.type.numel(); ++i) {
+          const float want = static_cast<const float*>(param.data)[i];
+          EXPECT_NEAR(reinterpret_cast<const float*>(bytes.data())[i], want, 3e-7) << param.name;
+        }
+        continue;
+      }
       EXPECT_EQ(0, std::memcmp(bytes.data(), param.data, bytes.size())) << param.name;
       // Any part of it.
       const int64_t first = param.type.numel() / 3, count = param.type.numel() / 2;
@@ -117,6 +144,58 @@ TEST(GgufModel, RowsOfQueriesLieInPairs) {
   EXPECT_EQ(values, our_values);
 }
 
+TEST(GgufModel, OneIsAddedToTheNormsOfAGemma) {
+  const Folder model(
+      changed(small_config("gemma3_text"), {{"query_pre_attn_scalar", 10}, {"head_dim", 10}}));
+  const gguf::File file(model.exported());
+  const ModelWeights weights(model.folder.path(), model.config);
+  for (const auto& [theirs, ours] :
+       {std::pair{"blk.1.attn_norm.weight", "model.layers.1.input_layernorm.weight"},
+        {"blk.1.post_ffw_norm.weight", "model.layers.1.post_feedforward_layernorm.weight"},
+        {"blk.0.attn_k_norm.weight", "model.layers.0.self_attn.k_norm.weight"},
+        {"output_norm.weight", "model.norm.weight"}}) {
+    const gguf::StoredTensor* stored = file.find(theirs);
+    ASSERT_NE(stored, nullptr) << theirs;
+    std::vector<float> got(static_cast<size_t>(stored->numel)), want(got.size());
+    file.read(*stored, 0, stored->numel, DType::f32, got.data());
+    weights.load_range(ours, 0, stored->numel, DType::f32, want.data());
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i], want[i] + 1) << theirs;
+    }
+  }
+}
+
+TEST(GgufModel, ExpertsMayHaveATensorEach) {
+  const Folder model(changed(small_config("mixtral"), {{"sliding_window", nullptr}}));
+  const gguf::File file(model.exported());
+  std::vector<gguf::OutputTensor> tensors;
+  for (const gguf::StoredTensor& tensor : file.tensors()) {
+    const size_t at = tensor.name.find("_exps");
+    const int64_t pieces = at == tensor.name.npos ? 1 : int64_t{tensor.dims[0]};
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      std::string name = tensor.name;
+      graph::Dims dims = tensor.dims;
+      if (at != name.npos) {
+        name.replace(at, 5, fmt::format(".{}", piece));
+        dims = graph::Dims(dims.begin() + 1, dims.end());
+      }
+      tensors.push_back(
+          {name, ElementType::f32, dims,
+           [&, begin = piece * tensor.numel / pieces](int64_t first, int64_t count, float* to) {
+             file.read(tensor, begin + first, count, DType::f32, to);
+           }});
+    }
+  }
+  const std::string older = model.folder / "older.gguf";
+  gguf::save_gguf(older, file.metadata(), tensors);
+  const ModelWeights weights(older, read_model_config(older));
+  for (const NamedTensor& param : model.params) {
+    std::vector<char> bytes(static_cast<size_t>(param.type.bytes()));
+    weights.load_range(param.name, 0, param.type.numel(), DType::f32, bytes.data());
+    EXPECT_EQ(0, std::memcmp(bytes.data(), param.data, bytes.size())) << param.name;
+  }
+}
+
 TEST(GgufModel, OtherTypesAreRoundedOnce) {
   const Folder model(changed(small_config("llama"),
                              {{"hidden_size", 32}, {"intermediate_size", 64}, {"head_dim", 8}}));
@@ -149,7 +228,22 @@ TEST(GgufModel, WhatGgufCannotSayIsNotWritten) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
     EXPECT_EQ(list_dir(model.folder.path()).size(), 2u) << "a file was left behind";
   };
-  expect_refused(small_config("mistral"), ElementType::f32, "family mistral");
+  expect_refused(small_config("gpt2"), ElementType::f32, "family gpt2");
+  expect_refused(small_config("mistral"), ElementType::f32, "sliding_window is [4096,4096]");
+  expect_refused(small_config("qwen3"), ElementType::f32, "sliding_window is");
+  expect_refused(small_config("gemma3_text"), ElementType::f32, "attention scale is");
+  expect_refused(
+      changed(small_config("gemma3_text"),
+              {{"num_hidden_layers", 4},
+               {"layer_types",
+                {"sliding_attention", "full_attention", "full_attention", "sliding_attention"}}}),
+      ElementType::f32, "layer 2 breaks the pattern");
+  expect_refused(
+      changed(small_config("olmoe"), {{"norm_topk_prob", true}, {"num_key_value_heads", 4}}),
+      ElementType::f32, "norm_topk_prob");
+  expect_refused(small_config("olmoe"), ElementType::f32, "num_key_value_heads is 2");
+  expect_refused(changed(small_config("qwen3"), {{"attention_bias", true}}), ElementType::f32,
+                 "have biases");
   expect_refused(small_config("llama"), ElementType::q8_0, "rows of 24 elements");
   const ModelConfig moe = small_config("qwen3_moe");
   expect_refused(changed(moe, {{"norm_topk_prob", true}}), ElementType::f32, "layers with experts");
@@ -177,7 +271,7 @@ std::string error_with(const Edit& edit) {
   }
   std::vector<gguf::OutputTensor> tensors;
   const auto zeros = [](int64_t, int64_t count, float* to) { std::fill_n(to, count, 0.0f); };
-  const GgufArchitecture& llama = architecture_named("llama", "test");
+  const GgufArchitecture& llama = architecture_named("llama", false, "test");
   for (const models::ParamWeights& param : models::weight_map(config)) {
     for (const models::WeightSlice& slice : param.forms[0]) {
       tensors.push_back(
@@ -212,12 +306,14 @@ TEST(GgufModel, OtherModelsAreRefusedByName) {
   expect(key("split.count", Value::of_u32(3)), "3 files");
   expect(key("llama.attention.scale", Value::of_f32(0.5)), "'llama.attention.scale' is not");
   expect(key("llama.attention.causal", Value::of_bool(false)), "causal attention");
-  expect(key("llama.expert_count", Value::of_u32(8)), "Mixtral");
+  expect(key("llama.expert_count", Value::of_u32(8)), "'llama.expert_used_count' is missing");
+  expect(key("general.architecture", Value::of_string("olmoe")), "has no experts");
+  expect(key("llama.rope.scaling.attn_factor", Value::of_f32(2)), "expected 1");
   expect(key("llama.attention.head_count", Value::of_u32(0)), "1 or more");
   expect(key("llama.attention.head_count_kv", Value::of_i32s({2, 1})), "between layers");
   expect(key("llama.attention.value_length", Value::of_u32(12)), "length of keys");
   expect(key("llama.rope.dimension_count", Value::of_u32(4)), "all of a head turns");
-  expect(key("llama.rope.scaling.type", Value::of_string("yarn")), "'yarn'");
+  expect(key("llama.rope.scaling.type", Value::of_string("longrope")), "'longrope'");
   expect(key("llama.vocab_size", Value::of_u32(36)), "expected 37");
   expect(key("llama.block_count", Value::of_u32(3)), "missing: 'model.layers.2");
   expect(key("llama.embedding_length", Value::of_u32(28)), "has shape");
@@ -225,8 +321,10 @@ TEST(GgufModel, OtherModelsAreRefusedByName) {
          "'llama.block_count' is missing");
   expect([](auto&, auto& tensors) { tensors.erase(tensors.begin()); }, "token_embd.weight");
   expect([](auto&, auto& tensors) { tensors.pop_back(); }, "missing: 'model.norm.weight'");
+  expect([](auto&, auto& tensors) { tensors.back().name = "blk.0.attn_sinks.weight"; },
+         "'blk.0.attn_sinks.weight' is not supported");
   expect([](auto&, auto& tensors) { tensors.back().name = "blk.0.attn_q.bias"; },
-         "'blk.0.attn_q.bias' is not supported");
+         "expected whole heads of 10 rows");
   const auto factors = [](int64_t count, float number) {
     return [=](auto&, auto& tensors) {
       tensors.push_back(
@@ -258,11 +356,12 @@ TEST(GgufModel, ResolvesFilesAndFolders) {
 }
 
 TEST(GgufModel, AFolderIsWrittenFromAFile) {
-  const Folder model(writable_models()[4]);
+  const Folder model(writable_models().back());
   const std::string path = model.exported();
   const ModelConfig config = read_model_config(path);
   const std::string out = model.folder / "hf";
-  export_folder(ModelWeights(path, config), config, DType::f32, {{"tokenizer.json", "{}"}}, out);
+  const ModelWeights file(path, config);
+  export_folder(source_of(file, config), DType::f32, {{"tokenizer.json", "{}"}}, out);
   EXPECT_EQ(read_file(out + "/tokenizer.json"), "{}");
   const ModelWeights weights(out, models::read_config(out));
   for (const NamedTensor& param : model.params) {
@@ -271,7 +370,7 @@ TEST(GgufModel, AFolderIsWrittenFromAFile) {
     EXPECT_EQ(0, std::memcmp(bytes.data(), param.data, bytes.size())) << param.name;
   }
   EXPECT_NE(error_of([&] {
-              export_folder(ModelWeights(path, config), config, DType::f32, {}, out);
+              export_folder(source_of(file, config), DType::f32, {}, out);
             }).find("is there already"),
             std::string::npos);
 }

@@ -344,7 +344,7 @@ TEST(Safetensors, WritesWhatItReadsAligned) {
       {"none", {DType::f32, {0, 4}}},
   };
   save_safetensors(folder / "f.safetensors", tensors, {{"note", "x"}});
-  const Safetensors file(folder / "f.safetensors");
+  const TensorFiles file(folder / "f.safetensors");
   EXPECT_EQ(file.names().size(), 5u);
   for (const NamedTensor& t : tensors) {
     const auto e = file.find(t.name);
@@ -433,11 +433,11 @@ TEST(Safetensors, ShardsAndHostileIndexes) {
   save_safetensors(folder / "m-2.safetensors", {{"y", {DType::f32, {1}}, &y}});
   const auto index = [&folder](const std::string& text) {
     write_file_atomic(folder / "model.safetensors.index.json", text);
-    return error_of([&] { const Safetensors s(folder.path()); });
+    return error_of([&] { const TensorFiles s(folder.path()); });
   };
   EXPECT_EQ(index(R"({"metadata":{},"weight_map":{"x":"m-1.safetensors","y":"m-2.safetensors"}})"),
             "");
-  const Safetensors good(folder.path());
+  const TensorFiles good(folder.path());
   float got = 0;
   good.read("y", DType::f32, 1, &got);
   EXPECT_EQ(got, 2);
@@ -461,7 +461,7 @@ TEST(Safetensors, ShardsAndHostileIndexes) {
       index(R"({"weight_map":{"x":"m-1.safetensors","y":"m-3.safetensors"}})").find("is also in"),
       std::string::npos);
   const TempFolder empty;
-  EXPECT_NE(error_of([&] { const Safetensors s(empty.path()); }).find("no model.safetensors"),
+  EXPECT_NE(error_of([&] { const TensorFiles s(empty.path()); }).find("no model.safetensors"),
             std::string::npos);
 }
 

@@ -103,6 +103,21 @@ class Cli(unittest.TestCase):
         self.refused(["data", "prepare", "--files", *headers], "unexpected argument", "quotes around the pattern")
         self.refused(["data", "prepare", "--files", *headers[:2]], "stands where a run.yaml is expected", "quote it")
 
+    def test_special_tokens_in_files(self):
+        self.box.prepare()
+        os.makedirs(self.box.path("chats"))
+        for i in range(4):
+            with open(self.box.path(f"chats/{i}.txt"), "w", encoding="utf-8") as f:
+                f.write(f"int {i};<|endoftext|>\n" * 300)
+        run = ["configs/quickstart.yaml", "--set", "data.dir=chats_data", "--set", "output.dir=chats_run"]
+        prepare = ["data", "prepare", *run, "--files", "chats"]
+        self.assertIn("1200 special tokens, taken as such", self.box.good(*prepare))
+        self.refused(["train", *run, "--set", "data.split_special_tokens=true"], "was prepared with false")
+        text = ["--set", "data.split_special_tokens=true"]
+        self.assertIn("1200 special tokens, taken for plain text", self.box.good(*prepare, *text))
+        done = self.box.good("train", *run, *text, "--set", "train.steps=1")
+        self.assertIn("1200 special tokens in the texts, taken for plain text", done)
+
     def test_messages_that_name_the_fault(self):
         with open(self.box.path("tab.yaml"), "w", encoding="utf-8") as f:
             f.write("model:\n  path: configs/models/quickstart\ntrain:\n\tsteps: 3\n")

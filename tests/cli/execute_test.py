@@ -385,7 +385,7 @@ class Execute(unittest.TestCase):
         """The sample's memory is reported before the first step if it exceeds the training's: few tokens beside a long
         prompt."""
         self.assertNotIn("while the sample is drawn", self.output)
-        out = self.box.good(*self.short("long_sample", "train.seq_len=2", "output.sample_prompt=" + "one two " * 2500,
+        out = self.box.good(*self.short("long_sample", "train.seq_len=2", "output.sample_prompt=" + "one two " * 8000,
                                         "output.sample_tokens=2", "output.report=false"))
         self.assertRegex(out, r"\n +\S+ \S+ planned in all while the sample is drawn, \S+ \S+ until then\n")
         self.assertIn("\nsample (", out)

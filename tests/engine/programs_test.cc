@@ -10,6 +10,7 @@
 #include <iostream>
 #include <thread>
 
+#include "base/error.h"
 #include "engine/params.h"
 #include "graph/names.h"
 #include "kernels/backend.h"
@@ -82,6 +83,24 @@ TEST(Programs, KeysDecideAndNothingIsCompiledTwice) {
   programs.replace(training(run), std::move(given));
   EXPECT_EQ(programs.compiled().tokens_per_step, 77);
   EXPECT_EQ(programs.num_compiled(), 8u);
+}
+
+TEST(Programs, AreInspectedOnceBeforeTheyRun) {
+  const engine::Run run = small_run();
+  runtime::LocalRanks ranks = local_ranks(run);
+  int inspected = 0;
+  bool good = false;
+  Programs programs(run, ranks, [&](const Compiled& compiled) {
+    ++inspected;
+    EXPECT_FALSE(compiled.program.classes.empty());
+    if (!good) fail("test", "refused");
+  });
+  EXPECT_THROW(programs.session(logits(run)), Error);
+  EXPECT_THROW(programs.compiled(logits(run)), Error);  // a refused one stays refused
+  good = true;
+  programs.session(logits(run));
+  programs.session(logits(run));
+  EXPECT_EQ(inspected, 3);
 }
 
 TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {

@@ -14,6 +14,7 @@
 #include "base/small_float.h"
 #include "gguf/writer.h"
 #include "tests/checkpoint/checkpoint_util.h"
+#include "tests/fuzz_util.h"
 
 namespace hocket::gguf {
 namespace {
@@ -268,6 +269,17 @@ TEST(Gguf, RandomDamageNeverCrashes) {
   }
   EXPECT_GT(refused, 1000);
   EXPECT_LT(refused, 3000);
+}
+
+// HOCKET_FUZZ_SECONDS and HOCKET_SEED: see tests/fuzz_util.h.
+TEST(Gguf, MutatedFilesNeitherCrashNorHang) {
+  const TempFolder folder;
+  std::vector<float> numbers;
+  const std::string good = read_file(sample(folder, &numbers));
+  const size_t head = good.find("Q8_0") + 64;
+  test::fuzz(
+      2, [&](Rng* rng) { return test::mutated_bytes(good, head, rng); },
+      [&](const std::string& bytes) { open_and_read(folder / "mutated.gguf", bytes); });
 }
 
 TEST(Gguf, CutOffWhileItIsOpen) {

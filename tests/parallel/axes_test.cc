@@ -275,6 +275,17 @@ TEST(Axes, RingsOfFewTokens) {
   }
 }
 
+/// Where products read the residuals themselves, a gradient that tp gathers is read only by the
+/// products that add theirs to it.
+TEST(Axes, RingsKeepGatheredGradientsThatOthersAreAddedTo) {
+  for (const char* order : {"contiguous", "zigzag"}) {
+    const std::string plan = fmt::format(
+        "cp: 2, tp: 2, sequence_parallel: true, cp_comm_type: p2p, cp_order: {}, micro_batch: 1",
+        order);
+    proven(plan, {.kv_heads = 1, .seq_len = 32, .dense = "olmo2"});
+  }
+}
+
 /// Data-parallel ranks may have different numbers of sequences: given ones, or a remainder.
 TEST(Axes, DpNeedNotDivideSequences) {
   const program::Program told = proven("dp: 2, dp_samples: [3, 1]");

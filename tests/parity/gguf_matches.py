@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares Hocket on a GGUF file with Hugging Face transformers and with llama.cpp: token ids, logits, greedy text.
+"""Compares Hocket on a GGUF file with Hugging Face transformers: token ids and logits.
 
-Needs the packages gguf, accelerate and xllamacpp besides those of .venv (PYTHONPATH finds them), so it is run by hand:
-gguf_matches.py MODEL.gguf [--skip-transformers] [--skip-llama-cpp]. Ends with `N passed, N failed`."""
+Needs the packages gguf and accelerate besides those of .venv (PYTHONPATH finds them), so it is run by hand, on the file
+that tools/smollm2.py fetches: gguf_matches.py MODEL.gguf. Ends with `N passed, N failed`."""
 import argparse
 import json
 import os
@@ -17,7 +17,6 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TEXTS = ["The capital of France is", "#include <vector>\n\nint main() {\n  return 42;\n",
          "In 1969, 12 people  walked 3.5 km; it's 100% \u00e9t\u00e9 \u4e2d\u6587 \U0001f600 tabs\tand   spaces  \n",
          "<|im_start|>user\nWhat is 7 + 5?<|im_end|>\n<|im_start|>assistant\n"]
-NEW_TOKENS = 24
 # Pre-tokenizers of `tokenizers` by tokenizer.ggml.pre, as the models' own files have them.
 DIGITS = ("smollm", "starcoder")
 results = []
@@ -77,33 +76,11 @@ def compare_transformers(args, ids):
         report(f"most likely tokens of text {i}", torch.equal(have.argmax(-1), want.argmax(-1)))
 
 
-def compare_llama_cpp(args):
-    import xllamacpp
-    params = xllamacpp.CommonParams()
-    params.model.path = args.model
-    params.warmup = False
-    params.n_ctx = 512
-    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.n_gpu_layers = 0
-    params.cpuparams.n_threads = 1
-    server = xllamacpp.Server(params)
-    for i, text in enumerate(TEXTS):
-        answer = server.handle_completions({"prompt": text, "n_predict": NEW_TOKENS, "temperature": 0, "top_k": 1,
-                                            "cache_prompt": False, "special": True})
-        want = answer["content"] if "content" in answer else answer["choices"][0]["text"]
-        got = json.loads(hocket(args, "generate", args.model, "--prompt", text, "--temperature", "0",
-                                "--max-new-tokens", str(NEW_TOKENS), "--json"))["text"]
-        report(f"greedy text {i}", got == want, repr(got[:60]) if got == want else f"{got!r}, llama.cpp {want!r}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
     parser.add_argument("--tolerance", type=float, default=1e-4)
-    parser.add_argument("--skip-transformers", action="store_true")
-    parser.add_argument("--skip-llama-cpp", action="store_true")
     args = parser.parse_args()
     tok = tokenizer_of(args.model)
     ids = [tok.encode(text).ids for text in TEXTS]
@@ -113,10 +90,7 @@ def main():
             f.flush()
             got = json.loads(hocket(args, "data", "encode", args.model, "--in", f.name))
         report(f"token ids of text {i}", got == ids[i], f"{len(ids[i])} tokens" if got == ids[i] else f"{got}, {ids[i]}")
-    if not args.skip_transformers:
-        compare_transformers(args, ids)
-    if not args.skip_llama_cpp:
-        compare_llama_cpp(args)
+    compare_transformers(args, ids)
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 

@@ -224,7 +224,7 @@ void expect_equal(Collective made) {
   }
 }
 
-/// Of types and sizes every third pair, unless HOCKET_LONG=1 asks for all.
+/// Takes every third pair of a type and a size, unless HOCKET_LONG=1 asks for all.
 TEST(Expand, SumsOfAnySizes) {
   int pair = 0;
   for (const bool in_place : {false, true}) {

@@ -83,7 +83,9 @@ void compare(const std::string& model, std::span<const Plan> plans) {
 TEST(ShippedPrecision, ADenseModelIsTheSameUnderPlans) { compare("box-dense", kDense); }
 
 TEST(ShippedPrecision, OneOfExpertsIsTheSameUnderPlans) {
-  if (is_long()) compare("quickstart", kDense);
+  if (is_long()) {
+    compare("quickstart", kDense);
+  }
   compare("quickstart", kExperts);
 }
 

@@ -219,7 +219,7 @@ TEST(WrittenLayouts, CheckpointsDoNotDependOnThem) {
     checkpoint::save_safetensors(path, {{"W", saved.tensor().type, whole.data()}});
     for (const On& to : all) {
       Held loaded(to.a, to.b, to.layout);
-      const checkpoint::Safetensors file(path);
+      const checkpoint::TensorFiles file(path);
       const auto entry = file.find("W");
       const auto zero = [](int64_t, int64_t count, void* into) {
         std::memset(into, 0, static_cast<size_t>(count) * 8);

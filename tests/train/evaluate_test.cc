@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of tokens: each gets the same logits as alone, whatever lists come with it. The number of
-// lists does not change a step's memory.
+// Lists of tokens: each gets the same logits as alone, whatever lists come with it, and they have
+// the same gradients under every plan. The number of lists does not change a step's memory.
 #include "train/evaluate.h"
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "engine/params.h"
+#include "graph/elements.h"
 
 namespace hocket::train {
 namespace {
@@ -70,6 +73,40 @@ TEST(Logits, AreThoseOfEachListAlone) {
     for (size_t i = 0; i < ids.size(); ++i) {
       for (size_t k = 0; k < alone[i].size(); ++k) {
         ASSERT_NEAR(all.logits[i][k], alone[i][k], 1e-5) << (plan.empty() ? "" : plan[0]) << i;
+      }
+    }
+  }
+}
+
+/// Gradients by parameter.
+std::map<std::string, std::vector<float>> gradients(const engine::Run& run, const Lists& ids) {
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  engine::Programs programs(run, ranks);
+  const engine::Compiled& compiled = programs.compiled(gradient_spec(run, ids));
+  engine::initialise(compiled.reference, compiled.program, 3, programs.store());
+  std::map<std::string, std::vector<float>> result;
+  for (const auto& [param, bytes] : gradients_of(run, ids, programs).grads) {
+    std::vector<float>& numbers = result[param.name];
+    numbers.resize(bytes.size() / sizeof(float));
+    graph::read_numbers(graph::DType::f32, bytes.data(), std::span(numbers));
+  }
+  return result;
+}
+
+/// In zigzag order a rank has two parts of every row, however long rows are.
+TEST(Gradients, InZigzagOrderAreThoseOfOneRank) {
+  const std::vector<std::string> ring = {"plan.cp_comm_type=p2p", "plan.cp_order=zigzag"};
+  for (const Lists& ids : {Lists{{3, 1}}, Lists{{3, 1, 4}, {1}}, lists_of(5), lists_of(7)}) {
+    const auto alone = gradients(run_of({}), ids);
+    for (const char* cp : {"plan.cp=2", "plan.cp=3"}) {
+      const auto apart = gradients(run_of({cp, ring[0], ring[1]}), ids);
+      ASSERT_EQ(apart.size(), alone.size());
+      for (const auto& [name, want] : alone) {
+        const std::vector<float>& got = apart.at(name);
+        ASSERT_EQ(got.size(), want.size());
+        for (size_t i = 0; i < want.size(); ++i) {
+          ASSERT_NEAR(got[i], want[i], 1e-5) << cp << " " << name << " " << ids.size();
+        }
       }
     }
   }

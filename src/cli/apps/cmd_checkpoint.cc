@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// hocket checkpoint: join, export, import
+// hocket checkpoint: join, export, import, add-tokens
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/json_writer.h"
 #include "base/text.h"
+#include "checkpoint/add_tokens.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/join.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/resolve.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
-#include "data/tokenizer/gguf.h"
 #include "data/tokenizer/tokenizer.h"
+#include "gguf/file.h"
 #include "graph/dtype.h"
 
 namespace hocket::cli {
@@ -81,54 +83,86 @@ struct ConvertOptions {
   bool json = false;
 };
 
-/// Tokenizer of a model as files: texts by name, those of a Hugging Face folder.
-using TokenizerFiles = std::map<std::string, std::string>;
+/// A model that a command was given, with the files beside its weights.
+struct GivenModel {
+  checkpoint::ModelLocation at;
+  models::ModelConfig config;
+  checkpoint::ModelFiles files;
+  std::unique_ptr<checkpoint::ModelWeights> weights;
+};
 
-/// Returns the files of the tokenizer that is `named`, or that of the model. Error: there is none.
-TokenizerFiles tokenizer_of(const checkpoint::ModelLocation& at, const std::string& named,
-                            const models::ModelConfig& config, const char* verb) {
-  const std::string from = named.empty() ? at.folder : named;
-  if (gguf::is_gguf(from)) {
-    const data::GgufTokenizer in_file = data::read_gguf_tokenizer(gguf::File(from).metadata());
-    TokenizerFiles files = {{"tokenizer.json", in_file.json},
-                            {"tokenizer_config.json", in_file.config}};
-    if (!in_file.chat_template.empty()) {
-      files["chat_template.jinja"] = in_file.chat_template;
-    }
-    return files;
+/// Opens a model that is to be written again. Error: no model, nothing to write to, a tokenizer
+/// that nothing here could read.
+GivenModel open_model(const char* verb, const ConvertOptions& options) {
+  if (options.model.empty()) fail(verb, "no model to read; expected MODEL");
+  if (options.out.empty()) fail(verb, "nothing to write to; try --out PATH");
+  GivenModel given;
+  given.at = checkpoint::resolve_model(options.model, checkpoint::Need::intact);
+  require_output(verb, options.out, {given.at.folder, options.tokenizer});
+  require_writable(verb, options.out);
+  given.config = checkpoint::read_model_config(given.at.config_file);
+  given.files = checkpoint::read_model_files(given.at.folder);
+  if (!options.tokenizer.empty()) {
+    checkpoint::take_tokenizer(options.tokenizer, &given.files);
   }
-  const std::string file = is_directory(from) ? join_path(from, "tokenizer.json") : from;
-  if (!file_exists(file)) fail(verb, "{} is not there; try --tokenizer FILE", file);
-  return checkpoint::tokenizer_files(file, config);
+  if (!given.files.has(checkpoint::kTokenizerFile)) {
+    fail(verb, "{} has no tokenizer.json; try --tokenizer FILE", given.at.folder);
+  }
+  checkpoint::complete_tokenizer(given.config, &given.files);
+  data::Tokenizer::parse(given.files.texts.at(checkpoint::kTokenizerFile), given.at.folder);
+  given.weights = std::make_unique<checkpoint::ModelWeights>(given.at.folder, given.config);
+  return given;
 }
 
-/// Returns the chat template of a tokenizer's files: a file of its own comes first. Error: several,
-/// of which none is the default.
-std::string chat_template_of(const TokenizerFiles& files, const std::string& where) {
-  if (files.contains("chat_template.jinja")) return files.at("chat_template.jinja");
-  const nlohmann::json json = parse_json(files.at("tokenizer_config.json"), where);
-  const JsonView config(json, where);
-  if (!config.has("chat_template")) return "";
-  const JsonView found = config.at("chat_template");
-  if (!found.is_array()) return found.as_string();
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (found.at(i).get_string("name") == "default") return found.at(i).get_string("template");
-  }
-  found.fail("has no template named default; expected one");
-}
-
-void tell_converted(const ConvertOptions& options, const std::string& type, int64_t bytes) {
+/// Reports a model that was written, and a line for each sentence of `notes`.
+void tell_written(const ConvertOptions& options, const checkpoint::Written& written,
+                  const std::vector<std::string>& notes) {
   if (options.json) {
     JsonWriter json;
-    json.object().member("out", options.out).member("type", type).member("bytes", bytes).end();
+    json.object()
+        .member("out", options.out)
+        .member("type", written.types())
+        .member("bytes", written.bytes)
+        .member("notes", notes)
+        .end();
     fmt::print("{}\n", json.take());
     return;
   }
-  fmt::print("{}: {} as {}\n", options.out, human_bytes(static_cast<double>(bytes)), type);
+  fmt::print("{}: {} as {}\n", options.out, human_bytes(static_cast<double>(written.bytes)),
+             written.types());
+  for (const std::string& note : notes) {
+    fmt::print("  {}\n", note);
+  }
 }
 
-/// Returns the type that a name of --type stands for.
-gguf::ElementType written_type(const std::string& name) {
+/// A sentence about the files of a folder that have no place beside a model's weights.
+void add_left(const checkpoint::ModelFiles& files, std::vector<std::string>* notes) {
+  if (!files.left.empty()) {
+    notes->push_back("not copied: " + join(files.left, ", "));
+  }
+}
+
+/// A sentence about quantised weights that become plain numbers.
+void add_decoded(const GivenModel& given, const std::string& type,
+                 std::vector<std::string>* notes) {
+  if (!type.empty() || !gguf::is_gguf(given.at.folder)) return;
+  std::map<std::string, int64_t> quantised;
+  const gguf::File file(given.at.folder);
+  for (const gguf::StoredTensor& tensor : file.tensors()) {
+    const gguf::BlockFormat& format = gguf::format_of(tensor.type);
+    if (format.elements > 1) {
+      ++quantised[format.name];
+    }
+  }
+  for (const auto& [name, count] : quantised) {
+    notes->push_back(fmt::format("{} of {} became f32, the numbers that they stand for",
+                                 counted(count, "tensor"), name));
+  }
+}
+
+/// Returns the type that a name of --type stands for; nothing for "".
+std::optional<gguf::ElementType> written_type(const std::string& name) {
+  if (name.empty()) return {};
   for (const gguf::ElementType type : {gguf::ElementType::f32, gguf::ElementType::f16,
                                        gguf::ElementType::bf16, gguf::ElementType::q8_0}) {
     std::string known = gguf::format_of(type).name;
@@ -140,45 +174,91 @@ gguf::ElementType written_type(const std::string& name) {
   fail("checkpoint export", "--type is {}; expected f32, f16, bf16 or q8_0", quote(name));
 }
 
-void require_out(const char* verb, const ConvertOptions& options) {
-  if (options.model.empty()) fail(verb, "no model to read; expected MODEL");
-  if (options.out.empty()) fail(verb, "nothing to write to; try --out PATH");
+/// The same of a folder.
+std::optional<graph::DType> folder_type(const char* verb, const std::string& name) {
+  if (name.empty()) return {};
+  if (name != "f32" && name != "f16" && name != "bf16") {
+    fail(verb, "--type is {}; expected f32, f16 or bf16", quote(name));
+  }
+  return graph::parse_dtype(name);
 }
 
 int export_model(const ConvertOptions& options) {
-  const gguf::ElementType type = written_type(options.type);
-  require_out("checkpoint export", options);
-  const checkpoint::ModelLocation at =
-      checkpoint::resolve_model(options.model, checkpoint::Need::intact);
-  require_output("checkpoint export", options.out, {at.folder, options.tokenizer});
-  require_writable("checkpoint export", options.out);
-  const models::ModelConfig config = checkpoint::read_model_config(at.config_file);
-  const TokenizerFiles files = tokenizer_of(at, options.tokenizer, config, "checkpoint export");
-  gguf::Metadata metadata = checkpoint::gguf_metadata(config, type, at.folder);
-  data::add_gguf_tokenizer(files.at("tokenizer.json"), files.at("tokenizer_config.json"),
-                           chat_template_of(files, at.folder), config.vocab_size,
-                           at.folder + ": tokenizer", &metadata);
-  const checkpoint::ModelWeights weights(at.folder, config);
-  tell_converted(options, options.type,
-                 checkpoint::export_gguf(weights, config, type, metadata, options.out));
+  const std::optional<gguf::ElementType> type = written_type(options.type);
+  const GivenModel given = open_model("checkpoint export", options);
+  const checkpoint::ModelSource source = checkpoint::source_of(*given.weights, given.config);
+  gguf::Metadata metadata =
+      checkpoint::gguf_metadata(given.config, checkpoint::gguf_type(source, type), given.at.folder);
+  std::vector<std::string> notes;
+  add_decoded(given, options.type, &notes);
+  for (const std::string& lost :
+       checkpoint::add_gguf_files(given.files, given.config, given.at.folder, &metadata)) {
+    notes.push_back("GGUF has no place for " + lost);
+  }
+  add_left(given.files, &notes);
+  tell_written(options, checkpoint::export_gguf(source, type, metadata, options.out), notes);
   return 0;
 }
 
 int import_model(const ConvertOptions& options) {
-  if (options.type != "f32" && options.type != "f16" && options.type != "bf16") {
-    fail("checkpoint import", "--type is {}; expected f32, f16 or bf16", quote(options.type));
+  const std::optional<graph::DType> type = folder_type("checkpoint import", options.type);
+  const GivenModel given = open_model("checkpoint import", options);
+  std::vector<std::string> notes;
+  add_decoded(given, options.type, &notes);
+  add_left(given.files, &notes);
+  tell_written(options,
+               checkpoint::export_folder(checkpoint::source_of(*given.weights, given.config), type,
+                                         given.files.texts, options.out),
+               notes);
+  return 0;
+}
+
+struct TokenOptions {
+  ConvertOptions convert;
+  checkpoint::TokenAdditions additions;
+  std::string chat_template;  ///< a file
+};
+
+int add_tokens(TokenOptions& options) {
+  constexpr const char* kVerb = "checkpoint add-tokens";
+  const std::optional<graph::DType> type = folder_type(kVerb, options.convert.type);
+  GivenModel given = open_model(kVerb, options.convert);
+  checkpoint::TokenAdditions& wanted = options.additions;
+  if (!options.chat_template.empty()) {
+    constexpr int64_t kMaxTemplateBytes = int64_t{16} << 20;
+    wanted.chat_template = read_file(options.chat_template, kMaxTemplateBytes);
   }
-  require_out("checkpoint import", options);
-  const checkpoint::ModelLocation at =
-      checkpoint::resolve_model(options.model, checkpoint::Need::intact);
-  const models::ModelConfig config = checkpoint::read_model_config(at.config_file);
-  const TokenizerFiles files = tokenizer_of(at, options.tokenizer, config, "checkpoint import");
-  // Refuses a tokenizer that nothing here could read again.
-  data::Tokenizer::parse(files.at("tokenizer.json"), at.folder);
-  const checkpoint::ModelWeights weights(at.folder, config);
-  tell_converted(options, options.type,
-                 checkpoint::export_folder(weights, config, graph::parse_dtype(options.type), files,
-                                           options.out));
+  const bool purposes = !wanted.bos.empty() || !wanted.eos.empty() || !wanted.pad.empty();
+  if (wanted.special.empty() && wanted.words.empty() && wanted.chat_template.empty() && !purposes &&
+      wanted.pad_to_multiple_of == 1) {
+    fail(kVerb, "nothing to add; try --token TEXT or --chat-template FILE");
+  }
+  const checkpoint::ExtendedModel made =
+      checkpoint::add_tokens(*given.weights, given.config, std::move(given.files), wanted);
+  const checkpoint::Written written =
+      checkpoint::export_folder(made.source, type, made.files.texts, options.convert.out);
+  const int64_t rows = made.source.config.vocab_size;
+  std::vector<std::string> notes = made.notes;
+  add_decoded(given, options.convert.type, &notes);
+  add_left(made.files, &notes);
+  if (options.convert.json) {
+    JsonWriter json;
+    json.object().member("out", options.convert.out).member("rows_before", made.rows_before);
+    json.member("rows", rows).key("tokens").object();
+    for (const auto& [text, id] : made.added) {
+      json.member(text, id);
+    }
+    json.end().member("type", written.types()).member("bytes", written.bytes);
+    fmt::print("{}\n", json.member("notes", notes).end().take());
+    return 0;
+  }
+  for (const auto& [text, id] : made.added) {
+    fmt::print("{} is token {}\n", quote(text), id);
+  }
+  fmt::print("vocab_size: {}\n", rows == made.rows_before
+                                     ? fmt::format("{}, as before", rows)
+                                     : fmt::format("{} -> {}", made.rows_before, rows));
+  tell_written(options.convert, written, notes);
   return 0;
 }
 
@@ -189,47 +269,97 @@ constexpr const char* kTokenizerText = "tokenizer.json or its folder; default: t
 
 void declare_export(Args& args) {
   auto options = std::make_shared<ConvertOptions>();
-  options->type = "f16";
   args.about("a model as a GGUF file, for llama.cpp and others",
-             "Matrices are stored as --type, vectors and routers as f32. Tokenizer, special tokens "
-             "and chat template go along. The file is opened again and compared with the model "
-             "before it gets its name; whatever GGUF cannot say is refused.");
+             "Matrices keep the type in which they came in, or are stored as --type; vectors and "
+             "routers are f32. Tokenizer, special tokens, chat templates, stop tokens, sampling "
+             "defaults and license go along, and a line says what has no place in GGUF. The file "
+             "is opened again and compared with the model before it gets its name; a model that "
+             "GGUF cannot say is refused.");
   args.positional("MODEL", &options->model, kModelText);
   args.option("--out", "FILE", &options->out, "the .gguf to write");
-  args.option("--type", "TYPE", &options->type, "of matrices: f32, f16, bf16 or q8_0");
+  args.option("--type", "TYPE", &options->type,
+              "of matrices: f32, f16, bf16 or q8_0; default: as they are, f32 for quantised ones");
   args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
   args.flag("--json", &options->json, "the result as JSON");
-  args.example("hocket checkpoint export MODEL --out FILE.gguf --type f32", "without loss");
+  args.example("hocket checkpoint export runs/quickstart --out quickstart.gguf",
+               "the quickstart's model, without loss");
   args.example("hocket checkpoint export MODEL --out FILE.gguf --type q8_0",
-               "a quarter of the size");
+               "a quarter of the size of f32");
   args.run([options] { return export_model(*options); });
 }
 
 void declare_import(Args& args) {
   auto options = std::make_shared<ConvertOptions>();
-  options->type = "bf16";
-  args.about("a GGUF file as a Hugging Face folder",
-             "Writes config.json, model.safetensors, tokenizer and chat template, which "
-             "transformers opens, and every command here. MODEL may be any model; quantised "
-             "weights become the numbers that they stand for.");
+  args.about("a GGUF file, or any other model, as a Hugging Face folder",
+             "Writes config.json, model.safetensors, and what stood beside the weights: tokenizer, "
+             "chat template, special tokens, generation_config.json, license. transformers opens "
+             "the folder, and every command here. Weights keep the type in which they came in; "
+             "quantised ones become the numbers that they stand for.");
   args.positional("MODEL", &options->model, kModelText);
   args.option("--out", "DIR", &options->out, "the folder to make");
-  args.option("--type", "TYPE", &options->type, "of weights: f32, f16 or bf16");
+  args.option("--type", "TYPE", &options->type,
+              "of weights: f32, f16 or bf16; default: as they are, f32 for quantised ones");
   args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
   args.flag("--json", &options->json, "the result as JSON");
-  args.example("hocket checkpoint import MODEL.gguf --out DIR", "in bf16");
-  args.example("hocket checkpoint import MODEL.gguf --out DIR --type f32",
-               "the very numbers of quantised weights");
+  args.example("hocket checkpoint import MODEL.gguf --out DIR", "the very numbers of the file");
+  args.example("hocket checkpoint import runs/quickstart --out quickstart-hf --type bf16",
+               "the newest checkpoint of a run, without what only training needs");
   args.run([options] { return import_model(*options); });
+}
+
+void declare_add_tokens(Args& args) {
+  auto options = std::make_shared<TokenOptions>();
+  ConvertOptions& convert = options->convert;
+  checkpoint::TokenAdditions& additions = options->additions;
+  args.about("a model with more tokens, or with a chat template",
+             "Writes a Hugging Face folder. Tokens get the next ids: rows that the embedding has "
+             "beyond the tokenizer, then new ones, of an untied output head too; rows of old "
+             "tokens stay. It is what add_special_tokens, add_tokens and "
+             "resize_token_embeddings do in transformers.");
+  args.positional("MODEL", &convert.model, kModelText);
+  args.option("--out", "DIR", &convert.out, "the folder to make");
+  args.option("--token", "TEXT", &additions.special,
+              "a special token, such as <|im_start|>; repeatable");
+  args.option("--word", "TEXT", &additions.words,
+              "a token that is no special one, as of add_tokens; repeatable");
+  args.option("--chat-template", "FILE", &options->chat_template,
+              "a Jinja template, which replaces the model's");
+  args.option("--bos-token", "TEXT", &additions.bos,
+              "begin of text, in all files; added where it is no token");
+  args.option("--eos-token", "TEXT", &additions.eos,
+              "end of text, likewise; ends that generation_config.json names stay");
+  args.option("--pad-token", "TEXT", &additions.pad, "padding, likewise");
+  args.option("--init", "HOW", &additions.init,
+              "new rows: mean of those of all tokens; text:TEXT, the mean of those of a text's "
+              "tokens; or a .safetensors file with a row for each token, in "
+              "model.embed_tokens.weight and lm_head.weight");
+  constexpr int64_t kMaxMultiple = int64_t{1} << 20;
+  args.option("--pad-to-multiple-of", "N", &additions.pad_to_multiple_of,
+              "the number of rows is one of N", 1, kMaxMultiple);
+  args.option("--type", "TYPE", &convert.type,
+              "of weights: f32, f16 or bf16; default: as they are, f32 for quantised ones");
+  args.option("--tokenizer", "FILE", &convert.tokenizer, kTokenizerText);
+  args.flag("--json", &convert.json, "the result as JSON");
+  args.example(
+      "hocket checkpoint add-tokens MODEL --token '<|im_start|>' --eos-token '<|im_end|>' "
+      "--chat-template FILE --out DIR",
+      "a base model made ready for chats");
+  args.example(
+      "hocket checkpoint add-tokens runs/quickstart --word concept_map "
+      "--pad-to-multiple-of 64 --out quickstart-more",
+      "one token, and an embedding of a size that more plans can cut");
+  args.run([options] { return add_tokens(*options); });
 }
 
 }  // namespace
 
 void verb_checkpoint(Args& args) {
-  args.about("checkpoint files: join parts of several hosts, export and import GGUF", "");
+  args.about("checkpoint files: join parts of several hosts, export and import GGUF, add tokens",
+             "");
   declare_join(args.sub("join"));
   declare_export(args.sub("export"));
   declare_import(args.sub("import"));
+  declare_add_tokens(args.sub("add-tokens"));
   args.example("hocket checkpoint join DIR-A DIR-B --out step-000100",
                "the parts that two hosts saved of one step, as one folder");
   args.example("hocket checkpoint join --help", "the checkpoints that can be joined");

@@ -76,6 +76,7 @@ struct Corpus {
     if (vocab_size) {
       section.vocab_size = *vocab_size;
     }
+    section.split_special_tokens |= split_special_tokens;
     if (out == "-") {
       fail(verb, "--out is '-'; expected a folder for several files");
     }
@@ -201,7 +202,7 @@ int run_prepare(const Corpus& corpus) {
   options.corpus = corpus.options(section);
   options.tokenizer = corpus.tokenizer.empty() ? section.tokenizer : corpus.tokenizer;
   options.output = corpus.out.empty() ? section.dir : corpus.out;
-  options.split_special_tokens = corpus.split_special_tokens;
+  options.split_special_tokens = section.split_special_tokens;
   if (options.output.empty()) {
     fail(corpus.verb, "no folder to write to; try --out DIR or data.dir");
   }
@@ -235,7 +236,8 @@ void declare_prepare(Args& args) {
   corpus->declare(args, "folder of the shards; default: data.dir");
   args.option("--tokenizer", "FILE", &corpus->tokenizer,
               "tokenizer.json or its folder; default: data.tokenizer");
-  args.flag("--split-special-tokens", &corpus->split_special_tokens, kSplitHelp);
+  args.flag("--split-special-tokens", &corpus->split_special_tokens,
+            std::string(kSplitHelp) + "; default: data.split_special_tokens");
   args.example(
       "hocket data prepare --files '/usr/include/c++/**' --valid-fraction 0.04 "
       "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",

@@ -196,6 +196,13 @@ void require_finite(const engine::Run& run, const std::optional<TokenPosition>& 
 
 /// The logits of all lists always, since the loss is read off them; with --save-grads the gradients
 /// too, and then the loss that those are of.
+/// Returns the static check of programs that evaluate.
+engine::Programs::Inspect checked(const engine::Run& run) {
+  return [&run](const engine::Compiled& compiled) {
+    train::expect_proven(run, compiled, "evaluates");
+  };
+}
+
 int on_ids(const EvalOptions& options, const engine::Run& run) {
   const Lists ids = train::read_ids(options.ids, run.model.vocab_size);
   size_t longest = 0;
@@ -208,7 +215,7 @@ int on_ids(const EvalOptions& options, const engine::Run& run) {
       ranks.processes(), "hocket eval", "--ids of",
       fmt::format("{}, hash {:x}, {} gradients", counted(static_cast<int64_t>(ids.size()), "list"),
                   hash_of(ids), options.grads.empty() ? "without" : "with"));
-  engine::Programs programs(run, ranks);
+  engine::Programs programs(run, ranks, checked(run));
   load(run, programs.store());
   // Every process has the collected results; one writes them.
   const bool writes = ranks.processes().index() == 0;
@@ -269,7 +276,7 @@ int on_data(const EvalOptions& options, const engine::Run& run) {
   runtime::LocalRanks ranks = engine::local_ranks(run);
   comm::expect_same(ranks.processes(), "hocket eval", "data",
                     fmt::format("{}, --sequences {}", dataset.fingerprint(), options.sequences));
-  engine::Programs programs(run, ranks);
+  engine::Programs programs(run, ranks, checked(run));
   load(run, programs.store());
   train::Evaluator evaluator(run, dataset, programs);
   Progress progress;
@@ -348,7 +355,7 @@ int on_text(const EvalOptions& options, const engine::Run& run) {
   comm::expect_same(ranks.processes(), "hocket eval", "text of",
                     fmt::format("{}, hash {:x}", counted(std::ssize(windows.lists()), "window"),
                                 hash_of(windows.lists())));
-  engine::Programs programs(run, ranks);
+  engine::Programs programs(run, ranks, checked(run));
   load(run, programs.store());
   NextTokenLoss loss(vocabulary);
   Progress progress;

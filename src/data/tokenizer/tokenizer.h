@@ -97,8 +97,9 @@ class Encoder {
 
   /// Appends the ids of `text`, any bytes, and to `ranges`, unless null, the bytes of the text that
   /// each stands for: exactly those, or where a normaliser changed them, the characters that it
-  /// changed together; for added ids an empty range. With ranges, words are not cached. Error: a
-  /// byte or character without a token.
+  /// changed together; for added ids an empty range. With ranges, words are not cached. Bytes and
+  /// characters without a token are left out of a BPE that has no unknown one, with a warning.
+  /// Error: such ones in Unigram.
   void encode(std::string_view text, std::vector<int32_t>* ids, const EncodeOptions& options = {},
               std::vector<ByteRange>* ranges = nullptr);
 

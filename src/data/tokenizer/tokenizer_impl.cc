@@ -263,8 +263,9 @@ void Tokenizer::Impl::index_merges() {
 
 void Tokenizer::Impl::index_neighbours() {
   // Bytes are cut into words by regular expressions already. A token that stands for its word as a
-  // whole, whatever the merges say, must meet it whole.
-  cuts_words = !spec.byte_level && !spec.ignore_merges;
+  // whole, whatever the merges say, must meet it whole. Without an unknown token characters are
+  // left out, and what is around them is merged.
+  cuts_words = !spec.byte_level && !spec.ignore_merges && (spec.unk >= 0 || fallback);
   if (!cuts_words) return;
   for (const auto& [left, right] : spec.merges) {
     int32_t last = -1;

@@ -321,7 +321,21 @@ TEST(Tokenizer, RefusesBadSpecs) {
   EXPECT_ERROR(Tokenizer(TokenizerSpec()), "empty vocabulary");
   spec = spec_of({});
   spec.tokens['q'] = "";
-  EXPECT_ERROR(Tokenizer(spec).encode("aqa"), "no token for 'q'");
+}
+
+// Bytes without a token are left out before anything is merged.
+TEST(Tokenizer, LeavesOutWhatHasNoToken) {
+  TokenizerSpec spec = spec_of({{"a", "b"}});
+  spec.tokens['q'] = "";
+  const Tokenizer t(spec);
+  const auto ab = t.encode("ab");
+  ASSERT_EQ(ab.size(), 1u);
+  EXPECT_EQ(t.encode("qaqbq"), ab);
+  std::vector<int32_t> ids;
+  std::vector<ByteRange> ranges;
+  Encoder(t).encode("qaqbqc", &ids, {}, &ranges);
+  EXPECT_EQ(t.decode(ids), "abc");
+  EXPECT_EQ(ranges, (std::vector<ByteRange>{{1, 4}, {5, 6}}));
 }
 
 // One change to a sound file at a time; each is refused with its place or cause named.

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/model_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/json_writer.h"
+#include "base/text.h"
+#include "checkpoint/gguf_model.h"
+#include "data/tokenizer/gguf.h"
+#include "data/tokenizer/tokenizer.h"
+#include "gguf/file.h"
+
+namespace hocket::checkpoint {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
+constexpr const char* kCardFile = "README.md";
+
+/// Files of a tokenizer, as transformers names them.
+constexpr const char* kTokenizerFiles[] = {
+    kTokenizerFile,    kTokenizerConfigFile, kSpecialTokensFile, kAddedTokensFile,
+    kChatTemplateFile, "vocab.json",         "merges.txt",       "tokenizer.model"};
+/// Begins of names, in small letters, of texts about the rights of users.
+constexpr const char* kRights[] = {"license", "licence", "notice", "copying", "use_policy"};
+/// Begins and ends of names that are the weights, or belong to one place: nothing is said of them.
+constexpr const char* kPlaceBegins[] = {".",         "optimizer.",  "run.json",
+                                        "host.json", "config.json", "training_args"};
+constexpr const char* kPlaceEnds[] = {
+    ".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".gguf", ".pt", ".pth"};
+
+template <size_t n>
+bool is_one_of(const std::string& name, const char* const (&list)[n]) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+std::string in_small_letters(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return text;
+}
+
+bool goes_along(const std::string& name) {
+  const std::string small = in_small_letters(name);
+  const auto begins = [&](const char* begin) { return small.starts_with(begin); };
+  return is_one_of(name, kTokenizerFiles) || name == kGenerationFile || name == kCardFile ||
+         std::any_of(std::begin(kRights), std::end(kRights), begins);
+}
+
+bool belongs_to_place(const std::string& name) {
+  return std::any_of(std::begin(kPlaceBegins), std::end(kPlaceBegins),
+                     [&](const char* begin) { return name.starts_with(begin); }) ||
+         std::any_of(std::begin(kPlaceEnds), std::end(kPlaceEnds),
+                     [&](const char* end) { return name.ends_with(end); });
+}
+
+json parse(const ModelFiles& files, const char* name) {
+  return files.has(name) ? parse_json(files.texts.at(name), name, {.max_bytes = kMaxFileBytes})
+                         : json::object();
+}
+
+/// Special tokens beside those of data::GgufTokenizer: keys of tokenizer_config.json and of GGUF.
+constexpr std::pair<const char*, const char*> kFurtherTokens[] = {
+    {"unk_token", "tokenizer.ggml.unknown_token_id"},
+    {"sep_token", "tokenizer.ggml.seperator_token_id"},
+    {"mask_token", "tokenizer.ggml.mask_token_id"}};
+
+/// Adds them to a tokenizer_config.json.
+std::string with_further_tokens(const std::string& text, const gguf::Metadata& in) {
+  ordered_json config = ordered_json::parse(text);
+  const std::vector<std::string>& tokens = in.strings("tokenizer.ggml.tokens");
+  for (const auto& [ours, theirs] : kFurtherTokens) {
+    if (!in.has(theirs) || config.contains(ours)) continue;
+    const int64_t id = in.integer(theirs);
+    if (id < 0 || id >= std::ssize(tokens)) {
+      in.fail(theirs, fmt::format("is {}; expected 0 to {}", id, tokens.size() - 1));
+    }
+    config[ours] = tokens[static_cast<size_t>(id)];
+  }
+  return config.dump(2) + "\n";
+}
+
+/// The way back.
+void add_further_tokens(const ModelFiles& files, const JsonView& config, gguf::Metadata* out) {
+  std::optional<data::Tokenizer> tokenizer;
+  for (const auto& [ours, theirs] : kFurtherTokens) {
+    if (!config.has(ours) || out->has(theirs)) continue;
+    if (!tokenizer) {
+      tokenizer.emplace(data::Tokenizer::parse(files.texts.at(kTokenizerFile), kTokenizerFile));
+    }
+    const JsonView token = config.at(ours);
+    const std::string text = token.is_object() ? token.get_string("content") : token.as_string();
+    const int32_t id = tokenizer->find_token(text);
+    if (id < 0) {
+      token.fail(fmt::format("is {}, which is no token", quote(text)));
+    }
+    out->add(theirs, gguf::Value::of_u32(id));
+  }
+}
+
+/// generation_config.json of the sampling that a GGUF file recommends; empty: it says none.
+std::string sampling_of(const gguf::Metadata& in, const models::ModelConfig& config) {
+  json out = json::parse(models::generation_config_json(config));
+  out.erase("_from_model_config");
+  bool said = false;
+  for (const auto& [theirs, ours] : {std::pair{"temp", "temperature"},
+                                     {"top_p", "top_p"},
+                                     {"min_p", "min_p"},
+                                     {"penalty_repeat", "repetition_penalty"}}) {
+    const std::string key = std::string("general.sampling.") + theirs;
+    if (!in.has(key)) continue;
+    double shortest = 0;
+    const double number = in.number(key);
+    parse_double(fmt::format("{}", static_cast<float>(number)), &shortest);
+    out[ours] = shortest;
+    said = true;
+  }
+  if (in.has("general.sampling.top_k")) {
+    out["top_k"] = in.integer("general.sampling.top_k");
+    said = true;
+  }
+  if (!said) return "";
+  out["do_sample"] = true;
+  return out.dump(2) + "\n";
+}
+
+ModelFiles files_of_gguf(const std::string& path) {
+  const gguf::File file(path);
+  const gguf::Metadata& in = file.metadata();
+  ModelFiles files;
+  if (in.has("tokenizer.ggml.model")) {
+    const data::GgufTokenizer tokenizer = data::read_gguf_tokenizer(in);
+    files.texts = {{kTokenizerFile, tokenizer.json},
+                   {kTokenizerConfigFile, with_further_tokens(tokenizer.config, in)}};
+    if (!tokenizer.chat_template.empty()) {
+      files.texts[kChatTemplateFile] = tokenizer.chat_template;
+    }
+  }
+  const std::string sampling = sampling_of(in, models::parse_config(gguf_config(file), path));
+  if (!sampling.empty()) {
+    files.texts[kGenerationFile] = sampling;
+  }
+  if (const std::string license = in.string("general.license", ""); !license.empty()) {
+    std::string card = "---\nlicense: " + license + "\n";
+    for (const char* part : {"name", "link"}) {
+      const std::string key = std::string("general.license.") + part;
+      if (in.has(key)) {
+        card += fmt::format("license_{}: {}\n", part, in.string(key));
+      }
+    }
+    files.texts[kCardFile] =
+        card + "library_name: transformers\n---\n# " + in.string("general.name", "Model") + "\n";
+  }
+  return files;
+}
+
+/// Value of a key in the YAML block at the begin of a model card; empty: none.
+std::string in_card(const ModelFiles& files, const std::string& key) {
+  if (!files.has(kCardFile)) return "";
+  const std::vector<std::string> lines = split(files.texts.at(kCardFile), '\n');
+  if (lines.empty() || trim(lines[0]) != "---") return "";
+  for (size_t i = 1; i < lines.size() && trim(lines[i]) != "---"; ++i) {
+    if (!lines[i].starts_with(key + ":")) continue;
+    std::string value(trim(std::string_view(lines[i]).substr(key.size() + 1)));
+    if (value.size() >= 2 && (value[0] == '"' || value[0] == '\'') && value.back() == value[0]) {
+      value = value.substr(1, value.size() - 2);
+    }
+    return value;
+  }
+  return "";
+}
+
+/// Text of the added token with this id in a tokenizer.json; empty: none.
+std::string token_text(const JsonView& tokenizer, int64_t id) {
+  if (!tokenizer.has("added_tokens")) return "";
+  const JsonView tokens = tokenizer.at("added_tokens");
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens.at(i).get_int("id") == id) return tokens.at(i).get_string("content");
+  }
+  return "";
+}
+
+/// Ids of eos_token_id: a number, a list, or nothing.
+std::vector<int64_t> stop_ids(const json& generation) {
+  const auto found = generation.find("eos_token_id");
+  if (found == generation.end() || found->is_null()) return {};
+  const JsonView value(*found, kGenerationFile);
+  return value.is_array() ? value.as_ints() : std::vector<int64_t>{value.as_int()};
+}
+
+/// Adds the sampling of generation_config.json. Returns the keys that have no place.
+std::vector<std::string> add_sampling(const json& generation, gguf::Metadata* out) {
+  const auto sampled = generation.find("do_sample");
+  const bool samples = sampled != generation.end() && *sampled == true;
+  std::vector<std::string> lost;
+  for (const auto& [key, value] : generation.items()) {
+    static const std::set<std::string> kElsewhere = {"_from_model_config", "bos_token_id",
+                                                     "do_sample",          "eos_token_id",
+                                                     "pad_token_id",       "transformers_version"};
+    static const std::map<std::string, const char*> kNumbers = {
+        {"temperature", "temp"},
+        {"top_p", "top_p"},
+        {"min_p", "min_p"},
+        {"repetition_penalty", "penalty_repeat"}};
+    if (kElsewhere.contains(key) || value.is_null()) continue;
+    if (const auto theirs = kNumbers.find(key); theirs != kNumbers.end() && value.is_number()) {
+      if (samples) {
+        out->add(std::string("general.sampling.") + theirs->second,
+                 gguf::Value::of_f32(value.get<double>()));
+      }
+    } else if (key == "top_k" && value.is_number_integer()) {
+      if (samples) {
+        out->add("general.sampling.top_k",
+                 gguf::Value{gguf::ValueType::i32, {}, value.get<int64_t>()});
+      }
+    } else {
+      lost.push_back(key);
+    }
+  }
+  return lost;
+}
+
+/// Adds the templates with a name, of a list in tokenizer_config.json.
+void add_named_templates(const JsonView& config, gguf::Metadata* out) {
+  if (!config.has("chat_template") || !config.at("chat_template").is_array()) return;
+  const JsonView list = config.at("chat_template");
+  std::vector<std::string> names;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string name = list.at(i).get_string("name");
+    if (name == "default") continue;
+    out->add("tokenizer.chat_template." + name,
+             gguf::Value::of_string(list.at(i).get_string("template")));
+    names.push_back(name);
+  }
+  if (!names.empty()) {
+    out->add("tokenizer.chat_templates", gguf::Value::of_strings(std::move(names)));
+  }
+}
+
+}  // namespace
+
+ModelFiles read_model_files(const std::string& model) {
+  if (gguf::is_gguf(model)) return files_of_gguf(model);
+  ModelFiles files;
+  for (const std::string& name : list_dir(model)) {
+    const std::string path = join_path(model, name);
+    if (is_directory(path)) {
+      if (!belongs_to_place(name)) {
+        files.left.push_back(name + "/");
+      }
+    } else if (goes_along(name)) {
+      files.texts[name] = read_file(path, kMaxFileBytes);
+    } else if (!belongs_to_place(name)) {
+      files.left.push_back(name);
+    }
+  }
+  for (const char* name : {kTokenizerFile, kTokenizerConfigFile, kGenerationFile}) {
+    if (files.has(name)) {  // refuses what is no JSON
+      parse_json(files.texts.at(name), join_path(model, name), {.max_bytes = kMaxFileBytes});
+    }
+  }
+  return files;
+}
+
+void take_tokenizer(const std::string& path, ModelFiles* files) {
+  const std::string file = is_directory(path) ? join_path(path, kTokenizerFile) : path;
+  if (!file_exists(file)) fail(file, "is not there; expected a tokenizer.json");
+  ModelFiles given;
+  if (gguf::is_gguf(file)) {
+    given = files_of_gguf(file);
+  } else {
+    given = read_model_files(parent_path(file));
+    given.texts[kTokenizerFile] = read_file(file, kMaxFileBytes);
+    parse_json(given.texts.at(kTokenizerFile), file, {.max_bytes = kMaxFileBytes});
+  }
+  if (!given.has(kTokenizerFile)) fail(file, "has no tokenizer; expected one");
+  for (const char* name : kTokenizerFiles) {
+    files->texts.erase(name);
+    if (given.has(name)) {
+      files->texts[name] = given.texts.at(name);
+    }
+  }
+}
+
+void complete_tokenizer(const models::ModelConfig& config, ModelFiles* files) {
+  if (!files->has(kTokenizerFile) || files->has(kTokenizerConfigFile)) return;
+  const json tokenizer = parse(*files, kTokenizerFile);
+  JsonWriter made({.indent = 2});
+  made.object().member("clean_up_tokenization_spaces", false);
+  if (!config.eos_token_ids.empty()) {
+    const std::string eos =
+        token_text(JsonView(tokenizer, kTokenizerFile), config.eos_token_ids[0]);
+    if (!eos.empty()) {
+      made.member("eos_token", eos);
+    }
+  }
+  made.member("model_max_length", config.max_position)
+      .member("tokenizer_class", "PreTrainedTokenizerFast")
+      .end();
+  files->texts[kTokenizerConfigFile] = made.take() + "\n";
+}
+
+std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::ModelConfig& config,
+                            ModelFiles* files) {
+  const bool made = !files->has(kGenerationFile);
+  if (made) {
+    files->texts[kGenerationFile] = models::generation_config_json(config);
+  }
+  ordered_json generation = ordered_json::parse(files->texts.at(kGenerationFile));
+  const std::vector<int64_t> before = stop_ids(json::parse(files->texts.at(kGenerationFile)));
+  std::vector<int64_t> all = before;
+  for (const int64_t id : ids) {
+    if (std::find(all.begin(), all.end(), id) == all.end()) {
+      all.push_back(id);
+    }
+  }
+  if (all == before) return "";
+  if (all.size() == 1) {
+    generation["eos_token_id"] = all[0];
+  } else {
+    generation["eos_token_id"] = all;
+  }
+  files->texts[kGenerationFile] = generation.dump(2) + "\n";
+  return fmt::format("{}: eos_token_id is [{}], not [{}]", kGenerationFile, fmt::join(all, ", "),
+                     fmt::join(before, ", "));
+}
+
+std::string chat_template_of(const ModelFiles& files, const std::string& where) {
+  if (files.has(kChatTemplateFile)) return files.texts.at(kChatTemplateFile);
+  const json config = parse(files, kTokenizerConfigFile);
+  const JsonView in(config, where + ": " + kTokenizerConfigFile);
+  if (!in.has("chat_template")) return "";
+  const JsonView found = in.at("chat_template");
+  if (!found.is_array()) return found.as_string();
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found.at(i).get_string("name") == "default") return found.at(i).get_string("template");
+  }
+  found.fail("has no template named default; expected one");
+}
+
+std::vector<std::string> add_gguf_files(const ModelFiles& files, const models::ModelConfig& config,
+                                        const std::string& where, gguf::Metadata* metadata) {
+  std::vector<std::string> lost;
+  const json tokenizer_config = parse(files, kTokenizerConfigFile);
+  const json generation = parse(files, kGenerationFile);
+  const JsonView in(tokenizer_config, where + ": " + kTokenizerConfigFile);
+  data::add_gguf_tokenizer(
+      files.texts.at(kTokenizerFile),
+      files.has(kTokenizerConfigFile) ? files.texts.at(kTokenizerConfigFile) : "",
+      chat_template_of(files, where), config.vocab_size, where + ": tokenizer", metadata);
+  add_named_templates(in, metadata);
+  add_further_tokens(files, in, metadata);
+  // Beside the end of text there is room for an end of turn and an end of message.
+  std::vector<int64_t> stops = stop_ids(generation);
+  stops.insert(stops.end(), config.eos_token_ids.begin(), config.eos_token_ids.end());
+  constexpr const char* kEos = "tokenizer.ggml.eos_token_id";
+  if (!metadata->has(kEos) && !stops.empty()) {
+    metadata->add(kEos, gguf::Value::of_u32(stops[0]));
+  }
+  const int64_t eos = metadata->integer(kEos, -1);
+  std::vector<int64_t> others;
+  for (const int64_t id : stops) {
+    if (id != eos && std::find(others.begin(), others.end(), id) == others.end()) {
+      others.push_back(id);
+    }
+  }
+  constexpr const char* kRoom[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+  for (size_t i = 0; i < others.size(); ++i) {
+    if (i < std::size(kRoom)) {
+      metadata->add(kRoom[i], gguf::Value::of_u32(others[i]));
+    } else {
+      lost.push_back(fmt::format("stop token {}: there is room for three", others[i]));
+    }
+  }
+  if (const std::vector<std::string> keys = add_sampling(generation, metadata); !keys.empty()) {
+    lost.push_back(fmt::format("{} of {}", join(keys, ", "), kGenerationFile));
+  }
+  for (const char* key : {"license", "license_name", "license_link"}) {
+    if (const std::string value = in_card(files, key); !value.empty()) {
+      std::string theirs = std::string("general.") + key;
+      std::replace(theirs.begin(), theirs.end(), '_', '.');
+      metadata->add(theirs, gguf::Value::of_string(value));
+    }
+  }
+  if (in.has("model_max_length") && in.at("model_max_length").is_number() &&
+      in.get_double("model_max_length") != static_cast<double>(config.max_position) &&
+      in.get_double("model_max_length") < 1e15) {  // transformers writes 1e30 for none
+    lost.push_back(fmt::format("model_max_length {} of {}: the file has the model's, {}",
+                               in.get_double("model_max_length"), kTokenizerConfigFile,
+                               config.max_position));
+  }
+  for (const auto& [name, text] : files.texts) {
+    if (name != kGenerationFile && !is_one_of(name, kTokenizerFiles)) {
+      lost.push_back(name == kCardFile ? name + " but for its license" : name);
+    }
+  }
+  return lost;
+}
+
+}  // namespace hocket::checkpoint

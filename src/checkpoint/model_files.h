@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that stand beside the weights in a model's folder: tokenizer, chat template, special
+// tokens, defaults of generation, license. They go into every checkpoint and every export.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gguf/metadata.h"
+#include "models/config.h"
+
+namespace hocket::checkpoint {
+
+inline constexpr const char* kTokenizerFile = "tokenizer.json";
+inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
+inline constexpr const char* kSpecialTokensFile = "special_tokens_map.json";
+inline constexpr const char* kAddedTokensFile = "added_tokens.json";
+inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
+inline constexpr const char* kGenerationFile = "generation_config.json";
+
+/// Files beside a model's weights.
+struct ModelFiles {
+  std::map<std::string, std::string> texts;  ///< by name
+  std::vector<std::string> left;             ///< names in the folder that do not go along
+
+  bool has(const std::string& name) const { return texts.contains(name); }
+};
+
+/// Reads the files of a MODEL: its folder, or a GGUF file, whose metadata become the same files.
+/// Without a tokenizer there is none. Error: a tokenizer that is not JSON or too large; of a GGUF
+/// file one that is not supported.
+ModelFiles read_model_files(const std::string& model);
+
+/// Replaces whatever concerns the tokenizer by the files of `path`: a tokenizer.json or its folder,
+/// or a GGUF file. Error: it is absent.
+void take_tokenizer(const std::string& path, ModelFiles* files);
+
+/// Completes files that have a tokenizer.json so that transformers' AutoTokenizer opens them: a
+/// missing tokenizer_config.json is made, with the end of text of `config`.
+void complete_tokenizer(const models::ModelConfig& config, ModelFiles* files);
+
+/// Adds `ids` to the eos_token_id of generation_config.json, which is made of `config` where there
+/// is none. Returns a sentence about the change; empty: they were all there.
+std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::ModelConfig& config,
+                            ModelFiles* files);
+
+/// Returns the chat template: a file of its own comes first. Error, in the name of `where`:
+/// several, of which none is the default.
+std::string chat_template_of(const ModelFiles& files, const std::string& where);
+
+/// Adds to the metadata of a GGUF file all that it can hold of the files: tokenizer, special
+/// tokens, chat templates, stop tokens, sampling, license. Returns a sentence for each part that it
+/// cannot hold. Error: a tokenizer that GGUF has no name for.
+std::vector<std::string> add_gguf_files(const ModelFiles& files, const models::ModelConfig& config,
+                                        const std::string& where, gguf::Metadata* metadata);
+
+}  // namespace hocket::checkpoint

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files beside weights: which go along, and what of them a GGUF file holds. Tokens added to a
+// model.
+#include "checkpoint/model_files.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/add_tokens.h"
+#include "data/tokenizer/tokenizer.h"
+#include "tests/checkpoint/checkpoint_util.h"
+
+namespace hocket::checkpoint {
+namespace {
+
+using graph::DType;
+using models::ModelConfig;
+using nlohmann::json;
+
+/// Tokens a to z and a special one.
+std::string tokenizer_text() {
+  json vocab = json::object();
+  for (int i = 0; i < 26; ++i) {
+    vocab[std::string(1, static_cast<char>('a' + i))] = i;
+  }
+  const json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
+  return json{{"version", "1.0"},
+              {"added_tokens",
+               {{{"id", 26}, {"content", "<end>"}, {"special", true}, {"normalized", false}}}},
+              {"pre_tokenizer", bytes},
+              {"decoder", bytes},
+              {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}}}
+      .dump(2);
+}
+
+ModelConfig config_with(const json& keys, bool tied = false) {
+  json object = json::parse(small_config("llama", tied).json);
+  object.update(keys);
+  return models::parse_config(object.dump(), "test");
+}
+
+TEST(ModelFiles, FilesOfAFolderGoAlong) {
+  const TempFolder folder;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    write_file_atomic(folder / name, "{}");
+  }
+  for (const char* name : {"LICENSE", "license.txt", "NOTICE", "README.md", "chat_template.jinja",
+                           "merges.txt", "tokenizer.model"}) {
+    write_file_atomic(folder / name, "text");
+  }
+  for (const char* name : {"model.safetensors", "config.json", "optimizer.safetensors", "run.json",
+                           ".gitattributes", "model.safetensors.index.json", "pytorch_model.bin"}) {
+    write_file_atomic(folder / name, "x");
+  }
+  write_file_atomic(folder / "preprocessor_config.json", "{}");
+  make_dirs(folder / "additional_chat_templates");
+  const ModelFiles files = read_model_files(folder.path());
+  EXPECT_EQ(files.texts.size(), 10u);
+  EXPECT_EQ(files.texts.at("LICENSE"), "text");
+  EXPECT_EQ(files.left,
+            (std::vector<std::string>{"additional_chat_templates/", "preprocessor_config.json"}));
+  write_file_atomic(folder / "tokenizer.json", "{");
+  EXPECT_NE(error_of([&] { read_model_files(folder.path()); }).find("tokenizer.json"),
+            std::string::npos);
+}
+
+TEST(ModelFiles, AutoTokenizerFindsItsConfiguration) {
+  const ModelConfig config = config_with({{"eos_token_id", 26}});
+  ModelFiles files;
+  files.texts["tokenizer.json"] = tokenizer_text();
+  complete_tokenizer(config, &files);
+  EXPECT_EQ(json::parse(files.texts.at("tokenizer_config.json"))["eos_token"], "<end>");
+  files.texts["tokenizer_config.json"] = "{\"x\":1}";
+  complete_tokenizer(config, &files);
+  EXPECT_EQ(files.texts.at("tokenizer_config.json"), "{\"x\":1}");
+}
+
+TEST(ModelFiles, AnotherTokenizerReplacesAllOfTheFirst) {
+  const TempFolder folder;
+  EXPECT_NE(error_of([&] {
+              ModelFiles files;
+              take_tokenizer(folder.path(), &files);
+            }).find("expected a tokenizer.json"),
+            std::string::npos);
+  write_file_atomic(folder / "tokenizer.json", tokenizer_text());
+  ModelFiles files;
+  files.texts = {{"merges.txt", "old"}, {"LICENSE", "kept"}, {"chat_template.jinja", "old"}};
+  take_tokenizer(folder / "tokenizer.json", &files);
+  EXPECT_EQ(files.texts.size(), 2u);
+  EXPECT_EQ(files.texts.at("LICENSE"), "kept");
+  EXPECT_EQ(files.texts.at("tokenizer.json"), tokenizer_text());
+}
+
+TEST(ModelFiles, StopTokensAreAUnion) {
+  const ModelConfig config = config_with({{"eos_token_id", 3}});
+  ModelFiles files;
+  EXPECT_EQ(add_stop_tokens({3}, config, &files), "");
+  EXPECT_NE(add_stop_tokens({5}, config, &files).find("[3, 5], not [3]"), std::string::npos);
+  files.texts["generation_config.json"] = R"({"temperature": 0.5, "eos_token_id": null})";
+  EXPECT_NE(add_stop_tokens({5}, config, &files), "");
+  const json made = json::parse(files.texts.at("generation_config.json"));
+  EXPECT_EQ(made, (json{{"temperature", 0.5}, {"eos_token_id", 5}}));
+}
+
+TEST(ModelFiles, AGgufFileHoldsWhatItCan) {
+  const ModelConfig config = config_with({{"eos_token_id", {26, 3}}});
+  ModelFiles files;
+  files.texts["tokenizer.json"] = tokenizer_text();
+  files.texts["tokenizer_config.json"] =
+      json{{"eos_token", "<end>"},
+           {"model_max_length", 77},
+           {"chat_template",
+            {{{"name", "default"}, {"template", "D"}}, {{"name", "tool_use"}, {"template", "T"}}}}}
+          .dump();
+  files.texts["generation_config.json"] =
+      R"({"do_sample": true, "temperature": 0.5, "top_k": 7, "max_new_tokens": 9,
+          "eos_token_id": [26, 3, 4, 5]})";
+  files.texts["README.md"] = "---\nlicense: apache-2.0\nlicense_link: 'L'\n---\nlicense: other\n";
+  files.texts["LICENSE"] = "text";
+  gguf::Metadata metadata("m");
+  const std::vector<std::string> lost = add_gguf_files(files, config, "m", &metadata);
+  EXPECT_EQ(metadata.integer("tokenizer.ggml.eos_token_id"), 26);
+  EXPECT_EQ(metadata.integer("tokenizer.ggml.eot_token_id"), 3);
+  EXPECT_EQ(metadata.integer("tokenizer.ggml.eom_token_id"), 4);
+  EXPECT_EQ(metadata.string("tokenizer.chat_template"), "D");
+  EXPECT_EQ(metadata.string("tokenizer.chat_template.tool_use"), "T");
+  EXPECT_EQ(metadata.number("general.sampling.temp"), 0.5);
+  EXPECT_EQ(metadata.integer("general.sampling.top_k"), 7);
+  EXPECT_EQ(metadata.string("general.license"), "apache-2.0");
+  EXPECT_EQ(metadata.string("general.license.link"), "L");
+  ASSERT_EQ(lost.size(), 5u);
+  EXPECT_NE(lost[0].find("stop token 5"), std::string::npos);
+  EXPECT_NE(lost[1].find("max_new_tokens"), std::string::npos);
+  EXPECT_NE(lost[2].find("model_max_length 77"), std::string::npos);
+  EXPECT_EQ(lost[3], "LICENSE");
+  EXPECT_NE(lost[4].find("README.md"), std::string::npos);
+}
+
+/// A model with a tokenizer of 27 tokens and 37 rows.
+struct Model {
+  explicit Model(bool tied = false, int64_t rows = 37)
+      : config(config_with({{"vocab_size", rows}, {"eos_token_id", 26}}, tied)) {
+    write_file_atomic(folder / "config.json", models::config_json(config, "float32"));
+    save_safetensors(folder / "model.safetensors",
+                     to_stored(config, random_params(config, DType::f32, 3, storage)));
+    weights.emplace(folder.path(), config);
+    files.texts["tokenizer.json"] = tokenizer_text();
+    complete_tokenizer(config, &files);
+  }
+  ExtendedModel with(const TokenAdditions& additions) const {
+    return add_tokens(*weights, config, files, additions);
+  }
+  std::vector<float> row(const ModelSource& source, const std::string& param, int64_t id) const {
+    std::vector<float> numbers(24);
+    source.read(param, id * 24, 24, DType::f32, numbers.data());
+    return numbers;
+  }
+  std::vector<float> row(const std::string& param, int64_t id) const {
+    return row(source_of(*weights, config), param, id);
+  }
+
+  TempFolder folder;
+  ModelConfig config;
+  std::vector<std::vector<char>> storage;
+  std::optional<ModelWeights> weights;
+  ModelFiles files;
+};
+
+constexpr const char* kTables[] = {"model.embed_tokens.weight", "lm_head.weight"};
+
+TEST(AddTokens, RowsGrowByTheMean) {
+  const Model model(false, 27);
+  const ExtendedModel made = model.with({.special = {"<a>", "<b>"}, .pad_to_multiple_of = 8});
+  EXPECT_EQ(made.source.config.vocab_size, 32);
+  EXPECT_EQ(made.rows_before, 27);
+  EXPECT_EQ(made.added, (std::vector<std::pair<std::string, int64_t>>{{"<a>", 27}, {"<b>", 28}}));
+  for (const char* param : kTables) {
+    std::vector<double> mean(24);
+    for (int64_t id = 0; id < 27; ++id) {
+      const std::vector<float> old = model.row(param, id);
+      EXPECT_EQ(old, model.row(made.source, param, id)) << id;
+      for (size_t i = 0; i < old.size(); ++i) {
+        mean[i] += old[i] / 27.0;
+      }
+    }
+    for (int64_t id = 27; id < 32; ++id) {
+      const std::vector<float> got = model.row(made.source, param, id);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_NEAR(got[i], mean[i], 1e-6);
+      }
+    }
+  }
+  // A range across old and new rows.
+  std::vector<float> across(5 * 24);
+  made.source.read(kTables[0], 25 * 24 + 3, 4 * 24, DType::f32, across.data());
+  EXPECT_EQ(across[0], model.row(kTables[0], 25)[3]);
+  EXPECT_EQ(across[2 * 24 - 3], model.row(made.source, kTables[0], 27)[0]);
+  EXPECT_EQ(across[4 * 24 - 1], model.row(made.source, kTables[0], 29)[2]);
+}
+
+TEST(AddTokens, SpareRowsAreTakenFirst) {
+  const Model model(true);
+  const ExtendedModel made = model.with({.special = {"<a>"}, .words = {"cat"}, .init = "text:ab"});
+  EXPECT_EQ(made.source.config.vocab_size, 37);
+  const std::vector<float> a = model.row(kTables[0], 0), b = model.row(kTables[0], 1);
+  for (const int64_t id : {27, 28}) {
+    const std::vector<float> got = model.row(made.source, kTables[0], id);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_FLOAT_EQ(got[i], static_cast<float>((double{a[i]} + b[i]) / 2));
+    }
+  }
+  EXPECT_EQ(model.row(made.source, kTables[0], 29), model.row(kTables[0], 29));
+  const auto tokenizer = data::Tokenizer::parse(made.files.texts.at("tokenizer.json"), "t");
+  EXPECT_EQ(tokenizer.encode("acat<a>b"), (std::vector<int32_t>{0, 28, 27, 1}));
+  const int32_t id = 27;
+  EXPECT_EQ(tokenizer.decode({&id, 1}, true), "");
+}
+
+TEST(AddTokens, RowsMayBeGiven) {
+  const Model model(false, 27);
+  std::vector<float> rows(2 * 24);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = static_cast<float>(i);
+  }
+  const std::string path = model.folder / "rows.safetensors";
+  save_safetensors(path, {{kTables[0], {DType::f32, {2, 24}}, rows.data()},
+                          {kTables[1], {DType::f32, {2, 24}}, rows.data()}});
+  const ExtendedModel made = model.with({.special = {"<a>", "<b>"}, .init = path});
+  EXPECT_EQ(model.row(made.source, kTables[1], 28)[1], 25.0f);
+  EXPECT_NE(error_of([&] {
+              model.with({.special = {"<a>"}, .init = path});
+            }).find("shape [2,24]; expected [1,24]"),
+            std::string::npos);
+  save_safetensors(path, {{kTables[0], {DType::f32, {2, 24}}, rows.data()}});
+  EXPECT_NE(error_of([&] {
+              model.with({.special = {"<a>", "<b>"}, .init = path});
+            }).find("'lm_head.weight' is missing"),
+            std::string::npos);
+}
+
+TEST(AddTokens, FilesSayWhatTheTokensAreFor) {
+  Model model;
+  model.files.texts["tokenizer_config.json"] = json{
+      {"eos_token", "<end>"},
+      {"chat_template", "old"},
+      {"additional_special_tokens", {"<end>"}},
+      {"added_tokens_decoder",
+       {{"26", {{"content", "<end>"}}}}}}.dump();
+  model.files.texts["special_tokens_map.json"] = R"({"eos_token": "<end>"})";
+  model.files.texts["added_tokens.json"] = R"({"<end>": 26})";
+  model.files.texts["generation_config.json"] = R"({"top_k": 5, "eos_token_id": 26})";
+  const ExtendedModel made = model.with({.special = {"<a>"},
+                                         .eos = "<stop>",
+                                         .pad = "<end>",
+                                         .chat_template = "{{ messages[0].content }}"});
+  const auto text = [&](const char* name) { return json::parse(made.files.texts.at(name)); };
+  const json config = text("tokenizer_config.json");
+  EXPECT_EQ(config["eos_token"], "<stop>");
+  EXPECT_EQ(config["pad_token"], "<end>");
+  EXPECT_EQ(config["additional_special_tokens"], (json{"<end>", "<a>"}));
+  EXPECT_EQ(config["added_tokens_decoder"]["28"]["content"], "<stop>");
+  EXPECT_FALSE(config.contains("chat_template"));
+  EXPECT_EQ(made.files.texts.at("chat_template.jinja"), "{{ messages[0].content }}");
+  EXPECT_EQ(text("special_tokens_map.json")["eos_token"], "<stop>");
+  EXPECT_EQ(text("added_tokens.json")["<a>"], 27);
+  EXPECT_EQ(text("generation_config.json"),
+            (json{{"top_k", 5}, {"eos_token_id", {26, 28}}, {"pad_token_id", 26}}));
+  EXPECT_EQ(made.source.config.eos_token_ids, std::vector<int64_t>{28});
+  EXPECT_EQ(made.source.config.pad_token_id, 26);
+}
+
+TEST(AddTokens, WhatCannotBeAddedIsRefused) {
+  const Model model;
+  const auto expect = [&](const TokenAdditions& additions, const std::string& part) {
+    const std::string text = error_of([&] { model.with(additions); });
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+  };
+  expect({.special = {""}}, "no text");
+  expect({.special = {"<a>"}, .words = {"<a>"}}, "twice");
+  expect({.special = {"<a>"}, .init = "zeros"}, "expected mean, text:TEXT");
+  expect({.special = {"<a>"}, .chat_template = "{% if %}"}, "--chat-template");
+  // A token that is there already changes nothing.
+  const ExtendedModel same = model.with({.special = {"<end>"}});
+  EXPECT_TRUE(same.added.empty());
+  ASSERT_EQ(same.notes.size(), 1u);
+  EXPECT_NE(same.notes[0].find("already a token, 26"), std::string::npos);
+  EXPECT_EQ(same.files.texts.at("tokenizer.json"), tokenizer_text());
+}
+
+TEST(AddTokens, ATokenizerWithoutAddedTokensGetsAList) {
+  Model model;
+  for (const json& none : {json(), json::array()}) {
+    json object = json::parse(tokenizer_text());
+    object["added_tokens"] = none;
+    object["model"]["vocab"]["<end>"] = 26;
+    if (none.is_null()) {
+      object.erase("added_tokens");
+    }
+    model.files.texts["tokenizer.json"] = object.dump();
+    const ExtendedModel made = model.with({.special = {"<a>"}});
+    const json list = json::parse(made.files.texts.at("tokenizer.json"))["added_tokens"];
+    ASSERT_EQ(list.size(), 1u);
+    EXPECT_EQ(list[0]["id"], 27);
+  }
+}
+
+}  // namespace
+}  // namespace hocket::checkpoint
