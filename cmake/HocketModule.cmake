@@ -1,7 +1,7 @@
 # hocket_module(<folder> [DEPENDS <module>...] [EXCLUDE <subfolder or file>...] [ALONE <regex>]
-#               [APP] [ANALYSIS] [COLD])
+#               [APP] [APP_FILES <file>...] [ANALYSIS] [COLD])
 #   Makes the OBJECT library hocket_<folder> from src/<folder>/**/*.cc. A folder without sources is
-#   skipped. Builds with HOCKET_SIM_ONLY leave out what is marked APP, builds without HOCKET_ANALYSIS what
+#   skipped. Builds with HOCKET_SIM_ONLY leave out what is marked APP (or these files of it), builds without HOCKET_ANALYSIS what
 #   is marked ANALYSIS. DEPENDS must name modules declared above it: a row sees only the rows above.
 #   COLD is what takes no time when it runs: it is optimised less, and linked last. Of an inline function the
 #   linker keeps the first copy. ALONE: see hocket_batches.
@@ -65,7 +65,7 @@ function(hocket_batches result name root alone)
 endfunction()
 
 function(hocket_module name)
-  cmake_parse_arguments(ARG "APP;ANALYSIS;COLD" "ALONE" "DEPENDS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(ARG "APP;ANALYSIS;COLD" "ALONE" "DEPENDS;EXCLUDE;APP_FILES" ${ARGN})
   foreach(dep ${ARG_DEPENDS})
     if(NOT dep IN_LIST HOCKET_DECLARED)
       message(FATAL_ERROR "module ${name} depends on ${dep}, which is not declared above it")
@@ -84,11 +84,24 @@ function(hocket_module name)
   foreach(part ${ARG_EXCLUDE})
     list(FILTER sources EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/src/${name}/${part}(/|$)")
   endforeach()
+  set(apps "")
+  foreach(file ${ARG_APP_FILES})
+    list(APPEND apps ${CMAKE_SOURCE_DIR}/src/${name}/${file})
+  endforeach()
+  if(apps)
+    list(REMOVE_ITEM sources ${apps})
+  endif()
+  string(REPLACE / _ target hocket_${name})
+  hocket_objects(${target} "${sources}" "${ARG_ALONE}" ${ARG_APP} ${ARG_ANALYSIS} ${ARG_COLD})
+  hocket_objects(${target}_app "${apps}" "${ARG_ALONE}" TRUE ${ARG_ANALYSIS} ${ARG_COLD})
+endfunction()
+
+# Makes the OBJECT library `target` of these sources; see hocket_module.
+function(hocket_objects target sources alone ARG_APP ARG_ANALYSIS ARG_COLD)
   if(NOT sources OR (ARG_APP AND HOCKET_SIM_ONLY) OR (ARG_ANALYSIS AND NOT HOCKET_ANALYSIS))
     return()
   endif()
-  string(REPLACE / _ target hocket_${name})
-  hocket_batches(compiled ${target} ${CMAKE_SOURCE_DIR}/src "${ARG_ALONE}" ${sources})
+  hocket_batches(compiled ${target} ${CMAKE_SOURCE_DIR}/src "${alone}" ${sources})
   add_library(${target} OBJECT ${compiled})
   target_link_libraries(${target} PUBLIC hocket_flags)
   foreach(mark APP ANALYSIS)
