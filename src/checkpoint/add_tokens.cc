@@ -7,14 +7,15 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/math.h"
-#include "base/small_float.h"
 #include "base/text.h"
 #include "data/chat/chat_template.h"
 #include "data/tokenizer/tokenizer.h"
+#include "graph/elements.h"
 #include "models/weights.h"
 
 namespace hocket::checkpoint {
@@ -187,23 +188,7 @@ class RowMaker {
   const std::string& init_;
 };
 
-void encode(const float* from, int64_t count, graph::DType dtype, void* to) {
-  switch (dtype) {
-    case graph::DType::f64:
-      std::copy_n(from, count, static_cast<double*>(to));
-      return;
-    case graph::DType::bf16:
-      std::transform(from, from + count, static_cast<uint16_t*>(to), Bf16::encode<float>);
-      return;
-    case graph::DType::f16:
-      std::transform(from, from + count, static_cast<uint16_t*>(to), F16::encode<float>);
-      return;
-    default:
-      std::copy_n(from, count, static_cast<float*>(to));
-  }
-}
-
-/// The source of a model of which some parameters have other rows, and more of them.
+/// Returns a source in which some parameters have other rows, and more of them.
 ModelSource with_rows(ModelSource before, models::ModelConfig config,
                       std::map<std::string, Rows> changed) {
   const int64_t width = config.hidden_size, old_rows = before.config.vocab_size;
@@ -228,7 +213,9 @@ ModelSource with_rows(ModelSource before, models::ModelConfig config,
       int64_t now = 0;
       if (next != rows->second.end() && next->first == row) {
         now = std::min(width - column, first + count - at);
-        encode(next->second.data() + column, now, dtype, out);
+        const std::span<const float> numbers = next->second;
+        graph::write_numbers(numbers.subspan(static_cast<size_t>(column), static_cast<size_t>(now)),
+                             dtype, out);
       } else {
         const int64_t end = next == rows->second.end() ? old_rows : next->first;
         now = std::min(end * width - at, first + count - at);

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/math.h"
-#include "base/small_float.h"
 #include "base/text.h"
+#include "graph/elements.h"
 
 namespace hocket::gguf {
 
@@ -284,26 +284,6 @@ void place_tensors(std::vector<StoredTensor>& tensors, int64_t head_bytes, int64
   }
 }
 
-/// Rounds numbers into elements of another type; f32 are copied.
-void convert(const float* from, int64_t count, graph::DType dtype, void* to) {
-  switch (dtype) {
-    case graph::DType::f32:
-      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
-      return;
-    case graph::DType::f64:
-      std::copy_n(from, count, static_cast<double*>(to));
-      return;
-    case graph::DType::bf16:
-      std::transform(from, from + count, static_cast<uint16_t*>(to), Bf16::encode<float>);
-      return;
-    case graph::DType::f16:
-      std::transform(from, from + count, static_cast<uint16_t*>(to), F16::encode<float>);
-      return;
-    default:
-      HOCKET_CHECK(false, "weights as {}", graph::to_string(dtype));
-  }
-}
-
 }  // namespace
 
 bool is_gguf(const std::string& path) {
@@ -362,7 +342,9 @@ void File::read(const StoredTensor& tensor, int64_t first, int64_t count, graph:
     if (add != 0) {
       std::for_each_n(numbers.begin() + skip, taken, [add](float& number) { number += add; });
     }
-    convert(numbers.data() + skip, taken, dtype, out);
+    graph::write_numbers(
+        std::span(numbers).subspan(static_cast<size_t>(skip), static_cast<size_t>(taken)), dtype,
+        out);
     out += taken * graph::size_of(dtype);
     at += taken;
     block += now;

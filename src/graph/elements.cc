@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/elements.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/error.h"
 #include "base/small_float.h"
 
@@ -36,5 +39,24 @@ void read(DType dtype, const void* from, std::span<Real> to) {
 
 void read_numbers(DType dtype, const void* from, std::span<float> to) { read(dtype, from, to); }
 void read_numbers(DType dtype, const void* from, std::span<double> to) { read(dtype, from, to); }
+
+void write_numbers(std::span<const float> from, DType dtype, void* to) {
+  switch (dtype) {
+    case DType::f32:
+      std::memcpy(to, from.data(), from.size_bytes());
+      return;
+    case DType::f64:
+      std::ranges::copy(from, static_cast<double*>(to));
+      return;
+    case DType::bf16:
+      std::ranges::transform(from, static_cast<uint16_t*>(to), Bf16::encode<float>);
+      return;
+    case DType::f16:
+      std::ranges::transform(from, static_cast<uint16_t*>(to), F16::encode<float>);
+      return;
+    default:
+      HOCKET_CHECK(false, "numbers as {}", to_string(dtype));
+  }
+}
 
 }  // namespace hocket::graph

@@ -12,4 +12,7 @@ namespace hocket::graph {
 void read_numbers(DType dtype, const void* from, std::span<float> to);
 void read_numbers(DType dtype, const void* from, std::span<double> to);
 
+/// Rounds numbers into plain elements of f32, f64, bf16 or f16; f32 are copied.
+void write_numbers(std::span<const float> from, DType dtype, void* to);
+
 }  // namespace hocket::graph

@@ -4,8 +4,6 @@
 // a sum scaled by 1 / (targets of the whole step), known before the forward pass. By definition it
 // is the product and the steps of vocabulary_loss.cc, which can run on parts of the vocabulary.
 // With attribute `softcap` logits are cap * tanh(logit / cap), as by op softcap.
-#include <cmath>
-
 #include "ops/rules.h"
 
 namespace hocket::ops::linear_cross_entropy {
@@ -14,40 +12,24 @@ namespace {
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   constexpr const char* kOp = "linear_cross_entropy";
   want_inputs(kOp, in, 4);
-  want_rank(kOp, in[0], 2);
-  want_float(kOp, in[0]);
-  want_rank(kOp, in[1], 2);
-  want_dtype(kOp, in[1], in[0].dtype);
-  want_equal(kOp, "width of W", in[1].dims[1], in[0].dims[1]);
-  want_vector(kOp, in[2], DType::i32, in[0].dims[0], "number of targets");
+  want_lm_head(kOp, attrs, in);
   want_scalar(kOp, in[3], DType::f64);
   TensorType loss{DType::f64, {1}};
   const int64_t grad = attrs.i("grad");
   if (grad != 0 && grad != 1) fail(kOp, "grad is {}; expected 0 or 1", grad);
-  if (attrs.has("softcap")) {
-    const double cap = attrs.f("softcap");
-    if (!(cap > 0 && std::isfinite(cap))) {
-      fail(kOp, "softcap is {}; expected a positive number", cap);
-    }
-  }
   if (grad == 0) return {loss};
   return {loss, in[0], {grad_dtype(attrs, in[1].dtype), in[1].dims}};
-}
-
-/// FLOPs of the logits of all tokens.
-double logits(Types in) {
-  return 2 * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].dims[0]);
 }
 
 /// With the gradient two more products of the same size, dh and dW.
 Work work(const Call& call) {
   const double products = call.attrs.i("grad") ? 3 : 1;
-  return {products * logits(call.in), total_bytes(call.in, call.out)};
+  return {products * head_flops(call.in), total_bytes(call.in, call.out)};
 }
 
 int64_t workspace(const Call& call) { return head_workspace(call, call.attrs.i("grad") != 0); }
 
-double model_flops(const Attrs&, Types in, double) { return logits(in); }
+double model_flops(const Attrs&, Types in, double) { return head_flops(in); }
 
 void grad(GradContext& context) {
   if (context.node().attrs.i("grad") == 0) {

@@ -2,6 +2,7 @@
 // Helpers for the op files: shape expectations, work and workspace sums.
 #pragma once
 
+#include <cmath>
 #include <span>
 #include <vector>
 
@@ -143,6 +144,25 @@ inline int64_t scratch_threads(const Attrs& attrs) {
 /// Returns the scratch of products with inner dimension k and n columns.
 inline int64_t product_scratch(const Attrs& attrs, int64_t n, int64_t k, int64_t element) {
   return scratch_threads(attrs) * gemm_scratch(n, k, element);
+}
+
+/// Expects the LM head: h[T,D], W[V,D], targets i32[T]; `softcap` is positive where it is given.
+inline void want_lm_head(std::string_view op, const Attrs& attrs, Types in) {
+  want_rank(op, in[0], 2);
+  want_float(op, in[0]);
+  want_rank(op, in[1], 2);
+  want_dtype(op, in[1], in[0].dtype);
+  want_equal(op, "width of W", in[1].dims[1], in[0].dims[1]);
+  want_vector(op, in[2], DType::i32, in[0].dims[0], "number of targets");
+  if (!attrs.has("softcap")) return;
+  if (const double cap = attrs.f("softcap"); !(cap > 0 && std::isfinite(cap))) {
+    fail(op, "softcap is {}; expected a positive number", cap);
+  }
+}
+
+/// Returns the FLOPs of the logits of all tokens, h[T,D] W[V,D]^T.
+inline double head_flops(Types in) {
+  return 2 * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].dims[0]);
 }
 
 /// Returns the workspace of the LM head, h[T,D] and W[V,D], over chunks of tokens: the logits of

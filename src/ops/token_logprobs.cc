@@ -5,30 +5,16 @@
 // definition it is the product and the steps of vocabulary_loss.cc, which can run on parts of the
 // vocabulary. With attribute `softcap` logits are cap * tanh(logit / cap), as by op softcap. An
 // ignored target (-100) has log-probability 0 and entropy 0.
-#include <cmath>
-
 #include "ops/rules.h"
 
 namespace hocket::ops::token_logprobs {
 namespace {
 
-void want_head(std::string_view op, const Attrs& attrs, Types in) {
-  want_rank(op, in[0], 2);
-  want_float(op, in[0]);
-  want_rank(op, in[1], 2);
-  want_dtype(op, in[1], in[0].dtype);
-  want_equal(op, "width of W", in[1].dims[1], in[0].dims[1]);
-  want_vector(op, in[2], DType::i32, in[0].dims[0], "number of targets");
-  if (!attrs.has("softcap")) return;
-  if (const double cap = attrs.f("softcap"); !(cap > 0 && std::isfinite(cap))) {
-    fail(op, "softcap is {}; expected a positive number", cap);
-  }
-}
 TensorType per_token(Types in) { return {DType::f64, {in[0].dims[0]}}; }
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("token_logprobs", in, 3);
-  want_head("token_logprobs", attrs, in);
+  want_lm_head("token_logprobs", attrs, in);
   return {per_token(in), per_token(in), per_token(in)};
 }
 
@@ -37,22 +23,18 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
 std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   constexpr const char* kOp = "token_logprobs_bwd";
   if (in.size() != 5 && in.size() != 7) fail(kOp, "got {} inputs; expected 5 or 7", in.size());
-  want_head(kOp, attrs, in);
+  want_lm_head(kOp, attrs, in);
   for (size_t i = 3; i < in.size(); ++i) {
     want_same(kOp, in[i], per_token(in));
   }
   return {in[0], {grad_dtype(attrs, in[1].dtype), in[1].dims}};
 }
 
-/// FLOPs of the logits of all tokens.
-double logits(Types in) {
-  return 2 * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].dims[0]);
-}
 template <int products>
 Work work(const Call& call) {
-  return {products * logits(call.in), total_bytes(call.in, call.out)};
+  return {products * head_flops(call.in), total_bytes(call.in, call.out)};
 }
-double model_flops(const Attrs&, Types in, double) { return logits(in); }
+double model_flops(const Attrs&, Types in, double) { return head_flops(in); }
 
 int64_t workspace(const Call& call) { return head_workspace(call, false); }
 int64_t workspace_bwd(const Call& call) { return head_workspace(call, true); }

@@ -25,10 +25,9 @@ double softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale) {
   const T logit = x[target];
   const T top = vmax(x, v);
   const Vec<T> shift = splat(top);
-  constexpr int64_t kSpan = 1024;  // summed in T, then added in double
   double sum = 0;
-  for (int64_t b = 0; b < v; b += kSpan) {
-    const int64_t e = std::min(v, b + kSpan);
+  for (int64_t b = 0; b < v; b += kSumSpan) {
+    const int64_t e = std::min(v, b + kSumSpan);
     Vec<T> acc{};
     int64_t i = b;
     for (; i + L <= e; i += L) {
@@ -58,26 +57,19 @@ double softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale) {
 /// The row keeps the tanh, and without `grad` no exponential.
 template <typename T>
 double capped_softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale, T cap) {
-  constexpr int64_t L = kLanes<T>, kSpan = 1024;  // summed in T, then added in double
+  constexpr int64_t L = kLanes<T>;
   if (target < 0) {
     if (grad) {
       std::memset(x, 0, static_cast<size_t>(v) * sizeof(T));
     }
     return 0;
   }
-  for (int64_t i = 0; i < v; i += L) {
-    const int64_t n = std::min(L, v - i);
-    if (n == L) {
-      store(x + i, vtanh(load(x + i) / cap));
-    } else {
-      store_partial(x + i, vtanh(load_partial(x + i, n) / cap), n);
-    }
-  }
+  tanh_row(x, v, cap);
   const T of_target = x[target];
   const T top = cap * vmax(x, v);
   double sum = 0;
-  for (int64_t begin = 0; begin < v; begin += kSpan) {
-    const int64_t end = std::min(v, begin + kSpan);
+  for (int64_t begin = 0; begin < v; begin += kSumSpan) {
+    const int64_t end = std::min(v, begin + kSumSpan);
     Vec<T> span{};
     int64_t i = begin;
     for (; i + L <= end; i += L) {
