@@ -19,6 +19,14 @@ void read_as(const void* from, std::span<Real> to) {
   }
 }
 
+template <typename T>
+void write_as(std::span<const float> from, void* to) {
+  auto* elements = static_cast<Stored<T>*>(to);
+  for (size_t i = 0; i < from.size(); ++i) {
+    elements[i] = T::encode(from[i]);
+  }
+}
+
 template <typename Real>
 void read(DType dtype, const void* from, std::span<Real> to) {
   switch (dtype) {
@@ -49,11 +57,9 @@ void write_numbers(std::span<const float> from, DType dtype, void* to) {
       std::ranges::copy(from, static_cast<double*>(to));
       return;
     case DType::bf16:
-      std::ranges::transform(from, static_cast<uint16_t*>(to), Bf16::encode<float>);
-      return;
+      return write_as<Bf16>(from, to);
     case DType::f16:
-      std::ranges::transform(from, static_cast<uint16_t*>(to), F16::encode<float>);
-      return;
+      return write_as<F16>(from, to);
     default:
       HOCKET_CHECK(false, "numbers as {}", to_string(dtype));
   }

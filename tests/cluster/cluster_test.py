@@ -155,9 +155,9 @@ class Cluster(unittest.TestCase):
         def check(pair):
             of = sum([5, 0, 2][x] for x in (pair["from"], pair["to"])) * 2e3
             self.assertEqual(pair["asked_rtt_us"], of)
-            # A busy machine takes longer, never shorter.
+            # A busy machine takes longer, never shorter: 1 ms was seen. A delay taken twice adds 4 ms and more.
             self.assertGreater(pair["rtt_us"], 0.97 * of)
-            self.assertLess(pair["rtt_us"], 1.1 * of + 500)
+            self.assertLess(pair["rtt_us"], of + 3000)
             self.assertAlmostEqual(pair["mbit"] / 100, 1, delta=0.15, msg=pair)
 
         self.measured(check, "--hosts", "3", "--rate", "100mbit", "--delay", "5ms,0,2ms", "--measure-seconds", "1")
