@@ -20,6 +20,10 @@ struct SequenceOut {
   std::span<int32_t> tokens;
   std::span<int32_t> targets;    ///< -100: nothing to predict
   std::span<int32_t> positions;  ///< in the document within this sequence; 0 begins one
+  /// The answer that a target belongs to, where losses are of whole answers (2 a for the chosen or
+  /// desirable one, 2 a + 1 for the rejected or undesirable one, a = 0, 1, ... in this sequence),
+  /// and -1 for the rest; empty: the losses are of tokens.
+  std::span<int32_t> answers = {};
 };
 
 inline constexpr int32_t kIgnoredTarget = -100;
@@ -37,19 +41,28 @@ class Permutation {
   int half_bits_;
 };
 
-/// Endless training sequences; sequence i is a pure function of (stream, seed, i). An epoch visits
+/// Endless training sequences; sequence i is a pure function of the data, a seed and i.
+class TrainingRows {
+ public:
+  virtual ~TrainingRows() = default;
+  virtual int64_t seq_len() const = 0;
+  virtual int64_t sequences_per_epoch() const = 0;
+  /// Sequence `index` >= 0; epoch index / sequences_per_epoch().
+  virtual void fill(int64_t index, const SequenceOut& out) const = 0;
+};
+
+/// Sequences of a stream; sequence i is a pure function of (stream, seed, i). An epoch visits
 /// N / seq_len disjoint sequences in shuffled order. The cuts lie elsewhere in each epoch, so the
 /// N mod seq_len tokens that are left out differ, too; the stream is a ring for this.
-class PackedLoader {
+class PackedLoader : public TrainingRows {
  public:
   /// Error: less tokens than one sequence.
   PackedLoader(std::shared_ptr<const TokenStream> stream, int64_t seq_len, int32_t eos,
                uint64_t seed);
 
-  int64_t seq_len() const { return seq_len_; }
-  int64_t sequences_per_epoch() const { return per_epoch_; }
-  /// Sequence `index` >= 0; epoch index / sequences_per_epoch().
-  void fill(int64_t index, const SequenceOut& out) const;
+  int64_t seq_len() const override { return seq_len_; }
+  int64_t sequences_per_epoch() const override { return per_epoch_; }
+  void fill(int64_t index, const SequenceOut& out) const override;
 
  private:
   std::shared_ptr<const TokenStream> stream_;

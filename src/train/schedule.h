@@ -55,7 +55,7 @@ void tell_schedule(const engine::TrainSection& train, int64_t steps);
 
 /// The sequences of step 1, 2, ...: row r is sequence (step - 1) · rows + r of the training. Only
 /// the rows named by `wanted` are read.
-engine::Batch batch_of(const data::PackedLoader& loader, int64_t step,
+engine::Batch batch_of(const data::TrainingRows& from, int64_t step,
                        const std::vector<bool>& wanted, int64_t seq_len);
 
 }  // namespace hocket::train

@@ -70,7 +70,7 @@ class Trainer {
   MetricsFile metrics_;
   Saver saver_;
   Start start_;
-  std::unique_ptr<data::PackedLoader> loader_;
+  std::unique_ptr<data::TrainingRows> loader_;
   Prediction prediction_;
   runtime::LocalRanks ranks_;
   engine::Programs programs_{run_, ranks_};
