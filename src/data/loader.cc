@@ -139,11 +139,11 @@ int64_t ValidLoader::fill(int64_t index, const SequenceOut& out) const {
   return bytes;
 }
 
-std::vector<int64_t> ValidLoader::sample(int64_t count) const {
-  count = std::min(count, size_);
+std::vector<int64_t> HeldOutRows::sample(int64_t count) const {
+  count = std::min(count, size());
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < count; ++i) {
-    indices.push_back(static_cast<int64_t>((i + 0.5) * size_ / count));
+    indices.push_back(static_cast<int64_t>((i + 0.5) * size() / count));
   }
   return indices;
 }

@@ -71,22 +71,31 @@ class PackedLoader : public TrainingRows {
   uint64_t seed_;
 };
 
+/// Held-out sequences, in order.
+class HeldOutRows {
+ public:
+  virtual ~HeldOutRows() = default;
+  virtual int64_t seq_len() const = 0;
+  virtual int64_t size() const = 0;
+  /// Fills sequence `index`; returns the bytes of text that its targets stand for.
+  virtual int64_t fill(int64_t index, const SequenceOut& out) const = 0;
+  /// `count` indices spread evenly over [0, size()), all of them if there are no more.
+  std::vector<int64_t> sample(int64_t count) const;
+};
+
 /// Loads a whole stream in order, once; the last sequence is padded with ignored targets.
-class ValidLoader {
+class ValidLoader : public HeldOutRows {
  public:
   /// `token_lengths` as Tokenizer::token_lengths.
   ValidLoader(std::shared_ptr<const TokenStream> stream, int64_t seq_len, int32_t eos,
               std::vector<int32_t> token_lengths);
 
-  int64_t seq_len() const { return seq_len_; }
-  int64_t size() const { return size_; }
+  int64_t seq_len() const override { return seq_len_; }
+  int64_t size() const override { return size_; }
   /// Returns the bytes of the whole split, the divisor of bits per byte.
   int64_t bytes() const { return stream_->bytes(); }
-  /// Fills sequence `index`; returns the bytes of text that its targets stand for (their sum over
-  /// all sequences is bytes()).
-  int64_t fill(int64_t index, const SequenceOut& out) const;
-  /// `count` indices spread evenly over [0, size()), all of them if there are no more.
-  std::vector<int64_t> sample(int64_t count) const;
+  /// The sum of the bytes over all sequences is bytes().
+  int64_t fill(int64_t index, const SequenceOut& out) const override;
 
  private:
   std::shared_ptr<const TokenStream> stream_;

@@ -41,7 +41,11 @@ data::SequenceOut Batch::row(int64_t r) {
   const auto part = [&](std::vector<int32_t>& all) {
     return std::span(all).subspan(static_cast<size_t>(r * seq_len), static_cast<size_t>(seq_len));
   };
-  return {part(tokens), part(targets), part(positions)};
+  data::SequenceOut row{part(tokens), part(targets), part(positions)};
+  if (!answers.empty()) {
+    row.answers = part(answers);
+  }
+  return row;
 }
 
 int64_t Batch::num_targets(const std::vector<bool>& of_rows) const {
@@ -54,7 +58,7 @@ int64_t Batch::num_targets(const std::vector<bool>& of_rows) const {
 }
 
 FeedMap Batch::feeds() const {
-  FeedMap feeds;
+  FeedMap feeds = more;
   std::vector<int64_t> numbers(tokens.size());
   std::iota(numbers.begin(), numbers.end(), first_token);
   feeds.keep(names::kTokenNumbers, std::move(numbers));

@@ -23,6 +23,8 @@ std::vector<double> hyper_of(const TrainSection& train, double lr, int64_t step)
 struct Batch {
   Batch(int64_t rows, int64_t seq_len);
 
+  /// Makes room for the answers of every row; none are there yet.
+  void add_answers() { answers.assign(tokens.size(), -1); }
   /// Row 0 .. rows - 1, to be filled.
   data::SequenceOut row(int64_t r);
   /// Returns the number of predicted tokens; of the named rows only, if any are named.
@@ -32,9 +34,11 @@ struct Batch {
 
   int64_t rows, seq_len;
   std::vector<int32_t> tokens, targets, positions;  ///< [rows, seq_len]
-  int64_t first_token = 0;    ///< number of the first one in the training, for dropout
-  double loss_scale = 1;      ///< of every token's loss: 1 / num_targets() makes it the mean
-  std::vector<double> hyper;  ///< for a program that updates: hyper_of()
+  std::vector<int32_t> answers;  ///< likewise with add_answers(): data::SequenceOut::answers
+  FeedMap more;                  ///< other inputs of the step
+  int64_t first_token = 0;       ///< number of the first one in the training, for dropout
+  double loss_scale = 1;         ///< of every token's loss: 1 / num_targets() makes it the mean
+  std::vector<double> hyper;     ///< for a program that updates: hyper_of()
 };
 
 /// Returns a batch of the program's size: the rows of `seq_len` of its micro-batches, with expected

@@ -14,12 +14,25 @@ inline constexpr const char* kTokenNumbers = "token_numbers";
 inline constexpr const char* kLossScale = "loss_scale";  ///< f64[1], per step
 inline constexpr const char* kHyper = "hyper";           ///< f64[n], per step: autodiff::hyper_of
 
+// Losses over answers. A is the number of answers that a micro-batch has room for.
+inline constexpr const char* kAnswers =
+    "answers";  ///< i32[T], per micro-batch: of a target; -1: none
+/// f64[A], per micro-batch: log-probabilities of the answers under the reference.
+inline constexpr const char* kReference = "reference_logprobs";
+inline constexpr const char* kAnswerWeights = "answer_weights";  ///< f64[A], per micro-batch
+inline constexpr const char* kAnswerLengths =
+    "answer_lengths";                                        ///< f64[A], per micro-batch: tokens
+inline constexpr const char* kAnswerSides = "answer_sides";  ///< i32[A], per micro-batch: of KTO
+
 // Symbols of a program that generates (models/build.h).
 inline constexpr const char* kNewTokens = "new_tokens";
 inline constexpr const char* kCacheLength = "cache_length";
 
 // Outputs.
-inline constexpr const char* kLogits = "logits";         ///< [T,V], per micro-batch
+inline constexpr const char* kLogits = "logits";                   ///< [T,V], per micro-batch
+inline constexpr const char* kLogprobs = "logprobs";               ///< f64[T], per micro-batch
+inline constexpr const char* kEntropies = "logprobs.1";            ///< f64[T], per micro-batch
+inline constexpr const char* kAnswerLogprobs = "answer_logprobs";  ///< f64[A], per micro-batch
 inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, before clipping
 inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
 inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch

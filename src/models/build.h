@@ -14,6 +14,9 @@ struct BuildOptions {
   enum class Mode {
     train,   ///< inputs tokens, positions, targets, loss_scale; the losses
     logits,  ///< inputs tokens, positions; output "logits" [T,V]
+    /// Inputs tokens, positions, targets; outputs "logprobs" and "logprobs.1" (entropies) f64[T],
+    /// of every target, and with `answers` answer_logprobs.
+    logprobs,
     /// Like logits, with a KV cache per layer. Two symbols: `new_tokens` of a step, at most
     /// `tokens`, and `cache_length`, the tokens in the cache at the end of the step, at most
     /// `cache_slots`.
@@ -33,6 +36,12 @@ struct BuildOptions {
   /// micro-batches; 0: none.
   double balance_coef = 0;
   int64_t num_micro_batches = 1;
+  /// train, logprobs: answers A of a micro-batch, whose tokens' log-probabilities are summed to the
+  /// output "answer_logprobs" f64[A]; 0: the loss is of tokens.
+  int64_t answers = 0;
+  /// train, with answers: the op of the loss, and its attributes but `grad`.
+  std::string answer_loss = {};
+  graph::Attrs answer_loss_attrs = {};
   int64_t cache_slots = 0;
   /// generate: a divisor of every step's new tokens, so that as many ranks can split them.
   int64_t token_ranks = 1;
@@ -44,14 +53,16 @@ struct BuildOptions {
 
 /// Inputs: `tokens` i32[T], `positions` i32[T] (0 begins a document; generate: the slot of the
 /// cache, < 0 for a row without a token); train: `targets` i32[T] (-100: none), `loss_scale` f64[1]
-/// per step; with dropout `token_numbers` i64[T]. Parameters have Hugging Face's names; fused ones
-/// are `….mlp.gate_up_proj.weight` [2,F,D], `….mlp.experts.gate_up_proj` [E,2,F,D] and
-/// `….mlp.experts.down_proj` [E,D,F] (expert = true); projections of heads are 3-D: q, k, v
-/// [H,d,D], o [D,H,d]. States: `….attn.k_cache` and `….attn.v_cache` [S,G,d], with the cache's
-/// current number of rows per step. losses: "loss" first, then "moe.balance.<layer>". outputs:
-/// "logits"; in training "moe.counts.<layer>" (graph/names.h has the names for the host). Initial
-/// values: matrices normal(0, initializer_range), the two projections per block that write to the
-/// residual stream times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
+/// per step; with dropout `token_numbers` i64[T]; with answers `answers` i32[T], the answer of
+/// every target (-1: none), and in training the inputs of the loss op (ops/preference_loss.cc).
+/// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
+/// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
+/// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_cache` and
+/// `….attn.v_cache` [S,G,d], with the cache's current number of rows per step. losses: "loss"
+/// first, then "moe.balance.<layer>". outputs: "logits"; in training "moe.counts.<layer>"
+/// (graph/names.h has the names for the host). Initial values: matrices normal(0,
+/// initializer_range), the two projections per block that write to the residual stream times
+/// 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
 graph::Graph build(const ModelConfig& config, const BuildOptions& options);
 
 /// Elements of all parameters.

@@ -195,7 +195,7 @@ void Builder::head(TensorId hidden) {
   const TensorId weight = config_.tie_word_embeddings
                               ? embedding_
                               : plain("lm_head.weight", table, last, matrix_init(), table);
-  if (options_.mode != Mode::train) {
+  if (options_.mode == Mode::logits || options_.mode == Mode::generate) {
     const bool capped = form.logits_softcap > 0;
     TensorId logits = ops::apply(graph_, "linear", {}, {normed, weight},
                                  capped ? "lm_head" : names::kLogits, last)[0];
@@ -207,7 +207,16 @@ void Builder::head(TensorId hidden) {
     return;
   }
   const TensorId targets = input(names::kTargets, DType::i32, options_.tokens);
+  if (options_.mode == Mode::logprobs) {
+    logprobs(normed, weight, targets);
+    return;
+  }
   const TensorId scale = input(names::kLossScale, DType::f64, 1, true);
+  if (options_.answers > 0) {
+    graph_.losses.push_back(answer_loss(logprobs(normed, weight, targets), scale));
+    graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
+    return;
+  }
   Attrs attrs{{"grad", int64_t{options_.grad ? 1 : 0}}};
   if (form.logits_softcap > 0) {
     attrs.set("softcap", form.logits_softcap);
@@ -215,6 +224,38 @@ void Builder::head(TensorId hidden) {
   graph_.losses.push_back(ops::apply(graph_, "linear_cross_entropy", attrs,
                                      {normed, weight, targets, scale}, "loss", last)[0]);
   graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
+}
+
+TensorId Builder::logprobs(TensorId hidden, TensorId weight, TensorId targets) {
+  const int32_t last = graph_.num_layers;
+  Attrs attrs;
+  if (const double cap = config_.form.logits_softcap; cap > 0) {
+    attrs.set("softcap", cap);
+  }
+  const std::vector<TensorId> of_tokens = ops::apply(
+      graph_, "token_logprobs", attrs, {hidden, weight, targets}, names::kLogprobs, last);
+  if (options_.mode == BuildOptions::Mode::logprobs) {
+    graph_.outputs.insert(graph_.outputs.end(), {of_tokens[0], of_tokens[1]});
+  }
+  if (options_.answers == 0) return of_tokens[0];
+  const TensorId answers = input(names::kAnswers, DType::i32, options_.tokens);
+  const TensorId sums = ops::apply(graph_, "segment_sum", {{"segments", options_.answers}},
+                                   {of_tokens[0], answers}, names::kAnswerLogprobs, last)[0];
+  graph_.outputs.push_back(sums);
+  return sums;
+}
+
+TensorId Builder::answer_loss(TensorId logprobs, TensorId scale) {
+  const graph::Dim answers = options_.answers;
+  std::vector<TensorId> in{logprobs, input(names::kReference, DType::f64, answers),
+                           input(names::kAnswerWeights, DType::f64, answers)};
+  in.push_back(options_.answer_loss == "kto_loss"
+                   ? input(names::kAnswerSides, DType::i32, answers)
+                   : input(names::kAnswerLengths, DType::f64, answers));
+  in.push_back(scale);
+  Attrs attrs = options_.answer_loss_attrs;
+  attrs.set("grad", int64_t{options_.grad ? 1 : 0});
+  return ops::apply(graph_, options_.answer_loss, attrs, in, "loss", graph_.num_layers)[0];
 }
 
 TensorId Builder::norm_of(int32_t layer, TensorId hidden, const std::string& base,

@@ -90,6 +90,10 @@ class Builder {
                  bool per_step = false);
   TensorId rope(int32_t layer, TensorId heads, const std::string& name);
   void head(TensorId hidden);
+  /// Log-probabilities of the targets, and their sums over answers if there are any; returns those.
+  TensorId logprobs(TensorId hidden, TensorId weight, TensorId targets);
+  /// The loss over answers of these log-probabilities.
+  TensorId answer_loss(TensorId logprobs, TensorId scale);
   /// normal(0, initializer_range), scaled for projections into the residual stream.
   graph::Init matrix_init(bool residual = false) const;
 

@@ -183,6 +183,20 @@ ProgramSpec sized(const Run& run, const std::string& name, const Sizes& sizes,
   return spec;
 }
 
+/// Gives the head the loss of the run's objective: of tokens, or of answers.
+void set_loss(const Run& run, const ProgramSpec& spec, models::BuildOptions* how) {
+  if (!run.config.prefers()) return;
+  const PreferenceSection& preference = run.config.preference;
+  how->answers = spec.plan.sequences() * answers_per_sequence(run);
+  how->answer_loss_attrs.set("beta", preference.beta);
+  how->answer_loss = "kto_loss";
+  if (run.config.objective == Objective::dpo) {
+    how->answer_loss = "preference_loss";
+    how->answer_loss_attrs.set("loss", preference.loss_type);
+    how->answer_loss_attrs.set("label_smoothing", preference.label_smoothing);
+  }
+}
+
 /// Nothing in a program of logits goes along the head by position, but programs of one run hold it
 /// alike: as the one with losses does.
 void pin_head(const Run& run, models::BuildOptions with_losses, ProgramSpec* spec) {
@@ -196,6 +210,10 @@ void pin_head(const Run& run, models::BuildOptions with_losses, ProgramSpec* spe
 
 }  // namespace
 
+int64_t answers_per_sequence(const Run& run) {
+  return run.config.prefers() ? 2 * run.config.preference.answers_per_sequence : 0;
+}
+
 autodiff::OptimizerConfig optimizer_of(const TrainSection& train) {
   return {train.beta1,         train.beta2,          train.eps,      train.weight_decay,
           train.max_grad_norm, train.skip_grad_norm, train.optimizer};
@@ -208,6 +226,7 @@ ProgramSpec training(const Run& run, const Sizes& sizes) {
   how.balance_coef = train.balance_coef.value_or(run.model.router_aux_loss_coef);
   how.dropout = train.dropout;
   how.dropout_seed = train.seed;
+  set_loss(run, spec, &how);
   spec.graph = graph_of(run, how, [train](graph::Graph& graph) {
     autodiff::append_optimizer(graph, optimizer_of(train));
   });
@@ -218,6 +237,16 @@ ProgramSpec losses(const Run& run, const Sizes& sizes) {
   models::BuildOptions how;
   ProgramSpec spec = sized(run, "evaluate", sizes, &how);
   how.grad = false;
+  set_loss(run, spec, &how);
+  spec.graph = graph_of(run, how, nullptr);
+  return spec;
+}
+
+ProgramSpec logprobs(const Run& run, const Sizes& sizes) {
+  models::BuildOptions how;
+  ProgramSpec spec = sized(run, "logprobs", sizes, &how);
+  how.mode = models::BuildOptions::Mode::logprobs;
+  how.answers = spec.plan.sequences() * answers_per_sequence(run);
   spec.graph = graph_of(run, how, nullptr);
   return spec;
 }
@@ -281,6 +310,7 @@ constexpr Named kNamed[] = {
     {"evaluate", evaluation},
     {"gradients", [](const Run& run) { return gradients(run); }},
     {"logits", [](const Run& run) { return logits(run); }},
+    {"logprobs", [](const Run& run) { return logprobs(run); }},
     {"generate", [](const Run& run) { return generation(run, 0); }},
 };
 

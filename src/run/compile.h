@@ -84,6 +84,9 @@ struct Sizes {
 ProgramSpec training(const Run& run, const Sizes& sizes = {});
 /// Forward only, losses.
 ProgramSpec losses(const Run& run, const Sizes& sizes = {});
+/// Forward only; log-probabilities and entropies of the targets, and of answers where the objective
+/// is one of them: what a reference is run for.
+ProgramSpec logprobs(const Run& run, const Sizes& sizes = {});
 /// Forward, backward; outputs grad.<param>.
 ProgramSpec gradients(const Run& run, const Sizes& sizes = {});
 /// Forward only; output logits. Parameters lie as in the other programs.
@@ -102,8 +105,8 @@ inline constexpr int64_t kPrefill = 64;
 /// for longer ones by their length.
 ProgramSpec generation(const Run& run, int64_t longest_text);
 
-/// The names of the programs of a run: train, evaluate, gradients, logits, generate. Error: `name`
-/// is none of them; "" is train.
+/// The names of the programs of a run: train, evaluate, gradients, logits, logprobs, generate.
+/// Error: `name` is none of them; "" is train.
 std::string program_name(const std::string& name, const std::string& where);
 /// The program with this name, as `hocket graph --for` shows it. Error: as program_name().
 ProgramSpec spec_named(const Run& run, const std::string& name, const std::string& where);
@@ -125,6 +128,10 @@ bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
+
+/// Answers that a sequence has room for: with dpo a chosen and a rejected one per pair, with kto
+/// the answer and one to another prompt. 0: the loss is of tokens.
+int64_t answers_per_sequence(const Run& run);
 
 /// Returns the optimizer of a training.
 autodiff::OptimizerConfig optimizer_of(const TrainSection& train);

@@ -142,6 +142,33 @@ void TrainSection::fields(Fields& fields) {
          "start anew, in a folder without checkpoints");
 }
 
+void PreferenceSection::fields(Fields& fields) {
+  fields("beta", beta, "weight of the distance to the reference: the larger, the closer it stays")
+      .min(1e-6)
+      .max(1e6);
+  fields("loss_type", loss_type,
+         "dpo: sigmoid (DPO), sigmoid_norm (the same per token), ipo, or hinge")
+      .one_of({"sigmoid", "sigmoid_norm", "ipo", "hinge"});
+  fields("label_smoothing", label_smoothing,
+         "dpo with sigmoid: probability that a preference is the wrong way round")
+      .min(0)
+      .max(0.499);
+  fields("desirable_weight", desirable_weight, "kto: of desirable answers").min(0);
+  fields("undesirable_weight", undesirable_weight, "kto: of undesirable answers").min(0);
+  fields("reference", reference,
+         "MODEL of the frozen reference, of the model's configuration; default: the weights that "
+         "the training begins with, or under an adapter the model without it");
+  fields("answers_per_sequence", answers_per_sequence,
+         "most pairs (dpo) or answers (kto) that are packed into one sequence")
+      .min(1)
+      .max(1 << 16);
+}
+
+std::span<const char* const> names_of(Objective) {
+  static constexpr const char* kNames[] = {"pretrain", "sft", "dpo", "kto"};
+  return kNames;
+}
+
 void PlanSection::fields(Fields& fields) {
   fields("ranks", ranks,
          "form of ranks: local, threads of this process; gloo, processes, each started by "
@@ -207,9 +234,13 @@ void OutputSection::fields(Fields& fields) {
 }
 
 void RunConfig::fields(Fields& fields) {
+  fields("objective", objective,
+         "pretrain, on texts (data.dir); sft, on the answers of examples (data.sources); dpo, on "
+         "pairs of a chosen and a rejected answer; kto, on answers that are desirable or not");
   fields("model", model, "the model to train");
   fields("data", data, "on what");
   fields("train", train, "how");
+  fields("preference", preference, "objective dpo and kto");
   fields("plan", plan, "parallelism over ranks");
   fields("cluster", cluster, "hardware of the run");
   fields("emulate", emulate, "an emulated device, for more ranks than cores").formerly("timed");

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,21 @@ struct TrainSection {
   void fields(Fields& v);
 };
 
+/// Preference tuning (objective dpo or kto); names and defaults are TRL's.
+struct PreferenceSection {
+  double beta = 0.1;
+  std::string loss_type = "sigmoid";
+  double label_smoothing = 0;
+  double desirable_weight = 1, undesirable_weight = 1;
+  std::string reference;  ///< MODEL; empty: the weights that the training begins with
+  int64_t answers_per_sequence = 8;
+  void fields(Fields& v);
+};
+
+/// What a training minimises.
+enum class Objective : uint8_t { pretrain, sft, dpo, kto };
+std::span<const char* const> names_of(Objective);
+
 /// The plan, and how its ranks run it.
 struct PlanSection : parallel::Plan {
   std::string ranks = "auto", collectives = "auto";
@@ -111,13 +127,17 @@ struct OutputSection {
 };
 
 struct RunConfig {
+  Objective objective = Objective::pretrain;
   ModelSection model;
   DataSection data;
   TrainSection train;
+  PreferenceSection preference;
   PlanSection plan;
   ClusterSection cluster;
   EmulateSection emulate;
   OutputSection output;
+  /// Returns whether the loss is one of whole answers, against a reference.
+  bool prefers() const { return objective == Objective::dpo || objective == Objective::kto; }
   void fields(Fields& v);
 };
 

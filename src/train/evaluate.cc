@@ -18,6 +18,7 @@
 #include "graph/elements.h"
 #include "graph/names.h"
 #include "parallel/schedules/schedule.h"
+#include "train/preference.h"
 
 namespace hocket::train {
 
@@ -27,41 +28,61 @@ std::string HeldOut::read_text() const {
 }
 
 struct Evaluator::Impl {
+  const engine::Run& run;
   engine::ParameterReader reader;
-  data::ValidLoader loader;
+  std::unique_ptr<data::HeldOutRows> rows;
+  Reference* const reference;
 };
 
-Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
-                     engine::Programs& programs, const engine::Compiled* trained) {
-  if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
-  impl_.reset(new Impl{{programs, engine::evaluation(run), trained},
-                       {dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
-                        dataset.tokenizer().token_lengths()}});
+Evaluator::Evaluator(const engine::Run& run, const TrainingData& data, engine::Programs& programs,
+                     const engine::Compiled* trained, Reference* reference) {
+  if (!data.holds_out()) fail("eval", "{} has no validation split", data.name());
+  impl_.reset(
+      new Impl{run, {programs, engine::evaluation(run), trained}, data.held_out(), reference});
 }
 
 Evaluator::~Evaluator() = default;
 
 HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress) {
-  data::ValidLoader& loader = impl_->loader;
+  const data::HeldOutRows& rows = *impl_->rows;
   engine::Session& session = impl_->reader.session();
   const std::vector<int64_t> which =
-      loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
+      rows.sample(sequences > 0 ? std::min(sequences, rows.size()) : rows.size());
   impl_->reader.update();
   HeldOut result;
   result.sequences = static_cast<int64_t>(which.size());
-  result.of = loader.size();
+  result.of = rows.size();
+  const int64_t micro_batches = session.program().num_micro_batches;
+  PreferenceStats stats(impl_->run.config);
   for (size_t next = 0; next < which.size();) {
-    engine::Batch batch = engine::empty_batch(session.compiled(), loader.seq_len());
-    for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next) {
-      result.bytes += loader.fill(which[next], batch.row(r));
+    engine::Batch batch = engine::empty_batch(session.compiled(), rows.seq_len());
+    if (impl_->reference) {
+      batch.add_answers();
     }
-    result.targets += batch.num_targets();
-    session.feed(batch);
-    session.step();
+    for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next) {
+      result.bytes += rows.fill(which[next], batch.row(r));
+    }
+    if (impl_->reference) {
+      AnswerPlaces places(impl_->run, batch.rows, micro_batches);
+      places.number(batch);
+      const std::vector<double> reference = impl_->reference->add_to(batch, micro_batches);
+      session.feed(batch);
+      session.step();
+      stats.add(places, answer_logprobs(session), reference);
+      result.targets += places.count();
+    } else {
+      session.feed(batch);
+      session.step();
+      result.targets += batch.num_targets();
+    }
     result.nats += session.loss();
     if (progress) {
       progress(static_cast<int64_t>(next), static_cast<int64_t>(which.size()));
     }
+  }
+  if (impl_->reference) {
+    result.bytes = 0;
+    result.values = stats.means();
   }
   return result;
 }

@@ -7,19 +7,26 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/model_weights.h"
-#include "data/prepare.h"
 #include "engine/programs.h"
+#include "train/training_data.h"
 
 namespace hocket::train {
 
+class Reference;
+
+/// Named values of a step or an evaluation, in order, under TRL's names: "rewards/chosen".
+using Values = std::vector<std::pair<std::string, double>>;
+
 struct HeldOut {
-  double nats = 0;  ///< sum over all targets
-  int64_t targets = 0;
-  int64_t bytes = 0;              ///< of the text that the targets stand for
+  double nats = 0;      ///< sum over all targets; of preferences the losses of all answers
+  int64_t targets = 0;  ///< of preferences pairs or answers
+  int64_t bytes = 0;    ///< of the text that the targets stand for; 0: of preferences
   int64_t sequences = 0, of = 0;  ///< those that were run, and those that there are
+  Values values;                  ///< of preferences
   bool complete() const { return sequences == of; }
   std::string read_text() const;  ///< "all held-out files", "32 of 98 held-out sequences"
   double loss() const { return nats / static_cast<double>(targets); }
@@ -31,9 +38,9 @@ class Evaluator {
  public:
   /// The parameters are those of `programs`, which outlives it, that are held for `trained`; null:
   /// for the evaluation itself. If that holds them otherwise, it has a store of its own, into which
-  /// they are copied before every evaluation.
-  Evaluator(const engine::Run& run, const data::Dataset& dataset, engine::Programs& programs,
-            const engine::Compiled* trained = nullptr);
+  /// they are copied before every evaluation. `reference`: of preferences, and outlives it, too.
+  Evaluator(const engine::Run& run, const TrainingData& data, engine::Programs& programs,
+            const engine::Compiled* trained = nullptr, Reference* reference = nullptr);
   ~Evaluator();
   /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
   HeldOut run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress = nullptr);

@@ -61,6 +61,9 @@ std::string to_line(const StepMetrics& metrics) {
   if (metrics.skipped > 0) {
     line.member("train/skipped", metrics.skipped);
   }
+  for (const auto& [name, value] : metrics.values) {
+    line.member(name, value);
+  }
   line.member("perf/step_s", metrics.step_s)
       .member("perf/predicted_step_s", metrics.predicted_step_s)
       .member("perf/tokens_per_s_per_device", metrics.tokens_per_s() / world)
@@ -92,16 +95,15 @@ std::string to_line(const StepMetrics& metrics) {
 }
 
 std::string to_line(const HeldOut& held_out, int64_t step, double time_s, bool final) {
-  return JsonWriter()
-      .object()
-      .member("step", step)
-      .member("time_s", time_s)
-      .member("eval/loss", held_out.loss())
-      .member("eval/bits_per_byte", held_out.bits_per_byte())
-      .member("eval/complete", held_out.complete())
-      .member("eval/final", final)
-      .end()
-      .take();
+  JsonWriter line;
+  line.object().member("step", step).member("time_s", time_s).member("eval/loss", held_out.loss());
+  if (held_out.bytes > 0) {
+    line.member("eval/bits_per_byte", held_out.bits_per_byte());
+  }
+  for (const auto& [name, value] : held_out.values) {
+    line.member("eval/" + name, value);
+  }
+  return line.member("eval/complete", held_out.complete()).member("eval/final", final).end().take();
 }
 
 std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_s,
@@ -128,9 +130,14 @@ std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_
 }
 
 std::string evaluation_text(const HeldOut& held_out, int64_t step, double seconds) {
-  return fmt::format("step {}: held-out loss {:.4f}, {:.4f} bits/byte ({}, {})", step,
-                     held_out.loss(), held_out.bits_per_byte(), held_out.read_text(),
-                     human_time(seconds));
+  std::string text = fmt::format("step {}: held-out loss {:.4f}", step, held_out.loss());
+  if (held_out.bytes > 0) {
+    text += fmt::format(", {:.4f} bits/byte", held_out.bits_per_byte());
+  }
+  for (const auto& [name, value] : held_out.values) {
+    text += fmt::format(", {} {:.4f}", name, value);
+  }
+  return fmt::format("{} ({}, {})", text, held_out.read_text(), human_time(seconds));
 }
 
 void MetricsFile::append(const std::string& line) const {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -22,26 +21,7 @@
 
 namespace hocket::train {
 
-const std::string& data_dir(const engine::Run& run) {
-  const std::string& dir = run.config.data.dir;
-  if (dir.empty()) {
-    fail(run.name, "data.dir is missing; expected the folder that `hocket data prepare` wrote");
-  }
-  if (!is_directory(dir)) {
-    fail(dir,
-         "no such folder in {}, where the command is called; expected the output of "
-         "`hocket data prepare`",
-         std::filesystem::current_path().string());
-  }
-  return dir;
-}
-
 namespace {
-
-std::string text_of(const data::SplitStats& split) {
-  return fmt::format("{} tokens in {}", human_count(static_cast<double>(split.tokens)),
-                     counted(split.files, "file"));
-}
 
 /// Every line is seen before the work for the next one begins.
 void tell(const char* name, const std::string& what) {
@@ -50,8 +30,8 @@ void tell(const char* name, const std::string& what) {
 }
 
 /// Computes sizes of the model and its step, and prints model, weights, data and plan.
-void describe(const engine::Run& run, const engine::Compiled& compiled,
-              const data::Dataset& dataset, const std::string& weights, Prediction& result) {
+void describe(const engine::Run& run, const engine::Compiled& compiled, const TrainingData& data,
+              const std::string& weights, Prediction& result) {
   result.params = models::param_count(compiled.reference);
   result.active_params = models::active_param_count(compiled.reference);
   result.model_flops = cost::model_flops(compiled.reference).training() *
@@ -61,18 +41,10 @@ void describe(const engine::Run& run, const engine::Compiled& compiled,
                        static_cast<double>(result.params) / 1e6,
                        static_cast<double>(result.active_params) / 1e6, run.config.model.dtype));
   tell("weights", weights);
-  tell("data", fmt::format("{}: {}; held out {}", dataset.folder(), text_of(dataset.train_stats()),
-                           dataset.valid() ? text_of(dataset.valid_stats()) : "nothing"));
-  if (const int64_t met = dataset.special_tokens_met(); met > 0) {
-    const bool split = dataset.split_special_tokens();
-    tell("", fmt::format("{} in the texts, taken {}", counted(met, "special token"),
-                         split ? "for plain text" : "as such"));
-    if (run.config.data.split_special_tokens && !split) {
-      fail(run.name,
-           "data.split_special_tokens is true, and {} was prepared with false; expected the same; "
-           "try `hocket data prepare {}`",
-           dataset.folder(), run.name);
-    }
+  tell("data",
+       fmt::format("{}: {}; held out {}", data.name(), data.training_text(), data.held_out_text()));
+  for (const std::string& note : data.notes()) {
+    tell("", note);
   }
   tell("plan", engine::describe(run));
   if (run.config.emulate.on()) {
@@ -140,13 +112,13 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
 
 /// Returns why no sample is drawn at the end, or "". If one process lacks the memory, none draws.
 std::string why_no_sample(const engine::Run& run, const engine::Compiled& compiled,
-                          const data::Dataset& dataset, const Prediction& result,
+                          const TrainingData& data, const Prediction& result,
                           comm::Processes& processes) {
   if (run.config.output.sample_tokens == 0) return "output.sample_tokens is 0";
   std::string why;
   std::vector<int64_t> bytes;
   try {
-    bytes = sample_memory(run, compiled, dataset);
+    bytes = sample_memory(run, compiled, data);
     why = why_too_large(run, bytes);
   } catch (const Error& error) {
     why = error.what();
@@ -212,18 +184,40 @@ void prove(const engine::Run& run, const engine::Compiled& compiled,
   }
 }
 
-Prediction preflight(const engine::Run& run, engine::Programs& programs,
-                     const data::Dataset& dataset, const std::string& weights,
-                     runtime::LocalRanks& ranks) {
+namespace {
+
+/// Adds the parameters of a second model on the ranks. Its step has the arena of the training's,
+/// which is larger.
+void add_parameters(const program::Program& program, const program::Program& second,
+                    Prediction& result) {
+  const std::vector<program::Memory> memory = program::memory_of(second);
+  std::vector<int64_t> most(result.memory.size(), 0);
+  for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
+    int64_t& of_class = most[program.class_of(rank).value()];
+    of_class = std::max(of_class, memory[second.class_of(rank).value()].persistent);
+  }
+  for (size_t c = 0; c < most.size(); ++c) {
+    result.memory[c].persistent += most[c];
+  }
+}
+
+}  // namespace
+
+Prediction preflight(const engine::Run& run, engine::Programs& programs, const TrainingData& data,
+                     const std::string& weights, runtime::LocalRanks& ranks,
+                     const engine::Compiled* reference) {
   // Cheap steps come first: description, memory, proof; only a program that has passed is timed,
   // which allocates its memory.
   Prediction result;
   const engine::Compiled& compiled = programs.compiled();
-  describe(run, compiled, dataset, weights, result);
+  describe(run, compiled, data, weights, result);
   const engine::Compiled* const evaluation =
-      dataset.valid() ? &programs.compiled(engine::evaluation(run)) : nullptr;
+      data.holds_out() ? &programs.compiled(engine::evaluation(run)) : nullptr;
   result.memory =
       program::memory_with(compiled.program, evaluation ? &evaluation->program : nullptr);
+  if (reference) {
+    add_parameters(compiled.program, reference->program, result);
+  }
   require_memory(run, compiled.program, result.memory);
   prove(run, compiled, evaluation, result);
   comm::Processes& processes = ranks.processes();
@@ -240,7 +234,7 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
   }
   result.step_s = std::stod(processes.broadcast(fmt::format("{:.17g}", result.step_s)));
   tell_memory(result);
-  result.no_sample = why_no_sample(run, compiled, dataset, result, processes);
+  result.no_sample = why_no_sample(run, compiled, data, result, processes);
   if (processes.index() == 0) {
     tell_prediction(result);
   }

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "check/check.h"
-#include "data/prepare.h"
 #include "engine/programs.h"
 #include "run/describe.h"
 #include "sim/simulator.h"
 #include "trace/trace.h"
 #include "train/memory.h"
 #include "train/profiler.h"
+#include "train/training_data.h"
 
 namespace hocket::train {
 
@@ -40,15 +40,13 @@ struct Prediction {
 void prove(const engine::Run& run, const engine::Compiled& compiled,
            const engine::Compiled* evaluation, Prediction& result);
 
-/// The prepared data of a run. Error: not named, or no such folder.
-const std::string& data_dir(const engine::Run& run);
-
 /// Prints and returns the prediction; `weights` describes the initial weights. All processes time
 /// the links between them, the first one the tasks, while the others wait for the step's time.
 /// Throws Error (exit code 2) with the verdict if the check refuses the program, or the
-/// evaluation's with held-out data.
-Prediction preflight(const engine::Run& run, engine::Programs& programs,
-                     const data::Dataset& dataset, const std::string& weights,
-                     runtime::LocalRanks& ranks);
+/// evaluation's with held-out data. `reference`: program of a frozen model on the same ranks; null:
+/// there is none.
+Prediction preflight(const engine::Run& run, engine::Programs& programs, const TrainingData& data,
+                     const std::string& weights, runtime::LocalRanks& ranks,
+                     const engine::Compiled* reference = nullptr);
 
 }  // namespace hocket::train

@@ -31,10 +31,23 @@
 #include "runtime/probe.h"
 #include "runtime/staged.h"
 #include "train/known_inputs.h"
+#include "train/preference.h"
 
 namespace hocket::train {
 
 namespace {
+
+/// Adds answers of preferences: two in every sequence, equally long.
+void answer_by_halves(const engine::Run& run, int64_t micro_batches, engine::Batch& batch) {
+  batch.add_answers();
+  for (size_t i = 0; i < batch.answers.size(); ++i) {
+    batch.answers[i] = 2 * (static_cast<int64_t>(i) % batch.seq_len) < batch.seq_len ? 0 : 1;
+  }
+  AnswerPlaces places(run, batch.rows, micro_batches);
+  places.number(batch);
+  batch.more.keep(graph::names::kReference,
+                  std::vector<double>(static_cast<size_t>(places.size()), 0));
+}
 
 /// Inputs of the kind that training has: tokens as frequent as words are, whole sequences as
 /// documents, and a learning rate of 0, so that the weights stay good.
@@ -53,6 +66,9 @@ engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compi
   }
   batch.loss_scale = 1.0 / static_cast<double>(compiled.tokens_per_step);
   batch.hyper = engine::hyper_of(run.config.train, 0, 1);
+  if (run.config.prefers()) {
+    answer_by_halves(run, compiled.program.num_micro_batches, batch);
+  }
   return batch;
 }
 

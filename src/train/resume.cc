@@ -185,29 +185,4 @@ std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& co
   return checkpoint::save_checkpoint(folder, content);
 }
 
-void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights) {
-  const data::Tokenizer& tokenizer = dataset.tokenizer();
-  if (tokenizer.vocab_size() > run.model.vocab_size) {
-    fail(run.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
-         dataset.folder(), tokenizer.vocab_size(), run.model.vocab_size);
-  }
-  if (!weights.empty()) {
-    data::require_tokenizer_of(weights, tokenizer, dataset.folder(),
-                               "prepare the data again with data.tokenizer: " + weights +
-                                   ", or start from a copy of that folder without tokenizer.json "
-                                   "to train another vocabulary");
-  }
-  constexpr int64_t kWorthAWord = int64_t{1} << 30;  // less takes a second at most
-  Progress progress;
-  for (const auto& stream : {dataset.train(), dataset.valid()}) {
-    if (stream == nullptr) continue;
-    stream->verify([&](int64_t done, int64_t total) {
-      if (total < kWorthAWord) return;
-      progress.update(fmt::format("comparing checksums: {} of {}",
-                                  human_bytes(static_cast<double>(done)),
-                                  human_bytes(static_cast<double>(total))));
-    });
-  }
-}
-
 }  // namespace hocket::train

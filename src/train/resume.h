@@ -35,11 +35,6 @@ struct Position {
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
 
-/// Error unless the model has an embedding for every token of the data, the data was made by the
-/// tokenizer beside the weights that the run starts from (`weights`: their folder; empty: none),
-/// and the shards have their checksums (all ids are read once).
-void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights);
-
 /// Returns the differences to the run that saved the checkpoint: "train.lr 0.001 -> 0.01" for every
 /// differing key, in order. Keys missing in the checkpoint have their default; those of `model` are
 /// omitted, since they must be equal or no longer matter.

@@ -84,7 +84,9 @@ std::string millions(double count) { return fmt::format("{:.2f} M", count / 1e6)
 }  // namespace
 
 void RunReport::begin(const std::string& command, const std::string& began_with) {
-  baselines_ = baselines_of(run_.config.output, dataset_);
+  if (data_.texts()) {
+    baselines_ = baselines_of(run_.config.output, *data_.texts());
+  }
   command_ = command;
   began_with_ = began_with;
   started_ = fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr)));
@@ -169,8 +171,8 @@ void RunReport::write(engine::Programs& programs, const std::string& status, boo
 /// Draws and prints it, all processes together; nothing where none is wanted, or can be had.
 std::optional<diagnose::Sample> RunReport::draw_sample(engine::Programs& programs) const {
   if (!prediction_.no_sample.empty()) return std::nullopt;
-  diagnose::Sample sample = sample_text(run_, programs, dataset_);
-  sample.language = language_of(dataset_);
+  diagnose::Sample sample = sample_text(run_, programs, data_);
+  sample.language = data_.texts() ? language_of(*data_.texts()) : "";
   fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, printable(sample.prompt),
              printable(sample.text));
   return sample;
@@ -214,10 +216,6 @@ diagnose::ReportData RunReport::describe_run(const std::string& status) const {
   report.version = HOCKET_VERSION;
   report.status = status;
 
-  const auto split = [](const data::SplitStats& stats) {
-    return fmt::format("{}, {} tokens", counted(stats.files, "file"),
-                       human_count(static_cast<double>(stats.tokens)));
-  };
   diagnose::FactGroup model{
       "Model",
       {{"family", config.family},
@@ -241,8 +239,7 @@ diagnose::ReportData RunReport::describe_run(const std::string& status) const {
   report.facts = {
       std::move(model),
       {"Plan", {{"mesh", describe(run_)}, {"check", prediction_.check_summary}}},
-      {"Data",
-       {{"training", split(dataset_.train_stats())}, {"held out", split(dataset_.valid_stats())}}},
+      {"Data", {{"training", data_.training_text()}, {"held out", data_.held_out_text()}}},
       std::move(machine)};
 
   report.data_name = "held-out " + run_.config.data.name;
@@ -350,10 +347,14 @@ std::vector<diagnose::Command> RunReport::next_commands() const {
   const std::string train = "hocket train ";
   const std::string graph_words =
       command_.starts_with(train) ? command_.substr(train.size()) : shell_quoted(run_.name);
-  return {{"hocket generate " + dir + " --prompt '...'", "text from this model"},
-          {"hocket eval " + dir + " --data " + shell_quoted(dataset_.folder()),
-           "held-out bits per byte"},
-          {"hocket graph " + graph_words + " --stage program", "the program that ran"}};
+  std::vector<diagnose::Command> next{
+      {"hocket generate " + dir + " --prompt '...'", "text from this model"},
+      {"hocket graph " + graph_words + " --stage program", "the program that ran"}};
+  if (data_.texts()) {
+    next.insert(next.begin() + 1, {"hocket eval " + dir + " --data " + shell_quoted(data_.name()),
+                                   "held-out bits per byte"});
+  }
+  return next;
 }
 
 /// The last lines on the terminal: held-out figures, step time, memory.

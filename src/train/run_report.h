@@ -19,8 +19,8 @@ namespace hocket::train {
 class RunReport {
  public:
   /// Requires: all arguments outlive the report.
-  RunReport(const engine::Run& run, const data::Dataset& dataset, const Prediction& prediction)
-      : run_(run), dataset_(dataset), prediction_(prediction) {}
+  RunReport(const engine::Run& run, const TrainingData& data, const Prediction& prediction)
+      : run_(run), data_(data), prediction_(prediction) {}
 
   /// Call before the first step: the held-out files for the baselines may be gone at the end.
   /// `command`: as typed; `began_with`: the run's initial state, empty: unknown.
@@ -56,7 +56,7 @@ class RunReport {
   void print_step_time(const diagnose::ReportData& report) const;
 
   const engine::Run& run_;
-  const data::Dataset& dataset_;
+  const TrainingData& data_;
   const Prediction& prediction_;
   std::string command_, began_with_, started_;
   std::vector<diagnose::Baseline> baselines_;

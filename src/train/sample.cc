@@ -25,12 +25,6 @@
 
 namespace hocket::train {
 
-namespace {
-
-constexpr int64_t kPromptTokens = 32;  // of a prompt that is taken from the data
-
-}  // namespace
-
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position) {
   // Sorts tokens by falling logits (ties: the smaller id), takes the first top_k, of these the
   // fewest with probability top_p, at least one; then draws one by a random number of seed and
@@ -252,31 +246,6 @@ Generated Generator::run(const GenerateOptions& options) {
   return out;
 }
 
-std::string prompt_from(const data::Dataset& dataset) {
-  const data::TokenStream& stream = dataset.valid() ? *dataset.valid() : *dataset.train();
-  const auto length = [&](int64_t d) {
-    return stream.document_begin(d + 1) - stream.document_begin(d);
-  };
-  // Half of a short document, so that something remains to be generated.
-  int64_t document = 0;
-  for (int64_t d = stream.documents(); d-- > 0;) {
-    if (length(d) >= 2 * kPromptTokens) {
-      document = d;
-    }
-  }
-  std::vector<int32_t> ids(static_cast<size_t>(std::min(kPromptTokens, length(document) / 2)));
-  stream.read(stream.document_begin(document), ids);
-  std::string text = dataset.tokenizer().decode(ids);
-  while (!text.empty() && !is_utf8(text)) {
-    text.pop_back();  // a character that was cut
-  }
-  const size_t end = text.find_last_of('\n');
-  if (end != text.npos && !trim(text.substr(0, end)).empty()) {
-    text.resize(end + 1);
-  }
-  return text;
-}
-
 namespace {
 
 /// Returns the tensors that are parameters.
@@ -292,30 +261,19 @@ std::vector<graph::TensorId> params_in(const graph::Graph& graph,
   return params;
 }
 
-std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) {
+Prompt sample_prompt(const engine::Run& run, const TrainingData& data) {
   const std::string& given = run.config.output.sample_prompt;
-  return given.empty() ? prompt_from(dataset) : given;
-}
-
-/// Its tokens at the beginning of a document, as in training.
-std::vector<int32_t> sample_ids(const engine::Run& run, const data::Dataset& dataset) {
-  const data::Tokenizer& tokenizer = dataset.tokenizer();
-  std::vector<int32_t> beginning;
-  if (tokenizer.eos_id() >= 0) {
-    beginning.push_back(tokenizer.eos_id());
-  }
-  return data::document_ids("sample", beginning, tokenizer, sample_prompt(run, dataset),
-                            run.model.vocab_size);
+  return data.prompt_of(given.empty() ? data.sample_prompt() : given);
 }
 
 }  // namespace
 
 std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compiled& training,
-                                   const data::Dataset& dataset) {
+                                   const TrainingData& data) {
   // Memory at the same time: the generating program with its parameters; if their layout differs,
   // the training's, and between processes messages in flight: the source, the copy to send, and the
   // received one.
-  const int64_t prompt = std::ssize(sample_ids(run, dataset));
+  const int64_t prompt = std::ssize(sample_prompt(run, data).ids);
   const int64_t longest = prompt + run.config.output.sample_tokens;
   const engine::Compiled generation = compile_generation(run, longest);
   const std::vector<program::Memory> memory = generation_memory(generation, prompt, longest);
@@ -338,7 +296,7 @@ std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compile
 }
 
 diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
-                             const data::Dataset& dataset) {
+                             const TrainingData& data) {
   training.end_sessions();
   const graph::Graph& graph = training.compiled().reference;
   const auto keep_parameters = [&] {
@@ -350,10 +308,10 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
   };
   keep_parameters();
   GenerateOptions options;
-  const std::string prompt = sample_prompt(run, dataset);
-  options.prompt = sample_ids(run, dataset);
+  const Prompt prompt = sample_prompt(run, data);
+  options.prompt = prompt.ids;
   options.max_new_tokens = run.config.output.sample_tokens;
-  options.stop_tokens = {dataset.tokenizer().eos_id()};
+  options.stop_tokens = {data.tokenizer().eos_id()};
   std::string raw;
   {
     const int64_t longest = std::ssize(options.prompt) + options.max_new_tokens;
@@ -361,7 +319,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
     training.replace(spec, compile_generation(run, longest));
     engine::ParameterReader generation(training, spec, &training.compiled());
     generation.update();
-    raw = Generator(run, dataset.tokenizer(), generation.session()).run(options).text;
+    raw = Generator(run, data.tokenizer(), generation.session()).run(options).text;
   }
   training.end_sessions();
   keep_parameters();  // not the caches
@@ -376,7 +334,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
     }
     at += static_cast<size_t>(std::max(n, 1));
   }
-  return {prompt, text,
+  return {prompt.text, text,
           fmt::format("temperature {}, top-p {}, seed {}", options.temperature, options.top_p,
                       options.seed),
           ""};

@@ -13,6 +13,7 @@
 #include "diagnose/report.h"
 #include "engine/programs.h"
 #include "program/memory.h"
+#include "train/training_data.h"
 
 namespace hocket::train {
 
@@ -97,21 +98,17 @@ class Generator {
   std::vector<int32_t> cached_;  ///< tokens whose keys and values are in the cache
 };
 
-/// Returns the beginning of a text to continue: whole lines, up to 32 tokens, of the first held-out
-/// document that is long enough (of the training data if nothing is held out).
-std::string prompt_from(const data::Dataset& dataset);
-
 /// Draws a sample from the parameters in the memory of a training's ranks, after
-/// output.sample_prompt or prompt_from(). Other memory of sessions and optimizer state is released
-/// first: the training can run no further step. With ranks as processes all call it.
+/// output.sample_prompt or a prompt of the data. Other memory of sessions and optimizer state is
+/// released first: the training can run no further step. With ranks as processes all call it.
 diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
-                             const data::Dataset& dataset);
+                             const TrainingData& data);
 
 /// Most bytes in the memory of each rank while sample_text draws: parameters, KV cache and buffers,
 /// and where the program that generates holds the parameters otherwise, as it does where
 /// plan.shard.params splits them, those of the training, too, and messages. Error: the plan cannot
 /// generate.
 std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compiled& training,
-                                   const data::Dataset& dataset);
+                                   const TrainingData& data);
 
 }  // namespace hocket::train

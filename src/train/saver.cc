@@ -18,7 +18,7 @@ void Saver::open(const runtime::LocalRanks& ranks) {
   folder_.emplace(checkpoint_folder(run_), ranks.processes(), ranks.ids());
 }
 
-std::vector<std::string> Saver::read_files(const data::Dataset& dataset) {
+std::vector<std::string> Saver::read_files(const TrainingData& data) {
   std::vector<std::string> notes;
   comm::run_on_all(folder_->processes(), [&] {
     if (!run_.weights.empty()) {
@@ -29,11 +29,12 @@ std::vector<std::string> Saver::read_files(const data::Dataset& dataset) {
       }
     }
     if (!files_.has(checkpoint::kTokenizerFile)) {
-      checkpoint::take_tokenizer(dataset.folder(), &files_);
+      checkpoint::take_tokenizer(data.tokenizer_path(), &files_);
     }
     checkpoint::complete_tokenizer(run_.model, &files_);
+    if (!data.texts()) return std::string();
     // A trained model ends its texts as the documents of the data end.
-    const int64_t end = dataset.tokenizer().eos_id();
+    const int64_t end = data.tokenizer().eos_id();
     const bool says = files_.has(checkpoint::kGenerationFile) || !run_.model.eos_token_ids.empty();
     if (end >= 0 && says) {
       const std::string change = checkpoint::add_stop_tokens({end}, run_.model, &files_);
@@ -83,7 +84,7 @@ std::string not_finite(const runtime::Store& store) {
 }  // namespace
 
 const std::string& Saver::save(int64_t step, const engine::Session& session,
-                               const data::Dataset& dataset, const Position& position,
+                               const TrainingData& data, const Position& position,
                                const std::vector<std::pair<int64_t, double>>& losses) {
   comm::run_on_all(session.ranks().processes(), [&] {
     if (const std::string name = not_finite(session.store()); !name.empty()) {
@@ -96,7 +97,7 @@ const std::string& Saver::save(int64_t step, const engine::Session& session,
   });
   checkpoint::CheckpointContent content;
   content.config = &run_.model;
-  content.end_of_text = dataset.tokenizer().eos_id();
+  content.end_of_text = data.tokenizer().eos_id();
   content.state.step = step;
   content.state.seed = static_cast<uint64_t>(run_.config.train.seed);
   content.state.config = run_.resolved.to_json_text();

@@ -92,9 +92,12 @@ void tell_schedule(const engine::TrainSection& train, int64_t steps) {
 }
 
 engine::Batch batch_of(const data::TrainingRows& from, int64_t step,
-                       const std::vector<bool>& wanted, int64_t seq_len) {
+                       const std::vector<bool>& wanted, int64_t seq_len, bool answers) {
   const int64_t rows = std::ssize(wanted);
   engine::Batch batch(rows, seq_len);
+  if (answers) {
+    batch.add_answers();
+  }
   for (int64_t row = 0; row < rows; ++row) {
     if (wanted[static_cast<size_t>(row)]) {
       from.fill((step - 1) * rows + row, batch.row(row));

@@ -54,8 +54,8 @@ inline double learning_rate(const engine::TrainSection& train, int64_t step, int
 void tell_schedule(const engine::TrainSection& train, int64_t steps);
 
 /// The sequences of step 1, 2, ...: row r is sequence (step - 1) · rows + r of the training. Only
-/// the rows named by `wanted` are read.
+/// the rows named by `wanted` are read; `answers`: with their answers.
 engine::Batch batch_of(const data::TrainingRows& from, int64_t step,
-                       const std::vector<bool>& wanted, int64_t seq_len);
+                       const std::vector<bool>& wanted, int64_t seq_len, bool answers = false);
 
 }  // namespace hocket::train

@@ -34,7 +34,7 @@ void refuse_other_weights(const std::string& folder) {
 }
 
 /// The position that the newest checkpoint was saved at. False if there is none.
-bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset,
+bool find_checkpoint(const engine::Run& run, const TrainingData& data,
                      const checkpoint::RunFolder& checkpoints, Start& start) {
   const engine::TrainSection& train = run.config.train;
   const std::string& folder = checkpoints.path();
@@ -52,7 +52,7 @@ bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset,
   if (!latest) return false;
   // Its contents were compared a moment ago.
   start.from.emplace(*latest, checkpoint::Verify::lengths);
-  check_same_training(run, dataset.fingerprint(), *start.from);
+  check_same_training(run, data.fingerprint(), *start.from);
   const checkpoint::RunState& state = start.from->state();
   const Position position = Position::of(*start.from);
   start.done = {state.step, position.skipped, position.time_s, state.losses};
@@ -94,13 +94,13 @@ void claim_folder(const std::string& dir) {
   }
 }
 
-Start find_start(const engine::Run& run, const data::Dataset& dataset,
+Start find_start(const engine::Run& run, const TrainingData& data,
                  const checkpoint::RunFolder& checkpoints) {
   const engine::ModelSection& model = run.config.model;
   const engine::TrainSection& train = run.config.train;
   Start start;
   start.course.steps = train.minutes > 0 ? 0 : train.steps;
-  if (find_checkpoint(run, dataset, checkpoints, start)) return start;
+  if (find_checkpoint(run, data, checkpoints, start)) return start;
   if (!run.weights.empty()) {
     const std::string folder =
         checkpoint::resolve_model(model.path, checkpoint::Need::intact, checkpoints.processes())

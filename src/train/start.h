@@ -6,9 +6,9 @@
 #include <string>
 
 #include "checkpoint/checkpoint.h"
-#include "data/prepare.h"
 #include "engine/session.h"
 #include "train/schedule.h"
+#include "train/training_data.h"
 
 namespace hocket::train {
 
@@ -35,7 +35,7 @@ void claim_folder(const std::string& dir);
 /// before anything is timed: a checkpoint of another training, checkpoints that train.resume=false
 /// does not want, weights that do not fit the model or that only other programs read.
 /// All processes call.
-Start find_start(const engine::Run& run, const data::Dataset& dataset,
+Start find_start(const engine::Run& run, const TrainingData& data,
                  const checkpoint::RunFolder& checkpoints);
 
 /// Loads parameters and optimizer state on all ranks: those of `start`, which is then closed, and

@@ -128,6 +128,9 @@ void Stepper::complete(StepMetrics& metrics) {
   metrics.planned_bytes = most_planned(parts_.planned);
   metrics.expert_load = expert_load(session_);
   metrics.emulated = run_.config.emulate.on();
+  if (parts_.measure) {
+    parts_.measure(metrics);
+  }
 }
 
 bool Stepper::save_is_due() const {

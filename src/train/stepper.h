@@ -22,13 +22,17 @@ namespace hocket::train {
 /// The sequences of a step.
 struct StepData {
   engine::Batch batch;  ///< rows that no rank here reads may be padding
-  int64_t targets = 0;  ///< those of its rows that no other process counts
+  /// Targets, or answers, that the loss averages over: those of its rows that no other process
+  /// counts.
+  int64_t targets = 0;
 };
 
 /// Callbacks of a stepper. Requires: everything they refer to outlives it.
 struct StepperParts {
   /// Returns the sequences of step 1, 2, ...
   std::function<StepData(int64_t step)> data;
+  /// Adds what else there is to say of the last step, in every process; empty: nothing.
+  std::function<void(StepMetrics&)> measure;
   /// Receives the metrics of a step, in every process.
   std::function<void(const StepMetrics&)> metrics;
   /// Saves the ranks' tensors after the completed steps; all processes call it.

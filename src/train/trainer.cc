@@ -16,6 +16,7 @@
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/metrics.h"
+#include "train/preference.h"
 #include "train/preflight.h"
 #include "train/run_report.h"
 #include "train/saver.h"
@@ -40,7 +41,7 @@ class Trainer {
         options_(options),
         stop_(stop),
         section_(run.config.train),
-        dataset_(data_dir(run)),
+        data_(TrainingData::open(run)),
         metrics_(run.config.output.dir + "/metrics.jsonl"),
         saver_(run, stop),
         ranks_(engine::local_ranks(run)) {}
@@ -66,7 +67,7 @@ class Trainer {
   const TrainOptions& options_;
   StopSignals& stop_;
   const engine::TrainSection& section_;
-  data::Dataset dataset_;
+  const std::unique_ptr<TrainingData> data_;
   MetricsFile metrics_;
   Saver saver_;
   Start start_;
@@ -76,9 +77,12 @@ class Trainer {
   engine::Programs programs_{run_, ranks_};
   engine::Session* session_ = nullptr;
   std::unique_ptr<Evaluator> evaluator_;
-  RunReport report_{run_, dataset_, prediction_};
+  RunReport report_{run_, *data_, prediction_};
   std::unique_ptr<Progress> progress_;
   engine::RowsRead rows_;
+  std::unique_ptr<Reference> reference_;    ///< of preferences
+  std::optional<AnswerPlaces> places_;      ///< likewise, of the last step
+  std::vector<double> reference_logprobs_;  ///< likewise
   std::optional<Stepper> stepper_;
   Course course_;           ///< where the run ends; of 0 steps: not known yet
   StepsDone corrected_;     ///< state at the last correction of the number of steps
@@ -101,14 +105,14 @@ int Trainer::go() {
     return std::string();
   });
   saver_.open(ranks_);
-  start_ = find_start(run_, dataset_, saver_.folder());
+  start_ = find_start(run_, *data_, saver_.folder());
   comm::expect_same(ranks_.processes(), "train", "the start",
                     fmt::format("{}, {} steps, data {}", start_.describe(), start_.course.steps,
-                                dataset_.fingerprint()));
+                                data_->fingerprint()));
   course_ = start_.course;
   if (nothing_left()) return 0;
   saver_.set_last(start_.from ? start_.from->folder() : "");
-  for (const std::string& note : saver_.read_files(dataset_)) {
+  for (const std::string& note : saver_.read_files(*data_)) {
     if (is_first()) {
       fmt::print("{}\n", note);
     }
@@ -159,7 +163,7 @@ int Trainer::run_to_end(int64_t first) {
 bool Trainer::nothing_left() const {
   const auto decide = [&] {
     if (!start_.from || course_.steps == 0 || start_.done.step < course_.steps) return false;
-    return !dataset_.valid() || metrics_.ends_with_final_evaluation();
+    return !data_->holds_out() || metrics_.ends_with_final_evaluation();
   };
   const bool nothing = ranks_.processes().broadcast(is_first() && decide() ? "nothing" : "") != "";
   if (nothing) {
@@ -172,15 +176,17 @@ bool Trainer::nothing_left() const {
 /// Data, program and prediction, and only then their memory: a refusal ends the run before it has
 /// taken anything.
 void Trainer::set_up() {
-  check_data(run_, dataset_, start_.weights ? start_.weights->file().path() : "");
+  data_->check(start_.weights ? start_.weights->file().path() : "");
   // Data shorter than one sequence are reported before anything is timed.
-  loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), section_.seq_len,
-                                                 dataset_.tokenizer().eos_id(),
-                                                 static_cast<uint64_t>(section_.seed));
+  loader_ = data_->training();
   if (options_.given) {
     programs_.replace(engine::training(run_), engine::compile_given(run_, *options_.given));
   }
-  prediction_ = preflight(run_, programs_, dataset_, start_.describe(), ranks_);
+  if (run_.config.prefers()) {
+    reference_ = std::make_unique<Reference>(run_, ranks_);
+  }
+  prediction_ = preflight(run_, programs_, *data_, start_.describe(), ranks_,
+                          reference_ ? &reference_->compiled() : nullptr);
   const check::Certificate& proven = prediction_.certificate;
   comm::expect_same(ranks_.processes(), "train", "program",
                     fmt::format("{}, graph {}, mesh {} ({}), collectives {}", proven.program.hex(),
@@ -189,8 +195,14 @@ void Trainer::set_up() {
   session_ = &programs_.session();
   rows_ = engine::rows_read(programs_.compiled(), ranks_.ids(), section_.global_batch,
                             section_.seq_len);
-  if (dataset_.valid()) {
-    evaluator_ = std::make_unique<Evaluator>(run_, dataset_, programs_, &programs_.compiled());
+  if (reference_) {
+    places_.emplace(run_, section_.global_batch, programs_.compiled().program.num_micro_batches);
+    // Every rank has all answers of a micro-batch.
+    rows_.here.assign(rows_.here.size(), true);
+  }
+  if (data_->holds_out()) {
+    evaluator_ = std::make_unique<Evaluator>(run_, *data_, programs_, &programs_.compiled(),
+                                             reference_.get());
   }
   if (course_.steps == 0) {
     course_.steps = decide_steps(section_, prediction_.step_s, start_.done);
@@ -200,6 +212,9 @@ void Trainer::set_up() {
 /// Loads parameters and optimizer state, and the record of completed steps.
 void Trainer::load() {
   train::load(start_, run_, *session_);
+  if (reference_) {
+    reference_->load();
+  }
   if (is_first()) {
     metrics_.begin_after(start_.done.step);
   }
@@ -210,9 +225,22 @@ void Trainer::load() {
 StepperParts Trainer::parts_of_stepper() {
   StepperParts parts;
   parts.data = [this](int64_t step) {
-    engine::Batch batch = batch_of(*loader_, step, rows_.here, section_.seq_len);
+    engine::Batch batch =
+        batch_of(*loader_, step, rows_.here, section_.seq_len, reference_ != nullptr);
+    if (reference_) {
+      places_->number(batch);
+      reference_logprobs_ =
+          reference_->add_to(batch, programs_.compiled().program.num_micro_batches);
+      return StepData{std::move(batch), places_->count(rows_.first)};
+    }
     const int64_t targets = batch.num_targets(rows_.first);
     return StepData{std::move(batch), targets};
+  };
+  parts.measure = [this](StepMetrics& metrics) {
+    if (!reference_) return;
+    PreferenceStats stats(run_.config);
+    stats.add(*places_, answer_logprobs(*session_), reference_logprobs_);
+    metrics.values = stats.means();
   };
   parts.metrics = [this](const StepMetrics& metrics) { tell(metrics); };
   parts.save = [this](const StepsDone& done) { save(done); };
@@ -299,7 +327,10 @@ void Trainer::evaluate(int64_t step, bool final) {
                       [&](int64_t done, int64_t total) {
                         progress_->update(fmt::format("validation {}/{} sequences", done, total));
                       });
-  held_out_ = fmt::format("held-out {:.3f} bits/byte (step {})", held_out.bits_per_byte(), step);
+  held_out_ =
+      held_out.bytes > 0
+          ? fmt::format("held-out {:.3f} bits/byte (step {})", held_out.bits_per_byte(), step)
+          : fmt::format("held-out loss {:.4f} (step {})", held_out.loss(), step);
   if (is_first()) {
     const double trained_s = stepper_->done().seconds;
     saver_.storing([&] { metrics_.append(to_line(held_out, step, trained_s, final)); });
@@ -312,14 +343,14 @@ void Trainer::evaluate(int64_t step, bool final) {
 
 void Trainer::save(const StepsDone& done) {
   Position position;
-  position.fingerprint = dataset_.fingerprint();
+  position.fingerprint = data_->fingerprint();
   position.certificate = prediction_.certificate;
   position.began_with = start_.began_with;
   position.course = course_;
   position.skipped = done.skipped;
   position.time_s = done.seconds;
   position.kernels = kernels::cpu_level();
-  progress_->print("saved " + saver_.save(done.step, *session_, dataset_, position, done.losses));
+  progress_->print("saved " + saver_.save(done.step, *session_, *data_, position, done.losses));
   saver_.prune(done.step);
 }
 

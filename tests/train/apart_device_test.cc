@@ -64,7 +64,7 @@ double one_step(const engine::Run& run, engine::Session& session, int64_t step) 
   return session.loss();
 }
 
-Results all_of_it(const engine::Run& run, runtime::LocalRanks& ranks, const data::Dataset& dataset,
+Results all_of_it(const engine::Run& run, runtime::LocalRanks& ranks, const TrainingData& dataset,
                   const std::string& folder) {
   constexpr int64_t kSteps = 3;
   Results results;
@@ -95,13 +95,14 @@ Results all_of_it(const engine::Run& run, runtime::LocalRanks& ranks, const data
   return results;
 }
 
-std::shared_ptr<const data::Dataset> dataset_in(const data::TempFolder& folder) {
+/// Returns a folder of prepared texts.
+std::string prepared_in(const data::TempFolder& folder) {
   std::vector<std::string> texts;
   for (int i = 0; i < 8; ++i) {
     texts.push_back("To be continued by whoever comes next, " + std::to_string(i) + ".\n" +
                     std::string(60, static_cast<char>('a' + i)));
   }
-  return std::make_shared<const data::Dataset>(data::prepare_texts(folder, texts, 0.3));
+  return data::prepare_texts(folder, texts, 0.3);
 }
 
 /// The ranks of a run on such a device.
@@ -129,8 +130,8 @@ struct Apart {
 
 TEST(ApartDevice, EverythingRunsOnIt) {
   const data::TempFolder folder;
-  const std::shared_ptr<const data::Dataset> dataset = dataset_in(folder);
-  ASSERT_NE(dataset->valid(), nullptr);
+  const std::string prepared = prepared_in(folder);
+  ASSERT_NE(data::Dataset(prepared).valid(), nullptr);
   const std::pair<const char*, std::vector<std::string>> cases[] = {
       {"llama", {}},
       {"llama", {"plan.dp=2", "plan.shard.params=all"}},  // evaluates and generates otherwise
@@ -146,11 +147,11 @@ TEST(ApartDevice, EverythingRunsOnIt) {
     SCOPED_TRACE(std::string(family) + " " + (plan.empty() ? "one rank" : plan.back()));
     const engine::Run run = run_of(family, plan);
     runtime::LocalRanks on_cpu = engine::local_ranks(run);
-    const Results expected =
-        all_of_it(run, on_cpu, *dataset, folder / fmt::format("cpu{}", number));
+    const Results expected = all_of_it(run, on_cpu, *training_texts(run, data::Dataset(prepared)),
+                                       folder / fmt::format("cpu{}", number));
     Apart apart(run);
-    const Results got =
-        all_of_it(run, apart.ranks, *dataset, folder / fmt::format("apart{}", number));
+    const Results got = all_of_it(run, apart.ranks, *training_texts(run, data::Dataset(prepared)),
+                                  folder / fmt::format("apart{}", number));
     EXPECT_EQ(got.losses, expected.losses);
     EXPECT_EQ(got.held_out, expected.held_out);
     EXPECT_EQ(got.text, expected.text);
@@ -164,7 +165,7 @@ TEST(ApartDevice, EverythingRunsOnIt) {
 /// one of them is not finite.
 std::pair<std::string, std::string> saved_and_refused(const engine::Run& run,
                                                       runtime::LocalRanks& ranks,
-                                                      const data::Dataset& dataset,
+                                                      const TrainingData& dataset,
                                                       StopSignals& stop) {
   engine::Programs programs(run, ranks);
   engine::Session& training = programs.session();
@@ -196,7 +197,7 @@ std::pair<std::string, std::string> saved_and_refused(const engine::Run& run,
 
 TEST(ApartDevice, ATrainingIsSavedByItsSaver) {
   const data::TempFolder folder;
-  const std::shared_ptr<const data::Dataset> dataset = dataset_in(folder);
+  const std::string prepared = prepared_in(folder);
   for (const std::string plan : {"plan.dp=1", "plan.dp=2"}) {
     SCOPED_TRACE(plan);
     StopSignals stop;
@@ -207,8 +208,10 @@ TEST(ApartDevice, ATrainingIsSavedByItsSaver) {
     const engine::Run run = in("cpu"), run_apart = in("apart");
     runtime::LocalRanks on_cpu = engine::local_ranks(run);
     Apart apart(run_apart);
-    const auto expected = saved_and_refused(run, on_cpu, *dataset, stop);
-    const auto got = saved_and_refused(run_apart, apart.ranks, *dataset, stop);
+    const auto expected =
+        saved_and_refused(run, on_cpu, *training_texts(run, data::Dataset(prepared)), stop);
+    const auto got = saved_and_refused(run_apart, apart.ranks,
+                                       *training_texts(run, data::Dataset(prepared)), stop);
     EXPECT_TRUE(got.first == expected.first);
     EXPECT_EQ(got.second, expected.second);
     EXPECT_NE(got.second, "");

@@ -15,13 +15,14 @@ namespace {
 TEST(Sample, IsOfTheParametersAndLeavesNothingElse) {
   const data::TempFolder folder;
   const std::string text = "To be continued by whoever comes next.\n" + std::string(80, 'x');
-  const data::Dataset dataset(data::prepare_texts(folder, {text, text}, 0));
+  const std::string prepared = data::prepare_texts(folder, {text, text}, 0);
   const engine::Run run = engine::parse_run(
       "model: {config: {model_type: llama, vocab_size: 257, hidden_size: 8, num_hidden_layers: 2, "
       "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
       "plan: {dp: 2}\n"
       "train: {global_batch: 2, seq_len: 8}\n",
       "test", {});
+  const std::unique_ptr<TrainingData> data = training_texts(run, data::Dataset(prepared));
   runtime::LocalRanks ranks = engine::local_ranks(run);
   engine::Programs programs(run, ranks);
   const engine::Compiled& compiled = programs.compiled();
@@ -45,8 +46,8 @@ TEST(Sample, IsOfTheParametersAndLeavesNothingElse) {
   ASSERT_GT(parameters, 0u);
   ASSERT_GT(others, 0u) << "no state of an optimizer";
 
-  const diagnose::Sample sample = sample_text(run, programs, dataset);
-  EXPECT_EQ(sample.prompt, prompt_from(dataset));
+  const diagnose::Sample sample = sample_text(run, programs, *data);
+  EXPECT_EQ(sample.prompt, prompt_from(*data->texts()));
   EXPECT_FALSE(sample.text.empty());
   for (int32_t rank : ranks.ids()) {
     EXPECT_EQ(programs.store().at(rank).entries().size(), parameters);
@@ -55,7 +56,7 @@ TEST(Sample, IsOfTheParametersAndLeavesNothingElse) {
     }
   }
   // The parameters are those of the training still: the same text again.
-  EXPECT_EQ(sample_text(run, programs, dataset).text, sample.text);
+  EXPECT_EQ(sample_text(run, programs, *data).text, sample.text);
 }
 
 }  // namespace

@@ -271,14 +271,16 @@ void check_data(const engine::Run& run, const data::Dataset& dataset) {
 /// The held-out files of a folder, or --sequences of them, under the plan.
 int on_data(const EvalOptions& options, const engine::Run& run) {
   if (options.sequences < 0) fail("hocket eval", "--sequences is negative");
-  const data::Dataset dataset(train::data_dir(run));
+  const std::unique_ptr<train::TrainingData> data =
+      train::training_texts(run, data::Dataset(train::data_dir(run)));
+  const data::Dataset& dataset = *data->texts();
   check_data(run, dataset);
   runtime::LocalRanks ranks = engine::local_ranks(run);
   comm::expect_same(ranks.processes(), "hocket eval", "data",
                     fmt::format("{}, --sequences {}", dataset.fingerprint(), options.sequences));
   engine::Programs programs(run, ranks, checked(run));
   load(run, programs.store());
-  train::Evaluator evaluator(run, dataset, programs);
+  train::Evaluator evaluator(run, *data, programs);
   Progress progress;
   const train::HeldOut held_out =
       evaluator.run(options.sequences, [&](int64_t done, int64_t total) {
