@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/preference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "checkpoint/model_weights.h"
+#include "checkpoint/resolve.h"
+#include "engine/params.h"
+#include "graph/names.h"
+
+namespace hocket::train {
+
+namespace names = graph::names;
+
+namespace {
+
+constexpr int32_t kChosen = 1, kRejected = -1, kOtherPrompt = 2;
+
+}  // namespace
+
+AnswerPlaces::AnswerPlaces(const engine::Run& run, int64_t rows, int64_t micro_batches)
+    : config_(run.config),
+      rows_(rows),
+      micro_batches_(micro_batches),
+      per_row_(engine::answers_per_sequence(run)) {
+  HOCKET_CHECK(config_.prefers() && rows % micro_batches == 0, "{} rows in {} micro-batches", rows,
+               micro_batches);
+}
+
+int64_t AnswerPlaces::place_in_row(int32_t answer) const {
+  const int64_t most = per_row_ / 2;
+  const bool pairs = config_.objective == engine::Objective::dpo;
+  const bool other_prompt = answer < -1;
+  const int64_t number = other_prompt ? -2 - answer : answer / 2;
+  if (number >= most || (pairs && other_prompt)) {
+    fail("train",
+         "a sequence has more than {} {}; expected at most preference.answers_per_sequence", most,
+         pairs ? "pairs" : "answers");
+  }
+  if (pairs) return answer;
+  return other_prompt ? most + number : number;
+}
+
+void AnswerPlaces::number(engine::Batch& batch) {
+  const engine::PreferenceSection& preference = config_.preference;
+  const auto n = static_cast<size_t>(size());
+  weights_.assign(n, 0);
+  lengths_.assign(n, 1);
+  sides_.assign(n, 0);
+  std::vector<int32_t> answers(batch.answers.size(), -1);
+  const int64_t rows_at_once = rows_ / micro_batches_;
+  std::vector<double> tokens(n, 0);
+  for (int64_t row = 0; row < rows_; ++row) {
+    for (int64_t i = row * batch.seq_len; i < (row + 1) * batch.seq_len; ++i) {
+      const int32_t answer = batch.answers[static_cast<size_t>(i)];
+      if (answer == -1) continue;
+      const int64_t place = place_in_row(answer);
+      answers[static_cast<size_t>(i)] = static_cast<int32_t>(row % rows_at_once * per_row_ + place);
+      const auto at = static_cast<size_t>(row * per_row_ + place);
+      tokens[at] += 1;
+      sides_[at] = answer < -1 ? kOtherPrompt : answer % 2 == 0 ? kChosen : kRejected;
+    }
+  }
+  const bool pairs = config_.objective == engine::Objective::dpo;
+  for (size_t at = 0; at < n; ++at) {
+    if (sides_[at] == 0) continue;
+    lengths_[at] = tokens[at];
+    if (pairs && sides_[at ^ 1] == 0) {
+      fail("train", "a pair of answers lacks one; expected both in one sequence");
+    }
+    weights_[at] = pairs                        ? 1
+                   : sides_[at] == kOtherPrompt ? 0
+                   : sides_[at] == kChosen      ? preference.desirable_weight
+                                                : preference.undesirable_weight;
+  }
+  batch.more.keep(names::kAnswers, std::move(answers));
+  batch.more.keep(names::kAnswerWeights, weights_);
+  batch.more.keep(names::kAnswerLengths, lengths_);
+  batch.more.keep(names::kAnswerSides, sides_);
+}
+
+int64_t AnswerPlaces::count(const std::vector<bool>& of_rows) const {
+  int64_t count = 0;
+  const bool pairs = config_.objective == engine::Objective::dpo;
+  for (size_t at = 0; at < sides_.size(); ++at) {
+    const bool counts = of_rows.empty() || of_rows[at / static_cast<size_t>(per_row_)];
+    const bool one =
+        pairs ? sides_[at] == kChosen : sides_[at] == kChosen || sides_[at] == kRejected;
+    count += counts && one ? 1 : 0;
+  }
+  return count;
+}
+
+void PreferenceStats::add(const AnswerPlaces& places, const std::vector<double>& policy,
+                          const std::vector<double>& reference) {
+  const double beta = config_.preference.beta;
+  const bool pairs = config_.objective == engine::Objective::dpo;
+  for (size_t at = 0; at < places.sides().size(); ++at) {
+    const int32_t side = places.sides()[at];
+    const double ratio = policy[at] - reference[at];
+    if (side == kOtherPrompt) {
+      apart_ += ratio;
+      ++others_;
+    }
+    if (side != kChosen && side != kRejected) continue;
+    Sum& sum = side == kChosen ? chosen_ : rejected_;
+    sum.logps += policy[at];
+    sum.rewards += beta * ratio;
+    ++sum.count;
+    if (pairs && side == kChosen) {
+      const double margin = beta * (ratio - (policy[at + 1] - reference[at + 1]));
+      margins_ += margin;
+      right_ += margin > 0 ? 1 : 0;
+    }
+  }
+}
+
+void PreferenceStats::Sum::put(const char* side, Values* values) const {
+  if (count == 0) return;
+  const auto n = static_cast<double>(count);
+  values->push_back({fmt::format("rewards/{}", side), rewards / n});
+  values->push_back({fmt::format("logps/{}", side), logps / n});
+}
+
+Values PreferenceStats::means() const {
+  Values values;
+  chosen_.put("chosen", &values);
+  rejected_.put("rejected", &values);
+  if (config_.objective == engine::Objective::dpo && chosen_.count > 0) {
+    const auto pairs = static_cast<double>(chosen_.count);
+    values.push_back({"rewards/accuracies", static_cast<double>(right_) / pairs});
+    values.push_back({"rewards/margins", margins_ / pairs});
+  }
+  if (others_ > 0) {
+    values.push_back({"kl", std::max(0.0, apart_ / static_cast<double>(others_))});
+  }
+  return values;
+}
+
+Reference::Reference(const engine::Run& run, runtime::LocalRanks& ranks)
+    : run_(run), ranks_(ranks) {
+  const engine::PreferenceSection& preference = run.config.preference;
+  if (!preference.reference.empty()) {
+    const checkpoint::ModelLocation at =
+        checkpoint::resolve_model(preference.reference, checkpoint::Need::weights);
+    run_.weights = at.folder;
+  }
+  described_ = run_.weights.empty() ? fmt::format("random, seed {}", run.config.train.seed)
+                                    : "from " + run_.weights;
+  programs_ = std::make_unique<engine::Programs>(run_, ranks_);
+}
+
+Reference::~Reference() = default;
+
+const engine::Compiled& Reference::compiled() {
+  return programs_->compiled(engine::logprobs(run_));
+}
+
+void Reference::load() {
+  engine::Session& session = programs_->session(engine::logprobs(run_));
+  if (!run_.weights.empty()) {
+    const std::string folder =
+        checkpoint::resolve_model(run_.weights, checkpoint::Need::intact, ranks_.processes())
+            .folder;
+    load_weights(checkpoint::ModelWeights(folder, run_.model), session.compiled(), session.store());
+  }
+  engine::initialise(session.graph(), session.program(),
+                     static_cast<uint64_t>(run_.config.train.seed), session.store());
+}
+
+std::vector<double> Reference::add_to(engine::Batch& batch, int64_t micro_batches) {
+  engine::Session& session =
+      programs_->session(engine::logprobs(run_, {.num_micro_batches = micro_batches}));
+  session.feed(batch);
+  session.step();
+  std::vector<double> logprobs = answer_logprobs(session);
+  batch.more.keep(names::kReference, logprobs);
+  return logprobs;
+}
+
+std::vector<double> answer_logprobs(const engine::Session& session) {
+  std::vector<double> all;
+  for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
+    const std::vector<double> some = session.collect_as<double>(names::kAnswerLogprobs, m);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+}  // namespace hocket::train

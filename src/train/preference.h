@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preference tuning (objectives dpo and kto): answers of a step, their log-probabilities under the
+// frozen reference, and the metrics of the step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/programs.h"
+#include "train/evaluate.h"
+
+namespace hocket::train {
+
+/// Places of the answers of a step: A of a micro-batch are those of its first row, then those of
+/// the next. In a row dpo has pairs, chosen and rejected; kto has answers, and behind them those to
+/// other prompts.
+class AnswerPlaces {
+ public:
+  AnswerPlaces(const engine::Run& run, int64_t rows, int64_t micro_batches);
+
+  /// Numbers a batch's answers (data::SequenceOut::answers) by their places, and adds the inputs
+  /// answers, answer_weights, answer_lengths and answer_sides. Throws Error for a row with more
+  /// answers than a sequence has room for, or for half a pair.
+  void number(engine::Batch& batch);
+  /// Returns the pairs (dpo) or answers (kto) of a step that its loss averages over; of the named
+  /// rows only, if any are named.
+  int64_t count(const std::vector<bool>& of_rows = {}) const;
+
+  int64_t per_micro_batch() const { return per_row_ * rows_ / micro_batches_; }
+  int64_t size() const { return per_row_ * rows_; }
+  /// Sides of the places: 1 chosen or desirable, -1 rejected or undesirable, 2 an answer to another
+  /// prompt, 0 no answer.
+  const std::vector<int32_t>& sides() const { return sides_; }
+  const std::vector<double>& weights() const { return weights_; }
+
+ private:
+  /// Place in its row of an answer as the data number it.
+  int64_t place_in_row(int32_t answer) const;
+
+  const engine::RunConfig& config_;
+  const int64_t rows_, micro_batches_, per_row_;
+  std::vector<double> weights_, lengths_;
+  std::vector<int32_t> sides_;
+};
+
+/// Sums of a step's answers, for their means over steps.
+class PreferenceStats {
+ public:
+  explicit PreferenceStats(const engine::RunConfig& config) : config_(config) {}
+  /// Log-probabilities under policy and reference, of every place.
+  void add(const AnswerPlaces& places, const std::vector<double>& policy,
+           const std::vector<double>& reference);
+  Values means() const;
+
+ private:
+  struct Sum {
+    double logps = 0, rewards = 0;
+    int64_t count = 0;
+    void put(const char* side, Values* values) const;
+  };
+  const engine::RunConfig& config_;
+  Sum chosen_, rejected_;
+  double margins_ = 0, apart_ = 0;
+  int64_t right_ = 0, others_ = 0;
+};
+
+/// The frozen reference of a run, in a store of its own on the ranks of the policy.
+class Reference {
+ public:
+  /// Requires: run and ranks outlive it.
+  Reference(const engine::Run& run, runtime::LocalRanks& ranks);
+  ~Reference();
+
+  /// Returns its program beside that of training steps; nothing is taken of the ranks for it.
+  const engine::Compiled& compiled();
+  /// Reads the weights: those of preference.reference, else those that a training begins with. All
+  /// processes call.
+  void load();
+  /// Returns the log-probability of every place, and adds them to the batch.
+  std::vector<double> add_to(engine::Batch& batch, int64_t micro_batches);
+  /// Returns where the weights are from: "random, seed 1".
+  const std::string& described() const { return described_; }
+
+ private:
+  engine::Run run_;
+  runtime::LocalRanks& ranks_;
+  std::unique_ptr<engine::Programs> programs_;
+  std::string described_;
+};
+
+/// Returns the log-probability of every place in a session's last step.
+std::vector<double> answer_logprobs(const engine::Session& session);
+
+}  // namespace hocket::train

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The data of a training: prepared texts (objective pretrain), or examples (sft, dpo, kto).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/loader.h"
+#include "data/prepare.h"
+#include "run/config.h"
+
+namespace hocket::train {
+
+/// Beginning of a text that a trained model continues.
+struct Prompt {
+  std::string text;
+  std::vector<int32_t> ids;
+};
+
+class TrainingData {
+ public:
+  virtual ~TrainingData() = default;
+  /// Opens the data that a run names. Error: they are absent, damaged, or of another objective.
+  static std::unique_ptr<TrainingData> open(const engine::Run& run);
+
+  /// Returns the place of the data, for people: a folder, or the sources.
+  virtual const std::string& name() const = 0;
+  virtual const data::Tokenizer& tokenizer() const = 0;
+  /// Folder or file that the tokenizer is from.
+  virtual const std::string& tokenizer_path() const = 0;
+  /// Returns the identity of the data, compared on resume.
+  virtual const std::string& fingerprint() const = 0;
+  /// Returns sizes of the two splits, for people.
+  virtual std::string training_text() const = 0;
+  virtual std::string held_out_text() const = 0;
+  /// Returns notes for the beginning of a run, a line each.
+  virtual std::vector<std::string> notes() const { return {}; }
+  /// Throws Error where the model cannot take the data. `weights`: the folder that the run starts
+  /// from; empty: none.
+  virtual void check(const std::string& weights) const = 0;
+
+  /// Returns the sequences of a training. Error: there are less tokens than one.
+  virtual std::unique_ptr<data::TrainingRows> training() const = 0;
+  virtual bool holds_out() const = 0;
+  /// Requires: holds_out().
+  virtual std::unique_ptr<data::HeldOutRows> held_out() const = 0;
+  /// Returns the prompt of a sample where output.sample_prompt names none.
+  virtual std::string sample_prompt() const = 0;
+  /// Returns its tokens, and those of a given one, as training begins a text.
+  virtual Prompt prompt_of(const std::string& text) const = 0;
+  /// Returns the prepared texts; null: the data are examples.
+  virtual const data::Dataset* texts() const { return nullptr; }
+};
+
+/// Data of texts that are open already.
+std::unique_ptr<TrainingData> training_texts(const engine::Run& run, data::Dataset dataset);
+
+/// Returns the folder of prepared texts. Throws Error if the run names none.
+const std::string& data_dir(const engine::Run& run);
+
+/// Returns the beginning of a text to continue: whole lines, up to 32 tokens, of the first held-out
+/// document that is long enough (of the training data if nothing is held out).
+std::string prompt_from(const data::Dataset& dataset);
+
+}  // namespace hocket::train
