@@ -23,6 +23,7 @@ inline constexpr const char* kAnswerWeights = "answer_weights";  ///< f64[A], pe
 inline constexpr const char* kAnswerLengths =
     "answer_lengths";                                        ///< f64[A], per micro-batch: tokens
 inline constexpr const char* kAnswerSides = "answer_sides";  ///< i32[A], per micro-batch: of KTO
+inline constexpr const char* kDivergence = "divergence";     ///< f64[1], per micro-batch: of KTO
 
 // Symbols of a program that generates (models/build.h).
 inline constexpr const char* kNewTokens = "new_tokens";

@@ -249,9 +249,12 @@ TensorId Builder::answer_loss(TensorId logprobs, TensorId scale) {
   const graph::Dim answers = options_.answers;
   std::vector<TensorId> in{logprobs, input(names::kReference, DType::f64, answers),
                            input(names::kAnswerWeights, DType::f64, answers)};
-  in.push_back(options_.answer_loss == "kto_loss"
-                   ? input(names::kAnswerSides, DType::i32, answers)
-                   : input(names::kAnswerLengths, DType::f64, answers));
+  if (options_.answer_loss == "kto_loss") {
+    in.push_back(input(names::kAnswerSides, DType::i32, answers));
+    in.push_back(input(names::kDivergence, DType::f64, 1));
+  } else {
+    in.push_back(input(names::kAnswerLengths, DType::f64, answers));
+  }
   in.push_back(scale);
   Attrs attrs = options_.answer_loss_attrs;
   attrs.set("grad", int64_t{options_.grad ? 1 : 0});

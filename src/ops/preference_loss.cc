@@ -4,8 +4,9 @@
 // by d = s - r: sigmoid (DPO, Rafailov et al., NeurIPS 2023, eq. 7; with label smoothing eq. 3 of
 // Mitchell's cDPO note), sigmoid_norm (the same per token), ipo (Azar et al., AISTATS 2024, eq. 17,
 // per token as its authors have it) and hinge (Zhao et al., arXiv 2305.10425). kto_loss takes
-// single answers with a side (Ethayarajh et al., ICML 2024, eq. 7): 1 desirable, -1 undesirable, 2
-// an answer to another prompt, whose mean d, at least 0, is the reference point z; 0 is none.
+// single answers with a side (Ethayarajh et al., ICML 2024, eq. 7): 1 desirable, -1 undesirable, 0
+// none; z is an estimate of the divergence from the reference, the mean d of answers to other
+// prompts, at least 0.
 #include "ops/rules.h"
 
 namespace hocket::ops::preference_loss {
@@ -48,9 +49,10 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
 
 std::vector<TensorType> infer_kto(const Attrs& attrs, Types in) {
   constexpr const char* kOp = "kto_loss";
-  want_inputs(kOp, in, 5);
+  want_inputs(kOp, in, 6);
   want_answers(kOp, in, 3);
   want_vector(kOp, in[3], DType::i32, in[0].dims[0], "number of sides");
+  want_scalar(kOp, in[4], DType::f64);
   return results(kOp, attrs, in);
 }
 
@@ -100,6 +102,10 @@ std::vector<Sample> samples_kto() {
   const Fill sides{.kind = Fill::Kind::integers, .lo = -1, .hi = 1};
   std::vector<Sample> list{sample_of("7 answers", attrs, 7, sides, DType::i32),
                            sample_of("1 answer", attrs, 1, sides, DType::i32)};
+  for (Sample& sample : list) {
+    sample.types.insert(sample.types.begin() + 4, {DType::f64, {1}});
+    sample.fills.insert(sample.fills.begin() + 4, {.kind = Fill::Kind::uniform});
+  }
   list.push_back(list[0]);
   list.back().attrs.set("grad", int64_t{0});
   list.back().name = "loss only";
@@ -124,9 +130,9 @@ void add_to(std::vector<Op>& ops) {
                  .fd_inputs = {0},
                  .family = Family::loss});
   ops.push_back({.name = "kto_loss",
-                 .doc = "inputs s[A], r[A], weights[A], sides[A], scale: scale * sum_a weights[a] "
-                        "(1 - sigmoid(beta sides[a] (d[a] - z))), d = s - r, z = max(0, mean d of "
-                        "the answers of side 2), without a gradient; with grad=1 also ds",
+                 .doc = "inputs s[A], r[A], weights[A], sides[A], z, scale: scale * sum_a "
+                        "weights[a] (1 - sigmoid(beta sides[a] (d[a] - z))), d = s - r; with "
+                        "grad=1 also ds",
                  .infer = infer_kto,
                  .layout = {"*", ""},
                  .work = work,

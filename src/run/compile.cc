@@ -211,7 +211,15 @@ void pin_head(const Run& run, models::BuildOptions with_losses, ProgramSpec* spe
 }  // namespace
 
 int64_t answers_per_sequence(const Run& run) {
-  return run.config.prefers() ? 2 * run.config.preference.answers_per_sequence : 0;
+  const int64_t most = run.config.preference.answers_per_sequence;
+  switch (run.config.objective) {
+    case Objective::dpo:
+      return 2 * most;
+    case Objective::kto:
+      return most;
+    default:
+      return 0;
+  }
 }
 
 autodiff::OptimizerConfig optimizer_of(const TrainSection& train) {

@@ -129,8 +129,7 @@ bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
 
-/// Answers that a sequence has room for: with dpo a chosen and a rejected one per pair, with kto
-/// the answer and one to another prompt. 0: the loss is of tokens.
+/// Answers that a sequence has room for, with dpo two per pair; 0: the loss is of tokens.
 int64_t answers_per_sequence(const Run& run);
 
 /// Returns the optimizer of a training.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
 #include "engine/params.h"
@@ -17,7 +18,7 @@ namespace names = graph::names;
 
 namespace {
 
-constexpr int32_t kChosen = 1, kRejected = -1, kOtherPrompt = 2;
+constexpr int32_t kChosen = 1, kRejected = -1;
 
 }  // namespace
 
@@ -31,17 +32,13 @@ AnswerPlaces::AnswerPlaces(const engine::Run& run, int64_t rows, int64_t micro_b
 }
 
 int64_t AnswerPlaces::place_in_row(int32_t answer) const {
-  const int64_t most = per_row_ / 2;
   const bool pairs = config_.objective == engine::Objective::dpo;
-  const bool other_prompt = answer < -1;
-  const int64_t number = other_prompt ? -2 - answer : answer / 2;
-  if (number >= most || (pairs && other_prompt)) {
-    fail("train",
-         "a sequence has more than {} {}; expected at most preference.answers_per_sequence", most,
-         pairs ? "pairs" : "answers");
+  const int64_t place = pairs ? answer : answer / 2;
+  if (place >= per_row_) {
+    fail("train", "a sequence has more than {}; expected at most preference.answers_per_sequence",
+         counted(config_.preference.answers_per_sequence, pairs ? "pair" : "answer"));
   }
-  if (pairs) return answer;
-  return other_prompt ? most + number : number;
+  return place;
 }
 
 void AnswerPlaces::number(engine::Batch& batch) {
@@ -61,7 +58,7 @@ void AnswerPlaces::number(engine::Batch& batch) {
       answers[static_cast<size_t>(i)] = static_cast<int32_t>(row % rows_at_once * per_row_ + place);
       const auto at = static_cast<size_t>(row * per_row_ + place);
       tokens[at] += 1;
-      sides_[at] = answer < -1 ? kOtherPrompt : answer % 2 == 0 ? kChosen : kRejected;
+      sides_[at] = answer % 2 == 0 ? kChosen : kRejected;
     }
   }
   const bool pairs = config_.objective == engine::Objective::dpo;
@@ -71,10 +68,12 @@ void AnswerPlaces::number(engine::Batch& batch) {
     if (pairs && sides_[at ^ 1] == 0) {
       fail("train", "a pair of answers lacks one; expected both in one sequence");
     }
-    weights_[at] = pairs                        ? 1
-                   : sides_[at] == kOtherPrompt ? 0
-                   : sides_[at] == kChosen      ? preference.desirable_weight
-                                                : preference.undesirable_weight;
+    if (pairs) {
+      weights_[at] = 1;
+    } else {
+      weights_[at] =
+          sides_[at] == kChosen ? preference.desirable_weight : preference.undesirable_weight;
+    }
   }
   batch.more.keep(names::kAnswers, std::move(answers));
   batch.more.keep(names::kAnswerWeights, weights_);
@@ -101,11 +100,7 @@ void PreferenceStats::add(const AnswerPlaces& places, const std::vector<double>&
   for (size_t at = 0; at < places.sides().size(); ++at) {
     const int32_t side = places.sides()[at];
     const double ratio = policy[at] - reference[at];
-    if (side == kOtherPrompt) {
-      apart_ += ratio;
-      ++others_;
-    }
-    if (side != kChosen && side != kRejected) continue;
+    if (side == 0) continue;
     Sum& sum = side == kChosen ? chosen_ : rejected_;
     sum.logps += policy[at];
     sum.rewards += beta * ratio;
@@ -116,6 +111,13 @@ void PreferenceStats::add(const AnswerPlaces& places, const std::vector<double>&
       right_ += margin > 0 ? 1 : 0;
     }
   }
+}
+
+void PreferenceStats::add_divergences(const std::vector<double>& of_micro_batches) {
+  for (const double divergence : of_micro_batches) {
+    divergences_ += divergence;
+  }
+  micro_batches_ += std::ssize(of_micro_batches);
 }
 
 void PreferenceStats::Sum::put(const char* side, Values* values) const {
@@ -134,8 +136,8 @@ Values PreferenceStats::means() const {
     values.push_back({"rewards/accuracies", static_cast<double>(right_) / pairs});
     values.push_back({"rewards/margins", margins_ / pairs});
   }
-  if (others_ > 0) {
-    values.push_back({"kl", std::max(0.0, apart_ / static_cast<double>(others_))});
+  if (micro_batches_ > 0) {
+    values.push_back({"kl", divergences_ / static_cast<double>(micro_batches_)});
   }
   return values;
 }

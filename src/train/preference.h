@@ -16,8 +16,7 @@
 namespace hocket::train {
 
 /// Places of the answers of a step: A of a micro-batch are those of its first row, then those of
-/// the next. In a row dpo has pairs, chosen and rejected; kto has answers, and behind them those to
-/// other prompts.
+/// the next. A row of dpo has pairs, each chosen and rejected.
 class AnswerPlaces {
  public:
   AnswerPlaces(const engine::Run& run, int64_t rows, int64_t micro_batches);
@@ -32,8 +31,7 @@ class AnswerPlaces {
 
   int64_t per_micro_batch() const { return per_row_ * rows_ / micro_batches_; }
   int64_t size() const { return per_row_ * rows_; }
-  /// Sides of the places: 1 chosen or desirable, -1 rejected or undesirable, 2 an answer to another
-  /// prompt, 0 no answer.
+  /// Sides of the places: 1 chosen or desirable, -1 rejected or undesirable, 0 no answer.
   const std::vector<int32_t>& sides() const { return sides_; }
   const std::vector<double>& weights() const { return weights_; }
 
@@ -54,6 +52,8 @@ class PreferenceStats {
   /// Log-probabilities under policy and reference, of every place.
   void add(const AnswerPlaces& places, const std::vector<double>& policy,
            const std::vector<double>& reference);
+  /// Divergences of micro-batches (kto).
+  void add_divergences(const std::vector<double>& of_micro_batches);
   Values means() const;
 
  private:
@@ -64,8 +64,8 @@ class PreferenceStats {
   };
   const engine::RunConfig& config_;
   Sum chosen_, rejected_;
-  double margins_ = 0, apart_ = 0;
-  int64_t right_ = 0, others_ = 0;
+  double margins_ = 0, divergences_ = 0;
+  int64_t right_ = 0, micro_batches_ = 0;
 };
 
 /// The frozen reference of a run, in a store of its own on the ranks of the policy.

@@ -76,17 +76,9 @@ void kto_loss(const KernelArgs& args) {
   const double *policy = in<double>(args, 0), *reference = in<double>(args, 1),
                *weights = in<double>(args, 2);
   const int32_t* sides = in<int32_t>(args, 3);
-  const double scale = *in<double>(args, 4), beta = args.attrs->f("beta");
+  const double point = *in<double>(args, 4), scale = *in<double>(args, 5);
+  const double beta = args.attrs->f("beta");
   double* const of_policy = args.out.size() > 1 ? out<double>(args, 1) : nullptr;
-  constexpr int32_t kOtherPrompt = 2;
-  double apart = 0;
-  int64_t others = 0;
-  for (int64_t a = 0; a < count(args.in[0]); ++a) {
-    if (sides[a] != kOtherPrompt) continue;
-    apart += policy[a] - reference[a];
-    ++others;
-  }
-  const double point = others > 0 ? std::max(0.0, apart / static_cast<double>(others)) : 0;
   double sum = 0;
   for (int64_t a = 0; a < count(args.in[0]); ++a) {
     const bool counts = sides[a] == 1 || sides[a] == -1;
