@@ -2,7 +2,6 @@
 #include "data/examples/render.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <optional>
 
@@ -12,35 +11,35 @@
 namespace hocket::data {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Turns = Example::Turns;
 
 /// Stands in front of special tokens that a text has; no character, so no text has it (Unicode,
 /// noncharacters).
-constexpr std::string_view kMark = "\xEF\xB7\x90";
+constexpr std::string_view kTokenMark = "\xEF\xB7\x90";
 
 /// Names of a message's field that says whether it is trained on: Axolotl's and OpenAI's.
-constexpr const char* kTraining = "training";
-constexpr const char* kWeight = "weight";
+constexpr const char* kTrainingField = "training";
+constexpr const char* kWeightField = "weight";
 
-std::string role_of(const Json& message) {
+std::string turn_role(const Turns& message) {
   return message.is_object() && message.contains("role") && message.at("role").is_string()
              ? message.at("role").get<std::string>()
              : "";
 }
 
 /// Returns a message's own word on whether it is trained on.
-std::optional<bool> training_of(const Json& message, size_t index) {
+std::optional<bool> training_of(const Turns& message, size_t index) {
   std::optional<bool> out;
   if (!message.is_object()) return out;
-  if (message.contains(kTraining) && !message[kTraining].is_null()) {
-    const Json& value = message[kTraining];
+  if (message.contains(kTrainingField) && !message[kTrainingField].is_null()) {
+    const Turns& value = message[kTrainingField];
     if (!value.is_boolean()) {
       fail("messages", "message {}: training is {}; expected true or false", index, value.dump());
     }
     out = value.get<bool>();
   }
-  if (message.contains(kWeight) && !message[kWeight].is_null()) {
-    const Json& value = message[kWeight];
+  if (message.contains(kWeightField) && !message[kWeightField].is_null()) {
+    const Turns& value = message[kWeightField];
     if (!value.is_number() || (value != 0 && value != 1)) {
       fail("messages", "message {}: weight is {}; expected 0 or 1", index, value.dump());
     }
@@ -54,7 +53,7 @@ std::optional<bool> training_of(const Json& message, size_t index) {
   return out;
 }
 
-void require_messages(const Json& turns, const char* what) {
+void require_messages(const Turns& turns, const char* what) {
   if (!turns.is_array()) {
     fail("messages", "{} is {}; expected a list of messages", what, turns.type_name());
   }
@@ -65,11 +64,6 @@ size_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& 
 }
 
 }  // namespace
-
-std::span<const char* const> names_of(TrainOn) {
-  static constexpr std::array<const char*, 3> names = {"assistant", "last", "all"};
-  return names;
-}
 
 int64_t TokenSequence::targets() const {
   return trained.empty() ? 0
@@ -91,7 +85,8 @@ struct Renderer::Impl {
   const RenderOptions options;
   Encoder encoder;
   std::vector<std::string> special;  ///< texts of special tokens
-  int64_t met = 0;
+  int64_t met = 0;           ///< special tokens in texts
+  int64_t with_special = 0;  ///< examples that had some
   std::vector<ByteRange> ranges;
 
   /// A rendered chat as text without marks.
@@ -103,10 +98,10 @@ struct Renderer::Impl {
 
   /// Puts a mark in front of every special token in the strings of `json`, if they are to be text,
   /// and counts them.
-  void mark(Json* json) {
+  void mark(Turns* json) {
     if (json->is_string()) {
       auto& text = json->get_ref<std::string&>();
-      if (text.find(kMark) != std::string::npos) {
+      if (text.find(kTokenMark) != std::string::npos) {
         fail("messages", "a text has U+FDD0, which is no character");
       }
       std::vector<size_t> begins;
@@ -120,10 +115,10 @@ struct Renderer::Impl {
       met += std::ssize(begins);
       if (!options.split_special_tokens) return;
       for (auto at = begins.rbegin(); at != begins.rend(); ++at) {
-        text.insert(*at, kMark);
+        text.insert(*at, kTokenMark);
       }
     } else if (json->is_structured()) {
-      for (Json& item : *json) {
+      for (Turns& item : *json) {
         mark(&item);
       }
     }
@@ -131,20 +126,20 @@ struct Renderer::Impl {
 
   /// Takes the marks out of a rendered chat.
   void unmark(Chat* out) const {
-    if (out->text.find(kMark) == std::string::npos) return;
+    if (out->text.find(kTokenMark) == std::string::npos) return;
     std::string text;
     std::vector<size_t> marks;  // where they stood
     for (size_t begin = 0;;) {
-      const size_t at = std::min(out->text.find(kMark, begin), out->text.size());
+      const size_t at = std::min(out->text.find(kTokenMark, begin), out->text.size());
       text.append(out->text, begin, at - begin);
       if (at == out->text.size()) break;
       marks.push_back(at);
       out->literal.push_back(text.size());
-      begin = at + kMark.size();
+      begin = at + kTokenMark.size();
     }
     const auto moved = [&](size_t at) {
       const auto before = std::lower_bound(marks.begin(), marks.end(), at) - marks.begin();
-      return at - kMark.size() * before;
+      return at - kTokenMark.size() * before;
     };
     for (ChatSpan& span : out->spans) {
       span = {moved(span.begin), moved(span.end)};
@@ -153,12 +148,12 @@ struct Renderer::Impl {
   }
 
   /// Returns messages as the template reads them: without the fields about training, and marked.
-  Json cleaned(const Json& messages) {
-    Json out = messages;
-    for (Json& message : out) {
+  Turns cleaned(const Turns& messages) {
+    Turns out = messages;
+    for (Turns& message : out) {
       if (message.is_object()) {
-        message.erase(kTraining);
-        message.erase(kWeight);
+        message.erase(kTrainingField);
+        message.erase(kWeightField);
       }
     }
     mark(&out);
@@ -167,7 +162,7 @@ struct Renderer::Impl {
 
   /// The variables of an example, which must outlive the options made of them.
   struct Variables {
-    Json tools, more;
+    Turns tools, more;
     ChatOptions options() const {
       ChatOptions out;
       out.tools = tools.is_null() ? nullptr : &tools;
@@ -193,20 +188,20 @@ struct Renderer::Impl {
 
   /// Returns the texts of the assistant's messages from `first` on that are trained; `messages` as
   /// they were given, `clean` as they are rendered.
-  std::vector<ChatSpan> trained_spans(const Json& messages, const Json& clean, size_t first,
+  std::vector<ChatSpan> trained_spans(const Turns& messages, const Turns& clean, size_t first,
                                       const ChatOptions& how) const {
     std::vector<size_t> own;  // messages of the assistant
     std::vector<bool> chosen;
     for (size_t i = 0; i < messages.size(); ++i) {
       const std::optional<bool> said = training_of(messages[i], i);
-      if (role_of(messages[i]) == "assistant") {
+      if (turn_role(messages[i]) == "assistant") {
         own.push_back(i);
         chosen.push_back(i >= first && said.value_or(true));
       } else if (said == true) {
         fail("messages",
              "message {} (role {}): to be trained on; expected this of the assistant's messages "
              "alone, or train_on: all",
-             i, quote(role_of(messages[i])));
+             i, quote(turn_role(messages[i])));
       }
     }
     if (options.train_on == TrainOn::last && !chosen.empty()) {
@@ -235,8 +230,8 @@ struct Renderer::Impl {
   }
 
   /// Returns the number of generation blocks of the messages up to and with number `last`.
-  size_t blocks_until(const Json& clean, size_t last, const ChatOptions& how) const {
-    Json prefix = Json::array();
+  size_t blocks_until(const Turns& clean, size_t last, const ChatOptions& how) const {
+    Turns prefix = Turns::array();
     for (size_t i = 0; i <= last; ++i) {
       prefix.push_back(clean[i]);
     }
@@ -291,7 +286,7 @@ struct Renderer::Impl {
     const ChatTemplate& with = require_chat();
     require_messages(example.messages, "messages");
     const Variables variables = variables_of(example);
-    const Json clean = cleaned(example.messages);
+    const Turns clean = cleaned(example.messages);
     Chat text;
     text.text = with.render(clean, variables.options()).text;
     if (options.train_on == TrainOn::all) {
@@ -329,10 +324,10 @@ struct Renderer::Impl {
     }
   }
 
-  void answers_of_text(const std::string& prompt, const std::vector<const Json*>& answers,
+  void answers_of_text(const std::string& prompt, const std::vector<const Turns*>& answers,
                        RenderedExample* out) {
     const TokenSequence alone = text_ids(prompt);
-    for (const Json* answer : answers) {
+    for (const Turns* answer : answers) {
       TokenSequence whole = text_ids(prompt + answer->get_ref<const std::string&>());
       end_text(&whole);
       train_answer(alone.ids, &whole, out);
@@ -340,8 +335,8 @@ struct Renderer::Impl {
     finish_answers(out, false);
   }
 
-  void answers_of_chat(const Example& example, const Json& prompt,
-                       const std::vector<const Json*>& answers, RenderedExample* out) {
+  void answers_of_chat(const Example& example, const Turns& prompt,
+                       const std::vector<const Turns*>& answers, RenderedExample* out) {
     const ChatTemplate& with = require_chat();
     const Variables variables = variables_of(example);
     const ChatOptions how = variables.options();
@@ -353,15 +348,15 @@ struct Renderer::Impl {
     const TokenSequence alone = encode(before);
     // Several messages, such as a tool's results, are trained on as those of a chat are.
     const bool selects = options.train_on != TrainOn::all &&
-                         std::any_of(answers.begin(), answers.end(), [](const Json* answer) {
-                           return answer->size() != 1 || role_of(answer->at(0)) != "assistant" ||
-                                  answer->at(0).contains(kTraining) ||
-                                  answer->at(0).contains(kWeight);
+                         std::any_of(answers.begin(), answers.end(), [](const Turns* answer) {
+                           return answer->size() != 1 || turn_role(answer->at(0)) != "assistant" ||
+                                  answer->at(0).contains(kTrainingField) ||
+                                  answer->at(0).contains(kWeightField);
                          });
-    for (const Json* answer : answers) {
-      Json messages = prompt;
+    for (const Turns* answer : answers) {
+      Turns messages = prompt;
       messages.insert(messages.end(), answer->begin(), answer->end());
-      const Json clean = cleaned(messages);
+      const Turns clean = cleaned(messages);
       Chat text;
       text.text = with.render(clean, how).text;
       if (!text.text.starts_with(marked)) {
@@ -381,11 +376,11 @@ struct Renderer::Impl {
     finish_answers(out, selects);
   }
 
-  void render_answers(const Example& example, std::vector<const Json*> answers,
+  void render_answers(const Example& example, std::vector<const Turns*> answers,
                       RenderedExample* out) {
-    Json prompt = example.prompt;
+    Turns prompt = example.prompt;
     const bool is_chat = answers[0]->is_array();
-    for (const Json* answer : answers) {
+    for (const Turns* answer : answers) {
       const bool fits = is_chat ? answer->is_array() && prompt.is_array()
                                 : answer->is_string() && prompt.is_string();
       if (!fits) {
@@ -404,6 +399,7 @@ struct Renderer::Impl {
     RenderedExample out;
     out.kind = example.kind;
     out.label = example.label;
+    const int64_t before = met;
     switch (example.kind) {
       case Example::Kind::text: {
         TokenSequence sequence = text_ids(example.text);
@@ -412,6 +408,14 @@ struct Renderer::Impl {
         out.sequences.push_back(std::move(sequence));
         break;
       }
+      case Example::Kind::tokens:
+        for (const int32_t id : example.ids) {
+          if (id < 0 || id >= tokenizer.vocab_size()) {
+            fail("tokenizer", "token {}; expected 0 to {}", id, tokenizer.vocab_size() - 1);
+          }
+        }
+        out.sequences.push_back({example.ids, std::vector<uint8_t>(example.ids.size(), 1)});
+        break;
       case Example::Kind::chat:
         render_chat(example, &out);
         break;
@@ -423,6 +427,7 @@ struct Renderer::Impl {
         render_answers(example, {&example.chosen, &example.rejected}, &out);
         break;
     }
+    with_special += met > before;
     return out;
   }
 };
@@ -436,11 +441,11 @@ RenderedExample Renderer::render(const Example& example) {
   try {
     return impl_->render(example);
   } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}:{}", example.file, example.line),
+    throw Error(error.kind(), example.place(),
                 fmt::format("{} ({})", error.text(), error.where()));
   }
 }
 
-int64_t Renderer::special_tokens_met() const { return impl_->met; }
+int64_t Renderer::with_special_tokens() const { return impl_->with_special; }
 
 }  // namespace hocket::data

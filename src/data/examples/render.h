@@ -5,23 +5,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "data/chat/chat_template.h"
 #include "data/examples/example.h"
+#include "data/examples/options.h"
 #include "data/tokenizer/tokenizer.h"
 
 namespace hocket::data {
-
-/// Part of a chat or an answer that the loss is of.
-enum class TrainOn : uint8_t {
-  assistant,  ///< every message of the assistant; of a prompt and its completion the completion
-  last,       ///< the assistant's last message
-  all         ///< every token; of a preference every token of the answers
-};
-std::span<const char* const> names_of(TrainOn);
 
 struct RenderOptions {
   TrainOn train_on = TrainOn::assistant;
@@ -61,8 +53,8 @@ class Renderer {
   /// assistant's part that cannot be told from the rest, or an answer without a token.
   RenderedExample render(const Example& example);
 
-  /// Special tokens that stood in the texts of examples so far.
-  int64_t special_tokens_met() const;
+  /// Returns the number of examples so far with special tokens in their texts.
+  int64_t with_special_tokens() const;
 
  private:
   struct Impl;

@@ -10,36 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "base/config.h"
 #include "base/hash.h"
 #include "data/examples/example.h"
+#include "data/examples/options.h"
 
 namespace hocket {
 class JsonWriter;
 }
 
 namespace hocket::data {
-
-/// One entry of `data.sources`.
-struct SourceOptions {
-  std::string path;             ///< file, folder (all below it) or glob
-  std::string name;             ///< of reports; of a dataset_info.json the entry to read
-  std::string format = "auto";  ///< a column layout (source_formats), or by the first object
-  double weight = 1;            ///< share in a mixture of sources, relative to the others'
-  std::string split = "auto";   ///< train, valid, or auto: by hold_out
-  /// Names of columns in the files, by their standard names: {"prompt": "question"}.
-  std::map<std::string, std::string> columns;
-  /// Names of fields and roles in messages, as LLaMA-Factory's `tags`: {"user_tag": "human"}.
-  std::map<std::string, std::string> tags;
-  bool text_lines = false;       ///< of .txt: every line is an example; else the file is one
-  double max_unreadable = 0.01;  ///< share of examples above which the source is refused
-  int64_t max_example_bytes = int64_t{64} << 20;  ///< a longer line, entry or text is unreadable
-
-  void fields(Fields& v);
-};
-
-/// "auto", "text", "chat", "completion", "preference", "unpaired", "alpaca", "sharegpt".
-std::vector<std::string> source_formats();
 
 /// Result of reading a source.
 struct ReadReport {
