@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -241,6 +242,18 @@ void ExampleRows::fill(int64_t index, const SequenceOut& out) const {
       out.answers[at] = -1;
     }
   }
+}
+
+Hash128 ExampleRows::hash() const {
+  const Hash128 examples = examples_->hash();
+  Hasher hasher;
+  hasher.add(examples.high).add(examples.low).add(options_.seed).add(options_.seq_len);
+  hasher.add(options_.packing).add(static_cast<uint64_t>(options_.truncate));
+  hasher.add(options_.shuffle).add(options_.pad).add(options_.mismatch_group).add(mismatched_);
+  for (const std::optional<double>& weight : options_.weights) {
+    hasher.add(std::bit_cast<uint64_t>(weight.value_or(-1)));
+  }
+  return hasher.finish();
 }
 
 int64_t ExampleRows::answers() const {

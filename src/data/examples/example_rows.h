@@ -59,6 +59,9 @@ class ExampleRows : public TrainingRows {
   /// Returns the most answers in a row, counted as SequenceOut::answers counts; 0: none.
   int64_t answers() const;
   const RowReport& report() const { return report_; }
+  const TokenExamples& examples() const { return *examples_; }
+  /// Returns the identity of every row: of the examples, and of the options that rows depend on.
+  Hash128 hash() const;
   /// Returns how often the examples of each source are seen in the first `rows` rows.
   std::vector<double> epochs(int64_t rows) const;
   /// Returns the numbers of the examples in row `index`, in their order.
