@@ -189,10 +189,17 @@ void require_ids(const std::string& where, const std::vector<int32_t>& ids,
 
 ChatTemplate load_chat_template(const std::string& model) {
   if (!gguf::is_gguf(model)) return ChatTemplate::load(model);
-  const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(model).metadata());
-  if (in_file.chat_template.empty()) {
+  std::optional<ChatTemplate> found = find_chat_template(model);
+  if (!found) {
     fail(model, "has no tokenizer.chat_template; expected a model that was trained to chat");
   }
+  return std::move(*found);
+}
+
+std::optional<ChatTemplate> find_chat_template(const std::string& model, const std::string& file) {
+  if (!gguf::is_gguf(model)) return ChatTemplate::find(model, file);
+  const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(model).metadata());
+  if (in_file.chat_template.empty() && file.empty()) return std::nullopt;
   const nlohmann::json config = parse_json(in_file.config, model);
   std::map<std::string, std::string> special;
   for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
@@ -200,7 +207,8 @@ ChatTemplate load_chat_template(const std::string& model) {
       special[key] = config[key].get<std::string>();
     }
   }
-  return ChatTemplate::parse(in_file.chat_template, model, std::move(special));
+  if (file.empty()) return ChatTemplate::parse(in_file.chat_template, model, std::move(special));
+  return ChatTemplate::parse(read_file(file), file, std::move(special));
 }
 
 }  // namespace hocket::data

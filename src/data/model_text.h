@@ -55,4 +55,9 @@ void require_ids(const std::string& where, const std::vector<int32_t>& ids,
 /// Returns the model's chat template. Throws Error, with the model's name, if it has none.
 ChatTemplate load_chat_template(const std::string& model);
 
+/// The same, or nothing for a model without one. `file`, unless empty, has the template in place
+/// of the model's; special tokens are the model's.
+std::optional<ChatTemplate> find_chat_template(const std::string& model,
+                                               const std::string& file = "");
+
 }  // namespace hocket::data

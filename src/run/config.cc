@@ -73,6 +73,20 @@ void DataSection::fields(Fields& fields) {
   fields("split_special_tokens", split_special_tokens,
          "special tokens that stand in the files, such as <s>, are text like any other; "
          "false: they are the tokens, as in a prompt (docs/tokenizers.md)");
+  fields("sources", sources,
+         "files of texts, chats, completions or preferences to fine-tune on, in place of `dir` "
+         "(docs/fine-tuning-data.md)");
+  fields("train_on", train_on,
+         "part of a chat that the loss is of: assistant, every message of the assistant (of a "
+         "prompt and a completion the completion); last, the assistant's last one; all, every "
+         "token");
+  fields("packing", packing,
+         "several whole examples a row, which don't see each other; false: one, and padding");
+  fields("truncate", truncate,
+         "an example longer than train.seq_len: keep_start cuts off its end, drop leaves it out, "
+         "refuse ends with an error");
+  fields("chat_template", chat_template,
+         "a file with a Jinja template for chats, in place of the model's");
 }
 
 void TrainSection::fields(Fields& fields) {

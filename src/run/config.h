@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "data/examples/options.h"
 #include "models/config.h"
 #include "parallel/plan.h"
 #include "passes/pass.h"
@@ -40,6 +41,12 @@ struct DataSection {
   double valid_fraction = 0.05;
   std::vector<std::string> valid_files;
   bool split_special_tokens = false;
+  /// Fine-tuning data, in place of `dir`; what follows is of it.
+  std::vector<data::SourceOptions> sources;
+  data::TrainOn train_on = data::TrainOn::assistant;
+  bool packing = true;
+  data::Truncate truncate = data::Truncate::keep_start;
+  std::string chat_template;
   void fields(Fields& v);
 };
 

@@ -14,6 +14,8 @@
 
 namespace hocket::cli {
 
+class Args;
+
 struct TrainTokenizerOptions {
   data::CorpusOptions corpus;  ///< trains on its training split only
   data::BpeTrainOptions bpe;
@@ -86,6 +88,9 @@ struct ChatTemplateOptions {
 /// Renders a chat: the text as it is, or JSON with the bytes that {% generation %} blocks and, with
 /// `spans`, the assistant wrote. Throws Error as data::ChatTemplate does.
 void chat_template_text(const ChatTemplateOptions& options);
+
+/// Declares `hocket data show` (data_show.h).
+void declare_data_show(Args& args);
 
 /// One line of the above; `where` names it in errors.
 std::string encode_line(data::Encoder* encoder, std::string_view json, const std::string& where,

@@ -332,14 +332,25 @@ ChatTemplate ChatTemplate::parse(std::string_view text, const std::string& where
 
 ChatTemplate ChatTemplate::load(const std::string& path) {
   if (!is_directory(path)) return parse(read_file(path, kMaxTemplateBytes), path);
+  std::optional<ChatTemplate> found = find(path);
+  if (!found) {
+    fail(path,
+         "no chat template; expected chat_template.jinja, or chat_template in "
+         "tokenizer_config.json");
+  }
+  return std::move(*found);
+}
+
+std::optional<ChatTemplate> ChatTemplate::find(const std::string& path, const std::string& given) {
   auto impl = std::make_unique<Impl>();
   impl->where = path;
-  const std::string file = join_path(path, "chat_template.jinja");
+  const std::string beside = join_path(path, "chat_template.jinja");
   const std::string more = join_path(path, "additional_chat_templates");
-  if (file_exists(file)) {
+  const std::string& file = given.empty() ? beside : given;
+  if (!given.empty() || file_exists(file)) {
     impl->add("default", read_file(file, kMaxTemplateBytes), file);
   }
-  if (is_directory(more)) {
+  if (given.empty() && is_directory(more)) {
     constexpr std::string_view kEnding = ".jinja";
     for (const std::string& name : list_dir(more)) {
       if (!name.ends_with(kEnding)) continue;
@@ -382,11 +393,7 @@ ChatTemplate ChatTemplate::load(const std::string& path) {
       impl->special_tokens.emplace(name, token);
     }
   }
-  if (impl->sources.empty()) {
-    fail(path,
-         "no chat template; expected chat_template.jinja, or chat_template in "
-         "tokenizer_config.json");
-  }
+  if (impl->sources.empty()) return std::nullopt;
   return ChatTemplate(std::move(impl));
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,9 @@ class ChatTemplate {
   /// special_tokens_map.json. A path of a file is a template without special tokens. Throws Error
   /// for no template, or one with syntax that is not supported, with its line.
   static ChatTemplate load(const std::string& path);
+  /// The same of a model's folder, or nothing for one without a template. `file`, unless empty, has
+  /// the template in place of the folder's.
+  static std::optional<ChatTemplate> find(const std::string& folder, const std::string& file = "");
   /// The same from text, as in GGUF; `where` names it in errors.
   static ChatTemplate parse(std::string_view text, const std::string& where,
                             std::map<std::string, std::string> special_tokens = {});

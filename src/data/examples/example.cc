@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/examples/example.h"
 
+#include <fmt/core.h>
+
 namespace hocket::data {
+
+std::string Example::place() const {
+  const std::string at = fmt::format("{}:{}", file, line);
+  return entry > 0 ? fmt::format("{} (entry {})", at, entry) : at;
+}
 
 const char* to_string(Example::Kind kind) {
   switch (kind) {
@@ -15,6 +22,8 @@ const char* to_string(Example::Kind kind) {
       return "preference";
     case Example::Kind::unpaired:
       return "unpaired";
+    case Example::Kind::tokens:
+      return "tokens";
   }
   return "?";
 }

@@ -3,6 +3,7 @@
 // is normalised and cut into words, and a word goes through the model (word_model.cc).
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/utf8.h"
 #include "data/tokenizer/encoder_impl.h"
 #include "data/tokenizer/unicode.h"
@@ -21,6 +22,11 @@ uint32_t char_before(std::string_view text, size_t end) {
 }
 
 }  // namespace
+
+bool Encoder::Impl::is_literal(const Piece& piece, size_t begin) const {
+  return !literal.empty() &&
+         std::binary_search(literal.begin(), literal.end(), piece.from[begin].begin);
+}
 
 void Encoder::Impl::put(int32_t id, const Piece& piece) {
   ids->push_back(id);
@@ -64,7 +70,7 @@ void Encoder::Impl::split_added(const Piece& piece, bool normalized_text) {
       continue;
     }
     special_met += found.special;
-    if (found.special && split_special) continue;
+    if (found.special && (split_special || is_literal(piece, begin))) continue;
     while (found.lstrip && begin > done && is_white_space(char_before(text, begin))) {
       begin = std::max(utf8_before(text, begin), done);
     }
@@ -206,6 +212,8 @@ void Encoder::encode(std::string_view text, std::vector<int32_t>* ids, const Enc
   impl_->ids = ids;
   impl_->ranges = ranges;
   impl_->split_special = options.split_special_tokens;
+  impl_->literal = options.literal;
+  HOCKET_CHECK(options.literal.empty() || ranges != nullptr, "places of a text without ranges");
   Piece piece{text, nullptr, true};
   if (ranges != nullptr) {
     impl_->places.resize(text.size());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct Encoder::Impl {
   void split(size_t step, const Piece& piece);
   void metaspace(size_t step, const Piece& piece);
 
+  bool is_literal(const Piece& piece, size_t begin) const;
   void put(int32_t id, const Piece& piece);
   void word(const Piece& piece);
   void cut_word(const Piece& piece);
@@ -64,6 +66,7 @@ struct Encoder::Impl {
   std::vector<int32_t>* ids = nullptr;
   std::vector<ByteRange>* ranges = nullptr;
   bool split_special = false;
+  std::span<const size_t> literal;
   int64_t special_met = 0;
 
   // State of the word at hand.

@@ -25,6 +25,8 @@ struct EncodeOptions {
   /// Takes special tokens that stand in the text for text like any other, so that it can neither
   /// end a document nor begin another role (`transformers`' name). Other added tokens are found.
   bool split_special_tokens = false;
+  /// Bytes of the text, sorted, at which a special token is text like any other; needs ranges.
+  std::span<const size_t> literal = {};
 };
 
 /// Immutable; safe to share between threads.

@@ -29,7 +29,7 @@ constexpr uint32_t kNoMerge = ~uint32_t{0};
 bool Encoder::Impl::usable(int32_t id) {
   if (!t.special[id]) return true;
   met_special = true;
-  return !split_special;
+  return !split_special && literal.empty();
 }
 
 int Encoder::Impl::unit_length(std::string_view text, size_t at) const {

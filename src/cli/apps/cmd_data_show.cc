@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket data show
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/resolve.h"
+#include "cli/apps/data_commands.h"
+#include "cli/apps/data_show.h"
+#include "cli/inputs.h"
+#include "gguf/file.h"
+
+namespace hocket::cli {
+namespace {
+
+constexpr const char* kShow = "hocket data show";
+
+struct ShowOptions {
+  std::vector<std::string> inputs, set;
+  std::string model, format, chat_template, train_on, truncate, split = "train", out = "-";
+  std::optional<int64_t> seq_len, seed;
+  std::optional<double> valid_fraction;
+  int64_t count = 3, limit = 0;
+  bool no_packing = false, split_special_tokens = false, json = false;
+};
+
+bool is_run(const std::string& path) { return path.ends_with(".yaml") || path.ends_with(".yml"); }
+
+/// Sets an enum by its name. Throws Error for another one, with the names there are.
+template <class Enum>
+void choose(const char* flag, const std::string& name, Enum* value) {
+  if (name.empty()) return;
+  const auto names = names_of(Enum{});
+  std::vector<std::string> known;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (name == names[i]) {
+      *value = static_cast<Enum>(i);
+      return;
+    }
+    known.emplace_back(names[i]);
+  }
+  fail(kShow, "{} is {}; expected {}", flag, quote(name), join(known, ", "));
+}
+
+/// Returns the folder, or the GGUF file, that has a model's tokenizer.
+std::string text_folder(const std::string& model) {
+  if (gguf::is_gguf(model) || file_exists(join_path(model, "tokenizer.json"))) return model;
+  const checkpoint::ModelLocation found =
+      checkpoint::resolve_model(model, checkpoint::Need::config);
+  return found.folder.empty() ? parent_path(found.config_file) : found.folder;
+}
+
+int show(const ShowOptions& given) {
+  engine::RunConfig config;
+  const bool run = is_run(given.inputs[0]);
+  if (run) {
+    if (given.inputs.size() > 1) {
+      fail(kShow, "got {} behind a run.yaml; expected that alone, or files", given.inputs[1]);
+    }
+    config = engine::resolve_run(given.inputs[0], given.set).config;
+    if (config.data.sources.empty()) {
+      fail(given.inputs[0], "no data.sources; expected some, or files in place of a run.yaml");
+    }
+  } else {
+    if (!given.set.empty()) fail(kShow, "--set needs a run.yaml; without one use the flags");
+    config.data.valid_fraction = 0;
+    for (const std::string& path : given.inputs) {
+      data::SourceOptions& source = config.data.sources.emplace_back();
+      source.path = path;
+    }
+  }
+  engine::DataSection& section = config.data;
+  if (!given.format.empty()) {
+    for (data::SourceOptions& source : section.sources) {
+      source.format = given.format;
+    }
+  }
+  if (!given.model.empty()) {
+    config.model.path = given.model;
+  }
+  if (config.model.path.empty()) {
+    fail(kShow, "no model, whose tokenizer and chat template read the data; try --model MODEL");
+  }
+  if (!given.chat_template.empty()) {
+    section.chat_template = given.chat_template;
+  }
+  choose("--train-on", given.train_on, &section.train_on);
+  choose("--truncate", given.truncate, &section.truncate);
+  section.packing &= !given.no_packing;
+  section.split_special_tokens |= given.split_special_tokens;
+  section.valid_fraction = given.valid_fraction.value_or(section.valid_fraction);
+  if (given.split != "train" && given.split != "valid") {
+    fail(kShow, "--split is {}; expected train or valid", quote(given.split));
+  }
+  engine::ExampleDataOptions options;
+  options.where = kShow;
+  options.model = text_folder(config.model.path);
+  options.seq_len = given.seq_len.value_or(config.train.seq_len);
+  options.seed = static_cast<uint64_t>(given.seed.value_or(config.train.seed));
+  options.limit = given.limit;
+  Progress progress;
+  options.progress = [&](const std::string& what) { progress.update(what); };
+  const engine::ExampleData data = engine::read_example_data(section, options);
+  progress.finish();
+  const bool valid = given.split == "valid";
+  const bool terminal = given.out == "-" && ::isatty(STDOUT_FILENO) == 1;
+  emit(given.out, given.json ? show_json(data, valid, given.count)
+                             : show_text(data, valid, given.count,
+                                         {.colour = terminal && std::getenv("NO_COLOR") == nullptr,
+                                          .terminal = terminal}));
+  return 0;
+}
+
+}  // namespace
+
+void declare_data_show(Args& args) {
+  auto options = std::make_shared<ShowOptions>();
+  args.about(
+      "fine-tuning data as the model sees it, with the tokens that are trained",
+      "Reads data.sources of a run.yaml, or files, with a model's tokenizer and chat template. Shows "
+      "the first examples in the order of training, as they are after truncation: trained tokens "
+      "in colour, or between \u27e6 and \u27e7 where the output is no terminal. Then sizes, lengths, and "
+      "whatever was left out, with the reasons. A set without a trained token is an error.");
+  args.positional("RUN | FILE", &options->inputs,
+                  "a run.yaml, or files, folders and globs in quotes (docs/data-formats.md)");
+  args.option("--model", "MODEL", &options->model,
+              "a folder or GGUF file with the tokenizer; default: model.path");
+  args.option("--chat-template", "FILE", &options->chat_template,
+              "a Jinja template in place of the model's; default: data.chat_template");
+  args.option("--format", "NAME", &options->format,
+              "layout of the files' columns; default: by the first example");
+  args.option("--train-on", "PART", &options->train_on,
+              "assistant, last or all; default: data.train_on");
+  args.option("--seq-len", "N", &options->seq_len,
+              "tokens of a row; a longer example is truncated; default: train.seq_len", 2, 1 << 27);
+  args.option("--truncate", "HOW", &options->truncate,
+              "keep_start, drop or refuse; default: data.truncate");
+  args.flag("--no-packing", &options->no_packing, "one example a row; default: data.packing");
+  args.flag("--split-special-tokens", &options->split_special_tokens,
+            "special tokens that stand in the examples' texts are text like any other; default: "
+            "data.split_special_tokens");
+  args.option("--split", "SPLIT", &options->split, "train, or valid: the examples held out");
+  args.option("--valid-fraction", "F", &options->valid_fraction,
+              "share of the examples that is held out; default: data.valid_fraction, of files 0");
+  args.option("-n", "N", &options->count, "examples to show; a row of several is shown whole", 0,
+              1 << 30);
+  args.option("--limit", "N", &options->limit, "read so many examples of each source; 0: all", 0,
+              int64_t{1} << 40);
+  args.option("--seed", "S", &options->seed, "of the order of rows; default: train.seed", 0,
+              INT64_MAX);
+  args.option("--out", "FILE", &options->out, "where to write; -: standard output");
+  args.flag("--json", &options->json,
+            "as JSON: ids, mask, texts and positions of the examples, and all counts");
+  add_set(args, &options->set);
+  args.example(
+      "hocket data show configs/chat-sample.jsonl --model runs/quickstart/tokenizer "
+      "--chat-template configs/chatml.jinja",
+      "a small chat set, by a tokenizer and a template");
+  args.example(
+      "hocket data show configs/chat-sample.jsonl --model runs/quickstart/tokenizer "
+      "--chat-template configs/chatml.jinja --train-on last --seq-len 64 --json",
+      "the last answers alone, in short rows, for a program");
+  args.run([options] { return show(*options); });
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/apps/data_show.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/json_writer.h"
+#include "base/text.h"
+
+namespace hocket::cli {
+
+using data::ExampleRows;
+using data::SetKind;
+using data::TokenExamples;
+
+namespace {
+
+constexpr const char* kTrainedColour = "\x1b[32m";  // green
+constexpr const char* kNoColour = "\x1b[0m";
+constexpr const char* kTrainedBegin = "⟦";
+constexpr const char* kTrainedEnd = "⟧";
+constexpr int kBar = 40;  // width of the histogram's longest bar
+
+const ExampleRows& rows_of(const engine::ExampleData& data, bool valid) {
+  const ExampleRows* rows = valid ? data.valid_rows.get() : data.train_rows.get();
+  if (rows == nullptr) {
+    fail("hocket data show", "no example is {}; expected some (data.valid_fraction, split)",
+         valid ? "held out" : "to be trained on");
+  }
+  return *rows;
+}
+
+double share(int64_t part, int64_t all) {
+  return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
+}
+
+/// Share of the places of rows that ids of examples are in.
+double efficiency(const ExampleRows& rows) {
+  const data::RowReport& report = rows.report();
+  return share(report.ids, report.rows * rows.seq_len());
+}
+
+struct Bucket {
+  int64_t most = 0, count = 0;
+};
+
+/// Counts of lengths up to 16, 32, 64 and so on.
+std::vector<Bucket> histogram(const Lengths& lengths) {
+  std::vector<Bucket> out;
+  auto at = lengths.sorted.begin();
+  for (int64_t most = 16; at != lengths.sorted.end(); most *= 2) {
+    const auto end = std::upper_bound(at, lengths.sorted.end(), most);
+    if (end != at || !out.empty()) {
+      out.push_back({most, end - at});
+    }
+    at = end;
+  }
+  return out;
+}
+
+std::string sequence_text(const ShownSequence& sequence, const data::Tokenizer& tokenizer,
+                          const ShowStyle& style) {
+  std::string out, run;
+  bool trained = false;
+  const auto flush = [&] {
+    const std::string shown = style.terminal ? printable(run) : run;
+    if (trained && !run.empty()) {
+      out += style.colour ? kTrainedColour : kTrainedBegin;
+      out += shown;
+      out += style.colour ? kNoColour : kTrainedEnd;
+    } else {
+      out += shown;
+    }
+    run.clear();
+  };
+  for (size_t i = 0; i < sequence.ids.size(); ++i) {
+    if (sequence.trained[i] != trained) {
+      flush();
+      trained = sequence.trained[i];
+    }
+    run += tokenizer.token_bytes(sequence.ids[i]);
+  }
+  flush();
+  return out;
+}
+
+/// Examples that are not in rows, with the reason; {name, for people, number}.
+struct DroppedRow {
+  const char* name;
+  const char* text;
+  int64_t count;
+};
+std::vector<DroppedRow> dropped_rows(const data::RowReport& report) {
+  return {{"too_long", "longer than a row", report.too_long},
+          {"cut_away", "with all trained tokens cut off", report.cut_away},
+          {"untrained", "without a trained token", report.untrained},
+          {"unused", "of sources with weight 0", report.unused}};
+}
+
+std::string source_text(const data::SourceReport& source) {
+  const data::ReadReport& read = source.read;
+  std::string out = fmt::format("{}: {}, {} ({})\n", source.name, counted(read.files, "file"),
+                                counted(read.examples, "example"), read.layout);
+  const auto list = [&](int64_t count, const char* what, const std::vector<std::string>& first) {
+    if (count == 0) return;
+    out += fmt::format("  {} {}\n", counted(count, "example"), what);
+    for (const std::string& line : first) {
+      out += fmt::format("    {}\n", line);
+    }
+  };
+  list(read.unreadable, "unreadable", read.first_unreadable);
+  list(source.refused, "refused", source.first_refused);
+  for (const auto& [column, count] : read.ignored_columns) {
+    out += fmt::format("  column {} is not used ({})\n", quote(column), counted(count, "example"));
+  }
+  if (source.joined > 0) {
+    out += fmt::format("  {} with a token of the prompt's end and the answer's beginning\n",
+                       counted(source.joined, "example"));
+  }
+  if (source.with_special_tokens > 0) {
+    out += fmt::format("  {} with special tokens in their texts\n",
+                       counted(source.with_special_tokens, "example"));
+  }
+  return out;
+}
+
+}  // namespace
+
+Lengths::Lengths(const TokenExamples& examples) {
+  for (int64_t i = 0; i < examples.size(); ++i) {
+    int64_t length = 0;
+    for (int which = 0; which < examples.sequences(); ++which) {
+      length += std::ssize(examples.sequence(i, which).ids);
+    }
+    sorted.push_back(length);
+  }
+  std::sort(sorted.begin(), sorted.end());
+}
+
+int64_t Lengths::quantile(double share) const {
+  const auto last = static_cast<double>(sorted.size() - 1);
+  return sorted[static_cast<size_t>(std::llround(share * last))];
+}
+
+std::vector<ShownSequence> shown_sequences(const ExampleRows& rows, int64_t count) {
+  std::vector<ShownSequence> out;
+  std::vector<int32_t> tokens(rows.seq_len()), targets(tokens), positions(tokens);
+  const TokenExamples& examples = rows.examples();
+  for (int64_t index = 0; std::ssize(out) < count && index < rows.sequences_per_epoch(); ++index) {
+    rows.fill(index, {tokens, targets, positions});
+    int64_t at = 0;
+    for (const int64_t example : rows.row(index)) {
+      for (int which = 0; which < examples.sequences(); ++which) {
+        ShownSequence& shown = out.emplace_back();
+        shown.place = examples.place(example);
+        if (examples.kind() == SetKind::pairs) {
+          shown.part = which == 0 ? "chosen" : "rejected";
+        } else if (examples.kind() == SetKind::unpaired) {
+          shown.part = examples.label(example) ? "desirable" : "undesirable";
+        }
+        shown.row = index;
+        do {
+          shown.ids.push_back(tokens[at]);
+          shown.positions.push_back(positions[at]);
+          shown.trained.push_back(positions[at] > 0 && targets[at - 1] != data::kIgnoredTarget);
+          ++at;
+        } while (at < rows.seq_len() && positions[at] > 0);
+      }
+    }
+  }
+  return out;
+}
+
+std::string show_text(const engine::ExampleData& data, bool valid, int64_t count,
+                      const ShowStyle& style) {
+  const ExampleRows& rows = rows_of(data, valid);
+  const data::RowReport& report = rows.report();
+  std::string out;
+  for (const ShownSequence& sequence : shown_sequences(rows, count)) {
+    const auto trained = std::count(sequence.trained.begin(), sequence.trained.end(), true);
+    out += fmt::format("== {}{}{}: {}, {} trained\n{}\n", sequence.place,
+                       sequence.part.empty() ? "" : ", ", sequence.part,
+                       counted(std::ssize(sequence.ids), "token"), trained,
+                       sequence_text(sequence, *data.tokenizer, style));
+  }
+  out += out.empty() ? "" : "\n";
+  for (const data::SourceReport& source : data.sources) {
+    out += source_text(source);
+  }
+  out += fmt::format("{}: {}, {} tokens, {} trained ({:.1f} %)\n",
+                     valid ? "held out" : "training", counted(report.examples, "example"),
+                     report.ids, report.targets, 100 * share(report.targets, report.ids));
+  out += fmt::format("truncated to {} tokens: {}, which lose {}\n", rows.seq_len(),
+                     counted(report.truncated, "example"), counted(report.lost_ids, "token"));
+  for (const DroppedRow& dropped : dropped_rows(report)) {
+    if (dropped.count > 0) {
+      out += fmt::format("left out: {} {}\n", counted(dropped.count, "example"), dropped.text);
+    }
+  }
+  const Lengths lengths(rows.examples());
+  out += fmt::format("lengths: min {}, median {}, p95 {}, max {}\n", lengths.sorted.front(),
+                     lengths.quantile(0.5), lengths.quantile(0.95), lengths.sorted.back());
+  const std::vector<Bucket> buckets = histogram(lengths);
+  int64_t most = 1;
+  for (const Bucket& bucket : buckets) {
+    most = std::max(most, bucket.count);
+  }
+  for (const Bucket& bucket : buckets) {
+    const auto bar = static_cast<size_t>(std::ceil(kBar * share(bucket.count, most)));
+    out += fmt::format("  up to {:>7} {:<{}} {}\n", bucket.most, std::string(bar, '#'), kBar,
+                       bucket.count);
+  }
+  out += fmt::format("rows of {}: {}, {:.1f} % of their places filled\n", rows.seq_len(),
+                     report.rows, 100 * efficiency(rows));
+  return out;
+}
+
+std::string show_json(const engine::ExampleData& data, bool valid, int64_t count) {
+  const ExampleRows& rows = rows_of(data, valid);
+  const data::RowReport& report = rows.report();
+  JsonWriter json;
+  json.object().member("split", valid ? "valid" : "train");
+  json.key("sources").array();
+  for (const data::SourceReport& source : data.sources) {
+    json.object().member("name", source.name);
+    source.read.put(json);
+    json.member("refused", source.refused)
+        .member("first_refused", source.first_refused)
+        .member("joined", source.joined)
+        .member("with_special_tokens", source.with_special_tokens)
+        .end();
+  }
+  json.end();
+  json.member("examples", report.examples)
+      .member("tokens", report.ids)
+      .member("trained_tokens", report.targets)
+      .member("trained_share", share(report.targets, report.ids))
+      .member("seq_len", rows.seq_len())
+      .member("truncated", report.truncated)
+      .member("lost_tokens", report.lost_ids);
+  json.key("dropped").object();
+  for (const DroppedRow& dropped : dropped_rows(report)) {
+    json.member(dropped.name, dropped.count);
+  }
+  json.end();
+  const Lengths lengths(rows.examples());
+  json.key("lengths")
+      .object()
+      .member("min", lengths.sorted.front())
+      .member("median", lengths.quantile(0.5))
+      .member("p95", lengths.quantile(0.95))
+      .member("max", lengths.sorted.back())
+      .key("histogram")
+      .array();
+  for (const Bucket& bucket : histogram(lengths)) {
+    json.object().member("most", bucket.most).member("examples", bucket.count).end();
+  }
+  json.end().end();
+  json.member("rows", report.rows).member("efficiency", efficiency(rows));
+  json.key("shown").array();
+  for (const ShownSequence& sequence : shown_sequences(rows, count)) {
+    json.object().member("place", sequence.place).member("row", sequence.row);
+    if (!sequence.part.empty()) {
+      json.member("part", sequence.part);
+    }
+    json.member("ids", sequence.ids).member("positions", sequence.positions);
+    json.key("trained").array();
+    for (const bool trained : sequence.trained) {
+      json.value(trained ? 1 : 0);
+    }
+    json.end().key("texts").array();
+    for (const int32_t id : sequence.ids) {
+      json.value(data.tokenizer->token_bytes(id));
+    }
+    json.end().end();
+  }
+  json.end().end();
+  return json.take() + "\n";
+}
+
+}  // namespace hocket::cli

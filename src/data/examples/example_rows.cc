@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/examples/example_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/text.h"
+
+namespace hocket::data {
+namespace {
+
+constexpr uint64_t kRowOrder = 0x726f77732e2e2e2e;  // "rows...."
+constexpr double kMostCutAway = 0.5;                // share of examples above which it is an error
+
+int64_t count_targets(std::span<const uint8_t> trained, int64_t length) {
+  return length < 2 ? 0 : std::count(trained.begin() + 1, trained.begin() + length, uint8_t{1});
+}
+
+}  // namespace
+
+ExampleRows::ExampleRows(std::shared_ptr<const TokenExamples> examples, RowOptions options)
+    : examples_(std::move(examples)), options_(std::move(options)) {
+  if (options_.seq_len < 2) {
+    fail("data", "rows of {}; expected 2 tokens or more (train.seq_len)", options_.seq_len);
+  }
+  choose();
+  change_completions();
+  pack();
+}
+
+int64_t ExampleRows::length(int64_t example, int which) const {
+  const int64_t own = std::ssize(examples_->sequence(example, which).ids);
+  if (examples_->sequences() == 1) return std::min(own, options_.seq_len);
+  const int64_t other = std::ssize(examples_->sequence(example, 1 - which).ids);
+  if (own + other <= options_.seq_len) return own;
+  // The shorter one is whole if it takes at most half of the row.
+  return std::min(own, std::max(options_.seq_len / 2, options_.seq_len - other));
+}
+
+int64_t ExampleRows::mismatched_length(int64_t example) const {
+  const int64_t from = partner_[example];
+  const int64_t answer = std::ssize(examples_->sequence(from).ids) - examples_->prompt(from);
+  return std::min(examples_->prompt(example) + answer, options_.seq_len);
+}
+
+// Finds the examples that have a trained token within the length of a row, and counts the rest.
+void ExampleRows::choose() {
+  const std::vector<std::optional<double>>& weights = options_.weights;
+  const auto given = std::count_if(weights.begin(), weights.end(),
+                                   [](const auto& weight) { return weight.has_value(); });
+  if (given != 0 && given != std::ssize(weights)) {
+    fail("data", "{} of {} have a weight; expected one for each, or none", given,
+         counted(std::ssize(weights), "source"));
+  }
+  weighted_ = given > 0;
+  used_.resize(weighted_ ? weights.size() : 1);
+  for (int64_t i = 0; i < examples_->size(); ++i) {
+    const size_t source = weighted_ ? examples_->source(i) : 0;
+    HOCKET_CHECK(source < used_.size(), "source {} of {}", source, used_.size());
+    if (weighted_ && *weights[source] == 0) {
+      ++report_.unused;
+      continue;
+    }
+    int64_t before = 0, after = 0, targets = 0;
+    bool untrained = false, cut_away = false;
+    for (int which = 0; which < examples_->sequences(); ++which) {
+      const TokenExamples::Sequence sequence = examples_->sequence(i, which);
+      const int64_t cut = length(i, which);
+      before += std::ssize(sequence.ids);
+      after += cut;
+      const int64_t kept = count_targets(sequence.trained, cut);
+      targets += kept;
+      untrained |= count_targets(sequence.trained, std::ssize(sequence.trained)) == 0;
+      cut_away |= kept == 0;
+    }
+    if (untrained) {
+      ++report_.untrained;
+    } else if (before > after && options_.truncate == Truncate::refuse) {
+      fail(examples_->place(i),
+           "{} tokens, in rows of {}; try a larger train.seq_len, or data.truncate: keep_start or "
+           "drop",
+           before, options_.seq_len);
+    } else if (before > after && options_.truncate == Truncate::drop) {
+      ++report_.too_long;
+    } else if (cut_away) {
+      ++report_.cut_away;
+    } else {
+      used_[source].push_back(i);
+      ++report_.examples;
+      report_.ids += after;
+      report_.targets += targets;
+      report_.truncated += before > after;
+      report_.lost_ids += before - after;
+    }
+  }
+  const int64_t all = examples_->size() - report_.unused;
+  if (report_.examples == 0) {
+    fail("data",
+         "no trained token in {}: {} without any, {} that lose them to rows of {}, {} longer than "
+         "these; try `hocket data show`",
+         counted(all, "example"), report_.untrained, report_.cut_away, options_.seq_len,
+         report_.too_long);
+  }
+  if (static_cast<double>(report_.cut_away) > kMostCutAway * static_cast<double>(all)) {
+    fail("data",
+         "{} of {} lose all their trained tokens to rows of {}; expected at most half of them; try "
+         "a larger train.seq_len, or data.truncate: drop",
+         report_.cut_away, counted(all, "example"), options_.seq_len);
+  }
+}
+
+// Finds for every unpaired example the one before it in its group.
+void ExampleRows::change_completions() {
+  if (examples_->kind() != SetKind::unpaired) return;
+  partner_.resize(examples_->size());
+  std::vector<int64_t> order;
+  for (const std::vector<int64_t>& of_source : used_) {
+    order.insert(order.end(), of_source.begin(), of_source.end());
+  }
+  const int64_t size = std::ssize(order);
+  const int64_t group = options_.mismatch_group > 0 ? options_.mismatch_group : size;
+  for (int64_t begin = 0; begin < size; begin += group) {
+    const int64_t end = std::min(begin + group, size);
+    for (int64_t i = begin; i < end; ++i) {
+      partner_[order[i]] = order[i == begin ? end - 1 : i - 1];
+    }
+  }
+}
+
+void ExampleRows::pack() {
+  std::vector<double> weights;
+  for (size_t source = 0; source < used_.size(); ++source) {
+    const std::vector<int64_t>& used = used_[source];
+    const double weight = weighted_ ? *options_.weights[source] : 0;
+    if (used.empty()) {
+      if (weight == 0) continue;
+      fail("data", "source {} has a weight of {} and no example with a trained token", source,
+           weight);
+    }
+    std::vector<int64_t> lengths;
+    lengths.reserve(used.size());
+    for (const int64_t example : used) {
+      int64_t total = 0;
+      for (int which = 0; which < examples_->sequences(); ++which) {
+        total += length(example, which);
+      }
+      if (!partner_.empty()) {
+        total = std::max(total, mismatched_length(example));
+      }
+      lengths.push_back(total);
+    }
+    Part part;
+    part.source = static_cast<int64_t>(source);
+    part.packing = options_.packing ? pack_best_fit(lengths, options_.seq_len)
+                                    : pack_single(std::ssize(used));
+    for (int64_t& item : part.packing.items) {
+      item = used[item];
+    }
+    report_.rows += part.packing.rows();
+    for (int64_t row = 0; row < part.packing.rows(); ++row) {
+      most_ = std::max(most_, part.packing.begin[row + 1] - part.packing.begin[row]);
+    }
+    parts_.push_back(std::move(part));
+    weights.push_back(weight);
+  }
+  if (parts_.size() > 1) {
+    blend_.emplace(weights);
+  }
+}
+
+ExampleRows::Place ExampleRows::place_of(int64_t index) const {
+  HOCKET_CHECK(index >= 0, "row {}", index);
+  const Blend::Draw draw = blend_ ? (*blend_)(index) : Blend::Draw{0, index};
+  const int64_t rows = parts_[draw.source].packing.rows();
+  const int64_t epoch = draw.index / rows, within = draw.index % rows;
+  if (!options_.shuffle) return {draw.source, within};
+  const uint64_t key = hash_combine(hash_combine(hash_combine(options_.seed, kRowOrder),
+                                                 static_cast<uint64_t>(parts_[draw.source].source)),
+                                    static_cast<uint64_t>(epoch));
+  return {draw.source, static_cast<int64_t>(Permutation(rows, key)(within))};
+}
+
+std::span<const int64_t> ExampleRows::row(int64_t index) const {
+  const Place place = place_of(index);
+  const Packing& packing = parts_[place.part].packing;
+  const int64_t begin = packing.begin[place.row];
+  return std::span(packing.items).subspan(begin, packing.begin[place.row + 1] - begin);
+}
+
+int64_t ExampleRows::put(int64_t example, int which, int64_t answer, int64_t at,
+                         const SequenceOut& out) const {
+  const TokenExamples::Sequence own = examples_->sequence(example, which);
+  // The ids up to `prompt` are this example's, those behind it may be another's.
+  const int64_t prompt = mismatched_ ? examples_->prompt(example) : std::ssize(own.ids);
+  const int64_t n = mismatched_ ? mismatched_length(example) : length(example, which);
+  TokenExamples::Sequence rest;
+  if (mismatched_) {
+    rest = examples_->sequence(partner_[example]);
+    const auto begin = static_cast<size_t>(examples_->prompt(partner_[example]));
+    rest = {rest.ids.subspan(begin), rest.trained.subspan(begin)};
+  }
+  const auto id = [&](int64_t i) { return i < prompt ? own.ids[i] : rest.ids[i - prompt]; };
+  const auto trained = [&](int64_t i) {
+    return i < prompt ? !mismatched_ && own.trained[i] != 0 : rest.trained[i - prompt] != 0;
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    const bool is_target = i + 1 < n && trained(i + 1);
+    out.tokens[at + i] = id(i);
+    out.targets[at + i] = is_target ? id(i + 1) : kIgnoredTarget;
+    out.positions[at + i] = static_cast<int32_t>(i);
+    if (!out.answers.empty()) {
+      out.answers[at + i] = is_target ? static_cast<int32_t>(answer) : -1;
+    }
+  }
+  return at + n;
+}
+
+void ExampleRows::fill(int64_t index, const SequenceOut& out) const {
+  const size_t n = options_.seq_len;
+  HOCKET_CHECK(out.tokens.size() == n && out.targets.size() == n && out.positions.size() == n &&
+                   (out.answers.empty() || out.answers.size() == n),
+               "rows of {} into {}", n, out.tokens.size());
+  const SetKind kind = examples_->kind();
+  HOCKET_CHECK(out.answers.empty() || kind != SetKind::tokens, "answers of {}", to_string(kind));
+  int64_t at = 0, number = 0;
+  for (const int64_t example : row(index)) {
+    for (int which = 0; which < examples_->sequences(); ++which) {
+      const bool second = kind == SetKind::pairs ? which == 1 : !examples_->label(example);
+      at = put(example, which, 2 * number + (second ? 1 : 0), at, out);
+    }
+    ++number;
+  }
+  for (int32_t position = 0; at < options_.seq_len; ++at, ++position) {
+    out.tokens[at] = options_.pad;
+    out.targets[at] = kIgnoredTarget;
+    out.positions[at] = position;
+    if (!out.answers.empty()) {
+      out.answers[at] = -1;
+    }
+  }
+}
+
+Hash128 ExampleRows::hash() const {
+  const Hash128 examples = examples_->hash();
+  Hasher hasher;
+  hasher.add(examples.high).add(examples.low).add(options_.seed).add(options_.seq_len);
+  hasher.add(options_.packing).add(static_cast<uint64_t>(options_.truncate));
+  hasher.add(options_.shuffle).add(options_.pad).add(options_.mismatch_group).add(mismatched_);
+  for (const std::optional<double>& weight : options_.weights) {
+    hasher.add(std::bit_cast<uint64_t>(weight.value_or(-1)));
+  }
+  return hasher.finish();
+}
+
+int64_t ExampleRows::answers() const {
+  return examples_->kind() == SetKind::tokens ? 0 : 2 * most_;
+}
+
+std::vector<double> ExampleRows::epochs(int64_t rows) const {
+  std::vector<double> out(std::max<size_t>(options_.weights.size(), 1));
+  const auto times = [&](int64_t draws, const Part& part) {
+    return static_cast<double>(draws) / static_cast<double>(part.packing.rows());
+  };
+  if (!weighted_) {
+    std::fill(out.begin(), out.end(), times(rows, parts_[0]));
+    return out;
+  }
+  const std::vector<int64_t> counts = blend_ ? blend_->counts(rows) : std::vector<int64_t>{rows};
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    out[parts_[part].source] = times(counts[part], parts_[part]);
+  }
+  return out;
+}
+
+std::unique_ptr<ExampleRows> ExampleRows::mismatched() const {
+  HOCKET_CHECK(examples_->kind() == SetKind::unpaired, "mismatched completions of {}",
+               to_string(examples_->kind()));
+  bool changes = false;
+  for (const std::vector<int64_t>& used : used_) {
+    for (const int64_t example : used) {
+      changes |= partner_[example] != example;
+    }
+  }
+  if (!changes) {
+    fail("data", "{} change completions in groups of one; expected two examples or more",
+         counted(report_.examples, "example"));
+  }
+  auto out = std::make_unique<ExampleRows>(*this);
+  out->mismatched_ = true;
+  return out;
+}
+
+}  // namespace hocket::data

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/example_data.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "data/model_text.h"
+#include "gguf/file.h"
+
+namespace hocket::engine {
+namespace {
+
+/// The model's own tokenizer, else the one that the section names.
+data::Tokenizer tokenizer_of(const DataSection& section, const ExampleDataOptions& options) {
+  const bool has_own = gguf::is_gguf(options.model) ||
+                       file_exists(join_path(options.model, "tokenizer.json"));
+  const std::string& named = section.tokenizer;
+  if (!has_own && named.empty()) {
+    fail(options.where, "{} has no tokenizer.json; expected one there, or data.tokenizer",
+         options.model);
+  }
+  data::Tokenizer tokenizer = data::Tokenizer::load(has_own ? options.model : named);
+  if (options.vocabulary > 0 && tokenizer.vocab_size() > options.vocabulary) {
+    fail(options.where, "the tokenizer of {} has {} tokens; expected at most the model's {}",
+         has_own ? options.model : named, tokenizer.vocab_size(), options.vocabulary);
+  }
+  return tokenizer;
+}
+
+}  // namespace
+
+ExampleData read_example_data(const DataSection& section, const ExampleDataOptions& options) {
+  ExampleData out;
+  out.tokenizer = std::make_shared<data::Tokenizer>(tokenizer_of(section, options));
+  const std::optional<data::ChatTemplate> chat =
+      data::find_chat_template(options.model, section.chat_template);
+  data::ExampleSetOptions set;
+  set.sources = section.sources;
+  set.valid_fraction = section.valid_fraction;
+  set.render.train_on = section.train_on;
+  set.render.split_special_tokens = section.split_special_tokens;
+  set.render.beginning = data::beginning_of_text(options.model, *out.tokenizer);
+  set.unpair = options.unpair;
+  set.limit = options.limit;
+  set.progress = options.progress;
+  data::ExampleSet read = data::read_examples(*out.tokenizer, chat ? &*chat : nullptr, set);
+  out.sources = std::move(read.sources);
+  out.train = std::make_shared<data::TokenExamples>(std::move(read.train));
+  out.valid = std::make_shared<data::TokenExamples>(std::move(read.valid));
+  data::RowOptions rows;
+  rows.seq_len = options.seq_len;
+  rows.packing = section.packing;
+  rows.truncate = section.truncate;
+  rows.seed = options.seed;
+  rows.pad = std::max(out.tokenizer->eos_id(), 0);
+  if (out.valid->size() > 0) {
+    data::RowOptions in_order = rows;
+    in_order.shuffle = false;
+    out.valid_rows = std::make_unique<data::ExampleRows>(out.valid, in_order);
+  }
+  const auto weighs = [](const data::SourceOptions& source) {
+    return source.split != "valid" && source.weight;
+  };
+  const bool weighted = std::any_of(section.sources.begin(), section.sources.end(), weighs);
+  for (const data::SourceOptions& source : section.sources) {
+    // One that is held out has no part in the mixture.
+    rows.weights.push_back(weighted && source.split == "valid" ? 0 : source.weight);
+  }
+  if (out.train->size() > 0) {
+    out.train_rows = std::make_unique<data::ExampleRows>(out.train, rows);
+  }
+  return out;
+}
+
+std::string ExampleData::fingerprint() const {
+  Hasher hasher;
+  for (const auto& rows : {train_rows.get(), valid_rows.get()}) {
+    if (rows != nullptr) {
+      const Hash128 hash = rows->hash();
+      hasher.add(hash.high).add(hash.low);
+    }
+  }
+  return hasher.finish().hex();
+}
+
+}  // namespace hocket::engine
