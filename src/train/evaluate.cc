@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 
 #include "base/error.h"
@@ -30,15 +31,18 @@ std::string HeldOut::read_text() const {
 struct Evaluator::Impl {
   const engine::Run& run;
   engine::ParameterReader reader;
-  std::unique_ptr<data::HeldOutRows> rows;
-  Reference* const reference;
+  std::unique_ptr<data::HeldOutRows> rows, mismatched;
+  Preferences* const preferences;
 };
 
 Evaluator::Evaluator(const engine::Run& run, const TrainingData& data, engine::Programs& programs,
-                     const engine::Compiled* trained, Reference* reference) {
+                     const engine::Compiled* trained, Preferences* preferences) {
   if (!data.holds_out()) fail("eval", "{} has no validation split", data.name());
-  impl_.reset(
-      new Impl{run, {programs, engine::evaluation(run), trained}, data.held_out(), reference});
+  impl_.reset(new Impl{run,
+                       {programs, engine::evaluation(run), trained},
+                       data.held_out(),
+                       data.mismatched_held_out(),
+                       preferences});
 }
 
 Evaluator::~Evaluator() = default;
@@ -52,35 +56,39 @@ HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int6
   HeldOut result;
   result.sequences = static_cast<int64_t>(which.size());
   result.of = rows.size();
-  const int64_t micro_batches = session.program().num_micro_batches;
   PreferenceStats stats(impl_->run.config);
   for (size_t next = 0; next < which.size();) {
     engine::Batch batch = engine::empty_batch(session.compiled(), rows.seq_len());
-    if (impl_->reference) {
+    std::optional<engine::Batch> mismatched;
+    if (impl_->preferences) {
       batch.add_answers();
+    }
+    if (impl_->mismatched) {
+      mismatched = batch;
     }
     for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next) {
       result.bytes += rows.fill(which[next], batch.row(r));
+      if (mismatched) {
+        impl_->mismatched->fill(which[next], mismatched->row(r));
+      }
     }
-    if (impl_->reference) {
-      AnswerPlaces places(impl_->run, batch.rows, micro_batches);
-      places.number(batch);
-      const std::vector<double> reference = impl_->reference->add_to(batch, micro_batches);
-      session.feed(batch);
-      session.step();
-      stats.add(places, answer_logprobs(session), reference);
-      result.targets += places.count();
-    } else {
-      session.feed(batch);
-      session.step();
-      result.targets += batch.num_targets();
+    std::optional<PreferenceInputs> inputs;
+    if (impl_->preferences) {
+      inputs.emplace(impl_->preferences->prepare(batch, mismatched ? &*mismatched : nullptr,
+                                                 session.program().num_micro_batches));
+    }
+    session.feed(batch);
+    session.step();
+    result.targets += inputs ? inputs->places.count() : batch.num_targets();
+    if (inputs) {
+      stats.add(*inputs, answer_logprobs(session));
     }
     result.nats += session.loss();
     if (progress) {
       progress(static_cast<int64_t>(next), static_cast<int64_t>(which.size()));
     }
   }
-  if (impl_->reference) {
+  if (impl_->preferences) {
     result.bytes = 0;
     result.values = stats.means();
   }

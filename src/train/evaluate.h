@@ -16,7 +16,7 @@
 
 namespace hocket::train {
 
-class Reference;
+class Preferences;
 
 /// Named values of a step or an evaluation, in order, under TRL's names: "rewards/chosen".
 using Values = std::vector<std::pair<std::string, double>>;
@@ -38,9 +38,10 @@ class Evaluator {
  public:
   /// The parameters are those of `programs`, which outlives it, that are held for `trained`; null:
   /// for the evaluation itself. If that holds them otherwise, it has a store of its own, into which
-  /// they are copied before every evaluation. `reference`: of preferences, and outlives it, too.
+  /// they are copied before every evaluation. `preferences`: of such an objective, and outlives it,
+  /// too.
   Evaluator(const engine::Run& run, const TrainingData& data, engine::Programs& programs,
-            const engine::Compiled* trained = nullptr, Reference* reference = nullptr);
+            const engine::Compiled* trained = nullptr, Preferences* preferences = nullptr);
   ~Evaluator();
   /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
   HeldOut run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress = nullptr);

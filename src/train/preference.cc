@@ -93,8 +93,13 @@ int64_t AnswerPlaces::count(const std::vector<bool>& of_rows) const {
   return count;
 }
 
-void PreferenceStats::add(const AnswerPlaces& places, const std::vector<double>& policy,
-                          const std::vector<double>& reference) {
+void PreferenceStats::add(const PreferenceInputs& inputs, const std::vector<double>& policy) {
+  const AnswerPlaces& places = inputs.places;
+  const std::vector<double>& reference = inputs.reference;
+  for (const double divergence : inputs.divergences) {
+    divergences_ += divergence;
+  }
+  micro_batches_ += std::ssize(inputs.divergences);
   const double beta = config_.preference.beta;
   const bool pairs = config_.objective == engine::Objective::dpo;
   for (size_t at = 0; at < places.sides().size(); ++at) {
@@ -111,13 +116,6 @@ void PreferenceStats::add(const AnswerPlaces& places, const std::vector<double>&
       right_ += margin > 0 ? 1 : 0;
     }
   }
-}
-
-void PreferenceStats::add_divergences(const std::vector<double>& of_micro_batches) {
-  for (const double divergence : of_micro_batches) {
-    divergences_ += divergence;
-  }
-  micro_batches_ += std::ssize(of_micro_batches);
 }
 
 void PreferenceStats::Sum::put(const char* side, Values* values) const {
@@ -142,45 +140,92 @@ Values PreferenceStats::means() const {
   return values;
 }
 
-Reference::Reference(const engine::Run& run, runtime::LocalRanks& ranks)
-    : run_(run), ranks_(ranks) {
-  const engine::PreferenceSection& preference = run.config.preference;
-  if (!preference.reference.empty()) {
-    const checkpoint::ModelLocation at =
-        checkpoint::resolve_model(preference.reference, checkpoint::Need::weights);
-    run_.weights = at.folder;
+Preferences::Preferences(const engine::Run& run, engine::Programs& policy)
+    : run_(run), frozen_(run), policy_(policy) {
+  if (const std::string& model = run.config.preference.reference; !model.empty()) {
+    frozen_.weights = checkpoint::resolve_model(model, checkpoint::Need::weights).folder;
   }
-  described_ = run_.weights.empty() ? fmt::format("random, seed {}", run.config.train.seed)
-                                    : "from " + run_.weights;
-  programs_ = std::make_unique<engine::Programs>(run_, ranks_);
+  described_ = frozen_.weights.empty() ? fmt::format("random, seed {}", run.config.train.seed)
+                                       : "from " + frozen_.weights;
+  reference_ = std::make_unique<engine::Programs>(frozen_, policy.ranks());
 }
 
-Reference::~Reference() = default;
+Preferences::~Preferences() = default;
 
-const engine::Compiled& Reference::compiled() {
-  return programs_->compiled(engine::logprobs(run_));
+const engine::Compiled& Preferences::compiled() {
+  return reference_->compiled(engine::logprobs(frozen_));
 }
 
-void Reference::load() {
-  engine::Session& session = programs_->session(engine::logprobs(run_));
-  if (!run_.weights.empty()) {
-    const std::string folder =
-        checkpoint::resolve_model(run_.weights, checkpoint::Need::intact, ranks_.processes())
-            .folder;
-    load_weights(checkpoint::ModelWeights(folder, run_.model), session.compiled(), session.store());
+void Preferences::load() {
+  engine::Session& session = reference_->session(engine::logprobs(frozen_));
+  if (!frozen_.weights.empty()) {
+    const std::string folder = checkpoint::resolve_model(frozen_.weights, checkpoint::Need::intact,
+                                                         policy_.ranks().processes())
+                                   .folder;
+    load_weights(checkpoint::ModelWeights(folder, frozen_.model), session.compiled(),
+                 session.store());
   }
   engine::initialise(session.graph(), session.program(),
                      static_cast<uint64_t>(run_.config.train.seed), session.store());
 }
 
-std::vector<double> Reference::add_to(engine::Batch& batch, int64_t micro_batches) {
-  engine::Session& session =
-      programs_->session(engine::logprobs(run_, {.num_micro_batches = micro_batches}));
+namespace {
+
+std::vector<double> run_on(engine::Session& session, const engine::Batch& batch) {
   session.feed(batch);
   session.step();
-  std::vector<double> logprobs = answer_logprobs(session);
-  batch.more.keep(names::kReference, logprobs);
-  return logprobs;
+  return answer_logprobs(session);
+}
+
+/// Returns, per micro-batch, the mean distance of the policy from the reference, at least 0.
+std::vector<double> divergences_of(const AnswerPlaces& places, const std::vector<double>& policy,
+                                   const std::vector<double>& reference) {
+  const auto per_micro_batch = static_cast<size_t>(places.per_micro_batch());
+  std::vector<double> list;
+  for (size_t begin = 0; begin < policy.size(); begin += per_micro_batch) {
+    double sum = 0;
+    int64_t answers = 0;
+    for (size_t at = begin; at < begin + per_micro_batch; ++at) {
+      if (places.sides()[at] == 0) continue;
+      sum += policy[at] - reference[at];
+      ++answers;
+    }
+    list.push_back(answers > 0 ? std::max(0.0, sum / static_cast<double>(answers)) : 0);
+  }
+  return list;
+}
+
+}  // namespace
+
+std::vector<double> Preferences::of_reference(const engine::Batch& batch, int64_t micro_batches) {
+  return run_on(
+      reference_->session(engine::logprobs(frozen_, {.num_micro_batches = micro_batches})), batch);
+}
+
+std::vector<double> Preferences::of_policy(const engine::Batch& batch, int64_t micro_batches) {
+  std::unique_ptr<engine::ParameterReader>& reader = policy_readers_[micro_batches];
+  if (!reader) {
+    reader = std::make_unique<engine::ParameterReader>(
+        policy_, engine::logprobs(run_, {.num_micro_batches = micro_batches}), &policy_.compiled());
+  }
+  reader->update();
+  return run_on(reader->session(), batch);
+}
+
+PreferenceInputs Preferences::prepare(engine::Batch& batch, engine::Batch* mismatched,
+                                      int64_t micro_batches) {
+  PreferenceInputs inputs{AnswerPlaces(run_, batch.rows, micro_batches), {}, {}};
+  inputs.places.number(batch);
+  inputs.reference = of_reference(batch, micro_batches);
+  batch.more.keep(names::kReference, inputs.reference);
+  if (mismatched) {
+    AnswerPlaces places(run_, mismatched->rows, micro_batches);
+    places.number(*mismatched);
+    const std::vector<double> reference = of_reference(*mismatched, micro_batches);
+    inputs.divergences = divergences_of(places, of_policy(*mismatched, micro_batches), reference);
+    batch.more.keep(names::kDivergence, inputs.divergences);
+  }
+  return inputs;
 }
 
 std::vector<double> answer_logprobs(const engine::Session& session) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -45,15 +46,19 @@ class AnswerPlaces {
   std::vector<int32_t> sides_;
 };
 
+/// What a step's loss and metrics are of, beside the policy's log-probabilities.
+struct PreferenceInputs {
+  AnswerPlaces places;
+  std::vector<double> reference;    ///< log-probability of every place
+  std::vector<double> divergences;  ///< kto: of every micro-batch
+};
+
 /// Sums of a step's answers, for their means over steps.
 class PreferenceStats {
  public:
   explicit PreferenceStats(const engine::RunConfig& config) : config_(config) {}
-  /// Log-probabilities under policy and reference, of every place.
-  void add(const AnswerPlaces& places, const std::vector<double>& policy,
-           const std::vector<double>& reference);
-  /// Divergences of micro-batches (kto).
-  void add_divergences(const std::vector<double>& of_micro_batches);
+  /// Log-probability under the policy of every place.
+  void add(const PreferenceInputs& inputs, const std::vector<double>& policy);
   Values means() const;
 
  private:
@@ -68,27 +73,36 @@ class PreferenceStats {
   int64_t right_ = 0, micro_batches_ = 0;
 };
 
-/// The frozen reference of a run, in a store of its own on the ranks of the policy.
-class Reference {
+/// The frozen reference of a run, in a store of its own on the ranks of the policy, and the steps
+/// that a batch of answers needs before that of its loss.
+class Preferences {
  public:
-  /// Requires: run and ranks outlive it.
-  Reference(const engine::Run& run, runtime::LocalRanks& ranks);
-  ~Reference();
+  /// `policy`: the programs of the trained model. Requires: run and programs outlive it.
+  Preferences(const engine::Run& run, engine::Programs& policy);
+  ~Preferences();
 
-  /// Returns its program beside that of training steps; nothing is taken of the ranks for it.
+  /// Returns the reference's program beside that of training steps; nothing is taken of the ranks
+  /// for it.
   const engine::Compiled& compiled();
-  /// Reads the weights: those of preference.reference, else those that a training begins with. All
-  /// processes call.
+  /// Reads the reference's weights: those of preference.reference, else those that a training
+  /// begins with. All processes call.
   void load();
-  /// Returns the log-probability of every place, and adds them to the batch.
-  std::vector<double> add_to(engine::Batch& batch, int64_t micro_batches);
-  /// Returns where the weights are from: "random, seed 1".
+  /// Numbers the answers of a batch and adds the inputs of its loss; `mismatched`: with kto the
+  /// same prompts before other answers. All processes call.
+  PreferenceInputs prepare(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches);
+  /// Returns where the reference's weights are from: "random, seed 1".
   const std::string& described() const { return described_; }
 
  private:
-  engine::Run run_;
-  runtime::LocalRanks& ranks_;
-  std::unique_ptr<engine::Programs> programs_;
+  std::vector<double> of_reference(const engine::Batch& batch, int64_t micro_batches);
+  std::vector<double> of_policy(const engine::Batch& batch, int64_t micro_batches);
+
+  const engine::Run& run_;
+  engine::Run frozen_;  ///< the same of the reference
+  engine::Programs& policy_;
+  std::unique_ptr<engine::Programs> reference_;
+  std::map<int64_t, std::unique_ptr<engine::ParameterReader>>
+      policy_readers_;  ///< by micro-batches
   std::string described_;
 };
 

@@ -80,9 +80,9 @@ class Trainer {
   RunReport report_{run_, *data_, prediction_};
   std::unique_ptr<Progress> progress_;
   engine::RowsRead rows_;
-  std::unique_ptr<Reference> reference_;    ///< of preferences
-  std::optional<AnswerPlaces> places_;      ///< likewise, of the last step
-  std::vector<double> reference_logprobs_;  ///< likewise
+  std::unique_ptr<Preferences> preferences_;        ///< null: the objective is none of them
+  std::unique_ptr<data::TrainingRows> mismatched_;  ///< kto: other answers behind the prompts
+  std::optional<PreferenceInputs> inputs_;          ///< of preferences, in the last step
   std::optional<Stepper> stepper_;
   Course course_;           ///< where the run ends; of 0 steps: not known yet
   StepsDone corrected_;     ///< state at the last correction of the number of steps
@@ -179,14 +179,15 @@ void Trainer::set_up() {
   data_->check(start_.weights ? start_.weights->file().path() : "");
   // Data shorter than one sequence are reported before anything is timed.
   loader_ = data_->training();
+  mismatched_ = data_->mismatched_training();
   if (options_.given) {
     programs_.replace(engine::training(run_), engine::compile_given(run_, *options_.given));
   }
   if (run_.config.prefers()) {
-    reference_ = std::make_unique<Reference>(run_, ranks_);
+    preferences_ = std::make_unique<Preferences>(run_, programs_);
   }
   prediction_ = preflight(run_, programs_, *data_, start_.describe(), ranks_,
-                          reference_ ? &reference_->compiled() : nullptr);
+                          preferences_ ? &preferences_->compiled() : nullptr);
   const check::Certificate& proven = prediction_.certificate;
   comm::expect_same(ranks_.processes(), "train", "program",
                     fmt::format("{}, graph {}, mesh {} ({}), collectives {}", proven.program.hex(),
@@ -195,14 +196,13 @@ void Trainer::set_up() {
   session_ = &programs_.session();
   rows_ = engine::rows_read(programs_.compiled(), ranks_.ids(), section_.global_batch,
                             section_.seq_len);
-  if (reference_) {
-    places_.emplace(run_, section_.global_batch, programs_.compiled().program.num_micro_batches);
+  if (preferences_) {
     // Every rank has all answers of a micro-batch.
     rows_.here.assign(rows_.here.size(), true);
   }
   if (data_->holds_out()) {
     evaluator_ = std::make_unique<Evaluator>(run_, *data_, programs_, &programs_.compiled(),
-                                             reference_.get());
+                                             preferences_.get());
   }
   if (course_.steps == 0) {
     course_.steps = decide_steps(section_, prediction_.step_s, start_.done);
@@ -212,8 +212,8 @@ void Trainer::set_up() {
 /// Loads parameters and optimizer state, and the record of completed steps.
 void Trainer::load() {
   train::load(start_, run_, *session_);
-  if (reference_) {
-    reference_->load();
+  if (preferences_) {
+    preferences_->load();
   }
   if (is_first()) {
     metrics_.begin_after(start_.done.step);
@@ -226,20 +226,24 @@ StepperParts Trainer::parts_of_stepper() {
   StepperParts parts;
   parts.data = [this](int64_t step) {
     engine::Batch batch =
-        batch_of(*loader_, step, rows_.here, section_.seq_len, reference_ != nullptr);
-    if (reference_) {
-      places_->number(batch);
-      reference_logprobs_ =
-          reference_->add_to(batch, programs_.compiled().program.num_micro_batches);
-      return StepData{std::move(batch), places_->count(rows_.first)};
+        batch_of(*loader_, step, rows_.here, section_.seq_len, preferences_ != nullptr);
+    if (preferences_) {
+      std::optional<engine::Batch> mismatched;
+      if (mismatched_) {
+        mismatched = batch_of(*mismatched_, step, rows_.here, section_.seq_len, true);
+      }
+      inputs_.emplace(preferences_->prepare(batch, mismatched ? &*mismatched : nullptr,
+                                            programs_.compiled().program.num_micro_batches));
+      const int64_t answers = inputs_->places.count(rows_.first);
+      return StepData{std::move(batch), answers};
     }
     const int64_t targets = batch.num_targets(rows_.first);
     return StepData{std::move(batch), targets};
   };
   parts.measure = [this](StepMetrics& metrics) {
-    if (!reference_) return;
+    if (!inputs_) return;
     PreferenceStats stats(run_.config);
-    stats.add(*places_, answer_logprobs(*session_), reference_logprobs_);
+    stats.add(*inputs_, answer_logprobs(*session_));
     metrics.values = stats.means();
   };
   parts.metrics = [this](const StepMetrics& metrics) { tell(metrics); };

@@ -116,6 +116,12 @@ Prompt Texts::prompt_of(const std::string& text) const {
 }  // namespace
 
 std::unique_ptr<TrainingData> TrainingData::open(const engine::Run& run) {
+  if (run.config.objective != engine::Objective::pretrain) return training_examples(run);
+  if (!run.config.data.sources.empty()) {
+    fail(run.name,
+         "data.sources are examples, and objective is pretrain, on the texts of data.dir; try "
+         "objective: sft, which trains on every token of a text, too");
+  }
   return training_texts(run, data::Dataset(data_dir(run)));
 }
 

@@ -45,6 +45,9 @@ class TrainingData {
   virtual bool holds_out() const = 0;
   /// Requires: holds_out().
   virtual std::unique_ptr<data::HeldOutRows> held_out() const = 0;
+  /// The same rows with other answers behind the prompts, for the divergence of kto; null: none.
+  virtual std::unique_ptr<data::TrainingRows> mismatched_training() const { return nullptr; }
+  virtual std::unique_ptr<data::HeldOutRows> mismatched_held_out() const { return nullptr; }
   /// Returns the prompt of a sample where output.sample_prompt names none.
   virtual std::string sample_prompt() const = 0;
   /// Returns its tokens, and those of a given one, as training begins a text.
@@ -55,6 +58,9 @@ class TrainingData {
 
 /// Data of texts that are open already.
 std::unique_ptr<TrainingData> training_texts(const engine::Run& run, data::Dataset dataset);
+
+/// Data of the examples that a run names (objectives sft, dpo and kto).
+std::unique_ptr<TrainingData> training_examples(const engine::Run& run);
 
 /// Returns the folder of prepared texts. Throws Error if the run names none.
 const std::string& data_dir(const engine::Run& run);

@@ -155,7 +155,7 @@ void ExampleRows::pack() {
     }
     Part part;
     part.source = static_cast<int64_t>(source);
-    part.packing = options_.packing ? pack_best_fit(lengths, options_.seq_len)
+    part.packing = options_.packing ? pack_best_fit(lengths, options_.seq_len, options_.most_examples)
                                     : pack_single(std::ssize(used));
     for (int64_t& item : part.packing.items) {
       item = used[item];

@@ -20,7 +20,8 @@ namespace hocket::data {
 
 struct RowOptions {
   int64_t seq_len = 0;
-  bool packing = true;  ///< false: an example a row, and padding
+  bool packing = true;        ///< false: an example a row, and padding
+  int64_t most_examples = 0;  ///< in a row; 0: any number
   Truncate truncate = Truncate::keep_start;
   bool shuffle = true;
   uint64_t seed = 0;
@@ -40,7 +41,8 @@ struct RowReport {
   int64_t truncated = 0;  ///< examples that lost ids
   int64_t lost_ids = 0;   ///< the ids that they lost
   int64_t too_long = 0;   ///< dropped as Truncate says
-  int64_t cut_away = 0;   ///< dropped since no trained id is left of them, or of one of their answers
+  int64_t cut_away =
+      0;  ///< dropped since no trained id is left of them, or of one of their answers
   int64_t untrained = 0;  ///< dropped since they had none from the start
   int64_t unused = 0;     ///< of sources with weight 0
 };

@@ -10,7 +10,7 @@
 
 namespace hocket::data {
 
-Packing pack_best_fit(const std::vector<int64_t>& lengths, int64_t capacity) {
+Packing pack_best_fit(const std::vector<int64_t>& lengths, int64_t capacity, int64_t most) {
   std::vector<int64_t> order(lengths.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -33,7 +33,7 @@ Packing pack_best_fit(const std::vector<int64_t>& lengths, int64_t capacity) {
       rows.emplace_back();
     }
     rows[row].push_back(item);
-    if (room > length) {
+    if (room > length && (most == 0 || std::ssize(rows[row]) < most)) {
       by_room[room - length].push_back(row);
     }
   }

@@ -15,7 +15,8 @@ struct Packing {
 
 /// Packs items of these lengths, each above 0 and at most `capacity`: the longest first, each into
 /// the row with the least room that it fits into (best fit decreasing); of equals the first.
-Packing pack_best_fit(const std::vector<int64_t>& lengths, int64_t capacity);
+/// `most`: items in a row; 0: any number.
+Packing pack_best_fit(const std::vector<int64_t>& lengths, int64_t capacity, int64_t most = 0);
 
 /// One item a row.
 Packing pack_single(int64_t items);

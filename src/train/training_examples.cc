@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements training_data.h for examples.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/resolve.h"
+#include "engine/example_data.h"
+#include "train/training_data.h"
+
+namespace hocket::train {
+
+namespace {
+
+using engine::Objective;
+
+data::SetKind kind_for(Objective objective) {
+  switch (objective) {
+    case Objective::dpo:
+      return data::SetKind::pairs;
+    case Objective::kto:
+      return data::SetKind::unpaired;
+    default:
+      return data::SetKind::tokens;
+  }
+}
+
+/// Rows in the order of the set.
+class InOrder : public data::HeldOutRows {
+ public:
+  InOrder(std::shared_ptr<const data::ExampleRows> rows, std::vector<int32_t> token_lengths)
+      : rows_(std::move(rows)), token_lengths_(std::move(token_lengths)) {}
+
+  int64_t seq_len() const override { return rows_->seq_len(); }
+  int64_t size() const override { return rows_->sequences_per_epoch(); }
+  int64_t fill(int64_t index, const data::SequenceOut& out) const override {
+    rows_->fill(index, out);
+    int64_t bytes = 0;
+    for (const int32_t target : out.targets) {
+      bytes += target >= 0 ? token_lengths_[static_cast<size_t>(target)] : 0;
+    }
+    return bytes;
+  }
+
+ private:
+  const std::shared_ptr<const data::ExampleRows> rows_;
+  const std::vector<int32_t> token_lengths_;
+};
+
+/// Training rows that are shared.
+class Shared : public data::TrainingRows {
+ public:
+  explicit Shared(std::shared_ptr<const data::ExampleRows> rows) : rows_(std::move(rows)) {}
+  int64_t seq_len() const override { return rows_->seq_len(); }
+  int64_t sequences_per_epoch() const override { return rows_->sequences_per_epoch(); }
+  void fill(int64_t index, const data::SequenceOut& out) const override { rows_->fill(index, out); }
+
+ private:
+  const std::shared_ptr<const data::ExampleRows> rows_;
+};
+
+class Examples : public TrainingData {
+ public:
+  explicit Examples(const engine::Run& run);
+
+  const std::string& name() const override { return name_; }
+  const data::Tokenizer& tokenizer() const override { return *data_.tokenizer; }
+  const std::string& tokenizer_path() const override { return model_; }
+  const std::string& fingerprint() const override { return fingerprint_; }
+  std::string training_text() const override { return text_of(train_); }
+  std::string held_out_text() const override { return valid_ ? text_of(valid_) : "nothing"; }
+  std::vector<std::string> notes() const override;
+  void check(const std::string&) const override {}
+  std::unique_ptr<data::TrainingRows> training() const override {
+    return std::make_unique<Shared>(train_);
+  }
+  bool holds_out() const override { return valid_ != nullptr; }
+  std::unique_ptr<data::HeldOutRows> held_out() const override { return in_order(valid_); }
+  std::unique_ptr<data::TrainingRows> mismatched_training() const override {
+    return unpaired() ? train_->mismatched() : nullptr;
+  }
+  std::unique_ptr<data::HeldOutRows> mismatched_held_out() const override {
+    return unpaired() && valid_ ? in_order(valid_->mismatched()) : nullptr;
+  }
+  std::string sample_prompt() const override;
+  Prompt prompt_of(const std::string& text) const override;
+
+ private:
+  bool unpaired() const { return run_.config.objective == Objective::kto; }
+  std::string text_of(const std::shared_ptr<const data::ExampleRows>& rows) const;
+  std::unique_ptr<data::HeldOutRows> in_order(std::shared_ptr<const data::ExampleRows> rows) const {
+    return std::make_unique<InOrder>(std::move(rows), tokenizer().token_lengths());
+  }
+
+  const engine::Run& run_;
+  std::string name_, model_, fingerprint_;
+  engine::ExampleData data_;
+  std::shared_ptr<const data::ExampleRows> train_, valid_;
+};
+
+/// Returns the folder or file with tokenizer and template: the model's, or that of data.tokenizer
+/// for a model without files.
+std::string text_files_of(const engine::Run& run) {
+  if (!run.weights.empty()) return run.weights;
+  const engine::ModelSection& model = run.config.model;
+  if (!model.path.empty()) {
+    return checkpoint::resolve_model(model.path, checkpoint::Need::config).folder;
+  }
+  if (run.config.data.tokenizer.empty()) {
+    fail(run.name,
+         "model.config names no folder with a tokenizer; expected data.tokenizer: a folder with a "
+         "tokenizer.json");
+  }
+  return run.config.data.tokenizer;
+}
+
+Examples::Examples(const engine::Run& run) : run_(run), model_(text_files_of(run)) {
+  const engine::DataSection& section = run.config.data;
+  const std::string objective =
+      engine::names_of(Objective())[static_cast<size_t>(run.config.objective)];
+  if (section.sources.empty()) {
+    fail(run.name,
+         "objective is {}, and data.sources is empty; expected files of examples, such as "
+         "data.sources: [{{path: chats.jsonl}}]",
+         objective);
+  }
+  for (const data::SourceOptions& source : section.sources) {
+    name_ += (name_.empty() ? "" : ", ") + source.path;
+  }
+  Progress progress;
+  engine::ExampleDataOptions options;
+  options.where = run.name;
+  options.model = model_;
+  options.vocabulary = run.model.vocab_size;
+  options.seq_len = run.config.train.seq_len;
+  options.seed = static_cast<uint64_t>(run.config.train.seed);
+  options.unpair = unpaired();
+  options.most_examples = run.config.prefers() ? run.config.preference.answers_per_sequence : 0;
+  options.progress = [&](const std::string& what) { progress.update(what); };
+  data_ = engine::read_example_data(section, options);
+  progress.finish();
+  if (!data_.train_rows) {
+    fail(run.name, "{} has no example to train on; expected a source that is not split: valid",
+         name_);
+  }
+  if (data_.train->kind() != kind_for(run.config.objective)) {
+    fail(run.name, "objective is {}, and {} has {}; expected {}", objective, name_,
+         data::to_string(data_.train->kind()), data::to_string(kind_for(run.config.objective)));
+  }
+  fingerprint_ = data_.fingerprint();
+  train_ = std::move(data_.train_rows);
+  valid_ = std::move(data_.valid_rows);
+}
+
+std::string Examples::text_of(const std::shared_ptr<const data::ExampleRows>& rows) const {
+  const data::RowReport& report = rows->report();
+  return fmt::format("{}, {} tokens in {}, {} of them trained", counted(report.examples, "example"),
+                     human_count(static_cast<double>(report.ids)), counted(report.rows, "sequence"),
+                     human_count(static_cast<double>(report.targets)));
+}
+
+std::vector<std::string> Examples::notes() const {
+  std::vector<std::string> notes;
+  const auto note = [&](int64_t count, const char* one, const char* what) {
+    if (count > 0) {
+      notes.push_back(counted(count, one) + what);
+    }
+  };
+  for (const data::SourceReport& source : data_.sources) {
+    note(source.read.unreadable, "example", " could not be read (hocket data show names them)");
+    note(source.refused, "example", " could not be rendered (hocket data show names them)");
+  }
+  const data::RowReport& report = train_->report();
+  note(report.truncated, "example", " cut off at train.seq_len");
+  note(report.too_long, "example", " left out, longer than train.seq_len");
+  note(report.cut_away, "example", " left out, whose trained tokens lie behind train.seq_len");
+  note(report.untrained, "example", " left out, without a trained token");
+  return notes;
+}
+
+/// The prompt of the first example that is held out, or of the first.
+std::string Examples::sample_prompt() const {
+  const data::TokenExamples& examples = valid_ ? *data_.valid : *data_.train;
+  const data::TokenExamples::Sequence first = examples.sequence(0);
+  const auto prompt = static_cast<size_t>(examples.prompt(0));
+  const auto trained = std::find(first.trained.begin(), first.trained.end(), 1);
+  const size_t length = prompt > 0 ? prompt : static_cast<size_t>(trained - first.trained.begin());
+  return tokenizer().decode(first.ids.first(length));
+}
+
+Prompt Examples::prompt_of(const std::string& text) const {
+  std::vector<int32_t> ids = tokenizer().encode(text);
+  if (ids.empty()) {
+    ids.push_back(std::max(tokenizer().eos_id(), 0));
+  }
+  return {text, std::move(ids)};
+}
+
+}  // namespace
+
+std::unique_ptr<TrainingData> training_examples(const engine::Run& run) {
+  return std::make_unique<Examples>(run);
+}
+
+}  // namespace hocket::train
