@@ -399,6 +399,11 @@ Compiled compile_given(const Run& run, program::Program given) {
 
 bool evaluates(const Run& run) {
   const DataSection& data = run.config.data;
+  if (run.config.objective != Objective::pretrain) {
+    return data.valid_fraction > 0 ||
+           std::any_of(data.sources.begin(), data.sources.end(),
+                       [](const hocket::data::SourceOptions& source) { return source.split == "valid"; });
+  }
   if (data.dir.empty()) return false;
   return data::holds_out(data.dir).value_or(data.valid_fraction > 0 || !data.valid_files.empty());
 }

@@ -90,6 +90,12 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     if (is_unset_token(key, now)) continue;
     compare("the model's " + key, saved.at(key), now);
   }
+  const JsonView all(config, path + ": config");
+  const json resolved = run.resolved.to_json();
+  compare("objective", all.get_string("objective", "pretrain"), resolved.at("objective"));
+  if (run.config.prefers()) {
+    compare("preference", config.at("preference"), resolved.at("preference"));
+  }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
   compare("train.optimizer", train.get_string("optimizer", "adamw"), section.optimizer);
   compare("train.seed", from.state().seed, section.seed);
@@ -106,7 +112,7 @@ std::vector<std::string> changed_settings(const engine::Run& run,
   const json otherwise = parse_config(defaults, "{}", "defaults").to_json();
   std::vector<std::string> changes;
   for (const auto& [section, keys] : now.items()) {
-    if (section == "model") continue;
+    if (section == "model" || !keys.is_object()) continue;
     for (const auto& [key, value] : keys.items()) {
       const json::json_pointer at("/" + section + "/" + key);
       const json& before = saved.contains(at) ? saved.at(at) : otherwise.at(at);

@@ -249,6 +249,7 @@ Hash128 ExampleRows::hash() const {
   Hasher hasher;
   hasher.add(examples.high).add(examples.low).add(options_.seed).add(options_.seq_len);
   hasher.add(options_.packing).add(static_cast<uint64_t>(options_.truncate));
+  hasher.add(options_.most_examples);
   hasher.add(options_.shuffle).add(options_.pad).add(options_.mismatch_group).add(mismatched_);
   for (const std::optional<double>& weight : options_.weights) {
     hasher.add(std::bit_cast<uint64_t>(weight.value_or(-1)));
