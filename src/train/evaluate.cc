@@ -186,37 +186,67 @@ void expect_proven(const engine::Run& run, const engine::Compiled& compiled,
   }
 }
 
-void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                     engine::Programs& programs,
-                     const std::function<void(size_t list, std::vector<float> logits)>& take) {
-  // Runs step after step over groups of lists, a micro-batch of one list per rank; `raw` holds the
-  // padded logits of one micro-batch, [lists, seq_len, vocab], and every list takes the rows of its
-  // tokens.
+namespace {
+
+/// Runs step after step over groups of lists, a micro-batch of one list per rank; `take` gets the
+/// number of a list, its row in a micro-batch, and the session behind it.
+void run_lists(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+               engine::Programs& programs,
+               engine::ProgramSpec (*spec)(const engine::Run&, const engine::Sizes&),
+               const std::function<void(size_t list, int64_t row, int32_t micro_batch,
+                                        engine::Session& session)>& take) {
   const int64_t per = lists_at_once(run.plan);
   const int64_t rows = per * forward_micro_batches(run.plan, std::ssize(ids));
   const int64_t length = row_length(run, ids);
-  const int64_t vocab = run.model.vocab_size;
-  const graph::DType dtype = graph::parse_dtype(run.config.model.dtype);
   for (size_t first = 0; first < ids.size(); first += static_cast<size_t>(rows)) {
     const std::span<const std::vector<int32_t>> lists =
         std::span(ids).subspan(first, std::min(static_cast<size_t>(rows), ids.size() - first));
     const engine::Batch batch = pack(lists, rows, length);
-    engine::Session& session = programs.session(engine::logits(run, sizes_for(run, batch)));
+    engine::Session& session = programs.session(spec(run, sizes_for(run, batch)));
     session.feed(batch);
     session.step();
-    std::vector<std::byte> raw;
     for (size_t i = 0; i < lists.size(); ++i) {
-      const int64_t row = static_cast<int64_t>(i) % per;
-      if (row == 0) {
-        raw = session.collect(graph::names::kLogits,
-                              static_cast<int32_t>(i) / static_cast<int32_t>(per));
-      }
-      std::vector<float> out(lists[i].size() * static_cast<size_t>(vocab));
-      const int64_t begin = row * length * vocab;
-      graph::read_numbers(dtype, raw.data() + begin * graph::size_of(dtype), std::span(out));
-      take(first + i, std::move(out));
+      take(first + i, static_cast<int64_t>(i) % per,
+           static_cast<int32_t>(i) / static_cast<int32_t>(per), session);
     }
   }
+}
+
+}  // namespace
+
+void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+                     engine::Programs& programs,
+                     const std::function<void(size_t list, std::vector<float> logits)>& take) {
+  const int64_t length = row_length(run, ids), vocab = run.model.vocab_size;
+  const graph::DType dtype = graph::parse_dtype(run.config.model.dtype);
+  std::vector<std::byte> raw;  // padded logits of a micro-batch, [lists, seq_len, vocab]
+  run_lists(run, ids, programs, engine::logits,
+            [&](size_t list, int64_t row, int32_t micro_batch, engine::Session& session) {
+              if (row == 0) {
+                raw = session.collect(graph::names::kLogits, micro_batch);
+              }
+              std::vector<float> out(ids[list].size() * static_cast<size_t>(vocab));
+              const int64_t begin = row * length * vocab;
+              graph::read_numbers(dtype, raw.data() + begin * graph::size_of(dtype),
+                                  std::span(out));
+              take(list, std::move(out));
+            });
+}
+
+void for_each_logprobs(
+    const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+    engine::Programs& programs,
+    const std::function<void(size_t list, std::span<const double> logprobs)>& take) {
+  const int64_t length = row_length(run, ids);
+  std::vector<double> raw;  // of a micro-batch, [lists, seq_len]
+  run_lists(run, ids, programs, engine::logprobs,
+            [&](size_t list, int64_t row, int32_t micro_batch, engine::Session& session) {
+              if (row == 0) {
+                raw = session.collect_as<double>(graph::names::kLogprobs, micro_batch);
+              }
+              take(list,
+                   std::span(raw).subspan(static_cast<size_t>(row * length), ids[list].size() - 1));
+            });
 }
 
 engine::ProgramSpec gradient_spec(const engine::Run& run,

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -63,6 +64,13 @@ void expect_proven(const engine::Run& run, const engine::Compiled& compiled, std
 void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                      engine::Programs& programs,
                      const std::function<void(size_t list, std::vector<float> logits)>& take);
+
+/// Log-probability of every next token of every list, [tokens - 1], under the run's plan: `take`
+/// gets them in the order of the lists. Logits are formed a chunk at a time.
+void for_each_logprobs(
+    const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+    engine::Programs& programs,
+    const std::function<void(size_t list, std::span<const double> logprobs)>& take);
 
 /// Returns the spec of gradients_of. Ranks may hold more parameters for it than for others: stages
 /// that a schedule replicates.

@@ -4,6 +4,9 @@
 
 #include <cmath>
 #include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -20,6 +23,7 @@
 #include "data/model_text.h"
 #include "graph/finite.h"
 #include "run/describe.h"
+#include "train/choices.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/preflight.h"
@@ -129,7 +133,7 @@ uint64_t hash_of(const Lists& ids) {
 
 struct EvalOptions {
   std::vector<std::string> given;  // MODEL, then files of text
-  std::string ids, logits, grads, data, tokenizer, dtype = "f32";
+  std::string ids, logits, grads, data, choices, details, tokenizer, dtype = "f32";
   std::vector<std::string> set;
   int64_t sequences = 0, context = 0;
   bool json = false;
@@ -324,11 +328,16 @@ void check_eval_options(const EvalOptions& options) {
          options.logits);
   }
   const bool has_text = options.given.size() > 1;
-  if (!options.ids.empty() + !options.data.empty() + has_text > 1) {
-    fail("hocket eval", "got more than one of FILE, --ids and --data; expected one");
+  const bool has_choices = !options.choices.empty();
+  if (!options.ids.empty() + !options.data.empty() + has_text + has_choices > 1) {
+    fail("hocket eval", "got more than one of FILE, --ids, --choices and --data; expected one");
   }
-  if (!has_text && (!options.tokenizer.empty() || options.context != 0)) {
-    fail("hocket eval", "--tokenizer and --context need a FILE of text");
+  if (!has_text && options.context != 0) fail("hocket eval", "--context needs a FILE of text");
+  if (!has_text && !has_choices && !options.tokenizer.empty()) {
+    fail("hocket eval", "--tokenizer needs a FILE of text, or --choices");
+  }
+  if (!has_choices && !options.details.empty()) {
+    fail("hocket eval", "--details needs --choices FILE");
   }
   require_dtype("hocket eval", options.dtype);
 }
@@ -359,22 +368,23 @@ int on_text(const EvalOptions& options, const engine::Run& run) {
                                 hash_of(windows.lists())));
   engine::Programs programs(run, ranks, checked(run));
   load(run, programs.store());
-  NextTokenLoss loss(vocabulary);
+  double nats = 0;
   Progress progress;
-  train::for_each_logits(run, windows.lists(), programs, [&](size_t i, std::vector<float> logits) {
-    loss.add(windows.lists()[i], logits);
-    progress.update(fmt::format("evaluation {}/{} windows", i + 1, windows.lists().size()));
-  });
+  train::for_each_logprobs(
+      run, windows.lists(), programs, [&](size_t i, std::span<const double> logprobs) {
+        nats -= std::accumulate(logprobs.begin(), logprobs.end(), 0.0);
+        progress.update(fmt::format("evaluation {}/{} windows", i + 1, windows.lists().size()));
+      });
   progress.finish();
-  if (!std::isfinite(loss.mean())) {
-    fail_run("hocket eval", "the loss of {} is {}: the model's values are not finite", model,
-             loss.mean());
+  const double loss = nats / static_cast<double>(windows.targets());
+  if (!std::isfinite(loss)) {
+    fail_run("hocket eval", "the loss of {} is {}: the model's values are not finite", model, loss);
   }
-  const double bits = loss.mean() * static_cast<double>(windows.targets()) / std::log(2.0) /
+  const double bits = loss * static_cast<double>(windows.targets()) / std::log(2.0) /
                       static_cast<double>(windows.bytes());
   if (options.json) {
     JsonWriter json;
-    json.object().member("loss", loss.mean()).member("perplexity", std::exp(loss.mean()));
+    json.object().member("loss", loss).member("perplexity", std::exp(loss));
     json.member("bits_per_byte", bits).member("tokens", windows.targets());
     json.member("bytes", windows.bytes()).member("context", context).end();
     fmt::print("{}\n", json.take());
@@ -382,7 +392,65 @@ int on_text(const EvalOptions& options, const engine::Run& run) {
     fmt::print(
         "perplexity {:.4f}, loss {:.4f}, {:.4f} bits/byte ({} tokens, {} bytes, in windows "
         "of {})\n",
-        std::exp(loss.mean()), loss.mean(), bits, windows.targets(), windows.bytes(), context);
+        std::exp(loss), loss, bits, windows.targets(), windows.bytes(), context);
+  }
+  return 0;
+}
+
+/// Multiple choice.
+int on_choices(const EvalOptions& options, const engine::Run& run) {
+  const std::string& model = run.config.model.path;
+  const data::Tokenizer tokenizer =
+      data::load_model_tokenizer("hocket eval", model, options.tokenizer, run.model.vocab_size);
+  const std::vector<int32_t> beginning = data::beginning_of_text(model, tokenizer);
+  const std::vector<train::ChoiceQuestion> questions = train::read_questions(options.choices);
+  std::vector<train::ChoiceTokens> tokens;
+  Lists lists;
+  int64_t longest = 0;
+  for (const train::ChoiceQuestion& question : questions) {
+    tokens.push_back(train::tokens_of(question, tokenizer, beginning));
+    for (const std::vector<int32_t>& ids : tokens.back().ids) {
+      data::require_ids(question.place, ids, tokenizer, run.model.vocab_size);
+      longest = std::max(longest, std::ssize(ids));
+      lists.push_back(ids);
+    }
+  }
+  warn_if_long(run.model, longest, "the longest question with a choice");
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  comm::expect_same(
+      ranks.processes(), "hocket eval", "--choices of",
+      fmt::format("{}, hash {:x}", counted(std::ssize(lists), "choice"), hash_of(lists)));
+  engine::Programs programs(run, ranks, checked(run));
+  load(run, programs.store());
+  std::optional<FileWriter> details;
+  if (!options.details.empty() && ranks.processes().index() == 0) {
+    details.emplace(options.details, FileWriter::Mode::create);
+  }
+  Progress progress;
+  const train::ChoiceScores scores = train::score(
+      run, questions, tokens, programs, [&](size_t q, const train::ChoiceResult& result) {
+        if (details) {
+          JsonWriter line;
+          line.object()
+              .member("question", questions[q].place)
+              .member("answer", questions[q].answer);
+          line.member("chosen", result.chosen).member("chosen_normed", result.chosen_normed);
+          details->write(line.member("logprobs", result.logprobs).end().take() + "\n");
+        }
+        progress.update(fmt::format("evaluation {}/{} questions", q + 1, questions.size()));
+      });
+  progress.finish();
+  if (details) {
+    details->close();
+  }
+  if (options.json) {
+    JsonWriter json;
+    json.object().member("questions", scores.questions).member("acc", scores.accuracy());
+    json.member("acc_norm", scores.accuracy_normed()).member("acc_stderr", scores.error()).end();
+    fmt::print("{}\n", json.take());
+  } else {
+    fmt::print("acc {:.4f} ± {:.4f}, acc_norm {:.4f} ({})\n", scores.accuracy(), scores.error(),
+               scores.accuracy_normed(), counted(scores.questions, "question"));
   }
   return 0;
 }
@@ -397,15 +465,18 @@ int eval(const EvalOptions& options) {
   const engine::Run run = model_run(options.given[0], options.dtype, set);
   std::vector<std::string> inputs = inputs_of(run);
   inputs.push_back(options.ids);
+  inputs.push_back(options.choices);
+  require_output("hocket eval --details", options.details, inputs);
   require_output("hocket eval --save-logits", options.logits, inputs);
   require_output("hocket eval --save-grads", options.grads, inputs);
   if (options.given.size() > 1) return on_text(options, run);
   if (!options.ids.empty()) return on_ids(options, run);
+  if (!options.choices.empty()) return on_choices(options, run);
   if (run.config.data.dir.empty()) {
-    fail(
-        "hocket eval",
-        "nothing to evaluate on; try a FILE of text, --data DIR (made by `hocket data prepare`) or "
-        "--ids FILE");
+    fail("hocket eval",
+         "nothing to evaluate on; try a FILE of text, --choices FILE, --data DIR (made by `hocket "
+         "data "
+         "prepare`) or --ids FILE");
   }
   return on_data(options, run);
 }
@@ -416,10 +487,15 @@ void verb_eval(Args& args) {
   // Declares options and help; eval() does the work.
   auto options = std::make_shared<EvalOptions>();
   args.about(
-      "perplexity of a model on text, its held-out loss, or its logits and gradients",
+      "perplexity of a model on text, its accuracy at multiple choice, its held-out loss, or its "
+      "logits and gradients",
       "With FILEs: perplexity and bits per byte of their text, each a document, which begins as in "
       "the model's training. Windows overlap by a token, so that each token but a first one is "
       "predicted once.\n"
+      "With --choices: questions with several answers, an object a line such as {\"question\": "
+      "\"2 + 2 =\", \"choices\": [\"3\", \"4\"], \"answer\": 1}. The model's answer is the choice "
+      "with the largest log-probability behind question and blank (acc), or with the largest per "
+      "character (acc_norm), as lm-evaluation-harness has it.\n"
       "With --data: loss and bits per byte of the held-out files of a prepared folder; for a "
       "checkpoint of ours the folder that it was trained on is the default.\n"
       "With --ids: runs lists of token ids, e.g. [[1, 2, 3], [4, 5]], each a document of its "
@@ -437,6 +513,9 @@ void verb_eval(Args& args) {
   args.option("--save-grads", "FILE", &options->grads,
               "with --ids: a .safetensors to write; -: standard output");
   args.option("--data", "DIR", &options->data, "a folder made by `hocket data prepare`");
+  args.option("--choices", "FILE", &options->choices, "questions of multiple choice, JSON Lines");
+  args.option("--details", "FILE", &options->details,
+              "with --choices: log-probabilities and answers of every question, JSON Lines");
   args.option("--sequences", "N", &options->sequences,
               "with --data: number of sequences, spread evenly; 0: all");
   args.option("--context", "N", &options->context,
@@ -444,11 +523,12 @@ void verb_eval(Args& args) {
               "that is less",
               0, 1 << 20);
   args.option("--tokenizer", "FILE", &options->tokenizer,
-              "with FILEs: for a model without one; tokenizer.json or its folder");
+              "with FILEs and --choices: for a model without one; tokenizer.json or its folder");
   args.option("--dtype", "TYPE", &options->dtype,
               "of weights and activations: f32, f64, bf16, f16");
   args.flag("--json", &options->json, "one JSON object");
   args.example("hocket eval MODEL FILE", "perplexity and bits per byte of a text");
+  args.example("hocket eval MODEL --choices FILE", "accuracy at multiple choice");
   args.example("hocket eval runs/quickstart", "held-out bits per byte of the newest checkpoint");
   args.example(
       "hocket eval runs/quickstart --ids ids.json --save-logits logits.safetensors "

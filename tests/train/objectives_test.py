@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: slow
+# ctest: timeout=600
+"""Compares fine-tuning and preference tuning with a reference: the model of reference_util.py in fp64, the tokens and masks
+that `hocket data show` prints, and the losses of the papers written in torch as TRL has them.
+
+Every step has all examples, so that their order does not matter. Losses and metrics of all steps agree up to rounding, on
+one rank and under plans."""
+import json
+import os
+import shutil
+import unittest
+
+import torch
+from reference_util import DENSE, MOE, Folder, forward, random_weights
+
+TOLERANCE = 1e-9
+STEPS, SEQ = 5, 64
+TRAIN = {"steps": STEPS, "seq_len": SEQ, "lr": 0.01, "min_lr": 0.01, "warmup_steps": 0, "weight_decay": 0.1,
+         "beta1": 0.8, "beta2": 0.97, "eps": 1e-5, "max_grad_norm": 0.7, "seed": 5, "save_minutes": 0}
+QUESTIONS = ["int x", "return x", "template", "auto std", "{ x }", "x ="]
+ANSWERS = ["= int;", "{ return; }", "std::x", "x", "auto template", ":: int"]
+PLANS = {"dense": [{}, {"tp": 2, "dp": 2, "threads_per_rank": 1}, {"pp": 2, "threads_per_rank": 1},
+                   {"cp": 2, "threads_per_rank": 1}],
+         "moe": [{}, {"dp": 2, "ep": 2, "threads_per_rank": 1}]}
+
+
+def examples(kind):
+    for i, question in enumerate(QUESTIONS):
+        if kind == "sft":
+            yield {"prompt": question, "completion": ANSWERS[i]}
+        elif kind == "dpo":
+            yield {"prompt": question, "chosen": ANSWERS[i], "rejected": ANSWERS[(i + 2) % 6] + " x x"}
+        else:
+            yield {"prompt": question, "completion": ANSWERS[i], "label": i % 3 != 0}
+
+
+def logprob(w, c, ids, trained):
+    """Returns the log-probability of the trained tokens of a sequence."""
+    ids = torch.tensor(ids)
+    logits, _ = forward(w, ids, torch.arange(len(ids)), c)
+    of = torch.log_softmax(logits[:-1], -1).gather(1, ids[1:, None])[:, 0]
+    return of[torch.tensor(trained[1:], dtype=torch.bool)].sum()
+
+
+def ratios(w, base, c, sequences):
+    """Returns per sequence log p / p_base, without a gradient of the base."""
+    with torch.no_grad():
+        of_base = [logprob(base, c, *s) for s in sequences]
+    return torch.stack([logprob(w, c, *s) - r for s, r in zip(sequences, of_base)])
+
+
+def dpo_loss(kind, x, beta, smoothing):
+    log_sigmoid = torch.nn.functional.logsigmoid
+    if kind == "ipo":
+        return (x - 1 / (2 * beta)) ** 2
+    if kind == "hinge":
+        return torch.relu(1 - beta * x)
+    return -log_sigmoid(beta * x) * (1 - smoothing) - log_sigmoid(-beta * x) * smoothing
+
+
+class Objectives(Folder):
+    def shown(self, run):
+        """Returns ids and masks of all examples, in the order of the file."""
+        out = json.loads(self.hocket("data", "show", run, "--json", "-n", "100"))
+        by_place = {}
+        for x in out["shown"]:
+            by_place.setdefault(int(x["place"].rsplit(":", 1)[1]), []).append((x["ids"], x["trained"]))
+        return [by_place[place] for place in sorted(by_place)]
+
+    def run_file(self, name, model, kind, plan, preference):
+        path = self.path(f"{name}.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump({"objective": kind, "model": {"path": self.path(model), "init": "weights", "dtype": "f64"},
+                       "data": {"sources": [{"path": self.path(f"{kind}.jsonl")}], "valid_fraction": 0,
+                                "packing": False},
+                       "train": dict(TRAIN, global_batch=len(QUESTIONS), balance_coef=0),
+                       "preference": preference, "plan": dict({"micro_batch": 6 // plan.get("dp", 1)}, **plan),
+                       "output": {"dir": self.path(name), "report": False, "trace": False}}, f)
+        return path
+
+    def reference(self, w0, c, kind, groups, preference):
+        """Returns the metrics of every step, before its update."""
+        w = {n: t.double().clone().requires_grad_() for n, t in w0.items()}
+        base = {n: t.double() for n, t in w0.items()}
+        optimizer = torch.optim.AdamW(
+            [{"params": [t for t in w.values() if t.dim() > 1], "weight_decay": TRAIN["weight_decay"]},
+             {"params": [t for t in w.values() if t.dim() == 1], "weight_decay": 0.0}],
+            lr=TRAIN["lr"], betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"])
+        beta = preference.get("beta", 0.1)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            row = {}
+            if kind == "sft":
+                count = sum(sum(s[1][1:]) for (s,) in groups)
+                loss = -sum(logprob(w, c, *s) for (s,) in groups) / count
+            elif kind == "dpo":
+                chosen, rejected = (ratios(w, base, c, [g[i] for g in groups]) for i in (0, 1))
+                row = {"rewards/chosen": beta * chosen.mean(), "rewards/rejected": beta * rejected.mean(),
+                       "rewards/margins": beta * (chosen - rejected).mean(),
+                       "rewards/accuracies": (chosen > rejected).double().mean()}
+                if preference["loss_type"] in ("ipo", "sigmoid_norm"):
+                    chosen, rejected = (x / torch.tensor([sum(g[i][1]) for g in groups])
+                                        for i, x in enumerate((chosen, rejected)))
+                loss = dpo_loss(preference["loss_type"], chosen - rejected, beta,
+                                preference.get("label_smoothing", 0)).mean()
+            else:
+                ratio = ratios(w, base, c, [s for (s,) in groups])
+                with torch.no_grad():  # the same prompts before the answers of the examples before them
+                    others = []
+                    for i, (s,) in enumerate(groups):
+                        before, start = groups[i - 1][0], s[1].index(1)
+                        answer = before[1].index(1)
+                        others.append((s[0][:start] + before[0][answer:], s[1][:start] + before[1][answer:]))
+                    z = ratios(w, base, c, others).mean().clamp(min=0)
+                side = torch.tensor([1.0 if e["label"] else -1.0 for e in examples("kto")], dtype=torch.double)
+                weight = torch.where(side > 0, preference.get("desirable_weight", 1),
+                                     preference.get("undesirable_weight", 1))
+                loss = (weight * (1 - torch.sigmoid(beta * side * (ratio - z)))).mean()
+                row = {"kl": z}
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(list(w.values()), TRAIN["max_grad_norm"])
+            optimizer.step()
+            yield {"train/loss": loss.item(), **{n: float(v) for n, v in row.items()}}
+
+    def compare(self, model, c, kind, preferences):
+        with open(self.path(f"{kind}.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(e) + "\n" for e in examples(kind))
+        weights = random_weights(c, seed=11)
+        if not os.path.exists(self.path(model)):
+            self.model(model, c, weights)
+            for name in os.listdir(self.path("tokenizer")):
+                shutil.copy(self.path(f"tokenizer/{name}"), self.path(model))
+        for number, preference in enumerate(preferences):
+            want = None
+            for i, plan in enumerate(PLANS[model] if number == 0 else PLANS[model][:1]):
+                run = self.run_file(f"{model}-{kind}-{number}-{i}", model, kind, plan, preference)
+                if want is None:
+                    groups = self.shown(run)
+                    self.assertEqual(len(groups), len(QUESTIONS))
+                    want = list(self.reference(weights, c, kind, groups, preference))
+                self.hocket("train", run)
+                with open(run.removesuffix(".yaml") + "/metrics.jsonl", encoding="utf-8") as f:
+                    got = [x for x in map(json.loads, f) if "train/loss" in x]
+                self.assertEqual(len(got), STEPS)
+                for step, (a, b) in enumerate(zip(got, want), 1):
+                    for key, value in b.items():
+                        self.assertLess(abs(a[key] - value), TOLERANCE * max(1, abs(value)),
+                                        f"{run} {preference} step {step} {key}: {a[key]} against {value}")
+                self.assertNotEqual(got[0]["train/loss"], got[-1]["train/loss"])
+
+    def test_sft(self):
+        self.compare("dense", DENSE, "sft", [{}])
+
+    def test_dpo(self):
+        self.compare("dense", DENSE, "dpo",
+                     [{"loss_type": "sigmoid", "beta": 0.3}, {"loss_type": "sigmoid", "label_smoothing": 0.2},
+                      {"loss_type": "sigmoid_norm"}, {"loss_type": "ipo"}, {"loss_type": "hinge"}])
+
+    def test_kto(self):
+        self.compare("dense", DENSE, "kto", [{"desirable_weight": 1.5, "undesirable_weight": 0.75, "beta": 0.4}])
+
+    def test_experts(self):
+        self.compare("moe", MOE, "dpo", [{"loss_type": "sigmoid"}])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    unittest.main()
