@@ -16,13 +16,13 @@
 namespace hocket::engine {
 
 struct ExampleDataOptions {
-  std::string where;            ///< the command or run, in errors
-  std::string model;            ///< a resolved folder or GGUF file with the tokenizer
-  int64_t vocabulary = 0;       ///< of the model; 0: unknown
+  std::string where;       ///< the command or run, in errors
+  std::string model;       ///< a resolved folder or GGUF file with the tokenizer
+  int64_t vocabulary = 0;  ///< of the model; 0: unknown
   int64_t seq_len = 0;
-  uint64_t seed = 0;            ///< of the order of training rows
-  bool unpair = false;          ///< a preference becomes two unpaired examples
-  int64_t limit = 0;            ///< examples of each source; 0: all
+  uint64_t seed = 0;    ///< of the order of training rows
+  bool unpair = false;  ///< a preference becomes two unpaired examples
+  int64_t limit = 0;    ///< examples of each source; 0: all
   std::function<void(const std::string&)> progress;
 };
 

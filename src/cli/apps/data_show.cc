@@ -190,9 +190,9 @@ std::string show_text(const engine::ExampleData& data, bool valid, int64_t count
   for (const data::SourceReport& source : data.sources) {
     out += source_text(source);
   }
-  out += fmt::format("{}: {}, {} tokens, {} trained ({:.1f} %)\n",
-                     valid ? "held out" : "training", counted(report.examples, "example"),
-                     report.ids, report.targets, 100 * share(report.targets, report.ids));
+  out += fmt::format("{}: {}, {} tokens, {} trained ({:.1f} %)\n", valid ? "held out" : "training",
+                     counted(report.examples, "example"), report.ids, report.targets,
+                     100 * share(report.targets, report.ids));
   out += fmt::format("truncated to {} tokens: {}, which lose {}\n", rows.seq_len(),
                      counted(report.truncated, "example"), counted(report.lost_ids, "token"));
   for (const DroppedRow& dropped : dropped_rows(report)) {

@@ -155,8 +155,8 @@ void ExampleRows::pack() {
     }
     Part part;
     part.source = static_cast<int64_t>(source);
-    part.packing = options_.packing ? pack_best_fit(lengths, options_.seq_len)
-                                    : pack_single(std::ssize(used));
+    part.packing =
+        options_.packing ? pack_best_fit(lengths, options_.seq_len) : pack_single(std::ssize(used));
     for (int64_t& item : part.packing.items) {
       item = used[item];
     }

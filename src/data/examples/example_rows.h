@@ -40,7 +40,8 @@ struct RowReport {
   int64_t truncated = 0;  ///< examples that lost ids
   int64_t lost_ids = 0;   ///< the ids that they lost
   int64_t too_long = 0;   ///< dropped as Truncate says
-  int64_t cut_away = 0;   ///< dropped since no trained id is left of them, or of one of their answers
+  int64_t cut_away =
+      0;  ///< dropped since no trained id is left of them, or of one of their answers
   int64_t untrained = 0;  ///< dropped since they had none from the start
   int64_t unused = 0;     ///< of sources with weight 0
 };
