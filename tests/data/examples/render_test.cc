@@ -195,7 +195,7 @@ TEST_F(Render, CompletionsOfMessages) {
   const std::string before = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
   EXPECT_EQ(one(answer_example(prompt, answer)), before + "[one<|im_end|>\n]");
   EXPECT_EQ(one(answer_example(prompt, answer), kPlain), before + "[one<|im_end|>\n]");
-  // Of several messages only the assistant's are trained.
+  // Several messages: only the assistant's are trained.
   const char* several =
       R"([{"role": "assistant", "content": "one"}, {"role": "tool", "content": "r"},
                             {"role": "assistant", "content": "two"}])";
