@@ -19,15 +19,13 @@ using Layout = Converter::Layout;
 constexpr size_t kMostIgnored = 100;  // names of columns that are counted
 
 // In the order of Layout.
-constexpr std::array<const char*, 7> kLayouts = {"text",     "chat",   "completion", "preference",
-                                                 "unpaired", "alpaca", "sharegpt"};
 
 // Standard names of columns.
 constexpr std::array<const char*, 14> kColumns = {
     "text",  "messages", "prompt",      "completion", "chosen", "rejected", "label",
     "tools", "system",   "instruction", "input",      "output", "history",  "chat_template_kwargs"};
 
-const char* name_of_layout(Layout layout) { return kLayouts[static_cast<size_t>(layout)]; }
+const char* name_of_layout(Layout layout) { return kSourceLayouts[static_cast<size_t>(layout)]; }
 
 /// Columns that a layout reads.
 std::vector<const char*> columns_read(Layout layout) {
@@ -92,8 +90,8 @@ bool begins_with_field(const Json& list, const std::string& field) {
 Converter::Converter(const SourceOptions& options)
     : given_(options.columns), given_tags_(options.tags) {
   if (options.format != "auto") {
-    for (size_t i = 0; i < kLayouts.size(); ++i) {
-      if (options.format == kLayouts[i]) {
+    for (size_t i = 0; i < kSourceLayouts.size(); ++i) {
+      if (options.format == kSourceLayouts[i]) {
         forced_ = static_cast<Layout>(i);
       }
     }
@@ -110,12 +108,6 @@ Converter::Converter(const SourceOptions& options)
     }
   }
   MessageTags::chat().rename(given_tags_);
-}
-
-std::vector<std::string> source_formats() {
-  std::vector<std::string> names = {"auto"};
-  names.insert(names.end(), kLayouts.begin(), kLayouts.end());
-  return names;
 }
 
 std::string Converter::format() const {

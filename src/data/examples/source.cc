@@ -216,24 +216,6 @@ void put_counts(JsonWriter& json, const char* key, const Count& counts) {
 
 }  // namespace
 
-void SourceOptions::fields(Fields& v) {
-  v("path", path, "file, folder (all below it) or glob of examples").required();
-  v("name", name, "name in reports; of a dataset_info.json the entry to read");
-  v("format", format, "layout of the columns; auto: by the first example").one_of(source_formats());
-  v("weight", weight, "share in the mixture of sources, relative to the others'").min(0);
-  v("split", split, "what its examples are for; auto: a share of all is held out")
-      .one_of({"auto", "train", "valid"});
-  v("columns", columns, "names of its columns, by standard name: {prompt: question}");
-  v("tags", tags, "names in its messages: {role_tag: from, content_tag: value, user_tag: human}");
-  v("text_lines", text_lines, "every line of a .txt file is an example, not the whole file");
-  v("max_unreadable", max_unreadable, "share of unreadable examples above which it is refused")
-      .min(0)
-      .max(1);
-  v("max_example_bytes", max_example_bytes, "size above which an example is unreadable")
-      .unit(Unit::bytes)
-      .min(1);
-}
-
 JsonWriter& ReadReport::put(JsonWriter& json) const {
   json.member("format", format).member("layout", layout).member("files", files);
   json.member("examples", examples).member("unreadable", unreadable);
