@@ -18,8 +18,6 @@ using Layout = Converter::Layout;
 
 constexpr size_t kMostIgnored = 100;  // names of columns that are counted
 
-// In the order of Layout.
-
 // Standard names of columns.
 constexpr std::array<const char*, 14> kColumns = {
     "text",  "messages", "prompt",      "completion", "chosen", "rejected", "label",

@@ -37,7 +37,7 @@ inline std::span<const char* const> names_of(Truncate) {
   return names;
 }
 
-/// Layouts of columns.
+/// Layouts of columns, in the order of Converter::Layout.
 inline constexpr std::array<const char*, 7> kSourceLayouts = {
     "text", "chat", "completion", "preference", "unpaired", "alpaca", "sharegpt"};
 
