@@ -31,6 +31,7 @@ find_package(ZLIB REQUIRED)
 find_library(HOCKET_PCRE2_LIBRARY pcre2-8 REQUIRED)
 find_library(HOCKET_UTF8PROC_LIBRARY utf8proc REQUIRED)
 find_library(HOCKET_LZMA_LIBRARY lzma REQUIRED)
+find_library(HOCKET_ZSTD_LIBRARY zstd REQUIRED)
 find_path(HOCKET_XXHASH_INCLUDE xxhash.h REQUIRED)
 
 add_library(hocket_flags INTERFACE)
@@ -46,7 +47,7 @@ if(TARGET yaml-cpp::yaml-cpp)
   set(hocket_yaml yaml-cpp::yaml-cpp)
 endif()
 target_link_libraries(hocket_flags INTERFACE fmt::fmt ${hocket_yaml} nlohmann_json::nlohmann_json
-  ZLIB::ZLIB ${HOCKET_PCRE2_LIBRARY} ${HOCKET_UTF8PROC_LIBRARY} ${HOCKET_LZMA_LIBRARY} Threads::Threads)
+  ZLIB::ZLIB ${HOCKET_PCRE2_LIBRARY} ${HOCKET_UTF8PROC_LIBRARY} ${HOCKET_LZMA_LIBRARY} ${HOCKET_ZSTD_LIBRARY} Threads::Threads)
 # A target with this property is compiled without sanitizers (tests/CMakeLists.txt gives the reason).
 set(hocket_watched $<NOT:$<BOOL:$<TARGET_PROPERTY:HOCKET_UNWATCHED>>>)
 if(HOCKET_WERROR)

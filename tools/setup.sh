@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev
-  zlib1g-dev liblzma-dev libpcre2-dev libutf8proc-dev libxxhash-dev libtomlplusplus-dev)
+  zlib1g-dev liblzma-dev libzstd-dev libpcre2-dev libutf8proc-dev libxxhash-dev libtomlplusplus-dev)
 build_packages=(make g++ ccache)
 torch_packages=(ca-certificates python3 python3-venv libgloo-dev)
 test_packages=(libgtest-dev libbenchmark-dev xz-utils

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "data/index.h"
 #include "data/prepare.h"
+#include "data/split.h"
 
 namespace hocket::data {
 namespace {
@@ -123,12 +124,6 @@ class Outputs {
   std::map<std::string, bool> prepared_;
 };
 
-/// From 0 to below 1, by content and seed: texts below the fraction are held out.
-double draw_of(const Hash128& content, uint64_t seed) {
-  const uint64_t bits = hash_combine(hash_combine(seed, content.high), content.low);
-  return (bits >> 11) * 0x1p-53;
-}
-
 bool is_inside_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
 /// Returns the start of the held-out end of a text: a line near its share, or a character if there
@@ -176,7 +171,7 @@ void cut_in_two(Corpus& corpus, double share) {
 void draw_split(Corpus& corpus, const CorpusOptions& options) {
   if (options.valid_fraction == 0) return;
   if (corpus.files.size() == 1) return cut_in_two(corpus, options.valid_fraction);
-  const auto draw = [&](const Corpus::File& file) { return draw_of(file.hash, options.seed); };
+  const auto draw = [&](const Corpus::File& file) { return split_draw(file.hash, options.seed); };
   for (Corpus::File& file : corpus.files) {
     file.valid = draw(file) < options.valid_fraction;
   }

@@ -15,8 +15,8 @@ namespace {
 
 /// The model's own tokenizer, else the one that the section names.
 data::Tokenizer tokenizer_of(const DataSection& section, const ExampleDataOptions& options) {
-  const bool has_own = gguf::is_gguf(options.model) ||
-                       file_exists(join_path(options.model, "tokenizer.json"));
+  const bool has_own =
+      gguf::is_gguf(options.model) || file_exists(join_path(options.model, "tokenizer.json"));
   const std::string& named = section.tokenizer;
   if (!has_own && named.empty()) {
     fail(options.where, "{} has no tokenizer.json; expected one there, or data.tokenizer",

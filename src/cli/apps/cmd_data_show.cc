@@ -124,9 +124,11 @@ void declare_data_show(Args& args) {
   auto options = std::make_shared<ShowOptions>();
   args.about(
       "fine-tuning data as the model sees it, with the tokens that are trained",
-      "Reads data.sources of a run.yaml, or files, with a model's tokenizer and chat template. Shows "
+      "Reads data.sources of a run.yaml, or files, with a model's tokenizer and chat template. "
+      "Shows "
       "the first examples in the order of training, as they are after truncation: trained tokens "
-      "in colour, or between \u27e6 and \u27e7 where the output is no terminal. Then sizes, lengths, and "
+      "in colour, or between \u27e6 and \u27e7 where the output is no terminal. Then sizes, "
+      "lengths, and "
       "whatever was left out, with the reasons. A set without a trained token is an error.");
   args.positional("RUN | FILE", &options->inputs,
                   "a run.yaml, or files, folders and globs in quotes (docs/data-formats.md)");

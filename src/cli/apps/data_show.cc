@@ -100,6 +100,28 @@ std::vector<DroppedRow> dropped_rows(const data::RowReport& report) {
           {"unused", "of sources with weight 0", report.unused}};
 }
 
+void put_sequences(JsonWriter& json, const std::vector<ShownSequence>& sequences,
+                   const data::Tokenizer& tokenizer) {
+  json.array();
+  for (const ShownSequence& sequence : sequences) {
+    json.object().member("place", sequence.place).member("row", sequence.row);
+    if (!sequence.part.empty()) {
+      json.member("part", sequence.part);
+    }
+    json.member("ids", sequence.ids).member("positions", sequence.positions);
+    json.key("trained").array();
+    for (const bool trained : sequence.trained) {
+      json.value(trained ? 1 : 0);
+    }
+    json.end().key("texts").array();
+    for (const int32_t id : sequence.ids) {
+      json.value(tokenizer.token_bytes(id));
+    }
+    json.end().end();
+  }
+  json.end();
+}
+
 std::string source_text(const data::SourceReport& source) {
   const data::ReadReport& read = source.read;
   std::string out = fmt::format("{}: {}, {} ({})\n", source.name, counted(read.files, "file"),
@@ -190,9 +212,9 @@ std::string show_text(const engine::ExampleData& data, bool valid, int64_t count
   for (const data::SourceReport& source : data.sources) {
     out += source_text(source);
   }
-  out += fmt::format("{}: {}, {} tokens, {} trained ({:.1f} %)\n",
-                     valid ? "held out" : "training", counted(report.examples, "example"),
-                     report.ids, report.targets, 100 * share(report.targets, report.ids));
+  out += fmt::format("{}: {}, {} tokens, {} trained ({:.1f} %)\n", valid ? "held out" : "training",
+                     counted(report.examples, "example"), report.ids, report.targets,
+                     100 * share(report.targets, report.ids));
   out += fmt::format("truncated to {} tokens: {}, which lose {}\n", rows.seq_len(),
                      counted(report.truncated, "example"), counted(report.lost_ids, "token"));
   for (const DroppedRow& dropped : dropped_rows(report)) {
@@ -260,24 +282,12 @@ std::string show_json(const engine::ExampleData& data, bool valid, int64_t count
   }
   json.end().end();
   json.member("rows", report.rows).member("efficiency", efficiency(rows));
-  json.key("shown").array();
-  for (const ShownSequence& sequence : shown_sequences(rows, count)) {
-    json.object().member("place", sequence.place).member("row", sequence.row);
-    if (!sequence.part.empty()) {
-      json.member("part", sequence.part);
-    }
-    json.member("ids", sequence.ids).member("positions", sequence.positions);
-    json.key("trained").array();
-    for (const bool trained : sequence.trained) {
-      json.value(trained ? 1 : 0);
-    }
-    json.end().key("texts").array();
-    for (const int32_t id : sequence.ids) {
-      json.value(data.tokenizer->token_bytes(id));
-    }
-    json.end().end();
+  put_sequences(json.key("shown"), shown_sequences(rows, count), *data.tokenizer);
+  if (rows.examples().kind() == SetKind::unpaired && report.examples > 1) {
+    put_sequences(json.key("mismatched"), shown_sequences(*rows.mismatched(), count),
+                  *data.tokenizer);
   }
-  json.end().end();
+  json.end();
   return json.take() + "\n";
 }
 

@@ -40,7 +40,7 @@ Blend::Blend(const std::vector<double>& weights) : size_(weights.size()) {
   }
 }
 
-// Of `draws` draws from a source and those after it: its own, rounded to the nearest.
+// Returns its share of `draws` draws from it and those after it, rounded to the nearest.
 int64_t Blend::Source::of(int64_t draws) const {
   __extension__ using Wide = __int128;
   return static_cast<int64_t>((static_cast<Wide>(draws) * weight + rest / 2) / rest);

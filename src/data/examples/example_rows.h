@@ -28,8 +28,8 @@ struct RowOptions {
   int32_t pad = 0;  ///< id behind the last example of a row; its loss does not count
   /// Weights of the sources; all null: every example once an epoch.
   std::vector<std::optional<double>> weights;
-  /// Of unpaired examples: change completions within groups of this many, in the order of the set;
-  /// 0: one group (ExampleRows::mismatched).
+  /// Unpaired examples change completions within groups of this many, in the order of the set; 0:
+  /// one group (ExampleRows::mismatched).
   int64_t mismatch_group = 0;
 };
 
@@ -69,8 +69,8 @@ class ExampleRows : public TrainingRows {
   /// Returns the numbers of the examples in row `index`, in their order.
   std::span<const int64_t> row(int64_t index) const;
 
-  /// Of unpaired examples: rows with the same prompts in the same places, each before the
-  /// completion of the example before it in its group (of the first, that of the last one). The
+  /// Rows of unpaired examples with the same prompts in the same order, each before the completion
+  /// of the example before it in its group (of the first, that of the last one). The
   /// KL term of the loss is estimated on them. Throws Error where every prompt would keep its own.
   std::unique_ptr<ExampleRows> mismatched() const;
 

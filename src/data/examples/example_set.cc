@@ -91,8 +91,7 @@ class SetReader {
     });
     std::move(undesirable.begin(), undesirable.end(), std::back_inserter(waiting_));
     report.with_special_tokens = renderer_.with_special_tokens() - special;
-    if (static_cast<double>(report.refused) >
-        source.max_unreadable * static_cast<double>(seen)) {
+    if (static_cast<double>(report.refused) > source.max_unreadable * static_cast<double>(seen)) {
       refuse(report, seen);
     }
   }
@@ -175,8 +174,7 @@ TokenExamples::Sequence TokenExamples::sequence(int64_t example, int which) cons
 
 std::string TokenExamples::place(int64_t example) const { return examples_[example].place; }
 
-void TokenExamples::add(const RenderedExample& rendered, int64_t source,
-                        const std::string& place) {
+void TokenExamples::add(const RenderedExample& rendered, int64_t source, const std::string& place) {
   HOCKET_CHECK(std::ssize(rendered.sequences) == sequences(), "{} sequences in a set of {}",
                rendered.sequences.size(), to_string(kind_));
   Of of;

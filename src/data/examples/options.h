@@ -37,9 +37,15 @@ inline std::span<const char* const> names_of(Truncate) {
   return names;
 }
 
-/// "auto", "text", "chat", "completion", "preference", "unpaired", "alpaca", "sharegpt".
+/// Layouts of columns, in the order of Converter::Layout.
+inline constexpr std::array<const char*, 7> kSourceLayouts = {
+    "text", "chat", "completion", "preference", "unpaired", "alpaca", "sharegpt"};
+
+/// Returns "auto" and the layouts.
 inline std::vector<std::string> source_formats() {
-  return {"auto", "text", "chat", "completion", "preference", "unpaired", "alpaca", "sharegpt"};
+  std::vector<std::string> names = {"auto"};
+  names.insert(names.end(), kSourceLayouts.begin(), kSourceLayouts.end());
+  return names;
 }
 
 /// One entry of `data.sources`.
@@ -60,22 +66,25 @@ struct SourceOptions {
   int64_t max_example_bytes = int64_t{64} << 20;  ///< a longer line, entry or text is unreadable
 
   void fields(Fields& v) {
-    v("path", path, "a file, a folder (all below it) or a glob").required();
-    v("name", name, "in reports; of a dataset_info.json the entry to read");
-    v("format", format, "layout of its columns; auto: by its first example (docs/data-formats.md)")
+    v("path", path, "file, folder (all below it) or glob of examples").required();
+    v("name", name, "name in reports; of a dataset_info.json the entry to read");
+    v("format", format, "layout of the columns; auto: by the first example")
         .one_of(source_formats());
     v("weight", weight,
       "share of the rows, relative to the other sources' weights; 0: unused; without any weight "
       "every example is seen once an epoch")
         .min(0);
-    v("split", split,
-      "train, valid (held out), or auto: data.valid_fraction of its examples is held out")
+    v("split", split, "what its examples are for; auto: a share of all is held out")
         .one_of({"auto", "train", "valid"});
-    v("columns", columns, "its names of columns, by ours: {prompt: question}");
-    v("tags", tags, "its names of fields and roles in messages, as LLaMA-Factory's tags");
-    v("text_lines", text_lines, "of a .txt: every line is an example, not the file");
-    v("max_unreadable", max_unreadable, "share of its examples that may be unusable").min(0).max(1);
-    v("max_example_bytes", max_example_bytes, "a longer example is unusable").min(1);
+    v("columns", columns, "names of its columns, by standard name: {prompt: question}");
+    v("tags", tags, "names in its messages: {role_tag: from, content_tag: value, user_tag: human}");
+    v("text_lines", text_lines, "every line of a .txt file is an example, not the whole file");
+    v("max_unreadable", max_unreadable, "share of unusable examples above which it is refused")
+        .min(0)
+        .max(1);
+    v("max_example_bytes", max_example_bytes, "size above which an example is unreadable")
+        .unit(Unit::bytes)
+        .min(1);
   }
 };
 

@@ -66,8 +66,7 @@ size_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& 
 }  // namespace
 
 int64_t TokenSequence::targets() const {
-  return trained.empty() ? 0
-                         : std::accumulate(trained.begin() + 1, trained.end(), int64_t{0});
+  return trained.empty() ? 0 : std::accumulate(trained.begin() + 1, trained.end(), int64_t{0});
 }
 
 struct Renderer::Impl {
@@ -85,8 +84,8 @@ struct Renderer::Impl {
   const RenderOptions options;
   Encoder encoder;
   std::vector<std::string> special;  ///< texts of special tokens
-  int64_t met = 0;           ///< special tokens in texts
-  int64_t with_special = 0;  ///< examples that had some
+  int64_t met = 0;                   ///< special tokens in texts
+  int64_t with_special = 0;          ///< examples that had some
   std::vector<ByteRange> ranges;
 
   /// A rendered chat as text without marks.
@@ -215,7 +214,7 @@ struct Renderer::Impl {
     size_t begin = 0;
     for (size_t k = 0; k < own.size(); ++k) {
       const size_t end = blocks ? blocks_until(clean, own[k], how) : k + 1;
-      if (end < begin || end > spans.size() || (k + 1 == own.size() && end != spans.size())) {
+      if (end <= begin || end > spans.size() || (k + 1 == own.size() && end != spans.size())) {
         fail("messages",
              "message {}: which generation blocks are its own is unknown, as their number depends "
              "on later messages; expected no selection of messages",
@@ -384,8 +383,10 @@ struct Renderer::Impl {
       const bool fits = is_chat ? answer->is_array() && prompt.is_array()
                                 : answer->is_string() && prompt.is_string();
       if (!fits) {
-        fail("messages", "prompt is {} and the answer {}; expected both as strings or as lists of "
-             "messages", prompt.type_name(), answer->type_name());
+        fail("messages",
+             "prompt is {} and the answer {}; expected both as strings or as lists of "
+             "messages",
+             prompt.type_name(), answer->type_name());
       }
     }
     if (is_chat) {
@@ -441,8 +442,7 @@ RenderedExample Renderer::render(const Example& example) {
   try {
     return impl_->render(example);
   } catch (const Error& error) {
-    throw Error(error.kind(), example.place(),
-                fmt::format("{} ({})", error.text(), error.where()));
+    throw Error(error.kind(), example.place(), fmt::format("{} ({})", error.text(), error.where()));
   }
 }
 

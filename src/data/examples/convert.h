@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Objects of data files to examples: the layout of columns, recognised or given.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/examples/example.h"
+#include "data/examples/messages.h"
+#include "data/examples/source.h"
+
+namespace hocket::data {
+
+/// Makes examples of one source, all in the layout of the first one.
+class Converter {
+ public:
+  using Json = nlohmann::ordered_json;
+  enum class Layout : uint8_t { text, chat, completion, preference, unpaired, alpaca, sharegpt };
+
+  /// Error: an unknown format, column or tag.
+  explicit Converter(const SourceOptions& options);
+
+  /// Fills all but the place of `example`. Throws Error, whose text is the reason, for an object
+  /// that is no example. The first one that is decides the layout of those after it.
+  void convert(const Json& object, Example* example);
+
+  /// Returns the name of the layout; empty: not known yet.
+  std::string format() const;
+  /// Returns the columns that were taken, for people.
+  std::string layout() const;
+  /// Columns that were not used, and the number of examples that have them.
+  const std::map<std::string, int64_t>& ignored() const { return ignored_; }
+
+ private:
+  /// Names of the columns in the file, by standard name, and of what is in messages.
+  struct Columns {
+    Layout layout = Layout::text;
+    std::map<std::string, std::string> names;
+    MessageTags tags;
+  };
+  /// Error: the columns fit no layout, or several.
+  Layout recognise(const Json& object) const;
+  Columns columns_of(Layout layout, const Json& object) const;
+  /// Returns the name of a column; empty: it is not used.
+  std::string name_of(const char* column) const;
+  std::string messages_column(const Json& object, bool sharegpt) const;
+  bool has(const Json& object, const char* column) const;
+  void check_label(const Json& object, Layout layout) const;
+  void count_columns(const Json& object);
+
+  std::map<std::string, std::string> given_, given_tags_;
+  std::optional<Layout> forced_;
+  std::optional<Columns> columns_;
+  std::map<std::string, bool> uses_;  ///< columns of the layout: true once an example has it
+  std::map<std::string, int64_t> ignored_;
+};
+
+}  // namespace hocket::data

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements: list_data_files (files.h).
+#include "data/examples/files.h"
+
+#include <array>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/glob.h"
+#include "base/text.h"
+#include "data/examples/bytes.h"
+
+namespace hocket::data {
+namespace {
+
+constexpr const char* kEndings =
+    ".jsonl, .ndjson, .json, .txt (each also .gz or .zst), .parquet, or .idx beside .bin";
+
+struct Ending {
+  std::string_view text;
+  DataFile::Kind kind;
+  bool packs;  // may be compressed
+};
+constexpr std::array<Ending, 6> kKinds = {{{".jsonl", DataFile::Kind::json, true},
+                                           {".ndjson", DataFile::Kind::json, true},
+                                           {".json", DataFile::Kind::json, true},
+                                           {".txt", DataFile::Kind::text, true},
+                                           {".parquet", DataFile::Kind::table, false},
+                                           {".idx", DataFile::Kind::tokens, false}}};
+
+std::optional<DataFile::Kind> kind_of(const std::string& path) {
+  const std::string name = without_compression(path);
+  for (const Ending& ending : kKinds) {
+    if (name.ends_with(ending.text) && (ending.packs || name == path)) return ending.kind;
+  }
+  return std::nullopt;
+}
+
+std::string ending_of(const std::string& path) {
+  const std::string name = file_name(path);
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos || dot == 0 ? "no ending" : name.substr(dot);
+}
+
+DataFile file_of(const std::string& path, DataFile::Kind kind) {
+  const bool tokens = kind == DataFile::Kind::tokens;
+  return {tokens ? path.substr(0, path.size() - std::string_view(".idx").size()) : path, kind};
+}
+
+[[noreturn]] void nothing_found(const std::string& path, bool folder,
+                                const std::map<std::string, int64_t>& left_out) {
+  std::vector<std::string> others;
+  for (const auto& [why, count] : left_out) {
+    others.push_back(fmt::format("{} {}", count, why));
+  }
+  const char* advice = path.starts_with('~')                 ? "; ~ is not expanded here"
+                       : path.find('{') != std::string::npos ? "; {a,b} is not expanded here"
+                                                             : "";
+  fail("data.sources", "{} {}{}; expected files with {}{}", quote(path),
+       folder ? "is a folder without data files" : "matches no data file",
+       others.empty() ? "" : fmt::format(" (left out: {})", join(others, ", ")), kEndings, advice);
+}
+
+}  // namespace
+
+std::vector<DataFile> list_data_files(const SourceOptions& source,
+                                      std::map<std::string, int64_t>* left_out) {
+  const std::string& path = source.path;
+  if (path.empty()) fail("data.sources", "path is empty; expected a file, folder or glob");
+  const bool folder = is_directory(path);
+  if (!folder && file_exists(path)) {
+    if (path.ends_with(".bin") && file_exists(path.substr(0, path.size() - 4) + ".idx")) {
+      return {{path.substr(0, path.size() - 4), DataFile::Kind::tokens}};
+    }
+    const auto kind = kind_of(path);
+    if (!kind) {
+      fail("data.sources", "{} has {} at its end; expected {}", path, ending_of(path), kEndings);
+    }
+    return {file_of(path, *kind)};
+  }
+  // Megatron names both files by what stands before the dot.
+  if (!folder && file_exists(path + ".idx")) return {{path, DataFile::Kind::tokens}};
+  std::vector<GlobSkipped> skipped;
+  const std::vector<std::string> found =
+      list_glob(folder ? join_path(path, "**/*") : path, &skipped);
+  for (const GlobSkipped& entry : skipped) {
+    ++(*left_out)[to_string(entry.why)];
+  }
+  std::vector<DataFile> files;
+  std::set<DataFile::Kind> kinds;
+  for (const std::string& name : found) {
+    const auto kind = kind_of(name);
+    if (kind) {
+      files.push_back(file_of(name, *kind));
+      kinds.insert(*kind);
+    } else if (!(name.ends_with(".bin") && file_exists(name.substr(0, name.size() - 4) + ".idx"))) {
+      ++(*left_out)[fmt::format("no data file ({})", ending_of(name))];
+    }
+  }
+  if (files.empty()) nothing_found(path, folder, *left_out);
+  if (kinds.contains(DataFile::Kind::tokens) && kinds.size() > 1) {
+    fail("data.sources",
+         "{} has token files (.idx) beside files of text; expected one kind; try a "
+         "glob for each, as two sources",
+         path);
+  }
+  return files;
+}
+
+}  // namespace hocket::data

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/examples/source.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_writer.h"
+#include "base/ordered_json.h"
+#include "base/text.h"
+#include "base/utf8.h"
+#include "data/examples/bytes.h"
+#include "data/examples/convert.h"
+#include "data/examples/files.h"
+#include "data/examples/records.h"
+#include "data/examples/token_files.h"
+#include "data/split.h"
+
+namespace hocket::data {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kHopeless = 1000;  // unreadable examples before the first readable one
+
+bool has_nul(const Json& value) {
+  if (value.is_string()) {
+    return value.get_ref<const std::string&>().find('\0') != std::string::npos;
+  }
+  return value.is_structured() && std::any_of(value.begin(), value.end(), has_nul);
+}
+
+void refuse_nul(const Example& example) {
+  const bool found =
+      example.text.find('\0') != std::string::npos ||
+      std::ranges::any_of(std::initializer_list<const Json*>{&example.messages, &example.prompt,
+                                                             &example.completion, &example.chosen,
+                                                             &example.rejected, &example.tools,
+                                                             &example.template_variables},
+                          [](const Json* value) { return has_nul(*value); });
+  if (found) fail("example", "its text has a NUL character");
+}
+
+/// Removes keys with null below a value: a table has every key in every row.
+void drop_nulls(Json* value) {
+  if (value->is_object()) {
+    for (auto it = value->begin(); it != value->end();) {
+      it = it->is_null() ? value->erase(it) : std::next(it);
+    }
+  }
+  if (value->is_structured()) {
+    for (Json& item : *value) {
+      drop_nulls(&item);
+    }
+  }
+}
+
+/// Returns the text of an error without a line that is counted from the example's own.
+std::string reason_of(std::string_view text) {
+  constexpr std::string_view kOwnLine = "line 1, ";
+  std::string reason(text);
+  const size_t at = reason.find(kOwnLine);
+  return at == reason.npos ? reason : reason.erase(at, kOwnLine.size());
+}
+
+/// Reads the files of one source, and keeps its report.
+class SourceReader {
+ public:
+  using Take = std::function<bool(Example&&)>;
+  SourceReader(const SourceOptions& options, const Take& take)
+      : options_(options), converter_(options), take_(take) {}
+
+  ReadReport read() {
+    const std::vector<DataFile> files = list_data_files(options_, &report_.left_out);
+    for (const DataFile& file : files) {
+      if (ended_) break;
+      read_file(file);
+    }
+    report_.format = files[0].kind == DataFile::Kind::tokens ? "tokens" : converter_.format();
+    report_.layout = converter_.layout();
+    report_.ignored_columns = converter_.ignored();
+    if (!ended_) {
+      judge();
+    }
+    return std::move(report_);
+  }
+
+ private:
+  void read_file(const DataFile& file) {
+    ++report_.files;
+    if (file.kind == DataFile::Kind::tokens) return read_tokens(file);
+    using Form = RecordReader::Form;
+    const bool text = file.kind == DataFile::Kind::text;
+    const bool table = file.kind == DataFile::Kind::table;
+    const Form form = table                 ? Form::lines
+                      : !text               ? Form::json
+                      : options_.text_lines ? Form::lines
+                                            : Form::whole;
+    RecordReader reader(table ? open_table(file.path) : open_bytes(file.path), file.path, form,
+                        options_.max_example_bytes);
+    Record record;
+    while (!ended_ && reader.next(&record)) {
+      Example example;
+      example.file = file.path;
+      example.line = record.line;
+      example.entry = record.entry;
+      add(std::move(example), [&](Example* made) {
+        if (record.too_long) too_long();
+        converter_.convert(text ? text_object(record.text) : object_of(record.text, table), made);
+      });
+    }
+  }
+
+  void read_tokens(const DataFile& file) {
+    TokenFiles tokens(file.path);
+    for (int64_t i = 0; i < tokens.documents() && !ended_; ++i) {
+      Example example;
+      example.kind = Example::Kind::tokens;
+      example.file = file.path + ".bin";
+      example.line = i + 1;
+      add(std::move(example), [&](Example* made) {
+        if (tokens.bytes_of(i) > options_.max_example_bytes) too_long();
+        made->ids = tokens.read(i);
+        if (made->ids.empty()) fail("example", "the document has no tokens");
+      });
+    }
+  }
+
+  /// Hands an example on, or names it with the reason why it cannot be used.
+  template <class Make>
+  void add(Example&& example, const Make& make) {
+    try {
+      make(&example);
+      refuse_nul(example);
+    } catch (const Error& error) {
+      ++report_.unreadable;
+      if (report_.first_unreadable.size() < ReadReport::kNamed) {
+        report_.first_unreadable.push_back(
+            fmt::format("{}: {}", example.place(), reason_of(error.text())));
+      }
+      if (report_.examples == 0 && report_.unreadable >= kHopeless) {
+        judge();
+      }
+      return;
+    }
+    ++report_.examples;
+    ended_ = !take_(std::move(example));
+  }
+
+  [[noreturn]] void too_long() const {
+    fail("example", "it has more than {} bytes (max_example_bytes)", options_.max_example_bytes);
+  }
+
+  Json text_object(std::string& text) const {
+    if (!is_utf8(text)) {
+      fail("example", "byte {} of it is no UTF-8", utf8_valid_until(text, 0));
+    }
+    const auto name = options_.columns.find("text");
+    Json object = Json::object();
+    object[name == options_.columns.end() ? "text" : name->second] = std::move(text);
+    return object;
+  }
+
+  Json object_of(const std::string& text, bool table) const {
+    Json object = parse_ordered_json(text, "example");
+    if (table) {
+      drop_nulls(&object);
+    }
+    return object;
+  }
+
+  // Refuses the source where too much of it cannot be used.
+  void judge() const {
+    const std::string& path = options_.path;
+    const int64_t all = report_.examples + report_.unreadable;
+    if (all == 0) {
+      fail("data.sources", "{} has no examples: {} empty; expected at least one", path,
+           report_.files == 1 ? "it is" : fmt::format("its {} files are", report_.files));
+    }
+    const bool too_many = static_cast<double>(report_.unreadable) >
+                          options_.max_unreadable * static_cast<double>(all);
+    if (!too_many && report_.examples > 0) return;
+    constexpr size_t kShown = 5;
+    const auto& first = report_.first_unreadable;
+    const std::vector<std::string> shown(first.begin(),
+                                         first.begin() + std::min(first.size(), kShown));
+    fail("data.sources",
+         "{} of {} of {} cannot be used; expected at most the share {} (max_unreadable); the "
+         "first: {}",
+         report_.unreadable, counted(all, "example"), path, options_.max_unreadable,
+         join(shown, "; "));
+  }
+
+  const SourceOptions options_;
+  Converter converter_;
+  const Take& take_;
+  ReadReport report_;
+  bool ended_ = false;
+};
+
+void add_text(Hasher& hasher, const std::string& text) {
+  hasher.add(text.size()).add(std::string_view(text));
+}
+
+template <class Count>
+void put_counts(JsonWriter& json, const char* key, const Count& counts) {
+  json.key(key).object();
+  for (const auto& [name, count] : counts) {
+    json.member(name, count);
+  }
+  json.end();
+}
+
+}  // namespace
+
+JsonWriter& ReadReport::put(JsonWriter& json) const {
+  json.member("format", format).member("layout", layout).member("files", files);
+  json.member("examples", examples).member("unreadable", unreadable);
+  json.member("first_unreadable", first_unreadable);
+  put_counts(json, "ignored_columns", ignored_columns);
+  put_counts(json, "left_out", left_out);
+  return json;
+}
+
+ReadReport read_source(const SourceOptions& options, const std::function<bool(Example&&)>& take) {
+  return SourceReader(resolve_dataset_info(options), take).read();
+}
+
+Hash128 content_hash(const Example& example) {
+  Hasher hasher;
+  hasher.add(static_cast<uint64_t>(example.kind)).add(uint64_t{example.label});
+  add_text(hasher, example.text);
+  for (const Json* value :
+       {&example.messages, &example.prompt, &example.completion, &example.chosen, &example.rejected,
+        &example.tools, &example.template_variables}) {
+    add_text(hasher, value->is_null() ? "" : value->dump());
+  }
+  hasher.add(example.ids.size());
+  for (const int32_t id : example.ids) {
+    hasher.add(static_cast<uint64_t>(id));
+  }
+  return hasher.finish();
+}
+
+std::vector<bool> hold_out(const std::vector<Hash128>& contents, double share, uint64_t seed) {
+  std::vector<bool> held(contents.size(), false);
+  if (!(share >= 0 && share < 1)) {
+    fail("data", "the share {} is held out; expected 0 or more, and less than 1", share);
+  }
+  if (share == 0 || contents.empty()) return held;
+  const auto draw = [&](const Hash128& content) {
+    return std::pair(split_draw(content, seed), content);
+  };
+  const auto [least, most] =
+      std::minmax_element(contents.begin(), contents.end(),
+                          [&](const Hash128& a, const Hash128& b) { return draw(a) < draw(b); });
+  if (*least == *most) {
+    fail("data", "{} with one content: nothing can be held out; try more examples, or share 0",
+         counted(std::ssize(contents), "example"));
+  }
+  for (size_t i = 0; i < contents.size(); ++i) {
+    held[i] =
+        contents[i] != *most && (contents[i] == *least || split_draw(contents[i], seed) < share);
+  }
+  return held;
+}
+
+}  // namespace hocket::data
