@@ -26,6 +26,7 @@
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
+#include "graph/names.h"
 #include "ops/op.h"
 #include "runtime/executor.h"
 #include "runtime/probe.h"
