@@ -262,8 +262,13 @@ void require_writable(const std::string& option, const std::string& path) {
 }
 
 std::vector<std::string> inputs_of(const engine::Run& run) {
-  return {run.config.model.path, run.config.data.dir, run.config.cluster.file,
-          run.config.cluster.profile, run.config.plan.pp_schedule};
+  std::vector<std::string> out = {run.config.model.path, run.config.data.dir,
+                                  run.config.cluster.file, run.config.cluster.profile,
+                                  run.config.plan.pp_schedule};
+  for (const data::SourceOptions& source : run.config.data.sources) {
+    out.push_back(source.path);
+  }
+  return out;
 }
 
 void emit(const std::string& path, const std::string& text) {

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`hocket data show`: trained tokens marked in a pipe and coloured on a terminal, counts, JSON, run.yaml, refusals."""
+import json
+import os
+import pty
+import subprocess
+import tempfile
+import unittest
+
+import cli_util
+
+TOKENIZER = os.path.join(cli_util.ROOT, "tests/peers/trl/fixtures/bytes")
+TEMPLATE = os.path.join(cli_util.ROOT, "configs/chatml.jinja")
+SAMPLE = os.path.join(cli_util.ROOT, "configs/chat-sample.jsonl")
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text, **more):
+    return {"role": "assistant", "content": text, **more}
+
+
+class DataShow(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def lines(self, name, *examples):
+        with open(self.path(name), "w", encoding="utf-8") as f:
+            for example in examples:
+                f.write((example if isinstance(example, str) else json.dumps(example)) + "\n")
+        return self.path(name)
+
+    def show(self, *words, code=0):
+        done = subprocess.run([cli_util.HOCKET, "data", "show", *words], capture_output=True, check=False, cwd=self.folder)
+        self.assertEqual(code, done.returncode, done.stderr.decode())
+        return (done.stderr if code else done.stdout).decode()
+
+    def with_model(self, *words, **more):
+        return self.show(*words, "--model", TOKENIZER, "--chat-template", TEMPLATE, **more)
+
+    def test_marks_and_counts(self):
+        data = self.lines("a.jsonl", {"messages": [user("Why?"), assistant("So."), user("Sure?"), assistant("Yes.")]},
+                          {"messages": [user("No answer")]},
+                          {"messages": [user("Why?"), assistant("Because.", training=False)]})
+        text = self.with_model(data)
+        self.assertIn("<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n⟦So.<|im_end|>⟧\n"
+                      "<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n⟦Yes.<|im_end|>⟧\n", text)
+        self.assertIn("training: 1 example, ", text)
+        self.assertIn("left out: 2 examples without a trained token", text)
+        self.assertNotIn("\x1b", text)
+
+    def test_colour_on_a_terminal(self):
+        data = self.lines("a.jsonl", {"messages": [user("a \x1b[31m b"), assistant("So.")]})
+        command = [cli_util.HOCKET, "data", "show", data, "--model", TOKENIZER, "--chat-template", TEMPLATE]
+
+        def on_terminal(**environment):
+            leader, follower = pty.openpty()
+            done = subprocess.Popen(command, stdout=follower, stderr=subprocess.PIPE, env=dict(os.environ, **environment))
+            os.close(follower)
+            out = b""
+            while True:
+                try:
+                    part = os.read(leader, 1 << 16)
+                except OSError:  # the other end is closed
+                    break
+                if not part:
+                    break
+                out += part
+            os.close(leader)
+            self.assertEqual(0, done.wait(), done.stderr.read())
+            done.stderr.close()
+            return out.decode()
+
+        text = on_terminal()
+        self.assertIn("\x1b[32mSo.<|im_end|>\x1b[0m", text)
+        self.assertNotIn("\x1b[31m", text)  # of the data, which acts on no terminal
+        self.assertIn("⟦So.<|im_end|>⟧", on_terminal(NO_COLOR="1"))
+
+    def test_json_is_what_training_gets(self):
+        shown = json.loads(self.with_model(SAMPLE, "--seq-len", "200", "-n", "100", "--json"))
+        self.assertEqual(6, shown["examples"])
+        self.assertEqual(sum(len(s["ids"]) for s in shown["shown"]), shown["tokens"])
+        self.assertEqual(sum(sum(s["trained"]) for s in shown["shown"]), shown["trained_tokens"])
+        rows = {}
+        for sequence in shown["shown"]:
+            rows.setdefault(sequence["row"], []).append(len(sequence["ids"]))
+            self.assertEqual(list(range(len(sequence["ids"]))), sequence["positions"])
+            self.assertEqual(len(sequence["ids"]), len(sequence["texts"]))
+        self.assertEqual(shown["rows"], len(rows))
+        self.assertTrue(all(sum(lengths) <= 200 for lengths in rows.values()))
+        self.assertEqual(shown["efficiency"], shown["tokens"] / (200 * shown["rows"]))
+        self.assertEqual(6, sum(bucket["examples"] for bucket in shown["lengths"]["histogram"]))
+        again = json.loads(self.with_model(SAMPLE, "--seq-len", "200", "-n", "100", "--json", "--seed", "9", "--no-packing"))
+        self.assertEqual(6, again["rows"])
+        key = lambda s: (s["place"], s["ids"], s["trained"])
+        self.assertEqual(sorted(map(key, shown["shown"])), sorted(map(key, again["shown"])))
+
+    def test_a_run(self):
+        data = self.lines("a.jsonl", *({"messages": [user(f"Question {i}"), assistant(f"Answer {i}")]} for i in range(40)))
+        run = self.path("run.yaml")
+        with open(run, "w", encoding="utf-8") as f:
+            json.dump({"model": {"path": TOKENIZER}, "train": {"seq_len": 64, "seed": 3},
+                       "data": {"sources": [{"path": data}], "chat_template": TEMPLATE, "valid_fraction": 0.2}}, f)
+        sides = [json.loads(self.show(run, "--json", "-n", "1000", "--split", split)) for split in ("train", "valid")]
+        places = [{s["place"] for s in side["shown"]} for side in sides]
+        self.assertEqual(40, len(places[0] | places[1]))
+        self.assertFalse(places[0] & places[1])
+        self.assertTrue(places[1])
+        # Held-out examples come in their order.
+        numbers = [int(s["place"].rsplit(":", 1)[1]) for s in json.loads(
+            self.show(run, "--json", "-n", "1000", "--split", "valid", "--set", "data.packing=false"))["shown"]]
+        self.assertEqual(sorted(numbers), numbers)
+        self.assertIn("no data.sources", self.show(run, "--set", "data.sources=[]", code=2))
+
+    def test_refusals(self):
+        chat = self.lines("chat.jsonl", {"messages": [user("a"), assistant("b")]})
+        none = self.lines("none.jsonl", {"messages": [user("a")]})
+        self.assertIn("no trained token in 1 example: 1 without any", self.with_model(none, code=2))
+        self.assertIn("lose them to rows of 4", self.with_model(chat, "--seq-len", "4", code=2))
+        self.assertIn("chat.jsonl:1] ", self.with_model(chat, "--seq-len", "4", "--truncate", "refuse", code=2))
+        self.assertIn("data.chat_template", self.show(chat, "--model", TOKENIZER, code=2))
+        self.assertIn("try --model", self.show(chat, code=2))
+        self.assertIn("expected assistant, last, all", self.with_model(chat, "--train-on", "user", code=2))
+        self.assertIn("no example is held out", self.with_model(chat, "--split", "valid", code=2))
+        pair = self.lines("pair.jsonl", {"prompt": "p", "chosen": "c", "rejected": "r"})
+        self.assertIn("expected one of them", self.with_model(chat, pair, code=2))
+        many = self.lines("many.jsonl", {"messages": [user("a"), assistant("b")]},
+                          {"messages": [user("a"), assistant("b", weight=0.5)]})
+        self.assertIn("weight is 0.5; expected 0 or 1", self.with_model(many, code=2))
+
+    def test_every_kind(self):
+        for name, example, parts in [
+                ("text", {"text": "abc"}, [None]),
+                ("completion", {"prompt": "Q", "completion": "A"}, [None]),
+                ("preference", {"prompt": "Q", "chosen": "yes", "rejected": "no"}, ["chosen", "rejected"]),
+                ("unpaired", {"prompt": "Q", "completion": "A", "label": False}, ["undesirable"])]:
+            shown = json.loads(self.with_model(self.lines(name + ".jsonl", example), "--json"))
+            self.assertEqual(parts, [s.get("part") for s in shown["shown"]])
+            self.assertTrue(all(any(s["trained"]) for s in shown["shown"]), name)
+            self.assertEqual("<|im_end|>", shown["shown"][0]["texts"][-1])
+
+
+if __name__ == "__main__":
+    unittest.main()
