@@ -155,13 +155,9 @@ void ExampleRows::pack() {
     }
     Part part;
     part.source = static_cast<int64_t>(source);
-<<<<<<< HEAD
-    part.packing = options_.packing ? pack_best_fit(lengths, options_.seq_len, options_.most_examples)
-                                    : pack_single(std::ssize(used));
-=======
-    part.packing =
-        options_.packing ? pack_best_fit(lengths, options_.seq_len) : pack_single(std::ssize(used));
->>>>>>> data-masks
+    part.packing = options_.packing
+                       ? pack_best_fit(lengths, options_.seq_len, options_.most_examples)
+                       : pack_single(std::ssize(used));
     for (int64_t& item : part.packing.items) {
       item = used[item];
     }
