@@ -57,8 +57,11 @@ struct Tensor {
   NodeId producer = kNone;
   int32_t layer = kNone;  ///< see Node::layer
   bool per_step = false;  ///< input only: fed once per step, not per micro-batch
+  bool whole = false;     ///< input only: its dim 0 does not count the tokens of a micro-batch
   bool expert = false;    ///< param/state: dim 0 counts experts, so expert parallelism splits it
   bool trained = true;    ///< param only: false: frozen, so it has no gradient and no state
+  /// Returns whether it is an input with an element, or a row of them, for every token.
+  bool by_token() const { return kind == TensorKind::input && !per_step && !whole; }
   StateKind state = StateKind::none;
   TensorId of = kNone;  ///< the parameter that an optimizer state or a gradient belongs to
   Init init;

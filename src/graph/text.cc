@@ -133,6 +133,7 @@ void parse_tensor(Graph& graph, const Line& line) {
   tensor.producer = line.integer("by", kNone);
   tensor.layer = line.integer("layer", kNone);
   tensor.per_step = line.integer("per_step", 0) != 0;
+  tensor.whole = line.integer("whole", 0) != 0;
   tensor.expert = line.integer("expert", 0) != 0;
   tensor.trained = line.integer("frozen", 0) == 0;
   tensor.of = line.integer("of", kNone);
@@ -198,6 +199,9 @@ std::string print(const Graph& graph) {
     }
     if (tensor.per_step) {
       fmt::format_to(to, " per_step=1");
+    }
+    if (tensor.whole) {
+      fmt::format_to(to, " whole=1");
     }
     if (tensor.expert) {
       fmt::format_to(to, " expert=1");

@@ -119,6 +119,12 @@ TensorId Builder::input(const std::string& name, DType dtype, graph::Dim size, b
   return graph_.input(name, {dtype, {size}}, per_step);
 }
 
+TensorId Builder::whole_input(const std::string& name, DType dtype, graph::Dim size) {
+  const TensorId id = input(name, dtype, size);
+  graph_.tensors[static_cast<size_t>(id)].whole = true;
+  return id;
+}
+
 Init Builder::matrix_init(bool residual) const {
   double std = config_.initializer_range;
   if (residual) {
@@ -247,13 +253,13 @@ TensorId Builder::logprobs(TensorId hidden, TensorId weight, TensorId targets) {
 
 TensorId Builder::answer_loss(TensorId logprobs, TensorId scale) {
   const graph::Dim answers = options_.answers;
-  std::vector<TensorId> in{logprobs, input(names::kReference, DType::f64, answers),
-                           input(names::kAnswerWeights, DType::f64, answers)};
+  std::vector<TensorId> in{logprobs, whole_input(names::kReference, DType::f64, answers),
+                           whole_input(names::kAnswerWeights, DType::f64, answers)};
   if (options_.answer_loss == "kto_loss") {
-    in.push_back(input(names::kAnswerSides, DType::i32, answers));
-    in.push_back(input(names::kDivergence, DType::f64, 1));
+    in.push_back(whole_input(names::kAnswerSides, DType::i32, answers));
+    in.push_back(whole_input(names::kDivergence, DType::f64, 1));
   } else {
-    in.push_back(input(names::kAnswerLengths, DType::f64, answers));
+    in.push_back(whole_input(names::kAnswerLengths, DType::f64, answers));
   }
   in.push_back(scale);
   Attrs attrs = options_.answer_loss_attrs;

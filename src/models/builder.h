@@ -88,6 +88,8 @@ class Builder {
                  graph::Dims stored);
   TensorId input(const std::string& name, graph::DType dtype, graph::Dim size,
                  bool per_step = false);
+  /// An input of a micro-batch without an element per token.
+  TensorId whole_input(const std::string& name, graph::DType dtype, graph::Dim size);
   TensorId rope(int32_t layer, TensorId heads, const std::string& name);
   void head(TensorId hidden);
   /// Log-probabilities of the targets, and their sums over answers if there are any; returns those.

@@ -48,6 +48,8 @@ void answer_by_halves(const engine::Run& run, int64_t micro_batches, engine::Bat
   places.number(batch);
   batch.more.keep(graph::names::kReference,
                   std::vector<double>(static_cast<size_t>(places.size()), 0));
+  batch.more.keep(graph::names::kDivergence,
+                  std::vector<double>(static_cast<size_t>(micro_batches), 0));
 }
 
 /// Inputs of the kind that training has: tokens as frequent as words are, whole sequences as

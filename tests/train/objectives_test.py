@@ -122,7 +122,7 @@ class Objectives(Folder):
             loss.backward()
             torch.nn.utils.clip_grad_norm_(list(w.values()), TRAIN["max_grad_norm"])
             optimizer.step()
-            yield {"train/loss": loss.item(), **{n: float(v) for n, v in row.items()}}
+            yield {"train/loss": loss.item(), **{n: v.item() for n, v in row.items()}}
 
     def compare(self, model, c, kind, preferences):
         with open(self.path(f"{kind}.jsonl"), "w", encoding="utf-8") as f:

@@ -328,7 +328,7 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
 /// Returns whether a tensor is an input of a micro-batch that is split by token. All ranks have all
 /// tokens if their number is a symbol, unless it is a multiple of the ranks.
 bool is_split_by_token(const graph::Tensor& tensor, const Mesh& mesh) {
-  if (tensor.kind != TensorKind::input || tensor.per_step) return false;
+  if (!tensor.by_token()) return false;
   const graph::Dim& tokens = tensor.type.dims[0];
   return !tokens.symbolic() || tokens.divides_into(ranks_of(mesh, axes_that(mesh, splits_tokens)));
 }

@@ -72,8 +72,7 @@ Shares::Shares(const Graph& graph, const Mesh& mesh, TokenShares given)
         graph.nodes[static_cast<size_t>(tensor.producer)].phase == graph::Phase::optimizer;
     of_params_[id] =
         tensor.kind == TensorKind::param || tensor.kind == TensorKind::state || made_at_end;
-    const bool by_token = tensor.kind == TensorKind::input && !tensor.per_step;
-    if (by_token && !tensor.type.dims[0].symbolic()) {
+    if (tensor.by_token() && !tensor.type.dims[0].symbolic()) {
       tokens_ = tensor.type.dims[0];
     }
   }
