@@ -127,7 +127,8 @@ bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 bool evaluates(const Run& run);
 
 /// Returns the optimizer of a training.
-autodiff::OptimizerConfig optimizer_of(const TrainSection& train);
+autodiff::OptimizerConfig optimizer_of(const OptimizerSection& optimizer,
+                                       const TrainSection& train);
 
 /// Returns the implementation of a run's collectives that are not messages, if its ranks are
 /// processes.

@@ -58,7 +58,7 @@ double one_step(const engine::Run& run, engine::Session& session, int64_t step) 
     batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % batch.seq_len);
   }
   batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-  batch.hyper = engine::hyper_of(run.config.train, 0.01, step);
+  batch.hyper = engine::hyper_of(run.config.optimizer, 0.01, step);
   session.feed(batch);
   session.step();
   return session.loss();
