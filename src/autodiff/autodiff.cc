@@ -224,10 +224,19 @@ void append_optimizer(Graph& graph, const OptimizerConfig& config) {
   graph.outputs.push_back(clip[1]);
   const auto values = static_cast<int64_t>(hyper_of(config, 0, 1).size());
   const TensorId hyper = graph.input(names::kHyper, {graph::DType::f64, {values}}, true);
+  const ParamGroups groups(config.groups, graph, params);
   for (size_t i = 0; i < params.size(); ++i) {
-    const bool decayed = is_decayed(graph.tensor(params[i]));
-    optimizer_of(config).update(
-        Update(graph, config, {params[i], sums[i], clip[0], hyper, decayed}));
+    const graph::Tensor& param = graph.tensor(params[i]);
+    const ParamGroup& group = groups.of(param.name);
+    const double decay = is_decayed(param) ? config.weight_decay : 0;
+    const Update update(graph, config,
+                        {.param = params[i],
+                         .gradient = sums[i],
+                         .coef = clip[0],
+                         .hyper = hyper,
+                         .lr_scale = group.lr_scale,
+                         .weight_decay = group.weight_decay.value_or(decay)});
+    optimizer_named(group.optimizer.empty() ? config.name : group.optimizer).update(update);
   }
 }
 

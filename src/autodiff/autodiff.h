@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,14 @@ enum class GradType : uint8_t { sums, params };
 /// parameter that a loss depends on. A parameter used n times gets n contributions.
 void differentiate(graph::Graph& graph, GradType type = GradType::sums);
 
+/// Parameters with settings of their own.
+struct ParamGroup {
+  std::vector<std::string> match;      ///< globs of names
+  double lr_scale = 1;                 ///< factor on the learning rate
+  std::optional<double> weight_decay;  ///< of vectors too
+  std::string optimizer;               ///< a row of optimizers.inc; empty: OptimizerConfig::name
+};
+
 /// Update of parameters in a training.
 struct OptimizerConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
@@ -25,14 +34,25 @@ struct OptimizerConfig {
   double max_norm = 1.0;       ///< <= 0: no clipping
   double skip_above = 0;       ///< gradient norm beyond which nothing is updated; <= 0: none
   std::string name = "adamw";  ///< a row of optimizers.inc
+  double momentum = 0.95;      ///< sgd and muon
+  bool nesterov = false;       ///< sgd and muon
+  int64_t ns_steps = 5;        ///< muon: steps of Newton and Schulz
+  /// muon: the factor on the learning rate by a matrix's shape, one of lr_adjustments()
+  std::string adjust_lr = "match_rms_adamw";
+  /// A parameter has the settings of the first group with a pattern that matches its name.
+  std::vector<ParamGroup> groups = {};
 };
+
+/// Names of the adjustments of muon's learning rate.
+std::vector<std::string> lr_adjustments();
 
 /// Names of the optimizers, in the order of optimizers.inc.
 std::vector<std::string> optimizers();
 
 /// Appends gradient norm, clipping and the update of every parameter with a gradient: states of the
 /// optimizer, in the type of the gradient, and `master.<param>` of a parameter of another type;
-/// per-step input `hyper` f64[n], output `grad_norm`.
+/// per-step input `hyper` f64[n], output `grad_norm`. Throws Error for a pattern of a group that
+/// matches no parameter with a gradient.
 void append_optimizer(graph::Graph& graph, const OptimizerConfig& config);
 
 /// The input `hyper` of step 1, 2, ...: what changes from step to step.

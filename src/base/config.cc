@@ -65,6 +65,75 @@ void collect_paths(const Fields& fields, const std::string& prefix, std::vector<
   }
 }
 
+/// A key that has moved from another section: the former name is its path from the root.
+bool has_moved(const Field& field) { return field.former.find('.') != std::string::npos; }
+
+void warn_of_former(const std::string& where, const std::string& former, const std::string& name) {
+  log_warning("{}: {} is now called {}; the former name will be refused in a later version", where,
+              quote(former), quote(name));
+}
+
+[[noreturn]] void refuse_both(const std::string& where, const std::string& former,
+                              const std::string& name) {
+  fail(where, "{} is the former name of {}, which is given too; expected one of them",
+       quote(former), quote(name));
+}
+
+/// Returns the section of a path of keys; with `make` the missing ones are made, said to be at that
+/// place. Null: there is none.
+ConfigNode* section_at(ConfigNode* root, const std::vector<std::string>& path, const char* make) {
+  ConfigNode* at = root;
+  for (const std::string& name : path) {
+    if (make != nullptr && at->kind == Kind::null) {
+      at->kind = Kind::map;
+    }
+    if (at->kind != Kind::map) return nullptr;
+    const auto key = std::find(at->keys.begin(), at->keys.end(), name);
+    const auto place = static_cast<size_t>(key - at->keys.begin());
+    if (key == at->keys.end()) {
+      if (make == nullptr) return nullptr;
+      at->keys.push_back(name);
+      at->items.emplace_back().where = make;
+    }
+    at = &at->items[place];
+  }
+  if (make != nullptr && at->kind == Kind::null) {
+    at->kind = Kind::map;
+  }
+  return at->kind == Kind::map ? at : nullptr;
+}
+
+/// Brings keys that are in a former section to their own.
+void move_former_keys(const Fields& fields, const std::vector<std::string>& path,
+                      ConfigNode* root) {
+  for (const Field& field : fields.list()) {
+    if (const auto* nested = std::get_if<std::shared_ptr<Fields>>(&field.target)) {
+      std::vector<std::string> deeper = path;
+      deeper.push_back(field.name);
+      move_former_keys(**nested, deeper, root);
+    }
+    if (!has_moved(field)) continue;
+    std::vector<std::string> former = split(field.former, '.');
+    const std::string key = former.back();
+    former.pop_back();
+    ConfigNode* const from = section_at(root, former, nullptr);
+    if (from == nullptr || from->find(key) == nullptr) continue;
+    const auto at = std::find(from->keys.begin(), from->keys.end(), key) - from->keys.begin();
+    const ConfigNode value = from->items[static_cast<size_t>(at)];
+    from->keys.erase(from->keys.begin() + at);
+    from->items.erase(from->items.begin() + at);
+    const std::string name = join(path, ".") + "." + field.name;
+    ConfigNode* const to = section_at(root, path, value.where.c_str());
+    if (to == nullptr) continue;  // a section that is no map is refused when it is read
+    if (to->find(field.name) != nullptr) {
+      refuse_both(value.where, field.former, name);
+    }
+    warn_of_former(value.where, field.former, name);
+    to->keys.push_back(field.name);
+    to->items.push_back(value);
+  }
+}
+
 /// Replaces earlier names of keys (Field::formerly) in a tree, and prints a note for each. Error: a
 /// section has a key under both names.
 void rename_former_keys(const Fields& fields, const std::string& prefix, ConfigNode* node) {
@@ -75,11 +144,9 @@ void rename_former_keys(const Fields& fields, const std::string& prefix, ConfigN
       const auto at = static_cast<size_t>(old - node->keys.begin());
       const std::string& where = node->items[at].where;
       if (node->find(field.name) != nullptr) {
-        fail(where, "{} is the former name of {}, which is given too; expected one of them",
-             quote(prefix + field.former), quote(prefix + field.name));
+        refuse_both(where, prefix + field.former, prefix + field.name);
       }
-      log_warning("{}: {} is now called {}; the former name will be refused in a later version",
-                  where, quote(prefix + field.former), quote(prefix + field.name));
+      warn_of_former(where, prefix + field.former, prefix + field.name);
       *old = field.name;
     }
     const auto* nested = std::get_if<std::shared_ptr<Fields>>(&field.target);
@@ -91,12 +158,26 @@ void rename_former_keys(const Fields& fields, const std::string& prefix, ConfigN
   }
 }
 
+/// Returns the path of the key that was at this path in a former section, or "".
+std::string moved_to(const Fields& fields, const std::string& prefix, std::string_view former) {
+  for (const Field& field : fields.list()) {
+    if (has_moved(field) && field.former == former) return prefix + field.name;
+    if (const auto* nested = std::get_if<std::shared_ptr<Fields>>(&field.target)) {
+      const std::string found = moved_to(**nested, prefix + field.name + ".", former);
+      if (!found.empty()) return found;
+    }
+  }
+  return "";
+}
+
 /// Returns an override "a.b=value" with current names for earlier ones in its path.
 std::string with_current_names(const Fields& fields, const std::string& assignment) {
   const size_t end = std::min(assignment.find('='), assignment.size());
-  std::vector<std::string> names = split(assignment.substr(0, end), '.');
+  const std::string given_path(trim(assignment.substr(0, end)));
+  const std::string moved = moved_to(fields, "", given_path);
+  std::vector<std::string> names = split(moved.empty() ? given_path : moved, '.');
   const Fields* at = &fields;
-  bool renamed = false;
+  bool renamed = !moved.empty();
   for (std::string& name : names) {
     const std::string given(trim(name));
     const auto& list = at->list();
@@ -428,6 +509,7 @@ ResolvedConfig read_config(const Fields& fields, std::string_view text, const st
   ConfigNode tree = parse_config_tree(text, name);
   if (tree.kind != Kind::map) fail(name, "expected keys with values, such as 'train:'");
   rename_former_keys(fields, "", &tree);
+  move_former_keys(fields, {}, &tree);
   for (const std::string& assignment : overrides) {
     apply_override(&tree, with_current_names(fields, assignment), "--set");
   }

@@ -237,7 +237,7 @@ void clean_checkpoints(const RunFolder& run) {
   run_on_leaders(run, [&] { remove_left_behind(run.path()); });
 }
 
-void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep) {
+void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep, int64_t best) {
   if (keep <= 0) return;
   run_on_leaders(run, [&] {
     auto found = list_checkpoints(run.path());
@@ -245,7 +245,9 @@ void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep) {
       return c.first > last || !examine(c.second, Verify::lengths, {}).defect.empty();
     });
     for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i) {
-      remove_tree(found[i].second);
+      if (found[i].first != best) {
+        remove_tree(found[i].second);
+      }
     }
   });
 }

@@ -79,9 +79,9 @@ std::optional<std::string> latest_checkpoint(const std::string& run_folder, Veri
 void clean_checkpoints(const RunFolder& run);
 
 /// Keeps the newest `keep` (0: all) of the complete checkpoints up to step `last`, which was just
-/// saved. Later checkpoints, which belong to another run, are not touched; neither are damaged
-/// checkpoints and other folders with such a name. Collective.
-void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep);
+/// saved, and that of step `best`. Later checkpoints, which belong to another run, are not touched;
+/// neither are damaged checkpoints and other folders with such a name. Collective.
+void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep, int64_t best = 0);
 
 /// An intact checkpoint, opened for reading.
 class Checkpoint {

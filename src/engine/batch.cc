@@ -26,8 +26,8 @@ int64_t tokens_per_micro_batch(const Compiled& compiled, std::span<const int64_t
 
 }  // namespace
 
-std::vector<double> hyper_of(const TrainSection& train, double lr, int64_t step) {
-  return autodiff::hyper_of(optimizer_of(train), lr, step);
+std::vector<double> hyper_of(const OptimizerSection& optimizer, double lr, int64_t step) {
+  return autodiff::hyper_of(optimizer_of(optimizer, {}), lr, step);
 }
 
 Batch::Batch(int64_t rows, int64_t seq_len)

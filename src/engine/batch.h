@@ -15,7 +15,7 @@
 namespace hocket::engine {
 
 /// The input `hyper` of step 1, 2, ... of a training (autodiff/autodiff.h).
-std::vector<double> hyper_of(const TrainSection& train, double lr, int64_t step);
+std::vector<double> hyper_of(const OptimizerSection& optimizer, double lr, int64_t step);
 
 /// Rows of `seq_len` tokens for all micro-batches of a step, one micro-batch after the other, and
 /// the numbers of the whole step. A new batch is padding throughout: every token is a document of

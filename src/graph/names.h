@@ -42,6 +42,7 @@ inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E]
 // square, and the parameter in the type of its update. Files name them so; code reads Tensor::of.
 inline constexpr const char* kExpAvgOf = "exp_avg.";
 inline constexpr const char* kExpAvgSqOf = "exp_avg_sq.";
+inline constexpr const char* kMomentumOf = "momentum_buffer.";
 inline constexpr const char* kMasterOf = "master.";
 
 }  // namespace hocket::graph::names

@@ -71,12 +71,22 @@ void refuse_key(const engine::Run& run, const std::string& trainer, const std::s
 
 void expect_expressed(const engine::Run& run, const std::string& trainer,
                       const std::vector<std::string>& others) {
+  if (!run.config.optimizer.groups.empty()) {
+    refuse_key(run, trainer, "optimizer.groups", "given", "none");
+  }
   for (const auto& [entry, by_default] : differing_from_default(run)) {
-    const bool others_have_one = entry.path == "train.optimizer";
+    const bool others_have_one = entry.path == "optimizer.name" || entry.path == "train.schedule" ||
+                                 entry.path == "train.epochs" || entry.path == "train.warmup_share";
     if (!entry.path.starts_with("plan.") && !others_have_one) continue;
     if (among(kEverybodyHas, entry.path) || among(others, entry.path)) continue;
     refuse_key(run, trainer, entry.path, entry.value, by_default);
   }
+}
+
+int64_t steps_of(const engine::TrainSection& train) {
+  engine::TrainSection by_steps = train;
+  by_steps.minutes = 0;
+  return by_steps.num_steps();
 }
 
 std::vector<std::string> notes_of_left_out(const engine::Run& run, const std::string& trainer,

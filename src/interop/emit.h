@@ -15,6 +15,8 @@ namespace hocket::interop {
 /// `others`. `trainer` is the trainer's name for the message.
 void expect_expressed(const engine::Run& run, const std::string& trainer,
                       const std::vector<std::string>& others);
+/// Returns the steps of a training: by train.steps, if its time or a share of its data decides.
+int64_t steps_of(const engine::TrainSection& train);
 /// A note of each of `keys` that the run sets to something else than its default.
 std::vector<std::string> notes_of_left_out(const engine::Run& run, const std::string& trainer,
                                            const std::vector<std::string>& keys);

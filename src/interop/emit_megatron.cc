@@ -36,7 +36,10 @@ class Script {
     expect_expressed(run_, kTrainer,
                      {"plan.overlap_p2p_comm", "plan.overlap_grad_reduce",
                       "plan.overlap_param_gather", "plan.delay_wgrad_compute", "plan.bucket_mib",
-                      "plan.recompute_ops", "plan.shard.reshard_after_backward"});
+                      "plan.recompute_ops", "plan.shard.reshard_after_backward", "train.schedule"});
+    if (run_.config.train.schedule == "wsd") {
+      refuse_key(run_, kTrainer, "train.schedule", "wsd", "constant, linear or cosine");
+    }
     model();
     mesh();
     pipeline();
@@ -250,15 +253,16 @@ class Script {
     add("--global-batch-size", train.global_batch);
     add("--seq-length", train.seq_len);
     recompute();
-    add("--train-iters", train.steps);
+    add("--train-iters", steps_of(train));
     add("--lr", train.lr);
     add("--min-lr", train.final_lr());
     add("--lr-warmup-iters", train.warmup_steps);
-    add("--lr-decay-style", "cosine");
-    add("--weight-decay", train.weight_decay);
-    add("--adam-beta1", train.beta1);
-    add("--adam-beta2", train.beta2);
-    add("--adam-eps", train.eps);
+    add("--lr-decay-style", train.schedule);
+    const engine::OptimizerSection& optimizer = run_.config.optimizer;
+    add("--weight-decay", optimizer.weight_decay);
+    add("--adam-beta1", optimizer.beta1);
+    add("--adam-beta2", optimizer.beta2);
+    add("--adam-eps", optimizer.eps);
     add("--clip-grad", train.max_grad_norm);
     add("--seed", train.seed);
     add("--hidden-dropout", train.dropout);

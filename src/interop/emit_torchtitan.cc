@@ -59,7 +59,11 @@ class JobFile {
   explicit JobFile(const engine::Run& run) : run_(run), plan_(run.config.plan) {}
 
   Emitted emitted() {
-    expect_expressed(run_, kTrainer, {});
+    expect_expressed(run_, kTrainer, {"train.schedule"});
+    if (const std::string& schedule = run_.config.train.schedule;
+        schedule != "linear" && schedule != "cosine") {
+      refuse_key(run_, kTrainer, "train.schedule", schedule, "linear or cosine");
+    }
     text_ = fmt::format(
         "# {}\n# Model, data and checkpoints are to be added: a run says them "
         "otherwise.\n",
@@ -114,7 +118,7 @@ class JobFile {
     add("seq_len", train.seq_len);
     add("global_batch_size", train.global_batch);
     add("local_batch_size", plan_.pp > 1 ? train.global_batch / plan_.dp : plan_.micro_batch);
-    add("steps", train.steps);
+    add("steps", steps_of(train));
     add("max_norm", real(train.max_grad_norm));
     add("seed", train.seed);
   }
@@ -124,13 +128,14 @@ class JobFile {
     section("optimizer");
     add_text("name", "AdamW");
     add("lr", real(train.lr));
-    add("beta1", real(train.beta1));
-    add("beta2", real(train.beta2));
-    add("eps", real(train.eps));
-    add("weight_decay", real(train.weight_decay));
+    const engine::OptimizerSection& optimizer = run_.config.optimizer;
+    add("beta1", real(optimizer.beta1));
+    add("beta2", real(optimizer.beta2));
+    add("eps", real(optimizer.eps));
+    add("weight_decay", real(optimizer.weight_decay));
     section("lr_scheduler");
     add("warmup_steps", train.warmup_steps);
-    add_text("decay_type", "cosine");
+    add_text("decay_type", train.schedule);
     add("min_lr_factor", real(train.lr > 0 ? train.final_lr() / train.lr : 0));
   }
 

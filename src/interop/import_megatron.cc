@@ -411,10 +411,10 @@ class Import {
     read_warmup();
     copy("--eval-interval", "train.eval_every");
     copy("--save-interval", "train.save_every");
-    set("train.weight_decay", arguments_.number("--weight-decay", 0.01));
-    set("train.beta1", arguments_.number("--adam-beta1", 0.9));
-    set("train.beta2", arguments_.number("--adam-beta2", 0.999));
-    set("train.eps", arguments_.number("--adam-eps", 1e-8));
+    set("optimizer.weight_decay", arguments_.number("--weight-decay", 0.01));
+    set("optimizer.beta1", arguments_.number("--adam-beta1", 0.9));
+    set("optimizer.beta2", arguments_.number("--adam-beta2", 0.999));
+    set("optimizer.eps", arguments_.number("--adam-eps", 1e-8));
     set("train.max_grad_norm", arguments_.number("--clip-grad", 1.0));
     set("train.seed", arguments_.integer("--seed", 1234));
     set("train.dropout", arguments_.number("--hidden-dropout", 0.1));
@@ -434,7 +434,9 @@ class Import {
                   {"cosine", "linear", "constant", "inverse-square-root", "WSD"});
     const std::string given = arguments_.text("--lr-decay-style");
     const std::string style = given.empty() ? "linear" : given;
-    if (style != "cosine") {
+    if (style == "cosine" || style == "linear" || style == "constant") {
+      set("train.schedule", style);
+    } else {
       imported_.notes.push_back(
           fmt::format("the learning rate follows a cosine here, for --lr-decay-style {}", style));
     }

@@ -517,10 +517,10 @@ class Import {
     set("train.lr", lr);
     set("train.min_lr", lr * job_.number("lr_scheduler.min_lr_factor", 0.0));
     set("train.warmup_steps", job_.at_least(0, "lr_scheduler.warmup_steps", 200));
-    set("train.beta1", job_.number("optimizer.beta1", 0.9));
-    set("train.beta2", job_.number("optimizer.beta2", 0.95));
-    set("train.eps", job_.number("optimizer.eps", 1e-8));
-    set("train.weight_decay", job_.number("optimizer.weight_decay", 0.1));
+    set("optimizer.beta1", job_.number("optimizer.beta1", 0.9));
+    set("optimizer.beta2", job_.number("optimizer.beta2", 0.95));
+    set("optimizer.eps", job_.number("optimizer.eps", 1e-8));
+    set("optimizer.weight_decay", job_.number("optimizer.weight_decay", 0.1));
     const std::string mode = job_.text("activation_checkpoint.mode", "selective");
     if (mode != "none" && mode != "selective" && mode != "full") {
       fail(name_, "activation_checkpoint.mode is {}; expected none, selective or full",
@@ -563,7 +563,8 @@ class Import {
     if (type != "linear" && type != "sqrt" && type != "cosine") {
       fail(name_, "lr_scheduler.decay_type is {}; expected linear, sqrt or cosine", quote(type));
     }
-    if (type != "cosine") {
+    set("train.schedule", type == "sqrt" ? "cosine" : type);
+    if (type == "sqrt") {
       imported_.notes.push_back(fmt::format(
           "the learning rate follows a cosine here, for lr_scheduler.decay_type {}", type));
     }

@@ -60,6 +60,14 @@ std::vector<Sample> samples_of(size_t tensors) {
   }
   return list;
 }
+std::vector<Sample> samples() {
+  std::vector<Sample> list = samples_of(3);
+  list.push_back(list[0]);
+  list.back().name += " nesterov";
+  list.back().attrs.set("nesterov", int64_t{1});
+  list.back().attrs.set("lr_scale", 0.5);
+  return list;
+}
 std::vector<Sample> samples_master() {
   std::vector<Sample> list = samples_of(4);
   list.push_back(with_short_gradient(list[0]));
@@ -70,14 +78,16 @@ std::vector<Sample> samples_master() {
 
 void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "sgd",
-                 .doc = "g=coef*g+wd*p; m=momentum*m+g; p-=lr*m; nothing if coef is NaN",
+                 .doc =
+                     "g=coef*g+wd*p; m=momentum*m+g; p-=lr*m, with nesterov p-=lr*(g+momentum*m); "
+                     "nothing if coef is NaN",
                  .infer = infer,
                  .layout = {.notation = "a,a,a,.,.->a,a|ab,ab,ab,.,.->ab,ab|"
                                         "abc,abc,abc,.,.->abc,abc|abcd,abcd,abcd,.,.->abcd,abcd",
                             .split = "abcd",
                             .keeps_zero = true},
                  .work = work,
-                 .samples = [] { return samples_of(3); },
+                 .samples = samples,
                  .inplace = {{0, 0}, {2, 1}},
                  .family = Family::optimizer});
   ops.push_back({.name = "sgd_master",

@@ -222,9 +222,28 @@ int64_t answers_per_sequence(const Run& run) {
   }
 }
 
-autodiff::OptimizerConfig optimizer_of(const TrainSection& train) {
-  return {train.beta1,         train.beta2,          train.eps,      train.weight_decay,
-          train.max_grad_norm, train.skip_grad_norm, train.optimizer};
+autodiff::OptimizerConfig optimizer_of(const OptimizerSection& optimizer,
+                                       const TrainSection& train) {
+  constexpr double kMomentum = 0.95;
+  const bool muon = optimizer.name == "muon";
+  autodiff::OptimizerConfig config;
+  config.beta1 = optimizer.beta1;
+  config.beta2 = optimizer.beta2;
+  config.eps = optimizer.eps;
+  config.weight_decay = optimizer.weight_decay;
+  config.max_norm = train.max_grad_norm;
+  config.skip_above = train.skip_grad_norm;
+  config.name = optimizer.name;
+  config.momentum = optimizer.momentum.value_or(muon ? kMomentum : optimizer.beta1);
+  config.nesterov = optimizer.nesterov.value_or(muon);
+  config.ns_steps = optimizer.ns_steps;
+  config.adjust_lr = optimizer.adjust_lr;
+  for (const OptimizerGroup& group : optimizer.groups) {
+    config.groups.push_back({group.match,
+                             group.lr ? *group.lr / train.lr : group.lr_scale.value_or(1),
+                             group.weight_decay, group.optimizer.value_or("")});
+  }
+  return config;
 }
 
 ProgramSpec training(const Run& run, const Sizes& sizes) {
@@ -235,9 +254,9 @@ ProgramSpec training(const Run& run, const Sizes& sizes) {
   how.dropout = train.dropout;
   how.dropout_seed = train.seed;
   set_loss(run, spec, &how);
-  spec.graph = graph_of(run, how, [train](graph::Graph& graph) {
-    autodiff::append_optimizer(graph, optimizer_of(train));
-  });
+  const autodiff::OptimizerConfig optimizer = optimizer_of(run.config.optimizer, train);
+  spec.graph = graph_of(
+      run, how, [optimizer](graph::Graph& graph) { autodiff::append_optimizer(graph, optimizer); });
   return spec;
 }
 
@@ -400,9 +419,10 @@ Compiled compile_given(const Run& run, program::Program given) {
 bool evaluates(const Run& run) {
   const DataSection& data = run.config.data;
   if (run.config.objective != Objective::pretrain) {
-    return data.valid_fraction > 0 ||
-           std::any_of(data.sources.begin(), data.sources.end(),
-                       [](const hocket::data::SourceOptions& source) { return source.split == "valid"; });
+    return data.valid_fraction > 0 || std::any_of(data.sources.begin(), data.sources.end(),
+                                                  [](const hocket::data::SourceOptions& source) {
+                                                    return source.split == "valid";
+                                                  });
   }
   if (data.dir.empty()) return false;
   return data::holds_out(data.dir).value_or(data.valid_fraction > 0 || !data.valid_files.empty());

@@ -133,7 +133,8 @@ bool evaluates(const Run& run);
 int64_t answers_per_sequence(const Run& run);
 
 /// Returns the optimizer of a training.
-autodiff::OptimizerConfig optimizer_of(const TrainSection& train);
+autodiff::OptimizerConfig optimizer_of(const OptimizerSection& optimizer,
+                                       const TrainSection& train);
 
 /// Returns the implementation of a run's collectives that are not messages, if its ranks are
 /// processes.

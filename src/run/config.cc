@@ -26,7 +26,8 @@ namespace {
 
 // Bounds of sizes: far beyond any practical run, with products below 2^62.
 constexpr double kMaxTokens = 1 << 27;  // of a micro-batch (models/builder.cc)
-constexpr double kMaxDropout = 0.999;   // kept elements are divided by 1 - dropout
+constexpr double kMaxTrainTokens = 1e18;
+constexpr double kMaxDropout = 0.999;  // kept elements are divided by 1 - dropout
 // AdamW divides by 1 - beta^t.
 constexpr double kMaxBeta = 0.999999;
 // AdamW divides by the root of a moment, which can be 0, and this; far less is 0 in f32.
@@ -91,7 +92,18 @@ void DataSection::fields(Fields& fields) {
 
 void TrainSection::fields(Fields& fields) {
   // One line per key: name, member, meaning for docs/config.md, bounds.
-  fields("steps", steps, "optimizer steps").min(1);
+  fields("steps", steps,
+         "optimizer steps; default: 1000, unless epochs, tokens or minutes give them")
+      .min(1);
+  fields(
+      "epochs", epochs,
+      "if above 0: the steps that read the data this often, in place of `steps`; the last one is "
+      "full")
+      .min(0)
+      .max(1e6);
+  fields("tokens", tokens, "if above 0: the steps that read this many tokens, in place of `steps`")
+      .min(0)
+      .max(kMaxTrainTokens);
   fields("minutes", minutes,
          "if above 0: the steps that fit into this time replace `steps`, at first by the "
          "predicted step time, then by measured ones; the learning rate follows")
@@ -102,16 +114,24 @@ void TrainSection::fields(Fields& fields) {
   fields("seq_len", seq_len, "tokens per sequence").min(1).max(kMaxTokens);
   fields("lr", lr, "peak learning rate").min(0);
   fields("min_lr", min_lr,
-         "learning rate at the end of the cosine; default: a tenth of lr; one above lr "
+         "learning rate at the end of the decay; default: a tenth of lr; one above lr "
          "counts as lr")
       .min(0);
+  fields("schedule", schedule,
+         "learning rate after the warm-up: constant; linear or cosine, to min_lr at the last step; "
+         "wsd (warm-up, stable, decay), constant until the last decay_share of the steps "
+         "(docs/optimizers.md)")
+      .one_of({"constant", "linear", "cosine", "wsd"});
   fields("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
-  fields("optimizer", optimizer, "how parameters are updated by their gradients")
-      .one_of(autodiff::optimizers());
-  fields("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
-  fields("beta1", beta1, "adamw; of sgd the momentum").min(0).max(kMaxBeta);
-  fields("beta2", beta2, "adamw").min(0).max(kMaxBeta);
-  fields("eps", eps, "adamw").min(kLeastEps);
+  fields("warmup_share", warmup_share,
+         "the same as a share of all steps, rounded up; in place of warmup_steps")
+      .min(0)
+      .max(1);
+  fields("decay_share", decay_share, "with schedule wsd: share of all steps that decay, rounded up")
+      .min(0)
+      .max(1);
+  fields("decay", decay, "with schedule wsd: form of the decay to min_lr")
+      .one_of({"linear", "cosine", "1-sqrt"});
   fields("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
   fields(
       "skip_grad_norm", skip_grad_norm,
@@ -151,6 +171,10 @@ void TrainSection::fields(Fields& fields) {
       .min(0)
       .max(1e6);
   fields("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
+  fields("keep_best", keep_best,
+         "the checkpoint of the evaluation with the lowest held-out loss is saved, named in "
+         "output.dir/best.json, and not removed; with eval_every");
+  fields("early_stopping", early_stopping, "end by held-out loss; with eval_every");
   fields("resume", resume,
          "continue from the newest checkpoint of output.dir, if there is one; false: "
          "start anew, in a folder without checkpoints");
@@ -181,6 +205,61 @@ void PreferenceSection::fields(Fields& fields) {
 std::span<const char* const> names_of(Objective) {
   static constexpr const char* kNames[] = {"pretrain", "sft", "dpo", "kto"};
   return kNames;
+}
+
+int64_t TrainSection::num_steps() const {
+  constexpr int64_t kSteps = 1000;
+  if (minutes > 0 || epochs > 0) return 0;
+  if (tokens > 0) return ceil_div(tokens, global_batch * seq_len);
+  return steps.value_or(kSteps);
+}
+
+void EarlyStoppingSection::fields(Fields& fields) {
+  fields("patience", patience,
+         "evaluations in a row whose loss is not below the lowest one, after which the training "
+         "ends; 0: it does not")
+      .min(0);
+  fields("min_delta", min_delta, "a loss counts as below the lowest one if it is by more than this")
+      .min(0);
+}
+
+void OptimizerSection::fields(Fields& fields) {
+  fields("name", name,
+         "how parameters are updated by their gradients; muon: matrices of the blocks, all else by "
+         "adamw (docs/optimizers.md)")
+      .one_of(autodiff::optimizers())
+      .formerly("train.optimizer");
+  fields("weight_decay", weight_decay, "of matrices; vectors are not decayed")
+      .min(0)
+      .formerly("train.weight_decay");
+  fields("beta1", beta1, "adamw; of sgd the default of momentum")
+      .min(0)
+      .max(kMaxBeta)
+      .formerly("train.beta1");
+  fields("beta2", beta2, "adamw").min(0).max(kMaxBeta).formerly("train.beta2");
+  fields("eps", eps, "adamw").min(kLeastEps).formerly("train.eps");
+  fields("momentum", momentum, "of sgd, default beta1; of muon, default 0.95").min(0).max(kMaxBeta);
+  fields("nesterov", nesterov, "Nesterov's momentum; default: of muon true, of sgd false");
+  fields("ns_steps", ns_steps, "muon: Newton-Schulz steps of every update").min(1).max(99);
+  fields("adjust_lr", adjust_lr,
+         "muon: factor on the learning rate of a matrix of R rows and C columns: match_rms_adamw, "
+         "0.2 sqrt(max(R, C)), for which a learning rate of adamw fits; original, "
+         "sqrt(max(1, R / C))")
+      .one_of(autodiff::lr_adjustments());
+  fields("groups", groups,
+         "parameters with settings of their own; one that matches several has those of the first");
+}
+
+void OptimizerGroup::fields(Fields& fields) {
+  fields("match", match,
+         "globs of parameters' names (`hocket graph` lists them), such as [\"*.mlp.*\"]; one that "
+         "matches no trained parameter is refused")
+      .required();
+  fields("lr", lr, "peak learning rate, in place of train.lr").min(0);
+  fields("lr_scale", lr_scale, "the same as a factor on train.lr").min(0);
+  fields("weight_decay", weight_decay, "of these, vectors too").min(0);
+  fields("optimizer", optimizer, "with optimizer.name muon: adamw or muon for these")
+      .one_of({"adamw", "muon"});
 }
 
 void PlanSection::fields(Fields& fields) {
@@ -235,6 +314,8 @@ void OutputSection::fields(Fields& fields) {
   fields("dir", dir, "checkpoints, metrics, traces and the report go here");
   fields("trace", trace, "write the trace of one step");
   fields("report", report, "write report.html at the end");
+  fields("tensorboard", tensorboard,
+         "write the numbers of metrics.jsonl as events of TensorBoard, beside it");
   fields("baselines", baselines,
          "references for the held-out loss, computed once per data: all (xz -9e, a second "
          "per MB, and a trigram model), trigram, or none; auto: all if there is a report, "
@@ -255,6 +336,7 @@ void RunConfig::fields(Fields& fields) {
   fields("data", data, "on what");
   fields("train", train, "how");
   fields("preference", preference, "objective dpo and kto");
+  fields("optimizer", optimizer, "how gradients update parameters");
   fields("plan", plan, "parallelism over ranks");
   fields("cluster", cluster, "hardware of the run");
   fields("emulate", emulate, "an emulated device, for more ranks than cores").formerly("timed");
@@ -444,6 +526,50 @@ void derive_heads(Run& run) {
   }
 }
 
+/// Throws Error for groups of parameters that contradict themselves.
+void expect_groups(const RunConfig& config, const std::string& name) {
+  for (size_t i = 0; i < config.optimizer.groups.size(); ++i) {
+    const OptimizerGroup& group = config.optimizer.groups[i];
+    const std::string key = fmt::format("optimizer.groups.{}", i);
+    if (group.match.empty()) fail(name, "{}.match is empty; expected globs of names", key);
+    if (group.lr && group.lr_scale) {
+      fail(name, "{0}.lr is {1}, and {0}.lr_scale {2}; expected one of them", key, *group.lr,
+           *group.lr_scale);
+    }
+    if (group.lr && config.train.lr == 0) {
+      fail(name,
+           "{}.lr is {}, and train.lr 0, whose schedule it follows; expected train.lr above 0", key,
+           *group.lr);
+    }
+    if (group.optimizer && config.optimizer.name != "muon") {
+      fail(name, "{}.optimizer is {}, and optimizer.name {}; expected optimizer.name: muon", key,
+           *group.optimizer, config.optimizer.name);
+    }
+  }
+}
+
+/// Throws Error for two lengths of one training, or decisions without evaluations.
+void expect_course(const RunConfig& config, const std::string& name) {
+  const TrainSection& train = config.train;
+  std::vector<std::string> lengths;
+  const auto add = [&](bool given, const std::string& key) {
+    if (given) {
+      lengths.push_back("train." + key);
+    }
+  };
+  add(train.steps && train.minutes == 0, "steps");
+  add(train.epochs > 0, "epochs");
+  add(train.tokens > 0, "tokens");
+  add(train.minutes > 0, "minutes");
+  if (lengths.size() > 1) {
+    fail(name, "{} are both given; expected one length of the training", join(lengths, " and "));
+  }
+  if (train.compares() && train.eval_every == 0) {
+    fail(name, "train.{} needs evaluations, and train.eval_every is 0; expected it above 0",
+         train.keep_best ? "keep_best" : "early_stopping");
+  }
+}
+
 }  // namespace
 
 void derive(Run& run) {
@@ -457,6 +583,8 @@ void derive(Run& run) {
   if (config.output.dir.empty()) {
     fail(run.name, "output.dir is empty; expected a folder; try output.dir: runs/default");
   }
+  expect_groups(config, run.name);
+  expect_course(config, run.name);
   run.ranks = ranks_of(config.plan);
   run.c10d = config.plan.collectives == "c10d" ||
              (config.plan.collectives == "auto" && run.ranks == Ranks::nccl);
@@ -569,9 +697,27 @@ bool outside_program(std::string_view override) {
   }
   const std::string_view key = override.substr(0, override.find('='));
   if (key == "model.init") return true;
-  for (std::string_view loop : {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every",
-                                "eval_sequences", "final_eval_sequences", "save_every",
-                                "save_minutes", "keep_last", "resume", "on_nonfinite"}) {
+  if (key.starts_with("train.early_stopping.")) return true;
+  for (std::string_view loop : {"steps",
+                                "epochs",
+                                "tokens",
+                                "minutes",
+                                "lr",
+                                "min_lr",
+                                "schedule",
+                                "warmup_steps",
+                                "warmup_share",
+                                "decay_share",
+                                "decay",
+                                "eval_every",
+                                "eval_sequences",
+                                "final_eval_sequences",
+                                "save_every",
+                                "save_minutes",
+                                "keep_last",
+                                "keep_best",
+                                "resume",
+                                "on_nonfinite"}) {
     if (key.starts_with("train.") && key.substr(6) == loop) return true;
   }
   return false;

@@ -50,17 +50,46 @@ struct DataSection {
   void fields(Fields& v);
 };
 
+/// Parameters with settings of their own.
+struct OptimizerGroup {
+  std::vector<std::string> match;
+  std::optional<double> lr, lr_scale, weight_decay;
+  std::optional<std::string> optimizer;
+  void fields(Fields& v);
+};
+
+struct OptimizerSection {
+  std::string name = "adamw";
+  double weight_decay = 0.1;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  std::optional<double> momentum;
+  std::optional<bool> nesterov;
+  int64_t ns_steps = 5;
+  std::string adjust_lr = "match_rms_adamw";
+  std::vector<OptimizerGroup> groups;
+  void fields(Fields& v);
+};
+
+struct EarlyStoppingSection {
+  int64_t patience = 0;
+  double min_delta = 0;
+  void fields(Fields& v);
+};
+
 struct TrainSection {
-  int64_t steps = 1000;
+  std::optional<int64_t> steps;
+  double epochs = 0;
+  int64_t tokens = 0;
   double minutes = 0;
   int64_t global_batch = 4;
   int64_t seq_len = 512;
   double lr = 1e-3;
   std::optional<double> min_lr;
+  std::string schedule = "cosine";
   int64_t warmup_steps = 20;
-  std::string optimizer = "adamw";
-  double weight_decay = 0.1;
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  std::optional<double> warmup_share;
+  double decay_share = 0.1;
+  std::string decay = "linear";
   double max_grad_norm = 1.0;
   double skip_grad_norm = 0;
   std::string on_nonfinite = "stop";
@@ -74,7 +103,14 @@ struct TrainSection {
   int64_t save_every = 0;
   double save_minutes = 10;
   int64_t keep_last = 2;
+  bool keep_best = false;
+  EarlyStoppingSection early_stopping;
   bool resume = true;
+  /// Returns the steps of the training; 0: they follow from its data (epochs) or its time
+  /// (minutes).
+  int64_t num_steps() const;
+  /// Returns whether evaluations decide something: which checkpoint is best, when to stop.
+  bool compares() const { return keep_best || early_stopping.patience > 0; }
   /// Returns the final learning rate: min_lr, or a tenth of lr; at most lr.
   double final_lr() const { return std::min(min_lr.value_or(lr / 10), lr); }
   void fields(Fields& v);
@@ -127,6 +163,7 @@ struct OutputSection {
   std::string dir = "runs/default";
   bool trace = true;
   bool report = true;
+  bool tensorboard = false;
   std::string baselines = "auto";
   std::string sample_prompt;
   int64_t sample_tokens = 160;
@@ -138,6 +175,7 @@ struct RunConfig {
   ModelSection model;
   DataSection data;
   TrainSection train;
+  OptimizerSection optimizer;
   PreferenceSection preference;
   PlanSection plan;
   ClusterSection cluster;

@@ -68,7 +68,7 @@ engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compi
     batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % batch.seq_len);
   }
   batch.loss_scale = 1.0 / static_cast<double>(compiled.tokens_per_step);
-  batch.hyper = engine::hyper_of(run.config.train, 0, 1);
+  batch.hyper = engine::hyper_of(run.config.optimizer, 0, 1);
   if (run.config.prefers()) {
     answer_by_halves(run, compiled.program.num_micro_batches, batch);
   }

@@ -18,6 +18,27 @@ namespace hocket::train {
 namespace {
 
 using nlohmann::json;
+/// Returns the configuration that saved a checkpoint, with the keys of today.
+json current_config(const checkpoint::Checkpoint& from) {
+  json config = parse_json(from.state().config, from.folder() + "/run.json: config");
+  json& train = config["train"];
+  json& optimizer = config["optimizer"];
+  if (optimizer.is_null()) {
+    optimizer = json::object();
+  }
+  for (const auto& [former, key] : {std::pair("optimizer", "name"),
+                                    {"weight_decay", "weight_decay"},
+                                    {"beta1", "beta1"},
+                                    {"beta2", "beta2"},
+                                    {"eps", "eps"}}) {
+    if (train.is_object() && train.contains(former) && !optimizer.contains(key)) {
+      optimizer[key] = train[former];
+      train.erase(former);
+    }
+  }
+  return config;
+}
+
 bool is_unset_token(const std::string& key, const json& value) {
   return key.ends_with("_token_id") && (value.is_null() || value.empty());
 }
@@ -39,6 +60,9 @@ std::string Position::to_json() const {
       .member("skipped", skipped)
       .member("time_s", time_s)
       .member("kernels", kernels)
+      .member("best_step", best.step)
+      .member("best_loss", best.step > 0 ? best.loss : 0.0)
+      .member("evaluations_worse", best.worse)
       .end()
       .take();
 }
@@ -65,15 +89,21 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   if (in.has("kernels")) {
     position.kernels = in.get_string("kernels");
   }
+  position.best.step = in.get_int("best_step", 0);
+  if (position.best.step > 0) {
+    position.best.loss = in.get_double("best_loss", 0);
+  }
+  position.best.worse = in.get_int("evaluations_worse", 0);
   return position;
 }
 
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from) {
   const std::string path = from.folder() + "/run.json";
-  const json config = parse_json(from.state().config, path + ": config");
+  const json config = current_config(from);
   const JsonView model = JsonView(config, path + ": config").at("model");
   const JsonView train = JsonView(config, path + ": config").at("train");
+  const JsonView optimizer = JsonView(config, path + ": config").at("optimizer");
   const engine::TrainSection& section = run.config.train;
   const auto compare = [&from](const std::string& key, const json& saved, const json& now) {
     if (saved != now) {
@@ -97,7 +127,7 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     compare("preference", config.at("preference"), resolved.at("preference"));
   }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
-  compare("train.optimizer", train.get_string("optimizer", "adamw"), section.optimizer);
+  compare("optimizer.name", optimizer.get_string("name", "adamw"), run.config.optimizer.name);
   compare("train.seed", from.state().seed, section.seed);
   compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
@@ -106,7 +136,7 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
 
 std::vector<std::string> changed_settings(const engine::Run& run,
                                           const checkpoint::Checkpoint& from) {
-  const json saved = parse_json(from.state().config, from.folder() + "/run.json: config");
+  const json saved = current_config(from);
   const json now = run.resolved.to_json();
   engine::RunConfig defaults;
   const json otherwise = parse_config(defaults, "{}", "defaults").to_json();

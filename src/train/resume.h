@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "data/prepare.h"
 #include "engine/session.h"
+#include "train/best.h"
 #include "train/schedule.h"
 
 namespace hocket::train {
@@ -23,6 +24,7 @@ struct Position {
   Course course;        ///< where the run ends; of 0 steps: a checkpoint that does not say
   int64_t skipped = 0;  ///< steps that changed nothing
   double time_s = 0;    ///< spent in steps
+  Best best;            ///< of the evaluations so far
   std::string kernels;  ///< kernels::cpu_level of its last steps; empty: not known
 
   std::string to_json() const;

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/names.h"
 #include "comm/run_on_all.h"
 #include "graph/finite.h"
 
@@ -110,8 +112,12 @@ const std::string& Saver::save(int64_t step, const engine::Session& session,
   return last_;
 }
 
-void Saver::prune(int64_t step) const {
-  checkpoint::prune_checkpoints(folder(), step, run_.config.train.keep_last);
+void Saver::prune(int64_t step, int64_t best) const {
+  checkpoint::prune_checkpoints(folder(), step, run_.config.train.keep_last, best);
+}
+
+std::string Saver::folder_of(int64_t step) const {
+  return join_path(folder().path(), checkpoint::step_name(step));
 }
 
 std::string Saver::last_or_none(const std::string& what) const {

@@ -41,8 +41,10 @@ class Saver {
   const std::string& save(int64_t step, const engine::Session& session, const TrainingData& data,
                           const Position& position,
                           const std::vector<std::pair<int64_t, double>>& losses);
-  /// Removes those before `step` that are beyond train.keep_last.
-  void prune(int64_t step) const;
+  /// Removes those before `step` that are beyond train.keep_last, but for that of step `best`.
+  void prune(int64_t step, int64_t best) const;
+  /// Returns the folder of a step's checkpoint.
+  std::string folder_of(int64_t step) const;
   /// Runs `write`; adds the newest checkpoint to its error (a full disk).
   template <typename Write>
   void storing(const Write& write) const {

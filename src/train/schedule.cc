@@ -29,15 +29,46 @@ int64_t steps_in(const engine::TrainSection& train, double seconds, double step_
   return static_cast<int64_t>(std::clamp(seconds / each_s, 0.0, kMaxTrainSteps));
 }
 
-/// Returns the completed share of the decay from the peak learning rate, after a step.
+/// Returns the completed share of the way behind the warm-up, after a step.
 double share_done(const engine::TrainSection& train, int64_t step, const Course& course) {
-  const int64_t from = std::max(train.warmup_steps, course.since);
+  const int64_t from = std::max(warmup_steps(train, course), course.since);
   const double span = static_cast<double>(std::max<int64_t>(1, course.steps - from));
   const double x = std::min(1.0, static_cast<double>(step - from) / span);
   return course.done + (1 - course.done) * x;
 }
 
+/// Returns a decay from 1 to 0 at a share of its way.
+double decayed(const std::string& form, double x) {
+  if (form == "cosine") return 0.5 * (1 + std::cos(std::numbers::pi * x));
+  return form == "1-sqrt" ? 1 - std::sqrt(x) : 1 - x;
+}
+
+/// Returns the share of the peak learning rate above the final one, at a share of the way behind
+/// the warm-up.
+double height(const engine::TrainSection& train, const Course& course, double x) {
+  if (train.schedule == "constant") return 1;
+  if (train.schedule != "wsd") return decayed(train.schedule, x);
+  const int64_t way = std::max<int64_t>(1, course.steps - warmup_steps(train, course));
+  const double steps = std::ceil(train.decay_share * static_cast<double>(course.steps));
+  const double share = std::min(1.0, steps / static_cast<double>(way));
+  return x <= 1 - share ? 1 : decayed(train.decay, (x - (1 - share)) / share);
+}
+
 }  // namespace
+
+int64_t steps_of_epochs(const engine::TrainSection& train, int64_t sequences_per_epoch) {
+  const double sequences = train.epochs * static_cast<double>(sequences_per_epoch);
+  const double steps = std::ceil(sequences / static_cast<double>(train.global_batch));
+  return static_cast<int64_t>(std::clamp(steps, 1.0, kMaxTrainSteps));
+}
+
+int64_t warmup_steps(const engine::TrainSection& train, const Course& course) {
+  if (!train.warmup_share) return train.warmup_steps;
+  const auto steps =
+      static_cast<int64_t>(std::ceil(*train.warmup_share * static_cast<double>(course.steps)));
+  // Behind its end the warm-up does not come back with another number of steps.
+  return course.since > 0 ? std::min(steps, course.since) : steps;
+}
 
 int64_t decide_steps(const engine::TrainSection& train, double predicted_s, const StepsDone& done) {
   const bool measured = done.step > 0 && done.seconds > 0;
@@ -62,17 +93,16 @@ int64_t next_correction(int64_t done, int64_t steps) {
 }
 
 Course Course::with_end(const engine::TrainSection& train, int64_t step, int64_t end) const {
-  if (step <= train.warmup_steps) return {end, 0, 0};
+  if (step <= warmup_steps(train, *this)) return {end, 0, 0};
   return {end, step, share_done(train, step, *this)};
 }
 
 double learning_rate(const engine::TrainSection& train, int64_t step, const Course& course) {
-  if (step <= train.warmup_steps) {
-    return train.lr * static_cast<double>(step) / static_cast<double>(train.warmup_steps);
+  if (const int64_t warmup = warmup_steps(train, course); step <= warmup) {
+    return train.lr * static_cast<double>(step) / static_cast<double>(warmup);
   }
-  const double x = share_done(train, step, course);
   const double end = train.final_lr();
-  return end + (train.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
+  return end + (train.lr - end) * height(train, course, share_done(train, step, course));
 }
 
 void tell_schedule(const engine::TrainSection& train, int64_t steps) {
@@ -82,12 +112,11 @@ void tell_schedule(const engine::TrainSection& train, int64_t steps) {
         "warm-up",
         *train.min_lr, train.lr);
   }
-  if (train.warmup_steps > steps) {
+  if (const int64_t warmup = warmup_steps(train, {steps}); warmup > steps) {
     log_warning(
         "train.warmup_steps is {}, but the training has {} step{}: the learning rate ends "
         "at {:.6g} instead of {:g}",
-        train.warmup_steps, steps, steps == 1 ? "" : "s", learning_rate(train, steps, steps),
-        train.lr);
+        warmup, steps, steps == 1 ? "" : "s", learning_rate(train, steps, steps), train.lr);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Number of steps, the learning rate of each, and its sequences. All but the number of steps that
-// fit into a time (train.minutes) is fixed before the first one, independent of clock and
-// interruptions.
+// Number of steps, the learning rate of each, and its sequences: pure functions of the step. All
+// but the number of steps that fit into a time (train.minutes) is fixed before the first one,
+// independent of clock and interruptions.
 #pragma once
 
 #include <cstdint>
@@ -34,17 +34,22 @@ int64_t corrected_steps(const engine::TrainSection& train, int64_t done, double 
 /// that the measured ones have doubled, and at the end each time that half of the rest is done.
 int64_t next_correction(int64_t done, int64_t steps);
 
-/// End of a run, and the state of the learning rate's decay at its last change.
+/// Returns the steps that read the data train.epochs times.
+int64_t steps_of_epochs(const engine::TrainSection& train, int64_t sequences_per_epoch);
+
+/// End of a run, and the state of the schedule at its last change.
 struct Course {
   int64_t steps = 0;
   int64_t since = 0;  ///< the step after which `steps` was changed
-  double done = 0;    ///< completed share of the decay at that step
+  double done = 0;    ///< completed share of the way behind the warm-up at that step
 
   /// The same way from this step on, with another end. The learning rate does not jump.
   Course with_end(const engine::TrainSection& train, int64_t step, int64_t steps) const;
 };
 
-/// Learning rate of step 1..steps: linear warm-up, then cosine to train.final_lr().
+/// Steps of the warm-up: train.warmup_steps, or the share of the steps.
+int64_t warmup_steps(const engine::TrainSection& train, const Course& course);
+/// Learning rate of step 1..steps: linear warm-up, then train.schedule to train.final_lr().
 double learning_rate(const engine::TrainSection& train, int64_t step, const Course& course);
 inline double learning_rate(const engine::TrainSection& train, int64_t step, int64_t steps) {
   return learning_rate(train, step, Course{steps});

@@ -57,6 +57,7 @@ bool find_checkpoint(const engine::Run& run, const TrainingData& data,
   const Position position = Position::of(*start.from);
   start.done = {state.step, position.skipped, position.time_s, state.losses};
   start.began_with = position.began_with;
+  start.best = position.best;
   // The same bits again: not the fastest kernels of this processor, but those of the steps before.
   if (!position.kernels.empty() && !kernels::use_cpu_level(position.kernels)) {
     start.kernels = position.kernels;
@@ -99,7 +100,7 @@ Start find_start(const engine::Run& run, const TrainingData& data,
   const engine::ModelSection& model = run.config.model;
   const engine::TrainSection& train = run.config.train;
   Start start;
-  start.course.steps = train.minutes > 0 ? 0 : train.steps;
+  start.course.steps = train.num_steps();
   if (find_checkpoint(run, data, checkpoints, start)) return start;
   if (!run.weights.empty()) {
     const std::string folder =

@@ -7,6 +7,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "engine/session.h"
+#include "train/best.h"
 #include "train/schedule.h"
 #include "train/training_data.h"
 
@@ -21,6 +22,7 @@ struct Start {
   StepsDone done;
   /// End of the run; with 0 steps: decided by train.minutes once a step is timed.
   Course course;
+  Best best;            ///< of the evaluations so far
   std::string kernels;  ///< that the steps so far ran on, where they are not those of here
 
   /// "of checkpoint runs/x/checkpoints/step-000040 (step 40)", "random, seed 1".

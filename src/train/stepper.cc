@@ -72,7 +72,8 @@ StepMetrics Stepper::run(double learning_rate) {
   metrics.step = done_.step + 1;
   metrics.lr = learning_rate;
   // The bias correction counts the steps that were not skipped.
-  batch_->hyper = engine::hyper_of(section_, learning_rate, metrics.step - done_.skipped);
+  batch_->hyper =
+      engine::hyper_of(run_.config.optimizer, learning_rate, metrics.step - done_.skipped);
   batch_->first_token = done_.step * batch_->rows * batch_->seq_len;
   session_.feed(*batch_);
   session_.step();

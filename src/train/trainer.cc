@@ -9,10 +9,12 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/folder_lock.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "comm/run_on_all.h"
+#include "train/best.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/metrics.h"
@@ -24,6 +26,7 @@
 #include "train/start.h"
 #include "train/stepper.h"
 #include "train/stop.h"
+#include "train/tensorboard.h"
 
 namespace hocket::train {
 
@@ -51,6 +54,7 @@ class Trainer {
  private:
   bool is_first() const { return ranks_.processes().index() == 0; }
   bool nothing_left() const;
+  void open_rows();
   void set_up();
   void load();
   StepperParts parts_of_stepper();
@@ -61,7 +65,11 @@ class Trainer {
   void correct_steps();
   void tell(const StepMetrics& metrics);
   void evaluate(int64_t step, bool final);
+  void save_once();
   void save(const StepsDone& done);
+  void record(const std::string& line);
+  void compare(double held_out_loss, int64_t step);
+  void name_best() const;
 
   const engine::Run& run_;
   const TrainOptions& options_;
@@ -89,6 +97,9 @@ class Trainer {
   int64_t correct_at_ = 0;  ///< the step after which it is next
   int stopped_by_ = 0;      ///< the signal that ended the steps; 0: none
   std::string held_out_;    ///< note on the last evaluation for the progress line
+  Best best_;               ///< of the evaluations so far
+  int64_t saved_at_ = -1;   ///< the step of the last checkpoint of this start
+  std::optional<EventFile> events_;
 };
 
 /// Finds or starts a run, steps with evaluations and checkpoints in between, and ends with a
@@ -110,6 +121,11 @@ int Trainer::go() {
                     fmt::format("{}, {} steps, data {}", start_.describe(), start_.course.steps,
                                 data_->fingerprint()));
   course_ = start_.course;
+  best_ = start_.best;
+  if (section_.epochs > 0) {
+    open_rows();
+    course_.steps = steps_of_epochs(section_, loader_->sequences_per_epoch());
+  }
   if (nothing_left()) return 0;
   saver_.set_last(start_.from ? start_.from->folder() : "");
   for (const std::string& note : saver_.read_files(*data_)) {
@@ -145,7 +161,7 @@ int Trainer::run_to_end(int64_t first) {
   progress_->finish();
   const int64_t step = stepper_->done().step;
   if (step > first || first == 0) {
-    stepper_->save();
+    save_once();
   }
   if (any_signal(stop_.end_steps())) {
     report_.finish_stopped(programs_, step, course_.steps);
@@ -154,6 +170,10 @@ int Trainer::run_to_end(int64_t first) {
     return exit_code_of(stopped_by_);
   }
   evaluate(step, true);
+  if (is_first() && section_.keep_best && best_.step > 0) {
+    fmt::print("best: step {}, held-out loss {:.4f}: {}\n", best_.step, best_.loss,
+               saver_.folder_of(best_.step));
+  }
   evaluator_.reset();  // its memory is not needed for the sample
   report_.finish(programs_, step);
   return 0;
@@ -162,15 +182,28 @@ int Trainer::run_to_end(int64_t first) {
 /// True, after saying so, if a checkpoint has all steps and the evaluation at the end was made.
 bool Trainer::nothing_left() const {
   const auto decide = [&] {
-    if (!start_.from || course_.steps == 0 || start_.done.step < course_.steps) return false;
+    if (!start_.from || course_.steps == 0) return false;
+    if (start_.done.step < course_.steps && !best_.ends(section_)) return false;
     return !data_->holds_out() || metrics_.ends_with_final_evaluation();
   };
   const bool nothing = ranks_.processes().broadcast(is_first() && decide() ? "nothing" : "") != "";
   if (nothing) {
+    const char* const length = section_.minutes > 0  ? "minutes"
+                               : section_.epochs > 0 ? "epochs"
+                               : section_.tokens > 0 ? "tokens"
+                                                     : "steps";
+    const bool early = start_.done.step < course_.steps;
     fmt::print("already finished at step {} of {}; nothing to do (raise train.{} to go on)\n",
-               start_.done.step, course_.steps, section_.minutes > 0 ? "minutes" : "steps");
+               start_.done.step, course_.steps, early ? "early_stopping.patience" : length);
   }
   return nothing;
+}
+
+/// Opens the sequences of the training, once.
+void Trainer::open_rows() {
+  if (loader_) return;
+  loader_ = data_->training();
+  mismatched_ = data_->mismatched_training();
 }
 
 /// Data, program and prediction, and only then their memory: a refusal ends the run before it has
@@ -178,8 +211,7 @@ bool Trainer::nothing_left() const {
 void Trainer::set_up() {
   data_->check(start_.weights ? start_.weights->file().path() : "");
   // Data shorter than one sequence are reported before anything is timed.
-  loader_ = data_->training();
-  mismatched_ = data_->mismatched_training();
+  open_rows();
   if (options_.given) {
     programs_.replace(engine::training(run_), engine::compile_given(run_, *options_.given));
   }
@@ -203,6 +235,10 @@ void Trainer::set_up() {
   if (data_->holds_out()) {
     evaluator_ = std::make_unique<Evaluator>(run_, *data_, programs_, &programs_.compiled(),
                                              preferences_.get());
+  } else if (section_.compares()) {
+    fail(data_->name(),
+         "has nothing held out, by which train.{} decides; expected some; try data.valid_fraction",
+         section_.keep_best ? "keep_best" : "early_stopping");
   }
   if (course_.steps == 0) {
     course_.steps = decide_steps(section_, prediction_.step_s, start_.done);
@@ -217,6 +253,10 @@ void Trainer::load() {
   }
   if (is_first()) {
     metrics_.begin_after(start_.done.step);
+    if (run_.config.output.tensorboard) {
+      events_.emplace(run_.config.output.dir, start_.done.step);
+    }
+    name_best();
   }
 }
 
@@ -262,15 +302,16 @@ void Trainer::run_steps() {
   corrected_.step = done.step;
   corrected_.seconds = done.seconds;
   correct_at_ = next_correction(done.step, course_.steps);
-  while (done.step < course_.steps && all_go_on()) {
+  while (done.step < course_.steps && !best_.ends(section_) && all_go_on()) {
     stepper_->run(learning_rate(section_, done.step + 1, course_));
     correct_steps();
-    if (done.step >= course_.steps) break;  // go() does the work that is due at the end
-    if (section_.eval_every > 0 && done.step % section_.eval_every == 0) {
+    const bool last = done.step >= course_.steps;
+    if (last && !section_.compares()) break;  // go() does the work that is due at the end
+    if (section_.eval_every > 0 && (last || done.step % section_.eval_every == 0)) {
       evaluate(done.step, false);
     }
-    if (stepper_->save_is_due()) {
-      stepper_->save();
+    if (!last && stepper_->save_is_due()) {
+      save_once();
     }
   }
 }
@@ -313,9 +354,7 @@ void Trainer::correct_steps() {
 
 /// Records the metrics of a step.
 void Trainer::tell(const StepMetrics& metrics) {
-  if (is_first()) {
-    saver_.storing([&] { metrics_.append(to_line(metrics)); });
-  }
+  record(to_line(metrics));
   report_.after_step(*session_, metrics.step);
   const double eta_s =
       static_cast<double>(course_.steps - metrics.step) * stepper_->recent_step_s();
@@ -335,13 +374,52 @@ void Trainer::evaluate(int64_t step, bool final) {
       held_out.bytes > 0
           ? fmt::format("held-out {:.3f} bits/byte (step {})", held_out.bits_per_byte(), step)
           : fmt::format("held-out loss {:.4f} (step {})", held_out.loss(), step);
-  if (is_first()) {
-    const double trained_s = stepper_->done().seconds;
-    saver_.storing([&] { metrics_.append(to_line(held_out, step, trained_s, final)); });
-  }
+  record(to_line(held_out, step, stepper_->done().seconds, final));
   progress_->print(evaluation_text(held_out, step, seconds_since(begin)));
   if (final) {
     report_.set_final(held_out);
+  } else if (section_.compares()) {
+    compare(held_out.loss(), step);
+  }
+}
+
+/// Appends a line to the metrics, and its numbers to the events of TensorBoard.
+void Trainer::record(const std::string& line) {
+  if (!is_first()) return;
+  saver_.storing([&] {
+    metrics_.append(line);
+    if (events_) {
+      events_->append(line);
+    }
+  });
+}
+
+/// Compares an evaluation with those before: saves the best, and says when the training ends.
+void Trainer::compare(double held_out_loss, int64_t step) {
+  const double loss =
+      std::stod(ranks_.processes().broadcast(fmt::format("{:.17g}", held_out_loss)));
+  if (best_.take(step, loss, section_.early_stopping.min_delta) && section_.keep_best) {
+    save_once();
+    name_best();
+  }
+  if (best_.ends(section_) && step < course_.steps) {
+    progress_->print(fmt::format("step {}: no lower held-out loss in {}: the training ends", step,
+                                 counted(best_.worse, "evaluation")));
+  }
+}
+
+/// Writes which checkpoint is the best.
+void Trainer::name_best() const {
+  if (!is_first() || !section_.keep_best || best_.step == 0) return;
+  const std::string folder = saver_.folder_of(best_.step);
+  if (!is_directory(folder)) return;  // saved before train.keep_best was set
+  saver_.storing([&] { write_best(run_.config.output.dir + "/best.json", best_, folder); });
+}
+
+/// Saves the state after the last step, unless it is saved.
+void Trainer::save_once() {
+  if (saved_at_ != stepper_->done().step) {
+    stepper_->save();
   }
 }
 
@@ -354,8 +432,10 @@ void Trainer::save(const StepsDone& done) {
   position.skipped = done.skipped;
   position.time_s = done.seconds;
   position.kernels = kernels::cpu_level();
+  position.best = best_;
   progress_->print("saved " + saver_.save(done.step, *session_, *data_, position, done.losses));
-  saver_.prune(done.step);
+  saved_at_ = done.step;
+  saver_.prune(done.step, section_.keep_best ? best_.step : 0);
 }
 
 }  // namespace

@@ -197,6 +197,49 @@ TEST(Config, FormerNamesAreReadWithANote) {
   EXPECT_THROW(parse_config(config, "{wire: {rate: 1}, link: {rate: 2}}\n", "run.yaml"), Error);
 }
 
+struct Moved {
+  struct Section {
+    int64_t rate = 0;
+    std::string name = "none";
+    void fields(Fields& v) {
+      v("rate", rate, "").formerly("wire.speed");
+      v("name", name, "").formerly("wire.link");
+    }
+  } link;
+  struct Wire {
+    int64_t length = 0;
+    void fields(Fields& v) { v("length", length, ""); }
+  } wire;
+  void fields(Fields& v) {
+    v("wire", wire, "");
+    v("link", link, "");
+  }
+};
+
+TEST(Config, KeysThatMovedAreReadAtTheirFormerPlace) {
+  std::string notes;
+  set_log_sink([&](LogLevel, const std::string& line) { notes += line + "\n"; });
+  Moved config;
+  const ResolvedConfig resolved =
+      parse_config(config, "wire:\n  speed: 3\n  length: 4\n  link: a\n", "run.yaml");
+  EXPECT_EQ(config.link.rate, 3);
+  EXPECT_EQ(config.link.name, "a");
+  EXPECT_EQ(config.wire.length, 4);
+  EXPECT_EQ(resolved.origin("link.rate"), "run.yaml:2");
+  EXPECT_NE(notes.find("'wire.speed' is now called 'link.rate'"), std::string::npos) << notes;
+  notes.clear();
+  parse_config(config, "{wire: {speed: 3}}\n", "run.yaml", {"wire.speed=5", "link.name=b"});
+  EXPECT_EQ(config.link.rate, 5);
+  EXPECT_EQ(config.link.name, "b");
+  EXPECT_NE(notes.find("wire.speed is now --set link.rate"), std::string::npos) << notes;
+  notes.clear();
+  parse_config(config, "link: {rate: 6}\nwire:\n", "run.yaml");
+  EXPECT_EQ(notes, "");
+  set_log_sink(nullptr);
+  EXPECT_THROW(parse_config(config, "{wire: {speed: 1}, link: {rate: 2}}\n", "run.yaml"), Error);
+  EXPECT_THROW(parse_config(config, "{wire: {speed: 1}, link: fast}\n", "run.yaml"), Error);
+}
+
 /// A quantity is the same scalar to YAML with quotes and without, as in a file written as JSON.
 TEST(Config, QuantitiesMayBeQuoted) {
   for (const char* text : {"bandwidth: 400Gbit/s\n", "bandwidth: \"400Gbit/s\"\n",

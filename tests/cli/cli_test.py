@@ -168,7 +168,7 @@ class Cli(unittest.TestCase):
         refused("train.global_batch=4000000000", "1000000000 micro-batches", "with 3 layers", "plan.micro_batch")
         self.refused(["check", "configs/quickstart.yaml", "--set", "plan.dp=65536", "--set", "plan.micro_batch=1",
                       "--set", "train.global_batch=65536"], "65536 ranks are on one node", "plan.ranks_per_node: 8")
-        refused("train.beta1=1", "train.beta1", "0.999999")
+        refused("optimizer.beta1=1", "optimizer.beta1", "0.999999")
         for bytes_of_memory in ("-1", "-5GiB", "0", "1e300", "99999999999GiB"):
             refused("cluster.memory_budget=" + bytes_of_memory, "cluster.memory_budget")
             self.refused(["check", "configs/quickstart.yaml", "--memory-budget", bytes_of_memory],
@@ -366,7 +366,7 @@ class Cli(unittest.TestCase):
         with open(self.box.path("other.txt"), "w", encoding="utf-8") as f:
             f.write(text.replace('"eps":1e-08', '"eps":2e-08'))
         self.refused(["check", "other.txt", "--certificate", "mine.json"], "the reference graph")
-        certify("eps.json", "--set", "train.eps=2e-8")
+        certify("eps.json", "--set", "optimizer.eps=2e-8")
         self.refused(["check", "configs/quickstart.yaml", *PLAN, "--certificate", "eps.json"],
                      "the reference graph")
         self.refused(["check", "configs/quickstart.yaml", "--certificate", "mine.json"], "the mesh")

@@ -558,7 +558,7 @@ class Execute(unittest.TestCase):
         self.assertIn(len(saved), (2, 3), saved)  # train.keep_last, and one more while it is saved
 
     def test_values_that_cannot_work(self):
-        self.refused("train.eps", *self.short("eps", "train.eps=0"))
+        self.refused("optimizer.eps", *self.short("eps", "optimizer.eps=0"))
 
     def test_eval_of_weights_that_are_no_numbers(self):
         shutil.copytree(self.box.path("runs/quickstart/checkpoints/step-000006"), self.box.path("broken"))

@@ -117,10 +117,11 @@ TEST(Batch, IsPaddingUntilItIsFilled) {
 }
 
 TEST(Batch, BiasCorrectionsOfAStep) {
-  TrainSection train;
-  train.beta1 = 0.5;
-  train.beta2 = 0.9;
-  const std::vector<double> first = hyper_of(train, 0.1, 1), third = hyper_of(train, 0.1, 3);
+  OptimizerSection optimizer;
+  optimizer.beta1 = 0.5;
+  optimizer.beta2 = 0.9;
+  const std::vector<double> first = hyper_of(optimizer, 0.1, 1),
+                            third = hyper_of(optimizer, 0.1, 3);
   ASSERT_EQ(first.size(), 3u);
   EXPECT_DOUBLE_EQ(first[0], 0.1);
   EXPECT_DOUBLE_EQ(first[1], 0.5);

@@ -126,7 +126,7 @@ TEST_F(Emulation, ChangesNoBitAndLastsAsLong) {
         }
       }
       batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-      batch.hyper = hyper_of(run.config.train, run.config.train.lr, step);
+      batch.hyper = hyper_of(run.config.optimizer, run.config.train.lr, step);
       session.feed(batch);
       session.step();
       losses.push_back(session.loss());

@@ -71,7 +71,7 @@ class Model {
       }
     }
     batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-    batch.hyper = hyper_of(run_.config.train, 0.003, step);
+    batch.hyper = hyper_of(run_.config.optimizer, 0.003, step);
     Session& session = programs_.session();
     session.feed(batch);
     session.step();

@@ -201,7 +201,7 @@ TEST(Programs, TrainingAndEvaluationTakeTurns) {
           batch.positions[i] = static_cast<int32_t>(i) % static_cast<int32_t>(batch.seq_len);
         }
         batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-        batch.hyper = hyper_of(run.config.train, 0.001, step + 1);
+        batch.hyper = hyper_of(run.config.optimizer, 0.001, step + 1);
         session->feed(batch);
         session->step();
         if (session == &training) {

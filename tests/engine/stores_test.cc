@@ -98,7 +98,7 @@ TEST(Stores, OneModelLearnsAndTheOtherStays) {
   initialise(session.graph(), session.program(), 3, session.store());  // optimizer state
   for (int64_t step = 1; step <= 3; ++step) {
     Batch batch = batch_of(session, run.config.train.seq_len);
-    batch.hyper = hyper_of(run.config.train, 0.001, step);
+    batch.hyper = hyper_of(run.config.optimizer, 0.001, step);
     session.feed(batch);
     session.step();
     EXPECT_EQ(reference.loss(), frozen);
@@ -125,7 +125,7 @@ TEST(Stores, AReaderFollowsATrainingThatHoldsParametersOtherwise) {
     double last = 1e9;
     for (int64_t step = 1; step <= 3; ++step) {
       Batch batch = batch_of(session, run.config.train.seq_len);
-      batch.hyper = hyper_of(run.config.train, 0.001, step);
+      batch.hyper = hyper_of(run.config.optimizer, 0.001, step);
       session.feed(batch);
       session.step();
       reader.update();

@@ -159,7 +159,7 @@ def opens(checkpoint, again, family):
     shutil.rmtree(again, ignore_errors=True)
     model.save_pretrained(again)
     ours, theirs = make_models.load_all(checkpoint), make_models.load_all(again)
-    ours = {k: v for k, v in ours.items() if not k.startswith(("exp_avg", "master"))}
+    ours = {k: v for k, v in ours.items() if not k.startswith(("exp_avg", "master", "momentum"))}
     if ours.keys() != theirs.keys():
         problems.append(f"names differ: {sorted(ours.keys() ^ theirs.keys())[:4]}")
     problems += [f"{k} differs" for k in ours.keys() & theirs.keys()

@@ -110,7 +110,7 @@ engine::Batch random_batch(const engine::Session& session, const engine::Run& ru
     batch.positions[i] = static_cast<int32_t>(i) % static_cast<int32_t>(batch.seq_len);
   }
   batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-  batch.hyper = engine::hyper_of(run.config.train, 0.001, 1);
+  batch.hyper = engine::hyper_of(run.config.optimizer, 0.001, 1);
   return batch;
 }
 

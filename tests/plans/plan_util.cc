@@ -601,7 +601,7 @@ engine::Batch random_batch(const engine::Compiled& compiled, const engine::Run& 
     }
   }
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.num_targets(), 1));
-  batch.hyper = engine::hyper_of(run.config.train, run.config.train.lr, step + 1);
+  batch.hyper = engine::hyper_of(run.config.optimizer, run.config.train.lr, step + 1);
   batch.first_token = step * batch.rows * batch.seq_len;
   if (run.config.prefers()) {
     add_random_answers(compiled, run, rng, &batch);

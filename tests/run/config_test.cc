@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "autodiff/autodiff.h"
+#include "run/compile.h"
 #include "tests/data/data_util.h"
 
 namespace hocket::engine {
@@ -48,9 +50,59 @@ TEST(RunConfig, RanksAndStagesFollowFromAScheduleFile) {
 
 TEST(RunConfig, RefusesAnEpsThatDividesByZero) {
   for (const char* eps : {"0", "1e-46", "-1"}) {
-    EXPECT_ERROR(run_of({fmt::format("train.eps={}", eps)}), "train.eps");
+    EXPECT_ERROR(run_of({fmt::format("optimizer.eps={}", eps)}), "optimizer.eps");
   }
-  EXPECT_EQ(run_of({"train.eps=1e-20"}).config.train.eps, 1e-20);
+  EXPECT_EQ(run_of({"optimizer.eps=1e-20"}).config.optimizer.eps, 1e-20);
+}
+
+TEST(RunConfig, KeysOfTheOptimizerMayBeAtTheirFormerPlace) {
+  const engine::Run run =
+      run_of({"train.optimizer=sgd", "train.beta1=0.5", "train.weight_decay=0"});
+  EXPECT_EQ(run.config.optimizer.name, "sgd");
+  EXPECT_EQ(run.config.optimizer.weight_decay, 0);
+  EXPECT_EQ(optimizer_of(run.config.optimizer, run.config.train).momentum, 0.5);
+  const engine::Run other = run_of({"train.optimizer=sgd", "optimizer.momentum=0.25"});
+  EXPECT_EQ(optimizer_of(other.config.optimizer, other.config.train).momentum, 0.25);
+}
+
+TEST(RunConfig, MuonHasDefaultsOfItsOwn) {
+  const engine::Run run = run_of({"optimizer.name=muon"});
+  const autodiff::OptimizerConfig config = optimizer_of(run.config.optimizer, run.config.train);
+  EXPECT_EQ(config.momentum, 0.95);
+  EXPECT_TRUE(config.nesterov);
+  EXPECT_FALSE(optimizer_of(run_of({}).config.optimizer, run.config.train).nesterov);
+}
+
+TEST(RunConfig, GroupsSayTheirLearningRateOnce) {
+  const std::string groups = "optimizer.groups=[{match: [\"*norm*\"], ";
+  const engine::Run run = run_of({"train.lr=0.5", groups + "lr: 0.1}]"});
+  const auto config = optimizer_of(run.config.optimizer, run.config.train);
+  ASSERT_EQ(config.groups.size(), 1u);
+  EXPECT_DOUBLE_EQ(config.groups[0].lr_scale, 0.2);
+  EXPECT_ERROR(run_of({groups + "lr: 0.1, lr_scale: 2}]"}), "expected one of them");
+  EXPECT_ERROR(run_of({"train.lr=0", groups + "lr: 0.1}]"}), "expected train.lr above 0");
+  EXPECT_ERROR(run_of({groups + "optimizer: adamw}]"}), "expected optimizer.name: muon");
+  EXPECT_ERROR(run_of({"optimizer.groups=[{match: []}]"}), "match is empty");
+}
+
+TEST(RunConfig, OneLengthOfATraining) {
+  EXPECT_EQ(run_of({}).config.train.num_steps(), 1000);
+  EXPECT_EQ(run_of({"train.steps=7"}).config.train.num_steps(), 7);
+  EXPECT_EQ(run_of({"train.tokens=640"}).config.train.num_steps(), 10);
+  EXPECT_EQ(run_of({"train.tokens=641"}).config.train.num_steps(), 11);
+  EXPECT_EQ(run_of({"train.epochs=2"}).config.train.num_steps(), 0);
+  EXPECT_EQ(run_of({"train.minutes=2", "train.steps=9"}).config.train.num_steps(), 0);
+  EXPECT_ERROR(run_of({"train.steps=7", "train.tokens=640"}), "train.steps and train.tokens");
+  EXPECT_ERROR(run_of({"train.epochs=1", "train.minutes=1"}), "train.epochs and train.minutes");
+  // The text that a checkpoint stores reads back.
+  const engine::Run run = run_of({"train.tokens=641"});
+  EXPECT_EQ(parse_run(run.resolved.to_json_text(), "stored", {}).config.train.num_steps(), 11);
+}
+
+TEST(RunConfig, DecisionsNeedEvaluations) {
+  EXPECT_ERROR(run_of({"train.keep_best=true"}), "train.eval_every");
+  EXPECT_ERROR(run_of({"train.early_stopping.patience=2"}), "train.eval_every");
+  EXPECT_TRUE(run_of({"train.keep_best=true", "train.eval_every=5"}).config.train.compares());
 }
 
 }  // namespace

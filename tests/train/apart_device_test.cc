@@ -58,7 +58,7 @@ double one_step(const engine::Run& run, engine::Session& session, int64_t step) 
     batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % batch.seq_len);
   }
   batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-  batch.hyper = engine::hyper_of(run.config.train, 0.01, step);
+  batch.hyper = engine::hyper_of(run.config.optimizer, 0.01, step);
   session.feed(batch);
   session.step();
   return session.loss();
@@ -181,7 +181,7 @@ std::pair<std::string, std::string> saved_and_refused(const engine::Run& run,
       read_file(path + "/model.safetensors") + read_file(path + "/optimizer.safetensors");
   restore(checkpoint::Checkpoint(path), training.compiled(), training.store());
   EXPECT_EQ(save(2), checkpoint_folder(run) + "/step-000002");
-  saver.prune(2);
+  saver.prune(2, 0);
   const runtime::PersistentStore& store = training.store().at(ranks.ids().back());
   const float poison = std::numeric_limits<float>::quiet_NaN();
   store.device().copy(store.entries().begin()->second.memory->data(), &poison, sizeof poison);

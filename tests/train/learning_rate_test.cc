@@ -95,6 +95,53 @@ TEST(LearningRate, GoesOnWhereTheNumberOfStepsChanges) {
   EXPECT_NEAR(learning_rate(t, 17, twice), 0.2, 1e-15);
 }
 
+TEST(LearningRate, SchedulesByName) {
+  auto t = section(0.8, 0.2, 2);
+  const auto rates = [&](std::initializer_list<int64_t> steps) {
+    std::vector<double> list;
+    for (const int64_t step : steps) {
+      list.push_back(learning_rate(t, step, 12));
+    }
+    return list;
+  };
+  t.schedule = "constant";
+  EXPECT_EQ(rates({1, 2, 3, 12}), (std::vector<double>{0.4, 0.8, 0.8, 0.8}));
+  t.schedule = "linear";
+  EXPECT_NEAR(rates({7})[0], 0.5, 1e-15);
+  EXPECT_NEAR(rates({12})[0], 0.2, 1e-15);
+  t.schedule = "wsd";
+  t.decay_share = 0.25;  // of 12 steps: the last 3
+  EXPECT_EQ(rates({3, 8, 9}), (std::vector<double>{0.8, 0.8, 0.8}));
+  EXPECT_NEAR(rates({10})[0], 0.6, 1e-15);
+  EXPECT_NEAR(rates({12})[0], 0.2, 1e-15);
+  t.decay = "1-sqrt";
+  EXPECT_NEAR(rates({10})[0], 0.2 + 0.6 * (1 - std::sqrt(1.0 / 3)), 1e-15);
+  t.decay = "cosine";
+  EXPECT_NEAR(rates({11})[0], 0.2 + 0.6 * 0.25, 1e-15);
+}
+
+TEST(LearningRate, WarmUpAsAShareOfTheSteps) {
+  auto t = section(0.8, 0.2, 2);
+  t.warmup_share = 0.3;
+  EXPECT_EQ(warmup_steps(t, {11}), 4);  // rounded up
+  EXPECT_DOUBLE_EQ(learning_rate(t, 2, 11), 0.4);
+  // It does not come back where the training becomes longer.
+  const Course longer = Course{11}.with_end(t, 5, 100);
+  EXPECT_EQ(warmup_steps(t, longer), 5);
+  EXPECT_NEAR(learning_rate(t, 5, longer), 0.8, 1e-15);
+}
+
+TEST(Epochs, AreRoundedUpToWholeSteps) {
+  engine::TrainSection t;
+  t.global_batch = 4;
+  t.epochs = 1.5;
+  EXPECT_EQ(steps_of_epochs(t, 10), 4);
+  t.epochs = 2;
+  EXPECT_EQ(steps_of_epochs(t, 8), 4);
+  t.epochs = 1e-6;
+  EXPECT_EQ(steps_of_epochs(t, 10), 1);
+}
+
 TEST(Minutes, FollowWhatStepsTake) {
   engine::TrainSection t;
   t.minutes = 0.2;

@@ -114,7 +114,7 @@ class AfterAStep : public testing::Test {
     session_ = std::make_unique<engine::Session>(std::move(compiled), runtime::Store(ranks_));
     engine::initialise(session_->graph(), session_->program(), 1, session_->store());
     batch.loss_scale = 1;
-    batch.hyper = engine::hyper_of(run_.config.train, 0.001, 1);
+    batch.hyper = engine::hyper_of(run_.config.optimizer, 0.001, 1);
     session_->feed(batch);
     session_->step();
     for (int32_t rank = 0; rank < 2; ++rank) {

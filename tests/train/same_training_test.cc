@@ -77,7 +77,7 @@ TEST(SameTraining, WhatACheckpointDoesNotSayCountsAsDefault) {
   nlohmann::json config = old.resolved.to_json();
   config["plan"].erase("bucket_mib");
   config["train"].erase("balance_coef");
-  config["train"].erase("optimizer");
+  config.erase("optimizer");
   config["train"]["of_a_later_version"] = 1;
   const Saved saved(old, config.dump());
   EXPECT_EQ(saved.refusal(run_of("qwen3_moe")), "");
@@ -104,10 +104,25 @@ TEST(SameTraining, NamesTheKeyAndBothValues) {
 TEST(SameTraining, NotWithAnotherOptimizer) {
   const engine::Run run = run_of("qwen3_moe");
   nlohmann::json config = run.resolved.to_json();
-  config["train"]["optimizer"] = "other";
+  config["optimizer"]["name"] = "other";
   const std::string got = Saved(run, config.dump()).refusal(run);
-  EXPECT_NE(got.find(R"(train.optimizer = "other"; this run has "adamw")"), std::string::npos)
+  EXPECT_NE(got.find(R"(optimizer.name = "other"; this run has "adamw")"), std::string::npos)
       << got;
+}
+
+/// Keys of the optimizer were among those of train.
+TEST(SameTraining, ReadsKeysAtTheirFormerPlace) {
+  const engine::Run run = run_of("qwen3_moe");
+  nlohmann::json config = run.resolved.to_json();
+  config.erase("optimizer");
+  config["train"]["optimizer"] = "adamw";
+  config["train"]["beta2"] = 0.5;
+  const Saved saved(run, config.dump());
+  EXPECT_EQ(saved.refusal(run), "");
+  EXPECT_EQ(saved.changes(run), std::vector<std::string>{"optimizer.beta2 0.5 -> 0.95"});
+  config["train"]["optimizer"] = "other";
+  EXPECT_NE(Saved(run, config.dump()).refusal(run).find(R"(optimizer.name = "other")"),
+            std::string::npos);
 }
 
 TEST(Position, SaysWhereTheRunEndsAndHowFarItHadCome) {

@@ -30,7 +30,7 @@ TEST(Sample, IsOfTheParametersAndLeavesNothingElse) {
   engine::Batch batch = engine::empty_batch(compiled, run.config.train.seq_len);
   engine::Session& session = programs.session();
   batch.loss_scale = 1;
-  batch.hyper = engine::hyper_of(run.config.train, 0.001, 1);
+  batch.hyper = engine::hyper_of(run.config.optimizer, 0.001, 1);
   session.feed(batch);
   session.step();
 

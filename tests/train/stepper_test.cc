@@ -140,7 +140,7 @@ TEST(Stepper, RunsTheStepsOfItsData) {
     const StepMetrics metrics = steps.one(lr);
     engine::Batch batch = data_of(step).batch;
     batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-    batch.hyper = engine::hyper_of(by_hand.run().config.train, lr, step);
+    batch.hyper = engine::hyper_of(by_hand.run().config.optimizer, lr, step);
     batch.first_token = (step - 1) * kRows * kLength;
     by_hand.session().feed(batch);
     by_hand.session().step();

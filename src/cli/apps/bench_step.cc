@@ -92,7 +92,7 @@ class StepBench {
       }
     }
     batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-    batch.hyper = engine::hyper_of(train, train.lr, steps_);
+    batch.hyper = engine::hyper_of(run_.config.optimizer, train.lr, steps_);
     session_->feed(batch);
     if (known_) {
       known_->feed(batch.feeds(), session_->compiled());

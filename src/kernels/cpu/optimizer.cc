@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/optimizer.h"
 #include "kernels/cpu/vec.h"
 
 namespace hocket::kernels::HOCKET_CPU {
@@ -49,7 +50,8 @@ template <typename T>
 void update(const KernelArgs& args, size_t settings, T* p, const T* g, T* m, T* v) {
   if (std::isnan(*in<double>(args, settings))) return;
   const double* hyper = in<double>(args, settings + 1);
-  const double lr = hyper[0], beta1 = args.attrs->f("beta1"), beta2 = args.attrs->f("beta2");
+  const double lr = learning_rate(args, settings + 1);
+  const double beta1 = args.attrs->f("beta1"), beta2 = args.attrs->f("beta2");
   const T coef = static_cast<T>(*in<double>(args, settings));
   const T decay = static_cast<T>(1 - lr * args.attrs->f("weight_decay"));
   const T b1 = static_cast<T>(beta1), c1 = static_cast<T>(1 - beta1);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/optimizer.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 
@@ -15,14 +16,16 @@ template <typename T>
 void descend(const KernelArgs& args, size_t settings, T* p, const T* g, T* m) {
   if (std::isnan(*in<double>(args, settings))) return;
   const T coef = static_cast<T>(*in<double>(args, settings));
-  const T lr = static_cast<T>(*in<double>(args, settings + 1));
+  const T lr = static_cast<T>(learning_rate(args, settings + 1));
   const T momentum = static_cast<T>(args.attrs->f("momentum"));
   const T decay = static_cast<T>(args.attrs->f("weight_decay"));
+  const bool nesterov = args.attrs->i_or("nesterov", 0) != 0;
   parallel_for(count(args.out[0]), kGrain, [&](int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
-      m[i] = momentum * m[i] + (g[i] * coef + decay * p[i]);
-      p[i] -= lr * m[i];
+      const T d = g[i] * coef + decay * p[i];
+      m[i] = momentum * m[i] + d;
+      p[i] -= lr * (nesterov ? d + momentum * m[i] : m[i]);
     }
   });
 }

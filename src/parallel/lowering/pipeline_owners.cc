@@ -109,17 +109,29 @@ void PipelineOwners::find_gradient_sums(const Graph& graph) {
   }
 }
 
+/// Returns the parameter that a node of the step updates, or for whose update it works: it reads
+/// the parameter, a state of it, or what such a node made of these. kNone: it is no such node.
+TensorId PipelineOwners::updated_by(const Graph& graph, const Node& node) const {
+  for (TensorId input : node.in) {
+    if (graph.tensor(input).kind == TensorKind::param) return input;
+  }
+  for (TensorId input : node.in) {
+    const graph::Tensor& tensor = graph.tensor(input);
+    const bool made = makes_optimizer_tensor(graph, input) && !sums_gradients_[tensor.producer];
+    if (tensor.kind == TensorKind::state || made) return tensor.of;
+  }
+  return kNone;
+}
+
 /// Returns by tensor the ranks that update parameters with it.
 std::vector<PipelineRanks> PipelineOwners::ranks_of_updates(const Graph& graph) const {
   std::vector<PipelineRanks> ranks(graph.tensors.size());
   for (const Node& node : graph.nodes) {
     if (node.phase != graph::Phase::optimizer) continue;
-    const auto updated = std::find_if(node.in.begin(), node.in.end(), [&](TensorId input) {
-      return graph.tensor(input).kind == TensorKind::param;
-    });
-    if (updated == node.in.end()) continue;
+    const TensorId updated = updated_by(graph, node);
+    if (updated == kNone) continue;
     for (TensorId input : node.in) {
-      ranks[input] = united(ranks[input], has_[*updated]);
+      ranks[input] = united(ranks[input], has_[updated]);
     }
   }
   return ranks;
@@ -134,16 +146,12 @@ void PipelineOwners::place_step(const Graph& graph, const Pipeline& pipeline) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.phase != graph::Phase::optimizer) continue;
-    TensorId updated = kNone;
+    const TensorId updated = updated_by(graph, node);
     bool any = false;
     PipelineRanks some;
     PipelineRanks all;
     for (TensorId input : node.in) {
-      const graph::Tensor& tensor = graph.tensor(input);
-      if (tensor.kind == TensorKind::param && updated == kNone) {
-        updated = input;
-      }
-      if (tensor.producer == kNone) continue;
+      if (graph.tensor(input).producer == kNone) continue;
       all = any ? common(all, has_[input]) : has_[input];
       some = united(some, has_[input]);
       any = true;

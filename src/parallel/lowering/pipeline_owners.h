@@ -46,6 +46,7 @@ class PipelineOwners {
 
  private:
   void place_layers(const graph::Graph& graph, const Pipeline& pipeline);
+  graph::TensorId updated_by(const graph::Graph& graph, const graph::Node& node) const;
   std::vector<PipelineRanks> ranks_of_updates(const graph::Graph& graph) const;
   void place_step(const graph::Graph& graph, const Pipeline& pipeline);
   void place_gathering(const graph::Graph& graph, const Pipeline& pipeline);
