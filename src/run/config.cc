@@ -689,6 +689,13 @@ Run resolve_text(const std::string& text, const std::string& name,
 
 namespace {
 
+/// Returns whether a text is the config.json of a model.
+bool is_model_config(const std::string& text) {
+  if (!trim(text).starts_with("{")) return false;
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  return json.is_object() && json.contains("model_type") && !json.contains("model");
+}
+
 /// Returns whether an override is of a key that no task depends on: files, and the loop around the
 /// program.
 bool outside_program(std::string_view override) {
@@ -732,6 +739,12 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
     fail(path,
          "is the text of a graph; expected a run.yaml or a program: hocket graph RUN --stage "
          "program");
+  }
+  if (is_model_config(text)) {
+    fail(
+        path,
+        "is the configuration of a model; expected a run.yaml, which names it: model: {{path: {}}}",
+        path);
   }
   if (text.rfind("hocket-program", 0) != 0)
     return resolve_text(read_config_text(path), path, overrides);

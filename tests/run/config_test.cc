@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/file.h"
+
 #include "autodiff/autodiff.h"
 #include "run/compile.h"
 #include "tests/data/data_util.h"
@@ -97,6 +99,12 @@ TEST(RunConfig, OneLengthOfATraining) {
   // The text that a checkpoint stores reads back.
   const engine::Run run = run_of({"train.tokens=641"});
   EXPECT_EQ(parse_run(run.resolved.to_json_text(), "stored", {}).config.train.num_steps(), 11);
+}
+
+TEST(RunConfig, NamesAModelsConfigurationInPlaceOfARun) {
+  const std::string path = testing::TempDir() + "config.json";
+  write_file_atomic(path, R"({"model_type": "llama", "hidden_size": 8})");
+  EXPECT_ERROR(resolve_run(path, {}), "is the configuration of a model; expected a run.yaml");
 }
 
 TEST(RunConfig, DecisionsNeedEvaluations) {
