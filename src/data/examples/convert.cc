@@ -281,7 +281,12 @@ void Converter::convert(const Json& object, Example* example) {
       read_alpaca(row, example);
       break;
   }
+  if (columns_ && example->kind != kind_) {
+    fail("example", "it is {} data; expected {} as the first example is", to_string(example->kind),
+         to_string(kind_));
+  }
   if (!columns_) {
+    kind_ = example->kind;
     columns_ = std::move(first);
     for (const auto& [column, name] : columns_->names) {
       uses_.emplace(name, false);

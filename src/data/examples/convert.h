@@ -55,6 +55,7 @@ class Converter {
   std::map<std::string, std::string> given_, given_tags_;
   std::optional<Layout> forced_;
   std::optional<Columns> columns_;
+  Example::Kind kind_ = Example::Kind::text;  ///< of all examples, once the columns are known
   std::map<std::string, bool> uses_;  ///< columns of the layout: true once an example has it
   std::map<std::string, int64_t> ignored_;
 };

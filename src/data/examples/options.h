@@ -63,7 +63,7 @@ struct SourceOptions {
   std::map<std::string, std::string> tags;
   bool text_lines = false;       ///< of .txt: every line is an example; else the file is one
   double max_unreadable = 0.01;  ///< share of examples above which the source is refused
-  int64_t max_example_bytes = int64_t{64} << 20;  ///< a longer line, entry or text is unreadable
+  int64_t max_example_bytes = int64_t{32} << 20;  ///< a longer line, entry or text is unreadable
 
   void fields(Fields& v) {
     v("path", path, "file, folder (all below it) or glob of examples").required();

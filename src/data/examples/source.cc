@@ -108,13 +108,16 @@ class SourceReader {
       example.line = record.line;
       example.entry = record.entry;
       add(std::move(example), [&](Example* made) {
-        if (record.too_long) too_long();
+        if (record.too_long) too_long(text && !options_.text_lines ? "; try text_lines" : "");
         converter_.convert(text ? text_object(record.text) : object_of(record.text, table), made);
       });
     }
   }
 
   void read_tokens(const DataFile& file) {
+    if (options_.format != "auto") {
+      fail("data.sources", "{}.idx has tokens and no columns; expected format: auto", file.path);
+    }
     TokenFiles tokens(file.path);
     for (int64_t i = 0; i < tokens.documents() && !ended_; ++i) {
       Example example;
@@ -122,7 +125,7 @@ class SourceReader {
       example.file = file.path + ".bin";
       example.line = i + 1;
       add(std::move(example), [&](Example* made) {
-        if (tokens.bytes_of(i) > options_.max_example_bytes) too_long();
+        if (tokens.bytes_of(i) > options_.max_example_bytes) too_long("");
         made->ids = tokens.read(i);
         if (made->ids.empty()) fail("example", "the document has no tokens");
       });
@@ -150,8 +153,9 @@ class SourceReader {
     ended_ = !take_(std::move(example));
   }
 
-  [[noreturn]] void too_long() const {
-    fail("example", "it has more than {} bytes (max_example_bytes)", options_.max_example_bytes);
+  [[noreturn]] void too_long(const char* advice) const {
+    fail("example", "it has more than {} bytes (max_example_bytes){}", options_.max_example_bytes,
+         advice);
   }
 
   Json text_object(std::string& text) const {
@@ -165,6 +169,11 @@ class SourceReader {
   }
 
   Json object_of(const std::string& text, bool table) const {
+    if (trim(text) == "{") {
+      fail("example",
+           "an object begins that goes on in the next line; expected one object a line, "
+           "or a list of them");
+    }
     Json object = parse_ordered_json(text, "example");
     if (table) {
       drop_nulls(&object);
