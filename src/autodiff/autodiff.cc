@@ -27,6 +27,8 @@ namespace {
 /// grad_out of a loss: the seed 1, which loss ops know by themselves.
 constexpr TensorId kSeed = -2;
 
+class Context;
+
 class Differentiator {
  public:
   explicit Differentiator(Graph& graph) : graph_(graph) {
@@ -54,6 +56,7 @@ class Differentiator {
 
  private:
   friend class Context;
+  void pass_to_accumulators(Context& context);
   Graph& graph_;
   std::vector<bool> wanted_;
   std::vector<TensorId> grad_;
@@ -124,6 +127,20 @@ class Context : public ops::GradContext {
   const graph::Node node_;  // a copy: emitting moves the vector
 };
 
+/// Passes on the gradient of every output that a node adds to its accumulator.
+void Differentiator::pass_to_accumulators(Context& context) {
+  const graph::Node& node = context.node();
+  size_t accumulator = node.in.size() - node.accumulate.size();
+  for (size_t output = 0; output < node.out.size(); ++output) {
+    if (!node.accumulate.contains(output)) continue;
+    const auto input = static_cast<int>(accumulator++);
+    const TensorId grad = context.grad_out(static_cast<int>(output));
+    if (grad != kNone) {
+      context.add_grad(input, grad);
+    }
+  }
+}
+
 void Differentiator::run() {
   // Nodes backwards, each from the gradients of its outputs to those of its inputs, if any of its
   // outputs has one. A gradient that several nodes contribute to is summed as they come (by an
@@ -138,6 +155,7 @@ void Differentiator::run() {
     const ops::Op& op = ops::find(node.op);
     if (!op.grad) fail("autodiff", "{} has no gradient", node.op);
     Context context(*this, node);
+    pass_to_accumulators(context);
     op.grad(context);
   }
   for (size_t i = 0; i < contributions_.size(); ++i) {

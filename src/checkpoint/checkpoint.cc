@@ -28,7 +28,7 @@ struct WorkShare {
 
 bool holds_tensors(const std::string& name) {
   return name == kModelFile || name == kOptimizerFile || name == kModelPartFile ||
-         name == kOptimizerPartFile;
+         name == kOptimizerPartFile || name == kAdapterFile || name == kAdapterPartFile;
 }
 
 /// Throws unless the metadata of a tensor file names the step of run.json.
@@ -261,23 +261,37 @@ const std::string& checked(const std::string& folder, Verify verify) {
   return folder;
 }
 
-std::string weights_file(const std::string& folder, const RunRecord& record) {
-  return join_path(folder, record.hosts.empty() ? kModelFile : kModelPartFile);
-}
-
 }  // namespace
 
 Checkpoint::Checkpoint(const std::string& folder, Verify verify)
     : folder_(checked(folder, verify)),
       config_(models::read_config(folder)),
       record_(read_record(join_path(folder, kRunFile))),
-      host_(host_of(folder, record_)),
-      weights_(weights_file(folder, record_), config_) {
+      host_(host_of(folder, record_)) {
+  const char* const adapter = is_partial() ? kAdapterPartFile : kAdapterFile;
+  if (record_.files.contains(adapter)) {
+    adapter_ = std::make_shared<const AdapterWeights>(folder, config_, adapter);
+  } else {
+    weights_.emplace(join_path(folder, is_partial() ? kModelPartFile : kModelFile), config_);
+  }
   const std::string optimizer =
       join_path(folder, is_partial() ? kOptimizerPartFile : kOptimizerFile);
   if (file_exists(optimizer)) {
     optimizer_.emplace(optimizer);
   }
+}
+
+void Checkpoint::load_range(std::string_view param, int64_t first, int64_t count,
+                            graph::DType dtype, void* dst) const {
+  if (adapter_) {
+    adapter_->load_range(param, first, count, dtype, dst);
+  } else {
+    weights_->load_range(param, first, count, dtype, dst);
+  }
+}
+
+std::vector<models::WeightSlice> Checkpoint::slices(std::string_view param) const {
+  return adapter_ ? adapter_->slices(param) : weights_->slices(param);
 }
 
 TensorFiles::Entry Checkpoint::optimizer_tensor(std::string_view name,

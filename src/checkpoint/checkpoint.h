@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,8 +32,11 @@ struct CheckpointContent {
   /// Contents of config.json. The end-of-text token is added where it names none
   /// (models::with_end_of_text).
   const models::ModelConfig* config = nullptr;
-  int64_t end_of_text = -1;             ///< id of the tokenizer's end-of-text token; -1: none
-  std::vector<SharedTensor> params;     ///< all parameters of the graph, under their graph names
+  int64_t end_of_text = -1;  ///< id of the tokenizer's end-of-text token; -1: none
+  /// All parameters of the graph, under their graph names; of an adapter, its own.
+  std::vector<SharedTensor> params;
+  /// Saves an adapter alone: its adapter_config.json is one of `files`.
+  const models::LoraPlan* adapter = nullptr;
   std::vector<SharedTensor> optimizer;  ///< "exp_avg.<param>", "exp_avg_sq.<param>"; may be empty
   RunState state;
   /// Files written as they are, by name: see ModelFiles.
@@ -41,12 +45,12 @@ struct CheckpointContent {
 
 /// Writes `step-NNNNNN` into the folder of a run and returns its path. Collective: every process
 /// calls it with the same content, except for its own shares of the tensors. Files: config.json,
-/// generation_config.json, model.safetensors (Hugging Face names), optimizer.safetensors, run.json,
-/// and `files`. Where hosts share no file system, each host gets model.part.safetensors and
-/// optimizer.part.safetensors with the data of its ranks, and a host.json that identifies the host.
-/// A checkpoint of the same step is replaced atomically. On an error in any process (full disk),
-/// the new folder is removed, older checkpoints stay as they were, and every process throws the
-/// same error.
+/// generation_config.json, model.safetensors (Hugging Face names) or adapter_model.safetensors
+/// (PEFT's), optimizer.safetensors, run.json, and `files`. Where hosts share no file system, each
+/// host gets model.part.safetensors and optimizer.part.safetensors with the data of its ranks, and
+/// a host.json that identifies the host. A checkpoint of the same step is replaced atomically. On
+/// an error in any process (full disk), the new folder is removed, older checkpoints stay as they
+/// were, and every process throws the same error.
 std::string save_checkpoint(const RunFolder& run, const CheckpointContent& content);
 
 /// Returns (step, path) of every `step-NNNNNN` of a run, complete or not, sorted by step.
@@ -92,7 +96,16 @@ class Checkpoint {
   const std::string& folder() const { return folder_; }
   const models::ModelConfig& config() const { return config_; }
   const RunState& state() const { return record_.state; }
-  const ModelWeights& weights() const { return weights_; }
+  /// Reads elements of a parameter; of an adapter's checkpoint, one of its own.
+  void load_range(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
+                  void* dst) const;
+  /// Returns the tensors of tensor_file() that hold a parameter.
+  std::vector<models::WeightSlice> slices(std::string_view param) const;
+  const TensorFiles& tensor_file() const { return adapter_ ? adapter_->file() : weights_->file(); }
+  /// Returns whether the checkpoint has a parameter: an adapter's lacks those of its base.
+  bool has(std::string_view param) const { return !adapter_ || adapter_->has(param); }
+  /// Returns the adapter that is all this checkpoint has of the model; null: it has the model.
+  const AdapterWeights* adapter() const { return adapter_.get(); }
   /// Returns the contents of run.json.
   const RunRecord& record() const { return record_; }
   /// Returns whether other hosts hold parts of the checkpoint: see MissingParts before reading
@@ -112,7 +125,8 @@ class Checkpoint {
   models::ModelConfig config_;
   RunRecord record_;
   int32_t host_ = 0;
-  ModelWeights weights_;
+  std::optional<ModelWeights> weights_;  ///< one of these two
+  std::shared_ptr<const AdapterWeights> adapter_;
   std::optional<TensorFiles> optimizer_;
 };
 

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/intervals.h"
 #include "base/text.h"
+#include "checkpoint/adapter.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/names.h"
 #include "checkpoint/parts.h"
@@ -23,6 +24,7 @@ namespace {
 /// Returns the name that a host's partial file gets in the joined checkpoint.
 std::string whole_name(const std::string& name) {
   if (name == kModelPartFile) return kModelFile;
+  if (name == kAdapterPartFile) return kAdapterFile;
   return name == kOptimizerPartFile ? kOptimizerFile : name;
 }
 

@@ -54,15 +54,15 @@ void MissingParts::Index::for_each(int64_t begin, int64_t end, const Use& use) c
 
 MissingParts::MissingParts(const Checkpoint& from)
     : from_(from),
-      model_(file_of(from, kModelPartFile)),
+      model_(file_of(from, from.adapter() ? kAdapterPartFile : kModelPartFile)),
       optimizer_(file_of(from, kOptimizerPartFile)) {}
 
 void MissingParts::need_param(std::string_view name, int64_t first, int64_t count) {
-  for (const models::WeightSlice& slice : from_.weights().slices(name)) {
+  for (const models::WeightSlice& slice : from_.slices(name)) {
     const int64_t from = std::max(first, slice.offset);
     const int64_t to = std::min(first + count, slice.offset + slice.numel());
     if (from < to) {
-      const TensorFiles::Entry entry = from_.weights().file().find(slice.name);
+      const TensorFiles::Entry entry = from_.tensor_file().find(slice.name);
       models::for_each_run(slice, from, to - from,
                            [&](const models::WeightRun& run) { need(name, entry, run); });
     }
@@ -78,7 +78,7 @@ void MissingParts::need_optimizer(std::string_view name, const graph::TensorType
 void MissingParts::need(std::string_view name, const TensorFiles::Entry& entry,
                         const models::WeightRun& run) {
   const Index& index =
-      entry.file == from_.weights().file().find(entry.tensor->name).file ? model_ : optimizer_;
+      entry.file == from_.tensor_file().find(entry.tensor->name).file ? model_ : optimizer_;
   const int64_t size = size_of(entry.tensor->type), begin = entry.tensor->begin;
   here(index, entry)
       .missing(begin + run.stored * size, run.count * size, [&](int64_t at, int64_t bytes) {

@@ -11,8 +11,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/small_float.h"
 #include "base/text.h"
 #include "checkpoint/gguf_model.h"
+#include "checkpoint/resolve.h"
 #include "checkpoint/share.h"
 
 namespace hocket::checkpoint {
@@ -41,10 +43,36 @@ std::string some(const std::vector<std::string>& names) {
   return text;
 }
 
+/// Returns the path of the weights: an adapter's are those of its base.
+std::string base_path(const std::string& path) {
+  if (!is_adapter(path)) return path;
+  return resolve_model(base_of(path), Need::weights).folder;
+}
+
+/// Rounds numbers to a type.
+void store_as(DType dtype, const std::vector<double>& values, void* to) {
+  const auto put = [&]<typename T>(T* out, auto&& rounded) {
+    std::transform(values.begin(), values.end(), out, rounded);
+  };
+  switch (dtype) {
+    case DType::f64:
+      return put(static_cast<double*>(to), [](double x) { return x; });
+    case DType::f32:
+      return put(static_cast<float*>(to), [](double x) { return static_cast<float>(x); });
+    case DType::bf16:
+      return put(static_cast<uint16_t*>(to), [](double x) { return Bf16::encode(x); });
+    case DType::f16:
+      return put(static_cast<uint16_t*>(to), [](double x) { return F16::encode(x); });
+    default:
+      HOCKET_CHECK(false, "weights as {}", graph::to_string(dtype));
+  }
+}
+
 }  // namespace
 
-ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& config)
-    : file_(open_tensors(path)), params_(models::weight_map(config)) {
+ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& config,
+                           const std::string& adapter)
+    : file_(open_tensors(base_path(path))), params_(models::weight_map(config)) {
   // Requires a match in both directions: every parameter finds its tensors, and every tensor
   // belongs to a parameter. Otherwise the model would differ from the one that was saved.
   // Checkpoints of the bare model (AutoModel) name every tensor without the prefix.
@@ -68,6 +96,11 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
     for (const WeightSlice& alias : place.aliases) {
       check_alias(param, alias);
     }
+  }
+  // Last, so that comparisons are of the base's values.
+  if (const std::string folder = adapter.empty() && is_adapter(path) ? path : adapter;
+      !folder.empty()) {
+    adapter_ = std::make_shared<const AdapterWeights>(folder, config);
   }
 }
 
@@ -231,6 +264,22 @@ DType ModelWeights::dtype(std::string_view param, int64_t first, int64_t count) 
 
 void ModelWeights::load_range(std::string_view param, int64_t first, int64_t count, DType dtype,
                               void* dst) const {
+  if (adapter_ && adapter_->has(param)) {
+    return adapter_->load_range(param, first, count, dtype, dst);
+  }
+  if (!adapter_ || !adapter_->adapts(param)) return load_base(param, first, count, dtype, dst);
+  std::vector<double> sum;
+  for (int64_t at = 0; at < count; at += kCompareElements) {
+    const int64_t n = std::min(kCompareElements, count - at);
+    sum.resize(static_cast<size_t>(n));
+    load_base(param, first + at, n, DType::f64, sum.data());
+    adapter_->add_to(param, first + at, n, sum.data());
+    store_as(dtype, sum, static_cast<char*>(dst) + at * graph::size_of(dtype));
+  }
+}
+
+void ModelWeights::load_base(std::string_view param, int64_t first, int64_t count, DType dtype,
+                             void* dst) const {
   const StoredParameter& p = stored(param);
   HOCKET_CHECK(first >= 0 && count >= 0 && first <= p.numel - count, "{}: elements {} + {} of {}",
                param, first, count, p.numel);

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/adapter.h"
 #include "checkpoint/safetensors.h"
 #include "models/config.h"
 #include "models/weights.h"
@@ -20,12 +22,20 @@ class ModelWeights {
   /// Opens the tensors of `path` (see open_tensors) and matches every one by name and shape.
   /// Error: missing tensors, wrong shapes, tensors that the model has no place for, a stored copy
   /// of a tied head with other values.
-  ModelWeights(const std::string& path, const models::ModelConfig& config);
+  /// With an adapter, or where `path` is the folder of one (of its base), values are those of the
+  /// merged model: W + scale * B A, rounded once.
+  ModelWeights(const std::string& path, const models::ModelConfig& config,
+               const std::string& adapter = "");
 
   /// Reads elements [first, first + count) of a parameter, counted in the graph's shape, as
   /// `dtype`. Error: stored in a type that does not convert.
   void load_range(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
                   void* dst) const;
+
+  /// Returns whether the model has a parameter; it lacks those of an adapter that is trained.
+  bool has(std::string_view param) const { return stored_.contains(param); }
+  /// Returns the adapter's folder; empty: there is none.
+  std::string adapter() const { return adapter_ ? adapter_->folder() : ""; }
 
   /// Returns the type in which the file has elements [first, first + count) of a parameter: of
   /// several the smallest that holds all of them exactly. Error: one that does not convert to a
@@ -46,6 +56,8 @@ class ModelWeights {
     int64_t numel = 0;
   };
   const StoredParameter& stored(std::string_view param) const;
+  void load_base(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
+                 void* dst) const;
   void match(const models::ParamWeights& param, std::vector<std::string>& missing);
   /// Finds how this file's names begin: see file_name.
   void find_prefixes(const models::ModelConfig& config, const std::vector<std::string>& names);
@@ -55,6 +67,7 @@ class ModelWeights {
   void check_alias(std::string_view param, const models::WeightSlice& alias) const;
 
   TensorFiles file_;
+  std::shared_ptr<const AdapterWeights> adapter_;
   std::string wrapper_;          // before every name: "module.", "_orig_mod."
   std::string usual_, instead_;  // the usual begin of names, and what this file has for it
   std::vector<models::ParamWeights> params_;

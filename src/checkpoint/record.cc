@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "checkpoint/adapter.h"
 #include "checkpoint/safetensors.h"
 
 namespace hocket::checkpoint {
@@ -260,7 +261,12 @@ RunRecord read_record(const std::string& path) {
     }
     record.files[name] = parse_file(files, name, format, record.hosts.size());
   }
-  for (const char* name : {kConfigFile, record.hosts.empty() ? kModelFile : kModelPartFile}) {
+  const bool whole = record.hosts.empty();
+  const char* const adapter = whole ? kAdapterFile : kAdapterPartFile;
+  const char* const weights = record.files.contains(adapter) ? adapter
+                              : whole                        ? kModelFile
+                                                             : kModelPartFile;
+  for (const char* name : {kConfigFile, weights}) {
     if (!record.files.contains(name)) {
       files.fail(fmt::format("lacks {}", name));
     }

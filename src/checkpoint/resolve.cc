@@ -10,7 +10,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/adapter.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/model_files.h"
 #include "checkpoint/safetensors.h"
 #include "gguf/file.h"
 
@@ -84,6 +86,26 @@ std::string find_snapshot(const std::string& id) {
   return "";
 }
 
+ModelLocation find_model(const std::string& model, Need need, comm::Processes& processes);
+
+/// Resolves an adapter's folder to its base. Files beside the weights are the adapter's, if it has
+/// a tokenizer.
+ModelLocation at_adapter(const std::string& folder, Need need, comm::Processes& processes) {
+  const bool is_checkpoint = file_exists(join_path(folder, kRunFile));
+  if (is_checkpoint && need != Need::config) {
+    verify_checkpoint(folder, need == Need::intact ? Verify::weights : Verify::lengths, processes);
+  }
+  const std::string base = base_of(folder);
+  if (is_adapter(base)) fail(folder, "the base {} is an adapter; expected a model", quote(base));
+  ModelLocation at = find_model(base, need, processes);
+  at.adapter = folder;
+  at.is_checkpoint = is_checkpoint;
+  if (file_exists(join_path(folder, kTokenizerFile))) {
+    at.folder = folder;
+  }
+  return at;
+}
+
 ModelLocation at_folder(const std::string& folder) {
   ModelLocation at;
   at.folder = folder;
@@ -123,6 +145,13 @@ std::string only_gguf(const std::string& folder) {
 ModelLocation find_model(const std::string& model, Need need, comm::Processes& processes) {
   const Verify verify = need == Need::intact ? Verify::weights : Verify::lengths;
   if (is_directory(model)) {
+    if (is_adapter(model)) {
+      if (has_safetensors(model)) {
+        fail(model, "has {} and weights of a whole model, so that it is both; expected one of them",
+             kAdapterConfigFile);
+      }
+      return at_adapter(model, need, processes);
+    }
     if (file_exists(join_path(model, kConfigFile))) {
       ModelLocation at = at_folder(model);
       if (at.is_checkpoint && need != Need::config) {
@@ -131,7 +160,8 @@ ModelLocation find_model(const std::string& model, Need need, comm::Processes& p
       return at;
     }
     for (const std::string& run : {model, join_path(model, "checkpoints")}) {
-      if (const auto newest = latest_checkpoint(run, verify, processes)) return at_folder(*newest);
+      const auto newest = latest_checkpoint(run, verify, processes);
+      if (newest) return find_model(*newest, need, processes);
     }
     return at_gguf(only_gguf(model));
   }
@@ -161,6 +191,27 @@ ModelLocation find_model(const std::string& model, Need need, comm::Processes& p
 }
 
 }  // namespace
+
+ModelLocation with_adapter(ModelLocation at, const std::string& adapter) {
+  if (!at.adapter.empty()) {
+    fail(adapter, "the model is an adapter itself, {}; expected the base of both", at.adapter);
+  }
+  std::string folder = adapter;
+  if (!is_adapter(folder)) {
+    for (const std::string& run : {adapter, join_path(adapter, "checkpoints")}) {
+      const auto newest = latest_checkpoint(run, Verify::weights);
+      if (newest) {
+        folder = *newest;
+      }
+    }
+  }
+  if (!is_adapter(folder)) {
+    fail(adapter, "has no {}; expected an adapter's folder, or a run that trained one",
+         kAdapterConfigFile);
+  }
+  at.adapter = folder;
+  return at;
+}
 
 ModelLocation resolve_model(const std::string& model, Need need, comm::Processes& processes) {
   ModelLocation at = find_model(model, need, processes);

@@ -15,6 +15,9 @@ struct ModelLocation {
   std::string config_file;     ///< a config.json, or the GGUF file
   bool is_checkpoint = false;  ///< a checkpoint of Hocket: it has a run.json
   bool has_weights = false;
+  /// A PEFT adapter's folder, whose base is `folder` (or that folder itself, if it has a tokenizer:
+  /// see ModelWeights); empty: none.
+  std::string adapter;
 };
 
 /// Data that a caller is about to read.
@@ -27,11 +30,15 @@ enum class Need {
 
 /// Resolves `model`: a folder with config.json, a run folder (its newest intact checkpoint, also in
 /// its subfolder `checkpoints`), a GGUF file or a folder with one, the path of a config.json, or
-/// "org/name" in the cache under HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface. Collective over
-/// `processes`: processes that see the same checkpoint divide the comparing. Error: not found (for
-/// a hub id, the text has the `hf download` command); no safetensors, or a damaged checkpoint,
-/// where weights are needed.
+/// an adapter's folder, which stands for its base with it, "org/name" in the cache under
+/// HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface. Collective over `processes`: processes that see
+/// the same checkpoint divide the comparing. Error: not found (for a hub id, the text has the `hf
+/// download` command); no safetensors, or a damaged checkpoint, where weights are needed.
 ModelLocation resolve_model(const std::string& model, Need need,
                             comm::Processes& processes = comm::alone());
+
+/// Returns a location with an adapter to merge into its weights: an adapter's folder, or a run's,
+/// whose newest checkpoint it is. Error: none is there; the model has an adapter already.
+ModelLocation with_adapter(ModelLocation at, const std::string& adapter);
 
 }  // namespace hocket::checkpoint

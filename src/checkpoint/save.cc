@@ -173,7 +173,7 @@ void CheckpointWriter::add_file(const std::string& name, const std::vector<Share
   tensor_files_.push_back(std::move(file));
 }
 
-/// Adds the parameters as the tensors that transformers would save.
+/// Adds the parameters as the tensors that transformers would save, or PEFT of an adapter.
 void CheckpointWriter::add_model() {
   std::map<std::string_view, size_t> by_name;
   for (size_t i = 0; i < content_.params.size(); ++i) {
@@ -181,7 +181,9 @@ void CheckpointWriter::add_model() {
                  content_.params[i].name);
   }
   std::vector<std::vector<models::WeightSlice>> slices(content_.params.size());
-  for (const models::ParamWeights& param : models::weight_map(*content_.config)) {
+  const std::vector<models::ParamWeights> map =
+      content_.adapter ? content_.adapter->weights : models::weight_map(*content_.config);
+  for (const models::ParamWeights& param : map) {
     const auto it = by_name.find(param.param);
     HOCKET_CHECK(it != by_name.end(), "parameter {} is not given", param.param);
     const SharedTensor& source = content_.params[it->second];
@@ -191,7 +193,11 @@ void CheckpointWriter::add_model() {
     by_name.erase(it);
   }
   HOCKET_CHECK(by_name.empty(), "the model has no parameter {}", by_name.begin()->first);
-  add_file(run_.is_shared() ? kModelFile : kModelPartFile, content_.params, slices);
+  if (content_.adapter) {
+    add_file(run_.is_shared() ? kAdapterFile : kAdapterPartFile, content_.params, slices);
+  } else {
+    add_file(run_.is_shared() ? kModelFile : kModelPartFile, content_.params, slices);
+  }
 }
 
 void CheckpointWriter::add_optimizer() {

@@ -151,7 +151,9 @@ engine::Run run_at(const checkpoint::ModelLocation& at, const std::string& model
       tree["train"]["seq_len"] = std::min(engine::TrainSection().seq_len, rows);
     }
   }
-  return with_batch(std::move(tree), model, overrides, 1);
+  engine::Run run = with_batch(std::move(tree), model, overrides, 1);
+  run.adapter = at.adapter;
+  return run;
 }
 
 }  // namespace
@@ -163,21 +165,23 @@ void require_dtype(const char* verb, const std::string& dtype) {
 }
 
 engine::Run model_run(const std::string& model, const std::string& dtype,
-                      const std::vector<std::string>& overrides) {
+                      const std::vector<std::string>& overrides, const std::string& adapter) {
   using checkpoint::Need;
+  const auto resolve = [&](Need need, comm::Processes& processes) {
+    checkpoint::ModelLocation at = checkpoint::resolve_model(model, need, processes);
+    return adapter.empty() ? at : checkpoint::with_adapter(std::move(at), adapter);
+  };
 #ifndef HOCKET_SIM_ONLY
   if (comm::launch_info().size > 1) {
     // The configuration gives the number of processes. Together they then compare the weights.
-    const engine::Run probe =
-        run_at(checkpoint::resolve_model(model, Need::config), model, dtype, overrides);
+    const engine::Run probe = run_at(resolve(Need::config, comm::alone()), model, dtype, overrides);
     if (probe.ranks != engine::Ranks::local) {
       comm::Processes& processes = *engine::connection(probe);
-      return run_at(checkpoint::resolve_model(model, Need::intact, processes), model, dtype,
-                    overrides);
+      return run_at(resolve(Need::intact, processes), model, dtype, overrides);
     }
   }
 #endif
-  return run_at(checkpoint::resolve_model(model, Need::intact), model, dtype, overrides);
+  return run_at(resolve(Need::intact, comm::alone()), model, dtype, overrides);
 }
 
 std::string long_text(const models::ModelConfig& model, int64_t tokens, const std::string& what) {

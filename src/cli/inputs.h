@@ -39,9 +39,10 @@ void require_dtype(const char* verb, const std::string& dtype);
 
 /// Text of a run that evaluates or generates with MODEL: its weights, and for a checkpoint of ours
 /// the data and sequence length that it was trained with. The batch follows the plan of
-/// `overrides`.
+/// `overrides`. `adapter`: a PEFT adapter's folder, or a run of ours that trained one, to be merged
+/// into the weights.
 engine::Run model_run(const std::string& model, const std::string& dtype,
-                      const std::vector<std::string>& overrides);
+                      const std::vector<std::string>& overrides, const std::string& adapter = "");
 
 /// Warns if `tokens` positions, described by `what`, exceed the model's maximum.
 void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what);

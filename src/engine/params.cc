@@ -28,6 +28,12 @@ void fill(const graph::Tensor& source, uint64_t seed, int64_t begin, std::span<T
   if (source.init.kind == graph::Init::Kind::normal) {
     fill_normal(part, seed, hash_name(source.name), static_cast<uint64_t>(begin),
                 source.init.value);
+  } else if (source.init.kind == graph::Init::Kind::uniform) {
+    const uint64_t stream = hash_name(source.name);
+    for (size_t i = 0; i < part.size(); ++i) {
+      const double unit = uniform(seed, stream, static_cast<uint64_t>(begin) + i);
+      part[i] = static_cast<T>(source.init.value * (2 * unit - 1));
+    }
   } else {
     std::fill(part.begin(), part.end(), static_cast<T>(source.init.value));
   }

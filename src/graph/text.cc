@@ -17,7 +17,7 @@ namespace hocket::graph {
 namespace {
 
 constexpr std::string_view kHeader = "hocket-graph 1";
-constexpr const char* kInitNames[] = {"none", "normal", "constant", "copy"};
+constexpr const char* kInitNames[] = {"none", "normal", "constant", "copy", "uniform"};
 
 /// The total that needs no word: of one contribution itself, of several none.
 TensorId only_contribution(const ParamGrad& grad) {
@@ -150,7 +150,7 @@ void parse_tensor(Graph& graph, const Line& line) {
     const auto* found =
         std::find(std::begin(kInitNames), std::end(kInitNames), init.substr(0, colon));
     if (found == std::end(kInitNames)) {
-      line.bad("init is none of normal:<std>, constant:<value>, copy:0");
+      line.bad("init is none of normal:<std>, uniform:<bound>, constant:<value>, copy:0");
     }
     tensor.init.kind = static_cast<Init::Kind>(found - std::begin(kInitNames));
     tensor.init.value = line.parse<double>(init.substr(colon + 1));

@@ -2,7 +2,8 @@
 // dropout: y = x / (1 - p) for kept elements, else 0 (Srivastava et al., JMLR 15, 2014). The mask
 // follows from the seed, the stream (the dropout's number in the model) and the element's place in
 // the training: its token's number and its column. So it is the same under every plan, in a
-// recomputed pass, and in the gradient, which is the op itself on dy.
+// recomputed pass, and in the gradient, which is the op itself on dy. Features may be two dims
+// (heads x head dim); attribute `width` counts them all.
 #include "ops/rules.h"
 
 namespace hocket::ops::dropout {
@@ -10,14 +11,16 @@ namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("dropout", in, 2);
-  want_rank("dropout", in[0], 2);
   want_float("dropout", in[0]);
+  if (in[0].routed() || in[0].dims.size() < 2 || in[0].dims.size() > 3) {
+    fail("dropout", "got {}; expected [T,D] or [T,H,d]", to_string(in[0]));
+  }
   want_vector("dropout", in[1], DType::i64, in[0].dims[0], "number of tokens");
   if (const double p = attrs.f("p"); !(p >= 0 && p < 1)) {
     fail("dropout", "p is {}; expected 0 <= p < 1", p);
   }
-  if (const int64_t width = attrs.i("width"); in[0].dims[1] > width) {
-    fail("dropout", "x has {} columns; expected at most width={}", in[0].dims[1], width);
+  if (const int64_t width = attrs.i("width"); product(in[0].dims, 1) > width) {
+    fail("dropout", "x has {} columns; expected at most width={}", product(in[0].dims, 1), width);
   }
   attrs.i("seed");
   attrs.i("stream");
@@ -47,6 +50,13 @@ std::vector<Sample> samples() {
                     {{}, {.kind = Fill::Kind::integers, .hi = 1e6}},
                     {}});
   }
+  const TensorType heads{DType::f64, {6, 4, 3}};
+  list.push_back(
+      {to_string(heads),
+       {{"p", 0.25}, {"seed", int64_t{7}}, {"stream", int64_t{3}}, {"width", int64_t{12}}},
+       {heads, {DType::i64, {6}}},
+       {{}, {.kind = Fill::Kind::integers, .hi = 1e6}},
+       {}});
   return list;
 }
 
@@ -55,10 +65,11 @@ std::vector<Sample> samples() {
 void add_to(std::vector<Op>& ops) {
   ops.push_back(
       {.name = "dropout",
-       .doc = "y[T,D] = x / (1 - p) where the element (token[T], column of width) of the "
+       .doc = "y[T,D..] = x / (1 - p) where the element (token[T], column of width) of the "
               "stream is kept, else 0",
        .infer = infer,
-       .layout = {.notation = "td,t->td", .split = "td", .linear = "10", .positional = "d"},
+       .layout =
+           {.notation = "td,t->td|thk,t->thk", .split = "tdh", .linear = "10", .positional = "dh"},
        .work = work,
        .grad = grad,
        .samples = samples,

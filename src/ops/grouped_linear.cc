@@ -161,6 +161,7 @@ void add_to(std::vector<Op>& ops) {
                  .work = work,
                  .grad = grad,
                  .samples = samples,
+                 .accumulates = {0},
                  .workspace = workspace,
                  .cost_class = CostClass::matmul,
                  .family = Family::expert_products,
@@ -171,6 +172,7 @@ void add_to(std::vector<Op>& ops) {
                  .layout = {"etf,efk,e/t->etk|etgf,egfk,e/t->etk", "etfk", "11"},
                  .work = work,
                  .samples = samples_dx,
+                 .accumulates = {0},
                  .workspace = workspace,
                  .cost_class = CostClass::matmul,
                  .family = Family::expert_products});

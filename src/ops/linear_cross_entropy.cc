@@ -3,11 +3,14 @@
 // chunks of tokens: tokens x vocabulary logits never exist, and no GEMM is done twice. The loss is
 // a sum scaled by 1 / (targets of the whole step), known before the forward pass. By definition it
 // is the product and the steps of vocabulary_loss.cc, which can run on parts of the vocabulary.
-// With attribute `softcap` logits are cap * tanh(logit / cap), as by op softcap.
+// Attribute `frozen` leaves out dW. With attribute `softcap` logits are cap * tanh(logit / cap), as
+// by op softcap.
 #include "ops/rules.h"
 
 namespace hocket::ops::linear_cross_entropy {
 namespace {
+
+bool is_frozen(const Attrs& attrs) { return attrs.i_or("frozen", 0) != 0; }
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   constexpr const char* kOp = "linear_cross_entropy";
@@ -18,12 +21,13 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   const int64_t grad = attrs.i("grad");
   if (grad != 0 && grad != 1) fail(kOp, "grad is {}; expected 0 or 1", grad);
   if (grad == 0) return {loss};
+  if (is_frozen(attrs)) return {loss, in[0]};
   return {loss, in[0], {grad_dtype(attrs, in[1].dtype), in[1].dims}};
 }
 
-/// With the gradient two more products of the same size, dh and dW.
+/// With the gradient two more products of the same size, dh and dW; one where W is frozen.
 Work work(const Call& call) {
-  const double products = call.attrs.i("grad") ? 3 : 1;
+  const double products = call.attrs.i("grad") == 0 ? 1 : is_frozen(call.attrs) ? 2 : 3;
   return {products * head_flops(call.in), total_bytes(call.in, call.out)};
 }
 
@@ -36,7 +40,11 @@ void grad(GradContext& context) {
     fail("linear_cross_entropy", "grad=0 has no gradient; expected grad=1");
   }
   context.add_grad(0, context.node().out[1]);
-  context.add_grad(1, context.node().out[2]);
+  if (!is_frozen(context.node().attrs)) {
+    context.add_grad(1, context.node().out[2]);
+  } else if (context.needs(1)) {
+    fail("linear_cross_entropy", "frozen=1 has no gradient of W; expected a W that is not trained");
+  }
 }
 
 std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const int> in) {
@@ -57,6 +65,7 @@ std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const i
     dz = graph.apply("softcap_bwd", cap, {dz, product})[0];
   }
   const int dh = graph.apply("linear_dx", {}, {dz, weight})[0];
+  if (is_frozen(attrs)) return {loss, dh};
   Attrs of_dw;
   if (attrs.has("short_gradient")) {
     of_dw.set("short_gradient", attrs.i("short_gradient"));
@@ -81,6 +90,9 @@ std::vector<Sample> samples() {
   list.back().name += ", loss only";
   list.back().attrs = {{"grad", int64_t{0}}};
   list.push_back(with_short_gradient(list[1]));
+  list.push_back(list[1]);
+  list.back().name += ", W frozen";
+  list.back().attrs.set("frozen", int64_t{1});
   for (int64_t grad : {1, 0}) {
     list.push_back(list[1]);
     list.back().name += grad ? ", softcap" : ", softcap, loss only";
@@ -95,9 +107,9 @@ void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "linear_cross_entropy",
                  .doc = "loss = scale * sum_t nll(h[t] W^T, targets[t]), -100 ignored, logits "
                         "below `softcap` if there is one; with grad=1 "
-                        "also dh[T,D] and dW[V,D] of that loss",
+                        "also dh[T,D] and, unless `frozen`, dW[V,D] of that loss",
                  .infer = infer,
-                 .layout = {"td,vd,t,.->.,td,vd|td,vd,t,.->.", "t"},
+                 .layout = {"td,vd,t,.->.,td,vd|td,vd,t,.->.,td|td,vd,t,.->.", "t"},
                  .work = work,
                  .grad = grad,
                  .samples = samples,

@@ -126,14 +126,20 @@ namespace {
 /// Appends the end of a model's graph, after its losses or logits.
 using Append = std::function<void(graph::Graph&)>;
 
-/// The model's graph, differentiated if there is something to append to that.
+/// The model's graph with the run's adapter, differentiated if there is something to append to
+/// that. `train`: with the adapter's dropout.
 std::function<graph::Graph(const Observer&)> graph_of(const Run& run,
                                                       const models::BuildOptions& how,
-                                                      const Append& append) {
+                                                      const Append& append, bool train = false) {
   const auto grad_type = run.config.train.grad_dtype == "model" ? autodiff::GradType::params
                                                                 : autodiff::GradType::sums;
-  return [model = run.model, how, append, grad_type](const Observer& observe) {
+  return [model = run.model, lora = run.lora, freeze = run.config.train.freeze, name = run.name,
+          how, append, grad_type, train](const Observer& observe) {
     graph::Graph graph = models::build(model, how);
+    if (lora) {
+      models::apply_lora(graph, models::match_lora(model, *lora, name), train);
+    }
+    models::freeze(graph, freeze, name);
     const parallel::Templates no_templates;
     const program::Program no_program;
     const auto seen = [&](const std::string& what) {
@@ -204,7 +210,7 @@ void pin_head(const Run& run, models::BuildOptions with_losses, ProgramSpec* spe
   with_losses.mode = models::BuildOptions::Mode::train;
   with_losses.grad = false;
   const std::vector<std::string> pins =
-      parallel::positional_pins(models::build(run.model, with_losses));
+      parallel::positional_pins(graph_of(run, with_losses, nullptr)({}));
   spec->plan.layouts.insert(spec->plan.layouts.begin(), pins.begin(), pins.end());
 }
 
@@ -256,7 +262,8 @@ ProgramSpec training(const Run& run, const Sizes& sizes) {
   set_loss(run, spec, &how);
   const autodiff::OptimizerConfig optimizer = optimizer_of(run.config.optimizer, train);
   spec.graph = graph_of(
-      run, how, [optimizer](graph::Graph& graph) { autodiff::append_optimizer(graph, optimizer); });
+      run, how, [optimizer](graph::Graph& graph) { autodiff::append_optimizer(graph, optimizer); },
+      true);
   return spec;
 }
 

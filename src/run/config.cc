@@ -2,6 +2,8 @@
 #include "run/config.h"
 
 #include <fmt/format.h>
+
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "base/json.h"
 #include "base/math.h"
 #include "base/text.h"
+#include "checkpoint/adapter.h"
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/resolve.h"
 #include "comm/c10d.h"
@@ -28,6 +31,7 @@ namespace {
 constexpr double kMaxTokens = 1 << 27;  // of a micro-batch (models/builder.cc)
 constexpr double kMaxTrainTokens = 1e18;
 constexpr double kMaxDropout = 0.999;  // kept elements are divided by 1 - dropout
+constexpr double kMaxRank = 1 << 20;   // far above any layer's width
 // AdamW divides by 1 - beta^t.
 constexpr double kMaxBeta = 0.999999;
 // AdamW divides by the root of a moment, which can be 0, and this; far less is 0 in f32.
@@ -88,6 +92,37 @@ void DataSection::fields(Fields& fields) {
          "refuse ends with an error");
   fields("chat_template", chat_template,
          "a file with a Jinja template for chats, in place of the model's");
+}
+
+void AdapterSection::fields(Fields& fields) {
+  fields(
+      "type", type,
+      "none: every parameter is trained; lora: the model is frozen, and low-rank products beside "
+      "its linear layers are trained (docs/adapters.md)")
+      .one_of({"none", "lora"});
+  fields("path", path,
+         "an adapter's folder (PEFT's) to start from; its configuration replaces the keys below");
+  fields("r", r, "rank of the products").min(1).max(kMaxRank);
+  fields("alpha", alpha, "products are scaled by alpha / r").min(0);
+  fields("dropout", dropout, "probability of dropping an element of the products' inputs; 0: none")
+      .min(0)
+      .max(kMaxDropout);
+  fields(
+      "targets", targets,
+      "modules with a product: endings of their names ([q_proj, v_proj]), one regular expression "
+      "for whole names (regex:PATTERN), or all-linear: every linear layer but head, router and "
+      "experts");
+  fields(
+      "target_parameters", target_parameters,
+      "experts with products: endings of parameters' names, such as mlp.experts.gate_up_proj and "
+      "mlp.experts.down_proj");
+  fields("rank_pattern", rank_pattern,
+         "other ranks, by the ending of a module's name or a regular expression for it");
+  fields("alpha_pattern", alpha_pattern, "the same for alpha");
+  fields("modules_to_save", modules_to_save,
+         "modules that are trained in full, and saved with the adapter: endings of their names");
+  fields("use_rslora", use_rslora, "scale by alpha / sqrt(r) (arXiv 2312.03732)");
+  fields("layers", layers, "layers with products, from 0; default: all");
 }
 
 void TrainSection::fields(Fields& fields) {
@@ -156,6 +191,9 @@ void TrainSection::fields(Fields& fields) {
          "(hidden_dropout); 0: none")
       .min(0)
       .max(kMaxDropout);
+  fields("freeze", freeze,
+         "globs of parameters' names (`hocket graph` lists them) that are not trained, such as "
+         "[model.embed_tokens.*, \"*norm*\"]");
   fields("seed", seed, "of initialisation, data order and dropout").min(0);
   fields("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
   fields("eval_sequences", eval_sequences,
@@ -334,6 +372,7 @@ void RunConfig::fields(Fields& fields) {
          "pairs of a chosen and a rejected answer; kto, on answers that are desirable or not");
   fields("model", model, "the model to train");
   fields("data", data, "on what");
+  fields("adapter", adapter, "a small addition that is trained in place of the model");
   fields("train", train, "how");
   fields("preference", preference, "objective dpo and kto");
   fields("optimizer", optimizer, "how gradients update parameters");
@@ -373,7 +412,87 @@ void derive_model(Run& run) {
   const bool config_only = at.config_file == model.path && at.folder != model.path;
   if (required || (model.init == "auto" && at.has_weights && !config_only)) {
     run.weights = at.folder;
+    run.adapter = at.adapter;
   }
+}
+
+/// Returns the value of a pattern as a number above 0.
+double pattern_value(const std::string& where, const char* key, const std::string& pattern,
+                     const std::string& text) {
+  double value = 0;
+  if (!parse_double(text, &value) || !(value > 0)) {
+    fail(where, "adapter.{} has {} for {}; expected a number above 0", key, quote(text),
+         quote(pattern));
+  }
+  return value;
+}
+
+/// Returns the adapter that the keys of the section describe.
+models::Lora lora_of(const AdapterSection& section, const std::string& where) {
+  constexpr std::string_view kRegex = "regex:";
+  models::Lora lora;
+  lora.r = section.r;
+  lora.lora_alpha = section.alpha;
+  lora.lora_dropout = section.dropout;
+  lora.use_rslora = section.use_rslora;
+  const std::vector<std::string>& targets = section.targets;
+  if (targets.size() == 1 && targets[0].starts_with(kRegex)) {
+    lora.target_pattern = targets[0].substr(kRegex.size());
+  } else if (targets.size() == 1 && targets[0] == "all-linear") {
+    lora.target_pattern = targets[0];
+  } else {
+    lora.target_modules = targets;
+  }
+  lora.target_parameters = section.target_parameters;
+  lora.modules_to_save = section.modules_to_save;
+  lora.layers_to_transform = section.layers;
+  for (const auto& [pattern, text] : section.rank_pattern) {
+    const double rank = pattern_value(where, "rank_pattern", pattern, text);
+    if (rank != std::floor(rank) || rank > kMaxRank) {
+      fail(where, "adapter.rank_pattern has {} for {}; expected an integer", text, quote(pattern));
+    }
+    lora.rank_pattern.emplace_back(pattern, static_cast<int64_t>(rank));
+  }
+  for (const auto& [pattern, text] : section.alpha_pattern) {
+    lora.alpha_pattern.emplace_back(pattern, pattern_value(where, "alpha_pattern", pattern, text));
+  }
+  return lora;
+}
+
+/// The adapter that is trained.
+void derive_adapter(Run& run) {
+  const AdapterSection& section = run.config.adapter;
+  Fields fields;
+  AdapterSection().fields(fields);
+  const auto expect_default = [&](const std::string& why) {
+    for (const Field& field : fields.list()) {
+      if (field.name == "type" || field.name == "path") continue;
+      if (!run.resolved.is_default("adapter." + field.name)) {
+        fail(run.name, "adapter.{} is given, and {}; try without", field.name, why);
+      }
+    }
+  };
+  if (!section.on()) {
+    if (!section.path.empty()) {
+      fail(run.name, "adapter.path is given, and adapter.type is none; try adapter.type: lora");
+    }
+    return expect_default("adapter.type is none");
+  }
+  if (!run.adapter.empty()) {
+    fail(run.name,
+         "model.path is an adapter's folder, and adapter.type {}; expected the base's; try "
+         "adapter.path: {}, to go on with that adapter",
+         section.type, run.adapter);
+  }
+  if (section.path.empty()) {
+    run.lora = lora_of(section, run.name);
+  } else {
+    expect_default("adapter.path has a configuration of its own");
+    run.lora = checkpoint::read_adapter_config(section.path).lora;
+    run.adapter = section.path;
+  }
+  run.lora->dropout_seed = run.config.train.seed;
+  models::match_lora(run.model, *run.lora, run.name);
 }
 
 /// Throws Error for an update split less than the gradients or parameters, which would hold states
@@ -577,6 +696,7 @@ void derive(Run& run) {
   // the mesh, and constraints on the whole plan are checked at the end.
   const RunConfig& config = run.config;
   derive_model(run);
+  derive_adapter(run);
   if (config.model.float8 && config.model.dtype != "bf16") {
     fail(run.name, "model.float8 is true, and model.dtype {}; expected bf16", config.model.dtype);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "base/config.h"
 #include "data/examples/options.h"
 #include "models/config.h"
+#include "models/lora.h"
 #include "parallel/plan.h"
 #include "passes/pass.h"
 #include "program/program.h"
@@ -76,6 +78,24 @@ struct EarlyStoppingSection {
   void fields(Fields& v);
 };
 
+/// The trained addition to a frozen model. Names are PEFT's, without their `lora_` and `_modules`.
+struct AdapterSection {
+  std::string type = "none";
+  std::string path;
+  int64_t r = 8;
+  double alpha = 8;
+  double dropout = 0;
+  /// Endings of modules' names, or one regular expression or `all-linear`.
+  std::vector<std::string> targets;
+  std::vector<std::string> target_parameters;
+  std::map<std::string, std::string> rank_pattern, alpha_pattern;
+  std::vector<std::string> modules_to_save;
+  bool use_rslora = false;
+  std::vector<int64_t> layers;
+  bool on() const { return type != "none"; }
+  void fields(Fields& v);
+};
+
 struct TrainSection {
   std::optional<int64_t> steps;
   double epochs = 0;
@@ -96,6 +116,7 @@ struct TrainSection {
   std::string grad_dtype = "f32";
   double dropout = 0;
   std::optional<double> balance_coef;
+  std::vector<std::string> freeze;
   int64_t seed = 1;
   int64_t eval_every = 0;
   int64_t eval_sequences = 32;
@@ -174,6 +195,7 @@ struct RunConfig {
   Objective objective = Objective::pretrain;
   ModelSection model;
   DataSection data;
+  AdapterSection adapter;
   TrainSection train;
   OptimizerSection optimizer;
   PreferenceSection preference;
@@ -203,6 +225,10 @@ struct Run {
   Ranks ranks = Ranks::local;
   bool c10d = false;    ///< plan.collectives: those of c10d
   std::string weights;  ///< the folder that a new training takes its weights from; empty: random
+  /// An adapter's folder: merged into `weights` when they are loaded, or with `lora` the one that
+  /// training starts from.
+  std::string adapter;
+  std::optional<models::Lora> lora;  ///< the adapter that is trained
 };
 
 /// Reads the configuration of `path` (a run.yaml, or the text of a program: its embedded one) with

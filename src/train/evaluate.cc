@@ -274,19 +274,40 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
   return gradients;
 }
 
-void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
-                  const runtime::Store& store) {
+checkpoint::ModelWeights open_weights(const engine::Run& run) {
+  return {run.config.model.path, run.model, run.adapter};
+}
+
+namespace {
+
+/// Loads the parameters that the source has, and copies of them, each in its own type.
+template <typename Source>
+void load_from(const Source& source, const engine::Compiled& compiled,
+               const runtime::Store& store) {
   comm::run_on_all(store.ranks().processes(), [&] {
     for (const graph::Tensor& tensor : compiled.reference.tensors) {
       const bool copy = tensor.init.kind == graph::Init::Kind::copy;
       if (tensor.kind != graph::TensorKind::param && !copy) continue;
-      const std::string& source = copy ? compiled.reference.tensor(tensor.of).name : tensor.name;
+      const std::string& name = copy ? compiled.reference.tensor(tensor.of).name : tensor.name;
+      if (!source.has(name)) continue;
       engine::scatter(tensor, compiled.program, store, [&](int64_t begin, int64_t count, void* to) {
-        weights.load_range(source, begin, count, tensor.type.dtype, to);
+        source.load_range(name, begin, count, tensor.type.dtype, to);
       });
     }
     return std::string();
   });
+}
+
+}  // namespace
+
+void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
+                  const runtime::Store& store) {
+  load_from(weights, compiled, store);
+}
+
+void load_adapter(const checkpoint::AdapterWeights& adapter, const engine::Compiled& compiled,
+                  const runtime::Store& store) {
+  load_from(adapter, compiled, store);
 }
 
 }  // namespace hocket::train

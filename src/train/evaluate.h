@@ -85,9 +85,15 @@ struct Gradients {
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        engine::Programs& programs);
 
-/// Loads every parameter of a model into a store: each rank that is here reads its own part.
-/// All processes call; an error in one is the error of all.
+/// Opens the weights of a model that a command was given, an adapter merged into them.
+checkpoint::ModelWeights open_weights(const engine::Run& run);
+/// Loads every parameter of a model into a store: each rank that is here reads its own part. An
+/// adapter that is trained beside the model stays as it is. All processes call; an error in one is
+/// the error of all.
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
+                  const runtime::Store& store);
+/// Loads an adapter that is trained, and the modules that it has in full.
+void load_adapter(const checkpoint::AdapterWeights& adapter, const engine::Compiled& compiled,
                   const runtime::Store& store);
 
 }  // namespace hocket::train

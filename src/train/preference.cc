@@ -142,28 +142,46 @@ Values PreferenceStats::means() const {
 
 Preferences::Preferences(const engine::Run& run, engine::Programs& policy)
     : run_(run), frozen_(run), policy_(policy) {
-  if (const std::string& model = run.config.preference.reference; !model.empty()) {
-    frozen_.weights = checkpoint::resolve_model(model, checkpoint::Need::weights).folder;
+  frozen_.lora.reset();
+  const std::string& model = run.config.preference.reference;
+  if (!model.empty()) {
+    const checkpoint::ModelLocation at =
+        checkpoint::resolve_model(model, checkpoint::Need::weights);
+    frozen_.weights = at.folder;
+    frozen_.adapter = at.adapter;
   }
+  shares_ = run.lora && run.adapter.empty() && model.empty();
   described_ = frozen_.weights.empty() ? fmt::format("random, seed {}", run.config.train.seed)
                                        : "from " + frozen_.weights;
-  reference_ = std::make_unique<engine::Programs>(frozen_, policy.ranks());
+  if (!frozen_.adapter.empty()) {
+    described_ += " and " + frozen_.adapter;
+  }
+  if (!shares_) {
+    reference_ = std::make_unique<engine::Programs>(frozen_, policy.ranks());
+  }
 }
 
 Preferences::~Preferences() = default;
 
-const engine::Compiled& Preferences::compiled() {
-  return reference_->compiled(engine::logprobs(frozen_));
+engine::ProgramSpec Preferences::frozen_spec(int64_t micro_batches) const {
+  engine::ProgramSpec spec = engine::logprobs(frozen_, {.num_micro_batches = micro_batches});
+  spec.key = "reference " + spec.key;
+  return spec;
+}
+
+const engine::Compiled* Preferences::compiled() {
+  return shares_ ? nullptr : &reference_->compiled(frozen_spec(run_.plan.num_micro_batches));
 }
 
 void Preferences::load() {
-  engine::Session& session = reference_->session(engine::logprobs(frozen_));
+  if (shares_) return;
+  engine::Session& session = reference_->session(frozen_spec(run_.plan.num_micro_batches));
   if (!frozen_.weights.empty()) {
     const std::string folder = checkpoint::resolve_model(frozen_.weights, checkpoint::Need::intact,
                                                          policy_.ranks().processes())
                                    .folder;
-    load_weights(checkpoint::ModelWeights(folder, frozen_.model), session.compiled(),
-                 session.store());
+    load_weights(checkpoint::ModelWeights(folder, frozen_.model, frozen_.adapter),
+                 session.compiled(), session.store());
   }
   engine::initialise(session.graph(), session.program(),
                      static_cast<uint64_t>(run_.config.train.seed), session.store());
@@ -198,18 +216,21 @@ std::vector<double> divergences_of(const AnswerPlaces& places, const std::vector
 }  // namespace
 
 std::vector<double> Preferences::of_reference(const engine::Batch& batch, int64_t micro_batches) {
-  return run_on(
-      reference_->session(engine::logprobs(frozen_, {.num_micro_batches = micro_batches})), batch);
+  const engine::ProgramSpec spec = frozen_spec(micro_batches);
+  return run_on(shares_ ? of_trained(spec) : reference_->session(spec), batch);
 }
 
 std::vector<double> Preferences::of_policy(const engine::Batch& batch, int64_t micro_batches) {
-  std::unique_ptr<engine::ParameterReader>& reader = policy_readers_[micro_batches];
+  return run_on(of_trained(engine::logprobs(run_, {.num_micro_batches = micro_batches})), batch);
+}
+
+engine::Session& Preferences::of_trained(const engine::ProgramSpec& spec) {
+  std::unique_ptr<engine::ParameterReader>& reader = readers_[spec.key];
   if (!reader) {
-    reader = std::make_unique<engine::ParameterReader>(
-        policy_, engine::logprobs(run_, {.num_micro_batches = micro_batches}), &policy_.compiled());
+    reader = std::make_unique<engine::ParameterReader>(policy_, spec, &policy_.compiled());
   }
   reader->update();
-  return run_on(reader->session(), batch);
+  return reader->session();
 }
 
 PreferenceInputs Preferences::prepare(engine::Batch& batch, engine::Batch* mismatched,

@@ -73,17 +73,18 @@ class PreferenceStats {
   int64_t right_ = 0, micro_batches_ = 0;
 };
 
-/// The frozen reference of a run, in a store of its own on the ranks of the policy, and the steps
-/// that a batch of answers needs before that of its loss.
+/// The frozen reference of a run, and the steps that a batch of answers needs before that of its
+/// loss. The reference is the policy without its adapter, or a model in a store of its own on the
+/// same ranks.
 class Preferences {
  public:
   /// `policy`: the programs of the trained model. Requires: run and programs outlive it.
   Preferences(const engine::Run& run, engine::Programs& policy);
   ~Preferences();
 
-  /// Returns the reference's program beside that of training steps; nothing is taken of the ranks
-  /// for it.
-  const engine::Compiled& compiled();
+  /// Returns the program of a reference with a store of its own, else null; nothing is taken of the
+  /// ranks for it.
+  const engine::Compiled* compiled();
   /// Reads the reference's weights: those of preference.reference, else those that a training
   /// begins with. All processes call.
   void load();
@@ -96,13 +97,16 @@ class Preferences {
  private:
   std::vector<double> of_reference(const engine::Batch& batch, int64_t micro_batches);
   std::vector<double> of_policy(const engine::Batch& batch, int64_t micro_batches);
+  engine::ProgramSpec frozen_spec(int64_t micro_batches) const;
+  /// Returns a session on the trained parameters as they are now.
+  engine::Session& of_trained(const engine::ProgramSpec& spec);
 
   const engine::Run& run_;
   engine::Run frozen_;  ///< the same of the reference
   engine::Programs& policy_;
+  bool shares_ = false;  ///< it has the policy's parameters, without the adapter
   std::unique_ptr<engine::Programs> reference_;
-  std::map<int64_t, std::unique_ptr<engine::ParameterReader>>
-      policy_readers_;  ///< by micro-batches
+  std::map<std::string, std::unique_ptr<engine::ParameterReader>> readers_;  ///< by specs' keys
   std::string described_;
 };
 

@@ -43,6 +43,18 @@ bool is_unset_token(const std::string& key, const json& value) {
   return key.ends_with("_token_id") && (value.is_null() || value.empty());
 }
 
+/// Compares the keys of section `adapter`, but for those that may change between steps.
+template <typename Compare>
+void compare_adapters(const json& saved, const json& now, const Compare& compare) {
+  engine::RunConfig defaults;
+  const json otherwise = parse_config(defaults, "{}", "defaults").to_json().at("adapter");
+  for (const auto& [key, value] : now.at("adapter").items()) {
+    if (key == "path" || key == "dropout") continue;
+    const json::json_pointer at("/adapter/" + key);
+    compare("adapter." + key, saved.contains(at) ? saved.at(at) : otherwise.at(key), value);
+  }
+}
+
 }  // namespace
 
 std::string Position::to_json() const {
@@ -128,6 +140,9 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
   compare("optimizer.name", optimizer.get_string("name", "adamw"), run.config.optimizer.name);
+  compare("train.freeze", train.has("freeze") ? train.at("freeze").json() : json::array(),
+          section.freeze);
+  compare_adapters(config, resolved, compare);
   compare("train.seed", from.state().seed, section.seed);
   compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
@@ -165,7 +180,7 @@ void expect_parts(const checkpoint::Checkpoint& from, const engine::Compiled& co
   if (!from.is_partial()) return;
   checkpoint::MissingParts missing(from);
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
-    if (tensor.kind == graph::TensorKind::param) {
+    if (tensor.kind == graph::TensorKind::param && from.has(tensor.name)) {
       engine::for_each_element_run(
           tensor, compiled.program, ranks,
           [&](int64_t begin, int64_t count) { missing.need_param(tensor.name, begin, count); });
@@ -187,11 +202,11 @@ void restore(const checkpoint::Checkpoint& from, const engine::Compiled& compile
   comm::run_on_all(store.ranks().processes(), [&] {
     expect_parts(from, compiled, store.ranks());
     for (const graph::Tensor& tensor : compiled.reference.tensors) {
-      if (tensor.kind == graph::TensorKind::param) {
-        engine::scatter(
-            tensor, compiled.program, store, [&](int64_t begin, int64_t count, void* to) {
-              from.weights().load_range(tensor.name, begin, count, tensor.type.dtype, to);
-            });
+      if (tensor.kind == graph::TensorKind::param && from.has(tensor.name)) {
+        engine::scatter(tensor, compiled.program, store,
+                        [&](int64_t begin, int64_t count, void* to) {
+                          from.load_range(tensor.name, begin, count, tensor.type.dtype, to);
+                        });
       }
       if (tensor.kind == graph::TensorKind::state) {
         engine::scatter(tensor, compiled.program, store,
@@ -212,6 +227,7 @@ std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& co
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     const bool param = tensor.kind == graph::TensorKind::param;
     if (!param && tensor.kind != graph::TensorKind::state) continue;
+    if (param && content.adapter && !tensor.trained) continue;
     auto& list = param ? content.params : content.optimizer;
     list.push_back({tensor.name, tensor.type, [&] { return owners.shares(tensor); },
                     [&store](int32_t rank, void* to, const void* from, int64_t bytes) {

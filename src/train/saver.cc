@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/adapter.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/names.h"
 #include "comm/run_on_all.h"
@@ -15,6 +18,15 @@ namespace hocket::train {
 std::string checkpoint_folder(const engine::Run& run) {
   return run.config.output.dir + "/checkpoints";
 }
+
+namespace {
+
+/// Returns a path that other folders can use; a hub id as it is.
+std::string absolute(const std::string& model) {
+  return file_exists(model) ? std::filesystem::canonical(model).string() : model;
+}
+
+}  // namespace
 
 void Saver::open(const runtime::LocalRanks& ranks) {
   folder_.emplace(checkpoint_folder(run_), ranks.processes(), ranks.ids());
@@ -34,6 +46,12 @@ std::vector<std::string> Saver::read_files(const TrainingData& data) {
       checkpoint::take_tokenizer(data.tokenizer_path(), &files_);
     }
     checkpoint::complete_tokenizer(run_.model, &files_);
+    if (run_.lora) {
+      adapter_ = models::match_lora(run_.model, *run_.lora, run_.name);
+      const std::string& base = run_.config.model.path;
+      files_.texts[checkpoint::kAdapterConfigFile] =
+          checkpoint::adapter_config_json(*adapter_, run_.model, absolute(base));
+    }
     if (!data.texts()) return std::string();
     // A trained model ends its texts as the documents of the data end.
     const int64_t end = data.tokenizer().eos_id();
@@ -106,6 +124,7 @@ const std::string& Saver::save(int64_t step, const engine::Session& session,
   content.state.data = position.to_json();
   content.state.losses = losses;
   content.files = files_.texts;
+  content.adapter = adapter_ ? &*adapter_ : nullptr;
   storing([&] {
     set_last(train::save(folder(), session.compiled(), session.store(), std::move(content)));
   });

@@ -62,7 +62,8 @@ class Saver {
   StopSignals& stop_;
   std::optional<checkpoint::RunFolder> folder_;
   checkpoint::ModelFiles files_;
-  std::string last_;  ///< empty: none
+  std::optional<models::LoraPlan> adapter_;  ///< that is trained
+  std::string last_;                         ///< empty: none
 };
 
 }  // namespace hocket::train

@@ -101,13 +101,24 @@ Start find_start(const engine::Run& run, const TrainingData& data,
   const engine::TrainSection& train = run.config.train;
   Start start;
   start.course.steps = train.num_steps();
-  if (find_checkpoint(run, data, checkpoints, start)) return start;
+  if (run.lora && run.weights.empty()) {
+    fail(run.name,
+         "adapter.type is {}, and the model has no weights to add it to; expected model.path: a "
+         "folder with weights",
+         run.config.adapter.type);
+  }
+  const bool resumes = find_checkpoint(run, data, checkpoints, start);
+  if (resumes && !run.lora) return start;
   if (!run.weights.empty()) {
-    const std::string folder =
-        checkpoint::resolve_model(model.path, checkpoint::Need::intact, checkpoints.processes())
-            .folder;
-    start.weights.emplace(folder, run.model);
-    start.began_with = "from " + folder;
+    const checkpoint::ModelLocation at =
+        checkpoint::resolve_model(model.path, checkpoint::Need::intact, checkpoints.processes());
+    start.weights.emplace(at.folder, run.model, at.adapter);
+    if (resumes) return start;
+    start.began_with = "from " + (at.adapter.empty() ? at.folder : at.adapter);
+    if (run.lora && !run.adapter.empty()) {
+      start.adapter = std::make_shared<const checkpoint::AdapterWeights>(run.adapter, run.model);
+      start.began_with += " and " + run.adapter;
+    }
     return start;
   }
   start.began_with = fmt::format("random, seed {}", train.seed);
@@ -118,6 +129,14 @@ Start find_start(const engine::Run& run, const TrainingData& data,
 }
 
 void load(Start& start, const engine::Run& run, engine::Session& session) {
+  if (start.weights) {
+    load_weights(*start.weights, session.compiled(), session.store());
+    start.weights.reset();
+  }
+  if (start.adapter) {
+    load_adapter(*start.adapter, session.compiled(), session.store());
+    start.adapter.reset();
+  }
   if (start.from) {
     restore(*start.from, session.compiled(), session.store());
     fmt::print("resumed from {} (step {})\n", start.from->folder(), start.done.step);
@@ -130,9 +149,6 @@ void load(Start& start, const engine::Run& run, engine::Session& session) {
     }
     std::fflush(stdout);
     start.from.reset();
-  } else if (start.weights) {
-    load_weights(*start.weights, session.compiled(), session.store());
-    start.weights.reset();
   }
   engine::initialise(session.graph(), session.program(),
                      static_cast<uint64_t>(run.config.train.seed), session.store());

@@ -2,6 +2,7 @@
 // Initial state of a run: its own checkpoint, weights of another folder, or random values.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -14,9 +15,11 @@
 namespace hocket::train {
 
 struct Start {
-  /// At most one of the two is set, and only until load() has read it.
+  /// Read by load(), which then closes them. A checkpoint of an adapter needs the weights of its
+  /// base, too; otherwise one of the three is set at most.
   std::optional<checkpoint::Checkpoint> from;
   std::optional<checkpoint::ModelWeights> weights;
+  std::shared_ptr<const checkpoint::AdapterWeights> adapter;  ///< that training starts from
 
   std::string began_with;  ///< initial state of the run, see Position
   StepsDone done;

@@ -219,7 +219,7 @@ void Trainer::set_up() {
     preferences_ = std::make_unique<Preferences>(run_, programs_);
   }
   prediction_ = preflight(run_, programs_, *data_, start_.describe(), ranks_,
-                          preferences_ ? &preferences_->compiled() : nullptr);
+                          preferences_ ? preferences_->compiled() : nullptr);
   const check::Certificate& proven = prediction_.certificate;
   comm::expect_same(ranks_.processes(), "train", "program",
                     fmt::format("{}, graph {}, mesh {} ({}), collectives {}", proven.program.hex(),

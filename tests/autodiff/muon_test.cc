@@ -17,7 +17,7 @@ namespace {
 using graph::TensorId;
 using graph::TensorKind;
 
-graph::Graph with_optimizer(const models::ModelConfig& model, const OptimizerConfig& config,
+graph::Graph updated_by(const models::ModelConfig& model, const OptimizerConfig& config,
                             graph::DType dtype = graph::DType::f32, bool float8 = false) {
   models::BuildOptions options;
   options.tokens = 16;
@@ -53,7 +53,7 @@ std::map<std::string, std::string> updates(const graph::Graph& graph) {
 }
 
 TEST(Muon, UpdatesTheMatricesOfBlocks) {
-  auto list = updates(with_optimizer(check::test::moe(1), muon()));
+  auto list = updates(updated_by(check::test::moe(1), muon()));
   const std::string layer = "model.layers.0.";
   // [H, d, D] is one matrix, [D, H, d] too; experts, gates and ups are matrices of their own.
   EXPECT_EQ(list[layer + "self_attn.q_proj.weight"], "muon orthogonalize 2");
@@ -66,7 +66,7 @@ TEST(Muon, UpdatesTheMatricesOfBlocks) {
   EXPECT_EQ(list["model.embed_tokens.weight"], "adamw");
   EXPECT_EQ(list["model.norm.weight"], "adamw");
   EXPECT_EQ(list[layer + "input_layernorm.weight"], "adamw");
-  const graph::Graph dense = with_optimizer(check::test::dense(2, false), muon());
+  const graph::Graph dense = updated_by(check::test::dense(2, false), muon());
   list = updates(dense);
   EXPECT_EQ(list["lm_head.weight"], "adamw");
   EXPECT_EQ(list["model.layers.1.mlp.gate_up_proj.weight"], "muon orthogonalize_each 1");
@@ -77,7 +77,7 @@ TEST(Muon, UpdatesTheMatricesOfBlocks) {
 TEST(Muon, HasOneStateAndMasterWeights) {
   for (const bool float8 : {false, true}) {
     const graph::Graph graph =
-        with_optimizer(check::test::dense(1, false), muon(), graph::DType::bf16, float8);
+        updated_by(check::test::dense(1, false), muon(), graph::DType::bf16, float8);
     const std::string name = "model.layers.0.mlp.down_proj.weight";
     EXPECT_EQ(updates(graph)[name], "muon_master orthogonalize 1");
     const TensorId mean = graph.find("momentum_buffer." + name);
@@ -95,13 +95,13 @@ TEST(Muon, RatioFollowsTheShapeOfAMatrix) {
   const auto ratio_of = [](const std::string& adjust, const std::string& name) {
     OptimizerConfig config = muon();
     config.adjust_lr = adjust;
-    const graph::Graph graph = with_optimizer(check::test::dense(1, false), config);
+    const graph::Graph graph = updated_by(check::test::dense(1, false), config);
     for (const graph::Node& node : graph.nodes) {
       if (node.op == "muon" && graph.tensor(node.in[0]).name == name) return node.attrs.f("ratio");
     }
     return -1.0;
   };
-  const graph::Graph graph = with_optimizer(check::test::dense(1, false), muon());
+  const graph::Graph graph = updated_by(check::test::dense(1, false), muon());
   const std::string up = "model.layers.0.mlp.gate_up_proj.weight";
   const graph::Dims dims = graph.tensor(graph.find(up)).type.dims;  // [2, F, D]
   const auto rows = static_cast<double>(dims[1]), columns = static_cast<double>(dims[2]);
@@ -115,7 +115,7 @@ TEST(Groups, HaveSettingsOfTheirOwn) {
   config.groups = {{{"*q_proj*", "*k_proj*"}, 0.5, 0.125, ""},
                    {{"*_proj*"}, 2, {}, "adamw"},
                    {{"*embed*"}, 1, 0.0, ""}};
-  const graph::Graph graph = with_optimizer(check::test::dense(1, false), config);
+  const graph::Graph graph = updated_by(check::test::dense(1, false), config);
   std::map<std::string, const graph::Node*> of;
   for (const graph::Node& node : graph.nodes) {
     const graph::Tensor& param = graph.tensor(node.in[0]);
@@ -139,7 +139,7 @@ TEST(Groups, RefuseAPatternThatMatchesNothing) {
   OptimizerConfig config;
   config.groups = {{{"*q_proj*", "*q_prj*"}, 1, {}, ""}};
   try {
-    with_optimizer(check::test::dense(1, false), config);
+    updated_by(check::test::dense(1, false), config);
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("'*q_prj*' matches no trained parameter"),

@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant(11, "src/kernels/cpu/attention_cached.cc", "row, «keys», d, scale,",
            "(n == 1 && keys > 1 ? keys - 1 : keys)", "a decoded token does not see itself",
            KERNELS),
-    Mutant(12, "src/kernels/cpu/cross_entropy.cc", "out<T>(args, 1), out<T>(args, 2), «accumulates(args, 2)»", "false",
+    Mutant(12, "src/kernels/cpu/cross_entropy.cc", "dw != nullptr && «accumulates(args, 2)»", "false",
            "the head's weight gradient is not accumulated", KERNELS),
 
     # --- the training loop

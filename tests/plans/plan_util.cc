@@ -109,6 +109,21 @@ std::string random_passes(uint64_t seed, bool moe, int64_t chunks_backward,
   return keys;
 }
 
+/// Returns a section `adapter` for one case in six, else "".
+std::string random_adapter(uint64_t seed, bool experts) {
+  Rng rng(seed + 14000029);
+  if (rng.below(6) != 0) return "";
+  const char* const targets[] = {"all-linear", "q_proj, o_proj", "v_proj, k_proj"};
+  std::string keys = fmt::format("r: {}, alpha: {}, targets: [{}]", pick(rng, {1, 2, 3, 4}),
+                                 pick(rng, {1, 5}), targets[rng.below(3)]);
+  if (experts && rng.below(3) > 0) {
+    keys += ", target_parameters: [mlp.experts.gate_up_proj, mlp.experts.down_proj]";
+  } else if (rng.below(2) == 0) {
+    keys += ", dropout: 0.2";
+  }
+  return "adapter: {type: lora, " + keys + "}\n";
+}
+
 }  // namespace
 
 Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool any_keys) {
@@ -366,6 +381,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       : exchange ? "a2a"
                  : "all_gather",
       zigzag ? "zigzag" : "contiguous", all_reduce, nodes, keys);
+  c.text += random_adapter(seed, moe && c.text.find("decoder_sparse_step: 1") != c.text.npos);
   if (Rng objectives(seed + 19000013); any_keys && objectives.below(5) == 0) {
     const char* const objective = objectives.below(3) > 0 ? "dpo" : "kto";
     const char* const losses[] = {"sigmoid", "sigmoid_norm", "ipo", "hinge"};

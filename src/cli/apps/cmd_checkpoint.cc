@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hocket checkpoint: join, export, import, add-tokens
+// hocket checkpoint: join, export, import, merge, add-tokens
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -80,6 +80,7 @@ void declare_join(Args& args) {
 
 struct ConvertOptions {
   std::string model, out, tokenizer, type;
+  std::string adapter;  ///< to be merged into `model`
   bool json = false;
 };
 
@@ -98,6 +99,9 @@ GivenModel open_model(const char* verb, const ConvertOptions& options) {
   if (options.out.empty()) fail(verb, "nothing to write to; try --out PATH");
   GivenModel given;
   given.at = checkpoint::resolve_model(options.model, checkpoint::Need::intact);
+  if (!options.adapter.empty()) {
+    given.at = checkpoint::with_adapter(given.at, options.adapter);
+  }
   require_output(verb, options.out, {given.at.folder, options.tokenizer});
   require_writable(verb, options.out);
   given.config = checkpoint::read_model_config(given.at.config_file);
@@ -110,7 +114,8 @@ GivenModel open_model(const char* verb, const ConvertOptions& options) {
   }
   checkpoint::complete_tokenizer(given.config, &given.files);
   data::Tokenizer::parse(given.files.texts.at(checkpoint::kTokenizerFile), given.at.folder);
-  given.weights = std::make_unique<checkpoint::ModelWeights>(given.at.folder, given.config);
+  given.weights =
+      std::make_unique<checkpoint::ModelWeights>(given.at.folder, given.config, given.at.adapter);
   return given;
 }
 
@@ -213,6 +218,28 @@ int import_model(const ConvertOptions& options) {
   return 0;
 }
 
+int merge_adapter(const ConvertOptions& options, const std::string& base) {
+  constexpr const char* kVerb = "checkpoint merge";
+  const std::optional<graph::DType> type = folder_type(kVerb, options.type);
+  ConvertOptions how = options;
+  if (!base.empty()) {
+    how.adapter = options.model;
+    how.model = base;
+  }
+  const GivenModel given = open_model(kVerb, how);
+  if (given.at.adapter.empty()) {
+    fail(kVerb, "{} is a model; expected an adapter's folder, or a run that trained one",
+         options.model);
+  }
+  std::vector<std::string> notes;
+  add_decoded(given, options.type, &notes);
+  tell_written(options,
+               checkpoint::export_folder(checkpoint::source_of(*given.weights, given.config), type,
+                                         given.files.texts, options.out),
+               notes);
+  return 0;
+}
+
 struct TokenOptions {
   ConvertOptions convert;
   checkpoint::TokenAdditions additions;
@@ -307,6 +334,30 @@ void declare_import(Args& args) {
   args.run([options] { return import_model(*options); });
 }
 
+void declare_merge(Args& args) {
+  auto options = std::make_shared<ConvertOptions>();
+  auto base = std::make_shared<std::string>();
+  args.about("an adapter merged into its base, as a Hugging Face folder",
+             "Weights with an adapter become W + scale B A, computed in f64 and rounded once to "
+             "the base's type; modules that the adapter has in full replace the base's. Files "
+             "beside the weights are the adapter's, if it has a tokenizer, else the base's. "
+             "transformers, vLLM and every command here open the folder.");
+  args.positional("ADAPTER", &options->model,
+                  "a PEFT adapter's folder, or a run of ours that trained one");
+  args.option("--base", "MODEL", base.get(),
+              "the base model; default: the one that adapter_config.json names");
+  args.option("--out", "DIR", &options->out, "the folder to make");
+  args.option("--type", "TYPE", &options->type,
+              "of weights: f32, f16 or bf16; default: as the base has them");
+  args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
+  args.flag("--json", &options->json, "the result as JSON");
+  args.example("hocket checkpoint merge DIR --out merged",
+               "the newest adapter of a run, or an adapter from elsewhere");
+  args.example("hocket checkpoint merge DIR --base MODEL --out merged --type bf16",
+               "one whose base lies elsewhere");
+  args.run([options, base] { return merge_adapter(*options, *base); });
+}
+
 void declare_add_tokens(Args& args) {
   auto options = std::make_shared<TokenOptions>();
   ConvertOptions& convert = options->convert;
@@ -354,11 +405,14 @@ void declare_add_tokens(Args& args) {
 }  // namespace
 
 void verb_checkpoint(Args& args) {
-  args.about("checkpoint files: join parts of several hosts, export and import GGUF, add tokens",
-             "");
+  args.about(
+      "checkpoint files: join parts of several hosts, export and import GGUF, merge adapters, "
+      "add tokens",
+      "");
   declare_join(args.sub("join"));
   declare_export(args.sub("export"));
   declare_import(args.sub("import"));
+  declare_merge(args.sub("merge"));
   declare_add_tokens(args.sub("add-tokens"));
   args.example("hocket checkpoint join DIR-A DIR-B --out step-000100",
                "the parts that two hosts saved of one step, as one folder");

@@ -36,7 +36,7 @@ using Lists = std::vector<std::vector<int32_t>>;
 /// The parameters of a program on all ranks.
 void load(const engine::Run& run, const engine::Compiled& compiled, const runtime::Store& store) {
   train::require_memory(run, compiled.program);
-  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, store);
+  train::load_weights(train::open_weights(run), compiled, store);
 }
 
 /// Loads the parameters of forward programs.
@@ -114,7 +114,7 @@ void save_logits(const std::string& path, const Lists& ids,
 
 void save_grads(const std::string& path, const engine::Run& run,
                 const train::Gradients& gradients) {
-  const checkpoint::ModelWeights weights(run.config.model.path, run.model);
+  const checkpoint::ModelWeights weights = train::open_weights(run);
   std::vector<checkpoint::SlicedParameter> params;
   for (const auto& [param, bytes] : gradients.grads) {
     params.push_back({{param.name, param.type, bytes.data()}, weights.slices(param.name)});
@@ -133,7 +133,7 @@ uint64_t hash_of(const Lists& ids) {
 
 struct EvalOptions {
   std::vector<std::string> given;  // MODEL, then files of text
-  std::string ids, logits, grads, data, choices, details, tokenizer, dtype = "f32";
+  std::string adapter, ids, logits, grads, data, choices, details, tokenizer, dtype = "f32";
   std::vector<std::string> set;
   int64_t sequences = 0, context = 0;
   bool json = false;
@@ -462,7 +462,7 @@ int eval(const EvalOptions& options) {
   if (!options.data.empty()) {
     set.push_back("data.dir=" + options.data);
   }
-  const engine::Run run = model_run(options.given[0], options.dtype, set);
+  const engine::Run run = model_run(options.given[0], options.dtype, set, options.adapter);
   std::vector<std::string> inputs = inputs_of(run);
   inputs.push_back(options.ids);
   inputs.push_back(options.choices);
@@ -507,6 +507,8 @@ void verb_eval(Args& args) {
       "a Hugging Face folder, a GGUF file, a checkpoint or run folder of ours, or a hub "
       "id in the local cache; then FILEs of text");
   add_set(args, &options->set);
+  args.option("--adapter", "DIR", &options->adapter,
+              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
   args.option("--ids", "FILE", &options->ids, "ids.json: a list of token lists");
   args.option("--save-logits", "FILE", &options->logits,
               "with --ids: a .safetensors to write; -: standard output");

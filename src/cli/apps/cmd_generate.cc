@@ -41,7 +41,7 @@ std::string read_stdin() {
 constexpr const char* kWhere = "hocket generate";
 
 struct GenerateOptions {
-  std::string model, prompt, prompts, chat, system, tokenizer, dtype = "f32";
+  std::string model, adapter, prompt, prompts, chat, system, tokenizer, dtype = "f32";
   std::vector<std::string> set, stops;
   std::optional<double> temperature, top_p;
   std::optional<int64_t> top_k, max_new_tokens;
@@ -249,7 +249,7 @@ void check_generate_options(const GenerateOptions& options) {
 /// reported before the first token.
 int generate(const GenerateOptions& options) {
   check_generate_options(options);
-  const engine::Run run = model_run(options.model, options.dtype, options.set);
+  const engine::Run run = model_run(options.model, options.dtype, options.set, options.adapter);
   const std::string& model = run.config.model.path;
   train::GenerateOptions how = sampling(options, model);
   const data::Tokenizer tokenizer =
@@ -257,7 +257,7 @@ int generate(const GenerateOptions& options) {
   if (!options.ignore_eos) {
     how.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   }
-  const checkpoint::ModelWeights weights(model, run.model);
+  const checkpoint::ModelWeights weights = train::open_weights(run);
   runtime::LocalRanks ranks = engine::local_ranks(run);
   PromptReader reader(model, tokenizer, run.model.vocab_size, options.split_special_tokens);
   const std::vector<Prompt> prompts = prompts_of(options, &reader, ranks.processes());
@@ -313,6 +313,8 @@ void verb_generate(Args& args) {
       "MODEL", &options->model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache");
+  args.option("--adapter", "DIR", &options->adapter,
+              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
   args.option("--prompt", "TEXT", &options->prompt, "text to continue; -: read standard input");
   args.option("--chat", "TEXT", &options->chat,
               "a message to answer, by the model's chat template; -: read standard input");

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// activation, scale, softcap and their gradients: element by element, a vector at a time. Parts end
-// at whole vectors, so that bits do not depend on the number of threads. The counts give the number
-// of rows of routed tensors.
+// activation, scale, lora_scale, softcap and their gradients: element by element, a vector at a
+// time. Parts end at whole vectors, so that bits do not depend on the number of threads. The counts
+// give the number of rows of routed tensors.
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/kernels.h"
+#include "ops/lora_scale.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
@@ -98,6 +99,27 @@ void scale(const KernelArgs& args) {
 }
 
 template <typename T>
+void lora_scale(const KernelArgs& args) {
+  const std::vector<double> factors = ops::part_numbers(*args.attrs, "factors");
+  const std::vector<double> kept = ops::part_numbers(*args.attrs, "kept");
+  const int64_t columns = args.in[0].type->dims.back();
+  const auto parts = std::ssize(factors);
+  const T* x = in<T>(args, 0);
+  T* y = out<T>(args, 0);
+  if (columns == 0) return;
+  const int64_t rows = elements(args, 0) / columns;
+  parallel_for(rows, row_grain(columns), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const auto part = static_cast<size_t>(row % parts);
+      const T factor = static_cast<T>(factors[part]);
+      const int64_t width = std::min(static_cast<int64_t>(kept[part]), columns);
+      for (int64_t i = 0; i < width; ++i) y[row * columns + i] = factor * x[row * columns + i];
+      std::fill(y + row * columns + width, y + (row + 1) * columns, T(0));
+    }
+  });
+}
+
+template <typename T>
 void softcap(const KernelArgs& args) {
   const T cap = static_cast<T>(args.attrs->f("cap"));
   each<T>(args, [cap](Vec<T> x) { return cap * vtanh(x / cap); });
@@ -115,6 +137,7 @@ void softcap_bwd(const KernelArgs& args) {
 HOCKET_KERNEL(activation)
 HOCKET_KERNEL(activation_bwd)
 HOCKET_KERNEL(scale)
+HOCKET_KERNEL(lora_scale)
 HOCKET_KERNEL(softcap)
 HOCKET_KERNEL(softcap_bwd)
 

@@ -110,6 +110,9 @@ void linear_cross_entropy(const KernelArgs& args) {
   const int32_t* targets = in<int32_t>(args, 2);
   const double scale = *in<double>(args, 3);
   const bool grad = args.attrs->i("grad") != 0;
+  // A frozen W has no gradient.
+  T* const dw = args.out.size() > 2 ? out<T>(args, 2) : nullptr;
+  const bool add = dw != nullptr && accumulates(args, 2);
   const T cap = softcap_of<T>(args);
   check_targets("linear_cross_entropy", targets, head.tokens(), head.vocab());
   double loss = 0;
@@ -125,11 +128,11 @@ void linear_cross_entropy(const KernelArgs& args) {
       loss += head.terms()[r];
     }
     if (grad) {
-      head.back(first, n, out<T>(args, 1), out<T>(args, 2), accumulates(args, 2));
+      head.back(first, n, out<T>(args, 1), dw, add);
     }
   });
-  if (grad) {
-    head.clear_without_tokens(out<T>(args, 2), accumulates(args, 2));
+  if (dw != nullptr) {
+    head.clear_without_tokens(dw, add);
   }
   double* total = out<double>(args, 0);
   *total = (accumulates(args, 0) ? *total : 0) + scale * loss;

@@ -16,8 +16,11 @@ void dropout(const KernelArgs& args) {
   const T* x = in<T>(args, 0);
   const int64_t* token = in<int64_t>(args, 1);
   T* y = out<T>(args, 0);
-  const int64_t tokens = args.in[0].dim(0), columns = args.in[0].dim(1);
-  const int64_t first = piece_offset(args, 'd');
+  const bool heads = args.in[0].type->dims.size() == 3;
+  const int64_t tokens = args.in[0].dim(0);
+  const int64_t columns = args.in[0].dim(1) * (heads ? args.in[0].dim(2) : 1);
+  const int64_t first =
+      heads ? piece_offset(args, 'h') * args.in[0].dim(2) : piece_offset(args, 'd');
   const auto width = static_cast<uint64_t>(args.attrs->i("width"));
   const auto seed = static_cast<uint64_t>(args.attrs->i("seed"));
   const auto stream = static_cast<uint64_t>(args.attrs->i("stream"));

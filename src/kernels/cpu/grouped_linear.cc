@@ -72,6 +72,7 @@ void grouped_linear(const KernelArgs& args) {
   T* y = out<T>(args, 0);
   const int64_t e = count(args.in[2]), n = args.out[0].type->row_size(),
                 k = args.in[0].type->row_size();
+  const bool add = accumulates(args, 0);
   Scratch scratch(args);
   const int64_t* first = first_rows(args.in[2], scratch);
   run_grouped<T>(
@@ -85,6 +86,7 @@ void grouped_linear(const KernelArgs& args) {
                        .lda = k,
                        .b = w + i * n * k,
                        .ldb = k,
+                       .add = add,
                        .c = y + first[i] * n,
                        .ldc = n};
       },
@@ -97,6 +99,7 @@ void grouped_linear_dx(const KernelArgs& args) {
   T* dx = out<T>(args, 0);
   const int64_t e = count(args.in[2]), n = args.out[0].type->row_size(),
                 k = args.in[0].type->row_size();
+  const bool add = accumulates(args, 0);
   Scratch scratch(args);
   const int64_t* first = first_rows(args.in[2], scratch);
   run_grouped<T>(
@@ -109,6 +112,7 @@ void grouped_linear_dx(const KernelArgs& args) {
                        .lda = k,
                        .b = w + i * n * k,
                        .ldb = n,
+                       .add = add,
                        .c = dx + first[i] * n,
                        .ldc = n};
       },

@@ -58,7 +58,7 @@ class LmHead {
     });
   }
   /// Multiplies the gradients of a chunk's logits, which replaced them, into its rows of dh, and
-  /// into dW; `add`: onto what dW has.
+  /// into dW unless that is null; `add`: onto what dW has.
   void back(int64_t t, int64_t n, T* dh, T* dw, bool add) {
     gemm<T>({.m = n,
              .n = width_,
@@ -70,6 +70,7 @@ class LmHead {
              .c = dh + t * width_,
              .ldc = width_},
             scratch_);
+    if (dw == nullptr) return;
     gemm<T>({.trans_a = true,
              .m = vocab_,
              .n = width_,

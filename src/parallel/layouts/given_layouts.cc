@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "ops/op.h"
+#include "parallel/layouts/layout_rules.h"
 #include "parallel/layouts/pins.h"
 #include "parallel/plan.h"
 
@@ -235,16 +236,26 @@ Applications forward_applications(const Graph& graph) {
   for (const graph::Node& node : graph.nodes) {
     if (node.phase != graph::Phase::forward) continue;
     const ops::Op& op = ops::find(node.op);
+    // Accumulators come last. They are added to the outputs, whose dims they have.
+    const std::vector<int> inputs(node.in.begin(),
+                                  node.in.begin() + static_cast<std::ptrdiff_t>(num_inputs(node)));
+    size_t accumulator = inputs.size();
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (!node.accumulate.contains(output)) continue;
+      made.list.push_back({&ops::of(ops::Meaning::sum),
+                           {node.in[accumulator++], node.out[output]},
+                           {node.out[output]}});
+    }
     std::vector<TensorType> in;
-    for (TensorId id : node.in) {
+    for (TensorId id : inputs) {
       in.push_back(graph.tensor(id).type);
     }
     const ops::Decomposition decomposed = ops::decompose(op, node.attrs, in);
     if (decomposed.out.empty()) {
-      made.list.push_back({&op, node.in, node.out});
+      made.list.push_back({&op, inputs, node.out});
       continue;
     }
-    std::vector<int> value(node.in.begin(), node.in.end());
+    std::vector<int> value = inputs;
     value.resize(decomposed.types.size(), kNone);
     for (size_t i = 0; i < decomposed.out.size(); ++i) {
       value[static_cast<size_t>(decomposed.out[i])] = node.out[i];

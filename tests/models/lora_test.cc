@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapters as a transform of a model's graph.
+#include "models/lora.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "autodiff/autodiff.h"
+#include "base/error.h"
+#include "models/build.h"
+
+namespace hocket::models {
+namespace {
+
+ModelConfig config_of(const std::string& keys) {
+  return parse_config("{" + keys +
+                          ", \"vocab_size\": 24, \"hidden_size\": 12, \"num_hidden_layers\": 3, "
+                          "\"num_attention_heads\": 3, \"intermediate_size\": 8, "
+                          "\"max_position_embeddings\": 64}",
+                      "test");
+}
+ModelConfig llama(bool tied = false) {
+  return config_of(std::string("\"model_type\": \"llama\", \"num_key_value_heads\": 1, "
+                               "\"tie_word_embeddings\": ") +
+                   (tied ? "true" : "false"));
+}
+ModelConfig phi3() { return config_of("\"model_type\": \"phi3\", \"num_key_value_heads\": 1"); }
+ModelConfig gpt_neox() { return config_of("\"model_type\": \"gpt_neox\""); }
+ModelConfig moe() {
+  return config_of(
+      "\"model_type\": \"qwen3_moe\", \"num_key_value_heads\": 1, \"head_dim\": 4, "
+      "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
+      "\"norm_topk_prob\": true, \"decoder_sparse_step\": 1, \"mlp_only_layers\": []");
+}
+
+Lora targets(std::vector<std::string> modules) {
+  Lora lora;
+  lora.r = 2;
+  lora.lora_alpha = 6;
+  lora.target_modules = std::move(modules);
+  return lora;
+}
+
+graph::Graph adapted(const ModelConfig& config, const Lora& lora) {
+  BuildOptions options;
+  options.tokens = 8;
+  graph::Graph graph = build(config, options);
+  apply_lora(graph, match_lora(config, lora, "test"), true);
+  return graph;
+}
+
+std::string error_of(const ModelConfig& config, const Lora& lora) {
+  try {
+    match_lora(config, lora, "test");
+  } catch (const Error& error) {
+    return std::string(error.text());
+  }
+  return "";
+}
+testing::AssertionResult says(const std::string& text, const std::string& part) {
+  if (text.find(part) != text.npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << text << " lacks " << part;
+}
+
+std::map<std::string, graph::Dims> stored(const LoraPlan& plan) {
+  std::map<std::string, graph::Dims> dims;
+  for (const ParamWeights& param : plan.weights) {
+    for (const WeightSlice& slice : param.forms[0]) {
+      dims[slice.name] = slice.dims;
+    }
+  }
+  return dims;
+}
+
+TEST(Lora, TensorsHavePeftsNamesAndShapes) {
+  Lora lora = targets({"q_proj", "o_proj", "up_proj"});
+  lora.layers_to_transform = {1};
+  const auto dims = stored(match_lora(llama(), lora, "test"));
+  const std::string base = "base_model.model.model.layers.1.";
+  const std::map<std::string, graph::Dims> want = {
+      {base + "self_attn.q_proj.lora_A.weight", {2, 12}},
+      {base + "self_attn.q_proj.lora_B.weight", {12, 2}},
+      {base + "self_attn.o_proj.lora_A.weight", {2, 12}},
+      {base + "self_attn.o_proj.lora_B.weight", {12, 2}},
+      {base + "mlp.up_proj.lora_A.weight", {2, 12}},
+      {base + "mlp.up_proj.lora_B.weight", {8, 2}}};
+  EXPECT_EQ(dims, want);
+}
+
+TEST(Lora, OneModuleOfSeveralParametersHasOneA) {
+  for (const auto& [config, name, rows] : {std::tuple{phi3(), "self_attn.qkv_proj", 20},
+                                           {gpt_neox(), "attention.query_key_value", 36}}) {
+    const std::string module = name;
+    const LoraPlan plan =
+        match_lora(config, targets({module.substr(module.find('.') + 1)}), "test");
+    ASSERT_EQ(plan.modules.size(), 3u);
+    ASSERT_EQ(plan.targets.size(), 9u);
+    EXPECT_EQ(plan.targets[0].a, plan.targets[1].a);
+    EXPECT_NE(plan.targets[0].b, plan.targets[1].b);
+    std::set<int64_t> elements;  // of B: every one is that of one parameter
+    for (const ParamWeights& param : plan.weights) {
+      for (const WeightSlice& slice : param.forms[0]) {
+        if (slice.name != kAdapterPrefix + plan.modules[0].name + ".lora_B.weight") continue;
+        EXPECT_EQ(slice.dims, (graph::Dims{rows, 2}));
+        for_each_run(slice, slice.offset, slice.numel(), [&](const WeightRun& run) {
+          for (int64_t i = 0; i < run.count; ++i) {
+            EXPECT_TRUE(elements.insert(run.stored + i).second);
+          }
+        });
+      }
+    }
+    EXPECT_EQ(std::ssize(elements), rows * 2);
+  }
+}
+
+TEST(Lora, ExpertsHaveBothLayouts) {
+  Lora lora = targets({});
+  lora.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
+  const std::string base = "base_model.model.model.layers.0.mlp.experts.";
+  const auto usual = stored(match_lora(moe(), lora, "test"));
+  EXPECT_EQ(usual.at(base + "base_layer.lora_A.weight"), (graph::Dims{8, 12}));
+  EXPECT_EQ(usual.at(base + "base_layer.lora_B.weight"), (graph::Dims{12, 8}));
+  EXPECT_EQ(usual.at(base + "lora_A.weight"), (graph::Dims{8, 6}));
+  EXPECT_EQ(usual.at(base + "lora_B.weight"), (graph::Dims{12, 8}));
+  lora.target_parameters = {"mlp.experts.down_proj"};
+  const auto swapped = stored(match_lora(moe(), lora, "test", ExpertLayout::swapped));
+  EXPECT_EQ(swapped.at(base + "lora_A.weight"), (graph::Dims{8, 12}));
+  EXPECT_EQ(swapped.at(base + "lora_B.weight"), (graph::Dims{6, 8}));
+}
+
+TEST(Lora, NothingIsDifferentiatedBelowTheFirstAdapter) {
+  Lora lora = targets({"q_proj"});
+  lora.layers_to_transform = {1};
+  graph::Graph graph = adapted(llama(), lora);
+  autodiff::differentiate(graph);
+  std::set<std::string> trained;
+  for (const graph::ParamGrad& grad : graph.grads) {
+    trained.insert(graph.tensor(grad.param).name);
+  }
+  EXPECT_EQ(trained, (std::set<std::string>{"model.layers.1.self_attn.q_proj.lora_A.weight",
+                                            "model.layers.1.self_attn.q_proj.lora_B.weight"}));
+  int64_t products = 0;
+  for (const graph::Node& node : graph.nodes) {
+    if (node.phase == graph::Phase::backward) {
+      EXPECT_GE(node.layer, 1) << node.op;
+      products += node.op == "linear_dw" ? 1 : 0;
+    }
+    if (node.op == "linear_cross_entropy") {
+      EXPECT_EQ(node.out.size(), 2u);  // no gradient of the head
+    }
+  }
+  EXPECT_EQ(products, 2);
+}
+
+TEST(Lora, BothMatricesAreDecayedAndBeginAsPefts) {
+  const graph::Graph graph = adapted(llama(), targets({"down_proj"}));
+  const auto& a = graph.tensor(graph.find("model.layers.0.mlp.down_proj.lora_A.weight"));
+  const auto& b = graph.tensor(graph.find("model.layers.0.mlp.down_proj.lora_B.weight"));
+  EXPECT_DOUBLE_EQ(a.init.value, 1 / std::sqrt(8.0));
+  EXPECT_EQ(b.init.value, 0);
+  EXPECT_NE(b.init.kind, graph::Init::Kind::constant);  // constants are not decayed
+}
+
+TEST(Lora, RefusesWhatWouldDoNothing) {
+  EXPECT_TRUE(says(error_of(llama(), targets({"q_pro"})), "did you mean q_proj"));
+  EXPECT_TRUE(says(error_of(llama(), targets({"embed_tokens"})), "no linear layer"));
+  EXPECT_TRUE(says(error_of(llama(), targets({"lm_head"})), "part of the loss"));
+  EXPECT_TRUE(says(error_of(llama(true), targets({"lm_head"})), "tied"));
+  EXPECT_TRUE(says(error_of(moe(), targets({"gate"})), "router"));
+  EXPECT_TRUE(says(error_of(llama(), targets({})), "no targets"));
+  Lora lora = targets({"q_proj"});
+  lora.r = 0;
+  EXPECT_TRUE(says(error_of(llama(), lora), "r is 0"));
+  lora = targets({"q_proj"});
+  lora.lora_alpha = 0;
+  EXPECT_TRUE(says(error_of(llama(), lora), "lora_alpha is 0"));
+  lora = targets({"q_proj"});
+  lora.rank_pattern = {{"k_proj", 3}};
+  EXPECT_TRUE(says(error_of(llama(), lora), "matches no module"));
+  lora = targets({"q_proj"});
+  lora.modules_to_save = {"embed_tokens"};
+  EXPECT_TRUE(says(error_of(llama(true), lora), "tied"));
+  lora.modules_to_save = {"gate_proj"};
+  EXPECT_TRUE(says(error_of(llama(), lora), "trained together"));
+  lora = targets({});
+  lora.target_pattern = "(";
+  EXPECT_TRUE(says(error_of(llama(), lora), "no regular expression"));
+}
+
+TEST(Lora, PatternsSetRankAndScale) {
+  Lora lora = targets({"q_proj", "v_proj"});
+  lora.use_rslora = true;
+  lora.rank_pattern = {{"layers.1.self_attn.v_proj", 4}};
+  lora.alpha_pattern = {{"q_proj", 3}};
+  for (const LoraModule& module : match_lora(llama(), lora, "test").modules) {
+    const bool other = module.name == "model.layers.1.self_attn.v_proj";
+    const bool query = module.name.ends_with("q_proj");
+    EXPECT_EQ(module.r, other ? 4 : 2);
+    EXPECT_DOUBLE_EQ(module.scale, (query ? 3.0 : 6.0) / std::sqrt(other ? 4.0 : 2.0));
+  }
+}
+
+TEST(Freeze, LeavesOutPatternsAndRefusesStrangers) {
+  BuildOptions options;
+  options.tokens = 8;
+  graph::Graph graph = build(llama(), options);
+  freeze(graph, {"*.mlp.*", "lm_head.weight"}, "test");
+  autodiff::differentiate(graph);
+  for (const graph::ParamGrad& grad : graph.grads) {
+    const std::string& name = graph.tensor(grad.param).name;
+    EXPECT_EQ(name.find(".mlp."), name.npos);
+    EXPECT_NE(name, "lm_head.weight");
+  }
+  EXPECT_THROW(freeze(graph, {"*.mpl.*"}, "test"), Error);
+  EXPECT_THROW(freeze(graph, {"*"}, "test"), Error);
+}
+
+}  // namespace
+}  // namespace hocket::models
