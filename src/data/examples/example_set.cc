@@ -91,7 +91,9 @@ class SetReader {
     });
     std::move(undesirable.begin(), undesirable.end(), std::back_inserter(waiting_));
     report.with_special_tokens = renderer_.with_special_tokens() - special;
-    if (static_cast<double>(report.refused) > source.max_unreadable * static_cast<double>(seen)) {
+    const bool too_many =
+        static_cast<double>(report.refused) > source.max_unreadable * static_cast<double>(seen);
+    if (too_many || (seen > 0 && report.refused == seen)) {
       refuse(report, seen);
     }
   }

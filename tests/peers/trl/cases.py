@@ -46,7 +46,7 @@ TALK = [
     {"messages": [system("You count."), user("1"), assistant("2"), user("3"), assistant("4 and 5 and 6")]},
     {"messages": [user("bc\n"), assistant("\n\nbegins with lines  ")]},
     {"messages": [user("A very long question: " + "why " * 60), assistant("Because.")]},
-    {"messages": [user("x"), assistant(""), user("y"), assistant("z " * 40)]},
+    {"messages": [user("x"), assistant("n"), user("y"), assistant("z " * 40)]},
     {"messages": [user("Größe — 😀?"), assistant("日本 — 😀")]},
 ]
 TEXTS = [{"text": "A text."}, {"text": "Ends already.<|im_end|>"}, {"text": "long " * 50}, {"text": "日本 <s> x"}]
@@ -70,7 +70,7 @@ def write_lines(path, examples):
 
 
 def show(folder, tokenizer, examples, length, template=None, packing=False):
-    """JSON of `hocket data show` for the examples, whatever part of them cannot be used; None if none can."""
+    """JSON of `hocket data show`; None if no example can be used, or none has a trained token."""
     data = os.path.join(folder, "examples.jsonl")
     write_lines(data, examples)
     section = {"sources": [{"path": data, "max_unreadable": 1}], "valid_fraction": 0, "packing": packing}
@@ -82,16 +82,14 @@ def show(folder, tokenizer, examples, length, template=None, packing=False):
     with open(run, "w", encoding="utf-8") as f:
         json.dump({"model": {"path": str(tokenizer)}, "data": section, "train": {"seq_len": length}}, f)
     done = subprocess.run([HOCKET, "data", "show", run, "--json", "-n", str(MANY)], capture_output=True, check=False)
-    if done.returncode == 2 and b"no trained token" in done.stderr:
+    if done.returncode == 2 and (b"no trained token" in done.stderr or b" cannot be used" in done.stderr):
         return None
     if done.returncode != 0:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr.decode()}")
     return json.loads(done.stdout)
 
 
-def by_example(shown, count):
-    """[ids, trained] of every sequence of each example, by its line; [] for one that is not in rows."""
-    out = [[] for _ in range(count)]
-    for sequence in shown["shown"] if shown else []:
-        out[int(sequence["place"].rsplit(":", 1)[1]) - 1].append([sequence["ids"], sequence["trained"]])
-    return out
+def sequences(shown, key="shown"):
+    """[ids, trained] of every sequence, in the order of the examples' lines."""
+    found = sorted(shown[key] if shown else [], key=lambda sequence: int(sequence["place"].rsplit(":", 1)[1]))
+    return [[sequence["ids"], sequence["trained"]] for sequence in found]

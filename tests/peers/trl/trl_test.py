@@ -34,40 +34,36 @@ class Masks(unittest.TestCase):
         compared = 0
         for tokenizer, lists in self.held["own"].items():
             for name, examples in cases.SETS.items():
-                pairs = "preference" in name
+                pair = "preference" in name
                 for length in cases.LENGTHS:
-                    want = lists[f"{name}, {length}"]
-                    # A row holds both answers of a pair.
-                    shown = self.show(tokenizer, examples, length * (2 if pairs else 1), cases.BLOCKS)
-                    got = cases.by_example(shown, len(examples))
                     for i, example in enumerate(examples):
                         with self.subTest(tokenizer=tokenizer, set=name, length=length, example=i):
-                            expected = self.expected(name, want, i, got[i], length)
-                            self.assertEqual(expected, got[i])
-                            compared += bool(got[i])
+                            want = lists[f"{name}, {length}"][i]
+                            # A row holds both answers of a pair.
+                            got = cases.sequences(self.show(tokenizer, [example], length * (2 if pair else 1), cases.BLOCKS))
+                            self.assertEqual(self.expected(want, got, length), got)
+                            compared += bool(got)
         print(f"{compared} examples equal")
         self.assertGreater(compared, 150)
 
-    def expected(self, name, want, i, got, length):
-        """TRL's sequences of an example. It leaves out by the prompt's length what we leave out by the trained tokens."""
-        if isinstance(want[0], str) or name in ("text", "chat", "completion", "chat completion"):
-            return [] if isinstance(want[i], str) else want[i]
-        whole = want[i]
-        if not got:
-            self.assertTrue(any(1 not in mask[1:] for _, mask in whole))
+    def expected(self, want, got, length):
+        """TRL's sequences, in the cases where we leave an example out or a pair has more room than TRL gives it."""
+        if isinstance(want, str):
             return []
-        if "preference" in name and len(got[0][0]) + len(got[1][0]) > 2 * length - 1:
+        if want and not got:
+            self.assertTrue(any(1 not in mask for _, mask in want), "an example with trained tokens is left out")
+            return []
+        if len(want) == 2:
             # Where the other answer is short, more of the longer one fits than half of the row.
-            return [[g[0], g[1]] if w[0] == g[0][:len(w[0])] and w[1] == g[1][:len(w[1])] else w
-                    for w, g in zip(whole, got)]
-        return whole
+            return [g if w == [part[:len(w[0])] for part in g] else w for w, g in zip(want, got)]
+        return want
 
     def test_mismatched_completions(self):
         for tokenizer, lists in self.held["own"].items():
             for name in ("unpaired", "chat unpaired"):
                 shown = self.show(tokenizer, cases.SETS[name], 4096, cases.BLOCKS)
-                got = cases.by_example({"shown": shown["mismatched"]}, len(cases.SETS[name]))
-                self.assertEqual(lists[f"{name}, 4096, mismatched"], got)
+                self.assertEqual([each for example in lists[f"{name}, 4096, mismatched"] for each in example],
+                                 cases.sequences(shown, "mismatched"))
 
     def test_packed_rows(self):
         for tokenizer, rows in self.held["rows"].items():
@@ -93,16 +89,15 @@ class Masks(unittest.TestCase):
             self.assertEqual(held["template"], hash_of(text), f"{name}: another template; try ./test peers trl")
             for tokenizer, masks in held["masks"].items():
                 for length in cases.LENGTHS:
-                    got = cases.by_example(self.show(tokenizer, examples, length, text), len(examples))
-                    for chat, sequences in zip(cases.CHATS, got):
+                    for chat, example in zip(cases.CHATS, examples):
                         want = masks[f"{chat}, {length}"]
-                        found = hash_of(sequences)
-                        if want.startswith("refused") and not sequences:
+                        got = cases.sequences(self.show(tokenizer, [example], length, text))
+                        if want.startswith("refused") and not got:
                             refused += 1
-                        elif want == found:
+                        elif want == hash_of(got):
                             equal += 1
                         else:
-                            unequal.append(f"{name}, {tokenizer}, {chat}, {length}: {len(sequences)} sequences; {want}")
+                            unequal.append(f"{name}, {tokenizer}, {chat}, {length}: {len(got)} sequences; TRL: {want}")
         print(f"{equal} equal, {refused} refused by both, {len(unequal)} unequal")
         self.assertEqual([], unequal)
 
