@@ -148,7 +148,7 @@ struct PreferenceSection {
   void fields(Fields& v);
 };
 
-/// What a training minimises.
+/// The loss of a training.
 enum class Objective : uint8_t { pretrain, sft, dpo, kto };
 std::span<const char* const> names_of(Objective);
 

@@ -46,7 +46,7 @@ class AnswerPlaces {
   std::vector<int32_t> sides_;
 };
 
-/// What a step's loss and metrics are of, beside the policy's log-probabilities.
+/// Inputs of a step's loss and metrics, beside the policy's log-probabilities.
 struct PreferenceInputs {
   AnswerPlaces places;
   std::vector<double> reference;    ///< log-probability of every place

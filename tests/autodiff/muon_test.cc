@@ -18,7 +18,7 @@ using graph::TensorId;
 using graph::TensorKind;
 
 graph::Graph updated_by(const models::ModelConfig& model, const OptimizerConfig& config,
-                            graph::DType dtype = graph::DType::f32, bool float8 = false) {
+                        graph::DType dtype = graph::DType::f32, bool float8 = false) {
   models::BuildOptions options;
   options.tokens = 16;
   options.sequence_length = 8;

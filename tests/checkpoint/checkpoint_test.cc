@@ -61,7 +61,7 @@ void expect_equal(const Checkpoint& got, const Content& content) {
   const CheckpointContent& want = content.c;
   for (const NamedTensor& t : content.params) {
     std::vector<char> bytes(static_cast<size_t>(t.type.bytes()));
-    got.weights().load_range(t.name, 0, t.type.numel(), t.type.dtype, bytes.data());
+    got.load_range(t.name, 0, t.type.numel(), t.type.dtype, bytes.data());
     EXPECT_EQ(0, std::memcmp(bytes.data(), t.data, bytes.size())) << t.name;
   }
   for (const NamedTensor& t : content.optimizer) {
@@ -120,7 +120,7 @@ TEST(Checkpoint, PartsOfAParameter) {
       for (int i = 0; i < 20; ++i) {
         const int64_t first = rng.between(0, n), count = rng.between(0, n - first);
         std::vector<float> part(static_cast<size_t>(count) + 1, -7);
-        back.weights().load_range(t.name, first, count, DType::f32, part.data());
+        back.load_range(t.name, first, count, DType::f32, part.data());
         EXPECT_EQ(0, std::memcmp(part.data(), static_cast<const float*>(t.data) + first,
                                  static_cast<size_t>(count) * 4))
             << family << " " << t.name << " " << first << " + " << count;

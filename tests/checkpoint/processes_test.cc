@@ -122,7 +122,7 @@ void expect_whole(const std::string& folder, const Model& model) {
   const Checkpoint back(folder);
   for (const NamedTensor& tensor : model.params()) {
     std::vector<char> bytes(static_cast<size_t>(tensor.type.bytes()));
-    back.weights().load_range(tensor.name, 0, tensor.type.numel(), DType::f32, bytes.data());
+    back.load_range(tensor.name, 0, tensor.type.numel(), DType::f32, bytes.data());
     EXPECT_EQ(0, std::memcmp(bytes.data(), tensor.data, bytes.size())) << tensor.name;
   }
   for (const NamedTensor& tensor : model.optimizer()) {
@@ -340,7 +340,7 @@ TEST_F(Hosts, EachKeepsItsPart) {
           continue;
         }
         std::vector<float> back(static_cast<size_t>(share.count));
-        from.weights().load_range(tensor.name, share.first, share.count, DType::f32, back.data());
+        from.load_range(tensor.name, share.first, share.count, DType::f32, back.data());
         EXPECT_EQ(std::memcmp(back.data(), share.data, back.size() * sizeof(float)), 0);
       }
     }

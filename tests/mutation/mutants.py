@@ -70,7 +70,7 @@ MUTANTS = [
            "recent_step_s_ == 0 ? 1 : metrics.step", "the bias correction begins anew at resume",
            ("train/resume_test",)),
     Mutant(15, "src/train/trainer.cc",
-           "batch_of(*loader_, «step», rows_.here, section_.seq_len);",
+           "batch_of(*loader_, «step», rows_.here, section_.seq_len, preferences_ != nullptr);",
            "step - corrected_.step", "the data begin anew at resume", ("train/resume_test",)),
     Mutant(16, "src/train/schedule.cc",
            "return train.lr * static_cast<double>(«step») / static_cast<double>(warmup);",

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements config.h: the keys of run.yaml.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "autodiff/autodiff.h"
+#include "base/error.h"
+#include "base/math.h"
+#include "base/text.h"
+#include "passes/pass.h"
+#include "run/bounds.h"
+#include "run/config.h"
+
+namespace hocket::engine {
+
+namespace {
+
+// Bounds of sizes: far beyond any practical run, with products below 2^62.
+constexpr double kMaxTokens = 1 << 27;  // of a micro-batch (models/builder.cc)
+constexpr double kMaxTrainTokens = 1e18;
+constexpr double kMaxDropout = 0.999;  // kept elements are divided by 1 - dropout
+// AdamW divides by 1 - beta^t.
+constexpr double kMaxBeta = 0.999999;
+// AdamW divides by the root of a moment, which can be 0, and this; far less is 0 in f32.
+constexpr double kLeastEps = 1e-30;
+
+}  // namespace
+
+ModelSection::ModelSection() : config(std::make_shared<nlohmann::json>()) {}
+
+void ModelSection::fields(Fields& fields) {
+  fields("path", path,
+         "MODEL: a Hugging Face folder, a GGUF file, a config.json, one of our checkpoints, a hub "
+         "id");
+  fields("config", *config, "instead of path: the keys of a Hugging Face config.json");
+  fields("dtype", dtype,
+         "type of parameters and activations; with bf16 and f16, sums, gradients of parameters "
+         "(but for train.grad_dtype), moments and master weights are f32; 8-bit products are "
+         "float8")
+      .one_of({"f32", "f64", "bf16", "f16"});
+  fields("float8", float8,
+         "with dtype bf16: linear layers of the blocks, but for routers and experts, multiply in "
+         "f8_e4m3; their operands are cast by tasks of their own, without scales");
+  fields("init", init,
+         "initial parameters of a new training: weights (those of path), "
+         "random, or auto: the weights if path is a folder, file or hub id that has them, else "
+         "random")
+      .one_of({"auto", "random", "weights"});
+}
+
+void DataSection::fields(Fields& fields) {
+  fields("name", name, "name of the text in reports");
+  fields("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
+  fields("dir", dir, "where the prepared tokens lie");
+  fields("tokenizer", tokenizer,
+         "tokenizer.json that `hocket data prepare` uses; training takes the one in data.dir");
+  fields("vocab_size", vocab_size, "of the tokenizer that `hocket data train-tokenizer` makes")
+      .min(0);
+  fields("valid_fraction", valid_fraction,
+         "share of the files that is held out, at least one file; of a single file, its end")
+      .min(0)
+      .max(0.9);
+  fields("valid_files", valid_files,
+         "files or globs that are held out, in place of a share of `files` (docs/data.md)");
+  fields("split_special_tokens", split_special_tokens,
+         "special tokens that stand in the files, such as <s>, are text like any other; "
+         "false: they are the tokens, as in a prompt (docs/tokenizers.md)");
+  fields("sources", sources,
+         "files of texts, chats, completions or preferences to fine-tune on, in place of `dir` "
+         "(docs/fine-tuning-data.md)");
+  fields("train_on", train_on,
+         "part of a chat that the loss is of: assistant, every message of the assistant (of a "
+         "prompt and a completion the completion); last, the assistant's last one; all, every "
+         "token");
+  fields("packing", packing,
+         "several whole examples a row, which don't see each other; false: one, and padding");
+  fields("truncate", truncate,
+         "an example longer than train.seq_len: keep_start cuts off its end, drop leaves it out, "
+         "refuse ends with an error");
+  fields("chat_template", chat_template,
+         "a file with a Jinja template for chats, in place of the model's");
+}
+
+void AdapterSection::fields(Fields& fields) {
+  fields(
+      "type", type,
+      "none: every parameter is trained; lora: the model is frozen, and low-rank products beside "
+      "its linear layers are trained (docs/adapters.md)")
+      .one_of({"none", "lora"});
+  fields("path", path,
+         "an adapter's folder (PEFT's) to start from; its configuration replaces the keys below");
+  fields("r", r, "rank of the products").min(1).max(kMaxRank);
+  fields("alpha", alpha, "products are scaled by alpha / r").min(0);
+  fields("dropout", dropout, "probability of dropping an element of the products' inputs; 0: none")
+      .min(0)
+      .max(kMaxDropout);
+  fields(
+      "targets", targets,
+      "modules with a product: endings of their names ([q_proj, v_proj]), one regular expression "
+      "for whole names (regex:PATTERN), or all-linear: every linear layer but head, router and "
+      "experts");
+  fields(
+      "target_parameters", target_parameters,
+      "experts with products: endings of parameters' names, such as mlp.experts.gate_up_proj and "
+      "mlp.experts.down_proj");
+  fields("rank_pattern", rank_pattern,
+         "other ranks, by the ending of a module's name or a regular expression for it");
+  fields("alpha_pattern", alpha_pattern, "the same for alpha");
+  fields("modules_to_save", modules_to_save,
+         "modules that are trained in full, and saved with the adapter: endings of their names");
+  fields("use_rslora", use_rslora, "scale by alpha / sqrt(r) (arXiv 2312.03732)");
+  fields("layers", layers, "layers with products, from 0; default: all");
+}
+
+void TrainSection::fields(Fields& fields) {
+  // One line per key: name, member, meaning for docs/config.md, bounds.
+  fields("steps", steps,
+         "optimizer steps; default: 1000, unless epochs, tokens or minutes give them")
+      .min(1);
+  fields(
+      "epochs", epochs,
+      "if above 0: the steps that read the data this often, in place of `steps`; the last one is "
+      "full")
+      .min(0)
+      .max(1e6);
+  fields("tokens", tokens, "if above 0: the steps that read this many tokens, in place of `steps`")
+      .min(0)
+      .max(kMaxTrainTokens);
+  fields("minutes", minutes,
+         "if above 0: the steps that fit into this time replace `steps`, at first by the "
+         "predicted step time, then by measured ones; the learning rate follows")
+      .min(0)
+      .max(1e6);
+  fields("global_batch", global_batch, "sequences per step, over all ranks and micro-batches")
+      .min(1);
+  fields("seq_len", seq_len, "tokens per sequence").min(1).max(kMaxTokens);
+  fields("lr", lr, "peak learning rate").min(0);
+  fields("min_lr", min_lr,
+         "learning rate at the end of the decay; default: a tenth of lr; one above lr "
+         "counts as lr")
+      .min(0);
+  fields("schedule", schedule,
+         "learning rate after the warm-up: constant; linear or cosine, to min_lr at the last step; "
+         "wsd (warm-up, stable, decay), constant until the last decay_share of the steps "
+         "(docs/optimizers.md)")
+      .one_of({"constant", "linear", "cosine", "wsd"});
+  fields("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
+  fields("warmup_share", warmup_share,
+         "the same as a share of all steps, rounded up; in place of warmup_steps")
+      .min(0)
+      .max(1);
+  fields("decay_share", decay_share, "with schedule wsd: share of all steps that decay, rounded up")
+      .min(0)
+      .max(1);
+  fields("decay", decay, "with schedule wsd: form of the decay to min_lr")
+      .one_of({"linear", "cosine", "1-sqrt"});
+  fields("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
+  fields(
+      "skip_grad_norm", skip_grad_norm,
+      "a step whose global gradient norm is above it is skipped: parameters and optimizer states "
+      "stay as they are, on all ranks; 0: none is")
+      .min(0);
+  fields("on_nonfinite", on_nonfinite,
+         "a step whose gradient norm is not finite: stop ends the run; skip leaves the "
+         "step out, up to nine in a row")
+      .one_of({"stop", "skip"});
+  fields("grad_dtype", grad_dtype,
+         "with dtype bf16 or f16: type of parameters' gradients and of their sums over "
+         "micro-batches and ranks: f32, or model, the parameters' type, to which every "
+         "sum is rounded; moments and master weights are f32 either way")
+      .one_of({"f32", "model"});
+  fields("balance_coef", balance_coef,
+         "of the load-balancing loss; default: the model's "
+         "router_aux_loss_coef")
+      .min(0);
+  fields("dropout", dropout,
+         "probability of dropping an element of the attention and MLP outputs "
+         "(hidden_dropout); 0: none")
+      .min(0)
+      .max(kMaxDropout);
+  fields("freeze", freeze,
+         "globs of parameters' names (`hocket graph` lists them) that are not trained, such as "
+         "[model.embed_tokens.*, \"*norm*\"]");
+  fields("seed", seed, "of initialisation, data order and dropout").min(0);
+  fields("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
+  fields("eval_sequences", eval_sequences,
+         "held-out sequences per validation while training, spread evenly")
+      .min(1);
+  fields("final_eval_sequences", final_eval_sequences,
+         "held-out sequences of the validation at the end; 0: all of them")
+      .min(0);
+  fields("save_every", save_every, "steps between checkpoints; 0: by time alone, and at the end")
+      .min(0);
+  fields("save_minutes", save_minutes,
+         "most minutes between checkpoints, saved after a step; 0: by steps alone")
+      .min(0)
+      .max(1e6);
+  fields("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
+  fields("keep_best", keep_best,
+         "the checkpoint of the evaluation with the lowest held-out loss is saved, named in "
+         "output.dir/best.json, and not removed; with eval_every");
+  fields("early_stopping", early_stopping, "end by held-out loss; with eval_every");
+  fields("resume", resume,
+         "continue from the newest checkpoint of output.dir, if there is one; false: "
+         "start anew, in a folder without checkpoints");
+}
+
+void PreferenceSection::fields(Fields& fields) {
+  fields("beta", beta, "weight of the distance to the reference: the larger, the closer it stays")
+      .min(1e-6)
+      .max(1e6);
+  fields("loss_type", loss_type,
+         "dpo: sigmoid (DPO), sigmoid_norm (the same per token), ipo, or hinge")
+      .one_of({"sigmoid", "sigmoid_norm", "ipo", "hinge"});
+  fields("label_smoothing", label_smoothing,
+         "dpo with sigmoid: probability that a preference is the wrong way round")
+      .min(0)
+      .max(0.499);
+  fields("desirable_weight", desirable_weight, "kto: of desirable answers").min(0);
+  fields("undesirable_weight", undesirable_weight, "kto: of undesirable answers").min(0);
+  fields("reference", reference,
+         "MODEL of the frozen reference, of the model's configuration; default: the weights that "
+         "the training begins with, or under an adapter the model without it");
+  fields("answers_per_sequence", answers_per_sequence,
+         "most pairs (dpo) or answers (kto) that are packed into one sequence")
+      .min(1)
+      .max(1 << 16);
+}
+
+std::span<const char* const> names_of(Objective) {
+  static constexpr const char* kNames[] = {"pretrain", "sft", "dpo", "kto"};
+  return kNames;
+}
+
+int64_t TrainSection::num_steps() const {
+  constexpr int64_t kSteps = 1000;
+  if (minutes > 0 || epochs > 0) return 0;
+  if (tokens > 0) return ceil_div(tokens, global_batch * seq_len);
+  return steps.value_or(kSteps);
+}
+
+void EarlyStoppingSection::fields(Fields& fields) {
+  fields("patience", patience,
+         "evaluations in a row whose loss is not below the lowest one, after which the training "
+         "ends; 0: it does not")
+      .min(0);
+  fields("min_delta", min_delta, "a loss counts as below the lowest one if it is by more than this")
+      .min(0);
+}
+
+void OptimizerSection::fields(Fields& fields) {
+  fields("name", name,
+         "how parameters are updated by their gradients; muon: matrices of the blocks, all else by "
+         "adamw (docs/optimizers.md)")
+      .one_of(autodiff::optimizers())
+      .formerly("train.optimizer");
+  fields("weight_decay", weight_decay, "of matrices; vectors are not decayed")
+      .min(0)
+      .formerly("train.weight_decay");
+  fields("beta1", beta1, "adamw; of sgd the default of momentum")
+      .min(0)
+      .max(kMaxBeta)
+      .formerly("train.beta1");
+  fields("beta2", beta2, "adamw").min(0).max(kMaxBeta).formerly("train.beta2");
+  fields("eps", eps, "adamw").min(kLeastEps).formerly("train.eps");
+  fields("momentum", momentum, "of sgd, default beta1; of muon, default 0.95").min(0).max(kMaxBeta);
+  fields("nesterov", nesterov, "Nesterov's momentum; default: of muon true, of sgd false");
+  fields("ns_steps", ns_steps, "muon: Newton-Schulz steps of every update").min(1).max(99);
+  fields("adjust_lr", adjust_lr,
+         "muon: factor on the learning rate of a matrix of R rows and C columns: match_rms_adamw, "
+         "0.2 sqrt(max(R, C)), for which a learning rate of adamw fits; original, "
+         "sqrt(max(1, R / C))")
+      .one_of(autodiff::lr_adjustments());
+  fields("groups", groups,
+         "parameters with settings of their own; one that matches several has those of the first");
+}
+
+void OptimizerGroup::fields(Fields& fields) {
+  fields("match", match,
+         "globs of parameters' names (`hocket graph` lists them), such as [\"*.mlp.*\"]; one that "
+         "matches no trained parameter is refused")
+      .required();
+  fields("lr", lr, "peak learning rate, in place of train.lr").min(0);
+  fields("lr_scale", lr_scale, "the same as a factor on train.lr").min(0);
+  fields("weight_decay", weight_decay, "of these, vectors too").min(0);
+  fields("optimizer", optimizer, "with optimizer.name muon: adamw or muon for these")
+      .one_of({"adamw", "muon"});
+}
+
+void PlanSection::fields(Fields& fields) {
+  fields("ranks", ranks,
+         "form of ranks: local, threads of this process; gloo, processes, each started by "
+         "a launcher (hocket launch, torchrun, mpirun, srun); nccl, the same with a GPU "
+         "each, through which collectives go; auto: if a launcher started several, nccl "
+         "where PyTorch has CUDA and there are GPUs for all, else gloo; else local")
+      .one_of({"auto", "local", "gloo", "nccl"});
+  fields(
+      "collectives", collectives,
+      "with ranks as processes, those collectives that all_reduce, reduce_scatter and "
+      "all_gather do not write as messages: own, which has the bits of local ranks; c10d, by its "
+      "groups, in their order of sums; auto: c10d with plan.ranks nccl, else own")
+      .one_of({"auto", "own", "c10d"});
+  Plan::fields(fields);
+  fields("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
+  pass_options.fields(fields);
+  fields("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
+}
+
+void ClusterSection::fields(Fields& fields) {
+  fields("file", file,
+         "cluster file for simulate, and for check, which takes the memory of its devices; "
+         "default: this machine");
+  fields("profile", profile,
+         "timings written by `hocket profile`, which are only read; without, or where they do not "
+         "have "
+         "every "
+         "task, `train` times them itself, for output.dir/profile.json");
+  fields(
+      "memory_budget", memory_budget,
+      "memory per rank that check, simulate and plan compare with; where tasks execute, default: "
+      "this machine's free memory, shared")
+      .unit(Unit::bytes)
+      .min(1)
+      .max(kMaxMemory);
+}
+
+void EmulateSection::fields(Fields& fields) {
+  fields("cluster", cluster,
+         "a cluster file: every task of a training step takes its time on a device of "
+         "that cluster (docs/cluster-in-a-box.md)");
+  fields("profile", profile,
+         "timings of that device, written by `hocket profile`; default: the constants of the file");
+  fields("set", set,
+         "changes of keys, \"KEY=VALUE\", e.g. [train.seq_len=4096], that make the emulated run of "
+         "this one: its durations, and its bytes in every message between processes");
+}
+
+void OutputSection::fields(Fields& fields) {
+  fields("dir", dir, "checkpoints, metrics, traces and the report go here");
+  fields("trace", trace, "write the trace of one step");
+  fields("report", report, "write report.html at the end");
+  fields("tensorboard", tensorboard,
+         "write the numbers of metrics.jsonl as events of TensorBoard, beside it");
+  fields("baselines", baselines,
+         "references for the held-out loss, computed once per data: all (xz -9e, a second "
+         "per MB, and a trigram model), trigram, or none; auto: all if there is a report, "
+         "else none")
+      .one_of({"auto", "all", "trigram", "none"});
+  fields("sample_prompt", sample_prompt,
+         "prompt of the sample at the end; default: the first lines of a held-out file");
+  fields("sample_tokens", sample_tokens, "most tokens of that sample; 0: there is none")
+      .min(0)
+      .max(kMaxTokens);
+}
+
+void RunConfig::fields(Fields& fields) {
+  fields("objective", objective,
+         "pretrain, on texts (data.dir); sft, on the answers of examples (data.sources); dpo, on "
+         "pairs of a chosen and a rejected answer; kto, on answers that are desirable or not");
+  fields("model", model, "the model to train");
+  fields("data", data, "on what");
+  fields("adapter", adapter, "a small addition that is trained in place of the model");
+  fields("train", train, "how");
+  fields("preference", preference, "objective dpo and kto");
+  fields("optimizer", optimizer, "how gradients update parameters");
+  fields("plan", plan, "parallelism over ranks");
+  fields("cluster", cluster, "hardware of the run");
+  fields("emulate", emulate, "an emulated device, for more ranks than cores").formerly("timed");
+  fields("output", output, "where results go");
+}
+
+}  // namespace hocket::engine
