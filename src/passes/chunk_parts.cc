@@ -213,10 +213,12 @@ TaskTemplate ChunkParts::chunk_of(const TaskTemplate& whole, int64_t chunk) {
   // from now on that value, which each chunk changes in part.
   const Kind& kind = kind_of(whole);
   const Along along = tokens_of(kind);
+  // The same holds for inputs that a task before it, of the same chunk, took over.
   TaskTemplate made = whole;
+  rename(&made);
   made.shares.clear();
   for (size_t i = 0; i < whole.in.size(); ++i) {
-    made.in[i] = part_read(whole.in[i], along.in[i], chunk);
+    made.in[i] = part_read(made.in[i], along.in[i], chunk);
   }
   for (size_t i = 0; i < whole.out.size(); ++i) {
     made.out[i] = part_made(whole, i, along.out[i], chunk);

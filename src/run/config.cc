@@ -106,14 +106,14 @@ models::Lora lora_of(const AdapterSection& section, const std::string& where) {
 /// The adapter that is trained.
 void derive_adapter(Run& run) {
   const AdapterSection& section = run.config.adapter;
-  Fields fields;
-  AdapterSection().fields(fields);
+  // By value: the configuration of a program names every key.
   const auto expect_default = [&](const std::string& why) {
-    for (const Field& field : fields.list()) {
-      if (field.name == "type" || field.name == "path") continue;
-      if (!run.resolved.is_default("adapter." + field.name)) {
-        fail(run.name, "adapter.{} is given, and {}; try without", field.name, why);
-      }
+    RunConfig defaults;
+    const nlohmann::json otherwise = parse_config(defaults, "{}", "defaults").to_json();
+    const nlohmann::json now = run.resolved.to_json();
+    for (const auto& [key, value] : now.at("adapter").items()) {
+      if (key == "type" || key == "path" || value == otherwise.at("adapter").at(key)) continue;
+      fail(run.name, "adapter.{} is {}, and {}; try without", key, value.dump(), why);
     }
   };
   if (!section.on()) {

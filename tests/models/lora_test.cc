@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -28,7 +29,7 @@ ModelConfig llama(bool tied = false) {
                    (tied ? "true" : "false"));
 }
 ModelConfig phi3() { return config_of("\"model_type\": \"phi3\", \"num_key_value_heads\": 1"); }
-ModelConfig gpt_neox() { return config_of("\"model_type\": \"gpt_neox\""); }
+ModelConfig gpt_neox() { return config_of("\"model_type\": \"gpt_neox\", \"rotary_pct\": 0.5"); }
 ModelConfig moe() {
   return config_of(
       "\"model_type\": \"qwen3_moe\", \"num_key_value_heads\": 1, \"head_dim\": 4, "
