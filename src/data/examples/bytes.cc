@@ -71,7 +71,9 @@ class GzipBytes : public ByteSource {
       if (state_.avail_in == 0) {
         piece_ = packed_.next();
         if (piece_.empty()) {
-          if (inside_) packed_.cut_off();
+          if (inside_) {
+            packed_.cut_off();
+          }
           return 0;
         }
         state_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(piece_.data()));
@@ -108,11 +110,13 @@ class ZstdBytes : public ByteSource {
   size_t read(char* to, size_t bytes) override {
     ZSTD_outBuffer out{to, bytes, 0};
     while (out.pos == 0) {
-      // What is unpacked already comes first: the end of the file may have been read.
+      // Takes what is unpacked already first: the end of the file may have been read.
       if (in_.pos == in_.size && !full_) {
         const std::string_view piece = packed_.next();
         if (piece.empty()) {
-          if (inside_) packed_.cut_off();
+          if (inside_) {
+            packed_.cut_off();
+          }
           return 0;
         }
         in_ = {piece.data(), piece.size(), 0};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -184,7 +185,9 @@ Layout Converter::recognise(const Json& object) const {
   if (fits.empty() && has(object, "text")) {
     fits.push_back(Layout::text);  // beside others it is what they look like, rendered
   }
-  if (fits.empty()) fits_nothing(object);
+  if (fits.empty()) {
+    fits_nothing(object);
+  }
   if (fits.size() > 1) {
     std::vector<std::string> names;
     for (const Layout layout : fits) {

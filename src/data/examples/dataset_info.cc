@@ -87,7 +87,9 @@ void take_columns(const JsonView& entry, bool ranking, SourceOptions* source) {
   if (named) {
     const JsonView columns = entry.at("columns");
     for (const char* key : {"images", "videos", "audios"}) {
-      if (columns.has(key)) columns.fail(fmt::format("has {}; expected text alone", key));
+      if (columns.has(key)) {
+        columns.fail(fmt::format("has {}; expected text alone", key));
+      }
     }
     std::vector<std::string> known = {"images", "videos", "audios"};
     for (const auto& column : kInfoColumns) {
@@ -116,7 +118,9 @@ void take_tags(const JsonView& entry, SourceOptions* source) {
     }
     expect_keys(entry.at("tags"), known);
     for (const char* key : {"role_tag", "content_tag"}) {
-      if (!entry.at("tags").has(key)) entry.at("tags").fail(fmt::format("has no {}", key));
+      if (!entry.at("tags").has(key)) {
+        entry.at("tags").fail(fmt::format("has no {}", key));
+      }
     }
   }
   for (const auto& tag : kInfoTags) {

@@ -100,7 +100,9 @@ std::vector<DataFile> list_data_files(const SourceOptions& source,
       ++(*left_out)[fmt::format("no data file ({})", ending_of(name))];
     }
   }
-  if (files.empty()) nothing_found(path, folder, *left_out);
+  if (files.empty()) {
+    nothing_found(path, folder, *left_out);
+  }
   if (kinds.contains(DataFile::Kind::tokens) && kinds.size() > 1) {
     fail("data.sources",
          "{} has token files (.idx) beside files of text; expected one kind; try a "

@@ -2,6 +2,7 @@
 #include "data/examples/layouts.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -63,10 +64,13 @@ Json turns_of(const Row& row, const char* column, const MessageTags& tags) {
   return read_messages(value, tags, row.shown(column));
 }
 
-/// What the model says, after a prompt: text, or messages that the assistant's begins and ends.
+/// Checks what the model says after a prompt: text, or messages of which the first and the last are
+/// the assistant's.
 void check_answer(const Json& answer, const std::string& what) {
   if (answer.is_string()) {
-    if (is_blank_text(answer.get_ref<const std::string&>())) no_example("{} is empty", what);
+    if (is_blank_text(answer.get_ref<const std::string&>())) {
+      no_example("{} is empty", what);
+    }
     return;
   }
   for (const Json& message : {answer.front(), answer.back()}) {
@@ -149,7 +153,9 @@ void split_prompt(Example* example) {
 void check_pair(const Row& row, const Example& example) {
   check_answer(example.chosen, row.shown("chosen"));
   check_answer(example.rejected, row.shown("rejected"));
-  if (example.chosen == example.rejected) no_example("chosen and rejected are the same");
+  if (example.chosen == example.rejected) {
+    no_example("chosen and rejected are the same");
+  }
 }
 
 /// Takes the last message as the answer that the label judges.
@@ -190,7 +196,9 @@ std::string Row::shown(const char* column) const {
 
 const Json& Row::at(const char* column) const {
   const Json* value = find(column);
-  if (value == nullptr) no_example("column {} is missing or null", shown(column));
+  if (value == nullptr) {
+    no_example("column {} is missing or null", shown(column));
+  }
   return *value;
 }
 
@@ -217,7 +225,9 @@ bool Row::truth(const char* column) const {
 void read_text(const Row& row, Example* example) {
   example->kind = Kind::text;
   example->text = row.text("text");
-  if (is_blank_text(example->text)) no_example("{} is empty", row.shown("text"));
+  if (is_blank_text(example->text)) {
+    no_example("{} is empty", row.shown("text"));
+  }
 }
 
 void read_chat(const Row& row, const MessageTags& tags, bool in_turns, Example* example) {
@@ -301,7 +311,9 @@ void read_alpaca(const Row& row, Example* example) {
   read_extras(row, true, example);
   Json messages = Json::array();
   const auto add = [&](const char* role, const std::string& content, const std::string& what) {
-    if (is_blank_text(content)) no_example("{} is empty; expected the text of a turn", what);
+    if (is_blank_text(content)) {
+      no_example("{} is empty; expected the text of a turn", what);
+    }
     messages.push_back(message_of(role, content));
   };
   if (const std::string system = row.text_or_empty("system"); !system.empty()) {
@@ -333,7 +345,9 @@ void read_alpaca(const Row& row, Example* example) {
     example->chosen = Json::array({message_of("assistant", row.text("chosen"))});
     example->rejected = Json::array({message_of("assistant", row.text("rejected"))});
     for (const char* column : {"chosen", "rejected"}) {
-      if (is_blank_text(row.text(column))) no_example("{} is empty", row.shown(column));
+      if (is_blank_text(row.text(column))) {
+        no_example("{} is empty", row.shown(column));
+      }
     }
     check_pair(row, *example);
     return;

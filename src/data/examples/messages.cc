@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/examples/messages.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>

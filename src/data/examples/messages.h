@@ -3,7 +3,7 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace hocket::data {
@@ -16,9 +16,9 @@ struct MessageTags {
   std::string role = "role", content = "content";
   std::map<std::string, std::string> roles;  ///< in the file → of templates, or kFunctionCall
 
-  /// Those of chat templates: role, content; system, developer, user, assistant, tool.
+  /// Names of chat templates: role, content; system, developer, user, assistant, tool.
   static MessageTags chat();
-  /// Those of ShareGPT: from, value; human or user, gpt or assistant, system, function_call,
+  /// Names of ShareGPT: from, value; human or user, gpt or assistant, system, function_call,
   /// observation or tool.
   static MessageTags sharegpt();
   /// Replaces names by those of `tags`, by LLaMA-Factory's keys: role_tag, content_tag, user_tag,

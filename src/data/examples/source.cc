@@ -108,7 +108,9 @@ class SourceReader {
       example.line = record.line;
       example.entry = record.entry;
       add(std::move(example), [&](Example* made) {
-        if (record.too_long) too_long(text && !options_.text_lines ? "; try text_lines" : "");
+        if (record.too_long) {
+          too_long(text && !options_.text_lines ? "; try text_lines" : "");
+        }
         converter_.convert(text ? text_object(record.text) : object_of(record.text, table), made);
       });
     }
@@ -125,7 +127,9 @@ class SourceReader {
       example.file = file.path + ".bin";
       example.line = i + 1;
       add(std::move(example), [&](Example* made) {
-        if (tokens.bytes_of(i) > options_.max_example_bytes) too_long("");
+        if (tokens.bytes_of(i) > options_.max_example_bytes) {
+          too_long("");
+        }
         made->ids = tokens.read(i);
         if (made->ids.empty()) fail("example", "the document has no tokens");
       });

@@ -37,9 +37,13 @@ TokenFiles::TokenFiles(const std::string& prefix) : index_(prefix + ".idx"), ids
   }
   char head[kHead];
   index_.read(0, head, kHead);
-  if (std::string_view(head, kMagic.size()) != kMagic) broken("it does not begin with MMIDIDX");
+  if (std::string_view(head, kMagic.size()) != kMagic) {
+    broken("it does not begin with MMIDIDX");
+  }
   const int64_t version = integer_at(head + 9, 8, true), type = head[17];
-  if (version != 1) broken(fmt::format("its version is {}; expected 1", version));
+  if (version != 1) {
+    broken(fmt::format("its version is {}; expected 1", version));
+  }
   switch (type) {
     case 1:
     case 2:
@@ -93,7 +97,9 @@ int64_t TokenFiles::number(Column* column, int64_t at) {
 
 void TokenFiles::check_sizes() {
   int64_t before = number(&ends_, 0);
-  if (before != 0) broken(fmt::format("its first document begins at sequence {}", before));
+  if (before != 0) {
+    broken(fmt::format("its first document begins at sequence {}", before));
+  }
   for (int64_t i = 1; i <= documents_; ++i) {
     const int64_t end = number(&ends_, i);
     if (end < before || end > lengths_.count) {

@@ -178,7 +178,9 @@ print("done", end="")
     made = run_command(shell_quoted(python) + " " + shell_quoted(script) + " " + shell_quoted(path),
                        "", "python");
   }
-  if (made == "none") GTEST_SKIP() << "no pyarrow here";
+  if (made == "none") {
+    GTEST_SKIP() << "no pyarrow here";
+  }
   const PythonIs chosen(python);
   const ReadSource read = read_all(source_of(path));
   ASSERT_EQ(read.report.examples, 300);

@@ -280,33 +280,33 @@ TEST(SourceLayout, ShareGptTakesTurnsInOrder) {
   expect_refused(turns(gpt + "," + human),
                  "message 0 is of role assistant; expected turns of user");
   expect_refused(turns(human + "," + human + "," + gpt), "message 1 is of role user");
-  expect_refused(turns(human + R"(,{"from":"function_call","value":"f(1)"
-})"), "is text that is not valid");
+  expect_refused(turns(human + R"(,{"from":"function_call","value":"f"})"),
+                 "is text that is not valid");
   expect_refused(turns(human + R"(,{"from":"Bot","value":"x"})"), "has the from 'Bot'");
-expect_refused(R"({"system":"t","conversations":[{"from":"system","value":"s"},)" + human + "," +
-                   gpt + "]}",
-               "two different system messages");
-// Any order of turns, as a chat.
-const SourceOptions chat = with("chat", {{"messages", "conversations"}},
-                                {{"role_tag", "from"},
-                                 {"content_tag", "value"},
-                                 {"user_tag", "human"},
-                                 {"assistant_tag", "gpt"}});
-EXPECT_EQ(example_of(turns(gpt + "," + human), chat).messages, json(list({kAnswer, kAsk})));
-const Example pair = example_of(R"({"conversations":[)" + human + R"(],"chosen":)" + gpt +
-                                R"(,"rejected":{"from":"gpt","value":"b"}})");
-EXPECT_EQ(pair.kind, Kind::preference);
-EXPECT_EQ(pair.prompt, json(list({kAsk})));
-EXPECT_EQ(pair.rejected, json(list({kOther})));
-EXPECT_EQ(example_of(R"({"conversations":[)" + human + "," + gpt + R"(],"kto_tag":false})").kind,
-          Kind::unpaired);
+  expect_refused(
+      R"({"system":"t","conversations":[{"from":"system","value":"s"},)" + human + "," + gpt + "]}",
+      "two different system messages");
+  // Any order of turns, as a chat.
+  const SourceOptions chat = with("chat", {{"messages", "conversations"}},
+                                  {{"role_tag", "from"},
+                                   {"content_tag", "value"},
+                                   {"user_tag", "human"},
+                                   {"assistant_tag", "gpt"}});
+  EXPECT_EQ(example_of(turns(gpt + "," + human), chat).messages, json(list({kAnswer, kAsk})));
+  const Example pair = example_of(R"({"conversations":[)" + human + R"(],"chosen":)" + gpt +
+                                  R"(,"rejected":{"from":"gpt","value":"b"}})");
+  EXPECT_EQ(pair.kind, Kind::preference);
+  EXPECT_EQ(pair.prompt, json(list({kAsk})));
+  EXPECT_EQ(pair.rejected, json(list({kOther})));
+  EXPECT_EQ(example_of(R"({"conversations":[)" + human + "," + gpt + R"(],"kto_tag":false})").kind,
+            Kind::unpaired);
 }
 
 TEST(SourceLayout, ColumnsThatFitNothingOrTwoFormatsAreRefused) {
   expect_refused(R"({"question":"q","solution":"a"})",
                  "columns 'question', 'solution' fit no format");
   expect_refused("{}", "the object is empty");
-  expect_refused("[1]", "it is a list; expected an object");
+  expect_refused("3", "it is a number; expected an object");
   expect_refused("{\"text\":\"a\",\"text\":\"b\"}", "appears twice");
   expect_refused("{\"text\":\"a\"} x", "not valid JSON");
   expect_refused("{", "goes on in the next line");
