@@ -79,7 +79,7 @@ std::map<std::string, graph::Dims> stored(const LoraPlan& plan) {
 TEST(Lora, TensorsHavePeftsNamesAndShapes) {
   Lora lora = targets({"q_proj", "o_proj", "up_proj"});
   lora.layers_to_transform = {1};
-  const auto dims = stored(match_lora(llama(), lora, "test"));
+  const auto dims = stored(match_lora(small_llama(), lora, "test"));
   const std::string base = "base_model.model.model.layers.1.";
   const std::map<std::string, graph::Dims> want = {
       {base + "self_attn.q_proj.lora_A.weight", {2, 12}},
@@ -135,7 +135,7 @@ TEST(Lora, ExpertsHaveBothLayouts) {
 TEST(Lora, NothingIsDifferentiatedBelowTheFirstAdapter) {
   Lora lora = targets({"q_proj"});
   lora.layers_to_transform = {1};
-  graph::Graph graph = adapted(llama(), lora);
+  graph::Graph graph = adapted(small_llama(), lora);
   autodiff::differentiate(graph);
   std::set<std::string> trained;
   for (const graph::ParamGrad& grad : graph.grads) {
@@ -157,7 +157,7 @@ TEST(Lora, NothingIsDifferentiatedBelowTheFirstAdapter) {
 }
 
 TEST(Lora, BothMatricesAreDecayedAndBeginAsPefts) {
-  const graph::Graph graph = adapted(llama(), targets({"down_proj"}));
+  const graph::Graph graph = adapted(small_llama(), targets({"down_proj"}));
   const auto& a = graph.tensor(graph.find("model.layers.0.mlp.down_proj.lora_A.weight"));
   const auto& b = graph.tensor(graph.find("model.layers.0.mlp.down_proj.lora_B.weight"));
   EXPECT_DOUBLE_EQ(a.init.value, 1 / std::sqrt(8.0));
@@ -166,29 +166,29 @@ TEST(Lora, BothMatricesAreDecayedAndBeginAsPefts) {
 }
 
 TEST(Lora, RefusesWhatWouldDoNothing) {
-  EXPECT_TRUE(says(error_of(llama(), targets({"q_pro"})), "did you mean q_proj"));
-  EXPECT_TRUE(says(error_of(llama(), targets({"embed_tokens"})), "no linear layer"));
-  EXPECT_TRUE(says(error_of(llama(), targets({"lm_head"})), "part of the loss"));
+  EXPECT_TRUE(says(error_of(small_llama(), targets({"q_pro"})), "did you mean q_proj"));
+  EXPECT_TRUE(says(error_of(small_llama(), targets({"embed_tokens"})), "no linear layer"));
+  EXPECT_TRUE(says(error_of(small_llama(), targets({"lm_head"})), "part of the loss"));
   EXPECT_TRUE(says(error_of(llama(true), targets({"lm_head"})), "tied"));
   EXPECT_TRUE(says(error_of(moe(), targets({"gate"})), "router"));
-  EXPECT_TRUE(says(error_of(llama(), targets({})), "no targets"));
+  EXPECT_TRUE(says(error_of(small_llama(), targets({})), "no targets"));
   Lora lora = targets({"q_proj"});
   lora.r = 0;
-  EXPECT_TRUE(says(error_of(llama(), lora), "r is 0"));
+  EXPECT_TRUE(says(error_of(small_llama(), lora), "r is 0"));
   lora = targets({"q_proj"});
   lora.lora_alpha = 0;
-  EXPECT_TRUE(says(error_of(llama(), lora), "lora_alpha is 0"));
+  EXPECT_TRUE(says(error_of(small_llama(), lora), "lora_alpha is 0"));
   lora = targets({"q_proj"});
   lora.rank_pattern = {{"k_proj", 3}};
-  EXPECT_TRUE(says(error_of(llama(), lora), "matches no module"));
+  EXPECT_TRUE(says(error_of(small_llama(), lora), "matches no module"));
   lora = targets({"q_proj"});
   lora.modules_to_save = {"embed_tokens"};
   EXPECT_TRUE(says(error_of(llama(true), lora), "tied"));
   lora.modules_to_save = {"gate_proj"};
-  EXPECT_TRUE(says(error_of(llama(), lora), "trained together"));
+  EXPECT_TRUE(says(error_of(small_llama(), lora), "trained together"));
   lora = targets({});
   lora.target_pattern = "(";
-  EXPECT_TRUE(says(error_of(llama(), lora), "no regular expression"));
+  EXPECT_TRUE(says(error_of(small_llama(), lora), "no regular expression"));
 }
 
 TEST(Lora, PatternsSetRankAndScale) {
@@ -196,7 +196,7 @@ TEST(Lora, PatternsSetRankAndScale) {
   lora.use_rslora = true;
   lora.rank_pattern = {{"layers.1.self_attn.v_proj", 4}};
   lora.alpha_pattern = {{"q_proj", 3}};
-  for (const LoraModule& module : match_lora(llama(), lora, "test").modules) {
+  for (const LoraModule& module : match_lora(small_llama(), lora, "test").modules) {
     const bool other = module.name == "model.layers.1.self_attn.v_proj";
     const bool query = module.name.ends_with("q_proj");
     EXPECT_EQ(module.r, other ? 4 : 2);
@@ -207,7 +207,7 @@ TEST(Lora, PatternsSetRankAndScale) {
 TEST(Freeze, LeavesOutPatternsAndRefusesStrangers) {
   BuildOptions options;
   options.tokens = 8;
-  graph::Graph graph = build(llama(), options);
+  graph::Graph graph = build(small_llama(), options);
   freeze(graph, {"*.mlp.*", "lm_head.weight"}, "test");
   autodiff::differentiate(graph);
   for (const graph::ParamGrad& grad : graph.grads) {
