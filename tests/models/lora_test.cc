@@ -23,7 +23,7 @@ ModelConfig config_of(const std::string& keys) {
                           "\"max_position_embeddings\": 64}",
                       "test");
 }
-ModelConfig llama(bool tied = false) {
+ModelConfig small_llama(bool tied = false) {
   return config_of(std::string("\"model_type\": \"llama\", \"num_key_value_heads\": 1, "
                                "\"tie_word_embeddings\": ") +
                    (tied ? "true" : "false"));
@@ -169,7 +169,7 @@ TEST(Lora, RefusesWhatWouldDoNothing) {
   EXPECT_TRUE(says(error_of(small_llama(), targets({"q_pro"})), "did you mean q_proj"));
   EXPECT_TRUE(says(error_of(small_llama(), targets({"embed_tokens"})), "no linear layer"));
   EXPECT_TRUE(says(error_of(small_llama(), targets({"lm_head"})), "part of the loss"));
-  EXPECT_TRUE(says(error_of(llama(true), targets({"lm_head"})), "tied"));
+  EXPECT_TRUE(says(error_of(small_llama(true), targets({"lm_head"})), "tied"));
   EXPECT_TRUE(says(error_of(moe(), targets({"gate"})), "router"));
   EXPECT_TRUE(says(error_of(small_llama(), targets({})), "no targets"));
   Lora lora = targets({"q_proj"});
@@ -183,7 +183,7 @@ TEST(Lora, RefusesWhatWouldDoNothing) {
   EXPECT_TRUE(says(error_of(small_llama(), lora), "matches no module"));
   lora = targets({"q_proj"});
   lora.modules_to_save = {"embed_tokens"};
-  EXPECT_TRUE(says(error_of(llama(true), lora), "tied"));
+  EXPECT_TRUE(says(error_of(small_llama(true), lora), "tied"));
   lora.modules_to_save = {"gate_proj"};
   EXPECT_TRUE(says(error_of(small_llama(), lora), "trained together"));
   lora = targets({});
