@@ -112,9 +112,10 @@ std::string random_passes(uint64_t seed, bool moe, int64_t chunks_backward,
 std::string random_adapter(uint64_t seed, bool experts) {
   Rng rng(seed + 14000029);
   if (rng.below(6) != 0) return "";
-  const char* const targets[] = {"all-linear", "q_proj, o_proj", "v_proj, k_proj"};
+  // Modules of attention have other names in other families.
+  const char* const targets[] = {"all-linear", "'regex:.*(attn|attention)[.].*'"};
   std::string keys = fmt::format("r: {}, alpha: {}, targets: [{}]", pick(rng, {1, 2, 3, 4}),
-                                 pick(rng, {1, 5}), targets[rng.below(3)]);
+                                 pick(rng, {1, 5}), targets[rng.below(2)]);
   if (experts && rng.below(3) > 0) {
     keys += ", target_parameters: [mlp.experts.gate_up_proj, mlp.experts.down_proj]";
   } else if (rng.below(2) == 0) {
