@@ -22,7 +22,7 @@ torch_packages=(ca-certificates python3 python3-venv libgloo-dev)
 test_packages=(libgtest-dev libbenchmark-dev xz-utils
   iproute2 openmpi-bin)  # tools/cluster, and one of the launchers that it tries
 format_packages=(clang-format-14)  # another version lays out differently
-test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml)
+test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml pyarrow)
 
 tests=0 torch_only=0 sim=0 format=0 list=0
 for arg in "$@"; do
