@@ -120,6 +120,18 @@ class DataShow(unittest.TestCase):
         self.assertEqual(sorted(numbers), numbers)
         self.assertIn("no data.sources", self.show(run, "--set", "data.sources=[]", code=2))
 
+    def test_a_mixture(self):
+        sources = [{"path": self.lines(f"{n}.jsonl", *({"text": f"{n} {i}"} for i in range(8 * n))), "weight": 1} for n in (1, 3)]
+        run = self.path("run.yaml")
+        with open(run, "w", encoding="utf-8") as f:
+            json.dump({"model": {"path": TOKENIZER}, "train": {"seq_len": 16},
+                       "data": {"sources": sources, "valid_fraction": 0, "packing": False}}, f)
+        shown = json.loads(self.show(run, "--json", "-n", "32"))
+        self.assertEqual([2, 16 / 24], [source["epochs"] for source in shown["sources"]])
+        self.assertEqual(16, sum("/1.jsonl:" in s["place"] for s in shown["shown"]))
+        self.assertIn("1.jsonl is seen 2 times", self.show(run))
+        self.assertIn("have a weight", self.show(run, "--set", "data.sources=[{path: 1.jsonl, weight: 1}, {path: 3.jsonl}]", code=2))
+
     def test_refusals(self):
         chat = self.lines("chat.jsonl", {"messages": [user("a"), assistant("b")]})
         none = self.lines("none.jsonl", {"messages": [user("a")]})

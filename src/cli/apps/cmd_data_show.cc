@@ -167,8 +167,8 @@ void declare_data_show(Args& args) {
       "a small chat set, by a tokenizer and a template");
   args.example(
       "hocket data show configs/chat-sample.jsonl --model runs/quickstart/tokenizer "
-      "--chat-template configs/chatml.jinja --train-on last --seq-len 512 --json",
-      "the last answers alone, in short rows, for a program");
+      "--chat-template configs/chatml.jinja --train-on last --seq-len 256 --json",
+      "the last answers alone, for a program");
   args.run([options] { return show(*options); });
 }
 

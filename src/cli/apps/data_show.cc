@@ -43,6 +43,14 @@ double efficiency(const ExampleRows& rows) {
   return share(report.ids, report.rows * rows.seq_len());
 }
 
+/// Times that each source's examples are seen in an epoch of a mixture by weight; else empty.
+std::vector<double> source_epochs(const ExampleRows& rows, size_t sources) {
+  std::vector<double> out = rows.epochs(rows.sequences_per_epoch());
+  const bool once = std::all_of(out.begin(), out.end(), [](double times) { return times == 1; });
+  if (once || out.size() != sources) return {};
+  return out;
+}
+
 struct Bucket {
   int64_t most = 0, count = 0;
 };
@@ -237,6 +245,11 @@ std::string show_text(const engine::ExampleData& data, bool valid, int64_t count
   }
   out += fmt::format("rows of {}: {}, {:.1f} % of their places filled\n", rows.seq_len(),
                      report.rows, 100 * efficiency(rows));
+  const std::vector<double> epochs = source_epochs(rows, data.sources.size());
+  for (size_t i = 0; i < epochs.size(); ++i) {
+    out += fmt::format("  in as many rows each example of {} is seen {:.3g} times\n",
+                       data.sources[i].name, epochs[i]);
+  }
   return out;
 }
 
@@ -245,9 +258,14 @@ std::string show_json(const engine::ExampleData& data, bool valid, int64_t count
   const data::RowReport& report = rows.report();
   JsonWriter json;
   json.object().member("split", valid ? "valid" : "train");
+  const std::vector<double> epochs = source_epochs(rows, data.sources.size());
   json.key("sources").array();
-  for (const data::SourceReport& source : data.sources) {
+  for (size_t i = 0; i < data.sources.size(); ++i) {
+    const data::SourceReport& source = data.sources[i];
     json.object().member("name", source.name);
+    if (!epochs.empty()) {
+      json.member("epochs", epochs[i]);
+    }
     source.read.put(json);
     json.member("refused", source.refused)
         .member("first_refused", source.first_refused)

@@ -17,20 +17,20 @@
 namespace hocket::data {
 namespace {
 
-constexpr int32_t kPad = 7;
+constexpr int32_t kRowPad = 7;
 
-struct Row {
-  explicit Row(int64_t n, bool with_answers = false)
+struct FilledRow {
+  explicit FilledRow(int64_t n, bool with_answers = false)
       : tokens(static_cast<size_t>(n), -7), targets(tokens), positions(tokens) {
     if (with_answers) {
       answers = tokens;
     }
   }
-  Row(const ExampleRows& rows, int64_t index, bool with_answers = false)
-      : Row(rows.seq_len(), with_answers) {
+  FilledRow(const ExampleRows& rows, int64_t index, bool with_answers = false)
+      : FilledRow(rows.seq_len(), with_answers) {
     rows.fill(index, {tokens, targets, positions, answers});
   }
-  bool operator==(const Row&) const = default;
+  bool operator==(const FilledRow&) const = default;
   std::vector<int32_t> tokens, targets, positions, answers;
 };
 
@@ -89,13 +89,13 @@ class Rows : public testing::Test {
   static RowOptions options(int64_t seq_len) {
     RowOptions out;
     out.seq_len = seq_len;
-    out.pad = kPad;
+    out.pad = kRowPad;
     out.seed = 5;
     return out;
   }
   /// Checks a row against the definition, and counts how often each id is a target.
   void check(const ExampleRows& rows, int64_t index, std::map<int32_t, int64_t>* targets) const {
-    const Row row(rows, index);
+    const FilledRow row(rows, index);
     size_t at = 0;
     const auto n = static_cast<size_t>(rows.seq_len());
     for (const int64_t example : rows.row(index)) {
@@ -114,7 +114,7 @@ class Rows : public testing::Test {
       at += length;
     }
     for (int32_t position = 0; at < n; ++at, ++position) {
-      ASSERT_EQ(row.tokens[at], kPad);
+      ASSERT_EQ(row.tokens[at], kRowPad);
       ASSERT_EQ(row.targets[at], kIgnoredTarget);
       ASSERT_EQ(row.positions[at], position);
     }
@@ -177,13 +177,13 @@ TEST_F(Rows, APureFunctionOfTheIndex) {
   RowOptions how = options(40);
   how.weights = {0.5, 2, 1};
   const ExampleRows rows(examples_, how), same(examples_, how);
-  std::vector<Row> first;
+  std::vector<FilledRow> first;
   for (int64_t index = 0; index < 300; ++index) {
     first.emplace_back(rows, index);
   }
   for (int i = 0; i < 300; ++i) {
     const int64_t index = static_cast<int64_t>(rng.below(300));
-    EXPECT_EQ(Row(same, index), first[index]);
+    EXPECT_EQ(FilledRow(same, index), first[index]);
   }
   EXPECT_EQ(rows.hash(), same.hash());
   ++how.seed;
@@ -191,7 +191,7 @@ TEST_F(Rows, APureFunctionOfTheIndex) {
   EXPECT_NE(rows.hash(), other.hash());
   int64_t equal = 0;
   for (int64_t index = 0; index < 300; ++index) {
-    equal += Row(other, index) == first[index];
+    equal += FilledRow(other, index) == first[index];
   }
   EXPECT_LT(equal, 100);
 }
@@ -203,7 +203,7 @@ TEST_F(Rows, EpochsDifferInOrder) {
   const int64_t n = rows.sequences_per_epoch();
   std::vector<std::vector<int32_t>> epochs[2];
   for (int64_t index = 0; index < 2 * n; ++index) {
-    epochs[index / n].push_back(Row(rows, index).tokens);
+    epochs[index / n].push_back(FilledRow(rows, index).tokens);
   }
   EXPECT_NE(epochs[0], epochs[1]);
   std::sort(epochs[0].begin(), epochs[0].end());
@@ -376,7 +376,7 @@ TEST_F(Rows, PairsStayTogether) {
   std::set<int64_t> seen;
   int64_t most = 0;
   for (int64_t index = 0; index < rows.sequences_per_epoch(); ++index) {
-    const Row row(rows, index, true);
+    const FilledRow row(rows, index, true);
     size_t at = 0;
     int64_t pair = 0;
     for (const int64_t example : rows.row(index)) {
@@ -431,7 +431,7 @@ TEST_F(Rows, CompletionsBehindOtherPrompts) {
     ASSERT_EQ(rows.sequences_per_epoch(), changed->sequences_per_epoch());
     std::set<int64_t> seen;
     for (int64_t index = 0; index < rows.sequences_per_epoch(); ++index) {
-      const Row own(rows, index, true), other(*changed, index, true);
+      const FilledRow own(rows, index, true), other(*changed, index, true);
       size_t at = 0, there = 0;
       int64_t number = 0;
       for (const int64_t example : rows.row(index)) {

@@ -16,10 +16,10 @@
 namespace hocket::data {
 namespace {
 
-constexpr const char* kPlain =
+constexpr const char* kPlainTemplate =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-constexpr const char* kBlocks =
+constexpr const char* kBlockTemplate =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
     "{% if m.thinking %}{% generation %}({{ m.thinking }}){% endgeneration %} {% endif %}"
     "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}"
@@ -29,7 +29,7 @@ constexpr const char* kBlocks =
 class Render : public testing::Test {
  protected:
   /// Returns the texts of the example's sequences, the trained tokens between [ and ].
-  std::vector<std::string> shown(const Example& example, const char* chat = kBlocks) {
+  std::vector<std::string> shown(const Example& example, const char* chat = kBlockTemplate) {
     std::optional<ChatTemplate> with;
     if (chat != nullptr) {
       with.emplace(ChatTemplate::parse(chat, "chat"));
@@ -53,12 +53,12 @@ class Render : public testing::Test {
     }
     return out;
   }
-  std::string one(const Example& example, const char* chat = kBlocks) {
+  std::string one(const Example& example, const char* chat = kBlockTemplate) {
     const std::vector<std::string> all = shown(example, chat);
     EXPECT_EQ(all.size(), 1u);
     return all[0];
   }
-  std::string chat(const std::string& messages, const char* with = kBlocks) {
+  std::string chat(const std::string& messages, const char* with = kBlockTemplate) {
     return one(chat_example(messages), with);
   }
 
@@ -92,22 +92,22 @@ TEST_F(Render, TokensOfADocumentAreTaken) {
   EXPECT_ERROR(one(tokens), "expected 0 to");
 }
 
-constexpr const char* kTurns =
+constexpr const char* kTwoTurns =
     R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "one"},
         {"role": "user", "content": "x"}, {"role": "assistant", "content": "two"}])";
 
 TEST_F(Render, TurnsOfTheAssistantAreTrained) {
-  EXPECT_EQ(chat(kTurns),
+  EXPECT_EQ(chat(kTwoTurns),
             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n[one<|im_end|>]\n"
             "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n[two<|im_end|>]\n");
-  EXPECT_EQ(chat(kTurns, kPlain),
+  EXPECT_EQ(chat(kTwoTurns, kPlainTemplate),
             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n[one<|im_end|>\n]"
             "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n[two<|im_end|>\n]");
   options_.train_on = TrainOn::last;
-  EXPECT_EQ(chat(kTurns),
+  EXPECT_EQ(chat(kTwoTurns),
             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n"
             "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n[two<|im_end|>]\n");
-  EXPECT_EQ(chat(kTurns, kPlain),
+  EXPECT_EQ(chat(kTwoTurns, kPlainTemplate),
             "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n"
             "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n[two<|im_end|>\n]");
   options_.train_on = TrainOn::all;
@@ -138,9 +138,9 @@ TEST_F(Render, MessagesSayThatTheyAreNotTrained) {
       "{% for m in messages %}{% if m.role == 'assistant' and (loop.last or m.content != 'one') %}"
       "{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %} "
       "{% endfor %}";
-  EXPECT_EQ(chat(kTurns, drops), "hi one x [two] ");
+  EXPECT_EQ(chat(kTwoTurns, drops), "hi one x [two] ");
   options_.train_on = TrainOn::last;
-  EXPECT_ERROR(chat(kTurns, drops), "which generation blocks are its own");
+  EXPECT_ERROR(chat(kTwoTurns, drops), "which generation blocks are its own");
 }
 
 TEST_F(Render, ATokenIsTrainedIfAByteOfItIs) {
@@ -169,7 +169,7 @@ TEST_F(Render, SpecialTokensOfTextsAreTextIfAskedFor) {
   EXPECT_EQ(special(), 7);
   options_.split_special_tokens = true;
   EXPECT_EQ(chat(messages), text);
-  EXPECT_EQ(chat(messages, kPlain).size(), text.size());
+  EXPECT_EQ(chat(messages, kPlainTemplate).size(), text.size());
   EXPECT_EQ(special(), 4);
   EXPECT_EQ(with_special_, 1);
   EXPECT_ERROR(chat("[{\"role\": \"user\", \"content\": \"\xEF\xB7\x90\"}]"), "U+FDD0");
@@ -194,7 +194,7 @@ TEST_F(Render, CompletionsOfMessages) {
   const char* answer = R"([{"role": "assistant", "content": "one"}])";
   const std::string before = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
   EXPECT_EQ(one(answer_example(prompt, answer)), before + "[one<|im_end|>\n]");
-  EXPECT_EQ(one(answer_example(prompt, answer), kPlain), before + "[one<|im_end|>\n]");
+  EXPECT_EQ(one(answer_example(prompt, answer), kPlainTemplate), before + "[one<|im_end|>\n]");
   // Several messages: only the assistant's are trained.
   const char* several =
       R"([{"role": "assistant", "content": "one"}, {"role": "tool", "content": "r"},
@@ -204,7 +204,7 @@ TEST_F(Render, CompletionsOfMessages) {
                 "[one<|im_end|>]\n<|im_start|>tool\nr<|im_end|>\n<|im_start|>assistant\n"
                 "[two<|im_end|>]\n");
   options_.train_on = TrainOn::last;
-  EXPECT_EQ(one(answer_example(prompt, several), kPlain),
+  EXPECT_EQ(one(answer_example(prompt, several), kPlainTemplate),
             before +
                 "one<|im_end|>\n<|im_start|>tool\nr<|im_end|>\n<|im_start|>assistant\n"
                 "[two<|im_end|>\n]");
