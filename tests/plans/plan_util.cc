@@ -113,7 +113,7 @@ std::string random_adapter(uint64_t seed, bool experts) {
   Rng rng(seed + 14000029);
   if (rng.below(6) != 0) return "";
   // Modules of attention have other names in other families.
-  const char* const targets[] = {"all-linear", "'regex:.*(attn|attention)[.].*'"};
+  const char* const targets[] = {"all-linear", "'regex:.*(attn|attention)[.](?!.*norm).*'"};
   std::string keys = fmt::format("r: {}, alpha: {}, targets: [{}]", pick(rng, {1, 2, 3, 4}),
                                  pick(rng, {1, 5}), targets[rng.below(2)]);
   if (experts && rng.below(3) > 0) {
@@ -381,7 +381,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       : exchange ? "a2a"
                  : "all_gather",
       zigzag ? "zigzag" : "contiguous", all_reduce, nodes, keys);
-  c.text += random_adapter(seed, moe && c.text.find("decoder_sparse_step: 1") != c.text.npos);
+  if (c.text.find("'grad.") == c.text.npos) {  // gradients that frozen weights lack
+    c.text += random_adapter(seed, moe && c.text.find("decoder_sparse_step: 1") != c.text.npos);
+  }
   if (Rng objectives(seed + 19000013); any_keys && objectives.below(5) == 0) {
     const char* const objective = objectives.below(3) > 0 ? "dpo" : "kto";
     const char* const losses[] = {"sigmoid", "sigmoid_norm", "ipo", "hinge"};
