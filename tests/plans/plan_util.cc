@@ -381,7 +381,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       : exchange ? "a2a"
                  : "all_gather",
       zigzag ? "zigzag" : "contiguous", all_reduce, nodes, keys);
-  c.text += random_adapter(seed, moe && c.text.find("decoder_sparse_step: 1") != c.text.npos);
+  if (c.text.find("'grad.") == c.text.npos) {  // gradients that frozen weights lack
+    c.text += random_adapter(seed, moe && c.text.find("decoder_sparse_step: 1") != c.text.npos);
+  }
   const std::string kind =
       (moe ? "moe" : "dense") + (window > 0 ? fmt::format(" window {}", window) : "");
   c.name =
