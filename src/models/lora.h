@@ -49,6 +49,8 @@ struct LoraModule {
   double alpha = 0;
   double scale = 0;  ///< alpha / r; rank-stabilised alpha / sqrt(r)
   bool expert = false;
+
+  bool operator==(const LoraModule&) const = default;
 };
 
 /// A and B of one parameter W of the graph. W [out.., in..] has A [r, in..] and B [out.., r]; W

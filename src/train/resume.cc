@@ -143,6 +143,17 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   compare("train.freeze", train.has("freeze") ? train.at("freeze").json() : json::array(),
           section.freeze);
   compare_adapters(config, resolved, compare);
+  if (run.lora && from.adapter() != nullptr) {
+    // adapter.path has a configuration that the keys do not show.
+    const models::LoraPlan plan = models::match_lora(run.model, *run.lora, run.name);
+    const models::LoraPlan& before = from.adapter()->plan();
+    if (plan.modules != before.modules || plan.saved != before.saved) {
+      fail(from.folder(),
+           "has an adapter of other modules, ranks or scales than adapter.path {}; set it back, or "
+           "choose another output.dir",
+           run.config.adapter.path);
+    }
+  }
   compare("train.seed", from.state().seed, section.seed);
   compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
