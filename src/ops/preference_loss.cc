@@ -100,8 +100,9 @@ std::vector<Sample> samples() {
 std::vector<Sample> samples_kto() {
   const Attrs attrs{{"beta", 0.3}, {"grad", int64_t{1}}};
   const Fill sides{.kind = Fill::Kind::integers, .lo = -1, .hi = 1};
+  const Fill desirable{.kind = Fill::Kind::integers, .lo = 1, .hi = 1};
   std::vector<Sample> list{sample_of("7 answers", attrs, 7, sides, DType::i32),
-                           sample_of("1 answer", attrs, 1, sides, DType::i32)};
+                           sample_of("1 answer", attrs, 1, desirable, DType::i32)};
   for (Sample& sample : list) {
     sample.types.insert(sample.types.begin() + 4, {DType::f64, {1}});
     sample.fills.insert(sample.fills.begin() + 4, {.kind = Fill::Kind::uniform});

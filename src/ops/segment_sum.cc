@@ -36,8 +36,11 @@ void grad(GradContext& context) {
       0, context.emit("segment_gather", {}, {context.grad_out(0), context.node().in[1]})[0]);
 }
 
+/// Segment numbers, and where there are several segments -1 for none.
 Fill segments_below(int64_t segments) {
-  return {.kind = Fill::Kind::integers, .lo = -1, .hi = static_cast<double>(segments - 1)};
+  return {.kind = Fill::Kind::integers,
+          .lo = segments > 1 ? -1.0 : 0.0,
+          .hi = static_cast<double>(segments - 1)};
 }
 
 std::vector<Sample> samples() {
