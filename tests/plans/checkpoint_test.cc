@@ -170,6 +170,10 @@ Case model_case(uint64_t seed) {
   // A vocabulary that any number of ranks divides.
   const size_t at = c.text.find("vocab_size: ") + 12;
   c.text.replace(at, c.text.find_first_not_of("0123456789", at) - at, "24");
+  // Whole models: a checkpoint of an adapter has the adapter alone.
+  if (const size_t adapter = c.text.find("adapter: {"); adapter != c.text.npos) {
+    c.text.erase(adapter, c.text.find('\n', adapter) + 1 - adapter);
+  }
   return c;
 }
 

@@ -205,7 +205,7 @@ class Training(Folder):
         run = self.run_of("none", {"steps": 3, "eval_every": 1, "keep_best": True})
         r = subprocess.run([cli_util.HOCKET, "train", run], capture_output=True, text=True)
         self.assertEqual(r.returncode, 2)
-        self.assertIn("no held-out text", r.stderr)
+        self.assertIn("has nothing held out", r.stderr)
 
     def test_events_of_tensorboard(self):
         train = {"steps": 4, "save_every": 2, "eval_every": 2}

@@ -487,8 +487,7 @@ void verb_eval(Args& args) {
   // Declares options and help; eval() does the work.
   auto options = std::make_shared<EvalOptions>();
   args.about(
-      "perplexity of a model on text, its accuracy at multiple choice, its held-out loss, or its "
-      "logits and gradients",
+      "perplexity, accuracy at multiple choice, held-out loss, logits or gradients of a model",
       "With FILEs: perplexity and bits per byte of their text, each a document, which begins as in "
       "the model's training. Windows overlap by a token, so that each token but a first one is "
       "predicted once.\n"
