@@ -406,7 +406,7 @@ void declare_add_tokens(Args& args) {
 
 void verb_checkpoint(Args& args) {
   args.about(
-      "checkpoint files: join parts of hosts, convert from and to GGUF, merge adapters, add tokens",
+      "checkpoint files: join hosts' parts, convert from and to GGUF, merge adapters, add tokens",
       "");
   declare_join(args.sub("join"));
   declare_export(args.sub("export"));
