@@ -405,9 +405,7 @@ void declare_add_tokens(Args& args) {
 }  // namespace
 
 void verb_checkpoint(Args& args) {
-  args.about(
-      "checkpoint files: join hosts' parts, convert from and to GGUF, merge adapters, add tokens",
-      "");
+  args.about("join parts of hosts, convert from and to GGUF, merge adapters, add tokens", "");
   declare_join(args.sub("join"));
   declare_export(args.sub("export"));
   declare_import(args.sub("import"));
