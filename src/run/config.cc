@@ -132,8 +132,8 @@ void derive_adapter(Run& run) {
     run.lora = lora_of(section, run.name);
   } else {
     expect_default("adapter.path has a configuration of its own");
-    run.lora = checkpoint::read_adapter_config(section.path).lora;
-    run.adapter = section.path;
+    run.adapter = checkpoint::with_adapter({}, section.path).adapter;
+    run.lora = checkpoint::read_adapter_config(run.adapter).lora;
   }
   run.lora->dropout_seed = run.config.train.seed;
   models::match_lora(run.model, *run.lora, run.name);

@@ -90,7 +90,8 @@ void AdapterSection::fields(Fields& fields) {
       "its linear layers are trained (docs/adapters.md)")
       .one_of({"none", "lora"});
   fields("path", path,
-         "an adapter's folder (PEFT's) to start from; its configuration replaces the keys below");
+         "an adapter's folder (PEFT's), or that of a run that trained one, to start from; its "
+         "configuration replaces the keys below");
   fields("r", r, "rank of the products").min(1).max(kMaxRank);
   fields("alpha", alpha, "products are scaled by alpha / r").min(0);
   fields("dropout", dropout, "probability of dropping an element of the products' inputs; 0: none")
