@@ -349,6 +349,13 @@ void derive(Run& run) {
   }
   expect_groups(config, run.name);
   expect_course(config, run.name);
+  if (const PreferenceSection& preference = config.preference;
+      preference.label_smoothing > 0 && !preference.loss_type.starts_with("sigmoid")) {
+    fail(run.name,
+         "preference.label_smoothing is {}, and preference.loss_type {}; expected sigmoid or "
+         "sigmoid_norm, which it is of",
+         preference.label_smoothing, preference.loss_type);
+  }
   run.ranks = ranks_of(config.plan);
   run.c10d = config.plan.collectives == "c10d" ||
              (config.plan.collectives == "auto" && run.ranks == Ranks::nccl);

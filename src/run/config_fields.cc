@@ -216,7 +216,7 @@ void PreferenceSection::fields(Fields& fields) {
          "dpo: sigmoid (DPO), sigmoid_norm (the same per token), ipo, or hinge")
       .one_of({"sigmoid", "sigmoid_norm", "ipo", "hinge"});
   fields("label_smoothing", label_smoothing,
-         "dpo with sigmoid: probability that a preference is the wrong way round")
+         "dpo with sigmoid and sigmoid_norm: probability that a preference is the wrong way round")
       .min(0)
       .max(0.499);
   fields("desirable_weight", desirable_weight, "kto: of desirable answers").min(0);

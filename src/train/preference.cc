@@ -150,15 +150,17 @@ Preferences::Preferences(const engine::Run& run, engine::Programs& policy)
     frozen_.weights = at.folder;
     frozen_.adapter = at.adapter;
   }
-  shares_ = run.lora && run.adapter.empty() && model.empty();
+  shares_ = run.lora && run.lora->modules_to_save.empty() && run.adapter.empty() && model.empty();
+  if (shares_) {
+    described_ = "the model without its adapter";
+    return;
+  }
   described_ = frozen_.weights.empty() ? fmt::format("random, seed {}", run.config.train.seed)
                                        : "from " + frozen_.weights;
   if (!frozen_.adapter.empty()) {
     described_ += " and " + frozen_.adapter;
   }
-  if (!shares_) {
-    reference_ = std::make_unique<engine::Programs>(frozen_, policy.ranks());
-  }
+  reference_ = std::make_unique<engine::Programs>(frozen_, policy.ranks());
 }
 
 Preferences::~Preferences() = default;

@@ -34,7 +34,6 @@ class AnswerPlaces {
   int64_t size() const { return per_row_ * rows_; }
   /// Sides of the places: 1 chosen or desirable, -1 rejected or undesirable, 0 no answer.
   const std::vector<int32_t>& sides() const { return sides_; }
-  const std::vector<double>& weights() const { return weights_; }
 
  private:
   /// Place in its row of an answer as the data number it.
@@ -75,7 +74,7 @@ class PreferenceStats {
 
 /// The frozen reference of a run, and the steps that a batch of answers needs before that of its
 /// loss. The reference is the policy without its adapter, or a model in a store of its own on the
-/// same ranks.
+/// same ranks: under an adapter too, where modules are trained in full beside it.
 class Preferences {
  public:
   /// `policy`: the programs of the trained model. Requires: run and programs outlive it.
@@ -91,7 +90,8 @@ class Preferences {
   /// Numbers the answers of a batch and adds the inputs of its loss; `mismatched`: with kto the
   /// same prompts before other answers. All processes call.
   PreferenceInputs prepare(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches);
-  /// Returns where the reference's weights are from: "random, seed 1".
+  /// Returns where the reference's weights are from: "random, seed 1", "the model without its
+  /// adapter".
   const std::string& described() const { return described_; }
 
  private:

@@ -217,6 +217,9 @@ void Trainer::set_up() {
   }
   if (run_.config.prefers()) {
     preferences_ = std::make_unique<Preferences>(run_, programs_);
+    if (is_first()) {
+      fmt::print("reference {}\n", preferences_->described());
+    }
   }
   prediction_ = preflight(run_, programs_, *data_, start_.describe(), ranks_,
                           preferences_ ? preferences_->compiled() : nullptr);

@@ -107,6 +107,12 @@ TEST(RunConfig, NamesAModelsConfigurationInPlaceOfARun) {
   EXPECT_ERROR(resolve_run(path, {}), "is the configuration of a model; expected a run.yaml");
 }
 
+TEST(RunConfig, LabelSmoothingIsOfTheSigmoid) {
+  EXPECT_ERROR(run_of({"preference.label_smoothing=0.1", "preference.loss_type=ipo"}),
+               "expected sigmoid or sigmoid_norm");
+  run_of({"preference.label_smoothing=0.1", "preference.loss_type=sigmoid_norm"});
+}
+
 TEST(RunConfig, DecisionsNeedEvaluations) {
   EXPECT_ERROR(run_of({"train.keep_best=true"}), "train.eval_every");
   EXPECT_ERROR(run_of({"train.early_stopping.patience=2"}), "train.eval_every");

@@ -69,13 +69,14 @@ class Objectives(Folder):
             by_place.setdefault(int(x["place"].rsplit(":", 1)[1]), []).append((x["ids"], x["trained"]))
         return [by_place[place] for place in sorted(by_place)]
 
-    def run_file(self, name, model, kind, plan, preference):
+    def run_file(self, name, model, kind, plan, preference, adapter=None):
         path = self.path(f"{name}.yaml")
         with open(path, "w", encoding="utf-8") as f:
             json.dump({"objective": kind, "model": {"path": self.path(model), "init": "weights", "dtype": "f64"},
                        "data": {"sources": [{"path": self.path(f"{kind}.jsonl")}], "valid_fraction": 0,
                                 "packing": False},
                        "train": dict(TRAIN, global_batch=len(QUESTIONS), balance_coef=0),
+                       **({"adapter": adapter} if adapter else {}),
                        "preference": preference, "plan": dict({"micro_batch": 6 // plan.get("dp", 1)}, **plan),
                        "output": {"dir": self.path(name), "report": False, "trace": False}}, f)
         return path
@@ -124,7 +125,8 @@ class Objectives(Folder):
             optimizer.step()
             yield {"train/loss": loss.item(), **{n: v.item() for n, v in row.items()}}
 
-    def compare(self, model, c, kind, preferences):
+    def prepare(self, model, c, kind):
+        """Writes the examples and the model; returns its weights."""
         with open(self.path(f"{kind}.jsonl"), "w", encoding="utf-8") as f:
             f.writelines(json.dumps(e) + "\n" for e in examples(kind))
         weights = random_weights(c, seed=11)
@@ -132,6 +134,10 @@ class Objectives(Folder):
             self.model(model, c, weights)
             for name in os.listdir(self.path("tokenizer")):
                 shutil.copy(self.path(f"tokenizer/{name}"), self.path(model))
+        return weights
+
+    def compare(self, model, c, kind, preferences):
+        weights = self.prepare(model, c, kind)
         for number, preference in enumerate(preferences):
             want = None
             for i, plan in enumerate(PLANS[model] if number == 0 else PLANS[model][:1]):
@@ -149,6 +155,23 @@ class Objectives(Folder):
                         self.assertLess(abs(a[key] - value), TOLERANCE * max(1, abs(value)),
                                         f"{run} {preference} step {step} {key}: {a[key]} against {value}")
                 self.assertNotEqual(got[0]["train/loss"], got[-1]["train/loss"])
+
+    def losses(self, run):
+        self.hocket("train", run)
+        with open(run.removesuffix(".yaml") + "/metrics.jsonl", encoding="utf-8") as f:
+            return [x["train/loss"] for x in map(json.loads, f) if "train/loss" in x]
+
+    def test_reference_of_an_adapter(self):
+        """The policy without its adapter is the model itself, also where the head is trained in full beside it."""
+        self.prepare("moe", MOE, "dpo")
+        for name, saved in (("alone", []), ("saved", ["lm_head"])):
+            adapter = {"type": "lora", "r": 4, "alpha": 8, "targets": ["q_proj", "o_proj"], "modules_to_save": saved}
+            own, named = ([*self.losses(self.run_file(f"{name}-{i}", "moe", "dpo", {}, preference, adapter))]
+                          for i, preference in enumerate(({}, {"reference": self.path("moe")})))
+            self.assertEqual(len(own), STEPS)
+            self.assertGreater(abs(own[-1] - own[0]), 1e-3)
+            for a, b in zip(own, named):
+                self.assertLess(abs(a - b), 1e-12, (name, own, named))
 
     def test_sft(self):
         self.compare("dense", DENSE, "sft", [{}])

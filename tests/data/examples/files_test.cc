@@ -179,7 +179,7 @@ print("done", end="")
                        "", "python");
   }
   if (made == "none") {
-    GTEST_SKIP() << "no pyarrow here";
+    GTEST_SKIP() << "no pyarrow here to write Parquet with (tools/setup.sh --tests)";
   }
   const PythonIs chosen(python);
   const ReadSource read = read_all(source_of(path));
