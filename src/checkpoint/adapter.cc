@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/share.h"
+#include "checkpoint/slices.h"
 
 namespace hocket::checkpoint {
 
@@ -343,30 +344,9 @@ const WeightForm& AdapterWeights::slices(std::string_view param) const {
 
 void AdapterWeights::load_range(std::string_view param, int64_t first, int64_t count,
                                 graph::DType dtype, void* dst) const {
-  const int64_t size = graph::size_of(dtype);
-  const int64_t end = first + count;
-  const WeightForm& form = slices(param);
-  std::fill_n(static_cast<char*>(dst), count * size, char{0});
-  std::string column;
-  auto it =
-      std::upper_bound(form.begin(), form.end(), first,
-                       [](int64_t at, const WeightSlice& slice) { return at < slice.offset; });
-  for (it = it == form.begin() ? it : it - 1; it != form.end() && it->offset < end; ++it) {
-    const int64_t from = std::max(first, it->offset);
-    const int64_t to = std::min(end, it->offset + it->numel());
-    if (to <= from) continue;
-    const TensorFiles::Entry entry = file_.find(it->name);
-    models::for_each_run(*it, from, to - from, [&](const models::WeightRun& run) {
-      char* const to_first = static_cast<char*>(dst) + (run.element - first) * size;
-      if (run.stride == 1) {
-        entry.file->read(*entry.tensor, run.stored, run.count, dtype, to_first);
-        return;
-      }
-      column.resize(static_cast<size_t>(run.count * size));
-      entry.file->read(*entry.tensor, run.stored, run.count, dtype, column.data());
-      copy_strided(to_first, run.stride, column.data(), 1, run.count, size);
-    });
-  }
+  // Where two modules have different ranks, the rest is 0.
+  std::fill_n(static_cast<char*>(dst), count * graph::size_of(dtype), char{0});
+  read_slices(file_, slices(param), first, count, dtype, dst);
 }
 
 std::shared_ptr<const AdapterWeights::Factors> AdapterWeights::factors_of(

@@ -16,6 +16,7 @@
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/resolve.h"
 #include "checkpoint/share.h"
+#include "checkpoint/slices.h"
 
 namespace hocket::checkpoint {
 
@@ -283,17 +284,21 @@ void ModelWeights::load_base(std::string_view param, int64_t first, int64_t coun
   const StoredParameter& p = stored(param);
   HOCKET_CHECK(first >= 0 && count >= 0 && first <= p.numel - count, "{}: elements {} + {} of {}",
                param, first, count, p.numel);
+  read_slices(file_, p.form, first, count, dtype, dst);
+}
+
+void read_slices(const TensorFiles& file, const models::WeightForm& form, int64_t first,
+                 int64_t count, DType dtype, void* dst) {
   const int64_t size = graph::size_of(dtype), end = first + count;
   std::string column;
-  // Slices are sorted by offset and cover the parameter.
-  auto it =
-      std::upper_bound(p.form.begin(), p.form.end(), first,
-                       [](int64_t at, const WeightSlice& slice) { return at < slice.offset; });
-  for (it = it == p.form.begin() ? it : it - 1; it != p.form.end() && it->offset < end; ++it) {
+  auto it = std::upper_bound(
+      form.begin(), form.end(), first,
+      [](int64_t at, const models::WeightSlice& slice) { return at < slice.offset; });
+  for (it = it == form.begin() ? it : it - 1; it != form.end() && it->offset < end; ++it) {
     const int64_t from = std::max(first, it->offset);
     const int64_t to = std::min(end, it->offset + it->numel());
     if (to <= from) continue;
-    const TensorFiles::Entry entry = file_.find(it->name);
+    const TensorFiles::Entry entry = file.find(it->name);
     models::for_each_run(*it, from, to - from, [&](const models::WeightRun& run) {
       char* const to_first = static_cast<char*>(dst) + (run.element - first) * size;
       if (run.stride == 1) {
