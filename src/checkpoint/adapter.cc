@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/share.h"
 #include "checkpoint/slices.h"
 
 namespace hocket::checkpoint {
