@@ -8,6 +8,7 @@
 #include "graph/names.h"
 #include "models/builder.h"
 #include "ops/build.h"
+#include "ops/workspace.h"
 
 namespace hocket::models {
 
@@ -213,8 +214,8 @@ TensorId Builder::attention(int32_t layer, TensorId hidden) {
 }
 
 TensorId Builder::attend(int32_t layer, TensorId q, TensorId k, TensorId v) {
-  // With a cache (generate) the keys and values of earlier tokens are state, and attention_cached
-  // appends to them; otherwise attention runs over the documents that positions delimit, none
+  // In generation the keys and values of earlier tokens are state, and attention_paged adds to
+  // them; otherwise attention runs over the documents that positions delimit, none
   // longer than `seq`. A window that holds the longest of them is none.
   const int64_t G = config_.num_kv_heads;
   const int64_t d = config_.head_dim;
@@ -229,20 +230,21 @@ TensorId Builder::attend(int32_t layer, TensorId q, TensorId k, TensorId v) {
     attrs.set("window", window);
   }
   if (options_.mode == BuildOptions::Mode::generate) {
-    const auto cache = [&](const char* name) {
+    const int64_t P = options_.generation.pages, S = ops::kPageTokens;
+    const auto pages = [&](const char* name, Dims dims) {
       graph::Tensor tensor;
-      tensor.name = fmt::format("{}attn.{}_cache", prefix(layer), name);
-      tensor.type = {options_.dtype, {cache_slots_, G, d}};
+      tensor.name = fmt::format("{}attn.{}_pages", prefix(layer), name);
+      tensor.type = {options_.dtype, std::move(dims)};
       tensor.kind = TensorKind::state;
       tensor.state = graph::StateKind::cache;
       tensor.layer = layer;
       tensor.init = kZeros;
       return graph_.add_tensor(std::move(tensor));
     };
-    const TensorId k_cache = cache("k");
-    const TensorId v_cache = cache("v");
-    return node(layer, "attention_cached", attrs, {q, k, v, k_cache, v_cache, positions_},
-                "attn.o");
+    const TensorId keys = pages("k", {P, G, d, S});
+    const TensorId values = pages("v", {P, G, S, d});
+    return node(layer, "attention_paged", attrs,
+                {q, k, v, keys, values, positions_, sequences_, page_table_}, "attn.o");
   }
   attrs.set("group", config_.num_heads / G);
   if (options_.sequence_length > 0) {

@@ -10,6 +10,17 @@
 
 namespace hocket::models {
 
+/// Sizes of a graph that generates. Those of a step are symbols, up to these bounds.
+struct Generation {
+  int64_t sequences = 1;     ///< that have tokens in a step
+  int64_t longest = 1;       ///< tokens of a sequence
+  int64_t pages = 1;         ///< of ops::kPageTokens tokens, in the cache of every layer
+  int64_t rows = 1;          ///< tokens whose logits are wanted
+  int64_t changes = 1;       ///< changed logits (ops/sample.h), of all rows together
+  int64_t alternatives = 1;  ///< most likely tokens that are reported, at most
+  int64_t vocab = 0;         ///< tokens that may be drawn; 0: all of the model's
+};
+
 struct BuildOptions {
   enum class Mode {
     train,   ///< inputs tokens, positions, targets, loss_scale; the losses
@@ -17,9 +28,8 @@ struct BuildOptions {
     /// Inputs tokens, positions, targets; outputs "logprobs" and "logprobs.1" (entropies) f64[T],
     /// of every target, and with `answers` answer_logprobs.
     logprobs,
-    /// Like logits, with a KV cache per layer. Two symbols: `new_tokens` of a step, at most
-    /// `tokens`, and `cache_length`, the tokens in the cache at the end of the step, at most
-    /// `cache_slots`.
+    /// New tokens of several sequences behind those in the pages of a KV cache, and a token drawn
+    /// for every chosen row: see Generation.
     generate,
   } mode = Mode::train;
   /// T: tokens of a global micro-batch (sequences x length); generate: new tokens per step, at
@@ -42,7 +52,7 @@ struct BuildOptions {
   /// train, with answers: the op of the loss, and its attributes but `grad`.
   std::string answer_loss = {};
   graph::Attrs answer_loss_attrs = {};
-  int64_t cache_slots = 0;
+  Generation generation = {};
   /// generate: a divisor of every step's new tokens, so that as many ranks can split them.
   int64_t token_ranks = 1;
   /// train: dropped share of the attention's and MLP's contribution to the residual stream
@@ -51,15 +61,17 @@ struct BuildOptions {
   int64_t dropout_seed = 0;
 };
 
-/// Inputs: `tokens` i32[T], `positions` i32[T] (0 begins a document; generate: the slot of the
-/// cache, < 0 for a row without a token); train: `targets` i32[T] (-100: none), `loss_scale` f64[1]
-/// per step; with dropout `token_numbers` i64[T]; with answers `answers` i32[T], the answer of
-/// every target (-1: none), and in training the inputs of the loss op (ops/preference_loss.cc).
+/// Inputs: `tokens` i32[T], `positions` i32[T] (0 begins a document; generate: the token's place in
+/// its sequence, < 0 for none); train: `targets` i32[T] (-100: none), `loss_scale` f64[1] per step;
+/// with dropout `token_numbers` i64[T]; with answers `answers` i32[T], the answer of every target
+/// (-1: none), and in training the inputs of the loss op (ops/preference_loss.cc); generate:
+/// `sequences` i32[T], `page_table` i32[R,B] and `rows` i32[N], the tokens whose logits are wanted,
+/// and the inputs of ops/sample.cc.
 /// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
 /// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
-/// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_cache` and
-/// `….attn.v_cache` [S,G,d], with the cache's current number of rows per step. losses: "loss"
-/// first, then "moe.balance.<layer>". outputs: "logits"; in training "moe.counts.<layer>"
+/// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_pages` [P,G,d,32] and
+/// `….attn.v_pages` [P,G,32,d]. losses: "loss" first, then "moe.balance.<layer>". outputs: "logits",
+/// [T,V], of generate [N,V] with what `sample` makes; in training "moe.counts.<layer>"
 /// (graph/names.h has the names for the host). Initial values: matrices normal(0,
 /// initializer_range), the two projections per block that write to the residual stream times
 /// 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.

@@ -9,6 +9,8 @@
 #include "graph/names.h"
 #include "models/family.h"
 #include "ops/build.h"
+#include "ops/sample.h"
+#include "ops/workspace.h"
 
 namespace hocket::models {
 
@@ -24,6 +26,20 @@ namespace {
 namespace names = graph::names;
 
 constexpr int64_t kMaxTokens = int64_t{1} << 27;
+
+void check_generation(const Generation& sizes) {
+  const auto range = [](const char* what, int64_t value) {
+    if (value < 1 || value > kMaxTokens) {
+      fail("model", "generation has {} {}; expected 1 to {}", value, what, kMaxTokens);
+    }
+  };
+  range("sequences", sizes.sequences);
+  range("tokens of a sequence", sizes.longest);
+  range("pages of the KV cache", sizes.pages);
+  range("rows of logits", sizes.rows);
+  range("changed logits", sizes.changes);
+  range("alternatives", sizes.alternatives);
+}
 
 /// Checks the caller's options; the model's configuration was checked on reading.
 void check_options(const BuildOptions& options) {
@@ -47,9 +63,8 @@ void check_options(const BuildOptions& options) {
   if (!(options.dropout >= 0 && options.dropout < 1)) {
     fail("model", "dropout is {}; expected 0 <= dropout < 1", options.dropout);
   }
-  if (options.mode == Mode::generate &&
-      (options.cache_slots < 1 || options.cache_slots > kMaxTokens)) {
-    fail("model", "the KV cache has {} slots; expected 1 to {}", options.cache_slots, kMaxTokens);
+  if (options.mode == Mode::generate) {
+    check_generation(options.generation);
   }
 }
 
@@ -111,7 +126,7 @@ std::string Builder::file_name(std::string name) const {
 }
 
 int64_t Builder::longest() const {
-  if (options_.mode == BuildOptions::Mode::generate) return options_.cache_slots;
+  if (options_.mode == BuildOptions::Mode::generate) return options_.generation.longest;
   return options_.sequence_length > 0 ? options_.sequence_length : options_.tokens;
 }
 
@@ -136,15 +151,17 @@ Init Builder::matrix_init(bool residual) const {
 void Builder::build() {
   num_tokens_ = options_.tokens;
   if (options_.mode == BuildOptions::Mode::generate) {
-    // Most steps add one token; over the steps the cache is half full.
+    // Most steps add one token to every sequence.
     const int64_t ranks = options_.token_ranks;
-    num_tokens_ =
-        graph_.symbol({names::kNewTokens, round_up(options_.tokens, ranks), ranks, ranks});
-    const int64_t half = std::max<int64_t>(1, options_.cache_slots / 2);
-    cache_slots_ = graph_.symbol({names::kCacheLength, options_.cache_slots, half, 1});
+    const int64_t most = round_up(options_.tokens, ranks);
+    const int64_t usual = std::min(most, round_up(options_.generation.sequences, ranks));
+    num_tokens_ = graph_.symbol({names::kNewTokens, most, usual, ranks});
   }
   tokens_ = input(names::kTokens, DType::i32, num_tokens_);
   positions_ = input(names::kPositions, DType::i32, num_tokens_);
+  if (options_.mode == BuildOptions::Mode::generate) {
+    page_inputs();
+  }
   if (options_.dropout > 0) {
     token_numbers_ = input(names::kTokenNumbers, DType::i64, num_tokens_);
   }
@@ -153,6 +170,62 @@ void Builder::build() {
     hidden = block(layer, hidden);
   }
   head(hidden);
+}
+
+void Builder::page_inputs() {
+  // Over the time that a sequence takes, half of its pages are full.
+  const Generation& sizes = options_.generation;
+  const int64_t pages = ceil_div(sizes.longest, ops::kPageTokens);
+  sequences_ = input(names::kSequences, DType::i32, num_tokens_);
+  const graph::Dim sequences =
+      graph_.symbol({names::kNumSequences, sizes.sequences, sizes.sequences, 1});
+  const graph::Dim columns =
+      graph_.symbol({names::kTablePages, pages, std::max<int64_t>(1, pages / 2), 1});
+  page_table_ = graph_.input(names::kPageTable, {DType::i32, {sequences, columns}});
+  graph_.tensors[static_cast<size_t>(page_table_)].whole = true;
+}
+
+void Builder::sampled(TensorId hidden, TensorId weight) {
+  // Only the rows of tokens that are followed by a new one have logits.
+  const Generation& sizes = options_.generation;
+  const int32_t last = graph_.num_layers;
+  const TensorId all = logits(hidden, weight);
+  const graph::Dim rows = graph_.tensor(all).type.dims[0];
+  const auto symbol = [&](const char* name, int64_t bound) {
+    return graph_.symbol({name, bound, 1, 1});
+  };
+  const graph::Dim words = symbol(names::kMaskWords, ceil_div(config_.vocab_size, int64_t{32}));
+  const graph::Dim changes = symbol(names::kNumChanges, sizes.changes);
+  const auto whole = [&](const char* name, DType dtype, Dims dims) {
+    const TensorId id = graph_.input(name, {dtype, std::move(dims)});
+    graph_.tensors[static_cast<size_t>(id)].whole = true;
+    return id;
+  };
+  const std::vector<TensorId> in{all,
+                                 whole(names::kSampleSettings, DType::f64, {rows, ops::kNumSettings}),
+                                 whole(names::kSampleDraws, DType::i64, {rows, ops::kNumDraws}),
+                                 whole(names::kSampleMask, DType::i32, {rows, words}),
+                                 whole(names::kSampleRanges, DType::i32, {rows, 2}),
+                                 whole(names::kChangedTokens, DType::i32, {changes}),
+                                 whole(names::kChangeCounts, DType::i32, {changes}),
+                                 whole(names::kChangeBiases, DType::f64, {changes})};
+  const int64_t vocab = sizes.vocab > 0 ? sizes.vocab : config_.vocab_size;
+  const std::vector<TensorId> made =
+      ops::apply(graph_, "sample",
+                 {{"top", std::min(sizes.alternatives, vocab)}, {"vocab", vocab}}, in,
+                 names::kSampled, last);
+  graph_.outputs.push_back(all);
+  graph_.outputs.insert(graph_.outputs.end(), made.begin(), made.end());
+}
+
+TensorId Builder::logits(TensorId hidden, TensorId weight) {
+  const bool capped = config_.form.logits_softcap > 0;
+  const int32_t last = graph_.num_layers;
+  const TensorId product = ops::apply(graph_, "linear", {}, {hidden, weight},
+                                      capped ? "lm_head" : names::kLogits, last)[0];
+  if (!capped) return product;
+  return ops::apply(graph_, "softcap", {{"cap", config_.form.logits_softcap}}, {product},
+                    names::kLogits, last)[0];
 }
 
 TensorId Builder::embedding() {
@@ -193,6 +266,12 @@ void Builder::head(TensorId hidden) {
   const int32_t last = graph_.num_layers;
   const Dims table{config_.vocab_size, config_.hidden_size};
   const Form& form = config_.form;
+  if (options_.mode == Mode::generate) {
+    const graph::Dim rows =
+        graph_.symbol({names::kNumRows, options_.generation.rows, options_.generation.rows, 1});
+    const TensorId chosen = whole_input(names::kRows, DType::i32, rows);
+    hidden = ops::apply(graph_, "gather_rows", {}, {hidden, chosen}, "model.rows", last)[0];
+  }
   TensorId normed = norm_of(last, hidden, "model.norm", "model.norm");
   if (form.logits_scale != 1) {
     normed = ops::apply(graph_, "scale", {{"factor", form.logits_scale}}, {normed},
@@ -201,15 +280,9 @@ void Builder::head(TensorId hidden) {
   const TensorId weight = config_.tie_word_embeddings
                               ? embedding_
                               : plain("lm_head.weight", table, last, matrix_init(), table);
-  if (options_.mode == Mode::logits || options_.mode == Mode::generate) {
-    const bool capped = form.logits_softcap > 0;
-    TensorId logits = ops::apply(graph_, "linear", {}, {normed, weight},
-                                 capped ? "lm_head" : names::kLogits, last)[0];
-    if (capped) {
-      logits = ops::apply(graph_, "softcap", {{"cap", form.logits_softcap}}, {logits},
-                          names::kLogits, last)[0];
-    }
-    graph_.outputs.push_back(logits);
+  if (options_.mode == Mode::generate) return sampled(normed, weight);
+  if (options_.mode == Mode::logits) {
+    graph_.outputs.push_back(logits(normed, weight));
     return;
   }
   const TensorId targets = input(names::kTargets, DType::i32, options_.tokens);

@@ -91,7 +91,12 @@ class Builder {
   /// An input of a micro-batch without an element per token.
   TensorId whole_input(const std::string& name, graph::DType dtype, graph::Dim size);
   TensorId rope(int32_t layer, TensorId heads, const std::string& name);
+  /// generate: the inputs that say where keys and values of sequences lie.
+  void page_inputs();
   void head(TensorId hidden);
+  TensorId logits(TensorId hidden, TensorId weight);
+  /// generate: logits and a token drawn for every row of `hidden`.
+  void sampled(TensorId hidden, TensorId weight);
   /// Log-probabilities of the targets, and their sums over answers if there are any; returns those.
   TensorId logprobs(TensorId hidden, TensorId weight, TensorId targets);
   /// The loss over answers of these log-probabilities.
@@ -105,8 +110,9 @@ class Builder {
   const bool collect_weights_;
   graph::Graph graph_;
   std::vector<ParamWeights> weights_;
-  graph::Dim num_tokens_, cache_slots_;  // generate: symbols
+  graph::Dim num_tokens_;  // generate: a symbol
   TensorId tokens_ = graph::kNone, positions_ = graph::kNone, embedding_ = graph::kNone;
+  TensorId sequences_ = graph::kNone, page_table_ = graph::kNone;  // generate
   TensorId token_numbers_ = graph::kNone;  // with dropout
   int64_t num_dropouts_ = 0;
   std::vector<TensorId> balance_losses_;

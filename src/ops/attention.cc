@@ -7,10 +7,10 @@
 // tokens of queries and of keys, may be cut apart: parts of the keys give parts of a softmax, which
 // softmax_merge (merge.cc) merges. So may h and g, the heads of queries and of keys: head h reads
 // the keys of head h / `group`; a part without those has no keys. The cost assumes whole sequences
-// as documents unless the caller knows better. attention_cached is the same for new tokens against
-// a KV cache.
+// as documents unless the caller knows better.
 #include <cmath>
 
+#include "ops/attention_rules.h"
 #include "ops/rules.h"
 
 namespace hocket::ops::attention {
@@ -20,29 +20,6 @@ void want_sequences(std::string_view op, const Attrs& attrs) {
   if (const int64_t length = attrs.i_or("seq", 1); length < 1) {
     fail(op, "seq is {}; expected tokens of a sequence", length);
   }
-}
-
-void want_window(std::string_view op, const Attrs& attrs) {
-  if (const int64_t window = attrs.i_or("window", 1); window < 1) {
-    fail(op, "window is {}; expected keys that a query sees, its own included", window);
-  }
-}
-
-void want_softcap(std::string_view op, const Attrs& attrs) {
-  if (!attrs.has("softcap")) return;
-  if (const double cap = attrs.f("softcap"); !(cap > 0 && std::isfinite(cap))) {
-    fail(op, "softcap is {}; expected a positive number", cap);
-  }
-}
-
-void want_heads(std::string_view op, Types in) {
-  for (int i = 0; i < 3; ++i) {
-    want_rank(op, in[i], 3);
-  }
-  want_float(op, in[0]);
-  want_dtype(op, in[1], in[0].dtype);
-  want_same(op, in[1], in[2]);
-  want_equal(op, "k's head dim", in[1].dims[2], in[0].dims[2]);
 }
 
 /// Parts of the heads need not be a multiple of each other; whole heads are, as the attribute says.
@@ -76,25 +53,6 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   want_same("attention_bwd", in[5], {sum_dtype(in[1].dtype), {in[1].dims[0], in[1].dims[1]}});
   want_vector("attention_bwd", in[6], DType::i32, in[1].dims[0], "number of positions");
   return {in[1], in[2], in[3]};
-}
-
-std::vector<TensorType> infer_cached(const Attrs& attrs, Types in) {
-  want_window("attention_cached", attrs);
-  want_softcap("attention_cached", attrs);
-  want_inputs("attention_cached", in, 6);
-  want_heads("attention_cached", in);
-  if (in[1].dims[1] == 0 || in[0].dims[1] % in[1].dims[1] != 0) {
-    fail("attention_cached", "{} query heads over {} kv heads; expected a multiple", in[0].dims[1],
-         in[1].dims[1]);
-  }
-  want_equal("attention_cached", "k's tokens", in[1].dims[0], in[0].dims[0]);
-  want_rank("attention_cached", in[3], 3);
-  want_same("attention_cached", in[3], in[4]);
-  want_equal("attention_cached", "kv heads of the cache", in[3].dims[1], in[1].dims[1]);
-  want_equal("attention_cached", "head dim of the cache", in[3].dims[2], in[1].dims[2]);
-  want_dtype("attention_cached", in[3], in[0].dtype);
-  want_vector("attention_cached", in[5], DType::i32, in[0].dims[0], "number of positions");
-  return {in[0], in[3], in[4]};
 }
 
 /// Keys that these queries may see: from the begin of the first one's sequence, or of its window,
@@ -161,16 +119,6 @@ Work work(const Call& call) {
 Work work_bwd(const Call& call) {
   return {5 * product_flops(call.attrs, call.in[1], call.in[2]), total_bytes(call.in, call.out)};
 }
-/// Half of the cache is looked at on average, all of it is read at most; no more than a window.
-Work work_cached(const Call& call) {
-  const TensorType& q = call.in[0];
-  TensorType read = call.in[3];  // keys, and the same for values
-  const int64_t slots = read.dims[0], window = call.attrs.i_or("window", slots);
-  read.dims[0] = std::min(slots, window - 1 + q.dims[0]);
-  return {2 * static_cast<double>(std::min(slots, 2 * window)) * static_cast<double>(q.numel()),
-          2 * q.bytes() + 2 * read.bytes()};
-}
-
 /// Document boundaries, and the blocks of each thread.
 int64_t workspace(const Call& call) {
   const TensorType& type = call.in[0];
@@ -184,15 +132,6 @@ int64_t workspace_bwd(const Call& call) {
          round_up(type.dims[0] * type.dims[1] * element(type), 64) +
          scratch_threads(call.attrs) * attention_bwd_scratch(type.dims[2], element(type));
 }
-/// Per thread a row of scores, and rows of short elements as numbers: the query, a key or value,
-/// and what is made of them.
-int64_t workspace_cached(const Call& call) {
-  const TensorType& q = call.in[0];
-  const int64_t size = graph::size_of(sum_dtype(q.dtype));
-  const int64_t rows = is_short(q) ? 3 * round_up(q.dims[2] * size, 64) : 0;
-  return scratch_threads(call.attrs) * (round_up(call.in[3].dims[0] * size, 64) + rows);
-}
-
 double model_flops(const Attrs& attrs, Types in, double mean_keys) {
   return 2 * product_flops(attrs, in[0], in[1], mean_keys);
 }
@@ -272,28 +211,9 @@ std::vector<Sample> samples_bwd() {
   }
   return list;
 }
-std::vector<Sample> samples_cached() {
-  const TensorType q{DType::f64, {3, 4, 4}};
-  const TensorType kv{DType::f64, {3, 2, 4}};
-  const TensorType cache{DType::f64, {9, 2, 4}};
-  std::vector<Sample> list;
-  for (const Attrs& more : {Attrs{}, Attrs{{"window", int64_t{2}}}, Attrs{{"softcap", 0.75}}}) {
-    Attrs attrs = more;
-    attrs.set("scale", 0.5);
-    list.push_back({"3 new tokens, cache of 9" + graph::to_string(more),
-                    attrs,
-                    {q, kv, kv, cache, cache, {DType::i32, {3}}},
-                    {{}, {}, {}, {}, {}, {.kind = Fill::Kind::documents}},
-                    {}});
-  }
-  return list;
-}
-
 }  // namespace
 
 void add_to(std::vector<Op>& ops) {
-  // Causal attention over documents with its backward op, and the form for generation, which
-  // appends to a cache and has no gradient.
   ops.push_back({.name = "attention",
                  .doc =
                      "o = softmax(scale q k^T, below `softcap` if there is one) v, causal inside "
@@ -336,19 +256,6 @@ void add_to(std::vector<Op>& ops) {
                  .workspace = workspace_bwd,
                  .cost_class = CostClass::attention,
                  .family = Family::attention});
-  ops.push_back(
-      {.name = "attention_cached",
-       .doc = "writes k, v of n new tokens at slots pos, attends to slots 0..pos[i], or the last "
-              "`window` of them",
-       .infer = infer_cached,
-       .layout = {"thd,thd,thd,shd,shd,t->thd,shd,shd", "h"},
-       .work = work_cached,
-       .samples = samples_cached,
-       .inplace = {{3, 1}, {4, 2}},
-       .workspace = workspace_cached,
-       .cost_class = CostClass::attention,
-       .family = Family::attention,
-       .takes_any_type = true});
 }
 
 }  // namespace hocket::ops::attention

@@ -53,6 +53,23 @@ inline int64_t attention_scratch(int64_t d, int64_t element) {
              element +
          7 * 64;
 }
+/// Tokens of a page of keys and values: whole vectors of every type, and whole register tiles.
+inline constexpr int64_t kPageTokens = 32;
+/// A thread of paged attention: the blocks of attention_scratch with rows of queries and results,
+/// or for single queries the scores of the `longest` sequence for the heads of a group, transposed
+/// weights, a block of values, rows of heads, and a page of keys as numbers.
+inline int64_t paged_scratch(int64_t d, int64_t group, int64_t longest, int64_t element) {
+  const int64_t wide = round_up(d, kMaxTileCols);
+  const int64_t block = attention_scratch(d, element) + 2 * d * kAttnRowsFwd * element + 2 * 64;
+  const int64_t one = (group * (longest + 2 * kPageTokens + 3 * d + 2) + kAttnKeysFwd * group +
+                       kAttnKeysFwd * wide + d * kPageTokens) *
+                          element +
+                      9 * 64;
+  return std::max(block, one);
+}
+/// Runs of tokens of one sequence that paged attention finds among `tokens`.
+inline int64_t paged_segments_bytes(int64_t tokens) { return round_up(tokens * 32, 64); }
+
 inline int64_t attention_bwd_scratch(int64_t d, int64_t element) {
   const int64_t wide = round_up(d, kMaxTileCols);
   return (2 * d * kAttnRowsBwd + 2 * d * kAttnKeysBwd + 3 * kAttnRowsBwd * kAttnKeysBwd +

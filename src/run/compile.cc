@@ -306,7 +306,7 @@ ProgramSpec evaluation(const Run& run) {
   return losses(run, {.num_micro_batches = run.plan.pp > 1 ? run.plan.num_micro_batches : 1});
 }
 
-ProgramSpec generation(const Run& run, int64_t new_tokens, int64_t cache_slots) {
+ProgramSpec generation(const Run& run, int64_t new_tokens, const models::Generation& sizes) {
   models::BuildOptions how;
   ProgramSpec spec = sized(run, "generate", {.micro_batch = 1, .num_micro_batches = 1}, &how);
   parallel::Plan& plan = spec.plan;
@@ -314,7 +314,7 @@ ProgramSpec generation(const Run& run, int64_t new_tokens, int64_t cache_slots) 
   pin_head(run, how, &spec);
   how.mode = models::BuildOptions::Mode::generate;
   how.tokens = spec.tokens_per_step = new_tokens;
-  how.cache_slots = cache_slots;
+  how.generation = sizes;
   how.token_ranks = plan.ep > 1 ? plan.dp * plan.cp * (plan.sequence_parallel ? plan.tp : 1) : 1;
   if (how.token_ranks > 1) {
     // Attention over all tokens continues by token, to the experts.
@@ -324,13 +324,17 @@ ProgramSpec generation(const Run& run, int64_t new_tokens, int64_t cache_slots) 
   }
   std::erase_if(spec.how.passes,
                 [](const std::string& pass) { return pass.starts_with(passes::kCommand); });
-  spec.key += fmt::format(" {} {}", new_tokens, cache_slots);
+  spec.key += fmt::format(" {} {} {} {} {} {} {} {}", new_tokens, sizes.sequences, sizes.longest,
+                          sizes.pages, sizes.rows, sizes.changes, sizes.alternatives, sizes.vocab);
   spec.graph = graph_of(run, how, nullptr);
   return spec;
 }
 
-ProgramSpec generation(const Run& run, int64_t longest_text) {
-  return generation(run, kPrefill, std::max(longest_text, run.model.max_position));
+ProgramSpec generation(const Run& run) {
+  constexpr int64_t kPrefill = 64;
+  const int64_t longest = run.model.max_position;
+  return generation(run, kPrefill,
+                    {.longest = longest, .pages = ceil_div(longest, ops::kPageTokens)});
 }
 
 namespace {
@@ -345,7 +349,7 @@ constexpr Named kNamed[] = {
     {"gradients", [](const Run& run) { return gradients(run); }},
     {"logits", [](const Run& run) { return logits(run); }},
     {"logprobs", [](const Run& run) { return logprobs(run); }},
-    {"generate", [](const Run& run) { return generation(run, 0); }},
+    {"generate", [](const Run& run) { return generation(run); }},
 };
 
 const Named& named(const std::string& name, const std::string& where) {

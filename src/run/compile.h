@@ -11,6 +11,7 @@
 
 #include "collectives/implementation.h"
 #include "graph/graph.h"
+#include "models/build.h"
 #include "parallel/lowering/template.h"
 #include "program/program.h"
 #include "run/config.h"
@@ -93,17 +94,14 @@ ProgramSpec gradients(const Run& run, const Sizes& sizes = {});
 ProgramSpec logits(const Run& run, const Sizes& sizes = {});
 /// Returns the spec of evaluating held-out data under the run's plan: losses.
 ProgramSpec evaluation(const Run& run);
-/// Forward of one sequence with a KV cache: at most `new_tokens` in a step, behind at most
-/// `cache_slots` in the cache. All data-parallel ranks have all of the sequence; where experts are
-/// on several ranks these split its tokens, which then go to their experts as in training.
-/// Parameters are whole on data-parallel ranks: gathered for every token, they would take longer
-/// than all else.
-ProgramSpec generation(const Run& run, int64_t new_tokens, int64_t cache_slots);
-/// The most tokens behind those in the cache that a step of generation reads.
-inline constexpr int64_t kPrefill = 64;
-/// The program that generates. It is the same for all texts that the model has positions for, and
-/// for longer ones by their length.
-ProgramSpec generation(const Run& run, int64_t longest_text);
+/// Forward of the new tokens of sequences with a paged KV cache, at most `new_tokens` in a step, and
+/// tokens drawn from it (models::Generation). All data-parallel ranks have all sequences; where
+/// experts are on several ranks these split the tokens, which then go to their experts as in
+/// training. Parameters are whole on data-parallel ranks: gathered for every token, they would take
+/// longer than all else.
+ProgramSpec generation(const Run& run, int64_t new_tokens, const models::Generation& sizes);
+/// The program that generates one text of the longest that the model has positions for.
+ProgramSpec generation(const Run& run);
 
 /// The names of the programs of a run: train, evaluate, gradients, logits, logprobs, generate.
 /// Error: `name` is none of them; "" is train.

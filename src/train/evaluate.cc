@@ -177,15 +177,6 @@ engine::Sizes sizes_for(const engine::Run& run, const engine::Batch& batch) {
 
 }  // namespace
 
-void expect_proven(const engine::Run& run, const engine::Compiled& compiled,
-                   std::string_view does) {
-  const check::Verdict verdict = check::check(compiled.program, compiled.reference);
-  if (!verdict.ok()) {
-    fail(run.name, "the static check refuses the program that {}:\n{}", does,
-         check::to_text(verdict));
-  }
-}
-
 namespace {
 
 /// Runs step after step over groups of lists, a micro-batch of one list per rank; `take` gets the
@@ -272,42 +263,6 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
     gradients.grads.push_back({std::move(param), std::move(sum)});
   }
   return gradients;
-}
-
-checkpoint::ModelWeights open_weights(const engine::Run& run) {
-  return {run.config.model.path, run.model, run.adapter};
-}
-
-namespace {
-
-/// Loads the parameters that the source has, and copies of them, each in its own type.
-template <typename Source>
-void load_from(const Source& source, const engine::Compiled& compiled,
-               const runtime::Store& store) {
-  comm::run_on_all(store.ranks().processes(), [&] {
-    for (const graph::Tensor& tensor : compiled.reference.tensors) {
-      const bool copy = tensor.init.kind == graph::Init::Kind::copy;
-      if (tensor.kind != graph::TensorKind::param && !copy) continue;
-      const std::string& name = copy ? compiled.reference.tensor(tensor.of).name : tensor.name;
-      if (!source.has(name)) continue;
-      engine::scatter(tensor, compiled.program, store, [&](int64_t begin, int64_t count, void* to) {
-        source.load_range(name, begin, count, tensor.type.dtype, to);
-      });
-    }
-    return std::string();
-  });
-}
-
-}  // namespace
-
-void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
-                  const runtime::Store& store) {
-  load_from(weights, compiled, store);
-}
-
-void load_adapter(const checkpoint::AdapterWeights& adapter, const engine::Compiled& compiled,
-                  const runtime::Store& store) {
-  load_from(adapter, compiled, store);
 }
 
 }  // namespace hocket::train

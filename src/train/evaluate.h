@@ -55,10 +55,6 @@ class Evaluator {
 /// Lists of token ids as `ids.json` has them. Throws Error on anything else.
 std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab_size);
 
-/// Throws Error (exit code 2) with the verdict if the static check refuses a program that is about
-/// to run; `does`: "evaluates".
-void expect_proven(const engine::Run& run, const engine::Compiled& compiled, std::string_view does);
-
 /// Logits [tokens, vocab] of every list, as fp32, under the run's plan: `take` gets them in the
 /// order of the lists, a few lists in memory at a time.
 void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
@@ -84,16 +80,5 @@ struct Gradients {
 };
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        engine::Programs& programs);
-
-/// Opens the weights of a model that a command was given, an adapter merged into them.
-checkpoint::ModelWeights open_weights(const engine::Run& run);
-/// Loads every parameter of a model into a store: each rank that is here reads its own part. An
-/// adapter that is trained beside the model stays as it is. All processes call; an error in one is
-/// the error of all.
-void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
-                  const runtime::Store& store);
-/// Loads an adapter that is trained, and the modules that it has in full.
-void load_adapter(const checkpoint::AdapterWeights& adapter, const engine::Compiled& compiled,
-                  const runtime::Store& store);
 
 }  // namespace hocket::train

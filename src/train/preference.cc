@@ -11,6 +11,7 @@
 #include "checkpoint/resolve.h"
 #include "engine/params.h"
 #include "graph/names.h"
+#include "engine/weights.h"
 
 namespace hocket::train {
 
@@ -182,7 +183,7 @@ void Preferences::load() {
     const std::string folder = checkpoint::resolve_model(frozen_.weights, checkpoint::Need::intact,
                                                          policy_.ranks().processes())
                                    .folder;
-    load_weights(checkpoint::ModelWeights(folder, frozen_.model, frozen_.adapter),
+    engine::load_weights(checkpoint::ModelWeights(folder, frozen_.model, frozen_.adapter),
                  session.compiled(), session.store());
   }
   engine::initialise(session.graph(), session.program(),

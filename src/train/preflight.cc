@@ -120,7 +120,7 @@ std::string why_no_sample(const engine::Run& run, const engine::Compiled& compil
   std::vector<int64_t> bytes;
   try {
     bytes = sample_memory(run, compiled, data);
-    why = why_too_large(run, bytes);
+    why = engine::why_too_large(run, bytes);
   } catch (const Error& error) {
     why = error.what();
   }
@@ -219,7 +219,7 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs, const T
   if (reference) {
     add_parameters(compiled.program, reference->program, result);
   }
-  require_memory(run, compiled.program, result.memory);
+  engine::require_memory(run, compiled.program, result.memory);
   prove(run, compiled, evaluation, result);
   comm::Processes& processes = ranks.processes();
   if (run.config.emulate.on()) {

@@ -12,7 +12,7 @@
 #include "run/describe.h"
 #include "sim/simulator.h"
 #include "trace/trace.h"
-#include "train/memory.h"
+#include "engine/memory.h"
 #include "train/profiler.h"
 #include "train/training_data.h"
 

@@ -16,6 +16,7 @@
 #include "train/evaluate.h"
 #include "train/resume.h"
 #include "train/saver.h"
+#include "engine/weights.h"
 
 namespace hocket::train {
 
@@ -130,11 +131,11 @@ Start find_start(const engine::Run& run, const TrainingData& data,
 
 void load(Start& start, const engine::Run& run, engine::Session& session) {
   if (start.weights) {
-    load_weights(*start.weights, session.compiled(), session.store());
+    engine::load_weights(*start.weights, session.compiled(), session.store());
     start.weights.reset();
   }
   if (start.adapter) {
-    load_adapter(*start.adapter, session.compiled(), session.store());
+    engine::load_adapter(*start.adapter, session.compiled(), session.store());
     start.adapter.reset();
   }
   if (start.from) {

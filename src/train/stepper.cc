@@ -126,7 +126,7 @@ void Stepper::complete(StepMetrics& metrics) {
   metrics.time_s = done_.seconds;
   metrics.world = run_.plan.world();
   metrics.peak_bytes = memory_.most();
-  metrics.planned_bytes = most_planned(parts_.planned);
+  metrics.planned_bytes = engine::most_planned(parts_.planned);
   metrics.expert_load = expert_load(session_);
   metrics.emulated = run_.config.emulate.on();
   if (parts_.measure) {

@@ -13,7 +13,7 @@
 #include "engine/session.h"
 #include "program/memory.h"
 #include "runtime/probe.h"
-#include "train/memory.h"
+#include "engine/memory.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
 
@@ -85,7 +85,7 @@ class Stepper {
   bool time_to_save_ = false;
   int64_t skipped_in_a_row_ = 0;
   double recent_step_s_ = 0;
-  MemoryWatch memory_;
+  engine::MemoryWatch memory_;
   runtime::Probe probe_;
   int64_t probed_ns_ = 0;  ///< when the machine's speed was measured last
 };

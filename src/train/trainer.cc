@@ -16,7 +16,7 @@
 #include "comm/run_on_all.h"
 #include "train/best.h"
 #include "train/evaluate.h"
-#include "train/memory.h"
+#include "engine/memory.h"
 #include "train/metrics.h"
 #include "train/preference.h"
 #include "train/preflight.h"

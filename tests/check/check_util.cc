@@ -64,7 +64,7 @@ Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, in
   }
   if (purpose == Purpose::generate) {
     options.mode = Mode::generate;
-    options.cache_slots = 32;
+    options.generation = {.sequences = 2, .longest = 32, .pages = 4, .rows = 4};
   }
   c.graph = models::build(config, options);
   if (purpose == Purpose::train || purpose == Purpose::grads) {

@@ -338,87 +338,6 @@ TEST(AttentionKernels, LargeScoresDoNotOverflow) {
   expect_close(f[1], want.lse, 1e-12, "lse");
 }
 
-TEST(AttentionKernels, CachedMatchesTheWholeSequence) {
-  Random random(8);
-  const int64_t n = 13, h = 4, g = 2, d = 6, slots = 20;
-  Values q = random.normals({n, h, d}), k = random.normals({n, g, d}),
-         v = random.normals({n, g, d});
-  Values pos = zeros({n}, DType::i32);
-  for (int64_t t = 0; t < n; ++t) {
-    pos[t] = static_cast<double>(t);
-  }
-  for (const auto& [window, softcap] :
-       {std::pair<int64_t, double>{0, 0}, {1, 0}, {4, 0}, {20, 0}, {0, 0.8}, {4, 0.8}}) {
-    const Naive want = naive(q, k, v, pos, q, 0.4, window, softcap);
-    Attrs attrs{{"scale", 0.4}};
-    if (softcap > 0) {
-      attrs.set("softcap", softcap);
-    }
-    if (window > 0) {
-      attrs.set("window", window);
-    }
-    for_both([&](DType dtype, double tolerance) {
-      Values kc = random.normals({slots, g, d}), vc = random.normals({slots, g, d});
-      std::vector<double> got;
-      for (auto [from, to] : {std::pair<int64_t, int64_t>{0, 5}, {5, 6}, {6, 13}}) {
-        auto r = run({.op = "attention_cached",
-                      .attrs = attrs,
-                      .in = {rows(q, from, to), rows(k, from, to), rows(v, from, to), kc, vc,
-                             rows(pos, from, to)},
-                      .out = {zeros({to - from, h, d}), kc, vc},
-                      .inplace = {{3, 1}, {4, 2}}},
-                     dtype);
-        got.insert(got.end(), r[0].v.begin(), r[0].v.end());
-        kc.v = r[1].v, vc.v = r[2].v;
-      }
-      expect_close({{dtype, {n, h, d}}, got}, want.o, tolerance, "o");
-      for (int64_t i = 0; i < n * g * d; ++i) {
-        ASSERT_EQ(kc[i], k[i]);
-      }
-      for (int64_t i = n * g * d; i < slots * g * d; ++i) {
-        ASSERT_NE(vc[i], 0);
-      }
-    });
-  }
-}
-
-TEST(AttentionKernels, CachedReadsAShortCacheWhereItIs) {
-  // The numbers of f32 on the same values, rounded; and a workspace that does not grow with the
-  // cache but for its scores.
-  const int64_t n = 2, h = 4, g = 2, d = 48, slots = 300;
-  const Values pos = integers({130, 299});
-  const auto call_of = [&](DType dtype) {
-    Random same(11);
-    const auto rounded = [&](graph::Dims dims) {
-      Values values = same.normals(std::move(dims));
-      for (int64_t i = 0; i < static_cast<int64_t>(values.v.size()); ++i) {
-        values[i] = Bf16::decode(Bf16::encode(values[i]));
-      }
-      return values;
-    };
-    Call call{.op = "attention_cached", .attrs = {{"scale", 0.3}}, .in = {}, .out = {}};
-    call.in = {rounded({n, h, d}),     rounded({n, g, d}),     rounded({n, g, d}),
-               rounded({slots, g, d}), rounded({slots, g, d}), pos};
-    call.out = {zeros({n, h, d}), call.in[3], call.in[4]};
-    call.inplace = {{3, 1}, {4, 2}};
-    return run(call, dtype);
-  };
-  const auto wide = call_of(DType::f32), narrow = call_of(DType::bf16);
-  for (size_t o = 0; o < wide.size(); ++o) {
-    for (int64_t i = 0; i < static_cast<int64_t>(wide[o].v.size()); ++i) {
-      ASSERT_EQ(narrow[o][i], Bf16::decode(Bf16::encode(wide[o][i]))) << o << " " << i;
-    }
-  }
-  const auto workspace = [&](int64_t length) {
-    const graph::TensorType q{DType::bf16, {n, h, d}}, k{DType::bf16, {n, g, d}},
-        cache{DType::bf16, {length, g, d}}, at{DType::i32, {n}};
-    const Attrs attrs{{"scale", 0.3}, {"threads", int64_t{1}}};
-    return ops::workspace_bytes("attention_cached", attrs, std::vector{q, k, k, cache, cache, at},
-                                std::vector{q, cache, cache});
-  };
-  EXPECT_EQ(workspace(3200) - workspace(1600), 1600 * 4);
-}
-
 TEST(AttentionKernels, AKeyOutsideOfTheWindowIsNeverSeen) {
   // Leftovers of a skipped tile in the scratch memory reach no result: not even NaN does.
   Random random(12);
@@ -438,29 +357,6 @@ TEST(AttentionKernels, AKeyOutsideOfTheWindowIsNeverSeen) {
   for (int64_t i = (200 + window - 1) * 8; i < n * 8; ++i) {
     ASSERT_EQ(a[0][i], b[0][i]) << "token " << i / 8;
   }
-}
-
-TEST(AttentionKernels, CachedIgnoresNegativePositionsAndRefusesFullCaches) {
-  Random random(9);
-  Values q = random.normals({2, 2, 4}), k = random.normals({2, 1, 4}),
-         cache = random.normals({3, 1, 4});
-  Call call{.op = "attention_cached",
-            .attrs = {{"scale", 1.0}},
-            .in = {q, k, k, cache, cache, integers({-1, 0})},
-            .out = {zeros({2, 2, 4}), cache, cache},
-            .inplace = {{3, 1}, {4, 2}}};
-  const auto r = run(call, DType::f64);
-  for (int64_t i = 0; i < 8; ++i) {
-    EXPECT_EQ(r[0][i], 0);
-  }
-  for (int64_t i = 0; i < 8; ++i) {
-    EXPECT_DOUBLE_EQ(r[0][8 + i], k[4 + i % 4]);
-  }
-  for (int64_t i = 4; i < 12; ++i) {
-    EXPECT_EQ(r[1][i], cache[i]);
-  }
-  call.in[5] = integers({0, 3});
-  EXPECT_THROW(run(call, DType::f64), std::runtime_error);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ BuildOptions options(Mode mode) {
   o.tokens = 16;
   o.sequence_length = 8;
   o.dtype = graph::DType::f64;
-  o.cache_slots = 32;
+  o.generation = {.sequences = 2, .longest = 32, .pages = 4, .rows = 4};
   o.balance_coef = 0.5;
   o.num_micro_batches = 4;
   return o;
@@ -95,12 +95,12 @@ TEST(Build, AllFamiliesAndModesAreWellFormed) {
         expect_well_formed(g);
         EXPECT_EQ(g.find("lm_head.weight") == graph::kNone, tied);
         EXPECT_EQ(g.losses.empty(), mode != Mode::train);
-        EXPECT_EQ(count(g, mode == Mode::generate ? "attention_cached" : "attention"), 3);
+        EXPECT_EQ(count(g, mode == Mode::generate ? "attention_paged" : "attention"), 3);
         if (mode != Mode::train) {
-          ASSERT_EQ(g.outputs.size(), 1u);
+          ASSERT_EQ(g.outputs.size(), mode == Mode::generate ? 5u : 1u);
           EXPECT_EQ(g.tensor(g.outputs[0]).name, "logits");
           EXPECT_EQ(to_string(g.tensor(g.outputs[0]).type),
-                    mode == Mode::generate ? "f64[s0:16,37]" : "f64[16,37]");
+                    mode == Mode::generate ? "f64[s3:4,37]" : "f64[16,37]");
         }
       }
     }
@@ -191,7 +191,7 @@ TEST(Build, AWindowReachesTheOpUnlessItHoldsAllTokens) {
     const Graph g = build(config("mistral", {{"sliding_window", size}}), options(mode));
     std::set<int64_t> windows;
     for (const graph::Node& n : g.nodes) {
-      if (n.op == "attention" || n.op == "attention_cached") {
+      if (n.op == "attention" || n.op == "attention_paged") {
         windows.insert(n.attrs.i_or("window", 0));
       }
     }

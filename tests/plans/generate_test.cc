@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "base/intervals.h"
-#include "base/math.h"
 #include "check/check.h"
 #include "check/mutants/mutate.h"
 #include "engine/params.h"
@@ -16,12 +15,16 @@
 #include "plan_util.h"
 #include "program/buffer_contents.h"
 #include "tests/comm/processes_util.h"
-#include "train/sample.h"
+#include "tests/serve/generation_util.h"
 
 namespace hocket::test::generate_test {
 namespace {
 
 constexpr int64_t kLongest = 16;
+
+serve::StepLimits limits(const engine::Run& run) {
+  return serve::limits_of(kLongest, kLongest, run.model.vocab_size);
+}
 
 /// Logits of the last tokens of a few steps.
 std::vector<double> logits_of(const engine::Run& run, engine::Compiled compiled, uint64_t seed) {
@@ -31,31 +34,23 @@ std::vector<double> logits_of(const engine::Run& run, engine::Compiled compiled,
   engine::Session session(std::move(compiled), runtime::Store(ranks));
   engine::initialise(session.graph(), session.program(), seed, session.store());
   std::vector<double> logits;
-  int32_t begin = 0;
+  serve::SessionStepper stepper(session, limits(run));
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < kLongest; ++i) {
+    ids.push_back(i * 7 % 17);
+  }
+  int64_t begin = 0;
   for (const int64_t count : {5, 1, 1, 3}) {
-    const int64_t rows = round_up(count, session.program().symbols[0].divisor);
-    engine::Batch batch(1, rows);
-    for (int64_t i = 0; i < count; ++i) {
-      batch.tokens[static_cast<size_t>(i)] = static_cast<int32_t>((begin + i) * 7 % 17);
-      batch.positions[static_cast<size_t>(i)] = begin + static_cast<int32_t>(i);
-    }
-    for (int64_t i = count; i < rows; ++i) {
-      batch.positions[static_cast<size_t>(i)] = -1;
-    }
-    begin += static_cast<int32_t>(count);
-    session.set_symbol(graph::names::kNewTokens, rows);
-    session.set_symbol(graph::names::kCacheLength, begin);
-    session.feed(batch);
-    session.step();
-    const std::vector<double> all = session.collect_as<double>(graph::names::kLogits, 0);
-    const int64_t vocab = run.model.vocab_size;
-    logits.insert(logits.end(), all.begin() + (count - 1) * vocab, all.begin() + count * vocab);
+    const std::vector<double> last =
+        serve::logits_of_step<double>(session, stepper, ids, begin, count);
+    logits.insert(logits.end(), last.begin(), last.end());
+    begin += count;
   }
   return logits;
 }
 
 std::vector<double> logits_of(const engine::Run& run, uint64_t seed) {
-  return logits_of(run, train::compile_generation(run, kLongest), seed);
+  return logits_of(run, serve::compile_generation(run, limits(run)), seed);
 }
 
 engine::Run on_one_rank(const engine::Run& run) {
@@ -84,7 +79,7 @@ TEST(Generate, FaultsAreRefused) {
   for (uint64_t seed = first; seed < first + plans; ++seed) {
     const Case c = random_case(seed, 8, "f64");
     const engine::Run run = engine::parse_run(c.text, c.name, {});
-    const engine::Compiled good = train::compile_generation(run, kLongest);
+    const engine::Compiled good = serve::compile_generation(run, limits(run));
     const std::vector<double> expected = logits_of(on_one_rank(run), seed);
     for (uint64_t i = 0; i < 6; ++i) {
       engine::Compiled faulty = good;
@@ -178,7 +173,7 @@ TEST(Generate, ParametersComeOnceFromTheTraining) {
     SCOPED_TRACE(c.name);
     const engine::Run run = engine::parse_run(c.text, c.name, {});
     const engine::Compiled trained = engine::compile(run);
-    const engine::Compiled compiled = train::compile_generation(run, kLongest);
+    const engine::Compiled compiled = serve::compile_generation(run, limits(run));
     const runtime::RankOptions options = engine::rank_options(run);
     const int32_t world = trained.program.num_ranks();
     const int64_t max_in_flight = seed % 2 == 0 ? 200 : engine::kMaxInFlightBytes;

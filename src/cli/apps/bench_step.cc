@@ -27,7 +27,7 @@
 #include "engine/session.h"
 #include "runtime/probe.h"
 #include "train/known_inputs.h"
-#include "train/memory.h"
+#include "engine/memory.h"
 #include "train/step_times.h"
 
 namespace hocket::cli {
@@ -105,7 +105,7 @@ class StepBench {
  private:
   void prepare() {
     engine::Compiled compiled = engine::compile(run_);
-    train::require_memory(run_, compiled.program);
+    engine::require_memory(run_, compiled.program);
     const runtime::Store store(*ranks_);
     engine::initialise(compiled.reference, compiled.program, 1, store);
     auto emulated = engine::emulate(run_, compiled.program);

@@ -25,8 +25,9 @@
 #include "run/describe.h"
 #include "train/choices.h"
 #include "train/evaluate.h"
-#include "train/memory.h"
+#include "engine/memory.h"
 #include "train/preflight.h"
+#include "engine/weights.h"
 
 namespace hocket::cli {
 namespace {
@@ -35,8 +36,8 @@ using Lists = std::vector<std::vector<int32_t>>;
 
 /// The parameters of a program on all ranks.
 void load(const engine::Run& run, const engine::Compiled& compiled, const runtime::Store& store) {
-  train::require_memory(run, compiled.program);
-  train::load_weights(train::open_weights(run), compiled, store);
+  engine::require_memory(run, compiled.program);
+  engine::load_weights(engine::open_weights(run), compiled, store);
 }
 
 /// Loads the parameters of forward programs.
@@ -114,7 +115,7 @@ void save_logits(const std::string& path, const Lists& ids,
 
 void save_grads(const std::string& path, const engine::Run& run,
                 const train::Gradients& gradients) {
-  const checkpoint::ModelWeights weights = train::open_weights(run);
+  const checkpoint::ModelWeights weights = engine::open_weights(run);
   std::vector<checkpoint::SlicedParameter> params;
   for (const auto& [param, bytes] : gradients.grads) {
     params.push_back({{param.name, param.type, bytes.data()}, weights.slices(param.name)});
@@ -203,7 +204,7 @@ void require_finite(const engine::Run& run, const std::optional<TokenPosition>& 
 /// Returns the static check of programs that evaluate.
 engine::Programs::Inspect checked(const engine::Run& run) {
   return [&run](const engine::Compiled& compiled) {
-    train::expect_proven(run, compiled, "evaluates");
+    engine::expect_proven(run, compiled, "evaluates");
   };
 }
 

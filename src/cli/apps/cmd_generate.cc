@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // hocket generate
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstdio>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,16 +18,14 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/model_weights.h"
 #include "cli/inputs.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "comm/run_on_all.h"
 #include "data/model_text.h"
 #include "data/tokenizer/tokenizer.h"
-#include "train/evaluate.h"
-#include "train/memory.h"
-#include "train/sample.h"
+#include "engine/session.h"
+#include "serve/open.h"
 
 namespace hocket::cli {
 namespace {
@@ -46,6 +47,10 @@ struct GenerateOptions {
   std::optional<double> temperature, top_p;
   std::optional<int64_t> top_k, max_new_tokens;
   int64_t seed = 1, samples = 1;
+  double min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::optional<int64_t> logprobs;
+  int64_t batch = 32;
+  std::optional<double> kv_cache_memory;
   bool ignore_eos = false, json = false, split_special_tokens = false;
 };
 
@@ -56,41 +61,37 @@ struct Prompt {
   bool is_chat = false;
 };
 
-void check_ranges(const train::GenerateOptions& how) {
-  const auto range = [](const char* what, double value, double least, double most) {
-    if (!(value >= least && value <= most)) {
-      fail("hocket generate", "{} is {}; expected {} to {}", what, value, least, most);
-    }
-  };
-  range("--max-new-tokens", static_cast<double>(how.max_new_tokens), 1, 1e7);
-  range("--temperature", how.temperature, 0, 100);
-  range("--top-k", static_cast<double>(how.top_k), 0, 1e9);
-  range("--top-p", how.top_p, 0, 1);
-}
-
-/// Returns how to sample: as the options say, else as the model's generation_config.json, else by
-/// the defaults.
-train::GenerateOptions sampling(const GenerateOptions& options, const std::string& model) {
+/// Everything of a request but its prompt.
+serve::Request request_of(const GenerateOptions& options, const std::string& model) {
   const data::SamplingDefaults files = data::read_sampling_defaults(model);
   for (const std::string& key : files.ignored) {
     log_warning("{}: {} is not supported, and has no effect here",
                 join_path(model, "generation_config.json"), key);
   }
-  train::GenerateOptions how;
+  serve::Request request;
+  request.max_tokens = 200;
+  request.sampling = {.temperature = 0.8, .top_p = 0.95};
   const auto choose = [](const auto& given, const auto& of_files, auto* value) {
     *value = given ? *given : of_files.value_or(*value);
   };
+  serve::Sampling& how = request.sampling;
   choose(options.temperature, files.temperature, &how.temperature);
   choose(options.top_k, files.top_k, &how.top_k);
   choose(options.top_p, files.top_p, &how.top_p);
-  choose(options.max_new_tokens, files.max_new_tokens, &how.max_new_tokens);
+  choose(options.max_new_tokens, files.max_new_tokens, &request.max_tokens);
+  how.min_p = options.min_p;
+  how.repetition_penalty = options.repetition_penalty;
+  how.presence_penalty = options.presence_penalty;
+  how.frequency_penalty = options.frequency_penalty;
   how.seed = static_cast<uint64_t>(options.seed);
-  how.stops = options.stops;
-  check_ranges(how);
-  for (const std::string& stop : how.stops) {
-    if (stop.empty()) fail("hocket generate", "--stop is empty; expected some text");
+  request.stops = options.stops;
+  if (request.max_tokens < 1) {
+    fail(kWhere, "--max-new-tokens is {}; expected 1 or more", request.max_tokens);
   }
-  return how;
+  if (options.logprobs) {
+    request.logprobs = *options.logprobs;
+  }
+  return request;
 }
 
 /// Tokenizer, chat template and rules of a model that turn prompts into tokens.
@@ -185,6 +186,54 @@ std::vector<Prompt> prompts_of(const GenerateOptions& options, PromptReader* rea
   return {reader->chat(messages)};
 }
 
+/// A text that comes from the engine's thread.
+class Text {
+ public:
+  void take(const serve::Update& update) {
+    {
+      const std::lock_guard lock(mutex_);
+      text_ += update.text;
+      ids_.insert(ids_.end(), update.tokens.begin(), update.tokens.end());
+      logprobs_.insert(logprobs_.end(), update.logprobs.begin(), update.logprobs.end());
+      if (update.finish != serve::Finish::running) {
+        end_ = update;
+      }
+    }
+    came_.notify_one();
+  }
+  /// Calls fn with new text until there is no more. Throws Error (exit code 1) if it failed.
+  void follow(const std::function<void(std::string_view)>& fn) {
+    size_t passed = 0;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      came_.wait(lock, [&] { return text_.size() > passed || end_; });
+      const std::string part = text_.substr(passed);
+      passed = text_.size();
+      const bool over = end_.has_value();
+      lock.unlock();
+      if (!part.empty()) {
+        fn(part);
+      }
+      if (over) break;
+      lock.lock();
+    }
+    if (end_->finish == serve::Finish::failed) fail_run(kWhere, "{}", end_->error);
+  }
+  // Once follow() has returned.
+  const std::string& text() const { return text_; }
+  const std::vector<int32_t>& ids() const { return ids_; }
+  const std::vector<serve::TokenLogprobs>& logprobs() const { return logprobs_; }
+  const serve::Update& end() const { return *end_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::string text_;
+  std::vector<int32_t> ids_;
+  std::vector<serve::TokenLogprobs> logprobs_;
+  std::optional<serve::Update> end_;
+};
+
 /// Prints texts while they are sampled, or a JSON object each.
 class Printer {
  public:
@@ -209,22 +258,30 @@ class Printer {
     std::fwrite(shown.data(), 1, shown.size(), stdout);
     if (std::fflush(stdout) != 0) fail_run("hocket generate", "can't write to standard output");
   }
-  void end(const Prompt& prompt, int64_t sample, const train::Generated& text) {
+  void end(const Prompt& prompt, int64_t sample, const Text& text) {
     if (!json_) return put("\n");
     JsonWriter json;
-    json.object().member("prompt", prompt.text).member("text", text.text);
+    json.object().member("prompt", prompt.text).member("text", text.text());
     json.member("sample", sample);
-    json.member("finish_reason", text.stopped ? "stop" : "length");
-    if (text.stop_token) {
-      json.member("stop_reason", *text.stop_token);
-    } else if (!text.stop.empty()) {
-      json.member("stop_reason", text.stop);
+    const bool stopped = text.end().finish == serve::Finish::stop;
+    json.member("finish_reason", stopped ? "stop" : "length");
+    if (text.end().stop_token) {
+      json.member("stop_reason", *text.end().stop_token);
+    } else if (!text.end().stop.empty()) {
+      json.member("stop_reason", text.end().stop);
     }
     json.member("prompt_tokens", prompt.ids.size()).key("token_ids").array();
-    for (const int32_t id : text.ids) {
+    for (const int32_t id : text.ids()) {
       json.value(id);
     }
     json.end();
+    if (!text.logprobs().empty()) {
+      json.key("token_logprobs").array();
+      for (const serve::TokenLogprobs& each : text.logprobs()) {
+        json.value(each.logprob);
+      }
+      json.end();
+    }
     json.end();
     fmt::print("{}\n", json.take());
     std::fflush(stdout);
@@ -245,56 +302,86 @@ void check_generate_options(const GenerateOptions& options) {
   }
 }
 
+/// Sizes of an engine for these texts.
+serve::EngineOptions engine_options(const GenerateOptions& options, int64_t texts,
+                                    int64_t longest) {
+  serve::EngineOptions how;
+  how.max_model_len = longest;
+  how.max_num_seqs = std::min(texts, options.batch);
+  how.max_waiting = 0;
+  how.max_logprobs = std::max<int64_t>(options.logprobs.value_or(0), 1);
+  how.kv_cache_memory = options.kv_cache_memory;
+  return how;
+}
+
+/// Generates the texts of all prompts at once, and prints them in order.
+void generate_all(serve::ModelEngine& engine, const GenerateOptions& options,
+                  const std::vector<Prompt>& prompts, const serve::Request& common) {
+  std::deque<Text> texts;
+  for (const Prompt& prompt : prompts) {
+    for (int64_t sample = 0; sample < options.samples; ++sample) {
+      serve::Request request = common;
+      request.prompt = prompt.ids;
+      request.answer = prompt.is_chat;
+      request.sampling.sample = sample;
+      Text& text = texts.emplace_back();
+      engine.submit(std::move(request),
+                    [&text](const serve::Update& update) { text.take(update); });
+    }
+  }
+  Printer printer(options, std::ssize(texts));
+  auto text = texts.begin();
+  try {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      for (int64_t sample = 0; sample < options.samples; ++sample, ++text) {
+        printer.begin(prompts[i], static_cast<int64_t>(i), sample);
+        text->follow([&](std::string_view part) { printer.put(part); });
+        printer.end(prompts[i], sample, *text);
+      }
+    }
+  } catch (...) {
+    engine.stop();  // texts are given to no more
+    throw;
+  }
+}
+
 /// Opens and checks model, tokenizer, prompts and weights one after the other, so that faults are
 /// reported before the first token.
 int generate(const GenerateOptions& options) {
   check_generate_options(options);
   const engine::Run run = model_run(options.model, options.dtype, options.set, options.adapter);
   const std::string& model = run.config.model.path;
-  train::GenerateOptions how = sampling(options, model);
+  serve::Request request = request_of(options, model);
   const data::Tokenizer tokenizer =
       data::load_model_tokenizer(kWhere, model, options.tokenizer, run.model.vocab_size);
   if (!options.ignore_eos) {
-    how.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
+    request.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   }
-  const checkpoint::ModelWeights weights = train::open_weights(run);
-  runtime::LocalRanks ranks = engine::local_ranks(run);
   PromptReader reader(model, tokenizer, run.model.vocab_size, options.split_special_tokens);
-  const std::vector<Prompt> prompts = prompts_of(options, &reader, ranks.processes());
-  uint64_t hash = 0;
+  std::vector<Prompt> prompts;
   int64_t most = 0;
-  for (const Prompt& prompt : prompts) {
-    hash = hash64(
-        {reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(int32_t)},
-        hash);
-    most = std::max(most, std::ssize(prompt.ids));
-  }
-  comm::expect_same(
-      ranks.processes(), "hocket generate", "sampling of",
-      fmt::format("{} tokens, temperature {}, top_k {}, top_p {}, seed {}, {} of {}, stops {}, "
-                  "prompts with hash {:x}",
-                  how.max_new_tokens, how.temperature, how.top_k, how.top_p, how.seed,
-                  options.samples, counted(std::ssize(prompts), "prompt"),
-                  fmt::join(how.stops, " "), hash));
-  const int64_t longest = most + how.max_new_tokens;
-  warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
-  const engine::ProgramSpec program = engine::generation(run, longest);
-  engine::Programs programs(run, ranks);
-  programs.replace(program, train::compile_generation(run, longest));
-  const engine::Compiled& compiled = programs.compiled(program);
-  train::require_memory(run, compiled.program, train::generation_memory(compiled, most, longest));
-  train::load_weights(weights, compiled, programs.store());
-  train::Generator generator(run, tokenizer, programs.session(program));
-  Printer printer(options, std::ssize(prompts) * options.samples);
-  how.on_text = [&](std::string_view text) { printer.put(text); };
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    how.prompt = prompts[i].ids;
-    how.answer = prompts[i].is_chat;
-    for (how.sample = 0; how.sample < options.samples; ++how.sample) {
-      printer.begin(prompts[i], static_cast<int64_t>(i), how.sample);
-      printer.end(prompts[i], how.sample, generator.run(how));
+  {
+    runtime::LocalRanks ranks = engine::local_ranks(run);
+    prompts = prompts_of(options, &reader, ranks.processes());
+    uint64_t hash = 0;
+    for (const Prompt& prompt : prompts) {
+      hash = hash64(
+          {reinterpret_cast<const char*>(prompt.ids.data()), prompt.ids.size() * sizeof(int32_t)},
+          hash);
+      most = std::max(most, std::ssize(prompt.ids));
     }
+    comm::expect_same(ranks.processes(), kWhere, "the prompts", fmt::format("hash {:x}", hash));
   }
+  const int64_t longest = most + request.max_tokens;
+  warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
+  serve::ModelEngine engine(
+      run, tokenizer,
+      engine_options(options, std::ssize(prompts) * options.samples, longest));
+  if (!engine.leads()) {
+    engine.follow();
+    return 0;
+  }
+  generate_all(engine, options, prompts, request);
   return 0;
 }
 
@@ -330,6 +417,14 @@ void verb_generate(Args& args) {
   args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
   args.option("--top-p", "P", &options->top_p,
               "only the most likely tokens that make up this share; default: 0.95");
+  args.option("--min-p", "P", &options->min_p,
+              "only tokens of at least this share of the most likely one's probability");
+  args.option("--repetition-penalty", "F", &options->repetition_penalty,
+              "divides the positive logits of tokens of prompt and text; 1, default: none");
+  args.option("--presence-penalty", "A", &options->presence_penalty,
+              "subtracted from the logits of tokens of the text");
+  args.option("--frequency-penalty", "A", &options->frequency_penalty,
+              "the same, times the number of their occurrences");
   args.option("--seed", "S", &options->seed, "of the random choices");
   args.option("--stop", "TEXT", &options->stops,
               "ends a text where it comes up, and is no part of it; repeatable");
@@ -340,6 +435,9 @@ void verb_generate(Args& args) {
   args.option(
       "--tokenizer", "FILE", &options->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");
+  args.option("--batch", "N", &options->batch, "most texts generated at a time", 1, 1 << 16);
+  args.option("--logprobs", "K", &options->logprobs,
+              "with --json: the log-probability of every token", 0, 1000);
   add_set(args, &options->set);
   args.option("--dtype", "TYPE", &options->dtype,
               "of weights and activations: f32, f64, bf16, f16");

@@ -14,7 +14,7 @@
 #include "cost/cost_model.h"
 #include "engine/session.h"
 #include "run/machine.h"
-#include "train/memory.h"
+#include "engine/memory.h"
 #include "train/profiler.h"
 
 namespace hocket::cli {
@@ -71,7 +71,7 @@ int profile_tasks(const ProfileOptions& options) {
   inputs.push_back(options.run);
   require_output("hocket profile --out", options.out, inputs);
   const engine::Compiled compiled = source.compile();
-  train::require_memory(source.run, compiled.program);
+  engine::require_memory(source.run, compiled.program);
   // Under a launcher all time the links between them, and then the first one the tasks.
   runtime::LocalRanks ranks = engine::local_ranks(source.run);
   train::ProfileOptions how;

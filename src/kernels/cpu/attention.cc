@@ -8,13 +8,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/attention_forward.h"
 #include "kernels/cpu/gemm_pack.h"
 #include "kernels/cpu/kernels.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 using ops::kAttnKeysBwd;
 using ops::kAttnKeysFwd;
 using ops::kAttnRowsBwd;
@@ -105,168 +105,12 @@ int64_t find_blocks(const KernelArgs& args, const int32_t* pos, const Heads<T>& 
   return n;
 }
 
-/// A [rows, d] operand readable in whole tiles: in place if d is a multiple of the tile, else
-/// copied to `pad`.
-template <typename T>
-const T* whole_rows(const Heads<T>& s, const T* src, int64_t stride, int64_t rows, T* pad,
-                    int64_t& ld) {
-  ld = stride;
-  if (s.wide == s.d) return src;
-  ld = s.wide;
-  for (int64_t r = 0; r < rows; ++r) {
-    std::copy(src + r * stride, src + r * stride + s.d, pad + r * s.wide);
-    std::fill(pad + r * s.wide + s.d, pad + (r + 1) * s.wide, T(0));
-  }
-  return pad;
-}
-
-/// C[m, n] (+)= A B with A given as [k][m]; only whole 2-vector columns of B are read.
-template <typename T, typename Skip>
-[[gnu::always_inline]] inline void product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda,
-                                           const T* b, int64_t ldb, bool add, T* c, int64_t ldc,
-                                           Skip skip) {
-  constexpr int64_t MR = kTileRows, NR = kTileCols<T>;
-  for (int64_t i = 0; i < m; i += MR) {
-    for (int64_t j = 0; j < n; j += NR) {
-      if (!skip(i, j)) {
-        tile<T>(std::min(MR, m - i), std::min(NR, n - j), k, a + i, lda, b + j, ldb, add,
-                c + i * ldc + j, ldc);
-      }
-    }
-  }
-}
-
-template <typename T>
-struct ForwardScratch {
-  T *q, *k, *v, *s, *top, *sum, *fix;
-  explicit ForwardScratch(Scratch& from, const Heads<T>& s) {
-    q = from.take<T>(s.d * kAttnRowsFwd);
-    k = from.take<T>(s.d * kAttnKeysFwd);
-    v = from.take<T>(s.wide * kAttnKeysFwd);
-    this->s = from.take<T>(kAttnKeysFwd * kAttnRowsFwd);
-    top = from.take<T>(kAttnRowsFwd);
-    sum = from.take<T>(kAttnRowsFwd);
-    fix = from.take<T>(kAttnRowsFwd);
-  }
-};
-
-/// Replaces a block of scores s[key][query] by cap * tanh(score), for the keys that some query of a
-/// vector may see (softmax_block).
-template <typename T>
-void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap, T* s) {
-  for (int64_t c = 0; c < rows; c += kLanes<T>) {
-    const int64_t end = std::clamp<int64_t>(c + kLanes<T> - first, 0, keys);
-    const int64_t begin = std::clamp<int64_t>(c + 1 - window - first, 0, end);
-    for (int64_t j = begin; j < end; ++j) {
-      T* const at = s + j * kAttnRowsFwd + c;
-      store(at, cap * vtanh(load(at)));
-    }
-  }
-}
-
-/// Softmax of one block of scores in place, s[key][query], queries in lanes. Key j may be seen by
-/// query c if c - window < first + j <= c.
-template <typename T>
-void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T* s, T* top, T* sum,
-                   T* fix) {
-  constexpr int64_t L = kLanes<T>, M = kAttnRowsFwd;
-  Vec<T> lane;
-  for (int64_t i = 0; i < L; ++i) {
-    lane[i] = static_cast<T>(i);
-  }
-  const T low = std::numeric_limits<T>::lowest() / 4;
-  for (int64_t c = 0; c < rows; c += L) {
-    // Keys from `inside` to `all` are seen by every query of this vector (if there are any), keys
-    // before `begin` and from `any` on by none; rows of the register tiles that reach into these
-    // queries need zeros from `zero_begin` to `zero`.
-    const int64_t all = std::clamp<int64_t>(c + 1 - first, 0, keys);
-    const int64_t any = std::clamp<int64_t>(c + L - first, 0, keys);
-    const int64_t zero = std::clamp<int64_t>(c + L + kTileRows - first, 0, keys);
-    const int64_t begin = std::clamp<int64_t>(c + 1 - window - first, 0, any);
-    const int64_t inside = std::clamp<int64_t>(c + L - window - first, 0, any);
-    const int64_t zero_begin = std::max<int64_t>(begin - kTileRows, 0);
-    const Vec<T> query = lane + static_cast<T>(c - first);
-    const Vec<T> before = query - static_cast<T>(window);
-    const auto seen = [&](int64_t key, Vec<T> score, Vec<T> otherwise) {
-      const Vec<T> from_begin = before < static_cast<T>(key) ? score : otherwise;
-      return query >= static_cast<T>(key) ? from_begin : otherwise;
-    };
-    T* col = s + c;
-    const Vec<T> old = load(top + c);
-    Vec<T> m0 = old, m1 = old;
-    const auto larger = [&](int64_t key) {
-      const Vec<T> a = seen(key, load(col + key * M), splat(low));
-      m0 = a > m0 ? a : m0;
-    };
-    int64_t j = begin;
-    for (; j < inside; ++j) {
-      larger(j);
-    }
-    for (; j + 2 <= all; j += 2) {
-      const Vec<T> a = load(col + j * M), b = load(col + (j + 1) * M);
-      m0 = a > m0 ? a : m0;
-      m1 = b > m1 ? b : m1;
-    }
-    for (; j < any; ++j) {
-      larger(j);
-    }
-    m0 = m1 > m0 ? m1 : m0;
-    store(top + c, m0);
-    Vec<T> s0{}, s1{};
-    const auto weight = [&](int64_t key) {
-      const Vec<T> a = seen(key, vexp2_nonpositive(load(col + key * M) - m0), Vec<T>{});
-      store(col + key * M, a);
-      s0 += a;
-    };
-    for (j = zero_begin; j < begin; ++j) {
-      store(col + j * M, Vec<T>{});
-    }
-    for (; j < inside; ++j) {
-      weight(j);
-    }
-    for (; j + 2 <= all; j += 2) {
-      const Vec<T> a = vexp2_nonpositive(load(col + j * M) - m0);
-      const Vec<T> b = vexp2_nonpositive(load(col + (j + 1) * M) - m0);
-      store(col + j * M, a);
-      store(col + (j + 1) * M, b);
-      s0 += a;
-      s1 += b;
-    }
-    for (; j < any; ++j) {
-      weight(j);
-    }
-    for (; j < zero; ++j) {
-      store(col + j * M, Vec<T>{});
-    }
-    const Vec<T> f = vexp2_nonpositive(old - m0);
-    store(fix + c, f);
-    store(sum + c, load(sum + c) * f + s0 + s1);
-  }
-}
-
-/// Scores, in powers of two: the product of a query and a key times `factor`, and with a cap
-/// (otherwise 0) cap * tanh of that.
-template <typename T>
-struct Scores {
-  T factor, cap = 0;
-  Scores(const graph::Attrs& attrs, double scale) : factor(static_cast<T>(scale * kLog2e)) {
-    if (!attrs.has("softcap")) return;
-    factor = static_cast<T>(scale / attrs.f("softcap"));
-    cap = static_cast<T>(attrs.f("softcap") * kLog2e);
-  }
-};
-
+/// One block of queries of one head against all its keys. Stores lse for the backward pass; a sum of
+/// 0 is a query without keys.
 template <typename T>
 void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q, const T* k,
                    const T* v, const Scores<T>& scores, T* o, T* lse, const ForwardScratch<T>& ws) {
-  // One block of M queries of one head against all its keys, N at a time, with an online softmax
-  // (FlashAttention, arXiv 2205.14135): scores of the tile; their running maximum `top` and sum of
-  // exponentials `sum` per query; `fix` rescales the output to the new maximum; then the tile's
-  // exponentials times its values are added. Products skip keys beyond the diagonal and before the
-  // window. The last loop divides by the sums and stores lse = ln(sum e^score) for the backward
-  // pass; a sum of 0 is a query without keys.
-  constexpr int64_t M = kAttnRowsFwd, N = kAttnKeysFwd, MR = kTileRows, NR = kTileCols<T>;
-  const int64_t rows = std::min<int64_t>(M, b.end - b.at);
+  const int64_t rows = std::min<int64_t>(kAttnRowsFwd, b.end - b.at);
   const int64_t kv_head = hs.kv_of(head);
   const bool here = kv_head >= 0 && kv_head < hs.g;
   const int64_t all = here ? std::min(b.at + rows + hs.ahead, hs.keys) - b.key : 0;
@@ -279,61 +123,22 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
     }
     return;
   }
-  pack_transposed<M>(q + b.at * hs.q_stride + head * hs.d, hs.q_stride, rows, hs.d, ws.q);
-  const T factor = scores.factor;
-#pragma omp simd
-  for (int64_t i = 0; i < hs.d * M; ++i) {
-    ws.q[i] *= factor;
-  }
-  const T low = std::numeric_limits<T>::lowest() / 4;
-  for (int64_t i = 0; i < M; ++i) {
-    ws.top[i] = low;
-    ws.sum[i] = 0;
-  }
-  for (int64_t j0 = 0; j0 < all; j0 += N) {
-    const int64_t keys = std::min(N, all - j0), first = b.key + j0 - b.at - hs.ahead;
-    const T* kb = k + (b.key + j0) * hs.k_stride + kv;
-    pack_transposed<N>(kb, hs.k_stride, keys, hs.d, ws.k);
-    product<T>(keys, round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
-               [&](int64_t i, int64_t j) {
-                 return first + i > j + NR - 1 || first + i + MR - 1 <= j - hs.window;
-               });
-    if (scores.cap > 0) {
-      cap_block(keys, rows, first, hs.window, scores.cap, ws.s);
-    }
-    softmax_block(keys, rows, first, hs.window, ws.s, ws.top, ws.sum, ws.fix);
-    if (j0 > 0) {
-      for (int64_t r = 0; r < rows; ++r) {
-        if (const T f = ws.fix[r]; f != 1) {
-          T* __restrict row = out + r * hs.q_stride;
-#pragma omp simd
-          for (int64_t i = 0; i < hs.d; ++i) {
-            row[i] *= f;
-          }
-        }
-      }
-    }
-    int64_t ldv;
-    const T* vb = whole_rows(hs, v + (b.key + j0) * hs.k_stride + kv, hs.k_stride, keys, ws.v, ldv);
-    for (int64_t r = 0; r < rows; r += MR) {
-      const int64_t n = std::min(MR, rows - r), end = std::clamp<int64_t>(r + n - first, 0, keys);
-      const int64_t begin = std::clamp<int64_t>(r + 1 - hs.window - first, 0, end);
-      for (int64_t c = 0; c < hs.d && (end > begin || j0 == 0); c += NR) {
-        tile<T>(n, std::min(NR, hs.d - c), end - begin, ws.s + begin * M + r, M,
-                vb + begin * ldv + c, ldv, j0 > 0, out + r * hs.q_stride + c, hs.q_stride);
-      }
-    }
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    T* __restrict row = out + r * hs.q_stride;
-    const T f = ws.sum[r] > 0 ? 1 / ws.sum[r] : 0;
-#pragma omp simd
-    for (int64_t i = 0; i < hs.d; ++i) {
-      row[i] *= f;
-    }
-    lse[(b.at + r) * hs.h + head] = static_cast<T>(kLn2 * static_cast<double>(ws.top[r]) +
-                                                   std::log(static_cast<double>(ws.sum[r])));
-  }
+  const QueryBlock block{.rows = rows,
+                         .skip = 0,
+                         .keys = all,
+                         .first = b.at + hs.ahead - b.key,
+                         .window = hs.window,
+                         .d = hs.d};
+  attend_block(
+      block, q + b.at * hs.q_stride + head * hs.d, hs.q_stride,
+      [&](int64_t j, int64_t n, T* to) {
+        pack_transposed<kAttnKeysFwd>(k + (b.key + j) * hs.k_stride + kv, hs.k_stride, n, hs.d, to);
+      },
+      [&](int64_t j, int64_t n, T* pad, int64_t& ld) {
+        return whole_rows(hs.d, v + (b.key + j) * hs.k_stride + kv, hs.k_stride, n, pad, ld);
+      },
+      scores, out, hs.q_stride,
+      [&](int64_t r, T value) { lse[(b.at + r) * hs.h + head] = value; }, ws);
 }
 
 template <typename T>
@@ -426,7 +231,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
     pack_transposed<N>(x.k + at_k, hs.k_stride, keys, hs.d, ws.k);
     pack_transposed<N>(x.v + at_k, hs.k_stride, keys, hs.d, ws.v);
     int64_t ldk, ldq, lddy;
-    const T* kb = whole_rows(hs, x.k + at_k, hs.k_stride, keys, ws.pad_k, ldk);
+    const T* kb = whole_rows(hs.d, x.k + at_k, hs.k_stride, keys, ws.pad_k, ldk);
     const int64_t query_end = std::min<int64_t>(b.end, hs.query_end(j0 + keys));
     bool add = false;
     for (int64_t head = first_head; head < end_head; ++head) {
@@ -460,8 +265,8 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
                           static_cast<T>(static_cast<double>(x.lse[t]) * kLog2e), x.delta[t],
                           x.scale, x.scores.cap, ws.s + r * N, ws.ds + r * N);
         }
-        const T* dyb = whole_rows(hs, x.dy + at_q, hs.q_stride, rows, ws.pad_dy, lddy);
-        const T* qb = whole_rows(hs, x.q + at_q, hs.q_stride, rows, ws.pad_q, ldq);
+        const T* dyb = whole_rows(hs.d, x.dy + at_q, hs.q_stride, rows, ws.pad_dy, lddy);
+        const T* qb = whole_rows(hs.d, x.q + at_q, hs.q_stride, rows, ws.pad_q, ldq);
         for (int64_t j = 0; j < keys; j += MR) {
           const int64_t m = std::min(MR, keys - j);
           // From the first row that sees key j to the last one that sees one of the tile.
@@ -509,7 +314,7 @@ void attention(const KernelArgs& args) {
   auto run = [&](int64_t i, int64_t thread) {
     Scratch own(base + thread * each, each);
     forward_block(hs, blocks[i / hs.h], i % hs.h, q, k, v, scores, o, lse,
-                  ForwardScratch<T>(own, hs));
+                  ForwardScratch<T>(own, hs.d));
   };
   parallel(n, threads, run);
 }

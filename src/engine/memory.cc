@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/memory.h"
+#include "engine/memory.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -14,13 +14,8 @@
 #include "base/text.h"
 #include "comm/launch.h"
 
-namespace hocket::train {
+namespace hocket::engine {
 
-namespace {
-
-std::string size_text(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
-
-/// Returns the memory available without swapping, in bytes; 0: unknown.
 int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
   for (std::string key; file >> key; file.ignore(1 << 10, '\n')) {
@@ -29,6 +24,10 @@ int64_t available_memory() {
   }
   return 0;
 }
+
+namespace {
+
+std::string size_text(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 
 /// The setting that takes most off `need`, of one rank of the program.
 const char* remedy(const program::Program& program, const program::Memory& need) {
@@ -194,4 +193,4 @@ void MemoryWatch::after_step(const engine::Session& session,
   }
 }
 
-}  // namespace hocket::train
+}  // namespace hocket::engine

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that needs more memory than there is does not begin; one that comes to take more than was
 // planned says so, and ends beyond the budget.
-#include "train/memory.h"
+#include "engine/memory.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include "engine/params.h"
 #include "kernels/backend.h"
 
-namespace hocket::train {
+namespace hocket::engine {
 namespace {
 
 constexpr int64_t kPages = 5 * program::kPageBytes;
@@ -163,4 +163,4 @@ TEST_F(AfterAStep, AByteBeyondTheBudgetIsAnError) {
 }
 
 }  // namespace
-}  // namespace hocket::train
+}  // namespace hocket::engine

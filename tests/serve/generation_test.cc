@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program that generates: one for texts of all lengths, proven, of the memory that a text
-// takes, and with the logits that the model gives without a cache.
+// The program that generates: proven under every plan, and with the bits that the model gives a
+// text without a cache, however it is cut into steps.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "base/math.h"
 #include "check/check.h"
 #include "engine/params.h"
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "program/memory.h"
-#include "train/sample.h"
+#include "generation_util.h"
 
-namespace hocket::train {
+namespace hocket::serve {
 namespace {
-
-using graph::names::kCacheLength;
-using graph::names::kNewTokens;
 
 constexpr int64_t kWords = 64;
 
@@ -33,19 +29,13 @@ engine::Run run_of(const char* family, const std::vector<std::string>& plan = {}
       "test", plan);
 }
 
-TEST(Generation, IsOneProgramForAllLengths) {
-  const engine::Run run = run_of("llama");
-  const Hash128 hash = program::program_hash(compile_generation(run, 1).program);
-  for (int64_t longest : {17, 1000, 4096}) {
-    EXPECT_EQ(program::program_hash(compile_generation(run, longest).program), hash) << longest;
-  }
-  // Beyond the positions that the model has there is none to share.
-  EXPECT_NE(program::program_hash(compile_generation(run, 5000).program), hash);
+engine::Compiled compiled_for(const engine::Run& run, int64_t longest = 100) {
+  return compile_generation(run, limits_of(longest, 64, kWords));
 }
 
 TEST(Generation, IsProven) {
   for (const char* family : {"llama", "qwen3_moe"}) {
-    const engine::Compiled compiled = compile_generation(run_of(family), 100);
+    const engine::Compiled compiled = compiled_for(run_of(family));
     const check::Verdict verdict = check::check(compiled.program, compiled.reference);
     EXPECT_TRUE(verdict.ok()) << to_text(verdict);
     EXPECT_FALSE(verdict.proved.empty());
@@ -62,7 +52,7 @@ TEST(Generation, IsProven) {
 /// Every dim that is a symbol, of every kind and buffer, as the number that bounds it, as the other
 /// symbol, and with another bound: all refused.
 TEST(Generation, NoSymbolCanBeAnother) {
-  const engine::Compiled compiled = compile_generation(run_of("qwen3_moe"), 100);
+  const engine::Compiled compiled = compiled_for(run_of("qwen3_moe"));
   check::Checker checker(compiled.reference, 1);
   ASSERT_TRUE(checker.check(compiled.program).ok());
   int refused = 0;
@@ -72,7 +62,7 @@ TEST(Generation, NoSymbolCanBeAnother) {
       for (size_t d = 0; d < types_of(compiled.program)[i]->dims.size(); ++d) {
         const graph::Dim dim = types_of(compiled.program)[i]->dims[d];
         if (!dim.symbolic()) continue;
-        const int32_t other = 1 - dim.symbol();
+        const int32_t other = dim.symbol() == 0 ? 1 : 0;
         for (const graph::Dim& instead :
              {graph::Dim(int64_t{dim}),
               graph::Dim::of(other, compiled.program.symbols[static_cast<size_t>(other)]),
@@ -108,77 +98,45 @@ TEST(Generation, NoSymbolCanBeAnother) {
   EXPECT_GT(refused, 300);
 }
 
-TEST(Generation, MemoryFollowsTheText) {
-  const engine::Compiled compiled = compile_generation(run_of("llama"), 100);
-  const program::Memory bound = program::memory_of(compiled.program).at(0);
-  const program::Memory little = generation_memory(compiled, 3, 100).at(0);
-  // Two caches of two heads of four numbers per layer; parameters do not change.
-  const int64_t row = 2 * 4 * 4;
-  const auto caches = [&](int64_t rows) { return 4 * program::whole_pages(rows * row); };
-  EXPECT_EQ(bound.persistent - little.persistent, caches(4096) - caches(100));
-  EXPECT_LT(little.step_buffers, bound.step_buffers);
-  EXPECT_EQ(generation_memory(compiled, 1 << 20, 1 << 20).at(0).total(), bound.total());
-}
-
-/// Returns the logits of the last of `count` tokens behind `begin` others. Rows without a token pad
-/// to a multiple of the ranks.
-std::vector<float> step(engine::Session& session, const std::vector<int32_t>& ids, int64_t begin,
-                        int64_t count) {
-  const int64_t rows = round_up(count, session.program().symbols[0].divisor);
-  engine::Batch batch(1, rows);
-  for (int64_t i = 0; i < rows; ++i) {
-    batch.tokens[static_cast<size_t>(i)] = i < count ? ids[begin + i] : 0;
-    batch.positions[static_cast<size_t>(i)] = i < count ? static_cast<int32_t>(begin + i) : -1;
-  }
-  session.set_symbol(kNewTokens, rows);
-  session.set_symbol(kCacheLength, begin + count);
-  session.feed(batch);
-  session.step();
-  const std::vector<float> all = session.collect_as<float>(graph::names::kLogits, 0);
-  EXPECT_EQ(all.size(), static_cast<size_t>(rows) * kWords);
-  return {all.begin() + (count - 1) * kWords, all.begin() + count * kWords};
-}
-
-/// However the text is cut into steps, the logits of its last token are the same to the bit; and
-/// they are those of the model without a cache.
-TEST(Generation, PiecesDoNotMatter) {
-  for (const char* family : {"llama", "mistral, sliding_window: 5", "qwen3_moe"}) {
+/// However a text is cut into steps, the logits of its last token are the same to the bit, and they
+/// are those of the model without a cache.
+TEST(Generation, HasTheBitsOfTrainingHoweverATextIsCut) {
+  for (const char* family :
+       {"llama", "mistral, sliding_window: 5", "mistral, sliding_window: 90", "qwen3_moe",
+        "gemma2, sliding_window: 8, query_pre_attn_scalar: 4", "qwen2", "qwen3", "olmo2",
+        "phi3, pad_token_id: 0", "granite", "gpt_neox, hidden_act: gelu"}) {
     SCOPED_TRACE(family);
     const engine::Run run = run_of(family);
     std::vector<int32_t> ids;
-    for (int32_t i = 0; i < 100; ++i) {
+    for (int32_t i = 0; i < 300; ++i) {
       ids.push_back((i * i + 7 * i) % 61);
     }
     runtime::LocalRanks ranks(1, kernels::cpu_backend(), engine::rank_options(run));
-    engine::Session session(compile_generation(run, 100), runtime::Store(ranks));
+    engine::Session session(compiled_for(run, 300), runtime::Store(ranks));
     engine::initialise(session.graph(), session.program(), 3, session.store());
-    std::vector<float> first;
-    for (const std::vector<int64_t>& pieces : std::vector<std::vector<int64_t>>{
-             {64, 36}, {64, 35, 1}, {1, 2, 64, 33}, {50, 50}, {7, 64, 1, 1, 27}}) {
-      int64_t done = 0;
-      std::vector<float> last;
-      for (int64_t piece : pieces) {
-        last = step(session, ids, done, piece);
-        done += piece;
-      }
-      ASSERT_EQ(done, 100);
-      if (first.empty()) {
-        first = last;
-      }
-      EXPECT_EQ(last, first);
-    }
-
-    engine::Session whole(engine::compile(engine::logits(run, {1, 100, 1})), session.store());
-    engine::Batch batch(1, 100);
-    for (size_t i = 0; i < 100; ++i) {
+    engine::Session whole(engine::compile(engine::logits(run, {1, 300, 1})), session.store());
+    engine::Batch batch(1, 300);
+    for (size_t i = 0; i < 300; ++i) {
       batch.tokens[i] = ids[i];
       batch.positions[i] = static_cast<int32_t>(i);
     }
     whole.feed(batch);
     whole.step();
     const std::vector<float> all = whole.collect_as<float>(graph::names::kLogits, 0);
-    for (size_t i = 0; i < kWords; ++i) {
-      EXPECT_NEAR(all[99 * kWords + i], first[i], 1e-5);
+    SessionStepper stepper(session, limits_of(300, 64, kWords));
+    for (const std::vector<int64_t>& pieces : std::vector<std::vector<int64_t>>{
+             {64, 64, 64, 64, 44}, {64, 35, 1}, {1, 2, 64, 33, 64, 64, 1, 1, 1}, {7, 64, 1, 1, 27}}) {
+      int64_t done = 0;
+      for (const int64_t piece : pieces) {
+        const std::vector<float> last =
+            logits_of_step<float>(session, stepper, ids, done, piece, 10);
+        done += piece;
+        ASSERT_EQ(last.size(), static_cast<size_t>(kWords));
+        for (int64_t i = 0; i < kWords; ++i) {
+          ASSERT_EQ(last[static_cast<size_t>(i)], all[static_cast<size_t>((done - 1) * kWords + i)])
+              << "logit " << i << " after " << done << " tokens";
+        }
+      }
     }
   }
 }
@@ -189,7 +147,7 @@ TEST(Generation, ShardedParametersAreWhole) {
   for (const char* group : {"plan.shard.group=2", "plan.shard.group=0"}) {
     const char* among = group[17] == '2' ? "plan.shard.params=group" : "plan.shard.params=all";
     const engine::Run run = run_of("llama", {"plan.dp=4", group, among});
-    const program::Program program = compile_generation(run, 100).program;
+    const program::Program program = compiled_for(run).program;
     for (const program::RankClass& cls : program.classes) {
       for (const program::Task& task : cls.tasks) {
         EXPECT_FALSE(program::is_communication(program.kind(task))) << program.kind(task).op;
@@ -225,11 +183,13 @@ TEST(Generation, PlansDoNotMatter) {
     const auto logits_of = [&](const std::vector<std::string>& plan) {
       const engine::Run run = run_of(family, plan);
       runtime::LocalRanks ranks = engine::local_ranks(run);
-      engine::Session session(compile_generation(run, 100), runtime::Store(ranks));
+      engine::Session session(compiled_for(run), runtime::Store(ranks));
       engine::initialise(session.graph(), session.program(), 3, session.store());
       std::vector<float> all;
+      SessionStepper stepper(session, limits_of(100, 64, kWords));
       for (const auto& [begin, count] : {std::pair{0, 7}, {7, 1}, {8, 2}}) {
-        const std::vector<float> last = step(session, ids, begin, count);
+        const std::vector<float> last =
+            logits_of_step<float>(session, stepper, ids, begin, count);
         all.insert(all.end(), last.begin(), last.end());
       }
       return all;
@@ -247,4 +207,4 @@ TEST(Generation, PlansDoNotMatter) {
 }
 
 }  // namespace
-}  // namespace hocket::train
+}  // namespace hocket::serve

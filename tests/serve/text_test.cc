@@ -4,9 +4,9 @@
 
 #include "base/rng.h"
 #include "base/utf8.h"
-#include "train/sample.h"
+#include "serve/text.h"
 
-namespace hocket::train {
+namespace hocket::serve {
 namespace {
 
 /// Text and stop string of these pieces, and the stream's bytes.
@@ -17,11 +17,12 @@ struct Stopped {
 
 Stopped feed(const std::vector<std::string>& pieces, const std::vector<std::string>& stops) {
   Stopped out;
-  StoppedText text(stops, [&](std::string_view bytes) { out.streamed += bytes; });
+  StoppedText text(stops);
   for (const std::string& piece : pieces) {
     if (!(out.goes_on = text.append(piece))) break;
+    out.streamed += text.take();
   }
-  text.finish();
+  out.streamed += text.take_all();
   out.text = text.text();
   out.stop = text.stop();
   return out;
@@ -51,15 +52,27 @@ TEST(StoppedText, FirstEndCounts) {
 
 TEST(StoppedText, StreamsWholeCharacters) {
   std::string streamed;
-  StoppedText text({}, [&](std::string_view bytes) {
-    EXPECT_TRUE(is_utf8(bytes));
-    streamed += bytes;
-  });
+  StoppedText text({});
   const std::string word = "naïve 日本 🎷.";
   for (const char byte : word) {
     text.append(std::string_view(&byte, 1));
+    const std::string part = text.take();
+    EXPECT_TRUE(is_utf8(part));
+    streamed += part;
   }
   EXPECT_EQ(streamed, word);
+}
+
+TEST(StoppedText, KeepsItsStopOrIgnoresIt) {
+  StoppedText kept({"two"}, true);
+  EXPECT_TRUE(kept.append("one t"));
+  EXPECT_FALSE(kept.append("wo three"));
+  EXPECT_EQ(kept.text(), "one two");
+  StoppedText early({"two"});
+  EXPECT_TRUE(early.append("one two", false));
+  EXPECT_TRUE(early.append(" tw"));
+  EXPECT_FALSE(early.append("o!"));
+  EXPECT_EQ(early.text(), "one two ");
 }
 
 TEST(StoppedText, EqualsASearchOfTheWhole) {
@@ -97,4 +110,4 @@ TEST(StoppedText, EqualsASearchOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace hocket::train
+}  // namespace hocket::serve

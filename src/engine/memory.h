@@ -8,7 +8,10 @@
 #include "engine/session.h"
 #include "program/memory.h"
 
-namespace hocket::train {
+namespace hocket::engine {
+
+/// Returns the memory available without swapping, in bytes; 0: unknown.
+int64_t available_memory();
 
 /// Error (exit code 2) if a rank of the program needs more memory than cluster.memory_budget
 /// allows, or, without a budget, all local ranks more than this machine has to give; or more
@@ -41,4 +44,4 @@ class MemoryWatch {
   bool warned_ = false;
 };
 
-}  // namespace hocket::train
+}  // namespace hocket::engine

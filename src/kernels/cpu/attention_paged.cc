@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention_paged: new tokens against the pages of their sequences. All new keys and values are
+// written first. Runs of tokens of a sequence are cut at the blocks of queries that `attention` has
+// in a document; long parts are computed as it does, a few tokens one by one, with keys instead of
+// queries in lanes and the heads of a group together. Both give the same bits. Pages of short
+// elements become numbers block by block.
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "base/small_float.h"
+#include "kernels/cpu/attention_forward.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vocabulary.h"
+
+namespace hocket::kernels::HOCKET_CPU {
+namespace {
+
+using ops::kAttnKeysFwd;
+using ops::kAttnRowsFwd;
+using ops::kPageTokens;
+
+/// Type of the computation.
+template <typename T>
+using Wide = std::conditional_t<kIsSmallFloat<T>, float, T>;
+
+template <typename T>
+void to_numbers(const Stored<T>* from, int64_t n, Wide<T>* to) {
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = number<T>(from[i]);
+  }
+}
+template <typename T>
+void from_numbers(const Wide<T>* from, int64_t n, Stored<T>* to) {
+  if constexpr (kIsSmallFloat<T>) {
+    for (int64_t i = 0; i < n; ++i) {
+      to[i] = T::encode(from[i]);
+    }
+  } else {
+    std::copy_n(from, n, to);
+  }
+}
+
+/// Tokens [token, token + rows) of a sequence, at `position` and behind, inside of one block of
+/// queries.
+struct Segment {
+  int32_t token, rows, position, sequence;
+  int64_t first_task;
+};
+static_assert(sizeof(Segment) <= 32);
+
+/// From as many tokens on, a segment is computed as in training.
+constexpr int64_t kManyRows = 8;
+
+template <typename T>
+class PagedAttention {
+ public:
+  explicit PagedAttention(const KernelArgs& args)
+      : q_(in<Stored<T>>(args, 0)),
+        k_(in<Stored<T>>(args, 1)),
+        v_(in<Stored<T>>(args, 2)),
+        positions_(in<int32_t>(args, 5)),
+        sequences_(in<int32_t>(args, 6)),
+        table_(in<int32_t>(args, 7)),
+        o_(out<Stored<T>>(args, 0)),
+        key_pages_(out<Stored<T>>(args, 1)),
+        value_pages_(out<Stored<T>>(args, 2)),
+        tokens_(args.in[0].dim(0)),
+        h_(args.in[0].dim(1)),
+        d_(args.in[0].dim(2)),
+        g_(args.in[1].dim(1)),
+        group_(h_ / std::max<int64_t>(g_, 1)),
+        pages_(args.in[3].dim(0)),
+        num_sequences_(args.in[7].dim(0)),
+        row_pages_(args.in[7].dim(1)),
+        window_(args.attrs->i_or("window", row_pages_ * kPageTokens + kAttnRowsFwd)),
+        scores_(*args.attrs, args.attrs->f("scale")) {}
+
+  void run(const KernelArgs& args) {
+    Scratch scratch(args);
+    segments_ = reinterpret_cast<Segment*>(
+        scratch.take<std::byte>(ops::paged_segments_bytes(tokens_)));
+    find_segments();
+    write_pages();
+    const int64_t longest = row_pages_ * kPageTokens;
+    const int64_t each = ops::paged_scratch(d_, group_, longest, sizeof(Wide<T>));
+    const int64_t threads =
+        std::max<int64_t>(1, std::min({int64_t{team_size()}, scratch.left() / each, tasks_}));
+    std::byte* base = scratch.take<std::byte>(threads * each);
+    auto task = [&](int64_t i, int64_t thread) {
+      const Segment* s = std::upper_bound(segments_, segments_ + num_segments_, i,
+                                          [](int64_t at, const Segment& segment) {
+                                            return at < segment.first_task;
+                                          }) -
+                         1;
+      Scratch own(base + thread * each, each);
+      const int64_t number = i - s->first_task;
+      if (s->rows >= kManyRows) {
+        block(*s, number, own);
+      } else {
+        one(*s, number / g_, number % g_, own);
+      }
+    };
+    parallel(tasks_, work_ * h_ * d_ < kGrain ? 1 : threads, task);
+  }
+
+ private:
+  /// Cuts the tokens into segments, longest work first, and fills results of padding with zeros.
+  void find_segments() {
+    for (int64_t t = 0; t < tokens_;) {
+      const int32_t position = positions_[t], sequence = sequences_[t];
+      if (position < 0) {
+        std::fill_n(o_ + t * h_ * d_, h_ * d_, Stored<T>(0));
+        ++t;
+        continue;
+      }
+      const int64_t room = kAttnRowsFwd - position % kAttnRowsFwd;
+      int64_t rows = 1;
+      for (; rows < room && t + rows < tokens_ && sequences_[t + rows] == sequence &&
+             positions_[t + rows] == position + rows;
+           ++rows) {
+      }
+      check(t, rows);
+      segments_[num_segments_++] = {static_cast<int32_t>(t), static_cast<int32_t>(rows), position,
+                                    sequence, 0};
+      work_ += rows * std::min<int64_t>(position + rows, window_);
+      t += rows;
+    }
+    std::stable_sort(segments_, segments_ + num_segments_, [](const Segment& a, const Segment& b) {
+      return std::pair(a.rows >= kManyRows, a.position) > std::pair(b.rows >= kManyRows, b.position);
+    });
+    for (int64_t i = 0; i < num_segments_; ++i) {
+      segments_[i].first_task = tasks_;
+      tasks_ += segments_[i].rows >= kManyRows ? h_ : segments_[i].rows * g_;
+    }
+  }
+
+  /// Refuses tokens without a sequence, and sequences without a page that they read or write.
+  void check(int64_t t, int64_t rows) const {
+    const int64_t position = positions_[t], last = position + rows - 1;
+    if (sequences_[t] < 0 || sequences_[t] >= num_sequences_) {
+      fail_run("attention_paged", "sequence {} of token {}; expected 0 to {}", sequences_[t], t,
+               num_sequences_ - 1);
+    }
+    if (last >= row_pages_ * kPageTokens) {
+      fail_run("attention_paged",
+               "position {} of token {}; expected less than the {} that its {} pages hold", last,
+               t + rows - 1, row_pages_ * kPageTokens, row_pages_);
+    }
+    const int64_t block = position / kAttnRowsFwd * kAttnRowsFwd;
+    const int64_t first = std::max<int64_t>(0, block + 1 - window_) / kPageTokens;
+    for (int64_t i = first; i <= last / kPageTokens; ++i) {
+      const int32_t page = table_[sequences_[t] * row_pages_ + i];
+      if (page < 0 || page >= pages_) {
+        fail_run("attention_paged", "page {} of positions from {} on of sequence {}; expected 0 to {}",
+                 page, i * kPageTokens, sequences_[t], pages_ - 1);
+      }
+    }
+  }
+
+  int64_t page_of(const Segment& s, int64_t position) const {
+    return table_[s.sequence * row_pages_ + position / kPageTokens];
+  }
+  /// Keys of a page: [d][kPageTokens]; values: [kPageTokens][d].
+  Stored<T>* keys_of(int64_t page, int64_t kv_head) const {
+    return key_pages_ + (page * g_ + kv_head) * d_ * kPageTokens;
+  }
+  Stored<T>* values_of(int64_t page, int64_t kv_head) const {
+    return value_pages_ + (page * g_ + kv_head) * d_ * kPageTokens;
+  }
+
+  void write_pages() {
+    auto write = [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const Segment& s = segments_[i];
+        for (int64_t r = 0; r < s.rows; ++r) {
+          const int64_t page = page_of(s, s.position + r);
+          const int64_t slot = (s.position + r) % kPageTokens;
+          for (int64_t head = 0; head < g_; ++head) {
+            const int64_t from = ((s.token + r) * g_ + head) * d_;
+            Stored<T>* keys = keys_of(page, head) + slot;
+            for (int64_t c = 0; c < d_; ++c) {
+              keys[c * kPageTokens] = k_[from + c];
+            }
+            std::memcpy(values_of(page, head) + slot * d_, v_ + from,
+                        static_cast<size_t>(d_) * sizeof(Stored<T>));
+          }
+        }
+      }
+    };
+    parallel_for(num_segments_, std::max<int64_t>(1, num_segments_ / 8), write);
+  }
+
+  /// Calls fn(page, slot, at, n) for the parts of `count` tokens from `position` on that lie in a
+  /// page: n tokens from `slot` on, the first of which is number `at` of them.
+  template <class F>
+  void for_pages(const Segment& s, int64_t position, int64_t count, const F& fn) const {
+    for (int64_t at = 0; at < count;) {
+      const int64_t slot = (position + at) % kPageTokens;
+      const int64_t n = std::min(kPageTokens - slot, count - at);
+      fn(page_of(s, position + at), slot, at, n);
+      at += n;
+    }
+  }
+  /// Copies keys to to[feature][kAttnKeysFwd].
+  void gather_keys(const Segment& s, int64_t kv_head, int64_t position, int64_t count,
+                   Wide<T>* to) const {
+    for_pages(s, position, count, [&](int64_t page, int64_t slot, int64_t at, int64_t n) {
+      const Stored<T>* from = keys_of(page, kv_head) + slot;
+      for (int64_t c = 0; c < d_; ++c) {
+        to_numbers<T>(from + c * kPageTokens, n, to + c * kAttnKeysFwd + at);
+      }
+    });
+  }
+  /// Copies values to to[token][wide], with zeros behind their d features.
+  void gather_values(const Segment& s, int64_t kv_head, int64_t position, int64_t count,
+                     int64_t wide, Wide<T>* to) const {
+    for_pages(s, position, count, [&](int64_t page, int64_t slot, int64_t at, int64_t n) {
+      const Stored<T>* from = values_of(page, kv_head) + slot * d_;
+      for (int64_t i = 0; i < n; ++i) {
+        Wide<T>* row = to + (at + i) * wide;
+        to_numbers<T>(from + i * d_, d_, row);
+        std::fill(row + d_, row + wide, Wide<T>(0));
+      }
+    });
+  }
+
+  /// A segment and a query head, as in training.
+  void block(const Segment& s, int64_t head, Scratch own) const {
+    using W = Wide<T>;
+    W* rows = own.take<W>(kAttnRowsFwd * d_);
+    W* made = own.take<W>(kAttnRowsFwd * d_);
+    const ForwardScratch<W> scratch(own, d_);
+    const int64_t skip = s.position % kAttnRowsFwd, at = s.position - skip;
+    const int64_t key = std::max<int64_t>(0, at + 1 - window_);
+    const QueryBlock b{.rows = skip + s.rows,
+                       .skip = skip,
+                       .keys = at + skip + s.rows - key,
+                       .first = at - key,
+                       .window = window_,
+                       .d = d_};
+    const int64_t kv_head = head / group_, wide = round_up(d_, kTileCols<W>);
+    std::fill_n(rows, skip * d_, W(0));
+    for (int64_t r = 0; r < s.rows; ++r) {
+      to_numbers<T>(q_ + ((s.token + r) * h_ + head) * d_, d_, rows + (skip + r) * d_);
+    }
+    attend_block(
+        b, rows, d_,
+        [&](int64_t j, int64_t n, W* to) { gather_keys(s, kv_head, key + j, n, to); },
+        [&](int64_t j, int64_t n, W* pad, int64_t& ld) {
+          gather_values(s, kv_head, key + j, n, wide, pad);
+          ld = wide;
+          return static_cast<const W*>(pad);
+        },
+        scores_, made, d_, [](int64_t, W) {}, scratch);
+    for (int64_t r = 0; r < s.rows; ++r) {
+      from_numbers<T>(made + (skip + r) * d_, d_, o_ + ((s.token + r) * h_ + head) * d_);
+    }
+  }
+
+  /// Memory of one query.
+  struct QueryScratch {
+    using W = Wide<T>;
+    W *rows, *turned, *made, *scores, *weights, *values, *page, *top, *sum;
+    QueryScratch(Scratch& from, int64_t d, int64_t group, int64_t longest) {
+      rows = from.take<W>(group * d);
+      turned = from.take<W>(group * d);
+      made = from.take<W>(group * d);
+      scores = from.take<W>(group * (longest + 2 * kPageTokens));
+      weights = from.take<W>(kAttnKeysFwd * group);
+      values = from.take<W>(kAttnKeysFwd * round_up(d, kTileCols<W>));
+      page = from.take<W>(d * kPageTokens);
+      top = from.take<W>(group);
+      sum = from.take<W>(group);
+    }
+  };
+
+  /// Row r of a segment and the query heads of a kv head: scores of all keys, page by page, then
+  /// softmax and sums of values in the blocks of keys that attend_block has.
+  void one(const Segment& s, int64_t r, int64_t kv_head, Scratch own) const {
+    using W = Wide<T>;
+    const int64_t position = s.position + r;
+    const int64_t row = position % kAttnRowsFwd, at = position - row;
+    const int64_t key = std::max<int64_t>(0, at + 1 - window_);
+    const QueryScratch x(own, d_, group_, row_pages_ * kPageTokens);
+    to_numbers<T>(q_ + ((s.token + r) * h_ + kv_head * group_) * d_, group_ * d_, x.rows);
+    const W factor = scores_.factor;
+    for (int64_t i = 0; i < group_; ++i) {
+      for (int64_t c = 0; c < d_; ++c) {
+        x.turned[c * group_ + i] = x.rows[i * d_ + c] * factor;
+      }
+      x.top[i] = kLowest<W>;
+      x.sum[i] = 0;
+    }
+    const int64_t page = std::max<int64_t>(key, position + 1 - window_) / kPageTokens;
+    const int64_t stride = (position / kPageTokens - page + 2) * kPageTokens;
+    score(s, kv_head, page, position, stride, x);
+    for (int64_t j0 = 0; key + j0 <= position; j0 += kAttnKeysFwd) {
+      const int64_t first = key + j0 - at;
+      const int64_t end = std::min<int64_t>(row + 1 - first, kAttnKeysFwd);
+      const int64_t begin = std::clamp<int64_t>(row + 1 - window_ - first, 0, end);
+      if (begin == end) {
+        if (j0 == 0) {
+          std::fill_n(x.made, group_ * d_, W(0));
+        }
+        continue;
+      }
+      for (int64_t i = 0; i < group_; ++i) {
+        // Number `begin` of the block is key `key + j0 + begin`.
+        const int64_t column = key + j0 + begin - page * kPageTokens;
+        soften(x.scores + i * stride + column, begin, end, row, first, i, j0 > 0, x);
+      }
+      add_values(s, kv_head, key + j0 + begin, begin, end, j0 > 0, x);
+    }
+    for (int64_t i = 0; i < group_; ++i) {
+      W* __restrict to = x.made + i * d_;
+      const W f = x.sum[i] > 0 ? 1 / x.sum[i] : 0;
+#pragma omp simd
+      for (int64_t c = 0; c < d_; ++c) {
+        to[c] *= f;
+      }
+    }
+    from_numbers<T>(x.made, group_ * d_, o_ + ((s.token + r) * h_ + kv_head * group_) * d_);
+  }
+
+  /// Scores of the keys from page number `page` of the sequence on, rows `stride` apart.
+  void score(const Segment& s, int64_t kv_head, int64_t page, int64_t position, int64_t stride,
+             const QueryScratch& x) const {
+    using W = Wide<T>;
+    constexpr int64_t NR = kTileCols<W>;
+    static_assert(kPageTokens % NR == 0);
+    for (int64_t p = page; p * kPageTokens <= position; ++p) {
+      const Stored<T>* stored = keys_of(page_of(s, p * kPageTokens), kv_head);
+      const W* keys;
+      if constexpr (kIsSmallFloat<T>) {
+        to_numbers<T>(stored, d_ * kPageTokens, x.page);
+        keys = x.page;
+      } else {
+        keys = stored;
+      }
+      W* to = x.scores + (p - page) * kPageTokens;
+      for (int64_t i = 0; i < group_; i += kTileRows) {
+        for (int64_t c = 0; c < kPageTokens; c += NR) {
+          tile<W>(std::min<int64_t>(kTileRows, group_ - i), NR, d_, x.turned + i, group_, keys + c,
+                  kPageTokens, false, to + i * stride + c, stride);
+        }
+      }
+    }
+  }
+
+  /// Softmax of the scores s of keys [begin, end) of a block for one head: their exponentials
+  /// become x.weights[key][head], and what was summed before is rescaled. The order of sums is that
+  /// of softmax_block, where keys up to the first query of a vector are added in pairs.
+  void soften(Wide<T>* s, int64_t begin, int64_t end, int64_t row, int64_t first, int64_t head,
+              bool later, const QueryScratch& x) const {
+    using W = Wide<T>;
+    constexpr int64_t L = kLanes<W>;
+    const int64_t n = end - begin, c = row / L * L;
+    const W old = x.top[head];
+    W top = old;
+    for_vectors<W>(0, n, [&](int64_t j, int64_t lanes) {
+      if (scores_.cap > 0) {
+        store_some(s + j, scores_.cap * vtanh(load_some(s + j, lanes, W(0))), lanes);
+      }
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        top = std::max(top, s[j + lane]);
+      }
+    });
+    for_vectors<W>(0, n, [&](int64_t j, int64_t lanes) {
+      store_some(s + j, vexp2_nonpositive(load_some(s + j, lanes, top) - top), lanes);
+    });
+    const int64_t any = std::clamp<int64_t>(c + L - first, 0, kAttnKeysFwd);
+    const int64_t all = std::clamp<int64_t>(c + 1 - first, 0, kAttnKeysFwd);
+    const int64_t inside = std::clamp<int64_t>(c + L - window_ - first, 0, any);
+    W s0 = 0, s1 = 0;
+    int64_t j = begin;
+    for (; j < std::min(inside, end); ++j) {
+      s0 += s[j - begin];
+    }
+    for (; j + 2 <= all; j += 2) {
+      s0 += s[j - begin];
+      s1 += s[j + 1 - begin];
+    }
+    for (; j < end; ++j) {
+      s0 += s[j - begin];
+    }
+    const Vec<W> fix = vexp2_nonpositive(splat(old) - splat(top));
+    const W f = fix[0];
+    x.sum[head] = x.sum[head] * f + s0 + s1;
+    x.top[head] = top;
+    for (int64_t i = 0; i < n; ++i) {
+      x.weights[i * group_ + head] = s[i];
+    }
+    if (later && f != 1) {
+      W* __restrict to = x.made + head * d_;
+#pragma omp simd
+      for (int64_t i = 0; i < d_; ++i) {
+        to[i] *= f;
+      }
+    }
+  }
+
+  /// Adds the values of n = end - begin tokens from `position` on, times their weights.
+  void add_values(const Segment& s, int64_t kv_head, int64_t position, int64_t begin, int64_t end,
+                  bool later, const QueryScratch& x) const {
+    using W = Wide<T>;
+    constexpr int64_t NR = kTileCols<W>;
+    const int64_t wide = round_up(d_, NR);
+    gather_values(s, kv_head, position, end - begin, wide, x.values);
+    for (int64_t i = 0; i < group_; i += kTileRows) {
+      for (int64_t c = 0; c < d_; c += NR) {
+        tile<W>(std::min<int64_t>(kTileRows, group_ - i), std::min(NR, d_ - c), end - begin,
+                x.weights + i, group_, x.values + c, wide, later, x.made + i * d_ + c, d_);
+      }
+    }
+  }
+
+  const Stored<T>*q_, *k_, *v_;
+  const int32_t *positions_, *sequences_, *table_;
+  Stored<T>*o_, *key_pages_, *value_pages_;
+  const int64_t tokens_, h_, d_, g_, group_, pages_, num_sequences_, row_pages_, window_;
+  const Scores<Wide<T>> scores_;
+  Segment* segments_ = nullptr;
+  int64_t num_segments_ = 0, tasks_ = 0, work_ = 0;
+};
+
+}  // namespace
+
+template <typename T>
+void attention_paged(const KernelArgs& args) {
+  PagedAttention<T>(args).run(args);
+}
+
+HOCKET_KERNEL(attention_paged)
+template void attention_paged<Bf16>(const KernelArgs&);
+template void attention_paged<F16>(const KernelArgs&);
+
+}  // namespace hocket::kernels::HOCKET_CPU

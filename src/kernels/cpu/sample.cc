@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// sample: a row of logits is changed in the order bias, penalties, mask, temperature, top_k, top_p,
+// min_p; a uniform number of seed, stream and position then picks a token, in order of their ids.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vocabulary.h"
+#include "ops/sample.h"
+
+namespace hocket::kernels::HOCKET_CPU {
+namespace {
+
+using ops::Draw;
+using ops::Setting;
+
+template <typename T>
+class SampledRow {
+ public:
+  SampledRow(const KernelArgs& args, int64_t row, Scratch scratch)
+      : args_(args),
+        row_(row),
+        width_(args.in[0].dim(1)),
+        vocab_(args.attrs->i("vocab")),
+        logits_(in<T>(args, 0) + row * width_),
+        z_(scratch.take<T>(width_)),
+        kept_(scratch.take<int32_t>(width_)) {}
+
+  void run() {
+    for (int64_t i = 0; i < vocab_; ++i) {
+      if (!std::isfinite(logits_[i])) {
+        fail_run("sample", "the logit of token {} in row {} is {}; nothing can be drawn", i, row_,
+                 static_cast<double>(logits_[i]));
+      }
+    }
+    const double lse = log_sum_exp(logits_, width_);
+    report_alternatives(lse);
+    const int64_t given = draw_of(Draw::given);
+    double sampled = 0;
+    int32_t id;
+    if (given >= 0) {
+      if (given >= width_) {
+        fail_run("sample", "token {}; expected less than {}", given, width_);
+      }
+      id = static_cast<int32_t>(given);
+      sampled = static_cast<double>(logits_[id]) - lse;
+    } else {
+      std::copy_n(logits_, vocab_, z_);
+      change();
+      mask();
+      id = pick(&sampled);
+    }
+    out<int32_t>(args_, 0)[row_] = id;
+    out<double>(args_, 1)[2 * row_] = static_cast<double>(logits_[id]) - lse;
+    out<double>(args_, 1)[2 * row_ + 1] = sampled;
+  }
+
+ private:
+  double setting(Setting which) const {
+    return in<double>(args_, 1)[row_ * ops::kNumSettings + static_cast<int64_t>(which)];
+  }
+  int64_t draw_of(Draw which) const {
+    return in<int64_t>(args_, 2)[row_ * ops::kNumDraws + static_cast<int64_t>(which)];
+  }
+
+  /// The most likely tokens under the model; of equal ones the lower ids.
+  void report_alternatives(double lse) {
+    const int64_t top = args_.attrs->i("top");
+    int32_t* ids = out<int32_t>(args_, 2) + row_ * top;
+    double* logprobs = out<double>(args_, 3) + row_ * top;
+    const int64_t n =
+        std::min({static_cast<int64_t>(setting(Setting::alternatives)), top, vocab_});
+    std::fill_n(ids, top, -1);
+    std::fill_n(logprobs, top, 0.0);
+    if (n <= 0) return;
+    const auto before = [this](int32_t a, int32_t b) {
+      return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
+    };
+    for (int64_t i = 0; i < vocab_; ++i) {
+      kept_[i] = static_cast<int32_t>(i);
+    }
+    std::partial_sort(kept_, kept_ + n, kept_ + vocab_, before);
+    for (int64_t i = 0; i < n; ++i) {
+      ids[i] = kept_[i];
+      logprobs[i] = static_cast<double>(logits_[kept_[i]]) - lse;
+    }
+  }
+
+  void change() {
+    const int32_t* range = in<int32_t>(args_, 4) + 2 * row_;
+    const int64_t entries = args_.in[5].dim(0);
+    if (range[0] < 0 || range[1] < range[0] || range[1] > entries) {
+      fail_run("sample", "changes {} to {} of row {}; expected a range of the {} there are",
+               range[0], range[1], row_, entries);
+    }
+    const double repetition = setting(Setting::repetition_penalty);
+    for (int64_t i = range[0]; i < range[1]; ++i) {
+      const int32_t token = in<int32_t>(args_, 5)[i], count = in<int32_t>(args_, 6)[i];
+      if (token < 0 || token >= width_) {
+        fail_run("sample", "a change of token {}; expected 0 to {}", token, width_ - 1);
+      }
+      if (token >= vocab_) continue;
+      double z = static_cast<double>(z_[token]) + in<double>(args_, 7)[i];
+      if (count >= 0 && repetition > 0 && repetition != 1) {
+        z = z > 0 ? z / repetition : z * repetition;
+      }
+      if (count > 0) {
+        z -= setting(Setting::presence_penalty) + count * setting(Setting::frequency_penalty);
+      }
+      z_[token] = static_cast<T>(z);
+    }
+  }
+
+  void mask() {
+    if (setting(Setting::masked) == 0) return;
+    const int64_t words = args_.in[3].dim(1);
+    if (words * 32 < vocab_) {
+      fail_run("sample", "a mask of {} words; expected one bit per token, of {}", words, vocab_);
+    }
+    const int32_t* mask = in<int32_t>(args_, 3) + row_ * words;
+    bool any = false;
+    for (int64_t i = 0; i < vocab_; ++i) {
+      const bool allowed = (static_cast<uint32_t>(mask[i / 32]) >> (i % 32) & 1) != 0;
+      any |= allowed;
+      if (!allowed) {
+        z_[i] = -std::numeric_limits<T>::infinity();
+      }
+    }
+    if (!any) fail_run("sample", "the mask of row {} allows no token", row_);
+  }
+
+  /// Draws from what is left; *logprob becomes that of the token in the distribution drawn from.
+  int32_t pick(double* logprob) {
+    const int64_t best = std::max_element(z_, z_ + vocab_) - z_;
+    const double temperature = setting(Setting::temperature);
+    if (temperature <= 0) {
+      *logprob = 0;
+      return static_cast<int32_t>(best);
+    }
+    // Probabilities relative to the most likely token's.
+    const T top = z_[best], scale = static_cast<T>(1 / temperature);
+    double sum = 0;
+    for (int64_t begin = 0; begin < vocab_; begin += kSumSpan) {
+      const int64_t end = std::min(vocab_, begin + kSumSpan);
+      Vec<T> span{};
+      for_vectors<T>(begin, end, [&](int64_t i, int64_t n) {
+        const Vec<T> p =
+            vexp((load_some(z_ + i, n, -std::numeric_limits<T>::max()) - top) * scale);
+        store_some(z_ + i, p, n);
+        span += p;
+      });
+      sum += static_cast<double>(lane_sum<T>(span));
+    }
+    const int64_t kept = truncate(sum);
+    double total = sum;
+    if (kept >= 0) {
+      total = 0;
+      for (int64_t i = 0; i < kept; ++i) {
+        total += static_cast<double>(z_[kept_[i]]);
+      }
+    }
+    const auto stream = hash_name("sample") + static_cast<uint64_t>(draw_of(Draw::stream));
+    double u = uniform(static_cast<uint64_t>(draw_of(Draw::seed)), stream,
+                       static_cast<uint64_t>(draw_of(Draw::position))) *
+               total;
+    const int64_t n = kept >= 0 ? kept : vocab_;
+    int32_t id = static_cast<int32_t>(best);
+    for (int64_t i = 0; i < n; ++i) {
+      const int32_t candidate = kept >= 0 ? kept_[i] : static_cast<int32_t>(i);
+      if (z_[candidate] <= 0) continue;
+      id = candidate;
+      if ((u -= static_cast<double>(z_[candidate])) < 0) break;
+    }
+    *logprob = std::log(static_cast<double>(z_[id]) / total);
+    return id;
+  }
+
+  /// Keeps the tokens that top_k, top_p and min_p leave, in order of their ids; returns their
+  /// number, or -1 for all.
+  int64_t truncate(double sum) {
+    const auto top_k = static_cast<int64_t>(setting(Setting::top_k));
+    const double top_p = setting(Setting::top_p), min_p = setting(Setting::min_p);
+    const bool limits_k = top_k > 0 && top_k < vocab_, limits_p = top_p < 1;
+    if (!limits_k && !limits_p && min_p <= 0) return -1;
+    // Tokens below `floor` are less than 1 - top_p together, so the others suffice; the most
+    // likely token, of probability 1 here, is never below.
+    double floor = std::max(0.0, min_p);
+    if (limits_p && !limits_k) {
+      floor = std::max(floor, std::min(1.0, (1 - top_p) * sum / static_cast<double>(vocab_)));
+    }
+    int64_t kept = 0;
+    for (int64_t i = 0; i < vocab_; ++i) {
+      if (static_cast<double>(z_[i]) >= floor && z_[i] > 0) {
+        kept_[kept++] = static_cast<int32_t>(i);
+      }
+    }
+    const auto before = [this](int32_t a, int32_t b) {
+      return z_[a] != z_[b] ? z_[a] > z_[b] : a < b;
+    };
+    if (limits_k && top_k < kept) {
+      std::nth_element(kept_, kept_ + top_k, kept_ + kept, before);
+      kept = top_k;
+    }
+    if (limits_p) {
+      std::sort(kept_, kept_ + kept, before);
+      double all = sum, share = 0;
+      if (limits_k) {
+        all = 0;
+        for (int64_t i = 0; i < kept; ++i) {
+          all += static_cast<double>(z_[kept_[i]]);
+        }
+      }
+      int64_t n = 0;
+      while (n < kept && (n == 0 || share < top_p * all)) {
+        share += static_cast<double>(z_[kept_[n++]]);
+      }
+      kept = n;
+    }
+    std::sort(kept_, kept_ + kept);
+    return kept;
+  }
+
+  const KernelArgs& args_;
+  const int64_t row_, width_, vocab_;
+  const T* logits_;
+  T* z_;
+  int32_t* kept_;
+};
+
+}  // namespace
+
+template <typename T>
+void sample(const KernelArgs& args) {
+  const int64_t rows = args.in[0].dim(0);
+  Scratch scratch(args);
+  const int64_t each = ops::sample_scratch(args.in[0].dim(1), sizeof(T));
+  const int64_t threads =
+      std::max<int64_t>(1, std::min({int64_t{team_size()}, scratch.left() / each, rows}));
+  std::byte* base = scratch.take<std::byte>(threads * each);
+  auto row = [&](int64_t r, int64_t thread) {
+    SampledRow<T>(args, r, Scratch(base + thread * each, each)).run();
+  };
+  parallel(rows, threads, row);
+}
+
+HOCKET_KERNEL(sample)
+
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/engine.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+
+namespace hocket::serve {
+
+namespace {
+constexpr std::chrono::seconds kIdleCall(2);
+}
+
+Engine::Engine(Stepper& stepper, const data::Tokenizer* tokenizer, SchedulerOptions options,
+               std::function<void()> while_idle)
+    : stepper_(stepper),
+      scheduler_(stepper, tokenizer, [&] {
+        SchedulerOptions unlimited = options;
+        unlimited.max_waiting = 0;  // counted here, where the caller waits for the answer
+        return unlimited;
+      }()),
+      max_waiting_(options.max_waiting),
+      while_idle_(std::move(while_idle)),
+      thread_([this] { loop(); }) {}
+
+Engine::~Engine() { stop(); }
+
+void Engine::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  came_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+RequestId Engine::submit(Request request, OnUpdate on_update) {
+  Scheduler::check(request, stepper_.limits());
+  RequestId id;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!error_.empty()) fail_run("engine", "{}", error_);
+    if (ends_) fail_run("engine", "it is shut down");
+    if (max_waiting_ > 0 && stats_.waiting + std::ssize(orders_) >= max_waiting_) throw Busy();
+    id = ++last_id_;
+    orders_.push_back({.id = id, .request = std::move(request), .on_update = std::move(on_update)});
+    busy_ = true;
+  }
+  came_.notify_one();
+  return id;
+}
+
+void Engine::cancel(RequestId id) {
+  {
+    const std::lock_guard lock(mutex_);
+    orders_.push_back({.id = id, .cancels = true, .request = {}, .on_update = nullptr});
+  }
+  came_.notify_one();
+}
+
+Stats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  Stats stats = stats_;
+  for (const Order& order : orders_) {
+    stats.waiting += order.cancels ? 0 : 1;
+  }
+  return stats;
+}
+
+void Engine::wait_idle() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return !busy_ || !error_.empty(); });
+  if (!error_.empty()) fail_run("engine", "{}", error_);
+}
+
+bool Engine::take_orders() {
+  std::vector<Order> orders;
+  {
+    std::unique_lock lock(mutex_);
+    stats_ = scheduler_.stats();
+    if (scheduler_.idle() && orders_.empty()) {
+      busy_ = false;
+      idle_.notify_all();
+      while (!came_.wait_for(lock, kIdleCall, [&] { return ends_ || !orders_.empty(); })) {
+        if (!while_idle_) continue;
+        lock.unlock();
+        while_idle_();
+        lock.lock();
+      }
+    }
+    if (ends_) return false;
+    orders = std::exchange(orders_, {});
+    stats_.waiting += std::ssize(orders);
+  }
+  for (Order& order : orders) {
+    if (order.cancels) {
+      scheduler_.cancel(order.id);
+    } else {
+      scheduler_.submit(order.id, std::move(order.request), std::move(order.on_update));
+    }
+  }
+  return true;
+}
+
+void Engine::loop() {
+  try {
+    while (take_orders()) {
+      scheduler_.step();
+    }
+    end_all("the engine is shut down");
+  } catch (const std::exception& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      error_ = error.what();
+    }
+    end_all(error.what());
+  }
+}
+
+void Engine::end_all(const std::string& error) {
+  std::vector<Order> orders;
+  {
+    const std::lock_guard lock(mutex_);
+    orders = std::exchange(orders_, {});
+  }
+  scheduler_.fail_all(error);
+  for (const Order& order : orders) {
+    if (!order.on_update) continue;
+    Update update;
+    update.finish = Finish::failed;
+    update.error = error;
+    order.on_update(update);
+  }
+  const std::lock_guard lock(mutex_);
+  busy_ = false;
+  idle_.notify_all();
+}
+
+}  // namespace hocket::serve

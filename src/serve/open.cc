@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/open.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/math.h"
+#include "base/text.h"
+#include "checkpoint/model_weights.h"
+#include "engine/memory.h"
+#include "engine/programs.h"
+#include "engine/weights.h"
+#include "serve/engine.h"
+
+namespace hocket::serve {
+
+int64_t page_bytes(const engine::Run& run) {
+  const models::ModelConfig& model = run.model;
+  const int64_t element = graph::size_of(graph::parse_dtype(run.config.model.dtype));
+  return 2 * model.num_layers * model.num_kv_heads * model.head_dim * PagePool::kTokens * element;
+}
+
+StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenizer,
+                         const EngineOptions& options) {
+  StepLimits limits;
+  const int64_t of_page = page_bytes(run);
+  const double bytes = options.kv_cache_memory.value_or(
+      std::min(4e9, 0.25 * static_cast<double>(engine::available_memory())));
+  const int64_t affordable = static_cast<int64_t>(bytes) / of_page;
+  const int64_t possible = affordable * PagePool::kTokens;
+  limits.longest = options.max_model_len;
+  if (limits.longest == 0) {
+    limits.longest = std::min(std::max<int64_t>(run.model.max_position, 1), possible);
+  }
+  if (limits.longest > possible || limits.longest < 1) {
+    fail(run.name,
+         "a text of {} tokens needs {} of KV cache; there are {}; try a smaller --max-model-len, or "
+         "more --kv-cache-memory",
+         std::max<int64_t>(limits.longest, 1),
+         human_bytes(static_cast<double>(
+             of_page * ceil_div(std::max<int64_t>(limits.longest, 1), PagePool::kTokens))),
+         human_bytes(bytes));
+  }
+  limits.sequences = options.max_num_seqs;
+  limits.tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs);
+  limits.pages = std::min(
+      affordable, limits.sequences * (ceil_div(limits.longest, PagePool::kTokens) + 1));
+  limits.vocab = std::min<int64_t>(tokenizer.vocab_size(), run.model.vocab_size);
+  limits.rows = std::max<int64_t>(limits.sequences, 64);
+  limits.changes = limits.sequences * 256 + limits.longest + 1024;
+  limits.alternatives = std::min(std::max<int64_t>(options.max_logprobs, 1), limits.vocab);
+  return limits;
+}
+
+engine::Compiled compile_generation(const engine::Run& run, const StepLimits& limits) {
+  engine::Compiled compiled = engine::compile(generation_spec(run, limits));
+  engine::expect_proven(run, compiled, "generates");
+  return compiled;
+}
+
+struct ModelEngine::Impl {
+  Impl(const engine::Run& run, const data::Tokenizer& tokenizer, const EngineOptions& options)
+      : ranks(engine::local_ranks(run)), programs(run, ranks) {
+    const StepLimits limits = choose_limits(run, tokenizer, options);
+    const engine::ProgramSpec spec = generation_spec(run, limits);
+    programs.replace(spec, compile_generation(run, limits));
+    const engine::Compiled& compiled = programs.compiled(spec);
+    engine::require_memory(run, compiled.program);
+    engine::load_weights(engine::open_weights(run), compiled, programs.store());
+    engine::Session& session = programs.session(spec);
+    engine::initialise(session.graph(), session.program(), 0, session.store());
+    stepper = std::make_unique<SessionStepper>(session, limits);
+    if (ranks.processes().index() != 0) return;
+    SchedulerOptions how;
+    how.prefix_caching = options.prefix_caching;
+    how.max_waiting = options.max_waiting;
+    engine = std::make_unique<Engine>(*stepper, &tokenizer, std::move(how),
+                                      [this] { stepper->stay_alive(); });
+  }
+
+  runtime::LocalRanks ranks;
+  engine::Programs programs;
+  std::unique_ptr<SessionStepper> stepper;
+  std::unique_ptr<Engine> engine;  ///< of the process that leads
+};
+
+ModelEngine::ModelEngine(const engine::Run& run, const data::Tokenizer& tokenizer,
+                         const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(run, tokenizer, options)) {}
+
+ModelEngine::~ModelEngine() = default;
+
+bool ModelEngine::leads() const { return impl_->engine != nullptr; }
+
+void ModelEngine::follow() { impl_->stepper->follow(); }
+
+const StepLimits& ModelEngine::limits() const { return impl_->stepper->limits(); }
+
+std::string ModelEngine::sizes_text() const {
+  const StepLimits& sizes = limits();
+  return fmt::format(
+      "texts of up to {} tokens, {} at a time, {} new tokens a step; KV cache of {} pages ({} "
+      "tokens)",
+      sizes.longest, sizes.sequences, sizes.tokens, sizes.pages, sizes.pages * PagePool::kTokens);
+}
+
+RequestId ModelEngine::submit(Request request, OnUpdate on_update) {
+  return impl_->engine->submit(std::move(request), std::move(on_update));
+}
+
+void ModelEngine::cancel(RequestId id) { impl_->engine->cancel(id); }
+
+Stats ModelEngine::stats() const { return impl_->engine->stats(); }
+
+int64_t ModelEngine::max_model_len() const { return limits().longest; }
+
+int64_t ModelEngine::vocab_size() const { return limits().vocab; }
+
+void ModelEngine::wait_idle() { impl_->engine->wait_idle(); }
+
+void ModelEngine::stop() { impl_->engine->stop(); }
+
+}  // namespace hocket::serve

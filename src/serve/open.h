@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine for a model's files: weights loaded, program proven, memory planned.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/tokenizer/tokenizer.h"
+#include "run/config.h"
+#include "serve/request.h"
+#include "serve/session_stepper.h"
+
+namespace hocket::serve {
+
+struct EngineOptions {
+  int64_t max_model_len = 0;             ///< 0: the model's longest text, or what the cache can hold
+  int64_t max_num_seqs = 32;             ///< texts of a step
+  int64_t max_num_batched_tokens = 512;  ///< new tokens of a step
+  int64_t max_waiting = 512;             ///< requests in the queue; submit() then throws Busy
+  int64_t max_logprobs = 20;             ///< alternatives per token
+  std::optional<double> kv_cache_memory;  ///< bytes per rank; none: a quarter of the free memory
+  bool prefix_caching = true;
+};
+
+/// The engine of a run's model on the ranks of its plan. With ranks as processes all of them make
+/// one; that with index 0 answers requests, and the others follow.
+class ModelEngine : public Service {
+ public:
+  /// Requires: run and tokenizer outlive it. Throws Error: the weights cannot be read, the check
+  /// refuses the program, or memory does not suffice.
+  ModelEngine(const engine::Run& run, const data::Tokenizer& tokenizer,
+              const EngineOptions& options);
+  ~ModelEngine() override;
+
+  bool leads() const;  ///< this process answers requests
+  /// Takes part in the steps of the process that leads until that ends. Requires: !leads().
+  void follow();
+  const StepLimits& limits() const;
+  /// "KV cache of 2,048 pages (65,536 tokens, 1.5 GiB), ...": for the log.
+  std::string sizes_text() const;
+
+  RequestId submit(Request request, OnUpdate on_update) override;
+  void cancel(RequestId id) override;
+  Stats stats() const override;
+  int64_t max_model_len() const override;
+  int64_t vocab_size() const override;
+  void wait_idle();
+  /// Ends all requests as failed; none is answered any more.
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Bytes of keys and values of a page on a rank with all heads and layers.
+int64_t page_bytes(const engine::Run& run);
+/// Chooses the sizes of steps. `longest`: tokens of a text, 0: as long as possible. Throws Error if
+/// the cache cannot hold one such text.
+StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenizer,
+                         const EngineOptions& options);
+/// The generating program, proven. Throws Error: the plan cannot (experts on ranks of their own), or
+/// the check refuses it.
+engine::Compiled compile_generation(const engine::Run& run, const StepLimits& limits);
+
+}  // namespace hocket::serve

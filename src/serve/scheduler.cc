@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/math.h"
+#include "serve/sequence.h"
+
+namespace hocket::serve {
+
+namespace {
+
+constexpr const char* kWhere = "request";
+
+void expect_range(const char* what, double value, double least, double most) {
+  if (!(value >= least && value <= most)) {
+    fail(kWhere, "{} is {}; expected {} to {}", what, value, least, most);
+  }
+}
+
+void check_sampling(const Sampling& how, int64_t vocab) {
+  expect_range("temperature", how.temperature, 0, 100);
+  expect_range("top_k", static_cast<double>(how.top_k), 0, 1e9);
+  expect_range("top_p", how.top_p, 0, 1);
+  expect_range("min_p", how.min_p, 0, 1);
+  expect_range("repetition_penalty", how.repetition_penalty, 1e-3, 1e3);
+  expect_range("presence_penalty", how.presence_penalty, -100, 100);
+  expect_range("frequency_penalty", how.frequency_penalty, -100, 100);
+  for (const auto& [token, bias] : how.logit_bias) {
+    if (token < 0 || token >= vocab) {
+      fail(kWhere, "logit_bias has token {}; expected 0 to {}", token, vocab - 1);
+    }
+    if (std::isnan(bias) || bias > 1e6) {
+      fail(kWhere, "logit_bias of token {} is {}; expected a number", token, bias);
+    }
+  }
+}
+
+}  // namespace
+
+Scheduler::Scheduler(Stepper& stepper, const data::Tokenizer* tokenizer, SchedulerOptions options)
+    : stepper_(stepper),
+      tokenizer_(tokenizer),
+      options_(std::move(options)),
+      pages_(stepper.limits().pages) {}
+
+Scheduler::~Scheduler() = default;
+
+void Scheduler::check(const Request& request, const StepLimits& limits) {
+  if (request.prompt.empty()) fail(kWhere, "the prompt has no token; expected at least one");
+  const int64_t prompt = std::ssize(request.prompt);
+  for (const int32_t token : request.prompt) {
+    if (token < 0 || token >= limits.vocab) {
+      fail(kWhere, "the prompt has token {}; expected 0 to {}", token, limits.vocab - 1);
+    }
+  }
+  if (request.max_tokens < 0) {
+    fail(kWhere, "max_tokens is {}; expected 0 or more", request.max_tokens);
+  }
+  if (prompt + request.max_tokens > limits.longest) {
+    fail(kWhere,
+         "prompt and max_tokens are {} + {} = {} tokens; expected at most the {} of the longest "
+         "text",
+         prompt, request.max_tokens, prompt + request.max_tokens, limits.longest);
+  }
+  if (request.min_tokens < 0 || request.min_tokens > request.max_tokens) {
+    fail(kWhere, "min_tokens is {}; expected 0 to max_tokens, {}", request.min_tokens,
+         request.max_tokens);
+  }
+  for (const int64_t n : {request.logprobs, request.prompt_logprobs}) {
+    if (n < -1 || n > limits.alternatives) {
+      fail(kWhere, "logprobs is {}; expected at most {}", n, limits.alternatives);
+    }
+  }
+  for (const int32_t token : request.stop_tokens) {
+    if (token < 0 || token >= limits.vocab) {
+      fail(kWhere, "stop token {}; expected 0 to {}", token, limits.vocab - 1);
+    }
+  }
+  for (const std::string& stop : request.stops) {
+    if (stop.empty()) fail(kWhere, "a stop string is empty; expected some text");
+  }
+  check_sampling(request.sampling, limits.vocab);
+  const int64_t changes =
+      std::ssize(request.sampling.logit_bias) + std::ssize(request.stop_tokens) +
+      (request.sampling.repetition_penalty != 1 || request.sampling.presence_penalty != 0 ||
+               request.sampling.frequency_penalty != 0
+           ? std::min(prompt + request.max_tokens, limits.vocab)
+           : 0);
+  if (changes > limits.changes) {
+    fail(kWhere,
+         "the request changes up to {} logits by penalties and logit_bias; expected at most {}; try "
+         "a shorter text",
+         changes, limits.changes);
+  }
+  if (ceil_div(prompt + request.max_tokens, PagePool::kTokens) > limits.pages) {
+    fail(kWhere, "the request needs {} pages of the KV cache; it has {}",
+         ceil_div(prompt + request.max_tokens, PagePool::kTokens), limits.pages);
+  }
+}
+
+void Scheduler::submit(RequestId id, Request request, OnUpdate on_update) {
+  check(request, stepper_.limits());
+  if (options_.max_waiting > 0 && std::ssize(waiting_) >= options_.max_waiting) throw Busy();
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = id;
+  sequence->order = {request.priority, arrivals_++};
+  sequence->space = options_.space + '\0' + request.cache_salt;
+  sequence->tokens = request.prompt;
+  if (tokenizer_ != nullptr) {
+    sequence->text.emplace(request.stops, request.include_stop);
+    sequence->token_text.emplace(*tokenizer_, request.answer);
+  }
+  sequence->request = std::move(request);
+  sequence->on_update = std::move(on_update);
+  if (sequence->has_penalties()) {
+    for (const int32_t token : sequence->request.prompt) {
+      sequence->counts[token] = 0;
+    }
+  }
+  waiting_.emplace(sequence->order, std::move(sequence));
+}
+
+void Scheduler::cancel(RequestId id) {
+  for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
+    if (it->second->id != id) continue;
+    const SequencePtr sequence = std::move(it->second);
+    waiting_.erase(it);
+    finish(*sequence, Finish::cancelled);
+    send(*sequence);
+    return;
+  }
+  for (const SequencePtr& sequence : running_) {
+    if (sequence->id == id && !sequence->finished) {
+      finish(*sequence, Finish::cancelled);
+      send(*sequence);
+    }
+  }
+  remove_finished();
+}
+
+void Scheduler::fail_all(const std::string& error) {
+  std::vector<SequencePtr> all = std::move(running_);
+  running_.clear();
+  for (auto& [order, sequence] : waiting_) {
+    all.push_back(std::move(sequence));
+  }
+  waiting_.clear();
+  for (const SequencePtr& sequence : all) {
+    sequence->update.error = error;
+    finish(*sequence, Finish::failed);
+    send(*sequence);
+  }
+}
+
+Stats Scheduler::stats() const {
+  Stats stats = stats_;
+  stats.running = std::ssize(running_);
+  stats.waiting = std::ssize(waiting_);
+  stats.pages = pages_.size();
+  stats.pages_in_use = pages_.in_use();
+  return stats;
+}
+
+bool Scheduler::step() {
+  std::vector<Planned> planned = plan();
+  if (planned.empty()) {
+    HOCKET_CHECK(idle(), "{} requests wait and {} run, and none can go on", waiting_.size(),
+                 running_.size());
+    return false;
+  }
+  StepInput input;
+  StepBuilder builder(input, stepper_.limits().vocab);
+  for (Planned& each : planned) {
+    builder.add(each);
+  }
+  const StepOutput output = stepper_.step(input);
+  ++stats_.steps;
+  take_results(planned, output);
+  for (const SequencePtr& sequence : running_) {
+    send(*sequence);
+  }
+  remove_finished();
+  return true;
+}
+
+std::vector<Scheduler::Planned> Scheduler::plan() {
+  const StepLimits& limits = stepper_.limits();
+  tokens_left_ = options_.token_budget > 0 ? std::min(options_.token_budget, limits.tokens)
+                                           : limits.tokens;
+  rows_left_ = limits.rows;
+  changes_left_ = limits.changes;
+  for (const SequencePtr& sequence : running_) {
+    sequence->planned = false;
+  }
+  std::vector<Planned> planned;
+  plan_running(true, &planned);
+  plan_running(false, &planned);
+  plan_waiting(&planned);
+  return planned;
+}
+
+void Scheduler::plan_running(bool decoding, std::vector<Planned>* planned) {
+  // Preempting removes sequences behind the current one alone.
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.is_decoding() == decoding) {
+      plan_tokens(sequence, planned);
+    }
+  }
+}
+
+void Scheduler::plan_waiting(std::vector<Planned>* planned) {
+  while (!waiting_.empty() && std::ssize(running_) < stepper_.limits().sequences &&
+         tokens_left_ > 0) {
+    SequencePtr first = std::move(waiting_.begin()->second);
+    waiting_.erase(waiting_.begin());
+    Sequence& sequence = *first;
+    const auto at = std::find_if(running_.begin(), running_.end(), [&](const SequencePtr& each) {
+      return each->order > sequence.order;
+    });
+    running_.insert(at, std::move(first));
+    start(sequence);
+    if (!plan_tokens(sequence, planned)) {
+      wait_again(sequence);
+      return;
+    }
+  }
+}
+
+void Scheduler::wait_again(Sequence& sequence) {
+  // What the pages hold stays known by its tokens.
+  pages_.release(sequence.pages);
+  sequence.pages.clear();
+  sequence.computed = 0;
+  const auto at = std::find_if(running_.begin(), running_.end(),
+                               [&](const SequencePtr& each) { return each.get() == &sequence; });
+  SequencePtr owned = std::move(*at);
+  running_.erase(at);
+  waiting_.emplace(owned->order, std::move(owned));
+}
+
+void Scheduler::start(Sequence& sequence) {
+  if (!options_.prefix_caching || sequence.wants_prompt_logprobs()) return;
+  // The last token is computed in any case: the next one follows from it.
+  const std::span<const int32_t> all(sequence.tokens);
+  sequence.pages = pages_.find(all.first(all.size() - 1), sequence.space);
+  sequence.computed = std::ssize(sequence.pages) * PagePool::kTokens;
+  if (!sequence.started) {
+    sequence.reported_cached = sequence.computed;
+  }
+}
+
+bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
+  const bool with_rows = sequence.wants_prompt_logprobs();
+  int64_t count = std::min(sequence.missing(), tokens_left_);
+  if (with_rows) {
+    count = std::min(count, rows_left_);
+  }
+  const bool last = count == sequence.missing();
+  const bool draws = last && sequence.request.max_tokens > 0;
+  if (count <= 0 || (draws && (rows_left_ < 1 || sequence.num_changes() > changes_left_))) {
+    return false;
+  }
+  if (!reserve(sequence, sequence.computed + count)) return false;
+  if (!sequence.started) {
+    sequence.started = true;
+    stats_.prompt_tokens += sequence.prompt_size();
+    if (options_.prefix_caching) {
+      stats_.prefix_queries += sequence.prompt_size();
+      stats_.prefix_hits += sequence.reported_cached;
+    }
+    sequence.update.cached_tokens = sequence.reported_cached;
+  }
+  sequence.planned = true;
+  planned->push_back({.sequence = &sequence,
+                      .begin = sequence.computed,
+                      .count = count,
+                      .draws = draws});
+  tokens_left_ -= count;
+  const int64_t prompt_rows =
+      with_rows ? std::clamp<int64_t>(sequence.prompt_size() - 1 - sequence.computed, 0, count) : 0;
+  rows_left_ -= prompt_rows + (draws ? 1 : 0);
+  changes_left_ -= draws ? sequence.num_changes() : 0;
+  sequence.computed += count;
+  // Others find these pages in the same step: keys and values are written before any are read.
+  if (options_.prefix_caching) {
+    for (int64_t page = (sequence.computed - count) / PagePool::kTokens;
+         page < sequence.computed / PagePool::kTokens; ++page) {
+      pages_.name(sequence.pages, static_cast<size_t>(page), sequence.tokens, sequence.space);
+    }
+  }
+  return true;
+}
+
+bool Scheduler::reserve(Sequence& sequence, int64_t tokens) {
+  const int64_t needed = ceil_div(tokens, PagePool::kTokens);
+  while (std::ssize(sequence.pages) < needed) {
+    if (const std::optional<PageId> page = pages_.take()) {
+      sequence.pages.push_back(*page);
+      continue;
+    }
+    Sequence* const victim = behind(sequence);
+    if (victim == nullptr) return false;
+    ++stats_.preemptions;
+    victim->update.prompt_logprobs.clear();  // not sent yet: they will come again
+    wait_again(*victim);
+  }
+  return true;
+}
+
+Scheduler::Sequence* Scheduler::behind(const Sequence& sequence) const {
+  // One that is planned has named pages that others may have found.
+  for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
+    Sequence& last = **it;
+    if (last.order <= sequence.order) return nullptr;
+    if (!last.planned && !last.pages.empty()) return &last;
+  }
+  return nullptr;
+}
+
+void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutput& output) {
+  for (const Planned& each : planned) {
+    Sequence& sequence = *each.sequence;
+    const int64_t given = each.rows - (each.draws ? 1 : 0);
+    const auto logprobs_of = [&](size_t row, int64_t alternatives) {
+      TokenLogprobs made{.token = output.tokens[row],
+                         .logprob = output.logprobs[2 * row],
+                         .sampled_logprob = output.logprobs[2 * row + 1],
+                         .top = {}};
+      for (int64_t i = 0; i < std::min(alternatives, output.num_alternatives); ++i) {
+        const size_t at = row * static_cast<size_t>(output.num_alternatives) + i;
+        if (output.alternatives[at] < 0) break;
+        made.top.emplace_back(output.alternatives[at], output.alternative_logprobs[at]);
+      }
+      return made;
+    };
+    for (int64_t i = 0; i < given; ++i) {
+      sequence.update.prompt_logprobs.push_back(logprobs_of(
+          static_cast<size_t>(each.row + i), sequence.request.prompt_logprobs));
+    }
+    if (each.draws) {
+      const auto row = static_cast<size_t>(each.row + given);
+      if (sequence.request.logprobs >= 0) {
+        sequence.update.logprobs.push_back(logprobs_of(row, sequence.request.logprobs));
+      }
+      take_token(sequence, output, row);
+    } else if (each.cannot_draw) {
+      end_without_token(sequence);
+    } else if (sequence.missing() == 0) {
+      finish(sequence, Finish::length);  // only the prompt was asked for
+    }
+  }
+}
+
+void Scheduler::end_without_token(Sequence& sequence) {
+  if (sequence.request.constraint->may_end()) {
+    finish(sequence, Finish::stop);
+    return;
+  }
+  sequence.update.error = "no token may follow under the constraint on the text";
+  finish(sequence, Finish::failed);
+}
+
+void Scheduler::take_token(Sequence& sequence, const StepOutput& output, size_t row) {
+  const int32_t token = output.tokens[row];
+  const Request& request = sequence.request;
+  sequence.has_news = true;
+  const bool may_stop = sequence.generated() >= request.min_tokens;
+  if (may_stop && std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
+    sequence.update.stop_token = token;
+    if (request.logprobs >= 0) {
+      sequence.update.logprobs.pop_back();  // it is no part of the text
+    }
+    finish(sequence, Finish::stop);
+    return;
+  }
+  sequence.add_token(token);
+  ++stats_.generated_tokens;
+  sequence.update.tokens.push_back(token);
+  if (request.constraint != nullptr) {
+    request.constraint->accept(token);
+  }
+  if (sequence.text) {
+    const std::string bytes = sequence.token_text->next(token);
+    if (!sequence.text->append(bytes, sequence.generated() > request.min_tokens)) {
+      sequence.update.stop = sequence.text->stop();
+      finish(sequence, Finish::stop);
+      return;
+    }
+  }
+  if (sequence.generated() >= request.max_tokens ||
+      std::ssize(sequence.tokens) >= stepper_.limits().longest) {
+    finish(sequence, Finish::length);
+  }
+}
+
+void Scheduler::finish(Sequence& sequence, Finish how) {
+  sequence.finished = true;
+  sequence.has_news = true;
+  sequence.update.finish = how;
+  pages_.release(sequence.pages);
+  sequence.pages.clear();
+}
+
+void Scheduler::send(Sequence& sequence) {
+  if (!sequence.has_news) return;
+  Update update = std::exchange(sequence.update, {});
+  sequence.has_news = false;
+  sequence.prompt_reported |= !update.prompt_logprobs.empty();
+  if (sequence.text) {
+    update.text = sequence.finished ? sequence.text->take_all() : sequence.text->take();
+  }
+  if (sequence.on_update) {
+    sequence.on_update(update);
+  }
+}
+
+void Scheduler::remove_finished() {
+  std::erase_if(running_, [](const SequencePtr& sequence) { return sequence->finished; });
+}
+
+}  // namespace hocket::serve

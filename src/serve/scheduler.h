@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Continuous batching (Yu et al., Orca, OSDI'22) over the pages of a KV cache (Kwon et al.,
+// PagedAttention, arXiv 2309.06180) with prompts in chunks beside running texts (Agrawal et al.,
+// Sarathi-Serve, arXiv 2403.02310): which tokens of which requests the next step has. It knows a
+// clock and a stepper, nothing else, so that tests and simulations drive the same code.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer/tokenizer.h"
+#include "serve/pages.h"
+#include "serve/request.h"
+#include "serve/stepper.h"
+#include "serve/text.h"
+
+namespace hocket::serve {
+
+struct SchedulerOptions {
+  bool prefix_caching = true;
+  /// New tokens of a step, prompts and texts together; 0: StepLimits::tokens.
+  int64_t token_budget = 0;
+  int64_t max_waiting = 4096;  ///< requests beyond it are refused (Busy); 0: no limit
+  /// Space of cached prefixes besides a request's salt: adapter and version of the weights.
+  std::string space = {};
+};
+
+/// Used by one thread.
+class Scheduler {
+ public:
+  /// `tokenizer` makes text of tokens; null: requests get tokens only, and have no stop strings.
+  Scheduler(Stepper& stepper, const data::Tokenizer* tokenizer, SchedulerOptions options);
+  ~Scheduler();
+
+  /// Error: as Service::submit. The first update comes in a later step.
+  void submit(RequestId id, Request request, OnUpdate on_update);
+  void cancel(RequestId id);
+  /// Runs one step; false if no request is left. Throws Error if the stepper fails.
+  bool step();
+  /// Ends all requests with an error.
+  void fail_all(const std::string& error);
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+  Stats stats() const;
+  /// Throws Error for a request that can never run.
+  static void check(const Request& request, const StepLimits& limits);
+
+ private:
+  struct Sequence;
+  using SequencePtr = std::unique_ptr<Sequence>;
+  struct Planned;
+  class StepBuilder;
+
+  /// Chooses the tokens of the next step: running texts first, then prompts under way, then
+  /// waiting requests.
+  std::vector<Planned> plan();
+  void plan_running(bool decoding, std::vector<Planned>* planned);
+  void plan_waiting(std::vector<Planned>* planned);
+  /// Plans up to the step's remaining room of a sequence; false: there is none left for it.
+  bool plan_tokens(Sequence& sequence, std::vector<Planned>* planned);
+  /// Gives a sequence pages for its first `tokens`; false: there are not enough. Running sequences
+  /// behind it are preempted first, the last one before the others.
+  bool reserve(Sequence& sequence, int64_t tokens);
+  /// The running sequence that gives way first, if one comes behind `sequence`.
+  Sequence* behind(const Sequence& sequence) const;
+  /// Puts a running sequence back among the waiting ones, without its pages.
+  void wait_again(Sequence& sequence);
+  void start(Sequence& sequence);
+  void take_results(const std::vector<Planned>& planned, const StepOutput& output);
+  void take_token(Sequence& sequence, const StepOutput& output, size_t row);
+  /// Ends a text whose constraint allows no token.
+  void end_without_token(Sequence& sequence);
+  void finish(Sequence& sequence, Finish how);
+  void send(Sequence& sequence);
+  void remove_finished();
+
+  Stepper& stepper_;
+  const data::Tokenizer* const tokenizer_;
+  const SchedulerOptions options_;
+  PagePool pages_;
+  /// Waiting ones in order of priority and arrival; running ones in the same order.
+  std::map<std::pair<int64_t, int64_t>, SequencePtr> waiting_;
+  std::vector<SequencePtr> running_;
+  int64_t arrivals_ = 0;
+  int64_t tokens_left_ = 0, rows_left_ = 0, changes_left_ = 0;  ///< of the step being planned
+  Stats stats_;
+};
+
+}  // namespace hocket::serve

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request under way. Internal to the scheduler.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serve/scheduler.h"
+
+namespace hocket::serve {
+
+struct Scheduler::Sequence {
+  RequestId id = 0;
+  Request request;
+  OnUpdate on_update;
+  std::pair<int64_t, int64_t> order;  ///< priority, arrival
+  std::string space;                  ///< of its prefixes
+
+  std::vector<int32_t> tokens;  ///< of the prompt, then of the text
+  int64_t computed = 0;         ///< tokens whose keys and values are in the pages
+  std::vector<PageId> pages;
+  int64_t reported_cached = 0;  ///< tokens found in the prefix cache when it was first started
+  bool started = false;
+  bool planned = false;          ///< for the next step
+  bool prompt_reported = false;  ///< the prompt's log-probabilities were sent
+
+  std::optional<StoppedText> text;  ///< none without a tokenizer
+  std::optional<TokenText> token_text;
+  /// Occurrences in the text by token, 0 for tokens of the prompt alone; kept with penalties only.
+  std::map<int32_t, int32_t> counts;
+  Update update;  ///< news that were not sent yet
+  bool has_news = false;
+  bool finished = false;
+
+  int64_t prompt_size() const { return std::ssize(request.prompt); }
+  int64_t generated() const { return std::ssize(tokens) - prompt_size(); }
+  int64_t missing() const { return std::ssize(tokens) - computed; }
+  bool is_decoding() const { return missing() == 1 && generated() > 0; }
+  bool has_penalties() const {
+    const Sampling& how = request.sampling;
+    return how.repetition_penalty != 1 || how.presence_penalty != 0 || how.frequency_penalty != 0;
+  }
+  bool bans_stops() const {
+    return generated() < request.min_tokens && !request.stop_tokens.empty();
+  }
+  bool wants_prompt_logprobs() const { return request.prompt_logprobs >= 0 && !prompt_reported; }
+  /// Entries of changed logits that its row has in a step.
+  int64_t num_changes() const;
+  void add_token(int32_t token);
+};
+
+/// Tokens [begin, begin + count) of a sequence in a step, and its rows [row, row + rows).
+struct Scheduler::Planned {
+  Sequence* sequence = nullptr;
+  int64_t begin = 0, count = 0;
+  int64_t row = 0, rows = 0;
+  bool draws = false;        ///< the last row draws a token
+  bool cannot_draw = false;  ///< it should, and its constraint allows none
+};
+
+/// Builds the input of a step from what is planned.
+class Scheduler::StepBuilder {
+ public:
+  StepBuilder(StepInput& input, int64_t vocab) : input_(input), vocab_(vocab) {}
+  void add(Planned& planned);
+
+ private:
+  void add_draw(Sequence& sequence, Planned* planned);
+  void add_row(const Sequence& sequence, int64_t position, int64_t given);
+  void add_changes(const Sequence& sequence);
+  std::vector<uint32_t> mask_of(Sequence& sequence) const;
+
+  StepInput& input_;
+  const int64_t vocab_;
+};
+
+}  // namespace hocket::serve

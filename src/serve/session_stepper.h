@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps of a model: the generating program of a run on its ranks.
+#pragma once
+
+#include <string>
+
+#include "comm/communicator.h"
+#include "engine/session.h"
+#include "serve/stepper.h"
+
+namespace hocket::serve {
+
+/// Sizes of the generating program for these limits.
+models::Generation generation_of(const StepLimits& limits);
+/// The program that generates within these limits.
+engine::ProgramSpec generation_spec(const engine::Run& run, const StepLimits& limits);
+
+/// With ranks as processes, that with index 0 steps, and the others follow it.
+class SessionStepper : public Stepper {
+ public:
+  /// Requires: the session is of generation_spec(limits), and its parameters are loaded.
+  SessionStepper(engine::Session& session, StepLimits limits);
+  /// Lets the other processes return from follow().
+  ~SessionStepper() override;
+
+  const StepLimits& limits() const override { return limits_; }
+  StepOutput step(const StepInput& input) override;
+  /// To be called from time to time while nothing is to be done, so that the others do not take this
+  /// process for dead.
+  void stay_alive();
+  /// Takes part in the steps of process 0 until that ends. Throws Error if a step fails.
+  void follow();
+
+ private:
+  StepOutput run(const StepInput& input);
+  void tell(const std::string& message);
+
+  engine::Session& session_;
+  const StepLimits limits_;
+  const int64_t divisor_;  ///< of the tokens of a step
+  bool failed_ = false;
+};
+
+}  // namespace hocket::serve
