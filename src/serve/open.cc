@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "engine/memory.h"
+#include "engine/params.h"
 #include "engine/programs.h"
 #include "engine/weights.h"
 #include "serve/engine.h"

@@ -231,7 +231,7 @@ TEST(Build, BadOptionsAreErrors) {
   o.tokens = 12;  // not a multiple of 8
   EXPECT_THROW(build(c, o), Error);
   o = options(Mode::generate);
-  o.cache_slots = 0;
+  o.generation.pages = 0;
   EXPECT_THROW(build(c, o), Error);
   o = options(Mode::train);
   o.dtype = graph::DType::i32;

@@ -17,7 +17,7 @@ int64_t elements(const KernelArgs& args, size_t at) {
 
 /// Calls fn(first element, number of them) for every vector.
 template <typename T, typename F>
-void for_vectors(int64_t n, const F& fn) {
+void parallel_vectors(int64_t n, const F& fn) {
   constexpr int64_t L = kLanes<T>;
   parallel_for(ceil_div(n, L), kGrain / 4 / L, [&](int64_t begin, int64_t end) {
     for (int64_t v = begin; v < end; ++v) {
@@ -31,7 +31,7 @@ template <typename T, typename F>
 void each(const KernelArgs& args, const F& f) {
   const T* x = in<T>(args, 0);
   T* y = out<T>(args, 0);
-  for_vectors<T>(elements(args, 0), [&](int64_t i, int64_t n) {
+  parallel_vectors<T>(elements(args, 0), [&](int64_t i, int64_t n) {
     if (n == kLanes<T>) {
       store(y + i, f(load(x + i)));
     } else {
@@ -45,7 +45,7 @@ template <typename T, typename F>
 void each_bwd(const KernelArgs& args, const F& f) {
   const T *dy = in<T>(args, 0), *x = in<T>(args, 1);
   T* dx = out<T>(args, 0);
-  for_vectors<T>(elements(args, 1), [&](int64_t i, int64_t n) {
+  parallel_vectors<T>(elements(args, 1), [&](int64_t i, int64_t n) {
     if (n == kLanes<T>) {
       store(dx + i, f(load(dy + i), load(x + i)));
     } else {
