@@ -15,7 +15,8 @@ constexpr int64_t kMaxMemberCounts = 50'000;  // members times counts
 constexpr size_t kMaxMembers = 4'000;         // of one object; all that may come next are tried
 
 bool is_ascii(const std::string& text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0x80; });
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<uint8_t>(c) < 0x80; });
 }
 
 /// Returns how many more may come; -1: any number.
@@ -43,8 +44,8 @@ ExprId JsonParts::any(int depth) {
                                  any_string()};
     if (!any_.empty()) {
       const ExprId item = any_.back();
-      const ExprId items = g_.sequence(
-          {item, g_.repeat(g_.sequence({separator_, item}), 0, -1), space_});
+      const ExprId items =
+          g_.sequence({item, g_.repeat(g_.sequence({separator_, item}), 0, -1), space_});
       parts.push_back(any_object_of(static_cast<int>(any_.size()) - 1));
       parts.push_back(g_.sequence({g_.text("["), space_, g_.optional(items), g_.text("]")}));
     }
@@ -55,8 +56,8 @@ ExprId JsonParts::any(int depth) {
 
 ExprId JsonParts::any_object_of(int depth) {
   const ExprId member = g_.sequence({any_string(), g_.text(":"), space_, any(depth)});
-  const ExprId members = g_.sequence(
-      {member, g_.repeat(g_.sequence({separator_, member}), 0, -1), space_});
+  const ExprId members =
+      g_.sequence({member, g_.repeat(g_.sequence({separator_, member}), 0, -1), space_});
   return g_.sequence({g_.text("{"), space_, g_.optional(members), g_.text("}")});
 }
 
@@ -105,8 +106,9 @@ ExprId SchemaCompiler::compile(const Goal& goal) {
     open_.pop_front();
     g_.set_rule(rule, body(next));
     if (g_.size() > kMaxExpressions || rules_.size() > kMaxRules) {
-      fail(reader_.where(next), "schema is too large; got {} expressions for {} subschemas; "
-                                "expected at most {} and {}",
+      fail(reader_.where(next),
+           "schema is too large; got {} expressions for {} subschemas; "
+           "expected at most {} and {}",
            g_.size(), rules_.size(), kMaxExpressions, kMaxRules);
     }
   }
@@ -219,8 +221,7 @@ ExprId SchemaCompiler::array(const Flat& flat) {
     behind = g_.choice({behind, close});
   }
   for (int64_t i = count - 1; i > 0; --i) {
-    const ExprId next =
-        g_.sequence({parts_.separator(), prefix[static_cast<size_t>(i)], behind});
+    const ExprId next = g_.sequence({parts_.separator(), prefix[static_cast<size_t>(i)], behind});
     behind = i >= least ? g_.choice({next, close}) : next;
   }
   std::vector<ExprId> bodies;
@@ -245,7 +246,8 @@ std::vector<SchemaCompiler::Member> SchemaCompiler::members(const Flat& flat,
     }
   }
   if (names->size() > kMaxMembers) {
-    fail(flat.where, "too many properties; got {}; expected at most {}", names->size(), kMaxMembers);
+    fail(flat.where, "too many properties; got {}; expected at most {}", names->size(),
+         kMaxMembers);
   }
   const std::set<std::string> required(flat.required.begin(), flat.required.end());
   for (const std::string& name : *names) {
@@ -260,8 +262,8 @@ std::vector<SchemaCompiler::Member> SchemaCompiler::members(const Flat& flat,
 std::optional<ExprId> SchemaCompiler::others(const Flat& flat,
                                              const std::vector<std::string>& names) {
   const Goal additional = flat.additional.value_or(Goal{});
-  const bool open = !flat.written_closed() &&
-                    (additional.empty() || !reader_.alternatives(additional).empty());
+  const bool open =
+      !flat.written_closed() && (additional.empty() || !reader_.alternatives(additional).empty());
   if (!open && flat.pattern_properties.empty()) return std::nullopt;
   const auto checked = [&](std::optional<CharDfa> dfa) {
     if (!dfa) fail(flat.where, "names of properties need too many states; try fewer of them");
@@ -275,15 +277,16 @@ std::optional<ExprId> SchemaCompiler::others(const Flat& flat,
   free = checked(dfa_combine(free, checked(dfa_of_texts(names)), DfaOp::first_only));
   std::vector<ExprId> parts;
   const auto add = [&](const CharDfa& keys, const Goal& goal) {
-    parts.push_back(g_.sequence(
-        {parts_.quoted(g_.dfa(keys)), g_.text(":"), parts_.space(), value(goal)}));
+    parts.push_back(
+        g_.sequence({parts_.quoted(g_.dfa(keys)), g_.text(":"), parts_.space(), value(goal)}));
   };
   for (const PatternProperty& each : flat.pattern_properties) {
-    CharDfa keys = checked(dfa_combine(free, reader_.pattern(each.pattern, each.where), DfaOp::both));
+    CharDfa keys =
+        checked(dfa_combine(free, reader_.pattern(each.pattern, each.where), DfaOp::both));
     for (const PatternProperty& other : flat.pattern_properties) {
       if (other.pattern != each.pattern) {
-        keys = checked(dfa_combine(keys, reader_.pattern(other.pattern, other.where),
-                                   DfaOp::first_only));
+        keys = checked(
+            dfa_combine(keys, reader_.pattern(other.pattern, other.where), DfaOp::first_only));
       }
     }
     add(keys, each.goal);
@@ -291,17 +294,18 @@ std::optional<ExprId> SchemaCompiler::others(const Flat& flat,
   if (open) {
     CharDfa keys = free;
     for (const PatternProperty& each : flat.pattern_properties) {
-      keys = checked(
-          dfa_combine(keys, reader_.pattern(each.pattern, each.where), DfaOp::first_only));
+      keys =
+          checked(dfa_combine(keys, reader_.pattern(each.pattern, each.where), DfaOp::first_only));
     }
     add(keys, additional);
   }
   return g_.choice(std::move(parts));
 }
 
-void SchemaCompiler::require_small(const Flat& flat) const {
-  fail(flat.where, "minProperties and maxProperties need too many states; got {} and {}; try "
-                   "without them",
+void SchemaCompiler::refuse_counts(const Flat& flat) {
+  fail(flat.where,
+       "minProperties and maxProperties need too many states; got {} and {}; try "
+       "without them",
        flat.min_properties, flat.max_properties);
 }
 
@@ -314,8 +318,9 @@ ExprId SchemaCompiler::object(const Flat& flat) {
   const auto sure = static_cast<int64_t>(declared.size()) + (more ? 1 : 0);
   const bool none = flat.additional && !more;
   if (flat.min_properties > sure && !none) {
-    fail(flat.where, "minProperties is supported up to the number of properties, and one more with "
-                     "additionalProperties; got {}; expected at most {}",
+    fail(flat.where,
+         "minProperties is supported up to the number of properties, and one more with "
+         "additionalProperties; got {}; expected at most {}",
          flat.min_properties, sure);
   }
   const ExprId body = members_in_order(flat, declared, more);
@@ -327,8 +332,8 @@ ExprId SchemaCompiler::other_members(const Flat& flat, std::optional<ExprId> oth
   const int64_t left = left_of(flat.max_properties, written);
   if (!others || left == 0 || written + 1 < flat.min_properties) return g_.nothing();
   const ExprId more = g_.sequence({parts_.separator(), *others});
-  return g_.sequence({*others, g_.repeat(more, 0, left < 0 ? -1 : left - 1), parts_.space(),
-                      g_.text("}")});
+  return g_.sequence(
+      {*others, g_.repeat(more, 0, left < 0 ? -1 : left - 1), parts_.space(), g_.text("}")});
 }
 
 ExprId SchemaCompiler::members_in_order(const Flat& flat, const std::vector<Member>& members,
@@ -340,7 +345,9 @@ ExprId SchemaCompiler::members_in_order(const Flat& flat, const std::vector<Memb
     counts = std::max(counts, std::min(flat.max_properties, count));
   }
   counts = std::min(counts, count);
-  if ((count + 1) * (counts + 1) > kMaxMemberCounts) require_small(flat);
+  if ((count + 1) * (counts + 1) > kMaxMemberCounts) {
+    refuse_counts(flat);
+  }
   const ExprId close = g_.sequence({parts_.space(), g_.text("}")});
   bool optional = true;  // no required member is left
   // By members written: a member comes next; a comma and a member, or the end.

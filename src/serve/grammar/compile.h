@@ -78,7 +78,7 @@ class SchemaCompiler {
                           std::optional<ExprId> others);
   /// The members behind the declared ones, from the first on, and the end of the object.
   ExprId other_members(const Flat& flat, std::optional<ExprId> others, int64_t written);
-  void require_small(const Flat& flat) const;
+  [[noreturn]] static void refuse_counts(const Flat& flat);
 
   Grammar& g_;
   JsonParts& parts_;

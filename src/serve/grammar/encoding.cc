@@ -54,9 +54,8 @@ void each_box(std::span<const uint32_t> low, std::span<const uint32_t> high,
     prefix->resize(depth);
   }
   if (!whole_high) {
-    with({high[0], high[0]}, [&] {
-      each_box(std::span<const uint32_t>(zeros), high_rest, top_rest, prefix, found);
-    });
+    with({high[0], high[0]},
+         [&] { each_box(std::span<const uint32_t>(zeros), high_rest, top_rest, prefix, found); });
   }
 }
 
@@ -91,8 +90,8 @@ void add_utf8(CodeRange range, std::vector<BytePath>* out) {
       BytePath path;
       for (size_t i = 0; i < box.size(); ++i) {
         const uint32_t base = i == 0 ? kLeads[more] : 0x80;
-        path.push_back({static_cast<uint8_t>(base + box[i].first),
-                        static_cast<uint8_t>(base + box[i].last)});
+        path.push_back(
+            {static_cast<uint8_t>(base + box[i].first), static_cast<uint8_t>(base + box[i].last)});
       }
       out->push_back(std::move(path));
     });
@@ -157,8 +156,8 @@ void add_escapes(CodeRange range, std::vector<BytePath>* out) {
     // 10 bits in each half, behind D8 to DB and DC to DF.
     const auto digits = [&](uint32_t c) {
       const uint32_t v = c - 0x10000;
-      return Digits{v >> 18, nibble(v >> 10, 1), nibble(v >> 10, 0),
-                    v >> 8 & 3, nibble(v, 1), nibble(v, 0)};
+      return Digits{v >> 18,    nibble(v >> 10, 1), nibble(v >> 10, 0),
+                    v >> 8 & 3, nibble(v, 1),       nibble(v, 0)};
     };
     each_box(digits(r.first), digits(r.last), {3, 15, 15, 3, 15, 15}, [&](const auto& box) {
       std::vector<BytePath> paths = {path_of("\\u")};
@@ -268,8 +267,8 @@ ByteDfa byte_dfa(const std::vector<BytePath>& paths) { return ByteDfaBuilder(pat
 
 std::vector<BytePath> char_paths(const CodeSet& set) {
   std::vector<BytePath> out;
-  constexpr std::pair<char, const char*> kShort[] = {{'\b', "\\b"},  {'\t', "\\t"}, {'\n', "\\n"},
-                                                     {'\f', "\\f"},  {'\r', "\\r"}, {'"', "\\\""},
+  constexpr std::pair<char, const char*> kShort[] = {{'\b', "\\b"}, {'\t', "\\t"}, {'\n', "\\n"},
+                                                     {'\f', "\\f"}, {'\r', "\\r"}, {'"', "\\\""},
                                                      {'\\', "\\\\"}};
   // Characters below U+0080 that stand for themselves.
   constexpr CodeRange kPlain[] = {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x7F}};

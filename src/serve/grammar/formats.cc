@@ -6,11 +6,11 @@ namespace {
 
 // Dates exist: months have their days, and February 29 only leap years.
 #define HOCKET_YEAR "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
-#define HOCKET_LEAP_YEAR                                            \
+#define HOCKET_LEAP_YEAR                                         \
   "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468]" \
   "[048]|[13579][26])00)"
-#define HOCKET_DATE                                                         \
-  "(?:" HOCKET_YEAR                                                         \
+#define HOCKET_DATE                                                                          \
+  "(?:" HOCKET_YEAR                                                                          \
   "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|" \
   "02-(?:0[1-9]|1[0-9]|2[0-8]))|" HOCKET_LEAP_YEAR "-02-29)"
 #define HOCKET_CLOCK "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?"

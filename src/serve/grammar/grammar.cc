@@ -37,7 +37,10 @@ class ProductiveMarks {
  public:
   ProductiveMarks(const Grammar& grammar, std::vector<Expr>* exprs,
                   const std::vector<ExprId>& rules)
-      : grammar_(grammar), exprs_(*exprs), rules_(rules), parents_(exprs->size()),
+      : grammar_(grammar),
+        exprs_(*exprs),
+        rules_(rules),
+        parents_(exprs->size()),
         missing_(exprs->size(), 0) {}
 
   void run() {
@@ -67,9 +70,13 @@ class ProductiveMarks {
     const Expr& e = exprs_[id];
     switch (e.kind) {
       case Expr::Kind::text:
-      case Expr::Kind::bytes: mark(id); break;
+      case Expr::Kind::bytes:
+        mark(id);
+        break;
       case Expr::Kind::machine:
-        if (!grammar_.machine_of(e).states.empty()) mark(id);
+        if (!grammar_.machine_of(e).states.empty()) {
+          mark(id);
+        }
         break;
       case Expr::Kind::sequence:
       case Expr::Kind::choice:
@@ -77,7 +84,9 @@ class ProductiveMarks {
           parents_[child].push_back(id);
         }
         missing_[id] = grammar_.list_of(e).size();
-        if (e.kind == Expr::Kind::sequence && missing_[id] == 0) mark(id);
+        if (e.kind == Expr::Kind::sequence && missing_[id] == 0) {
+          mark(id);
+        }
         break;
       case Expr::Kind::repeat:
         if (e.least == 0) {
@@ -86,7 +95,9 @@ class ProductiveMarks {
           parents_[e.a].push_back(id);
         }
         break;
-      case Expr::Kind::call: parents_[rules_[e.a]].push_back(id); break;
+      case Expr::Kind::call:
+        parents_[rules_[e.a]].push_back(id);
+        break;
     }
   }
 
@@ -198,8 +209,8 @@ ExprId Grammar::texts(std::vector<std::string> texts) {
       const int length = utf8_length(text, i);
       HOCKET_CHECK(length > 0, "a text that is not UTF-8");
       const uint32_t c = utf8_code_point(text, i, length);
-      const auto [it, made] = next.emplace(std::make_pair(at, c),
-                                           static_cast<int32_t>(machine.states.size()));
+      const auto [it, made] =
+          next.emplace(std::make_pair(at, c), static_cast<int32_t>(machine.states.size()));
       if (made) {
         machine.states.emplace_back();
         machine.states[static_cast<size_t>(at)].edges.push_back({chars({{c, c}}), it->second});

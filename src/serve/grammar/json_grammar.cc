@@ -16,8 +16,8 @@ namespace hocket::serve {
 namespace {
 
 using grammar::ExprId;
-using grammar::Grammar;
 using grammar::Goal;
+using grammar::Grammar;
 using grammar::JsonParts;
 using grammar::Matcher;
 using grammar::Schema;
@@ -42,8 +42,7 @@ void add_warnings(const SchemaReader& reader, std::vector<std::string>* out) {
 
 /// A mark of a chat: its text, or its control token.
 ExprId mark(Grammar* g, const std::string& text) {
-  return g->choice(
-      {g->text(text), g->text(static_cast<char>(GrammarVocabulary::kSpecial) + text)});
+  return g->choice({g->text(text), g->text(static_cast<char>(GrammarVocabulary::kSpecial) + text)});
 }
 
 const Schema& object_schema() {
@@ -95,13 +94,12 @@ ExprId call_of(const std::vector<Tool>& tools, const char* key, Grammar* g, Json
   for (const Tool& tool : tools) {
     try {
       SchemaReader reader(tool.parameters);
-      const Goal goal =
-          SchemaReader::both(reader.root(), reader.goal_of(object_schema(), "#"));
+      const Goal goal = SchemaReader::both(reader.root(), reader.goal_of(object_schema(), "#"));
       const ExprId arguments = SchemaCompiler(g, parts, &reader).compile(goal);
       add_warnings(reader, warnings);
       calls.push_back(g->sequence({g->text("{"), parts->space(), parts->key("name"),
-                                   parts->constant(tool.name), parts->separator(),
-                                   parts->key(key), arguments, parts->space(), g->text("}")}));
+                                   parts->constant(tool.name), parts->separator(), parts->key(key),
+                                   arguments, parts->space(), g->text("}")}));
     } catch (const Error& error) {
       throw error.with(fmt::format("parameters of {}", quote(tool.name)));
     }
@@ -125,12 +123,12 @@ ExprId calls_of(const std::vector<Tool>& tools, const ToolCallRules& rules, Gram
     }
     case ToolCallForm::llama3_json:
       return listed(call_of(tools, "parameters", g, &parts, warnings), g->text("; "));
-    case ToolCallForm::mistral: break;
+    case ToolCallForm::mistral:
+      break;
   }
   const ExprId call = call_of(tools, "arguments", g, &parts, warnings);
   return g->sequence({mark(g, "[TOOL_CALLS]"), g->optional(g->text(" ")), g->text("["),
-                      parts.space(), listed(call, parts.separator()), parts.space(),
-                      g->text("]")});
+                      parts.space(), listed(call, parts.separator()), parts.space(), g->text("]")});
 }
 
 std::string rules_key(const ToolCallRules& rules) {
@@ -140,8 +138,8 @@ std::string rules_key(const ToolCallRules& rules) {
 }  // namespace
 
 struct JsonGrammar::Impl {
-  Impl(std::shared_ptr<const GrammarVocabulary> words, Grammar made,
-       std::vector<std::string> about, const std::string& where)
+  Impl(std::shared_ptr<const GrammarVocabulary> words, Grammar made, std::vector<std::string> about,
+       const std::string& where)
       : vocabulary(std::move(words)), rules(std::move(made)), warnings(std::move(about)) {
     if (!rules.expr(rules.root()).productive) {
       fail(where, "no value satisfies the schema; try fewer restrictions");
@@ -176,8 +174,9 @@ class GrammarConstraint : public TokenConstraint {
     const bool stuck = !ends_ && std::all_of(all.begin(), all.begin() + static_cast<int64_t>(words),
                                              [](uint32_t word) { return word == 0; });
     if (stuck) {
-      fail_run("json grammar", "no token of the vocabulary can continue the text {}; try a schema "
-                               "without characters that the tokenizer lacks",
+      fail_run("json grammar",
+               "no token of the vocabulary can continue the text {}; try a schema "
+               "without characters that the tokenizer lacks",
                quote(text_.substr(text_.size() - std::min<size_t>(text_.size(), 60))));
     }
   }
@@ -244,8 +243,8 @@ std::shared_ptr<JsonGrammar> JsonGrammar::of_tools(
   Grammar g;
   std::vector<std::string> warnings;
   g.finish(calls_of(read_tools(tools, rules), rules, &g, &warnings));
-  return std::shared_ptr<JsonGrammar>(new JsonGrammar(std::make_unique<Impl>(
-      std::move(vocabulary), std::move(g), std::move(warnings), "tools")));
+  return std::shared_ptr<JsonGrammar>(new JsonGrammar(
+      std::make_unique<Impl>(std::move(vocabulary), std::move(g), std::move(warnings), "tools")));
 }
 
 std::shared_ptr<TokenConstraint> JsonGrammar::constraint() {

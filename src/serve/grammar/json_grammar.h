@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constraints of a text to JSON, to JSON of a schema, or to calls of tools (docs/structured-output.md):
-// a byte-level automaton over the vocabulary. Texts that end are valid; texts that are cut are the
-// beginning of a valid one.
+// Constraints of a text to JSON, to JSON of a schema, or to calls of tools
+// (docs/structured-output.md): a byte-level automaton over the vocabulary. Texts that end are
+// valid; texts that are cut are the beginning of a valid one.
 #pragma once
 
 #include <cstdint>
@@ -43,9 +43,9 @@ class JsonGrammar : public std::enable_shared_from_this<JsonGrammar> {
       const nlohmann::ordered_json* schema, std::shared_ptr<const GrammarVocabulary> vocabulary);
   /// Calls of tools, a list as the OpenAI API has it; a mark such as <tool_call> is its control
   /// token or its text. Throws Error also for bad tools, and without the named one.
-  static std::shared_ptr<JsonGrammar> of_tools(
-      const nlohmann::ordered_json& tools, const ToolCallRules& rules,
-      std::shared_ptr<const GrammarVocabulary> vocabulary);
+  static std::shared_ptr<JsonGrammar> of_tools(const nlohmann::ordered_json& tools,
+                                               const ToolCallRules& rules,
+                                               std::shared_ptr<const GrammarVocabulary> vocabulary);
   ~JsonGrammar();
 
   /// A new text. Its allow() throws Error (kRun) where no token of the vocabulary can continue it,

@@ -84,8 +84,10 @@ constexpr Keyword kKeywords[] = {
 };
 
 constexpr std::string_view use_name(KeywordUse use) {
-  return use == enforced ? "enforced" : use == partly ? "partly" : use == ignored ? "ignored"
-                                                                                   : "refused";
+  return use == enforced  ? "enforced"
+         : use == partly  ? "partly"
+         : use == ignored ? "ignored"
+                          : "refused";
 }
 
 }  // namespace

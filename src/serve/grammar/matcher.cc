@@ -10,7 +10,7 @@
 namespace hocket::serve::grammar {
 namespace {
 
-constexpr size_t kMaxStacks = 20'000;     // of one state
+constexpr size_t kMaxStacks = 20'000;       // of one state
 constexpr int64_t kMaxStateWork = 200'000;  // expressions entered to make one state
 
 }  // namespace
@@ -70,8 +70,9 @@ Matcher::StackId Matcher::push(ExprId expr, uint32_t place, StackId below) {
 void Matcher::add(StackId stack) {
   found_.push_back(stack);
   if (found_.size() > kMaxStacks) {
-    fail_run("json grammar", "text can be read in more than {} ways at once; try a schema whose "
-                             "branches of anyOf begin with different properties",
+    fail_run("json grammar",
+             "text can be read in more than {} ways at once; try a schema whose "
+             "branches of anyOf begin with different properties",
              kMaxStacks);
   }
 }
@@ -89,14 +90,19 @@ void Matcher::enter(ExprId expr, uint32_t place, StackId below) {
   const Expr& e = grammar_.expr(expr);
   if (!e.productive) return;
   if (++work_ > kMaxStateWork) {
-    fail_run("json grammar", "one byte of the text leads to more than {} expressions; try a "
-                             "smaller schema",
+    fail_run("json grammar",
+             "one byte of the text leads to more than {} expressions; try a "
+             "smaller schema",
              kMaxStateWork);
   }
   switch (e.kind) {
     case Expr::Kind::text:
-    case Expr::Kind::bytes: wait(expr, place, below); break;
-    case Expr::Kind::machine: enter_machine(e, expr, place, below); break;
+    case Expr::Kind::bytes:
+      wait(expr, place, below);
+      break;
+    case Expr::Kind::machine:
+      enter_machine(e, expr, place, below);
+      break;
     case Expr::Kind::sequence: {
       const std::vector<ExprId>& parts = grammar_.list_of(e);
       if (place == parts.size()) {
@@ -112,8 +118,12 @@ void Matcher::enter(ExprId expr, uint32_t place, StackId below) {
         enter(part, 0, below);
       }
       break;
-    case Expr::Kind::repeat: enter_repeat(e, expr, place, below); break;
-    case Expr::Kind::call: enter(grammar_.body_of(e), 0, below); break;
+    case Expr::Kind::repeat:
+      enter_repeat(e, expr, place, below);
+      break;
+    case Expr::Kind::call:
+      enter(grammar_.body_of(e), 0, below);
+      break;
   }
 }
 

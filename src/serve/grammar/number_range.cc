@@ -65,9 +65,7 @@ class MagnitudeNfa {
     auto operator<=>(const Tight&) const = default;
   };
 
-  static CodeSet digit(char c) {
-    return {{static_cast<uint32_t>(c), static_cast<uint32_t>(c)}};
-  }
+  static CodeSet digit(char c) { return {{static_cast<uint32_t>(c), static_cast<uint32_t>(c)}}; }
 
   void add_whole(int32_t first, size_t length) {
     std::map<Tight, int32_t> level;
@@ -166,8 +164,9 @@ Bound inclusive(const Bound& bound, bool low, const std::string& where) {
   const double other = bound.exclusive ? std::nextafter(value, low ? infinity : -infinity) : value;
   const std::optional<Decimal> exact = decimal_of(other);
   if (!exact || (std::abs(value) >= kExactIntegers && decimal_of(value) != bound.value)) {
-    fail(where, "bound of a number that no double holds; got {}; expected at most 2^53; try "
-                "\"type\": \"integer\"",
+    fail(where,
+         "bound of a number that no double holds; got {}; expected at most 2^53; try "
+         "\"type\": \"integer\"",
          bound.value.text());
   }
   return {*exact, false};
@@ -196,8 +195,9 @@ void require_digits(const std::optional<Bound>& bound, const std::string& where)
   if (!bound) return;
   const Decimal& value = bound->value;
   if (value.whole.size() <= kMaxBoundDigits && value.fraction.size() <= kMaxBoundDigits) return;
-  fail(where, "bound has too many digits; got {} before and {} behind the point; expected at most "
-              "{}; try another bound",
+  fail(where,
+       "bound has too many digits; got {} before and {} behind the point; expected at most "
+       "{}; try another bound",
        value.whole.size(), value.fraction.size(), kMaxBoundDigits);
 }
 
@@ -330,16 +330,16 @@ std::optional<Decimal> decimal_of(const nlohmann::ordered_json& number) {
 }
 
 void NumberLimits::raise(const Bound& bound) {
-  const bool tighter = !low || low->value < bound.value ||
-                       (low->value == bound.value && bound.exclusive);
+  const bool tighter =
+      !low || low->value < bound.value || (low->value == bound.value && bound.exclusive);
   if (tighter) {
     low = bound;
   }
 }
 
 void NumberLimits::lower(const Bound& bound) {
-  const bool tighter = !high || bound.value < high->value ||
-                       (high->value == bound.value && bound.exclusive);
+  const bool tighter =
+      !high || bound.value < high->value || (high->value == bound.value && bound.exclusive);
   if (tighter) {
     high = bound;
   }
@@ -370,8 +370,8 @@ CharDfa number_dfa(const NumberLimits& limits, bool integers, const std::string&
   const bool nonnegative = limits.low && limits.low->value.is_zero() && !limits.low->exclusive &&
                            !limits.high && limits.divisor == 0;
   if (!limits.bounded() || nonnegative) {
-    const std::string whole = fmt::format("{}(0|[1-9][0-9]{{0,{}}})", nonnegative ? "" : "-?",
-                                          kMaxWholeDigits - 1);
+    const std::string whole =
+        fmt::format("{}(0|[1-9][0-9]{{0,{}}})", nonnegative ? "" : "-?", kMaxWholeDigits - 1);
     if (integers) return pattern_dfa("^" + whole + "$", where);
     // 10^20 times the largest exponent is a finite double.
     return pattern_dfa("^" + whole + fmt::format("([.][0-9]{{1,{}}})?", kMaxFractionDigits) +
@@ -395,8 +395,8 @@ CharDfa number_dfa(const NumberLimits& limits, bool integers, const std::string&
   if (limits.divisor == 0) return dfa;
   std::optional<CharDfa> multiples;
   if (limits.divisor <= kMaxDivisor) {
-    multiples = dfa_combine(dfa, dfa_of_multiples(static_cast<int32_t>(limits.divisor)),
-                            DfaOp::both);
+    multiples =
+        dfa_combine(dfa, dfa_of_multiples(static_cast<int32_t>(limits.divisor)), DfaOp::both);
   }
   if (!multiples) {
     fail(where, "multipleOf needs too many states; got {}; expected at most {}", limits.divisor,

@@ -14,8 +14,8 @@
 namespace hocket::serve::grammar {
 namespace {
 
-constexpr int kMaxGroups = 100;         // inside one another
-constexpr int32_t kMaxCount = 10'000;   // of {m,n}
+constexpr int kMaxGroups = 100;           // inside one another
+constexpr int32_t kMaxCount = 10'000;     // of {m,n}
 constexpr int64_t kMaxNfaWork = 200'000;  // parts after counts are written out
 
 struct Part {
@@ -55,8 +55,8 @@ const CodeSet& space_chars() {
   return set;
 }
 const CodeSet& dot_chars() {
-  static const CodeSet set = code_complement(
-      code_set({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}));
+  static const CodeSet set =
+      code_complement(code_set({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}));
   return set;
 }
 
@@ -78,7 +78,7 @@ class PatternParser {
     fail(where_, "pattern {}, byte {}; got {}; expected a regular expression of ECMA-262", what,
          at_, quote(text_));
   }
-  [[noreturn]] void unsupported(std::string_view what) const {
+  [[noreturn]] void refuse(std::string_view what) const {
     fail(where_,
          "pattern has {}, which no finite automaton can hold; got {}; try a pattern without it",
          what, quote(text_));
@@ -174,8 +174,8 @@ class PatternParser {
   }
 
   PartPtr group() {
-    if (take("?=") || take("?!")) unsupported("a look-ahead");
-    if (take("?<=") || take("?<!")) unsupported("a look-behind");
+    if (take("?=") || take("?!")) refuse("a look-ahead");
+    if (take("?<=") || take("?<!")) refuse("a look-behind");
     if (take("?<")) {
       const size_t end = text_.find('>', at_);
       if (end == std::string_view::npos) bad("has a group's name without its end");
@@ -184,7 +184,8 @@ class PatternParser {
       bad("has an unknown kind of group");
     }
     PartPtr out = choice();
-    if (!take(")")) bad("has a ( without )");
+    const bool closed = take(")");
+    if (!closed) bad("has a ( without )");
     return out;
   }
 
@@ -234,31 +235,49 @@ class PatternParser {
     const uint32_t c = take_char();
     const auto one = [](uint32_t code) { return CodeSet{{code, code}}; };
     switch (c) {
-      case 'd': return digit_chars();
-      case 'D': return code_complement(digit_chars());
-      case 'w': return word_chars();
-      case 'W': return code_complement(word_chars());
-      case 's': return space_chars();
-      case 'S': return code_complement(space_chars());
-      case 't': return one('\t');
-      case 'n': return one('\n');
-      case 'r': return one('\r');
-      case 'f': return one('\f');
-      case 'v': return one('\v');
-      case 'x': return one(hex(2));
-      case 'u': return one(unicode_escape());
+      case 'd':
+        return digit_chars();
+      case 'D':
+        return code_complement(digit_chars());
+      case 'w':
+        return word_chars();
+      case 'W':
+        return code_complement(word_chars());
+      case 's':
+        return space_chars();
+      case 'S':
+        return code_complement(space_chars());
+      case 't':
+        return one('\t');
+      case 'n':
+        return one('\n');
+      case 'r':
+        return one('\r');
+      case 'f':
+        return one('\f');
+      case 'v':
+        return one('\v');
+      case 'x':
+        return one(hex(2));
+      case 'u':
+        return one(unicode_escape());
       case 'b':
         if (in_class) return one('\b');
-        unsupported("\\b");
-      case 'B': unsupported("\\B");
-      case 'k': unsupported("a back reference");
+        refuse("\\b");
+      case 'B':
+        refuse("\\B");
+      case 'k':
+        refuse("a back reference");
       case 'p':
-      case 'P': unsupported("a class of Unicode (\\p)");
-      case 'c': unsupported("a control escape (\\c)");
-      default: break;
+      case 'P':
+        refuse("a class of Unicode (\\p)");
+      case 'c':
+        refuse("a control escape (\\c)");
+      default:
+        break;
     }
     if (c == '0' && !(more() && text_[at_] >= '0' && text_[at_] <= '9')) return one(0);
-    if (c >= '0' && c <= '9') unsupported("a back reference");
+    if (c >= '0' && c <= '9') refuse("a back reference");
     if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) bad("has an unknown escape");
     return one(c);
   }
@@ -270,8 +289,8 @@ class PatternParser {
       if (!more()) bad("has a [ without ]");
       if (take("]")) break;
       const CodeSet first = class_member();
-      const bool range = more() && text_[at_] == '-' && at_ + 1 < text_.size() &&
-                         text_[at_ + 1] != ']';
+      const bool range =
+          more() && text_[at_] == '-' && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
       if (!range) {
         ranges.insert(ranges.end(), first.begin(), first.end());
         continue;
@@ -319,9 +338,9 @@ class NfaBuilder {
       case Part::Kind::begin:
       case Part::Kind::end: {
         const int32_t to = nfa_->add_state();
-        nfa_->add_empty(from, to,
-                        part.kind == Part::Kind::begin ? CharNfa::When::at_begin
-                                                       : CharNfa::When::at_end);
+        nfa_->add_empty(
+            from, to,
+            part.kind == Part::Kind::begin ? CharNfa::When::at_begin : CharNfa::When::at_end);
         return to;
       }
       case Part::Kind::sequence: {
@@ -340,7 +359,8 @@ class NfaBuilder {
         }
         return to;
       }
-      case Part::Kind::repeat: break;
+      case Part::Kind::repeat:
+        break;
     }
     return repeat(part, from);
   }

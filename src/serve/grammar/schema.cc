@@ -112,8 +112,8 @@ Goal SchemaReader::both(const Goal& a, const Goal& b) {
 }
 
 Goal SchemaReader::goal_of(const Schema& schema, const std::string& pointer) {
-  const bool any = (schema.is_boolean() && schema.get<bool>()) ||
-                   (schema.is_object() && schema.empty());
+  const bool any =
+      (schema.is_boolean() && schema.get<bool>()) || (schema.is_object() && schema.empty());
   return any ? Goal{} : Goal{node_of(schema, pointer)};
 }
 
@@ -284,8 +284,9 @@ std::optional<CharDfa> SchemaReader::string_dfa(const Flat& flat, bool lengths) 
       dfa = dfa_combine(*out, *dfa, DfaOp::both);
     }
     if (!dfa) {
-      fail(flat.where, "pattern, format and lengths together need too many states; got lengths up "
-                       "to {}; expected at most {} states",
+      fail(flat.where,
+           "pattern, format and lengths together need too many states; got lengths up "
+           "to {}; expected at most {} states",
            std::max(flat.min_length, flat.max_length), kMaxDfaStates);
     }
     spend(static_cast<int64_t>(dfa->next.size() / 4), flat.where);

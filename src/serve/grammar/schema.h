@@ -52,11 +52,11 @@ struct OneOf {
 struct Flat {
   std::string where;  ///< of the subschema, for errors
   uint8_t types = kAnyType;
-  bool typed = false;  ///< `type` was given
-  uint8_t hints = 0;   ///< types whose keywords were given
+  bool typed = false;                         ///< `type` was given
+  uint8_t hints = 0;                          ///< types whose keywords were given
   std::optional<std::vector<Schema>> values;  ///< enum and const
   NumberLimits numbers;
-  int64_t min_length = 0, max_length = -1;  ///< -1: none
+  int64_t min_length = 0, max_length = -1;                    ///< -1: none
   std::vector<std::pair<std::string, std::string>> patterns;  ///< with where each stands
   std::vector<std::string> formats;                           ///< those that are enforced
   std::vector<Goal> prefix;

@@ -14,14 +14,21 @@ constexpr int kMaxDisjointDepth = 4;  // of values inside one another
 
 uint8_t type_of(const Schema& value) {
   switch (value.type()) {
-    case Schema::value_t::null: return kNull;
-    case Schema::value_t::boolean: return kBoolean;
-    case Schema::value_t::object: return kObject;
-    case Schema::value_t::array: return kArray;
-    case Schema::value_t::string: return kString;
+    case Schema::value_t::null:
+      return kNull;
+    case Schema::value_t::boolean:
+      return kBoolean;
+    case Schema::value_t::object:
+      return kObject;
+    case Schema::value_t::array:
+      return kArray;
+    case Schema::value_t::string:
+      return kString;
     case Schema::value_t::number_integer:
-    case Schema::value_t::number_unsigned: return kInteger;
-    default: break;
+    case Schema::value_t::number_unsigned:
+      return kInteger;
+    default:
+      break;
   }
   const std::optional<Decimal> decimal = decimal_of(value);
   return decimal && decimal->is_integer() ? kInteger : kReal;
@@ -62,15 +69,19 @@ bool SchemaReader::matches(const Flat& flat, const Schema& value) {
     }
   }
   switch (type) {
-    case kObject: return matches_object(flat, value);
-    case kArray: return matches_array(flat, value);
-    case kString: return matches_string(flat, value.get_ref<const std::string&>());
+    case kObject:
+      return matches_object(flat, value);
+    case kArray:
+      return matches_array(flat, value);
+    case kString:
+      return matches_string(flat, value.get_ref<const std::string&>());
     case kInteger:
     case kReal: {
       const std::optional<Decimal> decimal = decimal_of(value);
       return decimal && flat.numbers.matches(*decimal);
     }
-    default: return true;
+    default:
+      return true;
   }
 }
 

@@ -27,13 +27,13 @@ const Schema* value_at(const Schema& object, std::string_view key) {
 
 uint8_t type_bit(const Schema& name, const std::string& where) {
   static const std::map<std::string, uint8_t, std::less<>> kTypes = {
-      {"null", kNull},     {"boolean", kBoolean}, {"object", kObject},
-      {"array", kArray},   {"string", kString},   {"integer", kInteger},
-      {"number", kInteger | kReal}};
+      {"null", kNull},     {"boolean", kBoolean}, {"object", kObject},         {"array", kArray},
+      {"string", kString}, {"integer", kInteger}, {"number", kInteger | kReal}};
   const auto it = name.is_string() ? kTypes.find(name.get_ref<const std::string&>()) : kTypes.end();
   if (it == kTypes.end()) {
-    fail(where, "unknown type; got {}; expected null, boolean, object, array, string, number or "
-                "integer",
+    fail(where,
+         "unknown type; got {}; expected null, boolean, object, array, string, number or "
+         "integer",
          shown(name));
   }
   return it->second;
@@ -111,8 +111,9 @@ void SchemaReader::require_known(const Node& node) const {
     const Keyword* keyword = find_keyword(key);
     const std::string where = where_of(node.pointer + "/" + pointer_key(key));
     if (keyword == nullptr) {
-      fail(where, "unknown keyword; got {}; expected one of docs/structured-output.md; try without "
-                  "it",
+      fail(where,
+           "unknown keyword; got {}; expected one of docs/structured-output.md; try without "
+           "it",
            quote(key));
     }
     if (keyword->use == KeywordUse::refused) {
@@ -155,8 +156,9 @@ void SchemaReader::read_values(const Node& node, Flat* flat) {
   };
   if (const Schema* list = value_at(*node.json, "enum")) {
     if (!list->is_array() || list->empty()) {
-      fail(where_of(node.pointer + "/enum"), "no list of values; got {}; expected a list that is "
-                                             "not empty",
+      fail(where_of(node.pointer + "/enum"),
+           "no list of values; got {}; expected a list that is "
+           "not empty",
            shown(*list));
     }
     keep(std::vector<Schema>(list->begin(), list->end()));
@@ -247,7 +249,8 @@ void SchemaReader::read_array(const Node& node, Flat* flat) {
   const Schema* prefix = value_at(*node.json, "prefixItems");
   std::string items_at = node.pointer + "/items", prefix_at = node.pointer + "/prefixItems";
   if (items != nullptr && items->is_array()) {  // draft 7
-    if (prefix != nullptr) fail(where_of(items_at), "is a list beside prefixItems; try one of both");
+    if (prefix != nullptr)
+      fail(where_of(items_at), "is a list beside prefixItems; try one of both");
     prefix = items;
     prefix_at = items_at;
     items = value_at(*node.json, "additionalItems");
@@ -260,7 +263,8 @@ void SchemaReader::read_array(const Node& node, Flat* flat) {
     const bool is_set = !unique->is_boolean() || unique->get<bool>();
     if (is_set && (flat->max_items < 0 || flat->max_items > 1)) {
       fail(where_of(node.pointer + "/uniqueItems"),
-           "keyword \"uniqueItems\" is supported with maxItems up to 1 alone; got {}; try without it",
+           "keyword \"uniqueItems\" is supported with maxItems up to 1 alone; got {}; try without "
+           "it",
            shown(*unique));
     }
   }
@@ -336,8 +340,9 @@ void SchemaReader::read_properties(const Node& node, Flat* flat) {
   const auto restricts = [](const Flat& f) { return f.additional && !f.additional->empty(); };
   if ((restricts(*flat) && !own.pattern_properties.empty()) ||
       (restricts(own) && !flat->pattern_properties.empty())) {
-    fail(where_of(node.pointer), "patternProperties and additionalProperties of two subschemas for "
-                                 "one object are not supported; try both in one");
+    fail(where_of(node.pointer),
+         "patternProperties and additionalProperties of two subschemas for "
+         "one object are not supported; try both in one");
   }
   spend(static_cast<int64_t>(own.properties.size() + flat->properties.size()),
         where_of(node.pointer));

@@ -36,9 +36,9 @@ class GrammarVocabulary {
 
   /// A node of the tree, in the order of a walk from the root that visits parents first.
   struct Node {
-    uint32_t end = 0;           ///< the first node behind its subtree
-    uint32_t first_token = 0;   ///< its tokens: from here to that of the next node, in tokens()
-    uint16_t depth = 0;         ///< bytes up to here; the root's children have 1
+    uint32_t end = 0;          ///< the first node behind its subtree
+    uint32_t first_token = 0;  ///< its tokens: from here to that of the next node, in tokens()
+    uint16_t depth = 0;        ///< bytes up to here; the root's children have 1
     uint8_t byte = 0;
   };
   /// One more than the nodes: the last has only first_token. The root is not among them.
