@@ -12,17 +12,8 @@
 #include "serve/grammar/matcher.h"
 #include "serve/grammar/schema.h"
 
-namespace hocket::serve {
+namespace hocket::serve::grammar {
 namespace {
-
-using grammar::ExprId;
-using grammar::Goal;
-using grammar::Grammar;
-using grammar::JsonParts;
-using grammar::Matcher;
-using grammar::Schema;
-using grammar::SchemaCompiler;
-using grammar::SchemaReader;
 
 constexpr size_t kMaxMatcherBytes = size_t{24} << 20;  // then states and masks are forgotten
 
@@ -54,14 +45,14 @@ const Schema& no_arguments() {
   return schema;
 }
 
-struct Tool {
+struct ToolSchema {
   std::string name;
   Schema parameters;
 };
 
-std::vector<Tool> read_tools(const Schema& tools, const ToolCallRules& rules) {
+std::vector<ToolSchema> read_tools(const Schema& tools, const ToolCallRules& rules) {
   if (!tools.is_array() || tools.empty()) fail("tools", "expected a list of tools, not empty");
-  std::vector<Tool> out;
+  std::vector<ToolSchema> out;
   std::set<std::string> names;
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string where = fmt::format("tools[{}]", i);
@@ -88,10 +79,10 @@ std::vector<Tool> read_tools(const Schema& tools, const ToolCallRules& rules) {
 }
 
 /// Compiles {"name": ..., "<key>": {...}} of any of the tools.
-ExprId call_of(const std::vector<Tool>& tools, const char* key, Grammar* g, JsonParts* parts,
+ExprId call_of(const std::vector<ToolSchema>& tools, const char* key, Grammar* g, JsonParts* parts,
                std::vector<std::string>* warnings) {
   std::vector<ExprId> calls;
-  for (const Tool& tool : tools) {
+  for (const ToolSchema& tool : tools) {
     try {
       SchemaReader reader(tool.parameters);
       const Goal goal = SchemaReader::both(reader.root(), reader.goal_of(object_schema(), "#"));
@@ -107,7 +98,7 @@ ExprId call_of(const std::vector<Tool>& tools, const char* key, Grammar* g, Json
   return g->choice(std::move(calls));
 }
 
-ExprId calls_of(const std::vector<Tool>& tools, const ToolCallRules& rules, Grammar* g,
+ExprId calls_of(const std::vector<ToolSchema>& tools, const ToolCallRules& rules, Grammar* g,
                 std::vector<std::string>* warnings) {
   JsonParts parts(g);
   const int64_t more = rules.max_calls < 0 ? -1 : rules.max_calls - 1;
@@ -136,22 +127,25 @@ std::string rules_key(const ToolCallRules& rules) {
 }
 
 }  // namespace
+}  // namespace hocket::serve::grammar
+
+namespace hocket::serve {
 
 struct JsonGrammar::Impl {
-  Impl(std::shared_ptr<const GrammarVocabulary> words, Grammar made, std::vector<std::string> about,
-       const std::string& where)
+  Impl(std::shared_ptr<const GrammarVocabulary> words, grammar::Grammar made,
+       std::vector<std::string> about, const std::string& where)
       : vocabulary(std::move(words)), rules(std::move(made)), warnings(std::move(about)) {
     if (!rules.expr(rules.root()).productive) {
       fail(where, "no value satisfies the schema; try fewer restrictions");
     }
-    matcher = std::make_unique<Matcher>(rules, *vocabulary);
+    matcher = std::make_unique<grammar::Matcher>(rules, *vocabulary);
   }
 
   std::shared_ptr<const GrammarVocabulary> vocabulary;
-  Grammar rules;
+  grammar::Grammar rules;
   std::vector<std::string> warnings;
   std::mutex mutex;
-  std::unique_ptr<Matcher> matcher;
+  std::unique_ptr<grammar::Matcher> matcher;
   uint64_t generation = 0;  // rises when the matcher forgets its states
 };
 
@@ -185,8 +179,9 @@ class GrammarConstraint : public TokenConstraint {
     const std::string_view bytes = grammar_.vocabulary->bytes(token);
     const std::lock_guard lock(grammar_.mutex);
     refresh();
-    const Matcher::StateId next = grammar_.matcher->step(state_, bytes);
-    HOCKET_CHECK(!bytes.empty() && next != Matcher::kDead, "token {} was not allowed", token);
+    const grammar::Matcher::StateId next = grammar_.matcher->step(state_, bytes);
+    HOCKET_CHECK(!bytes.empty() && next != grammar::Matcher::kDead, "token {} was not allowed",
+                 token);
     state_ = next;
     ends_ = grammar_.matcher->may_end(state_);
     text_ += bytes;
@@ -198,8 +193,8 @@ class GrammarConstraint : public TokenConstraint {
   /// Finds the state of the text again if the states were forgotten, and has them forgotten if
   /// there are too many.
   void refresh() {
-    Matcher& matcher = *grammar_.matcher;
-    if (matcher.bytes() > kMaxMatcherBytes) {
+    grammar::Matcher& matcher = *grammar_.matcher;
+    if (matcher.bytes() > grammar::kMaxMatcherBytes) {
       matcher.clear();
       ++grammar_.generation;
     }
@@ -211,7 +206,7 @@ class GrammarConstraint : public TokenConstraint {
   std::shared_ptr<JsonGrammar> owner_;
   JsonGrammar::Impl& grammar_;
   std::string text_;  // bytes of the accepted tokens
-  Matcher::StateId state_ = Matcher::kDead;
+  grammar::Matcher::StateId state_ = grammar::Matcher::kDead;
   uint64_t generation_ = 0;
   bool ends_ = false;
 };
@@ -220,29 +215,29 @@ JsonGrammar::JsonGrammar(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 JsonGrammar::~JsonGrammar() = default;
 
 std::shared_ptr<JsonGrammar> JsonGrammar::of_schema(
-    const Schema* schema, std::shared_ptr<const GrammarVocabulary> vocabulary) {
-  Grammar g;
-  JsonParts parts(&g);
+    const grammar::Schema* schema, std::shared_ptr<const GrammarVocabulary> vocabulary) {
+  grammar::Grammar g;
+  grammar::JsonParts parts(&g);
   std::vector<std::string> warnings;
   if (schema == nullptr) {
     g.finish(parts.any_object());
   } else {
-    dumped(*schema, "json schema");
-    SchemaReader reader(*schema);
-    g.finish(SchemaCompiler(&g, &parts, &reader).compile(reader.root()));
-    add_warnings(reader, &warnings);
+    grammar::dumped(*schema, "json schema");
+    grammar::SchemaReader reader(*schema);
+    g.finish(grammar::SchemaCompiler(&g, &parts, &reader).compile(reader.root()));
+    grammar::add_warnings(reader, &warnings);
   }
   return std::shared_ptr<JsonGrammar>(new JsonGrammar(std::make_unique<Impl>(
       std::move(vocabulary), std::move(g), std::move(warnings), "json schema #")));
 }
 
 std::shared_ptr<JsonGrammar> JsonGrammar::of_tools(
-    const Schema& tools, const ToolCallRules& rules,
+    const grammar::Schema& tools, const ToolCallRules& rules,
     std::shared_ptr<const GrammarVocabulary> vocabulary) {
-  dumped(tools, "tools");
-  Grammar g;
+  grammar::dumped(tools, "tools");
+  grammar::Grammar g;
   std::vector<std::string> warnings;
-  g.finish(calls_of(read_tools(tools, rules), rules, &g, &warnings));
+  g.finish(grammar::calls_of(grammar::read_tools(tools, rules), rules, &g, &warnings));
   return std::shared_ptr<JsonGrammar>(new JsonGrammar(
       std::make_unique<Impl>(std::move(vocabulary), std::move(g), std::move(warnings), "tools")));
 }
@@ -283,26 +278,27 @@ std::shared_ptr<JsonGrammar> JsonGrammarCache::keep(std::string key,
   return grammar;
 }
 
-std::shared_ptr<JsonGrammar> JsonGrammarCache::of_schema(const Schema* schema) {
-  const std::string key = schema == nullptr ? "object" : "schema " + dumped(*schema, "json schema");
+std::shared_ptr<JsonGrammar> JsonGrammarCache::of_schema(const grammar::Schema* schema) {
+  const std::string key =
+      schema == nullptr ? "object" : "schema " + grammar::dumped(*schema, "json schema");
   if (std::shared_ptr<JsonGrammar> found = find(key)) return found;
   return keep(key, JsonGrammar::of_schema(schema, vocabulary_));
 }
 
-std::shared_ptr<JsonGrammar> JsonGrammarCache::of_tools(const Schema& tools,
+std::shared_ptr<JsonGrammar> JsonGrammarCache::of_tools(const grammar::Schema& tools,
                                                         const ToolCallRules& rules) {
-  const std::string key = "tools " + rules_key(rules) + dumped(tools, "tools");
+  const std::string key = "tools " + grammar::rules_key(rules) + grammar::dumped(tools, "tools");
   if (std::shared_ptr<JsonGrammar> found = find(key)) return found;
   return keep(key, JsonGrammar::of_tools(tools, rules, vocabulary_));
 }
 
 std::shared_ptr<TokenConstraint> json_constraint(
-    const Schema* schema, std::shared_ptr<const GrammarVocabulary> vocabulary) {
+    const grammar::Schema* schema, std::shared_ptr<const GrammarVocabulary> vocabulary) {
   return JsonGrammar::of_schema(schema, std::move(vocabulary))->constraint();
 }
 
 std::shared_ptr<TokenConstraint> tool_call_constraint(
-    const Schema& tools, const ToolCallRules& rules,
+    const grammar::Schema& tools, const ToolCallRules& rules,
     std::shared_ptr<const GrammarVocabulary> vocabulary) {
   return JsonGrammar::of_tools(tools, rules, std::move(vocabulary))->constraint();
 }
