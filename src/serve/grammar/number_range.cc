@@ -373,7 +373,7 @@ CharDfa number_dfa(const NumberLimits& limits, bool integers, const std::string&
     const std::string whole =
         fmt::format("{}(0|[1-9][0-9]{{0,{}}})", nonnegative ? "" : "-?", kMaxWholeDigits - 1);
     if (integers) return pattern_dfa("^" + whole + "$", where);
-    // 10^20 times the largest exponent is a finite double.
+    // 10^18 times the largest exponent is a finite double.
     return pattern_dfa("^" + whole + fmt::format("([.][0-9]{{1,{}}})?", kMaxFractionDigits) +
                            "([eE]([+]?([0-9]{1,2}|1[0-9]{2}|2[0-7][0-9])|-[0-9]{1,3}))?$",
                        where);

@@ -50,8 +50,8 @@ struct NumberLimits {
   bool empty(bool integers) const;
 };
 
-/// Digits that are written before and behind the point, at most.
-constexpr int kMaxWholeDigits = 20, kMaxFractionDigits = 24;
+/// Digits that are written before and behind the point, at most: integers are within 64 bits.
+constexpr int kMaxWholeDigits = 18, kMaxFractionDigits = 24;
 /// The same where a bound has more of them.
 constexpr int kMaxBoundDigits = 60;
 

@@ -41,6 +41,7 @@ const CodeSet& word_chars() {
   static const CodeSet set = code_set({{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}});
   return set;
 }
+/// Those of \s that ECMA-262 and other dialects have in common.
 const CodeSet& space_chars() {
   static const CodeSet set = code_set({{0x09, 0x0D},
                                        {0x20, 0x20},
@@ -50,8 +51,16 @@ const CodeSet& space_chars() {
                                        {0x2028, 0x2029},
                                        {0x202F, 0x202F},
                                        {0x205F, 0x205F},
-                                       {0x3000, 0x3000},
-                                       {0xFEFF, 0xFEFF}});
+                                       {0x3000, 0x3000}});
+  return set;
+}
+/// Those of \S: neither ECMA-262 nor Python and PCRE2 take one of them for \s.
+const CodeSet& no_space_chars() {
+  static const CodeSet set = [] {
+    std::vector<CodeRange> spaces = space_chars();
+    spaces.insert(spaces.end(), {{0x1C, 0x1F}, {0x85, 0x85}, {0x180E, 0x180E}, {0xFEFF, 0xFEFF}});
+    return code_complement(code_set(std::move(spaces)));
+  }();
   return set;
 }
 const CodeSet& dot_chars() {
@@ -246,7 +255,7 @@ class PatternParser {
       case 's':
         return space_chars();
       case 'S':
-        return code_complement(space_chars());
+        return no_space_chars();
       case 't':
         return one('\t');
       case 'n':

@@ -29,7 +29,7 @@ class Validator {
            (!value.is_object() || object(schema, value)) &&
            (!value.is_array() || array(schema, value)) &&
            (!value.is_string() || string(schema, value.get<std::string>())) &&
-           (!value.is_number() || number(schema, value.get<double>()));
+           (!value.is_number() || number(schema, value));
   }
 
  private:
@@ -109,13 +109,18 @@ class Validator {
            (!schema.contains("pattern") || found(schema.at("pattern").get<std::string>(), text));
   }
 
-  static bool number(const Json& schema, double value) {
+  static bool number(const Json& schema, const Json& number) {
+    const auto value = number.get<double>();
+    const auto multiple = [&](double of) {
+      return number.is_number_integer() ? number.get<int64_t>() % static_cast<int64_t>(of) == 0
+                                        : std::fmod(value, of) == 0;
+    };
     const auto at = [&](const char* key) { return schema.at(key).get<double>(); };
     return (!schema.contains("minimum") || value >= at("minimum")) &&
            (!schema.contains("maximum") || value <= at("maximum")) &&
            (!schema.contains("exclusiveMinimum") || value > at("exclusiveMinimum")) &&
            (!schema.contains("exclusiveMaximum") || value < at("exclusiveMaximum")) &&
-           (!schema.contains("multipleOf") || std::fmod(value, at("multipleOf")) == 0);
+           (!schema.contains("multipleOf") || multiple(at("multipleOf")));
   }
 
   bool array(const Json& schema, const Json& value) {
