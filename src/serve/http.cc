@@ -198,8 +198,7 @@ int listen_at(const std::string& host, int port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
-  const int error =
-      ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) refuse(::gai_strerror(error));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> free_later(found, ::freeaddrinfo);
   std::string why = "no address";
@@ -250,18 +249,18 @@ class Protocol : public httplib::Server {
       current->must_close = true;
       refuse(response, response.status, "malformed HTTP request");
     });
-    set_exception_handler([this](const httplib::Request&, httplib::Response& response,
-                                 std::exception_ptr) {
-      current->must_close = true;
-      refuse(response, 500, "internal error");
-    });
+    set_exception_handler(
+        [this](const httplib::Request&, httplib::Response& response, std::exception_ptr) {
+          current->must_close = true;
+          refuse(response, 500, "internal error");
+        });
   }
 
   /// Answers one request; false if the connection is to be closed.
   bool answer(Connection* connection) {
     bool closed = false;
-    const bool ok = process_request(
-        *connection, false, closed, [connection](httplib::Request& request) {
+    const bool ok =
+        process_request(*connection, false, closed, [connection](httplib::Request& request) {
           connection->end_head();
           connection->path = std::move(request.path);
           request.path = "/";

@@ -52,12 +52,12 @@ using HttpHandler = std::function<HttpResponse(const HttpRequest&, HttpPeer&)>;
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                        ///< 0: any free one
-  int64_t max_body = int64_t{32} << 20;   ///< bytes of a request's body
-  int max_connections = 320;              ///< later ones wait in the system's queue
-  double read_timeout_s = 30;             ///< for the whole of a request
-  double write_timeout_s = 30;            ///< without progress of a client that reads
-  double idle_timeout_s = 5;              ///< of a connection between requests
+  int port = 8000;                       ///< 0: any free one
+  int64_t max_body = int64_t{32} << 20;  ///< bytes of a request's body
+  int max_connections = 320;             ///< later ones wait in the system's queue
+  double read_timeout_s = 30;            ///< for the whole of a request
+  double write_timeout_s = 30;           ///< without progress of a client that reads
+  double idle_timeout_s = 5;             ///< of a connection between requests
   /// Makes the answer to a request that this layer refuses: status, text.
   std::function<HttpResponse(int status, const std::string& text)> error = nullptr;
 };

@@ -11,15 +11,15 @@ namespace {
 
 // Bounds of vLLM's histograms (vllm/v1/metrics/buckets.py), in seconds.
 std::vector<double> first_token_bounds() {
-  return {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25, 0.5,   0.75,
-          1,     2.5,   5,    7.5,  10,   20,   40,   80,   160,  640,   2560};
+  return {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+          1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 }
 std::vector<double> inter_token_bounds() {
   return {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
           0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
 }
 std::vector<double> latency_bounds() {
-  return {0.3, 0.5, 0.8, 1,  1.5, 2,  2.5, 5,   10,  15,  20,
+  return {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
           30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 }
 
@@ -131,8 +131,7 @@ void Metrics::finished(const FinishedText& text) {
     decode_.add(text.last_token_s - text.first_token_s);
   }
   if (text.tokens > 1) {
-    per_token_.add((text.last_token_s - text.first_token_s) /
-                   static_cast<double>(text.tokens - 1));
+    per_token_.add((text.last_token_s - text.first_token_s) / static_cast<double>(text.tokens - 1));
   }
 }
 
@@ -156,16 +155,14 @@ std::string Metrics::page(const Stats& stats, int64_t streams) const {
   single("vllm:num_requests_waiting", "gauge", "Requests that wait to run.",
          static_cast<double>(stats.waiting));
   single("vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache's pages in use, 0 to 1.",
-         stats.pages > 0 ? static_cast<double>(stats.pages_in_use) /
-                               static_cast<double>(stats.pages)
-                         : 0);
+         stats.pages > 0
+             ? static_cast<double>(stats.pages_in_use) / static_cast<double>(stats.pages)
+             : 0);
   counter("vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
           stats.prefix_queries);
   counter("vllm:prefix_cache_hits_total", "Tokens found in the prefix cache.", stats.prefix_hits);
-  counter("vllm:num_preemptions_total", "Requests whose pages were taken away.",
-          stats.preemptions);
-  counter("vllm:prompt_tokens_total", "Tokens of prompts that were computed.",
-          stats.prompt_tokens);
+  counter("vllm:num_preemptions_total", "Requests whose pages were taken away.", stats.preemptions);
+  counter("vllm:prompt_tokens_total", "Tokens of prompts that were computed.", stats.prompt_tokens);
   counter("vllm:generation_tokens_total", "Generated tokens.", stats.generated_tokens);
   counter("hocket:steps_total", "Steps of the engine.", stats.steps);
   single("hocket:http_streams", "gauge", "Requests for text that are being answered.",
@@ -179,8 +176,8 @@ std::string Metrics::page(const Stats& stats, int64_t streams) const {
   }
   head("http_requests_total", "counter", "HTTP requests by path, method and status.", &out);
   for (const auto& [labels, count] : answered_) {
-    out += fmt::format("http_requests_total{{{}}} {}\n", labels,
-                       number(static_cast<double>(count)));
+    out +=
+        fmt::format("http_requests_total{{{}}} {}\n", labels, number(static_cast<double>(count)));
   }
   const auto histogram = [&](const char* name, const char* help, const Histogram& values) {
     head(name, "histogram", help, &out);

@@ -32,7 +32,7 @@ class Histogram {
 struct FinishedText {
   Finish finish = Finish::stop;
   int64_t prompt_tokens = 0, tokens = 0, max_tokens = 0, n = 1;
-  double latency_s = 0;  ///< since its request came
+  double latency_s = 0;                        ///< since its request came
   double first_token_s = 0, last_token_s = 0;  ///< likewise; of a text with tokens
 };
 
@@ -41,7 +41,7 @@ class Metrics {
  public:
   Metrics(std::string model, int64_t max_model_len);
 
-  void first_token(double seconds);            ///< since the request came
+  void first_token(double seconds);                  ///< since the request came
   void inter_token(double seconds, int64_t tokens);  ///< `tokens` came together
   void finished(const FinishedText& text);
   void answered(std::string_view method, std::string_view path, int status);
@@ -54,8 +54,8 @@ class Metrics {
   mutable std::mutex mutex_;  ///< guards the members below
   Histogram first_token_, inter_token_, per_token_, latency_, decode_;
   Histogram prompt_tokens_, tokens_, max_tokens_, n_;
-  std::map<std::string, int64_t> finished_;                     ///< by finished_reason
-  std::map<std::string, int64_t> answered_;                     ///< by labels
+  std::map<std::string, int64_t> finished_;  ///< by finished_reason
+  std::map<std::string, int64_t> answered_;  ///< by labels
 };
 
 /// 1, 2, 5, 10, ... up to `most`.

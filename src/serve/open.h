@@ -22,7 +22,9 @@ struct EngineOptions {
   bool prefix_caching = true;
 };
 
-/// Loads the model and starts the engine. Throws Error.
+/// Loads the model and starts the engine. With ranks as processes all call it: the first one gets
+/// the service; on the others it runs their ranks until the first one's ends, and returns null.
+/// Throws Error.
 std::unique_ptr<Service> open_engine(const EngineOptions& options);
 
 }  // namespace hocket::serve

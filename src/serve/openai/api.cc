@@ -40,7 +40,7 @@ std::string_view authority(std::string_view origin) {
 /// Paths of the server, for metrics: others could be any number.
 std::string_view known_path(std::string_view path) {
   static constexpr std::string_view paths[] = {
-      "/",        "/health",     "/metrics",       "/v1/models", "/v1/completions",
+      "/",         "/health",     "/metrics",        "/v1/models", "/v1/completions",
       "/tokenize", "/detokenize", "/tokenizer_info", "/version",   "/v1/chat/completions"};
   return std::ranges::find(paths, path) != std::end(paths) ? path : "other";
 }
@@ -90,8 +90,8 @@ void Api::check_access(const HttpRequest& request) const {
                   .message = fmt::format("pages of {} may not use this server (--allowed-origins)",
                                          quote(origin, 100))};
   }
-  const bool open = request.path == "/" || request.path == "/health" || request.path == "/metrics" ||
-                    request.method == "OPTIONS";
+  const bool open = request.path == "/" || request.path == "/health" ||
+                    request.path == "/metrics" || request.method == "OPTIONS";
   if (open || options_.api_keys.empty()) return;
   std::string_view given = request.header("authorization");
   constexpr std::string_view scheme = "Bearer ";
@@ -176,7 +176,8 @@ Api::Reply Api::route(const HttpRequest& request, HttpPeer& peer) {
   const auto absent = [&]() -> Reply {
     throw Refusal{.status = 404,
                   .message = fmt::format("{} is not supported by this server; try "
-                                         "/v1/chat/completions or /v1/completions", path)};
+                                         "/v1/chat/completions or /v1/completions",
+                                         path)};
   };
   const Route routes[] = {
       {"/v1/chat/completions", "POST", [&] { return chat(request, peer); }},
@@ -187,7 +188,8 @@ Api::Reply Api::route(const HttpRequest& request, HttpPeer& peer) {
       {"/tokenizer_info", "GET", [&] { return HttpResponse{.body = options_.tokenizer_info}; }},
       {"/health", "GET", health},
       {"/ping", "GET", health},
-      {"/version", "GET", [] { return HttpResponse{.body = R"({"version":")" HOCKET_VERSION "\"}"}; }},
+      {"/version", "GET",
+       [] { return HttpResponse{.body = R"({"version":")" HOCKET_VERSION "\"}"}; }},
       {"/metrics", "GET", metrics},
       {"/", "GET", page},
       {"/v1/responses", "POST", absent},
@@ -198,9 +200,9 @@ Api::Reply Api::route(const HttpRequest& request, HttpPeer& peer) {
     if (request.method == "OPTIONS") return HttpResponse{.status = 204, .type = "text/plain"};
     const bool head = request.method == "HEAD" && one.method == "GET";
     if (request.method != one.method && !head) {
-      throw Refusal{.status = 405,
-                    .message = fmt::format("{} takes {}, not {}", path, one.method,
-                                           request.method)};
+      throw Refusal{
+          .status = 405,
+          .message = fmt::format("{} takes {}, not {}", path, one.method, request.method)};
     }
     return one.answer();
   }

@@ -27,19 +27,19 @@ namespace hocket::serve {
 using MakeConstraint = std::function<std::shared_ptr<TokenConstraint>(const nlohmann::json&)>;
 
 struct ApiOptions {
-  std::vector<std::string> names;  ///< of the model; at least one, the first one is shown
-  std::string root;                ///< the model's path
+  std::vector<std::string> names;            ///< of the model; at least one, the first one is shown
+  std::string root;                          ///< the model's path
   std::vector<std::string> api_keys;         ///< empty: none is asked for
   std::vector<std::string> allowed_origins;  ///< of pages of other servers; "*": all
   std::vector<int32_t> stop_tokens;          ///< of the model
   std::vector<int32_t> beginning;            ///< tokens before a text (data::beginning_of_text)
   CallLimits limits;
-  std::string tool_parser;        ///< one of tool_parser_names(); "": none
-  bool splits_reasoning = false;  ///< <think>...</think> goes to `reasoning`
-  int64_t max_streams = 256;      ///< requests for text at a time; later ones get 429
-  double timeout_s = 0;           ///< of a request for text; 0: none
-  MakeConstraint constraint;      ///< null: response_format is refused
-  std::string tokenizer_info;     ///< JSON of /tokenizer_info
+  std::string tool_parser;                      ///< one of tool_parser_names(); "": none
+  bool splits_reasoning = false;                ///< <think>...</think> goes to `reasoning`
+  int64_t max_streams = 256;                    ///< requests for text at a time; later ones get 429
+  double timeout_s = 0;                         ///< of a request for text; 0: none
+  MakeConstraint constraint;                    ///< null: response_format is refused
+  std::string tokenizer_info;                   ///< JSON of /tokenizer_info
   std::function<void(const std::string&)> log;  ///< a line per request; null: none
 };
 
@@ -74,8 +74,8 @@ class Api {
   void add_cors(const HttpRequest& request, HttpResponse* response) const;
   Reply completions(const HttpRequest& request, HttpPeer& peer);
   Reply chat(const HttpRequest& request, HttpPeer& peer);
-  Reply run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<Job> job,
-            const Call& call, std::vector<Request> requests);
+  Reply run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<Job> job, const Call& call,
+            std::vector<Request> requests);
   HttpResponse models(std::string_view id) const;
   HttpResponse tokenize(const HttpRequest& request) const;
   HttpResponse detokenize(const HttpRequest& request) const;
@@ -95,7 +95,7 @@ class Api {
   Service& service_;
   const data::Tokenizer& tokenizer_;
   const data::ChatTemplate* const template_;
-  const int64_t created_;     ///< seconds since 1970
+  const int64_t created_;  ///< seconds since 1970
   mutable Metrics metrics_;
   std::atomic<bool> draining_{false}, stopping_{false};
   std::atomic<int64_t> streams_{0};

@@ -13,10 +13,10 @@ namespace hocket::serve {
 namespace {
 
 std::string shown(const nlohmann::ordered_json& json) {
-  return json.is_structured() ? fmt::format("a JSON {}", json.is_array() ? "list" : "object")
-                              : quote(json.dump(-1, ' ', false,
-                                                nlohmann::ordered_json::error_handler_t::replace),
-                                      60);
+  return json.is_structured()
+             ? fmt::format("a JSON {}", json.is_array() ? "list" : "object")
+             : quote(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
+                     60);
 }
 
 [[noreturn]] void wrong_type(const std::string& param, const nlohmann::ordered_json& got,

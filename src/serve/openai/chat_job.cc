@@ -136,8 +136,8 @@ void ChatJob::write_calls(const std::vector<ToolCallPart>& calls, bool parts, Ch
   json->end();
 }
 
-void ChatJob::write_part(size_t index, const Message& message, const Update& update,
-                         Choice* choice, bool first, JsonWriter* json) {
+void ChatJob::write_part(size_t index, const Message& message, const Update& update, Choice* choice,
+                         bool first, JsonWriter* json) {
   json->object().member("index", index).key("delta").object();
   if (first) {
     json->member("role", "assistant");

@@ -14,16 +14,15 @@
 namespace hocket::serve {
 
 struct ChatFormat {
-  std::string tool_parser;        ///< of tool_choice auto; "": the text has no calls
+  std::string tool_parser;  ///< of tool_choice auto; "": the text has no calls
   bool splits_reasoning = false;
-  bool reasoning_is_open = false; ///< the prompt ends with <think>
-  bool drops_blank = false;       ///< that the text begins with
+  bool reasoning_is_open = false;  ///< the prompt ends with <think>
+  bool drops_blank = false;        ///< that the text begins with
 };
 
 class ChatJob final : public Job {
  public:
-  ChatJob(const JobContext& context, ChatCall call, std::vector<int32_t> prompt,
-          ChatFormat format);
+  ChatJob(const JobContext& context, ChatCall call, std::vector<int32_t> prompt, ChatFormat format);
   const ChatCall& chat() const { return *own_; }
 
  private:

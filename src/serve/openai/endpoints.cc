@@ -52,8 +52,9 @@ void Api::warn_ignored(const Call& call) const {
 std::string Api::render(const ChatCall& call) const {
   if (template_ == nullptr) {
     throw Refusal{.status = 400,
-                  .message = "the model has no chat template; try /v1/completions, or start the "
-                             "server with --chat-template"};
+                  .message =
+                      "the model has no chat template; try /v1/completions, or start the "
+                      "server with --chat-template"};
   }
   data::ChatOptions how;
   how.tools = call.tool_choice == ToolChoice::none ? nullptr : call.tools.get();
@@ -64,10 +65,10 @@ std::string Api::render(const ChatCall& call) const {
   try {
     return template_->render(*call.messages, how).text;
   } catch (const Error& error) {
-    throw Refusal{.status = 400,
-                  .message = fmt::format("the chat template refuses the messages: {}",
-                                         error.text()),
-                  .param = "messages"};
+    throw Refusal{
+        .status = 400,
+        .message = fmt::format("the chat template refuses the messages: {}", error.text()),
+        .param = "messages"};
   }
 }
 
@@ -133,8 +134,8 @@ void Api::set_constraint(const JsonRule& rule, Request* request) const {
     refuse_field("response_format", "is not supported by this server");
   }
   try {
-    request->constraint = options_.constraint(
-        rule.kind == JsonRule::Kind::schema ? *rule.schema : nlohmann::json());
+    request->constraint =
+        options_.constraint(rule.kind == JsonRule::Kind::schema ? *rule.schema : nlohmann::json());
   } catch (const Error& error) {
     throw Refusal{.status = 400,
                   .message = fmt::format("the JSON schema is not supported: {}", error.text()),
@@ -150,7 +151,8 @@ Api::Reply Api::run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<
   if (++streams_ > options_.max_streams) {
     throw Refusal{.status = 429,
                   .message = fmt::format("{} requests are being answered, the limit of this server "
-                                         "(--max-streams)", options_.max_streams),
+                                         "(--max-streams)",
+                                         options_.max_streams),
                   .code = "rate_limit_exceeded",
                   .retry_after_s = 1};
   }
@@ -227,19 +229,18 @@ Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
   const bool free = call.rule.kind == JsonRule::Kind::none;
   one.answer = call.skip_special_tokens.value_or(!(automatic && marks_are_special_));
   one.sampling.seed = call.has_seed ? call.sampling.seed : random_seed();
-  const ChatFormat format{.tool_parser = options_.tool_parser,
-                          .splits_reasoning = options_.splits_reasoning && free,
-                          .reasoning_is_open = opens_reasoning(text),
-                          .drops_blank = !one.answer && !tokenizer_.spec().byte_level &&
-                                         !call.continue_final_message};
+  const ChatFormat format{
+      .tool_parser = options_.tool_parser,
+      .splits_reasoning = options_.splits_reasoning && free,
+      .reasoning_is_open = opens_reasoning(text),
+      .drops_blank = !one.answer && !tokenizer_.spec().byte_level && !call.continue_final_message};
   std::vector<Request> requests;
   for (int64_t i = 0; i < call.n; ++i) {
     one.sampling.sample = i;
     set_constraint(call.rule, &one);
     requests.push_back(one);
   }
-  const auto job =
-      std::make_shared<ChatJob>(context_, std::move(call), std::move(prompt), format);
+  const auto job = std::make_shared<ChatJob>(context_, std::move(call), std::move(prompt), format);
   return run(request, peer, job, job->chat(), std::move(requests));
 }
 

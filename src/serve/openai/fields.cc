@@ -17,7 +17,8 @@ const std::vector<RequestField>& request_fields() {
 
 const RequestField* find_field(std::string_view name, Endpoint endpoint) {
   for (const RequestField& field : request_fields()) {
-    if (field.name == name && field.endpoints.find(static_cast<char>(endpoint)) != field.endpoints.npos)
+    if (field.name == name &&
+        field.endpoints.find(static_cast<char>(endpoint)) != field.endpoints.npos)
       return &field;
   }
   return nullptr;
@@ -43,9 +44,9 @@ std::string fields_page() {
     const char* ours = field.ours == FieldUse::refused     ? "refused"
                        : field.ours == FieldUse::supported ? "yes"
                                                            : "no effect";
-    page += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", field.name,
-                        has('c') ? "x" : "", has('h') ? "x" : "", word(field.vllm),
-                        word(field.llama_cpp), ours, field.note);
+    page +=
+        fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", field.name, has('c') ? "x" : "",
+                    has('h') ? "x" : "", word(field.vllm), word(field.llama_cpp), ours, field.note);
   }
   return page;
 }

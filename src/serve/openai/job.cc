@@ -42,7 +42,8 @@ Job::~Job() {
 
 void Job::start(std::vector<Request> requests) {
   counts_.resize(requests.size());
-  texts_ = std::make_unique<Texts>(context_.service, context_.metrics, std::move(requests), call_.n);
+  texts_ =
+      std::make_unique<Texts>(context_.service, context_.metrics, std::move(requests), call_.n);
 }
 
 void Job::count(size_t index, const Update& update) {
@@ -87,8 +88,9 @@ void Job::write_finish(const Update& update, const char* stopped, JsonWriter* js
     return;
   }
   json->value(update.finish == Finish::length ? "length" : stopped).key("stop_reason");
-  const bool asked = update.stop_token && std::ranges::find(call_.stop_tokens, *update.stop_token) !=
-                                              call_.stop_tokens.end();
+  const bool asked =
+      update.stop_token &&
+      std::ranges::find(call_.stop_tokens, *update.stop_token) != call_.stop_tokens.end();
   if (!update.stop.empty()) {
     json->value(update.stop);
   } else if (asked) {
@@ -103,7 +105,8 @@ Refusal Job::reason_to_end() const {
   if (context_.timeout_s > 0 && texts_->seconds() > context_.timeout_s) {
     return {.status = 504,
             .message = fmt::format("the answer took over {} s, the limit of this server "
-                                   "(--request-timeout)", context_.timeout_s)};
+                                   "(--request-timeout)",
+                                   context_.timeout_s)};
   }
   return {.status = 0, .message = ""};
 }

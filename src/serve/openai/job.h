@@ -22,9 +22,9 @@ struct JobContext {
   Service& service;
   Metrics& metrics;
   const data::Tokenizer& tokenizer;
-  std::string model;               ///< name in answers
-  double timeout_s = 0;            ///< of a request; 0: none
-  std::atomic<bool>& stopping;     ///< texts are to end now
+  std::string model;            ///< name in answers
+  double timeout_s = 0;         ///< of a request; 0: none
+  std::atomic<bool>& stopping;  ///< texts are to end now
 };
 
 /// Returns a request's id in answers: "chatcmpl-...".

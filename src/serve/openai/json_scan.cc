@@ -32,7 +32,8 @@ JsonScan::State JsonScan::put(char c) {
     }
     return State::more;
   }
-  if (scalar_) return is_space(c) || c == ',' || c == '}' || c == ']' ? State::done_before : State::more;
+  if (scalar_)
+    return is_space(c) || c == ',' || c == '}' || c == ']' ? State::done_before : State::more;
   switch (c) {
     case '"':
       in_string_ = true;

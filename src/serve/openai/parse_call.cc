@@ -15,8 +15,8 @@
 namespace hocket::serve {
 namespace {
 
-constexpr int kMaxDepth = 64;          // of nested JSON
-constexpr int64_t kMaxStops = 64;      // stop strings of a request
+constexpr int kMaxDepth = 64;           // of nested JSON
+constexpr int64_t kMaxStops = 64;       // stop strings of a request
 constexpr size_t kMaxStopBytes = 1024;  // of a stop string
 constexpr size_t kMaxSaltBytes = 1024;
 constexpr int64_t kMaxTokens = int64_t{1} << 30;
@@ -36,14 +36,14 @@ constexpr int64_t kMaxTokens = int64_t{1} << 30;
 void parse_stops(const Body& body, const CallLimits& limits, Call* call) {
   call->stops = body.texts("stop");
   if (std::ssize(call->stops) > kMaxStops) {
-    refuse_field("stop", fmt::format("has {} strings; expected at most {}", call->stops.size(),
-                                     kMaxStops));
+    refuse_field("stop",
+                 fmt::format("has {} strings; expected at most {}", call->stops.size(), kMaxStops));
   }
   for (const std::string& stop : call->stops) {
     if (stop.empty()) refuse_field("stop", "is empty; expected some text");
     if (stop.size() > kMaxStopBytes) {
-      refuse_field("stop", fmt::format("has {} bytes; expected at most {}", stop.size(),
-                                       kMaxStopBytes));
+      refuse_field("stop",
+                   fmt::format("has {} bytes; expected at most {}", stop.size(), kMaxStopBytes));
     }
   }
   call->stop_tokens = body.tokens("stop_token_ids", limits.vocab_size);
@@ -73,8 +73,8 @@ void parse_sampling(const Body& body, const CallLimits& limits, Call* call) {
   };
   how.temperature = choose(body.number("temperature", 0, 100), limits.temperature, 1.0);
   how.top_p = choose(body.number("top_p", 0, 1), limits.top_p, 1.0);
-  how.top_k = std::max<int64_t>(
-      choose(body.integer("top_k", -1, INT32_MAX), limits.top_k, int64_t{0}), 0);
+  how.top_k =
+      std::max<int64_t>(choose(body.integer("top_k", -1, INT32_MAX), limits.top_k, int64_t{0}), 0);
   how.min_p = body.number("min_p", 0, 1).value_or(0);
   how.repetition_penalty = body.number("repetition_penalty", 1e-3, 1e3).value_or(1);
   how.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0);
@@ -126,7 +126,8 @@ void parse_format(const nlohmann::ordered_json& format, JsonRule* rule) {
     parse_schema(*schema, "response_format.json_schema.schema", rule);
   } else {
     refuse_field("response_format.type", fmt::format("is {}; expected text, json_object or "
-                                                     "json_schema", quote(type, 40)));
+                                                     "json_schema",
+                                                     quote(type, 40)));
   }
 }
 
@@ -195,16 +196,17 @@ void check_fields(const nlohmann::ordered_json& body, Endpoint endpoint, const C
     }
     if (field->ours != FieldUse::refused) continue;
     if (!field->neutral.empty() && value == nlohmann::ordered_json::parse(field->neutral)) continue;
-    refuse_field(key, fmt::format("is not supported{}{}", field->note.empty() ? "" : ": ",
-                                  field->note));
+    refuse_field(key,
+                 fmt::format("is not supported{}{}", field->note.empty() ? "" : ": ", field->note));
   }
 }
 
 void parse_common(const Body& body, const CallLimits& limits, Call* call) {
   call->model = body.text("model").value_or("");
   call->request_id = body.text("request_id").value_or("");
-  if (call->request_id.size() > 128 ||
-      !std::ranges::all_of(call->request_id, [](unsigned char c) { return c > 0x20 && c < 0x7f; })) {
+  if (call->request_id.size() > 128 || !std::ranges::all_of(call->request_id, [](unsigned char c) {
+        return c > 0x20 && c < 0x7f;
+      })) {
     refuse_field("request_id", "is no word of at most 128 printable characters");
   }
   parse_sampling(body, limits, call);

@@ -29,7 +29,8 @@ std::string content_text(const OrderedJson& content, const std::string& param) {
       const auto text = in.text("text");
       if (type != "text" || !text) {
         refuse_field(param, fmt::format("has a part of type {}; expected text: this server reads "
-                                        "no images, audio or files", quote(type, 40)));
+                                        "no images, audio or files",
+                                        quote(type, 40)));
       }
       out += (first ? "" : "\n") + *text;
     }
@@ -49,9 +50,9 @@ OrderedJson call_of_message(const OrderedJson& call, const std::string& param) {
   const auto* arguments = inner.find("arguments");
   if (arguments != nullptr && arguments->is_string()) {
     const std::string text = arguments->get<std::string>();
-    OrderedJson parsed =
-        trim(text).empty() ? OrderedJson::object()
-                           : OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+    OrderedJson parsed = trim(text).empty()
+                             ? OrderedJson::object()
+                             : OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!parsed.is_object()) refuse_field(param + ".function.arguments", "is no JSON object");
     out["function"]["arguments"] = std::move(parsed);
   }
@@ -61,7 +62,8 @@ OrderedJson call_of_message(const OrderedJson& call, const std::string& param) {
 OrderedJson read_message(const OrderedJson& message, const std::string& param) {
   const Body in(message, param);
   const std::string role = in.text("role").value_or("");
-  if (role.empty()) refuse_field(param + ".role", "is missing; expected system, user, assistant or tool");
+  if (role.empty())
+    refuse_field(param + ".role", "is missing; expected system, user, assistant or tool");
   OrderedJson out = message;
   const auto* content = in.find("content");
   const auto* calls = in.list("tool_calls");
@@ -82,8 +84,8 @@ OrderedJson read_message(const OrderedJson& message, const std::string& param) {
     out.erase("tool_calls");
   }
   // Both names are in use by clients and by templates.
-  for (const auto& [one, other] : {std::pair("reasoning", "reasoning_content"),
-                                   std::pair("reasoning_content", "reasoning")}) {
+  for (const auto& [one, other] :
+       {std::pair("reasoning", "reasoning_content"), std::pair("reasoning_content", "reasoning")}) {
     if (const auto text = in.text(one); text && in.find(other) == nullptr) {
       out[other] = *text;
     }
@@ -93,7 +95,8 @@ OrderedJson read_message(const OrderedJson& message, const std::string& param) {
 
 void check_tools(const OrderedJson& tools) {
   if (std::ssize(tools) > kMaxTools) {
-    refuse_field("tools", fmt::format("has {} tools; expected at most {}", tools.size(), kMaxTools));
+    refuse_field("tools",
+                 fmt::format("has {} tools; expected at most {}", tools.size(), kMaxTools));
   }
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string param = fmt::format("tools[{}]", i);
@@ -126,8 +129,8 @@ void parse_tool_choice(const Body& body, ChatCall* call) {
   if (choice->is_object()) {
     const Body in(*choice, "tool_choice");
     const auto* function = in.object("function");
-    const auto name = function == nullptr ? std::nullopt
-                                          : Body(*function, "tool_choice.function").text("name");
+    const auto name =
+        function == nullptr ? std::nullopt : Body(*function, "tool_choice.function").text("name");
     if (!name) refuse_field("tool_choice.function.name", "is missing");
     if (!any || function_named(*call->tools, *name) == nullptr) {
       refuse_field("tool_choice.function.name",
@@ -261,7 +264,9 @@ nlohmann::json call_list_schema(const OrderedJson& tools, bool parallel) {
     calls.push_back(
         {{"type", "object"},
          {"properties",
-          {{"name", {{"type", "string"}, {"enum", nlohmann::json::array({tool["function"]["name"].get<std::string>()})}}},
+          {{"name",
+            {{"type", "string"},
+             {"enum", nlohmann::json::array({tool["function"]["name"].get<std::string>()})}}},
            {"parameters", std::move(parameters)}}},
          {"required", nlohmann::json::array({"name", "parameters"})},
          {"additionalProperties", false}});

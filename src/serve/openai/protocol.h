@@ -20,8 +20,8 @@ struct CallLimits {
   std::optional<double> temperature, top_p;  ///< of generation_config.json
   std::optional<int64_t> top_k, max_tokens;
   int64_t vocab_size = 0;
-  int64_t max_n = 128;        ///< texts of a prompt
-  int64_t max_prompts = 2048; ///< of a request to /v1/completions
+  int64_t max_n = 128;         ///< texts of a prompt
+  int64_t max_prompts = 2048;  ///< of a request to /v1/completions
   int64_t max_logprobs = 20;
   bool ignore_unknown = false;
 };

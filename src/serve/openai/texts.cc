@@ -43,10 +43,8 @@ Texts::Texts(Service& service, Metrics& metrics, std::vector<Request> requests, 
                   .message = std::string(error.text())};
   }
   if (next_ == 0 && !requests_.empty()) {
-    throw Refusal{.status = 429,
-                  .message = Busy().what(),
-                  .code = "rate_limit_exceeded",
-                  .retry_after_s = 1};
+    throw Refusal{
+        .status = 429, .message = Busy().what(), .code = "rate_limit_exceeded", .retry_after_s = 1};
   }
 }
 

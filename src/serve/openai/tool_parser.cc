@@ -77,9 +77,7 @@ class CallParser final : public ToolParser {
     }
   }
 
-  std::string_view mark() const {
-    return dialect_ == Dialect::hermes ? kHermesOpen : kMistralOpen;
-  }
+  std::string_view mark() const { return dialect_ == Dialect::hermes ? kHermesOpen : kMistralOpen; }
 
   /// Passes a byte of content on; white space waits, as a call may follow it.
   void content(char c) {
@@ -140,8 +138,7 @@ class CallParser final : public ToolParser {
       return;
     }
     if (is_space(c)) return;
-    const bool lists = dialect_ == Dialect::mistral || dialect_ == Dialect::list;
-    if (c == '[' && lists && !in_list_) {
+    if (c == '[' && dialect_ != Dialect::llama3_json && !in_list_) {
       in_list_ = true;
     } else if (c == '{' && (dialect_ != Dialect::mistral || in_list_)) {
       begin(State::call);
@@ -160,7 +157,7 @@ class CallParser final : public ToolParser {
   void end_list() {
     in_list_ = false;
     raw_.clear();
-    state_ = State::text;
+    state_ = dialect_ == Dialect::hermes ? State::gap : State::text;
     space_.clear();
     after_call_ = true;
   }
@@ -311,8 +308,8 @@ const std::vector<std::string>& tool_parser_names() {
 }
 
 std::unique_ptr<ToolParser> make_tool_parser(std::string_view name) {
-  HOCKET_CHECK(name == "hermes" || name == "llama3_json" || name == "mistral",
-               "no tool parser {}", name);
+  HOCKET_CHECK(name == "hermes" || name == "llama3_json" || name == "mistral", "no tool parser {}",
+               name);
   return std::make_unique<CallParser>(name == "hermes"        ? Dialect::hermes
                                       : name == "llama3_json" ? Dialect::llama3_json
                                                               : Dialect::mistral);
@@ -331,8 +328,8 @@ void ReasoningSplitter::put(char c, std::string* reasoning, std::string* content
   switch (state_) {
     case State::begin: {
       held_ += c;
-      const std::string_view mark =
-          std::string_view(held_).substr(std::min(held_.find_first_not_of(" \t\r\n"), held_.size()));
+      const std::string_view mark = std::string_view(held_).substr(
+          std::min(held_.find_first_not_of(" \t\r\n"), held_.size()));
       if (mark == open) {
         held_.clear();
         state_ = State::thinking;

@@ -35,7 +35,8 @@ class ToolParser {
 };
 
 /// Names of the parsers, those of vLLM's --tool-call-parser:
-///   hermes       <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number
+///   hermes       <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number, or a list
+///                of such objects between the marks
 ///   llama3_json  {"name": ..., "parameters": {...}}; ..., with or without <|python_tag|> before
 ///   mistral      [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], or [TOOL_CALLS]name{...} or
 ///                [TOOL_CALLS]name[ARGS]{...}, any number
