@@ -25,7 +25,7 @@ class HttpPeer {
 struct HttpRequest {
   std::string method, path;  ///< the path without its query, percent decoding done
   std::vector<std::pair<std::string, std::string>> headers;  ///< names in lower case
-  std::string body;
+  std::string body = {};
   std::string address;  ///< of the client
 
   /// Returns the first header of that name (in lower case); "" if there is none.
@@ -41,7 +41,7 @@ class HttpStream : public HttpPeer {
 struct HttpResponse {
   int status = 200;
   std::string type = "application/json";
-  std::string body;
+  std::string body = {};
   std::vector<std::pair<std::string, std::string>> headers = {};
   /// Writes the body in parts in place of `body`; returns when it has ended or the client is gone.
   std::function<void(HttpStream&)> stream = nullptr;

@@ -451,7 +451,7 @@ TEST_F(ApiTest, KeysAndOriginsAreChecked) {
 }
 
 TEST(Api, BusyIs429WithRetryAfter) {
-  FakeServer server({.held = true, .limit = 2});
+  FakeServer server({.limit = 2, .held = true});
   Client one(server.port()), two(server.port());
   const std::string body = R"({"prompt": "abc"})";
   one.send(post_text("/v1/completions", body));

@@ -31,11 +31,11 @@ data::ChatTemplate plain_template();
 class FakeService final : public Service {
  public:
   struct Options {
-    std::string reply;  ///< "": the text of the prompt
-    double step_s = 0;  ///< time of a token
+    std::string reply = {};  ///< "": the text of the prompt
+    double step_s = 0;       ///< time of a token
     int64_t window = 4096, limit = 1 << 20;
-    std::string failure;  ///< unless empty, texts fail with it after two tokens
-    bool held = false;    ///< no text begins before release()
+    std::string failure = {};  ///< unless empty, texts fail with it after two tokens
+    bool held = false;         ///< no text begins before release()
   };
   explicit FakeService(Options options);
   FakeService() : FakeService(Options()) {}

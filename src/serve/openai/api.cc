@@ -249,7 +249,7 @@ HttpResponse Api::tokenize(const HttpRequest& request) const {
     ids = encode_chat(render(call), body.boolean("add_special_tokens").value_or(false));
   } else {
     const auto text = body.text("prompt");
-    if (!text) refuse_field("prompt", "is missing; expected text, or messages");
+    if (!text) refuse("prompt", "is missing; expected text, or messages");
     const bool special = body.boolean("add_special_tokens").value_or(true);
     ids = special ? prompt_ids({.text = *text}, true) : tokenizer_.encode(*text);
   }
@@ -272,7 +272,7 @@ HttpResponse Api::tokenize(const HttpRequest& request) const {
 HttpResponse Api::detokenize(const HttpRequest& request) const {
   const nlohmann::ordered_json json = parse_body(request.body);
   const Body body(json);
-  if (body.find("tokens") == nullptr) refuse_field("tokens", "is missing; expected token ids");
+  if (body.find("tokens") == nullptr) refuse("tokens", "is missing; expected token ids");
   const std::vector<int32_t> ids = body.tokens("tokens", tokenizer_.vocab_size());
   JsonWriter out;
   return {.body = out.object().member("prompt", tokenizer_.decode(ids)).end().take()};

@@ -19,9 +19,9 @@ std::string shown(const nlohmann::ordered_json& json) {
                      60);
 }
 
-[[noreturn]] void wrong_type(const std::string& param, const nlohmann::ordered_json& got,
+[[noreturn]] void bad(const std::string& param, const nlohmann::ordered_json& got,
                              const char* expected) {
-  refuse_field(param, fmt::format("is {}; expected {}", shown(got), expected));
+  refuse(param, fmt::format("is {}; expected {}", shown(got), expected));
 }
 
 /// Reads a whole number, also one that is written as 5.0.
@@ -40,7 +40,7 @@ bool read_integer(const nlohmann::ordered_json& json, int64_t* out) {
 
 }  // namespace
 
-void refuse_field(const std::string& param, const std::string& problem) {
+void refuse(const std::string& param, const std::string& problem) {
   throw Refusal{.status = 400, .message = fmt::format("{} {}", param, problem), .param = param};
 }
 
@@ -50,9 +50,9 @@ std::vector<int32_t> read_tokens(const nlohmann::ordered_json& json, const std::
   ids.reserve(json.size());
   for (const auto& item : json) {
     int64_t id = -1;
-    if (!read_integer(item, &id)) wrong_type(param, item, "token ids");
+    if (!read_integer(item, &id)) bad(param, item, "token ids");
     if (id < 0 || id >= vocab_size) {
-      refuse_field(param, fmt::format("has token {}; expected 0 to {}", id, vocab_size - 1));
+      refuse(param, fmt::format("has token {}; expected 0 to {}", id, vocab_size - 1));
     }
     ids.push_back(static_cast<int32_t>(id));
   }
@@ -61,7 +61,7 @@ std::vector<int32_t> read_tokens(const nlohmann::ordered_json& json, const std::
 
 Body::Body(const nlohmann::ordered_json& json, std::string path)
     : json_(json), path_(std::move(path)) {
-  if (!json.is_object()) wrong_type(path_.empty() ? "the body" : path_, json, "a JSON object");
+  if (!json.is_object()) bad(path_.empty() ? "the body" : path_, json, "a JSON object");
 }
 
 std::string Body::path_of(std::string_view name) const {
@@ -76,17 +76,17 @@ const nlohmann::ordered_json* Body::find(std::string_view name) const {
 std::optional<bool> Body::boolean(std::string_view name) const {
   const auto* json = find(name);
   if (json == nullptr) return {};
-  if (!json->is_boolean()) wrong_type(path_of(name), *json, "true or false");
+  if (!json->is_boolean()) bad(path_of(name), *json, "true or false");
   return json->get<bool>();
 }
 
 std::optional<double> Body::number(std::string_view name, double least, double most) const {
   const auto* json = find(name);
   if (json == nullptr) return {};
-  if (!json->is_number()) wrong_type(path_of(name), *json, "a number");
+  if (!json->is_number()) bad(path_of(name), *json, "a number");
   const double value = json->get<double>();
   if (!(value >= least && value <= most)) {
-    refuse_field(path_of(name), fmt::format("is {}; expected {} to {}", value, least, most));
+    refuse(path_of(name), fmt::format("is {}; expected {} to {}", value, least, most));
   }
   return value;
 }
@@ -95,9 +95,9 @@ std::optional<int64_t> Body::integer(std::string_view name, int64_t least, int64
   const auto* json = find(name);
   if (json == nullptr) return {};
   int64_t value = 0;
-  if (!read_integer(*json, &value)) wrong_type(path_of(name), *json, "a whole number");
+  if (!read_integer(*json, &value)) bad(path_of(name), *json, "a whole number");
   if (value < least || value > most) {
-    refuse_field(path_of(name), most == INT64_MAX
+    refuse(path_of(name), most == INT64_MAX
                                     ? fmt::format("is {}; expected at least {}", value, least)
                                     : fmt::format("is {}; expected {} to {}", value, least, most));
   }
@@ -107,7 +107,7 @@ std::optional<int64_t> Body::integer(std::string_view name, int64_t least, int64
 std::optional<std::string> Body::text(std::string_view name) const {
   const auto* json = find(name);
   if (json == nullptr) return {};
-  if (!json->is_string()) wrong_type(path_of(name), *json, "a string");
+  if (!json->is_string()) bad(path_of(name), *json, "a string");
   return json->get<std::string>();
 }
 
@@ -115,10 +115,10 @@ std::vector<std::string> Body::texts(std::string_view name) const {
   const auto* json = find(name);
   if (json == nullptr) return {};
   if (json->is_string()) return {json->get<std::string>()};
-  if (!json->is_array()) wrong_type(path_of(name), *json, "a string or a list of strings");
+  if (!json->is_array()) bad(path_of(name), *json, "a string or a list of strings");
   std::vector<std::string> out;
   for (const auto& item : *json) {
-    if (!item.is_string()) wrong_type(path_of(name), item, "strings");
+    if (!item.is_string()) bad(path_of(name), item, "strings");
     out.push_back(item.get<std::string>());
   }
   return out;
@@ -131,13 +131,13 @@ std::vector<int32_t> Body::tokens(std::string_view name, int64_t vocab_size) con
 
 const nlohmann::ordered_json* Body::list(std::string_view name) const {
   const auto* json = find(name);
-  if (json != nullptr && !json->is_array()) wrong_type(path_of(name), *json, "a list");
+  if (json != nullptr && !json->is_array()) bad(path_of(name), *json, "a list");
   return json;
 }
 
 const nlohmann::ordered_json* Body::object(std::string_view name) const {
   const auto* json = find(name);
-  if (json != nullptr && !json->is_object()) wrong_type(path_of(name), *json, "an object");
+  if (json != nullptr && !json->is_object()) bad(path_of(name), *json, "an object");
   return json;
 }
 

@@ -35,7 +35,7 @@ class Body {
 };
 
 /// Throws Refusal (400): `<param> <problem>`.
-[[noreturn]] void refuse_field(const std::string& param, const std::string& problem);
+[[noreturn]] void refuse(const std::string& param, const std::string& problem);
 
 /// Reads token ids.
 std::vector<int32_t> read_tokens(const nlohmann::ordered_json& json, const std::string& param,

@@ -80,7 +80,7 @@ std::vector<int32_t> Api::encode_chat(const std::string& text, bool special) con
 
 std::vector<int32_t> Api::prompt_ids(const PromptInput& prompt, bool special) const {
   if (prompt.is_ids) {
-    if (prompt.ids.empty()) refuse_field("prompt", "is empty; expected a token");
+    if (prompt.ids.empty()) refuse("prompt", "is empty; expected a token");
     return prompt.ids;
   }
   return data::document_ids("prompt", special ? options_.beginning : std::vector<int32_t>{},
@@ -89,7 +89,7 @@ std::vector<int32_t> Api::prompt_ids(const PromptInput& prompt, bool special) co
 
 Request Api::request_of(const Call& call, std::vector<int32_t> prompt) const {
   const int64_t length = std::ssize(prompt), window = service_.max_model_len();
-  if (length == 0) refuse_field("prompt", "has no token");
+  if (length == 0) refuse("prompt", "has no token");
   const int64_t rest = window - length;
   const int64_t most =
       call.max_tokens.value_or(std::min(options_.limits.max_tokens.value_or(rest), rest));
@@ -104,7 +104,7 @@ Request Api::request_of(const Call& call, std::vector<int32_t> prompt) const {
         .code = "context_length_exceeded"};
   }
   if (call.min_tokens > most) {
-    refuse_field("min_tokens", fmt::format("is {}; expected at most {}", call.min_tokens, most));
+    refuse("min_tokens", fmt::format("is {}; expected at most {}", call.min_tokens, most));
   }
   Request request;
   request.prompt = std::move(prompt);
@@ -131,7 +131,7 @@ Request Api::request_of(const Call& call, std::vector<int32_t> prompt) const {
 void Api::set_constraint(const JsonRule& rule, Request* request) const {
   if (rule.kind == JsonRule::Kind::none) return;
   if (options_.constraint == nullptr) {
-    refuse_field("response_format", "is not supported by this server");
+    refuse("response_format", "is not supported by this server");
   }
   try {
     request->constraint =
@@ -181,7 +181,7 @@ Api::Reply Api::completions(const HttpRequest& request, HttpPeer& peer) {
   CompletionCall call = parse_completion(parse_body(request.body), options_.limits);
   check_model(call);
   if (std::ssize(call.prompts) * call.n > kMaxTexts) {
-    refuse_field("n", fmt::format("asks for {} texts of {} prompts; expected at most {} in all",
+    refuse("n", fmt::format("asks for {} texts of {} prompts; expected at most {} in all",
                                   call.n, call.prompts.size(), kMaxTexts));
   }
   std::vector<std::vector<int32_t>> prompts;
@@ -211,7 +211,7 @@ Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
   check_model(call);
   const bool automatic = call.tool_choice == ToolChoice::automatic;
   if (automatic && options_.tool_parser.empty()) {
-    refuse_field("tool_choice", "is auto, which needs a server with --tool-call-parser");
+    refuse("tool_choice", "is auto, which needs a server with --tool-call-parser");
   }
   if (call.tool_choice == ToolChoice::required) {
     call.rule = {.kind = JsonRule::Kind::schema,

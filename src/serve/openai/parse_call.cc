@@ -21,7 +21,7 @@ constexpr size_t kMaxStopBytes = 1024;  // of a stop string
 constexpr size_t kMaxSaltBytes = 1024;
 constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
-[[noreturn]] void unknown_field(const std::string& name, Endpoint endpoint) {
+[[noreturn]] void refuse_unknown(const std::string& name, Endpoint endpoint) {
   std::vector<std::string> known;
   for (const RequestField& field : request_fields()) {
     if (find_field(field.name, endpoint) != nullptr) {
@@ -29,20 +29,20 @@ constexpr int64_t kMaxTokens = int64_t{1} << 30;
     }
   }
   const std::string near = nearest(name, known);
-  refuse_field(name, "is no field that this server knows" +
+  refuse(name, "is no field that this server knows" +
                          (near.empty() ? "" : fmt::format("; try {}", near)));
 }
 
 void parse_stops(const Body& body, const CallLimits& limits, Call* call) {
   call->stops = body.texts("stop");
   if (std::ssize(call->stops) > kMaxStops) {
-    refuse_field("stop",
+    refuse("stop",
                  fmt::format("has {} strings; expected at most {}", call->stops.size(), kMaxStops));
   }
   for (const std::string& stop : call->stops) {
-    if (stop.empty()) refuse_field("stop", "is empty; expected some text");
+    if (stop.empty()) refuse("stop", "is empty; expected some text");
     if (stop.size() > kMaxStopBytes) {
-      refuse_field("stop",
+      refuse("stop",
                    fmt::format("has {} bytes; expected at most {}", stop.size(), kMaxStopBytes));
     }
   }
@@ -58,7 +58,7 @@ void parse_logit_bias(const Body& body, const CallLimits& limits, Sampling* samp
   for (const auto& [key, value] : bias->items()) {
     int64_t id = -1;
     if (!parse_int(key, &id) || id < 0 || id >= limits.vocab_size) {
-      refuse_field("logit_bias", fmt::format("has token {}; expected 0 to {}", quote(key, 30),
+      refuse("logit_bias", fmt::format("has token {}; expected 0 to {}", quote(key, 30),
                                              limits.vocab_size - 1));
     }
     const double added = Body(*bias, "logit_bias").number(key, -100, 100).value_or(0);
@@ -91,11 +91,11 @@ void parse_stream(const Body& body, Call* call) {
   call->stream = body.boolean("stream").value_or(false);
   const auto* options = body.object("stream_options");
   if (options == nullptr) return;
-  if (!call->stream) refuse_field("stream_options", "is given; expected stream: true with it");
+  if (!call->stream) refuse("stream_options", "is given; expected stream: true with it");
   const Body in(*options, "stream_options");
   for (const auto& [key, value] : options->items()) {
     if (key != "include_usage" && key != "continuous_usage_stats" && key != "include_obfuscation") {
-      refuse_field(in.path_of(key), "is no field that this server knows; try include_usage");
+      refuse(in.path_of(key), "is no field that this server knows; try include_usage");
     }
   }
   call->include_usage = in.boolean("include_usage").value_or(false);
@@ -105,7 +105,7 @@ void parse_stream(const Body& body, Call* call) {
 void parse_schema(const nlohmann::ordered_json& schema, const std::string& param, JsonRule* rule) {
   const std::string text = schema.is_string() ? schema.get<std::string>() : schema.dump();
   nlohmann::json parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object() && !parsed.is_boolean()) refuse_field(param, "is no JSON schema");
+  if (!parsed.is_object() && !parsed.is_boolean()) refuse(param, "is no JSON schema");
   rule->kind = JsonRule::Kind::schema;
   rule->schema = std::make_shared<const nlohmann::json>(std::move(parsed));
 }
@@ -121,11 +121,11 @@ void parse_format(const nlohmann::ordered_json& format, JsonRule* rule) {
     const auto* schema =
         given == nullptr ? nullptr : Body(*given, "response_format.json_schema").find("schema");
     if (schema == nullptr) {
-      refuse_field("response_format.json_schema.schema", "is missing");
+      refuse("response_format.json_schema.schema", "is missing");
     }
     parse_schema(*schema, "response_format.json_schema.schema", rule);
   } else {
-    refuse_field("response_format.type", fmt::format("is {}; expected text, json_object or "
+    refuse("response_format.type", fmt::format("is {}; expected text, json_object or "
                                                      "json_schema",
                                                      quote(type, 40)));
   }
@@ -140,13 +140,13 @@ void parse_rule(const Body& body, JsonRule* rule) {
   const Body in(*outputs, "structured_outputs");
   for (const auto& [key, value] : outputs->items()) {
     if (value.is_null() || key == "json" || key == "json_object") continue;
-    refuse_field(in.path_of(key), "is not supported; try json, with a JSON schema");
+    refuse(in.path_of(key), "is not supported; try json, with a JSON schema");
   }
   const auto* schema = in.find("json");
   const bool any_object = in.boolean("json_object").value_or(false);
   if (schema == nullptr && !any_object) return;
   if (rule->kind != JsonRule::Kind::none || (schema != nullptr && any_object)) {
-    refuse_field("structured_outputs", "asks for a format beside another one; expected one");
+    refuse("structured_outputs", "asks for a format beside another one; expected one");
   }
   rule->kind = JsonRule::Kind::object;
   if (schema != nullptr) {
@@ -157,23 +157,23 @@ void parse_rule(const Body& body, JsonRule* rule) {
 /// Reads text, ids, or a list of either.
 std::vector<PromptInput> parse_prompts(const Body& body, const CallLimits& limits) {
   const auto* json = body.find("prompt");
-  if (json == nullptr) refuse_field("prompt", "is missing; expected text or token ids");
+  if (json == nullptr) refuse("prompt", "is missing; expected text or token ids");
   const auto of_ids = [&](const nlohmann::ordered_json& ids) {
     return PromptInput{.ids = read_tokens(ids, "prompt", limits.vocab_size), .is_ids = true};
   };
   if (json->is_string()) return {{.text = json->get<std::string>()}};
   if (!json->is_array() || json->empty()) {
-    refuse_field("prompt", "is neither text, nor a list of texts or token ids that has any");
+    refuse("prompt", "is neither text, nor a list of texts or token ids that has any");
   }
   if (json->front().is_number()) return {of_ids(*json)};
   if (std::ssize(*json) > limits.max_prompts) {
-    refuse_field("prompt", fmt::format("has {} prompts; expected at most {}", json->size(),
+    refuse("prompt", fmt::format("has {} prompts; expected at most {}", json->size(),
                                        limits.max_prompts));
   }
   std::vector<PromptInput> prompts;
   for (const auto& item : *json) {
     if (!item.is_string() && !item.is_array()) {
-      refuse_field("prompt", "has an element that is neither text nor a list of token ids");
+      refuse("prompt", "has an element that is neither text nor a list of token ids");
     }
     prompts.push_back(item.is_string() ? PromptInput{.text = item.get<std::string>()}
                                        : of_ids(item));
@@ -190,13 +190,15 @@ void check_fields(const nlohmann::ordered_json& body, Endpoint endpoint, const C
     if (value.is_null()) continue;
     const RequestField* field = find_field(key, endpoint);
     if (field == nullptr) {
-      if (!limits.ignore_unknown) unknown_field(key, endpoint);
+      if (!limits.ignore_unknown) {
+        refuse_unknown(key, endpoint);
+      }
       ignored->push_back(key);
       continue;
     }
     if (field->ours != FieldUse::refused) continue;
     if (!field->neutral.empty() && value == nlohmann::ordered_json::parse(field->neutral)) continue;
-    refuse_field(key,
+    refuse(key,
                  fmt::format("is not supported{}{}", field->note.empty() ? "" : ": ", field->note));
   }
 }
@@ -207,7 +209,7 @@ void parse_common(const Body& body, const CallLimits& limits, Call* call) {
   if (call->request_id.size() > 128 || !std::ranges::all_of(call->request_id, [](unsigned char c) {
         return c > 0x20 && c < 0x7f;
       })) {
-    refuse_field("request_id", "is no word of at most 128 printable characters");
+    refuse("request_id", "is no word of at most 128 printable characters");
   }
   parse_sampling(body, limits, call);
   parse_stops(body, limits, call);
@@ -215,7 +217,7 @@ void parse_common(const Body& body, const CallLimits& limits, Call* call) {
   parse_rule(body, &call->rule);
   call->prompt_logprobs = body.integer("prompt_logprobs", -1, limits.max_logprobs).value_or(-1);
   if (call->prompt_logprobs >= 0 && call->stream) {
-    refuse_field("prompt_logprobs", "is given with stream; expected one of them");
+    refuse("prompt_logprobs", "is given with stream; expected one of them");
   }
   call->sampled_logprobs = body.boolean("return_sampled_logprobs").value_or(false);
   call->return_token_ids = body.boolean("return_token_ids").value_or(false);
@@ -225,7 +227,7 @@ void parse_common(const Body& body, const CallLimits& limits, Call* call) {
   call->cache_salt = body.text("cache_salt").value_or("");
   if (body.find("cache_salt") != nullptr &&
       (call->cache_salt.empty() || call->cache_salt.size() > kMaxSaltBytes)) {
-    refuse_field("cache_salt", fmt::format("has {} bytes; expected 1 to {}",
+    refuse("cache_salt", fmt::format("has {} bytes; expected 1 to {}",
                                            call->cache_salt.size(), kMaxSaltBytes));
   }
   call->priority = body.integer("priority", INT64_MIN, INT64_MAX).value_or(0);
@@ -256,7 +258,7 @@ CompletionCall parse_completion(const nlohmann::ordered_json& body, const CallLi
     call.max_tokens = 16;
   }
   if (call.min_tokens > *call.max_tokens) {
-    refuse_field("min_tokens", fmt::format("is {}; expected at most max_tokens, {}",
+    refuse("min_tokens", fmt::format("is {}; expected at most max_tokens, {}",
                                            call.min_tokens, *call.max_tokens));
   }
   return call;

@@ -17,7 +17,7 @@ constexpr int64_t kMaxTools = 1024;
 /// Text of a message's content: text, or parts of text, which are joined by line ends.
 std::string content_text(const OrderedJson& content, const std::string& param) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) refuse_field(param, "is neither text nor a list of parts");
+  if (!content.is_array()) refuse(param, "is neither text nor a list of parts");
   std::string out;
   bool first = true;
   for (const OrderedJson& part : content) {
@@ -28,7 +28,7 @@ std::string content_text(const OrderedJson& content, const std::string& param) {
       const std::string type = in.text("type").value_or("");
       const auto text = in.text("text");
       if (type != "text" || !text) {
-        refuse_field(param, fmt::format("has a part of type {}; expected text: this server reads "
+        refuse(param, fmt::format("has a part of type {}; expected text: this server reads "
                                         "no images, audio or files",
                                         quote(type, 40)));
       }
@@ -44,16 +44,16 @@ OrderedJson call_of_message(const OrderedJson& call, const std::string& param) {
   OrderedJson out = call;
   const Body in(call, param);
   const auto* function = in.object("function");
-  if (function == nullptr) refuse_field(param + ".function", "is missing");
+  if (function == nullptr) refuse(param + ".function", "is missing");
   const Body inner(*function, param + ".function");
-  if (!inner.text("name")) refuse_field(param + ".function.name", "is missing");
+  if (!inner.text("name")) refuse(param + ".function.name", "is missing");
   const auto* arguments = inner.find("arguments");
   if (arguments != nullptr && arguments->is_string()) {
     const std::string text = arguments->get<std::string>();
     OrderedJson parsed = trim(text).empty()
                              ? OrderedJson::object()
                              : OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!parsed.is_object()) refuse_field(param + ".function.arguments", "is no JSON object");
+    if (!parsed.is_object()) refuse(param + ".function.arguments", "is no JSON object");
     out["function"]["arguments"] = std::move(parsed);
   }
   return out;
@@ -63,7 +63,7 @@ OrderedJson read_message(const OrderedJson& message, const std::string& param) {
   const Body in(message, param);
   const std::string role = in.text("role").value_or("");
   if (role.empty())
-    refuse_field(param + ".role", "is missing; expected system, user, assistant or tool");
+    refuse(param + ".role", "is missing; expected system, user, assistant or tool");
   OrderedJson out = message;
   const auto* content = in.find("content");
   const auto* calls = in.list("tool_calls");
@@ -72,7 +72,7 @@ OrderedJson read_message(const OrderedJson& message, const std::string& param) {
   } else if (role == "assistant") {
     out["content"] = nullptr;
   } else {
-    refuse_field(param + ".content", "is missing");
+    refuse(param + ".content", "is missing");
   }
   if (calls != nullptr) {
     OrderedJson list = OrderedJson::array();
@@ -95,20 +95,20 @@ OrderedJson read_message(const OrderedJson& message, const std::string& param) {
 
 void check_tools(const OrderedJson& tools) {
   if (std::ssize(tools) > kMaxTools) {
-    refuse_field("tools",
+    refuse("tools",
                  fmt::format("has {} tools; expected at most {}", tools.size(), kMaxTools));
   }
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string param = fmt::format("tools[{}]", i);
     const Body in(tools[i], param);
     if (in.text("type").value_or("function") != "function") {
-      refuse_field(param + ".type", "is not supported; expected function");
+      refuse(param + ".type", "is not supported; expected function");
     }
     const auto* function = in.object("function");
-    if (function == nullptr) refuse_field(param + ".function", "is missing");
+    if (function == nullptr) refuse(param + ".function", "is missing");
     const Body inner(*function, param + ".function");
     if (inner.text("name").value_or("").empty()) {
-      refuse_field(param + ".function.name", "is missing");
+      refuse(param + ".function.name", "is missing");
     }
     inner.object("parameters");
   }
@@ -131,9 +131,9 @@ void parse_tool_choice(const Body& body, ChatCall* call) {
     const auto* function = in.object("function");
     const auto name =
         function == nullptr ? std::nullopt : Body(*function, "tool_choice.function").text("name");
-    if (!name) refuse_field("tool_choice.function.name", "is missing");
+    if (!name) refuse("tool_choice.function.name", "is missing");
     if (!any || function_named(*call->tools, *name) == nullptr) {
-      refuse_field("tool_choice.function.name",
+      refuse("tool_choice.function.name",
                    fmt::format("is {}, which is no function of tools", quote(*name, 60)));
     }
     call->tool_choice = ToolChoice::named;
@@ -144,10 +144,10 @@ void parse_tool_choice(const Body& body, ChatCall* call) {
   if (word == "none") {
     call->tool_choice = ToolChoice::none;
   } else if (word == "required") {
-    if (!any) refuse_field("tool_choice", "is required, without any tools");
+    if (!any) refuse("tool_choice", "is required, without any tools");
     call->tool_choice = ToolChoice::required;
   } else if (word != "auto") {
-    refuse_field("tool_choice", fmt::format("is {}; expected none, auto, required or a function",
+    refuse("tool_choice", fmt::format("is {}; expected none, auto, required or a function",
                                             quote(word, 40)));
   }
 }
@@ -158,7 +158,7 @@ void parse_variables(const Body& body, ChatCall* call) {
     *call->variables = *given;
     for (const char* own : {"messages", "tools", "documents", "add_generation_prompt"}) {
       if (given->contains(own)) {
-        refuse_field(fmt::format("chat_template_kwargs.{}", own), "is a field of the request");
+        refuse(fmt::format("chat_template_kwargs.{}", own), "is a field of the request");
       }
     }
   }
@@ -195,7 +195,7 @@ void parse_conversation(const OrderedJson& body, ChatCall* call) {
   const Body in(body);
   const OrderedJson* messages = in.list("messages");
   if (messages == nullptr || messages->empty()) {
-    refuse_field("messages", "is missing; expected a list with a message");
+    refuse("messages", "is missing; expected a list with a message");
   }
   call->messages = std::make_shared<OrderedJson>(OrderedJson::array());
   for (size_t i = 0; i < messages->size(); ++i) {
@@ -214,10 +214,10 @@ void parse_conversation(const OrderedJson& body, ChatCall* call) {
   call->add_generation_prompt = prompt.value_or(!call->continue_final_message);
   if (call->continue_final_message) {
     if (call->add_generation_prompt) {
-      refuse_field("continue_final_message", "and add_generation_prompt exclude each other");
+      refuse("continue_final_message", "and add_generation_prompt exclude each other");
     }
     if (call->messages->back()["content"].is_null()) {
-      refuse_field("continue_final_message", "needs a last message with content");
+      refuse("continue_final_message", "needs a last message with content");
     }
   }
 }
@@ -231,11 +231,11 @@ ChatCall parse_chat(const OrderedJson& body, const CallLimits& limits) {
   parse_tool_choice(in, &call);
   call.parallel_tool_calls = in.boolean("parallel_tool_calls").value_or(true);
   call.include_reasoning = in.boolean("include_reasoning").value_or(true);
-  if (in.boolean("echo").value_or(false)) refuse_field("echo", "is not supported in a chat");
+  if (in.boolean("echo").value_or(false)) refuse("echo", "is not supported in a chat");
   const bool logprobs = in.boolean("logprobs").value_or(false);
   const auto top = in.integer("top_logprobs", 0, limits.max_logprobs);
   if (top.value_or(0) > 0 && !logprobs) {
-    refuse_field("top_logprobs", "is given; expected logprobs: true with it");
+    refuse("top_logprobs", "is given; expected logprobs: true with it");
   }
   call.logprobs = logprobs ? top.value_or(0) : -1;
   if (const auto tokens = in.integer("max_completion_tokens", 0, int64_t{1} << 30)) {
@@ -243,13 +243,13 @@ ChatCall parse_chat(const OrderedJson& body, const CallLimits& limits) {
     call.max_tokens_field = "max_completion_tokens";
   }
   if (call.max_tokens && call.min_tokens > *call.max_tokens) {
-    refuse_field("min_tokens", fmt::format("is {}; expected at most {}, {}", call.min_tokens,
+    refuse("min_tokens", fmt::format("is {}; expected at most {}, {}", call.min_tokens,
                                            call.max_tokens_field, *call.max_tokens));
   }
   const bool forced =
       call.tool_choice == ToolChoice::required || call.tool_choice == ToolChoice::named;
   if (forced && call.rule.kind != JsonRule::Kind::none) {
-    refuse_field("response_format", "and a forced tool_choice exclude each other");
+    refuse("response_format", "and a forced tool_choice exclude each other");
   }
   return call;
 }

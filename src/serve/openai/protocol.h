@@ -55,8 +55,8 @@ struct Call {
 };
 
 struct PromptInput {
-  std::string text;
-  std::vector<int32_t> ids;
+  std::string text = {};
+  std::vector<int32_t> ids = {};
   bool is_ids = false;
 };
 

@@ -14,7 +14,7 @@ namespace hocket::serve {
 
 struct TextUpdate {
   size_t index = 0;  ///< of the request
-  Update update;
+  Update update = {};
   int64_t at_ns = 0;
 };
 

@@ -55,9 +55,9 @@ class CompletionLogprobs {
     int64_t offset = 0;
     bool known = false;
     double logprob = 0, sampled = 0;
-    std::vector<std::pair<std::string, double>> top;
+    std::vector<std::pair<std::string, double>> top = {};
   };
-  const bool sampled_;
+  bool sampled_;
   int64_t offset_ = 0;  ///< characters before the next token
   std::vector<Row> rows_;
 };
