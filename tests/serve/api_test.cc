@@ -221,7 +221,7 @@ TEST_F(ApiTest, ChatHasAMessage) {
   EXPECT_EQ(first["bytes"].dump(), "[72]");
   EXPECT_EQ(first["top_logprobs"].size(), 2u);
   EXPECT_EQ(choice["token_ids"].dump(), "[72,105,32,195,169,256]");
-  const std::string prompt = "<system>s\n<user>Hello\n<assistant>";
+  const std::string prompt = "<system>s|<user>Hello|<assistant>";
   EXPECT_EQ(tokenizer.decode(json["prompt_token_ids"].get<std::vector<int32_t>>()), prompt);
   EXPECT_EQ(tokenizer.decode(service.requests()[0].prompt), prompt);
   EXPECT_TRUE(service.requests()[0].answer);
@@ -289,7 +289,7 @@ TEST_F(ApiTest, ToolCallsComeOutOfTheText) {
   EXPECT_EQ(call["type"], "function");
   EXPECT_EQ(call["function"].dump(), R"({"name":"f","arguments":"{\"a\": 2}"})");
   EXPECT_NE(call["id"], choice["message"]["tool_calls"][0]["id"]);
-  EXPECT_TRUE(tokenizer.decode(service.requests()[0].prompt).starts_with("[f]\n<user>"));
+  EXPECT_TRUE(tokenizer.decode(service.requests()[0].prompt).starts_with("[f]|<user>"));
 
   choice = chat(body + R"(, "parallel_tool_calls": false})")["choices"][0];
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
@@ -399,7 +399,7 @@ TEST_F(ApiTest, TokenizesAndBack) {
   EXPECT_EQ(json["max_model_len"], 4096);
   EXPECT_EQ(json["token_strs"][0], "h");
   json = json_of(ask("/tokenize", {{"messages", {{{"role", "user"}, {"content", "x"}}}}}));
-  EXPECT_EQ(json["count"], std::string("<user>x\n<assistant>").size());
+  EXPECT_EQ(json["count"], std::string("<user>x|<assistant>").size());
   EXPECT_EQ(json_of(ask("/detokenize", {{"tokens", {104, 195, 169}}}))["prompt"], "hé");
   EXPECT_EQ(ask("/detokenize", {{"tokens", {999}}}).status, 400);
   EXPECT_EQ(get("/tokenizer_info")["eos_token"], "<|end|>");

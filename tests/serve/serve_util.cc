@@ -34,9 +34,9 @@ data::Tokenizer byte_tokenizer() {
 
 data::ChatTemplate plain_template() {
   return data::ChatTemplate::parse(
-      "{% for t in tools or [] %}[{{ t.function.name }}]\n{% endfor %}"
+      "{% for t in tools or [] %}[{{ t.function.name }}]|{% endfor %}"
       "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
-      "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}\n"
+      "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}|"
       "{% endfor %}{% if add_generation_prompt %}<assistant>{{ opening or '' }}{% endif %}",
       "test");
 }

@@ -24,7 +24,7 @@ namespace hocket::serve {
 data::Tokenizer byte_tokenizer();
 inline constexpr int32_t kEndToken = 256;
 
-/// "<role>content\n" for each message, tools before them, then "<assistant>".
+/// "<role>content|" for each message, tools before them, then "<assistant>".
 data::ChatTemplate plain_template();
 
 /// Writes `reply` (or the prompt again) byte by byte, as tokens, then the end of text.
