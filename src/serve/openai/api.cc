@@ -67,6 +67,11 @@ Api::Api(ApiOptions options, Service& service, const data::Tokenizer& tokenizer,
                .model = options_.names.at(0),
                .timeout_s = options_.timeout_s,
                .stopping = stopping_} {
+  if (tokenizer_.spec().normalizers.empty()) {
+    for (const int32_t length : tokenizer_.token_lengths()) {
+      max_token_bytes_ = std::max<int64_t>(max_token_bytes_, length);
+    }
+  }
   marks_are_special_ = has_mark(tokenizer_, {"<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"});
 }
 
@@ -74,9 +79,8 @@ void Api::log(const HttpRequest& request, int status, double seconds,
               const std::string& text) const {
   metrics_.answered(request.method, known_path(request.path), status);
   if (options_.log == nullptr) return;
-  options_.log(fmt::format("{} {} {} {} {} {}{}{}", request.address, request.method,
+  options_.log(fmt::format("{} {} {} {} {}{}{}", request.address, request.method,
                            printable(request.path.substr(0, 200)), status, human_time(seconds),
-                           human_bytes(static_cast<double>(request.body.size())),
                            text.empty() ? "" : ", ", printable(text)));
 }
 
@@ -147,7 +151,7 @@ HttpResponse Api::handle(const HttpRequest& request, HttpPeer& peer) {
 
 HttpResponse Api::refused(int status, const std::string& text) const {
   HttpRequest unread;
-  unread.method = unread.path = "-";
+  unread.address = unread.method = unread.path = "-";
   log(unread, status, 0, text);
   return error_response({.status = status, .message = text});
 }

@@ -86,6 +86,8 @@ class Api {
   std::string render(const ChatCall& call) const;
   std::vector<int32_t> encode_chat(const std::string& text, bool special) const;
   std::vector<int32_t> prompt_ids(const PromptInput& prompt, bool special) const;
+  /// Refuses text that is too long for the window however it is cut, before it is.
+  void check_length(const std::string& text) const;
   /// Makes the request of one text; its sample and constraint come later.
   Request request_of(const Call& call, std::vector<int32_t> prompt) const;
   void set_constraint(const JsonRule& rule, Request* request) const;
@@ -100,6 +102,7 @@ class Api {
   std::atomic<bool> draining_{false}, stopping_{false};
   std::atomic<int64_t> streams_{0};
   const JobContext context_;
+  int64_t max_token_bytes_ = 0;     ///< of the longest token; 0: text may shrink before it is cut
   bool marks_are_special_ = false;  ///< texts without special tokens have no calls
 };
 

@@ -20,7 +20,7 @@ std::string shown(const nlohmann::ordered_json& json) {
 }
 
 [[noreturn]] void bad(const std::string& param, const nlohmann::ordered_json& got,
-                             const char* expected) {
+                      const char* expected) {
   refuse(param, fmt::format("is {}; expected {}", shown(got), expected));
 }
 
@@ -98,8 +98,8 @@ std::optional<int64_t> Body::integer(std::string_view name, int64_t least, int64
   if (!read_integer(*json, &value)) bad(path_of(name), *json, "a whole number");
   if (value < least || value > most) {
     refuse(path_of(name), most == INT64_MAX
-                                    ? fmt::format("is {}; expected at least {}", value, least)
-                                    : fmt::format("is {}; expected {} to {}", value, least, most));
+                              ? fmt::format("is {}; expected at least {}", value, least)
+                              : fmt::format("is {}; expected {} to {}", value, least, most));
   }
   return value;
 }

@@ -72,7 +72,21 @@ std::string Api::render(const ChatCall& call) const {
   }
 }
 
+void Api::check_length(const std::string& text) const {
+  const int64_t least =
+      max_token_bytes_ == 0 ? 0 : std::ssize(text) / std::max<int64_t>(max_token_bytes_, 1);
+  if (least > service_.max_model_len()) {
+    throw Refusal{.status = 400,
+                  .message = fmt::format("this model's window is {} tokens, but the prompt has at "
+                                         "least {}; shorten it",
+                                         service_.max_model_len(), least),
+                  .param = "prompt",
+                  .code = "context_length_exceeded"};
+  }
+}
+
 std::vector<int32_t> Api::encode_chat(const std::string& text, bool special) const {
+  check_length(text);
   std::vector<int32_t> ids = tokenizer_.encode(text, {.add_special_tokens = special});
   data::require_ids("prompt", ids, tokenizer_, options_.limits.vocab_size);
   return ids;
@@ -83,6 +97,7 @@ std::vector<int32_t> Api::prompt_ids(const PromptInput& prompt, bool special) co
     if (prompt.ids.empty()) refuse("prompt", "is empty; expected a token");
     return prompt.ids;
   }
+  check_length(prompt.text);
   return data::document_ids("prompt", special ? options_.beginning : std::vector<int32_t>{},
                             tokenizer_, prompt.text, options_.limits.vocab_size);
 }
@@ -181,8 +196,8 @@ Api::Reply Api::completions(const HttpRequest& request, HttpPeer& peer) {
   CompletionCall call = parse_completion(parse_body(request.body), options_.limits);
   check_model(call);
   if (std::ssize(call.prompts) * call.n > kMaxTexts) {
-    refuse("n", fmt::format("asks for {} texts of {} prompts; expected at most {} in all",
-                                  call.n, call.prompts.size(), kMaxTexts));
+    refuse("n", fmt::format("asks for {} texts of {} prompts; expected at most {} in all", call.n,
+                            call.prompts.size(), kMaxTexts));
   }
   std::vector<std::vector<int32_t>> prompts;
   std::vector<Request> requests;

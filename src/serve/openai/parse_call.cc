@@ -30,20 +30,19 @@ constexpr int64_t kMaxTokens = int64_t{1} << 30;
   }
   const std::string near = nearest(name, known);
   refuse(name, "is no field that this server knows" +
-                         (near.empty() ? "" : fmt::format("; try {}", near)));
+                   (near.empty() ? "" : fmt::format("; try {}", near)));
 }
 
 void parse_stops(const Body& body, const CallLimits& limits, Call* call) {
   call->stops = body.texts("stop");
   if (std::ssize(call->stops) > kMaxStops) {
     refuse("stop",
-                 fmt::format("has {} strings; expected at most {}", call->stops.size(), kMaxStops));
+           fmt::format("has {} strings; expected at most {}", call->stops.size(), kMaxStops));
   }
   for (const std::string& stop : call->stops) {
     if (stop.empty()) refuse("stop", "is empty; expected some text");
     if (stop.size() > kMaxStopBytes) {
-      refuse("stop",
-                   fmt::format("has {} bytes; expected at most {}", stop.size(), kMaxStopBytes));
+      refuse("stop", fmt::format("has {} bytes; expected at most {}", stop.size(), kMaxStopBytes));
     }
   }
   call->stop_tokens = body.tokens("stop_token_ids", limits.vocab_size);
@@ -58,8 +57,8 @@ void parse_logit_bias(const Body& body, const CallLimits& limits, Sampling* samp
   for (const auto& [key, value] : bias->items()) {
     int64_t id = -1;
     if (!parse_int(key, &id) || id < 0 || id >= limits.vocab_size) {
-      refuse("logit_bias", fmt::format("has token {}; expected 0 to {}", quote(key, 30),
-                                             limits.vocab_size - 1));
+      refuse("logit_bias",
+             fmt::format("has token {}; expected 0 to {}", quote(key, 30), limits.vocab_size - 1));
     }
     const double added = Body(*bias, "logit_bias").number(key, -100, 100).value_or(0);
     sampling->logit_bias.emplace_back(static_cast<int32_t>(id), added);
@@ -126,8 +125,8 @@ void parse_format(const nlohmann::ordered_json& format, JsonRule* rule) {
     parse_schema(*schema, "response_format.json_schema.schema", rule);
   } else {
     refuse("response_format.type", fmt::format("is {}; expected text, json_object or "
-                                                     "json_schema",
-                                                     quote(type, 40)));
+                                               "json_schema",
+                                               quote(type, 40)));
   }
 }
 
@@ -167,8 +166,8 @@ std::vector<PromptInput> parse_prompts(const Body& body, const CallLimits& limit
   }
   if (json->front().is_number()) return {of_ids(*json)};
   if (std::ssize(*json) > limits.max_prompts) {
-    refuse("prompt", fmt::format("has {} prompts; expected at most {}", json->size(),
-                                       limits.max_prompts));
+    refuse("prompt",
+           fmt::format("has {} prompts; expected at most {}", json->size(), limits.max_prompts));
   }
   std::vector<PromptInput> prompts;
   for (const auto& item : *json) {
@@ -198,8 +197,7 @@ void check_fields(const nlohmann::ordered_json& body, Endpoint endpoint, const C
     }
     if (field->ours != FieldUse::refused) continue;
     if (!field->neutral.empty() && value == nlohmann::ordered_json::parse(field->neutral)) continue;
-    refuse(key,
-                 fmt::format("is not supported{}{}", field->note.empty() ? "" : ": ", field->note));
+    refuse(key, fmt::format("is not supported{}{}", field->note.empty() ? "" : ": ", field->note));
   }
 }
 
@@ -227,8 +225,8 @@ void parse_common(const Body& body, const CallLimits& limits, Call* call) {
   call->cache_salt = body.text("cache_salt").value_or("");
   if (body.find("cache_salt") != nullptr &&
       (call->cache_salt.empty() || call->cache_salt.size() > kMaxSaltBytes)) {
-    refuse("cache_salt", fmt::format("has {} bytes; expected 1 to {}",
-                                           call->cache_salt.size(), kMaxSaltBytes));
+    refuse("cache_salt",
+           fmt::format("has {} bytes; expected 1 to {}", call->cache_salt.size(), kMaxSaltBytes));
   }
   call->priority = body.integer("priority", INT64_MIN, INT64_MAX).value_or(0);
   if (const auto tokens = body.integer("max_tokens", 0, kMaxTokens)) {
@@ -258,8 +256,8 @@ CompletionCall parse_completion(const nlohmann::ordered_json& body, const CallLi
     call.max_tokens = 16;
   }
   if (call.min_tokens > *call.max_tokens) {
-    refuse("min_tokens", fmt::format("is {}; expected at most max_tokens, {}",
-                                           call.min_tokens, *call.max_tokens));
+    refuse("min_tokens", fmt::format("is {}; expected at most max_tokens, {}", call.min_tokens,
+                                     *call.max_tokens));
   }
   return call;
 }

@@ -29,8 +29,8 @@ std::string content_text(const OrderedJson& content, const std::string& param) {
       const auto text = in.text("text");
       if (type != "text" || !text) {
         refuse(param, fmt::format("has a part of type {}; expected text: this server reads "
-                                        "no images, audio or files",
-                                        quote(type, 40)));
+                                  "no images, audio or files",
+                                  quote(type, 40)));
       }
       out += (first ? "" : "\n") + *text;
     }
@@ -62,8 +62,7 @@ OrderedJson call_of_message(const OrderedJson& call, const std::string& param) {
 OrderedJson read_message(const OrderedJson& message, const std::string& param) {
   const Body in(message, param);
   const std::string role = in.text("role").value_or("");
-  if (role.empty())
-    refuse(param + ".role", "is missing; expected system, user, assistant or tool");
+  if (role.empty()) refuse(param + ".role", "is missing; expected system, user, assistant or tool");
   OrderedJson out = message;
   const auto* content = in.find("content");
   const auto* calls = in.list("tool_calls");
@@ -95,8 +94,7 @@ OrderedJson read_message(const OrderedJson& message, const std::string& param) {
 
 void check_tools(const OrderedJson& tools) {
   if (std::ssize(tools) > kMaxTools) {
-    refuse("tools",
-                 fmt::format("has {} tools; expected at most {}", tools.size(), kMaxTools));
+    refuse("tools", fmt::format("has {} tools; expected at most {}", tools.size(), kMaxTools));
   }
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string param = fmt::format("tools[{}]", i);
@@ -134,7 +132,7 @@ void parse_tool_choice(const Body& body, ChatCall* call) {
     if (!name) refuse("tool_choice.function.name", "is missing");
     if (!any || function_named(*call->tools, *name) == nullptr) {
       refuse("tool_choice.function.name",
-                   fmt::format("is {}, which is no function of tools", quote(*name, 60)));
+             fmt::format("is {}, which is no function of tools", quote(*name, 60)));
     }
     call->tool_choice = ToolChoice::named;
     call->function = *name;
@@ -147,8 +145,8 @@ void parse_tool_choice(const Body& body, ChatCall* call) {
     if (!any) refuse("tool_choice", "is required, without any tools");
     call->tool_choice = ToolChoice::required;
   } else if (word != "auto") {
-    refuse("tool_choice", fmt::format("is {}; expected none, auto, required or a function",
-                                            quote(word, 40)));
+    refuse("tool_choice",
+           fmt::format("is {}; expected none, auto, required or a function", quote(word, 40)));
   }
 }
 
@@ -244,7 +242,7 @@ ChatCall parse_chat(const OrderedJson& body, const CallLimits& limits) {
   }
   if (call.max_tokens && call.min_tokens > *call.max_tokens) {
     refuse("min_tokens", fmt::format("is {}; expected at most {}, {}", call.min_tokens,
-                                           call.max_tokens_field, *call.max_tokens));
+                                     call.max_tokens_field, *call.max_tokens));
   }
   const bool forced =
       call.tool_choice == ToolChoice::required || call.tool_choice == ToolChoice::named;
