@@ -163,6 +163,26 @@ class Connection final : public httplib::Stream, public HttpPeer {
   char buffer_[16384];
 };
 
+/// A connection that sends a text and takes everything.
+class TextStream final : public httplib::Stream {
+ public:
+  explicit TextStream(std::string_view text) : text_(text) {}
+  bool is_readable() const override { return true; }
+  bool is_writable() const override { return true; }
+  ssize_t read(char* to, size_t size) override {
+    const size_t count = text_.copy(to, size);
+    text_.remove_prefix(count);
+    return static_cast<ssize_t>(count);
+  }
+  ssize_t write(const char*, size_t size) override { return static_cast<ssize_t>(size); }
+  void get_remote_ip_and_port(std::string&, int&) const override {}
+  void get_local_ip_and_port(std::string&, int&) const override {}
+  socket_t socket() const override { return -1; }
+
+ private:
+  std::string_view text_;
+};
+
 /// The connection that this thread answers.
 thread_local Connection* current = nullptr;
 
@@ -234,6 +254,10 @@ class Protocol : public httplib::Server {
   Protocol(const HttpOptions& options, HttpHandler handler, int listening)
       : options_(options), handler_(std::move(handler)) {
     svr_sock_ = listening;  // httplib ends streams where there is none
+    // Tables that httplib makes at first use are made before there are threads.
+    TextStream refused("GET / HTTP/0\r\n\r\n");
+    bool closed = false;
+    process_request(refused, true, closed, nullptr);
     const auto plain = [this](const httplib::Request& request, httplib::Response& response) {
       without_body(request, response);
     };

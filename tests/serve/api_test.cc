@@ -2,6 +2,7 @@
 // Endpoints over a service that echoes, without sockets.
 #include "serve/openai/api.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -327,42 +328,53 @@ class AnyConstraint final : public TokenConstraint {
   bool may_end() const override { return true; }
 };
 
-TEST_F(ApiTest, FormatsAndForcedToolsAreConstraints) {
-  std::vector<nlohmann::json> schemas;
-  options.constraint = [&](const nlohmann::json& schema) {
-    if (schema.is_object() && schema.contains("not")) fail("json", "not is not supported");
-    schemas.push_back(schema);
+TEST_F(ApiTest, FormatsAreConstraints) {
+  std::vector<OrderedJson> schemas;
+  options.constraint = [&](const OrderedJson* schema) {
+    if (schema != nullptr && schema->contains("not")) fail("json", "not is not supported");
+    schemas.push_back(schema == nullptr ? OrderedJson() : *schema);
     return std::make_shared<AnyConstraint>();
   };
-  service.set_reply(R"([{"name": "f", "parameters": {"a": 1}}])");
-  const std::string body = std::string("{") + kTools;
-  OrderedJson choice = chat(body + R"(, "tool_choice": "required"})")["choices"][0];
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}");
-  EXPECT_EQ(choice["finish_reason"], "tool_calls");
-  EXPECT_EQ(schemas.back()["type"], "array");
-  service.set_reply("{\"a\": 3}");
-  choice = chat(
-      body + R"(, "tool_choice": {"type": "function", "function": {"name": "f"}}})")["choices"][0];
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"].dump(),
-            R"({"name":"f","arguments":"{\"a\": 3}"})");
-  EXPECT_EQ(choice["finish_reason"], "stop");
-  EXPECT_TRUE(schemas.back()["properties"].contains("a"));
-
   const std::string plain =
       R"({"messages": [{"role": "user", "content": "x"}], "n": 2, "response_format": )";
   chat(plain + R"({"type": "json_object"}})");
   EXPECT_TRUE(schemas.back().is_null());
   chat(plain +
-       R"({"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "string"}}}})");
-  EXPECT_EQ(schemas.back()["type"], "string");
+       R"({"type": "json_schema", "json_schema": {"name": "s", "schema": {"z": 1, "a": 2}}}})");
+  EXPECT_EQ(schemas.back().dump(), R"({"z":1,"a":2})");
   const auto requests = service.requests();
-  ASSERT_EQ(requests.size(), 6u);
-  EXPECT_NE(requests[4].constraint, nullptr);
-  EXPECT_NE(requests[4].constraint, requests[5].constraint);
+  ASSERT_EQ(requests.size(), 4u);
+  EXPECT_NE(requests[2].constraint, nullptr);
+  EXPECT_NE(requests[2].constraint, requests[3].constraint);
   const OrderedJson refused = error(
       400, "/v1/chat/completions",
       plain + R"({"type": "json_schema", "json_schema": {"name": "s", "schema": {"not": {}}}}})");
   EXPECT_NE(refused["message"].get<std::string>().find("not is not supported"), std::string::npos);
+}
+
+TEST_F(ApiTest, ForcedToolsAreConstraints) {
+  std::string asked;
+  options.tool_constraint = [&](const OrderedJson& tools, const std::string& parser,
+                                const std::string& function, int64_t most) {
+    asked = fmt::format("{} {} '{}' {}", tools.size(), parser, function, most);
+    return std::make_shared<AnyConstraint>();
+  };
+  options.tool_parser = "";  // hermes then does
+  service.set_reply(R"(<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)");
+  const std::string body = std::string("{") + kTools;
+  OrderedJson choice = chat(body + R"(, "tool_choice": "required"})")["choices"][0];
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}");
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  EXPECT_EQ(asked, "1 hermes '' -1");
+  EXPECT_NE(service.requests()[0].constraint, nullptr);
+  chat(body + R"(, "tool_choice": "required", "parallel_tool_calls": false})");
+  EXPECT_EQ(asked, "1 hermes '' 1");
+  choice = chat(
+      body + R"(, "tool_choice": {"type": "function", "function": {"name": "f"}}})")["choices"][0];
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "f");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(asked, "1 hermes 'f' 1");
+  EXPECT_EQ(error(400, "/v1/chat/completions", body + "}")["param"], "tool_choice");
 }
 
 TEST_F(ApiTest, RefusesWithOpenAisErrors) {

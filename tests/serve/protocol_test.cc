@@ -218,21 +218,6 @@ TEST(Protocol, DefaultsComeFromTheModelsFiles) {
   EXPECT_EQ(given.sampling.top_k, 0);
 }
 
-TEST(Protocol, SchemaOfCallsHasItsDefinitionsWhereReferencesLook) {
-  const OrderedJson tools = OrderedJson::parse(R"([{"type": "function", "function": {"name": "f",
-      "parameters": {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}},
-                     "$defs": {"A": {"type": "integer"}}}}},
-      {"type": "function", "function": {"name": "g"}}])");
-  const nlohmann::json schema = call_list_schema(tools, false);
-  EXPECT_EQ(schema["$defs"]["A"]["type"], "integer");
-  EXPECT_EQ(schema["maxItems"], 1);
-  const nlohmann::json& first = schema["items"]["anyOf"][0];
-  EXPECT_EQ(first["properties"]["name"]["enum"], nlohmann::json::parse(R"(["f"])"));
-  EXPECT_EQ(first["required"], nlohmann::json::parse(R"(["name", "parameters"])"));
-  EXPECT_FALSE(first["properties"]["parameters"].contains("$defs"));
-  EXPECT_EQ(arguments_schema(tools, "g")["type"], "object");
-}
-
 TEST(Protocol, MalformedBodiesAreRefused) {
   for (const std::string& body :
        {std::string(), std::string("{"), std::string("[1] x"), std::string("{\"a\": \"\xff\"}"),

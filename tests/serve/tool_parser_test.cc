@@ -54,10 +54,6 @@ struct ParserCase {
   Parsed expected;
 };
 
-std::unique_ptr<ToolParser> parser_named(const std::string& name) {
-  return name == "list" ? make_call_list_parser() : make_tool_parser(name);
-}
-
 std::vector<ParserCase> parser_cases() {
   const std::string weather = R"({"city": "São \"Paulo\" }", "days": [1, {"x": "]"}]})";
   return {
@@ -102,27 +98,21 @@ std::vector<ParserCase> parser_cases() {
        {"Hi", {{"f", R"({"a": [1]})"}, {"g", R"({"b": "}"})"}}}},
       {"mistral", "[TOOL_CALL] is no mark", {"[TOOL_CALL] is no mark", {}}},
       {"mistral", "[TOOL_CALLS]", {"[TOOL_CALLS]", {}}},
-      {"list",
-       R"([{"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}])",
-       {"", {{"f", R"({"a": 1})"}, {"g", "{}"}}}},
-      {"list",
-       R"([{"name": "f", "parameters": {"a": "\u00e9\\"}}])",
-       {"", {{"f", R"({"a": "\u00e9\\"})"}}}},
   };
 }
 
 TEST(ToolParser, SplitsAtEveryByteChangeNothing) {
   for (const ParserCase& one : parser_cases()) {
     SCOPED_TRACE(std::string(one.parser) + ": " + one.text);
-    EXPECT_EQ(parse(parser_named(one.parser), {one.text}), one.expected);
+    EXPECT_EQ(parse(make_tool_parser(one.parser), {one.text}), one.expected);
     std::vector<std::string> bytes;
     for (size_t i = 0; i < one.text.size(); ++i) {
       bytes.push_back(one.text.substr(i, 1));
-      EXPECT_EQ(parse(parser_named(one.parser), {one.text.substr(0, i), one.text.substr(i)}),
+      EXPECT_EQ(parse(make_tool_parser(one.parser), {one.text.substr(0, i), one.text.substr(i)}),
                 one.expected)
           << "split at " << i;
     }
-    EXPECT_EQ(parse(parser_named(one.parser), bytes), one.expected);
+    EXPECT_EQ(parse(make_tool_parser(one.parser), bytes), one.expected);
   }
 }
 
@@ -139,7 +129,7 @@ TEST(ToolParser, TextThatIsCutIsAPrefixOfTheWhole) {
   for (const ParserCase& one : parser_cases()) {
     if (one.expected.calls.empty()) continue;
     for (size_t i = 0; i < one.text.size(); ++i) {
-      const Parsed cut = parse(parser_named(one.parser), {one.text.substr(0, i)});
+      const Parsed cut = parse(make_tool_parser(one.parser), {one.text.substr(0, i)});
       ASSERT_LE(cut.calls.size(), one.expected.calls.size());
       for (size_t c = 0; c < cut.calls.size(); ++c) {
         EXPECT_EQ(cut.calls[c].first, one.expected.calls[c].first);
@@ -148,11 +138,6 @@ TEST(ToolParser, TextThatIsCutIsAPrefixOfTheWhole) {
       }
     }
   }
-}
-
-TEST(ToolParser, NamedFunctionTakesTheWholeText) {
-  EXPECT_EQ(parse(make_arguments_parser("f"), {"{\"a\"", ": 1}"}),
-            (Parsed{"", {{"f", "{\"a\": 1}"}}}));
 }
 
 TEST(ReasoningSplitter, SplitsAtEveryByteChangeNothing) {

@@ -15,12 +15,14 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "data/model_text.h"
 #include "gguf/file.h"
+#include "serve/grammar/json_grammar.h"
 #include "serve/http.h"
 #include "serve/open.h"
 #include "serve/openai/api.h"
@@ -34,7 +36,10 @@ constexpr const char* kWhere = "hocket serve";
 constexpr double kCancelS = 5;  // that cancelled texts take to end, at most
 
 struct ServeOptions {
+  std::string model, adapter, tokenizer, dtype = "f32";
+  std::vector<std::string> set;
   serve::EngineOptions engine;
+  std::string kv_cache_memory;
   serve::HttpOptions http;
   std::string chat_template, tool_parser = "auto", reasoning_parser = "auto";
   std::vector<std::string> names, api_keys, origins;
@@ -45,7 +50,7 @@ struct ServeOptions {
 };
 
 void check_serve_options(const ServeOptions& options) {
-  require_dtype(kWhere, options.engine.dtype);
+  require_dtype(kWhere, options.dtype);
   const auto one_of = [](const char* flag, const std::string& word,
                          const std::vector<std::string>& words) {
     for (const std::string& known : words) {
@@ -137,9 +142,8 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
                               const std::optional<data::ChatTemplate>& chat_template) {
   const std::string& model = run.config.model.path;
   serve::ApiOptions api;
-  api.names =
-      options.names.empty() ? std::vector<std::string>{options.engine.model} : options.names;
-  api.root = options.engine.model;
+  api.names = options.names.empty() ? std::vector<std::string>{options.model} : options.names;
+  api.root = options.model;
   api.api_keys = options.api_keys;
   if (const char* key = std::getenv("HOCKET_API_KEY"); key != nullptr && *key != '\0') {
     api.api_keys.emplace_back(key);
@@ -162,6 +166,19 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
   api.tool_parser = choose_tool_parser(options.tool_parser, tokenizer, chat_template);
   api.splits_reasoning = options.reasoning_parser == "auto" ? tokenizer.find_token("<think>") >= 0
                                                             : options.reasoning_parser != "none";
+  const auto grammars =
+      std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(tokenizer));
+  api.constraint = [grammars](const nlohmann::ordered_json* schema) {
+    return grammars->of_schema(schema)->constraint();
+  };
+  api.tool_constraint = [grammars](const nlohmann::ordered_json& tools, const std::string& parser,
+                                   const std::string& function, int64_t most) {
+    const auto form = parser == "mistral"       ? serve::ToolCallForm::mistral
+                      : parser == "llama3_json" ? serve::ToolCallForm::llama3_json
+                                                : serve::ToolCallForm::hermes;
+    return grammars->of_tools(tools, {.form = form, .name = function, .max_calls = most})
+        ->constraint();
+  };
   api.max_streams = options.max_streams;
   api.timeout_s = options.request_timeout_s;
   api.tokenizer_info = tokenizer_info(model, tokenizer, options.chat_template);
@@ -201,22 +218,28 @@ void stop_gracefully(serve::Api* api, serve::HttpServer* http, double timeout_s)
 /// reported before a client comes; serves until a signal.
 int serve_model(ServeOptions options) {
   check_serve_options(options);
-  const engine::Run run = model_run(options.engine.model, options.engine.dtype, options.engine.set,
-                                    options.engine.adapter);
+  const engine::Run run = model_run(options.model, options.dtype, options.set, options.adapter);
   const std::string& model = run.config.model.path;
   const data::Tokenizer tokenizer =
-      data::load_model_tokenizer(kWhere, model, options.engine.tokenizer, run.model.vocab_size);
+      data::load_model_tokenizer(kWhere, model, options.tokenizer, run.model.vocab_size);
   const std::optional<data::ChatTemplate> chat_template =
       data::find_chat_template(model, options.chat_template);
   serve::ApiOptions api_how = api_options(options, run, tokenizer, chat_template);
   options.engine.prefix_caching = !options.no_prefix_caching;
-  const std::unique_ptr<serve::Service> service = serve::open_engine(options.engine);
-  if (service == nullptr) return 0;  // the first process served
+  options.engine.max_logprobs = options.max_logprobs;
+  if (!options.kv_cache_memory.empty()) {
+    options.engine.kv_cache_memory =
+        parse_quantity(options.kv_cache_memory, Unit::bytes, "hocket serve --kv-cache-memory");
+  }
+  serve::ModelEngine engine(run, tokenizer, options.engine);
+  if (!engine.leads()) {
+    engine.follow();
+    return 0;
+  }
   const std::string defaults = shown_defaults(api_how.limits), parser = api_how.tool_parser;
   const bool has_key = !api_how.api_keys.empty(), splits = api_how.splits_reasoning;
   const std::string name = api_how.names.at(0);
-  serve::Api api(std::move(api_how), *service, tokenizer,
-                 chat_template ? &*chat_template : nullptr);
+  serve::Api api(std::move(api_how), engine, tokenizer, chat_template ? &*chat_template : nullptr);
 
   const Interrupt interrupt;
   options.http.port = static_cast<int>(options.port);
@@ -233,12 +256,13 @@ int serve_model(ServeOptions options) {
   if (!is_loopback(options.http.host) && !has_key) {
     log_warning("{} is open to other machines without a key; try --api-key", options.http.host);
   }
+  print_line(engine.sizes_text());
   print_line(fmt::format("sampling defaults: {}", defaults));
   print_line(fmt::format("chat template: {}; calls of tools: {}; reasoning: {}",
                          chat_template ? "yes" : "none", parser.empty() ? "none" : parser,
                          splits ? "<think>" : "none"));
   print_line(fmt::format("serving {} at http://{}:{} (window {} tokens)", name, options.http.host,
-                         http->port(), service->max_model_len()));
+                         http->port(), engine.max_model_len()));
   while (!Interrupt::came()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -246,22 +270,26 @@ int serve_model(ServeOptions options) {
   return 0;
 }
 
-void add_engine_options(Args& args, serve::EngineOptions* engine) {
-  args.option("--adapter", "DIR", &engine->adapter,
+void add_engine_options(Args& args, ServeOptions* options) {
+  serve::EngineOptions& engine = options->engine;
+  args.option("--adapter", "DIR", &options->adapter,
               "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
   args.option(
-      "--tokenizer", "FILE", &engine->tokenizer,
+      "--tokenizer", "FILE", &options->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");
-  args.option("--dtype", "TYPE", &engine->dtype, "of weights and activations: f32, f64, bf16, f16");
-  args.option("--max-model-len", "N", &engine->max_model_len,
+  args.option("--dtype", "TYPE", &options->dtype,
+              "of weights and activations: f32, f64, bf16, f16");
+  args.option("--max-model-len", "N", &engine.max_model_len,
               "tokens of prompt and answer together; 0, default: the model's most", 0, 1 << 30);
-  args.option("--max-num-seqs", "N", &engine->max_num_seqs, "texts in a batch", 1, 1 << 20);
-  args.option("--max-num-batched-tokens", "N", &engine->max_num_batched_tokens,
+  args.option("--max-num-seqs", "N", &engine.max_num_seqs, "texts in a batch", 1, 1 << 20);
+  args.option("--max-num-batched-tokens", "N", &engine.max_num_batched_tokens,
               "tokens of a step: fewer keep other streams even while a long prompt is read", 1,
               1 << 24);
-  args.option("--max-waiting", "N", &engine->max_waiting,
+  args.option("--max-waiting", "N", &engine.max_waiting,
               "texts that wait for a place; more are refused with status 429", 1, 1 << 24);
-  add_set(args, &engine->set);
+  args.option("--kv-cache-memory", "BYTES", &options->kv_cache_memory,
+              "of the KV cache of each rank, such as 2GiB; default: a quarter of the free memory");
+  add_set(args, &options->set);
 }
 
 }  // namespace
@@ -275,7 +303,7 @@ void verb_serve(Args& args) {
       "vLLM's extensions, and has a chat page at /. Flags have vLLM's names. SIGTERM or "
       "Ctrl-C lets running requests end first.");
   args.positional(
-      "MODEL", &options->engine.model,
+      "MODEL", &options->model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache",
       /*required=*/false);
@@ -286,7 +314,7 @@ void verb_serve(Args& args) {
               "of the model in requests; repeatable; default: MODEL as it is given");
   args.option("--api-key", "KEY", &options->api_keys,
               "that clients must send; repeatable; also the variable HOCKET_API_KEY");
-  add_engine_options(args, &options->engine);
+  add_engine_options(args, options.get());
   args.flag("--no-enable-prefix-caching", &options->no_prefix_caching,
             "compute every prompt from its first token");
   args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
@@ -323,7 +351,7 @@ void verb_serve(Args& args) {
       fmt::print("{}", serve::fields_page());
       return 0;
     }
-    if (options->engine.model.empty()) fail(kWhere, "MODEL is missing; try hocket serve --help");
+    if (options->model.empty()) fail(kWhere, "MODEL is missing; try hocket serve --help");
     redirect_output("");
     return serve_model(*options);
   });

@@ -24,7 +24,15 @@ namespace hocket::serve {
 
 /// Makes the constraint of one text: to a JSON schema, or of null to any JSON object. Throws Error
 /// for a schema that is not supported.
-using MakeConstraint = std::function<std::shared_ptr<TokenConstraint>(const nlohmann::json&)>;
+using MakeConstraint =
+    std::function<std::shared_ptr<TokenConstraint>(const nlohmann::ordered_json* schema)>;
+
+/// Makes the constraint of one text to calls of tools (OpenAI's list) in the form that a tool
+/// parser reads. `function`: the one to call; "": any of them. `most`: calls; -1: any number.
+/// Throws Error for parameters that are not supported.
+using MakeToolConstraint = std::function<std::shared_ptr<TokenConstraint>(
+    const nlohmann::ordered_json& tools, const std::string& parser, const std::string& function,
+    int64_t most)>;
 
 struct ApiOptions {
   std::vector<std::string> names;            ///< of the model; at least one, the first one is shown
@@ -39,6 +47,7 @@ struct ApiOptions {
   int64_t max_streams = 256;                    ///< requests for text at a time; later ones get 429
   double timeout_s = 0;                         ///< of a request for text; 0: none
   MakeConstraint constraint;                    ///< null: response_format is refused
+  MakeToolConstraint tool_constraint;           ///< null: forced tool_choices are refused
   std::string tokenizer_info;                   ///< JSON of /tokenizer_info
   std::function<void(const std::string&)> log;  ///< a line per request; null: none
 };
@@ -91,6 +100,7 @@ class Api {
   /// Makes the request of one text; its sample and constraint come later.
   Request request_of(const Call& call, std::vector<int32_t> prompt) const;
   void set_constraint(const JsonRule& rule, Request* request) const;
+  void set_tool_constraint(const ChatCall& call, const std::string& parser, Request* request) const;
   void log(const HttpRequest& request, int status, double seconds, const std::string& text) const;
 
   const ApiOptions options_;

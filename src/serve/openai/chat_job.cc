@@ -6,20 +6,6 @@
 namespace hocket::serve {
 namespace {
 
-std::unique_ptr<ToolParser> parser_of(const ChatCall& call, const ChatFormat& format) {
-  switch (call.tool_choice) {
-    case ToolChoice::none:
-      return nullptr;
-    case ToolChoice::required:
-      return make_call_list_parser();
-    case ToolChoice::named:
-      return make_arguments_parser(call.function);
-    case ToolChoice::automatic:
-      return format.tool_parser.empty() ? nullptr : make_tool_parser(format.tool_parser);
-  }
-  return nullptr;
-}
-
 /// Adds parts of calls to whole ones.
 void merge(const std::vector<ToolCallPart>& parts, std::vector<ToolCallPart>* calls) {
   for (const ToolCallPart& part : parts) {
@@ -44,7 +30,9 @@ ChatJob::ChatJob(const JobContext& context, ChatCall call, std::vector<int32_t> 
   prompts_ = {std::move(prompt)};
   choices_.resize(static_cast<size_t>(own_->n));
   for (Choice& choice : choices_) {
-    choice.parser = parser_of(*own_, format_);
+    if (own_->tool_choice != ToolChoice::none && !format_.tool_parser.empty()) {
+      choice.parser = make_tool_parser(format_.tool_parser);
+    }
     if (format_.splits_reasoning) {
       choice.splitter.emplace(format_.reasoning_is_open);
     }

@@ -14,7 +14,7 @@
 namespace hocket::serve {
 
 struct ChatFormat {
-  std::string tool_parser;  ///< of tool_choice auto; "": the text has no calls
+  std::string tool_parser;  ///< "": the text has no calls
   bool splits_reasoning = false;
   bool reasoning_is_open = false;  ///< the prompt ends with <think>
   bool drops_blank = false;        ///< that the text begins with

@@ -17,6 +17,7 @@
 #include "serve/openai/chat_job.h"
 #include "serve/openai/completion_job.h"
 #include "serve/openai/refusal.h"
+#include "serve/openai/tool_parser.h"
 
 namespace hocket::serve {
 namespace {
@@ -150,11 +151,27 @@ void Api::set_constraint(const JsonRule& rule, Request* request) const {
   }
   try {
     request->constraint =
-        options_.constraint(rule.kind == JsonRule::Kind::schema ? *rule.schema : nlohmann::json());
+        options_.constraint(rule.kind == JsonRule::Kind::schema ? rule.schema.get() : nullptr);
   } catch (const Error& error) {
     throw Refusal{.status = 400,
                   .message = fmt::format("the JSON schema is not supported: {}", error.text()),
                   .param = "response_format"};
+  }
+}
+
+void Api::set_tool_constraint(const ChatCall& call, const std::string& parser,
+                              Request* request) const {
+  if (options_.tool_constraint == nullptr) {
+    refuse("tool_choice", "is required or a function, which this server does not support");
+  }
+  const bool any = call.tool_choice == ToolChoice::required && call.parallel_tool_calls;
+  try {
+    request->constraint =
+        options_.tool_constraint(*call.tools, parser, call.function, any ? -1 : 1);
+  } catch (const Error& error) {
+    throw Refusal{.status = 400,
+                  .message = fmt::format("a tool is not supported: {}", error.text()),
+                  .param = "tools"};
   }
 }
 
@@ -224,35 +241,34 @@ Api::Reply Api::completions(const HttpRequest& request, HttpPeer& peer) {
 Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
   ChatCall call = parse_chat(parse_body(request.body), options_.limits);
   check_model(call);
-  const bool automatic = call.tool_choice == ToolChoice::automatic;
-  if (automatic && options_.tool_parser.empty()) {
+  const bool has_calls = call.tool_choice != ToolChoice::none;
+  const bool forced = has_calls && call.tool_choice != ToolChoice::automatic;
+  // Calls that a constraint makes have any form that we like.
+  const std::string parser =
+      options_.tool_parser.empty() && forced ? tool_parser_names().front() : options_.tool_parser;
+  if (has_calls && parser.empty()) {
     refuse("tool_choice", "is auto, which needs a server with --tool-call-parser");
-  }
-  if (call.tool_choice == ToolChoice::required) {
-    call.rule = {.kind = JsonRule::Kind::schema,
-                 .schema = std::make_shared<const nlohmann::json>(
-                     call_list_schema(*call.tools, call.parallel_tool_calls))};
-  } else if (call.tool_choice == ToolChoice::named) {
-    call.rule = {.kind = JsonRule::Kind::schema,
-                 .schema = std::make_shared<const nlohmann::json>(
-                     arguments_schema(*call.tools, call.function))};
   }
   const std::string text = render(call);
   std::vector<int32_t> prompt = encode_chat(text, call.add_special_tokens.value_or(false));
   Request one = request_of(call, prompt);
   // JSON that a constraint asks for begins at once.
-  const bool free = call.rule.kind == JsonRule::Kind::none;
-  one.answer = call.skip_special_tokens.value_or(!(automatic && marks_are_special_));
+  const bool free = call.rule.kind == JsonRule::Kind::none && !forced;
+  one.answer = call.skip_special_tokens.value_or(!(has_calls && marks_are_special_));
   one.sampling.seed = call.has_seed ? call.sampling.seed : random_seed();
   const ChatFormat format{
-      .tool_parser = options_.tool_parser,
+      .tool_parser = parser,
       .splits_reasoning = options_.splits_reasoning && free,
       .reasoning_is_open = opens_reasoning(text),
       .drops_blank = !one.answer && !tokenizer_.spec().byte_level && !call.continue_final_message};
   std::vector<Request> requests;
   for (int64_t i = 0; i < call.n; ++i) {
     one.sampling.sample = i;
-    set_constraint(call.rule, &one);
+    if (forced) {
+      set_tool_constraint(call, parser, &one);
+    } else {
+      set_constraint(call.rule, &one);
+    }
     requests.push_back(one);
   }
   const auto job = std::make_shared<ChatJob>(context_, std::move(call), std::move(prompt), format);

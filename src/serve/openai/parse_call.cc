@@ -102,11 +102,13 @@ void parse_stream(const Body& body, Call* call) {
 }
 
 void parse_schema(const nlohmann::ordered_json& schema, const std::string& param, JsonRule* rule) {
-  const std::string text = schema.is_string() ? schema.get<std::string>() : schema.dump();
-  nlohmann::json parsed = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::ordered_json parsed =
+      schema.is_string() ? nlohmann::ordered_json::parse(schema.get<std::string>(), nullptr,
+                                                         /*allow_exceptions=*/false)
+                         : schema;
   if (!parsed.is_object() && !parsed.is_boolean()) refuse(param, "is no JSON schema");
   rule->kind = JsonRule::Kind::schema;
-  rule->schema = std::make_shared<const nlohmann::json>(std::move(parsed));
+  rule->schema = std::make_shared<const nlohmann::ordered_json>(std::move(parsed));
 }
 
 void parse_format(const nlohmann::ordered_json& format, JsonRule* rule) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: parse_chat and the schemas of tools (protocol.h).
+// Implements: parse_chat, parse_conversation (protocol.h).
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
@@ -171,22 +171,6 @@ void parse_variables(const Body& body, ChatCall* call) {
   }
 }
 
-/// Takes "$defs" and "definitions" out of a schema, to stand where references look for them.
-nlohmann::json take_definitions(nlohmann::json* schema, const char* key) {
-  nlohmann::json found = nlohmann::json::object();
-  if (schema->is_object() && schema->contains(key) && (*schema)[key].is_object()) {
-    found = (*schema)[key];
-    schema->erase(key);
-  }
-  return found;
-}
-
-nlohmann::json parameters_of(const OrderedJson& function) {
-  const auto at = function.find("parameters");
-  if (at == function.end() || at->is_null() || at->empty()) return {{"type", "object"}};
-  return nlohmann::json::parse(at->dump());
-}
-
 }  // namespace
 
 void parse_conversation(const OrderedJson& body, ChatCall* call) {
@@ -250,41 +234,6 @@ ChatCall parse_chat(const OrderedJson& body, const CallLimits& limits) {
     refuse("response_format", "and a forced tool_choice exclude each other");
   }
   return call;
-}
-
-nlohmann::json call_list_schema(const OrderedJson& tools, bool parallel) {
-  nlohmann::json calls = nlohmann::json::array();
-  nlohmann::json defs = nlohmann::json::object(), definitions = nlohmann::json::object();
-  for (const OrderedJson& tool : tools) {
-    nlohmann::json parameters = parameters_of(tool["function"]);
-    defs.update(take_definitions(&parameters, "$defs"));
-    definitions.update(take_definitions(&parameters, "definitions"));
-    calls.push_back(
-        {{"type", "object"},
-         {"properties",
-          {{"name",
-            {{"type", "string"},
-             {"enum", nlohmann::json::array({tool["function"]["name"].get<std::string>()})}}},
-           {"parameters", std::move(parameters)}}},
-         {"required", nlohmann::json::array({"name", "parameters"})},
-         {"additionalProperties", false}});
-  }
-  nlohmann::json schema = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", calls}}}};
-  if (!parallel) {
-    schema["maxItems"] = 1;
-  }
-  if (!defs.empty()) {
-    schema["$defs"] = std::move(defs);
-  }
-  if (!definitions.empty()) {
-    schema["definitions"] = std::move(definitions);
-  }
-  return schema;
-}
-
-nlohmann::json arguments_schema(const OrderedJson& tools, const std::string& function) {
-  const OrderedJson* found = function_named(tools, function);
-  return found == nullptr ? nlohmann::json{{"type", "object"}} : parameters_of(*found);
 }
 
 }  // namespace hocket::serve

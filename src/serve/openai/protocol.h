@@ -30,7 +30,7 @@ struct CallLimits {
 struct JsonRule {
   enum class Kind { none, object, schema };
   Kind kind = Kind::none;
-  std::shared_ptr<const nlohmann::json> schema;  ///< of Kind::schema
+  std::shared_ptr<const nlohmann::ordered_json> schema;  ///< of Kind::schema
 };
 
 /// Fields that both endpoints have.
@@ -86,10 +86,5 @@ ChatCall parse_chat(const nlohmann::ordered_json& body, const CallLimits& limits
 
 /// Reads the fields of a chat's prompt alone: messages, tools, variables (also /tokenize's).
 void parse_conversation(const nlohmann::ordered_json& body, ChatCall* call);
-
-/// Schema of the list of calls that tool_choice "required" asks for, and of the arguments of a
-/// named function.
-nlohmann::json call_list_schema(const nlohmann::ordered_json& tools, bool parallel);
-nlohmann::json arguments_schema(const nlohmann::ordered_json& tools, const std::string& function);
 
 }  // namespace hocket::serve

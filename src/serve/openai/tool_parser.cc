@@ -13,7 +13,7 @@ namespace {
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 /// Dialects of calls; see tool_parser_names().
-enum class Dialect { hermes, llama3_json, mistral, list };
+enum class Dialect { hermes, llama3_json, mistral };
 
 constexpr std::string_view kHermesOpen = "<tool_call>", kHermesClose = "</tool_call>";
 constexpr std::string_view kPythonTag = "<|python_tag|>";
@@ -23,9 +23,7 @@ constexpr std::string_view kMistralId = "[CALL_ID]";
 class CallParser final : public ToolParser {
  public:
   explicit CallParser(Dialect dialect)
-      : dialect_(dialect),
-        state_(dialect == Dialect::hermes || dialect == Dialect::mistral ? State::text
-                                                                         : State::lead) {}
+      : dialect_(dialect), state_(dialect == Dialect::llama3_json ? State::lead : State::text) {}
 
   void feed(std::string_view text, ToolText* out) override {
     out_ = out;
@@ -104,8 +102,7 @@ class CallParser final : public ToolParser {
   }
 
   void in_text(char c) {
-    const bool has_mark = dialect_ == Dialect::hermes || dialect_ == Dialect::mistral;
-    if (!has_mark) {
+    if (dialect_ == Dialect::llama3_json) {  // calls are the whole text
       raw_.clear();
       return content(c);
     }
@@ -286,20 +283,6 @@ class CallParser final : public ToolParser {
   bool after_call_ = false;  ///< white space is dropped
 };
 
-class ArgumentsParser final : public ToolParser {
- public:
-  explicit ArgumentsParser(std::string function) : function_(std::move(function)) {}
-  void feed(std::string_view text, ToolText* out) override {
-    if (text.empty()) return;
-    out->calls.push_back(
-        {.index = 0, .name = std::exchange(function_, ""), .arguments = std::string(text)});
-  }
-  void finish(ToolText*) override {}
-
- private:
-  std::string function_;  ///< "" once it is out
-};
-
 }  // namespace
 
 const std::vector<std::string>& tool_parser_names() {
@@ -313,14 +296,6 @@ std::unique_ptr<ToolParser> make_tool_parser(std::string_view name) {
   return std::make_unique<CallParser>(name == "hermes"        ? Dialect::hermes
                                       : name == "llama3_json" ? Dialect::llama3_json
                                                               : Dialect::mistral);
-}
-
-std::unique_ptr<ToolParser> make_call_list_parser() {
-  return std::make_unique<CallParser>(Dialect::list);
-}
-
-std::unique_ptr<ToolParser> make_arguments_parser(const std::string& function) {
-  return std::make_unique<ArgumentsParser>(function);
 }
 
 void ReasoningSplitter::put(char c, std::string* reasoning, std::string* content) {

@@ -44,11 +44,6 @@ const std::vector<std::string>& tool_parser_names();
 
 /// Returns a parser for one text. Requires: `name` is one of tool_parser_names().
 std::unique_ptr<ToolParser> make_tool_parser(std::string_view name);
-/// The parser of a text that a schema held to a list of calls, [{"name", "parameters"}, ...].
-std::unique_ptr<ToolParser> make_call_list_parser();
-/// The parser of a text that is the arguments of one call.
-std::unique_ptr<ToolParser> make_arguments_parser(const std::string& function);
-
 /// Splits <think>...</think> from a text. The opening mark counts only before all other text, or
 /// where the prompt ends with it.
 class ReasoningSplitter {
