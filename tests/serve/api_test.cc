@@ -208,7 +208,7 @@ TEST_F(ApiTest, ChatHasAMessage) {
   service.set_reply("Hi é");
   const OrderedJson json = chat(R"({"messages": [{"role": "system", "content": "s"},
       {"role": "user", "content": "Hello"}], "logprobs": true, "top_logprobs": 2, "return_token_ids": true,
-      "return_sampled_logprobs": true})");
+      "return_sampled_logprobs": true, "return_prompt_text": true})");
   EXPECT_EQ(json["object"], "chat.completion");
   const OrderedJson& choice = json["choices"][0];
   EXPECT_EQ(choice["message"]["role"], "assistant");
@@ -225,6 +225,7 @@ TEST_F(ApiTest, ChatHasAMessage) {
   const std::string prompt = "<system>s|<user>Hello|<assistant>";
   EXPECT_EQ(tokenizer.decode(json["prompt_token_ids"].get<std::vector<int32_t>>()), prompt);
   EXPECT_EQ(tokenizer.decode(service.requests()[0].prompt), prompt);
+  EXPECT_EQ(json["prompt_text"], prompt);
   EXPECT_TRUE(service.requests()[0].answer);
   // Without max_tokens the rest of the window.
   EXPECT_EQ(service.requests()[0].max_tokens, 4096 - std::ssize(prompt));

@@ -32,8 +32,8 @@
 namespace hocket::cli {
 namespace {
 
-constexpr const char* kWhere = "hocket serve";
-constexpr double kCancelS = 5;  // that cancelled texts take to end, at most
+constexpr const char* kServe = "hocket serve";
+constexpr double kCancelTimeS = 5;  // that cancelled texts take to end, at most
 
 struct ServeOptions {
   std::string model, adapter, tokenizer, dtype = "f32";
@@ -50,13 +50,13 @@ struct ServeOptions {
 };
 
 void check_serve_options(const ServeOptions& options) {
-  require_dtype(kWhere, options.dtype);
+  require_dtype(kServe, options.dtype);
   const auto one_of = [](const char* flag, const std::string& word,
                          const std::vector<std::string>& words) {
     for (const std::string& known : words) {
       if (word == known) return;
     }
-    fail(kWhere, "{} is {}; expected {}", flag, quote(word), join(words, ", "));
+    fail(kServe, "{} is {}; expected {}", flag, quote(word), join(words, ", "));
   };
   std::vector<std::string> parsers = serve::tool_parser_names();
   parsers.insert(parsers.end(), {"auto", "none"});
@@ -64,10 +64,10 @@ void check_serve_options(const ServeOptions& options) {
   one_of("--reasoning-parser", options.reasoning_parser,
          {"auto", "none", "think", "deepseek_r1", "qwen3"});
   if (!(options.request_timeout_s >= 0 && options.shutdown_timeout_s >= 0)) {
-    fail(kWhere, "a timeout is below 0; expected seconds");
+    fail(kServe, "a timeout is below 0; expected seconds");
   }
   for (const std::string& key : options.api_keys) {
-    if (key.empty()) fail(kWhere, "--api-key is empty; expected some text");
+    if (key.empty()) fail(kServe, "--api-key is empty; expected some text");
   }
 }
 
@@ -210,7 +210,7 @@ void stop_gracefully(serve::Api* api, serve::HttpServer* http, double timeout_s)
   };
   wait_for_end(timeout_s);
   api->stop();
-  wait_for_end(kCancelS);
+  wait_for_end(kCancelTimeS);
   http->stop();
 }
 
@@ -221,7 +221,7 @@ int serve_model(ServeOptions options) {
   const engine::Run run = model_run(options.model, options.dtype, options.set, options.adapter);
   const std::string& model = run.config.model.path;
   const data::Tokenizer tokenizer =
-      data::load_model_tokenizer(kWhere, model, options.tokenizer, run.model.vocab_size);
+      data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
   const std::optional<data::ChatTemplate> chat_template =
       data::find_chat_template(model, options.chat_template);
   serve::ApiOptions api_how = api_options(options, run, tokenizer, chat_template);
@@ -351,7 +351,7 @@ void verb_serve(Args& args) {
       fmt::print("{}", serve::fields_page());
       return 0;
     }
-    if (options->model.empty()) fail(kWhere, "MODEL is missing; try hocket serve --help");
+    if (options->model.empty()) fail(kServe, "MODEL is missing; try hocket serve --help");
     redirect_output("");
     return serve_model(*options);
   });

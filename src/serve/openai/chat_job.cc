@@ -187,6 +187,9 @@ void ChatJob::write_extra(JsonWriter* json) {
   if (own_->return_token_ids) {
     json->member("prompt_token_ids", prompts_[0]);
   }
+  if (own_->return_prompt_text) {
+    json->member("prompt_text", format_.prompt_text);
+  }
 }
 
 }  // namespace hocket::serve

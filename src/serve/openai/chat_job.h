@@ -14,6 +14,7 @@
 namespace hocket::serve {
 
 struct ChatFormat {
+  std::string prompt_text;
   std::string tool_parser;  ///< "": the text has no calls
   bool splits_reasoning = false;
   bool reasoning_is_open = false;  ///< the prompt ends with <think>

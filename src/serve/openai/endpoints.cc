@@ -257,6 +257,7 @@ Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
   one.answer = call.skip_special_tokens.value_or(!(has_calls && marks_are_special_));
   one.sampling.seed = call.has_seed ? call.sampling.seed : random_seed();
   const ChatFormat format{
+      .prompt_text = text,
       .tool_parser = parser,
       .splits_reasoning = options_.splits_reasoning && free,
       .reasoning_is_open = opens_reasoning(text),

@@ -5,12 +5,6 @@
 #include <utility>
 
 namespace hocket::serve {
-namespace {
-
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
-}  // namespace
-
 bool read_json_string(const std::string& json, std::string* out) {
   const nlohmann::json value = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!value.is_string()) return false;
@@ -33,7 +27,7 @@ JsonScan::State JsonScan::put(char c) {
     return State::more;
   }
   if (scalar_)
-    return is_space(c) || c == ',' || c == '}' || c == ']' ? State::done_before : State::more;
+    return is_json_space(c) || c == ',' || c == '}' || c == ']' ? State::done_before : State::more;
   switch (c) {
     case '"':
       in_string_ = true;
@@ -114,7 +108,7 @@ CallScan::State CallScan::put(char c) {
     }
     return State::more;
   }
-  if (is_space(c)) return State::more;
+  if (is_json_space(c)) return State::more;
   switch (place_) {
     case Place::open:
       place_ = Place::key;

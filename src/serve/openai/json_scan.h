@@ -7,6 +7,9 @@
 
 namespace hocket::serve {
 
+/// True for JSON's white space.
+inline bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
 /// Finds the end of one JSON value. Brackets and strings are checked; what stands between them is
 /// not.
 class JsonScan {

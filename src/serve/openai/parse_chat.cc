@@ -213,6 +213,7 @@ ChatCall parse_chat(const OrderedJson& body, const CallLimits& limits) {
   parse_tool_choice(in, &call);
   call.parallel_tool_calls = in.boolean("parallel_tool_calls").value_or(true);
   call.include_reasoning = in.boolean("include_reasoning").value_or(true);
+  call.return_prompt_text = in.boolean("return_prompt_text").value_or(false);
   if (in.boolean("echo").value_or(false)) refuse("echo", "is not supported in a chat");
   const bool logprobs = in.boolean("logprobs").value_or(false);
   const auto top = in.integer("top_logprobs", 0, limits.max_logprobs);

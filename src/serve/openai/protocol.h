@@ -74,7 +74,7 @@ struct ChatCall : Call {
   std::shared_ptr<nlohmann::ordered_json> variables;  ///< of the template, an object
   ToolChoice tool_choice = ToolChoice::none;
   std::string function;  ///< of ToolChoice::named
-  bool parallel_tool_calls = true, include_reasoning = true;
+  bool parallel_tool_calls = true, include_reasoning = true, return_prompt_text = false;
   bool add_generation_prompt = true, continue_final_message = false;
 };
 

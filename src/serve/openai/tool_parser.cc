@@ -10,8 +10,6 @@
 namespace hocket::serve {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
 /// Dialects of calls; see tool_parser_names().
 enum class Dialect { hermes, llama3_json, mistral };
 
@@ -79,7 +77,7 @@ class CallParser final : public ToolParser {
 
   /// Passes a byte of content on; white space waits, as a call may follow it.
   void content(char c) {
-    if (is_space(c)) {
+    if (is_json_space(c)) {
       space_ += c;
       return;
     }
@@ -134,7 +132,7 @@ class CallParser final : public ToolParser {
       }
       return;
     }
-    if (is_space(c)) return;
+    if (is_json_space(c)) return;
     if (c == '[' && dialect_ != Dialect::llama3_json && !in_list_) {
       in_list_ = true;
     } else if (c == '{' && (dialect_ != Dialect::mistral || in_list_)) {
@@ -211,7 +209,7 @@ class CallParser final : public ToolParser {
       }
       return;
     }
-    if (is_space(c)) return;
+    if (is_json_space(c)) return;
     if (in_list_ && c == ',') {
       raw_.clear();
       state_ = State::lead;
@@ -245,7 +243,7 @@ class CallParser final : public ToolParser {
       if (const size_t at = name.find(kMistralId); at != std::string::npos) {
         name.resize(at);
       }
-      while (!name.empty() && is_space(name.back())) {
+      while (!name.empty() && is_json_space(name.back())) {
         name.pop_back();
       }
       if (name.empty() || name.find_first_of("[]\n") != std::string::npos) return give_up();
@@ -326,7 +324,7 @@ void ReasoningSplitter::put(char c, std::string* reasoning, std::string* content
       }
       return;
     case State::after:
-      if (is_space(c)) return;
+      if (is_json_space(c)) return;
       state_ = State::content;
       *content += c;
       return;
