@@ -261,8 +261,10 @@ int serve_model(ServeOptions options) {
   print_line(fmt::format("chat template: {}; calls of tools: {}; reasoning: {}",
                          chat_template ? "yes" : "none", parser.empty() ? "none" : parser,
                          splits ? "<think>" : "none"));
-  print_line(fmt::format("serving {} at http://{}:{} (window {} tokens)", name, options.http.host,
-                         http->port(), engine.max_model_len()));
+  const std::string& host = options.http.host;
+  const bool is_ipv6 = host.find(':') != host.npos;
+  print_line(fmt::format("serving {} at http://{}:{} (window {} tokens)", name,
+                         is_ipv6 ? "[" + host + "]" : host, http->port(), engine.max_model_len()));
   while (!Interrupt::came()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
