@@ -33,6 +33,10 @@ find_library(HOCKET_UTF8PROC_LIBRARY utf8proc REQUIRED)
 find_library(HOCKET_LZMA_LIBRARY lzma REQUIRED)
 find_library(HOCKET_ZSTD_LIBRARY zstd REQUIRED)
 find_path(HOCKET_XXHASH_INCLUDE xxhash.h REQUIRED)
+if(NOT HOCKET_SIM_ONLY)
+  find_path(HOCKET_HTTPLIB_INCLUDE httplib.h REQUIRED)
+  find_library(HOCKET_HTTPLIB_LIBRARY cpp-httplib REQUIRED)
+endif()
 
 add_library(hocket_flags INTERFACE)
 target_include_directories(hocket_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
@@ -48,6 +52,9 @@ if(TARGET yaml-cpp::yaml-cpp)
 endif()
 target_link_libraries(hocket_flags INTERFACE fmt::fmt ${hocket_yaml} nlohmann_json::nlohmann_json
   ZLIB::ZLIB ${HOCKET_PCRE2_LIBRARY} ${HOCKET_UTF8PROC_LIBRARY} ${HOCKET_LZMA_LIBRARY} ${HOCKET_ZSTD_LIBRARY} Threads::Threads)
+if(NOT HOCKET_SIM_ONLY)
+  target_link_libraries(hocket_flags INTERFACE ${HOCKET_HTTPLIB_LIBRARY})  # of src/serve/http.cc
+endif()
 # A target with this property is compiled without sanitizers (tests/CMakeLists.txt gives the reason).
 set(hocket_watched $<NOT:$<BOOL:$<TARGET_PROPERTY:HOCKET_UNWATCHED>>>)
 if(HOCKET_WERROR)

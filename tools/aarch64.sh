@@ -14,7 +14,7 @@ if [ "${1:-}" = --all ]; then
 fi
 build=$PWD/build-aarch64 root=$PWD/build-aarch64/root
 tools=(g++-aarch64-linux-gnu qemu-user cmake ninja-build python3)
-libraries=(libc6-dev libstdc++6 libgtest-dev)
+libraries=(libc6-dev libstdc++6 libgtest-dev libcpp-httplib-dev)
 while read -r package; do
   case $package in *-dev) libraries+=("$package") ;; esac
 done < <(tools/setup.sh --sim --list)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the pages that follow from the program: docs/cli.md (every --help) and docs/config.md (every key
-of a run.yaml). docs.py [HOCKET] writes them; docs.py --check [HOCKET] only names the outdated ones, as
+"""Writes the pages that follow from the program: docs/cli.md (every --help), docs/config.md (every key of a
+run.yaml) and docs/serving-fields.md (every field of a request to a server). docs.py [HOCKET] writes them; docs.py --check [HOCKET] only names the outdated ones, as
 tests/cli/docs_test.py does."""
 import os
 import subprocess
@@ -58,7 +58,8 @@ def config_page(hocket):
 
 
 def pages(hocket):
-    return {"docs/cli.md": cli_page(hocket), "docs/config.md": config_page(hocket)}
+    return {"docs/cli.md": cli_page(hocket), "docs/config.md": config_page(hocket),
+            "docs/serving-fields.md": output(hocket, "serve", "--print-fields")}
 
 
 def stale(hocket):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/cli.md and docs/config.md match the program (tools/docs.py writes them)."""
+"""docs/cli.md, docs/config.md and docs/serving-fields.md match the program (tools/docs.py writes them)."""
 import os
 import re
 import subprocess

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket serve
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/json_writer.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/units.h"
+#include "cli/inputs.h"
+#include "cli/interrupt.h"
+#include "cli/rank_output.h"
+#include "cli/verbs.h"
+#include "data/model_text.h"
+#include "gguf/file.h"
+#include "serve/grammar/json_grammar.h"
+#include "serve/http.h"
+#include "serve/open.h"
+#include "serve/openai/api.h"
+#include "serve/openai/fields.h"
+#include "serve/openai/tool_parser.h"
+
+namespace hocket::cli {
+namespace {
+
+constexpr const char* kServe = "hocket serve";
+constexpr double kCancelTimeS = 5;  // that cancelled texts take to end, at most
+
+struct ServeOptions {
+  std::string model, adapter, tokenizer, dtype = "f32";
+  std::vector<std::string> set;
+  serve::EngineOptions engine;
+  std::string kv_cache_memory;
+  serve::HttpOptions http;
+  std::string chat_template, tool_parser = "auto", reasoning_parser = "auto";
+  std::vector<std::string> names, api_keys, origins;
+  int64_t port = 8000, max_body_mb = 32, max_streams = 256, max_logprobs = 20;
+  double request_timeout_s = 0, shutdown_timeout_s = 30;
+  bool no_prefix_caching = false, no_access_log = false, ignore_unknown = false;
+  bool auto_tool_choice = false, print_fields = false;
+};
+
+void check_serve_options(const ServeOptions& options) {
+  require_dtype(kServe, options.dtype);
+  const auto one_of = [](const char* flag, const std::string& word,
+                         const std::vector<std::string>& words) {
+    for (const std::string& known : words) {
+      if (word == known) return;
+    }
+    fail(kServe, "{} is {}; expected {}", flag, quote(word), join(words, ", "));
+  };
+  std::vector<std::string> parsers = serve::tool_parser_names();
+  parsers.insert(parsers.end(), {"auto", "none"});
+  one_of("--tool-call-parser", options.tool_parser, parsers);
+  one_of("--reasoning-parser", options.reasoning_parser,
+         {"auto", "none", "think", "deepseek_r1", "qwen3"});
+  if (!(options.request_timeout_s >= 0 && options.shutdown_timeout_s >= 0)) {
+    fail(kServe, "a timeout is below 0; expected seconds");
+  }
+  for (const std::string& key : options.api_keys) {
+    if (key.empty()) fail(kServe, "--api-key is empty; expected some text");
+  }
+}
+
+/// Text that the template makes of a message and a tool; "" if it refuses them.
+std::string rendered_tool(const data::ChatTemplate& chat_template) {
+  const auto messages = nlohmann::ordered_json::parse(R"([{"role": "user", "content": "Hi"}])");
+  const auto tools = nlohmann::ordered_json::parse(
+      R"([{"type": "function", "function": {"name": "f", "description": "d",
+          "parameters": {"type": "object", "properties": {}}}}])");
+  data::ChatOptions how;
+  how.tools = &tools;
+  how.add_generation_prompt = true;
+  try {
+    return chat_template.render(messages, how).text;
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+/// Chooses the parser whose marks the model's template or vocabulary has.
+std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
+                               const std::optional<data::ChatTemplate>& chat_template) {
+  if (given != "auto") return given == "none" ? "" : given;
+  if (!chat_template) return "";
+  const std::string text = rendered_tool(*chat_template);
+  for (const auto& [mark, parser] :
+       {std::pair("<tool_call>", "hermes"), std::pair("[TOOL_CALLS]", "mistral"),
+        std::pair("<|python_tag|>", "llama3_json")}) {
+    if (text.find(mark) != text.npos || tokenizer.find_token(mark) >= 0) return parser;
+  }
+  return "";
+}
+
+/// JSON of /tokenizer_info: the model's tokenizer_config.json, with its chat template.
+std::string tokenizer_info(const std::string& model, const data::Tokenizer& tokenizer,
+                           const std::string& template_file) {
+  nlohmann::json info = nlohmann::json::object();
+  const std::string config = join_path(model, "tokenizer_config.json");
+  std::string template_path = template_file;
+  if (gguf::is_gguf(model)) {
+    const gguf::File file(model);
+    if (file.metadata().has("tokenizer.chat_template")) {
+      info["chat_template"] = file.metadata().string("tokenizer.chat_template");
+    }
+  } else if (file_exists(config)) {
+    info = read_json(config);
+    if (template_path.empty() && file_exists(join_path(model, "chat_template.jinja"))) {
+      template_path = join_path(model, "chat_template.jinja");
+    }
+  }
+  if (!template_path.empty()) {
+    info["chat_template"] = read_file(template_path);
+  }
+  if (!info.contains("eos_token") && tokenizer.eos_id() >= 0) {
+    info["eos_token"] = tokenizer.token_bytes(tokenizer.eos_id());
+  }
+  return info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string shown_defaults(const serve::CallLimits& limits) {
+  const auto part = [](const char* name, const auto& value) {
+    return value ? fmt::format(", {} {}", name, *value) : "";
+  };
+  const std::string text = part("temperature", limits.temperature) + part("top_k", limits.top_k) +
+                           part("top_p", limits.top_p) + part("max_tokens", limits.max_tokens);
+  return text.empty() ? "temperature 1, all tokens (the model says nothing)"
+                      : text.substr(2) + " (generation_config.json)";
+}
+
+serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& run,
+                              const data::Tokenizer& tokenizer,
+                              const std::optional<data::ChatTemplate>& chat_template) {
+  const std::string& model = run.config.model.path;
+  serve::ApiOptions api;
+  api.names = options.names.empty() ? std::vector<std::string>{options.model} : options.names;
+  api.root = options.model;
+  api.api_keys = options.api_keys;
+  if (const char* key = std::getenv("HOCKET_API_KEY"); key != nullptr && *key != '\0') {
+    api.api_keys.emplace_back(key);
+  }
+  api.allowed_origins = options.origins;
+  api.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
+  api.beginning = data::beginning_of_text(model, tokenizer);
+  const data::SamplingDefaults files = data::read_sampling_defaults(model);
+  for (const std::string& key : files.ignored) {
+    log_warning("{}: {} is not supported, and has no effect here",
+                join_path(model, "generation_config.json"), key);
+  }
+  api.limits.temperature = files.temperature;
+  api.limits.top_p = files.top_p;
+  api.limits.top_k = files.top_k;
+  api.limits.max_tokens = files.max_new_tokens;
+  api.limits.vocab_size = run.model.vocab_size;
+  api.limits.max_logprobs = options.max_logprobs;
+  api.limits.ignore_unknown = options.ignore_unknown;
+  api.tool_parser = choose_tool_parser(options.tool_parser, tokenizer, chat_template);
+  api.splits_reasoning = options.reasoning_parser == "auto" ? tokenizer.find_token("<think>") >= 0
+                                                            : options.reasoning_parser != "none";
+  const auto grammars =
+      std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(tokenizer));
+  api.constraint = [grammars](const nlohmann::ordered_json* schema) {
+    return grammars->of_schema(schema)->constraint();
+  };
+  api.tool_constraint = [grammars](const nlohmann::ordered_json& tools, const std::string& parser,
+                                   const std::string& function, int64_t most) {
+    const auto form = parser == "mistral"       ? serve::ToolCallForm::mistral
+                      : parser == "llama3_json" ? serve::ToolCallForm::llama3_json
+                                                : serve::ToolCallForm::hermes;
+    return grammars->of_tools(tools, {.form = form, .name = function, .max_calls = most})
+        ->constraint();
+  };
+  api.max_streams = options.max_streams;
+  api.timeout_s = options.request_timeout_s;
+  api.tokenizer_info = tokenizer_info(model, tokenizer, options.chat_template);
+  if (!options.no_access_log) {
+    api.log = [](const std::string& line) {
+      const std::time_t now = std::time(nullptr);
+      char stamp[32];
+      std::tm utc{};
+      std::strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+      print_line(fmt::format("{} {}", stamp, line));
+    };
+  }
+  return api;
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+/// Lets running requests end, and cancels what takes too long.
+void stop_gracefully(serve::Api* api, serve::HttpServer* http, double timeout_s) {
+  api->drain();
+  print_line(fmt::format("stopping: {} to end within {} s; another signal ends at once",
+                         counted(api->streams(), "request"), timeout_s));
+  const auto wait_for_end = [&](double seconds) {
+    for (const int64_t start = now_ns(); api->streams() > 0 && seconds_since(start) < seconds;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  };
+  wait_for_end(timeout_s);
+  api->stop();
+  wait_for_end(kCancelTimeS);
+  http->stop();
+}
+
+/// Opens model, tokenizer and template, then the engine, then the port, so that a fault of any is
+/// reported before a client comes; serves until a signal.
+int serve_model(ServeOptions options) {
+  check_serve_options(options);
+  const engine::Run run = model_run(options.model, options.dtype, options.set, options.adapter);
+  const std::string& model = run.config.model.path;
+  const data::Tokenizer tokenizer =
+      data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
+  const std::optional<data::ChatTemplate> chat_template =
+      data::find_chat_template(model, options.chat_template);
+  serve::ApiOptions api_how = api_options(options, run, tokenizer, chat_template);
+  options.engine.prefix_caching = !options.no_prefix_caching;
+  options.engine.max_logprobs = options.max_logprobs;
+  if (!options.kv_cache_memory.empty()) {
+    options.engine.kv_cache_memory =
+        parse_quantity(options.kv_cache_memory, Unit::bytes, "hocket serve --kv-cache-memory");
+  }
+  serve::ModelEngine engine(run, tokenizer, options.engine);
+  if (!engine.leads()) {
+    engine.follow();
+    return 0;
+  }
+  const std::string defaults = shown_defaults(api_how.limits), parser = api_how.tool_parser;
+  const bool has_key = !api_how.api_keys.empty(), splits = api_how.splits_reasoning;
+  const std::string name = api_how.names.at(0);
+  serve::Api api(std::move(api_how), engine, tokenizer, chat_template ? &*chat_template : nullptr);
+
+  const Interrupt interrupt;
+  options.http.port = static_cast<int>(options.port);
+  options.http.max_body = options.max_body_mb << 20;
+  // Answers to health checks, and refusals, find a thread beside the streams.
+  options.http.max_connections = static_cast<int>(options.max_streams) + 64;
+  options.http.error = [&](int status, const std::string& text) {
+    return api.refused(status, text);
+  };
+  const std::unique_ptr<serve::HttpServer> http =
+      serve::open_http(options.http, [&](const serve::HttpRequest& request, serve::HttpPeer& peer) {
+        return api.handle(request, peer);
+      });
+  if (!is_loopback(options.http.host) && !has_key) {
+    log_warning("{} is open to other machines without a key; try --api-key", options.http.host);
+  }
+  print_line(engine.sizes_text());
+  print_line(fmt::format("sampling defaults: {}", defaults));
+  print_line(fmt::format("chat template: {}; calls of tools: {}; reasoning: {}",
+                         chat_template ? "yes" : "none", parser.empty() ? "none" : parser,
+                         splits ? "<think>" : "none"));
+  const std::string& host = options.http.host;
+  const bool is_ipv6 = host.find(':') != host.npos;
+  print_line(fmt::format("serving {} at http://{}:{} (window {} tokens)", name,
+                         is_ipv6 ? "[" + host + "]" : host, http->port(), engine.max_model_len()));
+  while (!Interrupt::came()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  stop_gracefully(&api, http.get(), options.shutdown_timeout_s);
+  return 0;
+}
+
+void add_engine_options(Args& args, ServeOptions* options) {
+  serve::EngineOptions& engine = options->engine;
+  args.option("--adapter", "DIR", &options->adapter,
+              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
+  args.option(
+      "--tokenizer", "FILE", &options->tokenizer,
+      "for a model without one: tokenizer.json or its folder; default: that beside the model");
+  args.option("--dtype", "TYPE", &options->dtype,
+              "of weights and activations: f32, f64, bf16, f16");
+  args.option("--max-model-len", "N", &engine.max_model_len,
+              "tokens of prompt and answer together; 0, default: the model's most", 0, 1 << 30);
+  args.option("--max-num-seqs", "N", &engine.max_num_seqs, "texts in a batch", 1, 1 << 20);
+  args.option("--max-num-batched-tokens", "N", &engine.max_num_batched_tokens,
+              "tokens of a step: fewer keep other streams even while a long prompt is read", 1,
+              1 << 24);
+  args.option("--max-waiting", "N", &engine.max_waiting,
+              "texts that wait for a place; more are refused with status 429", 1, 1 << 24);
+  args.option("--kv-cache-memory", "BYTES", &options->kv_cache_memory,
+              "of the KV cache of each rank, such as 2GiB; default: a quarter of the free memory");
+  add_set(args, &options->set);
+}
+
+}  // namespace
+
+void verb_serve(Args& args) {
+  // Declares options and help; serve_model() does the work.
+  auto options = std::make_shared<ServeOptions>();
+  args.about(
+      "serve a model to clients of OpenAI's API",
+      "Answers /v1/chat/completions, /v1/completions, /v1/models, /tokenize and others, with "
+      "vLLM's extensions, and has a chat page at /. Flags have vLLM's names. SIGTERM or "
+      "Ctrl-C lets running requests end first.");
+  args.positional(
+      "MODEL", &options->model,
+      "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
+      "ours, or a hub id in the local cache",
+      /*required=*/false);
+  args.option("--host", "ADDRESS", &options->http.host,
+              "to listen at; 0.0.0.0 or :: for other machines");
+  args.option("--port", "N", &options->port, "0: any free one", 0, 65535);
+  args.option("--served-model-name", "NAME", &options->names,
+              "of the model in requests; repeatable; default: MODEL as it is given");
+  args.option("--api-key", "KEY", &options->api_keys,
+              "that clients must send; repeatable; also the variable HOCKET_API_KEY");
+  add_engine_options(args, options.get());
+  args.flag("--no-enable-prefix-caching", &options->no_prefix_caching,
+            "compute every prompt from its first token");
+  args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
+  args.option("--tool-call-parser", "NAME", &options->tool_parser,
+              "form of calls in texts: hermes, llama3_json, mistral, none, or auto: as the model's "
+              "template and vocabulary have marks");
+  args.flag("--enable-auto-tool-choice", &options->auto_tool_choice,
+            "no effect: on with a parser; for vLLM's command lines");
+  args.option(
+      "--reasoning-parser", "NAME", &options->reasoning_parser,
+      "think (or qwen3, deepseek_r1): <think>...</think> is reasoning; none; auto: think if "
+      "the vocabulary has <think>");
+  args.option("--max-logprobs", "N", &options->max_logprobs,
+              "most alternatives that a request may ask for", 0, 1000);
+  args.option("--max-streams", "N", &options->max_streams,
+              "requests that are answered at a time; more are refused with status 429", 1, 4096);
+  args.option("--max-body-mb", "N", &options->max_body_mb, "most MiB of a request", 1, 4096);
+  args.option("--request-timeout", "S", &options->request_timeout_s,
+              "most seconds of an answer; 0: any");
+  args.option("--shutdown-timeout", "S", &options->shutdown_timeout_s,
+              "seconds that running requests have after a signal");
+  args.option("--allowed-origins", "ORIGIN", &options->origins,
+              "pages of other servers that may use this one (CORS); repeatable; *: all");
+  args.flag("--ignore-unknown-fields", &options->ignore_unknown,
+            "warn of fields of requests that nobody knows, in place of refusing them");
+  args.flag("--disable-access-log", &options->no_access_log, "no line per request");
+  args.flag("--print-fields", &options->print_fields,
+            "print the fields of requests and their support, and end");
+  args.example("hocket serve MODEL --port 8000", "clients use http://127.0.0.1:8000/v1");
+  args.example("hocket serve MODEL --host 0.0.0.0 --api-key SECRET --max-num-seqs 16",
+               "other machines, with a key, and at most 16 texts in a batch");
+  args.run([options] {
+    if (options->print_fields) {
+      fmt::print("{}", serve::fields_page());
+      return 0;
+    }
+    if (options->model.empty()) fail(kServe, "MODEL is missing; try hocket serve --help");
+    redirect_output("");
+    return serve_model(*options);
+  });
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/openai/completion_job.h"
+
+#include <utility>
+
+namespace hocket::serve {
+
+CompletionJob::CompletionJob(const JobContext& context, std::unique_ptr<const CompletionCall> call)
+    : Job(context, *call, make_id("cmpl-", call->request_id), "text_completion"),
+      own_(std::move(call)) {}
+
+CompletionJob::CompletionJob(const JobContext& context, CompletionCall call,
+                             std::vector<std::vector<int32_t>> prompts)
+    : CompletionJob(context, std::make_unique<const CompletionCall>(std::move(call))) {
+  prompts_ = std::move(prompts);
+  choices_.assign(prompts_.size() * static_cast<size_t>(own_->n), Choice(own_->sampled_logprobs));
+}
+
+/// Takes the prompt into the text where it is to be echoed.
+void CompletionJob::begin(size_t index, const Update& update, Choice* choice) {
+  choice->begun = true;
+  choice->prompt_logprobs = update.prompt_logprobs;
+  if (!own_->echo) return;
+  const std::vector<int32_t>& ids = prompt_of(index);
+  const PromptInput& given = own_->prompts[index / static_cast<size_t>(own_->n)];
+  choice->text = given.is_ids ? context_.tokenizer.decode(ids) : given.text;
+  if (own_->logprobs < 0) return;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool known = i > 0 && i - 1 < update.prompt_logprobs.size();
+    choice->logprobs.add(names_, ids[i], known ? &update.prompt_logprobs[i - 1] : nullptr);
+  }
+}
+
+void CompletionJob::take(size_t index, const Update& update, JsonWriter* part) {
+  Choice& choice = choices_[index];
+  const bool first = !choice.begun;
+  if (first) {
+    begin(index, update, &choice);
+  }
+  choice.text += update.text;
+  const std::vector<int32_t> tokens = tokens_of(update);
+  choice.tokens.insert(choice.tokens.end(), tokens.begin(), tokens.end());
+  if (own_->logprobs >= 0) {
+    for (const TokenLogprobs& row : update.logprobs) {
+      choice.logprobs.add(names_, row.token, &row);
+    }
+  }
+  choice.last = update;
+  if (part != nullptr) {
+    write_choice(index, &choice, first, part);
+  }
+}
+
+void CompletionJob::write_choice(size_t index, Choice* choice, bool first, JsonWriter* json) {
+  json->object().member("index", index).member("text", std::exchange(choice->text, ""));
+  json->key("logprobs");
+  own_->logprobs >= 0 ? choice->logprobs.write(json) : (void)json->null();
+  write_finish(choice->last, "stop", json);
+  if (own_->prompt_logprobs >= 0) {
+    write_prompt_logprobs(names_, choice->prompt_logprobs, &json->key("prompt_logprobs"));
+  }
+  if (own_->return_token_ids) {
+    json->member("token_ids", std::exchange(choice->tokens, {}));
+    json->key("prompt_token_ids");
+    first ? json->value(prompt_of(index)) : json->null();
+  }
+  json->end();
+}
+
+void CompletionJob::write_choices(JsonWriter* json) {
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    write_choice(i, &choices_[i], true, json);
+  }
+}
+
+}  // namespace hocket::serve

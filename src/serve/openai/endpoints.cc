@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements: the endpoints for text of Api (api.h).
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "data/model_text.h"
+#include "serve/openai/api.h"
+#include "serve/openai/body.h"
+#include "serve/openai/chat_job.h"
+#include "serve/openai/completion_job.h"
+#include "serve/openai/refusal.h"
+#include "serve/openai/tool_parser.h"
+
+namespace hocket::serve {
+namespace {
+
+constexpr int64_t kMaxTexts = 8192;  // of a request
+
+uint64_t random_seed() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return random();
+}
+
+/// True if a prompt ends within reasoning that it opens.
+bool opens_reasoning(std::string_view prompt) {
+  const size_t open = prompt.rfind("<think>");
+  return open != prompt.npos && prompt.find("</think>", open) == prompt.npos &&
+         trim(prompt.substr(open + 7)).empty();
+}
+
+}  // namespace
+
+void Api::check_model(const Call& call) const {
+  if (!call.model.empty()) {
+    models(call.model);
+  }
+}
+
+void Api::warn_ignored(const Call& call) const {
+  for (const std::string& field : call.ignored) {
+    log_warning("a request has the unknown field {}, which is ignored", quote(field, 60));
+  }
+}
+
+std::string Api::render(const ChatCall& call) const {
+  if (template_ == nullptr) {
+    throw Refusal{.status = 400,
+                  .message =
+                      "the model has no chat template; try /v1/completions, or start the "
+                      "server with --chat-template"};
+  }
+  data::ChatOptions how;
+  how.tools = call.tool_choice == ToolChoice::none ? nullptr : call.tools.get();
+  how.documents = call.documents.get();
+  how.add_generation_prompt = call.add_generation_prompt;
+  how.continue_final_message = call.continue_final_message ? "content" : "";
+  how.variables = call.variables.get();
+  try {
+    return template_->render(*call.messages, how).text;
+  } catch (const Error& error) {
+    throw Refusal{
+        .status = 400,
+        .message = fmt::format("the chat template refuses the messages: {}", error.text()),
+        .param = "messages"};
+  }
+}
+
+void Api::check_length(const std::string& text) const {
+  const int64_t least =
+      max_token_bytes_ == 0 ? 0 : std::ssize(text) / std::max<int64_t>(max_token_bytes_, 1);
+  if (least > service_.max_model_len()) {
+    throw Refusal{.status = 400,
+                  .message = fmt::format("this model's window is {} tokens, but the prompt has at "
+                                         "least {}; shorten it",
+                                         service_.max_model_len(), least),
+                  .param = "prompt",
+                  .code = "context_length_exceeded"};
+  }
+}
+
+std::vector<int32_t> Api::encode_chat(const std::string& text, bool special) const {
+  check_length(text);
+  std::vector<int32_t> ids = tokenizer_.encode(text, {.add_special_tokens = special});
+  data::require_ids("prompt", ids, tokenizer_, options_.limits.vocab_size);
+  return ids;
+}
+
+std::vector<int32_t> Api::prompt_ids(const PromptInput& prompt, bool special) const {
+  if (prompt.is_ids) {
+    if (prompt.ids.empty()) refuse("prompt", "is empty; expected a token");
+    return prompt.ids;
+  }
+  check_length(prompt.text);
+  return data::document_ids("prompt", special ? options_.beginning : std::vector<int32_t>{},
+                            tokenizer_, prompt.text, options_.limits.vocab_size);
+}
+
+Request Api::request_of(const Call& call, std::vector<int32_t> prompt) const {
+  const int64_t length = std::ssize(prompt), window = service_.max_model_len();
+  if (length == 0) refuse("prompt", "has no token");
+  const int64_t rest = window - length;
+  const int64_t most =
+      call.max_tokens.value_or(std::min(options_.limits.max_tokens.value_or(rest), rest));
+  if (length + most > window || (most < 1 && !call.max_tokens)) {
+    throw Refusal{
+        .status = 400,
+        .message = fmt::format("this model's window is {} tokens, but {} were asked for: {} in the "
+                               "prompt and {} of {}; shorten the prompt or the answer",
+                               window, length + std::max<int64_t>(most, 1), length,
+                               std::max<int64_t>(most, 1), call.max_tokens_field),
+        .param = call.max_tokens_field,
+        .code = "context_length_exceeded"};
+  }
+  if (call.min_tokens > most) {
+    refuse("min_tokens", fmt::format("is {}; expected at most {}", call.min_tokens, most));
+  }
+  Request request;
+  request.prompt = std::move(prompt);
+  request.sampling = call.sampling;
+  request.stops = call.stops;
+  request.stop_tokens = call.stop_tokens;
+  if (!call.ignore_eos) {
+    request.stop_tokens.insert(request.stop_tokens.end(), options_.stop_tokens.begin(),
+                               options_.stop_tokens.end());
+  }
+  std::ranges::sort(request.stop_tokens);
+  const auto [same, end] = std::ranges::unique(request.stop_tokens);
+  request.stop_tokens.erase(same, end);
+  request.include_stop = call.include_stop;
+  request.max_tokens = most;
+  request.min_tokens = call.min_tokens;
+  request.logprobs = call.logprobs;
+  request.prompt_logprobs = call.prompt_logprobs;
+  request.cache_salt = call.cache_salt;
+  request.priority = call.priority;
+  return request;
+}
+
+void Api::set_constraint(const JsonRule& rule, Request* request) const {
+  if (rule.kind == JsonRule::Kind::none) return;
+  if (options_.constraint == nullptr) {
+    refuse("response_format", "is not supported by this server");
+  }
+  try {
+    request->constraint =
+        options_.constraint(rule.kind == JsonRule::Kind::schema ? rule.schema.get() : nullptr);
+  } catch (const Error& error) {
+    throw Refusal{.status = 400,
+                  .message = fmt::format("the JSON schema is not supported: {}", error.text()),
+                  .param = "response_format"};
+  }
+}
+
+void Api::set_tool_constraint(const ChatCall& call, const std::string& parser,
+                              Request* request) const {
+  if (options_.tool_constraint == nullptr) {
+    refuse("tool_choice", "is required or a function, which this server does not support");
+  }
+  const bool any = call.tool_choice == ToolChoice::required && call.parallel_tool_calls;
+  try {
+    request->constraint =
+        options_.tool_constraint(*call.tools, parser, call.function, any ? -1 : 1);
+  } catch (const Error& error) {
+    throw Refusal{.status = 400,
+                  .message = fmt::format("a tool is not supported: {}", error.text()),
+                  .param = "tools"};
+  }
+}
+
+Api::Reply Api::run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<Job> job,
+                    const Call& call, std::vector<Request> requests) {
+  warn_ignored(call);
+  if (draining_) throw Refusal{.status = 503, .message = "the server is stopping"};
+  const auto slot = std::shared_ptr<void>(nullptr, [this](void*) { --streams_; });
+  if (++streams_ > options_.max_streams) {
+    throw Refusal{.status = 429,
+                  .message = fmt::format("{} requests are being answered, the limit of this server "
+                                         "(--max-streams)",
+                                         options_.max_streams),
+                  .code = "rate_limit_exceeded",
+                  .retry_after_s = 1};
+  }
+  HttpRequest about;  // without the body, which may be long
+  about.method = request.method;
+  about.path = request.path;
+  about.address = request.address;
+  const auto told = [this, about, start_ns = now_ns()](int status, const std::string& text) {
+    log(about, status, seconds_since(start_ns), text);
+  };
+  job->start(std::move(requests));
+  job->on_end = told;
+  HttpResponse response;
+  if (call.stream) {
+    response.type = "text/event-stream";
+    response.headers.emplace_back("Cache-Control", "no-cache");
+    response.headers.emplace_back("X-Accel-Buffering", "no");  // of nginx
+    response.stream = [job, slot](HttpStream& out) { job->stream(out); };
+  } else {
+    response = job->whole(peer);
+  }
+  return {std::move(response), true};
+}
+
+Api::Reply Api::completions(const HttpRequest& request, HttpPeer& peer) {
+  CompletionCall call = parse_completion(parse_body(request.body), options_.limits);
+  check_model(call);
+  if (std::ssize(call.prompts) * call.n > kMaxTexts) {
+    refuse("n", fmt::format("asks for {} texts of {} prompts; expected at most {} in all", call.n,
+                            call.prompts.size(), kMaxTexts));
+  }
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<Request> requests;
+  const uint64_t seed = call.has_seed ? call.sampling.seed : random_seed();
+  for (const PromptInput& prompt : call.prompts) {
+    prompts.push_back(prompt_ids(prompt, call.add_special_tokens.value_or(true)));
+    Request one = request_of(call, prompts.back());
+    one.sampling.seed = seed;
+    if (call.echo) {
+      one.prompt_logprobs = std::max(one.prompt_logprobs, call.logprobs);
+    }
+    // Special tokens are left out where that does not take the first blank, too.
+    one.answer = call.skip_special_tokens.value_or(true) && tokenizer_.spec().byte_level;
+    for (int64_t i = 0; i < call.n; ++i) {
+      one.sampling.sample = i;
+      set_constraint(call.rule, &one);
+      requests.push_back(one);
+    }
+  }
+  const auto job = std::make_shared<CompletionJob>(context_, std::move(call), std::move(prompts));
+  return run(request, peer, job, job->completion(), std::move(requests));
+}
+
+Api::Reply Api::chat(const HttpRequest& request, HttpPeer& peer) {
+  ChatCall call = parse_chat(parse_body(request.body), options_.limits);
+  check_model(call);
+  const bool has_calls = call.tool_choice != ToolChoice::none;
+  const bool forced = has_calls && call.tool_choice != ToolChoice::automatic;
+  // Calls that a constraint makes have any form that we like.
+  const std::string parser =
+      options_.tool_parser.empty() && forced ? tool_parser_names().front() : options_.tool_parser;
+  if (has_calls && parser.empty()) {
+    refuse("tool_choice", "is auto, which needs a server with --tool-call-parser");
+  }
+  const std::string text = render(call);
+  std::vector<int32_t> prompt = encode_chat(text, call.add_special_tokens.value_or(false));
+  Request one = request_of(call, prompt);
+  // JSON that a constraint asks for begins at once.
+  const bool free = call.rule.kind == JsonRule::Kind::none && !forced;
+  one.answer = call.skip_special_tokens.value_or(!(has_calls && marks_are_special_));
+  one.sampling.seed = call.has_seed ? call.sampling.seed : random_seed();
+  const ChatFormat format{
+      .prompt_text = text,
+      .tool_parser = parser,
+      .splits_reasoning = options_.splits_reasoning && free,
+      .reasoning_is_open = opens_reasoning(text),
+      .drops_blank = !one.answer && !tokenizer_.spec().byte_level && !call.continue_final_message};
+  std::vector<Request> requests;
+  for (int64_t i = 0; i < call.n; ++i) {
+    one.sampling.sample = i;
+    if (forced) {
+      set_tool_constraint(call, parser, &one);
+    } else {
+      set_constraint(call.rule, &one);
+    }
+    requests.push_back(one);
+  }
+  const auto job = std::make_shared<ChatJob>(context_, std::move(call), std::move(prompt), format);
+  return run(request, peer, job, job->chat(), std::move(requests));
+}
+
+}  // namespace hocket::serve

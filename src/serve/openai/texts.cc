@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/openai/texts.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "serve/openai/refusal.h"
+
+namespace hocket::serve {
+
+struct Texts::Inbox {
+  std::mutex mutex;
+  std::condition_variable came;
+  std::vector<TextUpdate> news;
+};
+
+Texts::Texts(Service& service, Metrics& metrics, std::vector<Request> requests, int64_t n)
+    : service_(service),
+      metrics_(metrics),
+      n_(n),
+      start_ns_(now_ns()),
+      requests_(std::move(requests)),
+      texts_(requests_.size()),
+      running_(requests_.size()),
+      inbox_(std::make_shared<Inbox>()) {
+  const auto cancel_all = [this] {
+    for (size_t i = 0; i < next_; ++i) {
+      service_.cancel(texts_[i].id);
+    }
+  };
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    texts_[i].prompt_tokens = std::ssize(requests_[i].prompt);
+    texts_[i].max_tokens = requests_[i].max_tokens;
+  }
+  try {
+    submit_waiting();
+  } catch (const Error& error) {
+    cancel_all();
+    throw Refusal{.status = error.kind() == Error::Kind::kInput ? 400 : 500,
+                  .message = std::string(error.text())};
+  }
+  if (next_ == 0 && !requests_.empty()) {
+    throw Refusal{
+        .status = 429, .message = Busy().what(), .code = "rate_limit_exceeded", .retry_after_s = 1};
+  }
+}
+
+void Texts::submit_waiting() {
+  try {
+    for (; next_ < requests_.size(); ++next_) {
+      const size_t i = next_;
+      // A copy: a request that finds the queue full comes again.
+      texts_[i].id = service_.submit(requests_[i], [inbox = inbox_, i](const Update& update) {
+        {
+          const std::lock_guard lock(inbox->mutex);
+          inbox->news.push_back({.index = i, .update = update, .at_ns = now_ns()});
+        }
+        inbox->came.notify_one();
+      });
+      requests_[i] = Request();
+    }
+  } catch (const Busy&) {
+  }
+}
+
+Texts::~Texts() {
+  for (size_t i = 0; i < next_; ++i) {
+    if (texts_[i].over) continue;
+    service_.cancel(texts_[i].id);
+    end(&texts_[i], Finish::cancelled, now_ns());
+  }
+}
+
+double Texts::seconds() const { return seconds_since(start_ns_); }
+
+void Texts::end(Progress* text, Finish finish, int64_t at_ns) {
+  const auto since = [&](int64_t ns) { return static_cast<double>(ns - start_ns_) * 1e-9; };
+  text->over = true;
+  --running_;
+  metrics_.finished({.finish = finish,
+                     .prompt_tokens = text->prompt_tokens,
+                     .tokens = text->tokens,
+                     .max_tokens = text->max_tokens,
+                     .n = n_,
+                     .latency_s = since(at_ns),
+                     .first_token_s = since(text->first_ns),
+                     .last_token_s = since(text->last_ns)});
+}
+
+void Texts::observe(const TextUpdate& news) {
+  Progress& text = texts_[news.index];
+  if (const int64_t count = std::ssize(news.update.tokens); count > 0) {
+    if (text.tokens == 0) {
+      metrics_.first_token(static_cast<double>(news.at_ns - start_ns_) * 1e-9);
+      text.first_ns = news.at_ns;
+    } else {
+      metrics_.inter_token(static_cast<double>(news.at_ns - text.last_ns) * 1e-9, count);
+    }
+    text.tokens += count;
+    text.last_ns = news.at_ns;
+  }
+  if (news.update.finish != Finish::running && !text.over) {
+    end(&text, news.update.finish, news.at_ns);
+  }
+}
+
+std::vector<TextUpdate> Texts::wait(std::chrono::milliseconds most) {
+  std::vector<TextUpdate> news;
+  {
+    std::unique_lock lock(inbox_->mutex);
+    inbox_->came.wait_for(lock, most, [&] { return !inbox_->news.empty(); });
+    news.swap(inbox_->news);
+  }
+  for (const TextUpdate& one : news) {
+    observe(one);
+  }
+  if (next_ < requests_.size()) {
+    try {
+      submit_waiting();
+    } catch (const Error& error) {
+      TextUpdate failed{.index = next_, .at_ns = now_ns()};
+      failed.update.finish = Finish::failed;
+      failed.update.error = std::string(error.text());
+      news.push_back(std::move(failed));
+    }
+  }
+  return news;
+}
+
+}  // namespace hocket::serve

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests: the table of fields against the parser, refusals that name the field, mutated bodies.
+#include "serve/openai/protocol.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/rng.h"
+#include "serve/openai/refusal.h"
+
+namespace hocket::serve {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+CallLimits limits_of_tests() {
+  CallLimits limits;
+  limits.vocab_size = 100;
+  return limits;
+}
+
+OrderedJson minimal(Endpoint endpoint) {
+  return endpoint == Endpoint::chat
+             ? OrderedJson::parse(R"({"messages": [{"role": "user", "content": "Hi"}]})")
+             : OrderedJson::parse(R"({"prompt": "Hi"})");
+}
+
+void parse_at(Endpoint endpoint, const OrderedJson& body) {
+  if (endpoint == Endpoint::chat) {
+    parse_chat(body, limits_of_tests());
+  } else {
+    parse_completion(body, limits_of_tests());
+  }
+}
+
+/// Returns the refusal of a body; status 0: it is accepted.
+Refusal refusal_of(Endpoint endpoint, const OrderedJson& body) {
+  try {
+    parse_at(endpoint, body);
+  } catch (const Refusal& refusal) {
+    EXPECT_EQ(refusal.status, 400);
+    EXPECT_FALSE(refusal.message.empty());
+    return refusal;
+  }
+  return {.status = 0, .message = ""};
+}
+
+Refusal refusal_of(Endpoint endpoint, const std::string& field, const std::string& value) {
+  OrderedJson body = minimal(endpoint);
+  body[field] = OrderedJson::parse(value);
+  return refusal_of(endpoint, body);
+}
+
+constexpr Endpoint kEndpoints[] = {Endpoint::completions, Endpoint::chat};
+
+TEST(Fields, TableHoldsForTheParser) {
+  int64_t rows = 0;
+  for (const RequestField& field : request_fields()) {
+    for (const Endpoint endpoint : kEndpoints) {
+      if (field.endpoints.find(static_cast<char>(endpoint)) == field.endpoints.npos) continue;
+      SCOPED_TRACE(std::string(field.name) + " " + static_cast<char>(endpoint));
+      ++rows;
+      OrderedJson body = minimal(endpoint);
+      const std::string name(field.name);
+      const std::string example = field.example == "SPECIAL"
+                                      ? (endpoint == Endpoint::chat ? "true" : "2")
+                                      : std::string(field.example);
+      body[name] = OrderedJson::parse(example);
+      if (name == "stream_options") {
+        body["stream"] = true;
+      } else if (name == "top_logprobs") {
+        body["logprobs"] = true;
+      } else if (name == "echo" && endpoint == Endpoint::chat) {
+        continue;  // the note says so
+      }
+      const Refusal refusal = refusal_of(endpoint, body);
+      if (field.ours == FieldUse::refused) {
+        EXPECT_EQ(refusal.param, name) << refusal.message;
+        if (!field.neutral.empty()) {
+          body[name] = OrderedJson::parse(field.neutral);
+          EXPECT_EQ(refusal_of(endpoint, body).status, 0);
+        }
+      } else {
+        EXPECT_EQ(refusal.status, 0) << refusal.message;
+      }
+      body[name] = nullptr;
+      if (name != "prompt" && name != "messages") {
+        EXPECT_EQ(refusal_of(endpoint, body).status, 0) << "null";
+      }
+    }
+  }
+  EXPECT_GT(rows, 120);
+}
+
+TEST(Fields, SupportedOnesAreReadAndOthersHaveAnError) {
+  // A value of another type is refused by every supported field: so the parser reads it.
+  for (const RequestField& field : request_fields()) {
+    if (field.ours != FieldUse::supported) continue;
+    for (const Endpoint endpoint : kEndpoints) {
+      if (field.endpoints.find(static_cast<char>(endpoint)) == field.endpoints.npos) continue;
+      const std::string name(field.name);
+      const bool numeric =
+          OrderedJson::parse(field.example == "SPECIAL" ? "1" : std::string(field.example))
+              .is_number();
+      const Refusal refusal = refusal_of(endpoint, name, numeric ? R"("x")" : "1.5");
+      EXPECT_EQ(refusal.param.substr(0, name.size()), name)
+          << name << " " << static_cast<char>(endpoint) << ": " << refusal.message;
+    }
+  }
+}
+
+TEST(Fields, UnknownOnesAreRefusedWithTheNearest) {
+  const Refusal refusal = refusal_of(Endpoint::chat, "temprature", "1");
+  EXPECT_EQ(refusal.param, "temprature");
+  EXPECT_NE(refusal.message.find("try temperature"), std::string::npos) << refusal.message;
+  CallLimits limits = limits_of_tests();
+  limits.ignore_unknown = true;
+  OrderedJson body = minimal(Endpoint::chat);
+  body["temprature"] = 1;
+  EXPECT_EQ(parse_chat(body, limits).ignored, std::vector<std::string>{"temprature"});
+  // Fields of one endpoint are unknown to the other.
+  EXPECT_EQ(refusal_of(Endpoint::completions, "messages", "[]").param, "messages");
+}
+
+TEST(Protocol, RefusesValuesOutOfRange) {
+  struct Case {
+    Endpoint endpoint;
+    const char *field, *value;
+  };
+  for (const Case& one : std::vector<Case>{{Endpoint::chat, "temperature", "-0.1"},
+                                           {Endpoint::chat, "top_p", "1.1"},
+                                           {Endpoint::chat, "top_k", "-2"},
+                                           {Endpoint::chat, "min_p", "2"},
+                                           {Endpoint::chat, "repetition_penalty", "0"},
+                                           {Endpoint::chat, "presence_penalty", "2.1"},
+                                           {Endpoint::chat, "n", "0"},
+                                           {Endpoint::chat, "n", "1.5"},
+                                           {Endpoint::chat, "n", "100000"},
+                                           {Endpoint::chat, "seed", "18446744073709551615"},
+                                           {Endpoint::chat, "max_tokens", "-1"},
+                                           {Endpoint::chat, "stop", R"([""])"},
+                                           {Endpoint::chat, "stop", "[1]"},
+                                           {Endpoint::chat, "stop_token_ids", "[100]"},
+                                           {Endpoint::chat, "stop_token_ids", "[-1]"},
+                                           {Endpoint::chat, "logit_bias", R"({"100": 1})"},
+                                           {Endpoint::chat, "logit_bias", R"({"a": 1})"},
+                                           {Endpoint::chat, "top_logprobs", "2"},
+                                           {Endpoint::chat, "stream_options", "{}"},
+                                           {Endpoint::chat, "tool_choice", R"("required")"},
+                                           {Endpoint::chat, "tool_choice", R"("some")"},
+                                           {Endpoint::chat, "cache_salt", R"("")"},
+                                           {Endpoint::chat, "request_id", R"("a b")"},
+                                           {Endpoint::chat, "messages", "[]"},
+                                           {Endpoint::chat, "messages", "[{}]"},
+                                           {Endpoint::chat, "messages", R"([{"role": "user"}])"},
+                                           {Endpoint::completions, "logprobs", "21"},
+                                           {Endpoint::completions, "prompt", "[]"},
+                                           {Endpoint::completions, "prompt", "[100]"},
+                                           {Endpoint::completions, "prompt", R"([1, "a"])"},
+                                           {Endpoint::completions, "prompt", "[[1], 2]"},
+                                           {Endpoint::completions, "min_tokens", "17"}}) {
+    const Refusal refusal = refusal_of(one.endpoint, one.field, one.value);
+    EXPECT_EQ(refusal.param.substr(0, std::string(one.field).size()), one.field)
+        << one.field << " " << one.value << ": " << refusal.message;
+  }
+}
+
+TEST(Protocol, ReadsPromptsOfEveryForm) {
+  const auto prompts = [](const std::string& json) {
+    OrderedJson body;
+    body["prompt"] = OrderedJson::parse(json);
+    return parse_completion(body, limits_of_tests()).prompts;
+  };
+  EXPECT_EQ(prompts(R"("a")")[0].text, "a");
+  EXPECT_EQ(prompts("[1, 2]")[0].ids, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(prompts("[1, 2]").size(), 1u);
+  EXPECT_EQ(prompts(R"(["a", [3.0]])")[1].ids, std::vector<int32_t>{3});
+  EXPECT_TRUE(prompts(R"(["a", [3]])")[1].is_ids);
+}
+
+TEST(Protocol, ReadsMessagesAsTemplatesExpectThem) {
+  const ChatCall call = parse_chat(OrderedJson::parse(R"({"messages": [
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "assistant", "reasoning": "r", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "ok"}]})"),
+                                   limits_of_tests());
+  const OrderedJson& messages = *call.messages;
+  EXPECT_EQ(messages[0]["content"], "a\nb");
+  EXPECT_TRUE(messages[1]["content"].is_null());
+  EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"].dump(), R"({"z":1,"a":2})");
+  EXPECT_EQ(messages[1]["reasoning_content"], "r");
+  EXPECT_EQ(
+      refusal_of(Endpoint::chat, "messages",
+                 R"([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])")
+          .param,
+      "messages[0].content");
+  EXPECT_EQ(refusal_of(Endpoint::chat, "messages", R"([{"role": "assistant", "tool_calls": [
+                           {"function": {"name": "f", "arguments": "{"}}]}])")
+                .param,
+            "messages[0].tool_calls[0].function.arguments");
+}
+
+TEST(Protocol, DefaultsComeFromTheModelsFiles) {
+  CallLimits limits = limits_of_tests();
+  limits.temperature = 0.6;
+  limits.top_k = 20;
+  const ChatCall plain = parse_chat(minimal(Endpoint::chat), limits);
+  EXPECT_EQ(plain.sampling.temperature, 0.6);
+  EXPECT_EQ(plain.sampling.top_k, 20);
+  EXPECT_EQ(plain.sampling.top_p, 1);
+  OrderedJson body = minimal(Endpoint::chat);
+  body["temperature"] = 0;
+  body["top_k"] = -1;
+  const ChatCall given = parse_chat(body, limits);
+  EXPECT_EQ(given.sampling.temperature, 0);
+  EXPECT_EQ(given.sampling.top_k, 0);
+}
+
+TEST(Protocol, MalformedBodiesAreRefused) {
+  for (const std::string& body :
+       {std::string(), std::string("{"), std::string("[1] x"), std::string("{\"a\": \"\xff\"}"),
+        std::string("{\"a\": 1, \"a\": 2}"), std::string(100'000, '['), std::string("\0", 1)}) {
+    EXPECT_THROW(parse_body(body), Refusal) << body.substr(0, 40);
+  }
+  EXPECT_THROW(parse_completion(parse_body("[1]"), limits_of_tests()), Refusal);
+  EXPECT_THROW(parse_completion(parse_body("3"), limits_of_tests()), Refusal);
+}
+
+/// Changes, deletes, doubles or inserts bytes.
+std::string mutated(std::string text, Rng* rng) {
+  for (uint64_t i = 0, n = 1 + rng->below(4); i < n && !text.empty(); ++i) {
+    const size_t at = rng->below(text.size());
+    switch (rng->below(4)) {
+      case 0:
+        text[at] = static_cast<char>(rng->below(256));
+        break;
+      case 1:
+        text.erase(at, 1 + rng->below(8));
+        break;
+      case 2:
+        text.insert(at, text.substr(at, rng->below(16)));
+        break;
+      default:
+        text.insert(at, 1, "{}[]\":,0-e"[rng->below(10)]);
+    }
+  }
+  return text;
+}
+
+TEST(Protocol, MutatedBodiesAreParsedOrRefused) {
+  Rng rng(7);
+  int64_t accepted = 0;
+  for (const Endpoint endpoint : kEndpoints) {
+    OrderedJson full = minimal(endpoint);
+    for (const RequestField& field : request_fields()) {
+      const bool has = field.endpoints.find(static_cast<char>(endpoint)) != field.endpoints.npos;
+      if (has && field.ours == FieldUse::supported && field.example != "SPECIAL") {
+        full[std::string(field.name)] = OrderedJson::parse(field.example);
+      }
+    }
+    full["logprobs"] = endpoint == Endpoint::chat ? OrderedJson(true) : OrderedJson(2);
+    for (const char* exclusive : {"prompt_logprobs", "structured_outputs", "echo"}) {
+      full.erase(exclusive);
+    }
+    EXPECT_EQ(refusal_of(endpoint, full).message, "");
+    const std::string text = full.dump();
+    for (int i = 0; i < 3000; ++i) {
+      try {
+        parse_at(endpoint, parse_body(mutated(text, &rng)));
+        ++accepted;
+      } catch (const Refusal& refusal) {
+        EXPECT_FALSE(refusal.message.empty());
+        error_json(refusal);
+      }
+    }
+  }
+  EXPECT_GT(accepted, 0);
+}
+
+TEST(Refusal, IsOpenAisErrorBody) {
+  const auto json = OrderedJson::parse(
+      error_json({.status = 400, .message = "a \"b\" \xff", .param = "n", .code = ""}));
+  EXPECT_EQ(json.dump(),
+            "{\"error\":{\"message\":\"a \\\"b\\\" \xef\xbf\xbd\",\"type\":"
+            "\"invalid_request_error\",\"param\":\"n\",\"code\":null}}");
+  const HttpResponse busy = error_response({.status = 429, .message = "x", .retry_after_s = 2});
+  EXPECT_EQ(busy.headers[0], (std::pair<std::string, std::string>("Retry-After", "2")));
+}
+
+}  // namespace
+}  // namespace hocket::serve
