@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <map>
 #include <mutex>
 
 #include "base/error.h"
@@ -91,8 +92,15 @@ TEST(Batch, AnyPrefixOfTheJournalResumes) {
   run_batch_threads(options, {&generator});
   const std::string path = BatchJournal::path(folder.out());
   const std::string journal = read_file(path);
+  std::map<std::string, std::string> parts;
+  for (const std::string& name : list_dir(folder.file("parts"))) {
+    parts[name] = read_file(join_path(folder.file("parts"), name));
+  }
   set_log_sink([](LogLevel, const std::string&) {});
-  for (size_t bytes = 0; bytes < journal.size(); bytes += 1 + bytes / 12) {
+  for (size_t bytes = 0; bytes < journal.size(); bytes += 1 + bytes / 6) {
+    for (const auto& [name, text] : parts) {
+      write_file_atomic(join_path(folder.file("parts"), name), text);
+    }
     remove_file(folder.file("output.jsonl"));
     remove_file(folder.file("errors.jsonl"));
     write_file_atomic(path, std::string_view(journal).substr(0, bytes));
@@ -127,16 +135,17 @@ TEST(Batch, DamageIsNoticed) {
   SleepingGenerator generator(20);
   set_log_sink([](LogLevel, const std::string&) {});
   BatchMasterOptions stopped = stopped_at(folder, 2);
+  std::thread worker;
   stopped.on_listen = [&](int port, const std::string&) {
-    std::thread([&generator, port] {
+    worker = std::thread([&generator, port] {
       BatchWorkerOptions options = batch_worker_options(port, generator);
       options.reconnect_s = 0.5;
       EXPECT_NE(batch_error([&] { run_batch_worker(options); }).find("no master"),
                 std::string::npos);
-    }).detach();
+    });
   };
   run_batch_master(stopped);
-  ::usleep(1000 * 1000);  // the worker gives up
+  worker.join();
   const std::string parts = folder.file("parts");
   const std::string part = join_path(parts, list_dir(parts).front());
   std::string text = read_file(part);

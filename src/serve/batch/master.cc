@@ -179,7 +179,7 @@ void Master::serve() {
     step();
     show(false);
     if (options_.tend) {
-      options_.tend();
+      options_.tend(table_->done());
     }
   }
   say_farewell();

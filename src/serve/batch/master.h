@@ -22,10 +22,11 @@ struct BatchMasterOptions {
   int64_t most_row_bytes = int64_t{16} << 20;   ///< longer rows are errors
   int64_t most_shard_bytes = int64_t{8} << 20;  ///< of its rows
   bool keep_parts = false;                      ///< after the merge
-  /// Called when it listens, and about every second.
+  /// Called once, when it listens.
   std::function<void(int port, const std::string& key)> on_listen;
-  /// Called several times a second: may start workers again. The job fails if it throws.
-  std::function<void()> tend;
+  /// Called many times a second with the rows that are done: may start workers again. The job fails
+  /// if it throws.
+  std::function<void(int64_t rows)> tend;
   std::function<void(const std::string&)> progress;  ///< a line on the state
   std::function<bool()> stop;                        ///< true: end soon; the job goes on later
 };

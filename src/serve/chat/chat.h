@@ -66,6 +66,8 @@ class Chat {
   void stop() { stop_asked_ = true; }
   /// True while take() waits for an answer. Safe in a signal handler.
   bool is_answering() const { return answering_; }
+  /// True while it does so after stop(). Safe in a signal handler.
+  bool is_stopping() const { return stop_asked_; }
 
  private:
   /// A message of the user's and its answer.
