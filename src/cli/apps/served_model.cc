@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/apps/served_model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "cli/inputs.h"
+
+namespace hocket::cli {
+
+namespace {
+
+/// Files up to this size are hashed whole; they are no weights.
+constexpr int64_t kSmallFile = 1 << 20;
+constexpr int kFolderDepth = 3;
+
+void require_range(const char* where, const char* option, double value, double least, double most) {
+  if (!(value >= least && value <= most)) {
+    fail(where, "{} is {}; expected {} to {}", option, value, least, most);
+  }
+}
+
+/// Adds names, sizes and small contents of a model's files.
+void hash_files(const std::string& path, const std::string& name, int depth, Hasher* hasher) {
+  if (is_directory(path)) {
+    if (depth == 0) return;
+    for (const std::string& inner : list_dir(path)) {
+      hash_files(join_path(path, inner), inner, depth - 1, hasher);
+    }
+    return;
+  }
+  const auto ends = [&](const char* ending) { return name.ends_with(ending); };
+  if (!ends(".json") && !ends(".jinja") && !ends(".safetensors") && !ends(".gguf")) return;
+  const int64_t bytes = file_size(path);
+  hasher->add(name).add(static_cast<uint64_t>(bytes));
+  if (bytes <= kSmallFile) {
+    hasher->add(read_file(path));
+  }
+}
+
+}  // namespace
+
+void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens) {
+  args.option("--max-new-tokens", "N", &options->max_new_tokens,
+              "most tokens of a text; default, as of the next three: generation_config.json's, else " +
+                  std::to_string(max_tokens));
+  args.option("--temperature", "T", &options->temperature,
+              "0: always the most likely token; default: 0.8");
+  args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
+  args.option("--top-p", "P", &options->top_p,
+              "only the most likely tokens that make up this share; default: 0.95");
+  args.option("--min-p", "P", &options->min_p,
+              "none below this share of the most likely one's probability");
+  args.option("--seed", "S", &options->seed, "of the random choices", 0, INT64_MAX);
+  args.option("--stop", "TEXT", &options->stops,
+              "ends a text where it comes up, and is no part of it; repeatable");
+}
+
+void add_model_options(Args& args, serve::EngineOptions* engine) {
+  args.option("--adapter", "DIR", &engine->adapter,
+              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
+  args.option(
+      "--tokenizer", "FILE", &engine->tokenizer,
+      "for a model without one: tokenizer.json or its folder; default: that beside the model");
+  args.option("--dtype", "TYPE", &engine->dtype,
+              "of weights and activations: f32, f64, bf16, f16");
+  args.option("--max-model-len", "N", &engine->max_model_len,
+              "tokens of prompt and text together; 0: the model's most", 0, 1 << 30);
+  add_set(args, &engine->set);
+}
+
+ModelFiles::ModelFiles(const char* where, const serve::EngineOptions& options,
+                       const std::string& template_file)
+    : run(model_run(options.model, options.dtype, options.set, options.adapter)),
+      tokenizer(data::load_model_tokenizer(where, run.config.model.path, options.tokenizer,
+                                           run.model.vocab_size)),
+      chat_template(data::find_chat_template(run.config.model.path, template_file)),
+      stop_tokens(data::stop_tokens(run.config.model.path, run.model, tokenizer)),
+      beginning(data::beginning_of_text(run.config.model.path, tokenizer)) {}
+
+ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
+                              const ModelFiles& files, int64_t max_tokens) {
+  const std::string& model = files.run.config.model.path;
+  const data::SamplingDefaults defaults = data::read_sampling_defaults(model);
+  for (const std::string& key : defaults.ignored) {
+    log_warning("{}: {} is not supported, and has no effect here",
+                join_path(model, "generation_config.json"), key);
+  }
+  ModelSampling out;
+  serve::Sampling& how = out.sampling;
+  how.temperature = options.temperature.value_or(defaults.temperature.value_or(0.8));
+  how.top_p = options.top_p.value_or(defaults.top_p.value_or(0.95));
+  how.top_k = options.top_k.value_or(defaults.top_k.value_or(0));
+  how.min_p = options.min_p.value_or(0);
+  how.seed = static_cast<uint64_t>(options.seed);
+  out.max_tokens = options.max_new_tokens.value_or(defaults.max_new_tokens.value_or(max_tokens));
+  require_range(where, "--max-new-tokens", static_cast<double>(out.max_tokens), 1, 1e7);
+  require_range(where, "--temperature", how.temperature, 0, 100);
+  require_range(where, "--top-k", static_cast<double>(how.top_k), 0, 1e9);
+  require_range(where, "--top-p", how.top_p, 0, 1);
+  require_range(where, "--min-p", how.min_p, 0, 1);
+  for (const std::string& stop : options.stops) {
+    if (stop.empty()) fail(where, "--stop is empty; expected some text");
+  }
+  return out;
+}
+
+std::string model_fingerprint(const ModelFiles& files) {
+  Hasher hasher;
+  const std::string& path = files.run.config.model.path;
+  hash_files(path, file_name(path), kFolderDepth, &hasher);
+  if (!files.run.adapter.empty()) {
+    hash_files(files.run.adapter, file_name(files.run.adapter), kFolderDepth, &hasher);
+  }
+  hasher.add(files.tokenizer.hash().hex()).add(files.run.config.model.dtype);
+  return hasher.finish().hex();
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model with its engine, tokenizer and chat template: for chat and batch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/args.h"
+#include "data/model_text.h"
+#include "run/config.h"
+#include "serve/open.h"
+#include "serve/request.h"
+
+namespace hocket::cli {
+
+/// Sampling as options give it; the rest is the model's, else that of `hocket generate`.
+struct SamplingOptions {
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<int64_t> top_k, max_new_tokens;
+  int64_t seed = 1;
+  std::vector<std::string> stops;
+};
+/// Adds them; `max_tokens` is the default of --max-new-tokens.
+void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens);
+/// Adds the options of an engine that chat and batch have.
+void add_model_options(Args& args, serve::EngineOptions* engine);
+
+/// Files of a model, without its weights.
+struct ModelFiles {
+  /// `where`: the command, in errors.
+  ModelFiles(const char* where, const serve::EngineOptions& options,
+             const std::string& chat_template);
+
+  engine::Run run;
+  data::Tokenizer tokenizer;
+  std::optional<data::ChatTemplate> chat_template;
+  std::vector<int32_t> stop_tokens;
+  std::vector<int32_t> beginning;  ///< tokens before a text
+};
+
+struct ModelSampling {
+  serve::Sampling sampling;
+  int64_t max_tokens = 0;
+};
+/// Returns how to sample: as the options say, else as the model's generation_config.json, else
+/// temperature 0.8, top_p 0.95 and `max_tokens`. Throws Error for values out of range.
+ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
+                              const ModelFiles& files, int64_t max_tokens);
+
+/// Returns an identity of a model's files, without reading the weights: names and sizes, contents
+/// of the small ones, and the tokenizer.
+std::string model_fingerprint(const ModelFiles& files);
+
+}  // namespace hocket::cli

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/batch/row_answerer.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/json_writer.h"
+#include "base/ordered_json.h"
+#include "base/stop.h"
+#include "base/text.h"
+#include "data/model_text.h"
+
+namespace hocket::serve {
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr std::chrono::milliseconds kCancelInterval{50};
+constexpr std::chrono::milliseconds kBusyInterval{20};
+constexpr const char* kWrongRow = "invalid_row";
+constexpr const char* kWrongRequest = "invalid_request";
+
+/// Thrown for a row that is wrong.
+struct WrongRow {
+  std::string code, message;
+};
+
+/// Texts of a row on their way from the engine's thread.
+struct RowTexts {
+  std::mutex mutex;
+  std::condition_variable came;
+  std::vector<Update> updates;  ///< per sample: all so far, as one
+  int64_t running = 0;
+};
+
+std::string custom_id_of(const OrderedJson& json) {
+  const auto id = json.find("custom_id");
+  if (id == json.end() || id->is_null()) return "";
+  if (id->is_string()) return id->get<std::string>();
+  if (id->is_number_integer()) return id->dump();
+  throw WrongRow{kWrongRow, "custom_id is neither a string nor an integer"};
+}
+
+std::string text_of(const OrderedJson& json, const char* name) {
+  const auto value = json.find(name);
+  if (value == json.end() || !value->is_string()) {
+    throw WrongRow{kWrongRow, fmt::format("{} is no string", name)};
+  }
+  return value->get<std::string>();
+}
+
+/// Runs `make`, whose Errors are faults of the row.
+template <class Make>
+auto made_of_row(const Make& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::kInput) throw;
+    throw WrongRow{kWrongRequest, error.what()};
+  }
+}
+
+void require_wanted(const std::function<bool()>& cancelled) {
+  if (cancelled()) throw Stopped{};
+}
+
+}  // namespace
+
+/// One generated text.
+struct RowAnswerer::Text {
+  std::string text, stop;
+  std::optional<int32_t> stop_token;
+  Finish finish = Finish::running;
+  int64_t tokens = 0;
+};
+
+RowAnswerer::RowAnswerer(RowModel model, RowSettings settings)
+    : model_(std::move(model)), settings_(std::move(settings)) {}
+
+RowResult RowAnswerer::answer(const InputRow& row, const std::function<bool()>& cancelled) const {
+  if (row.is_too_long) return row_error(row.row, "", kWrongRow, "the row is too long");
+  if (trim(row.text).empty()) return {row.row, RowResult::Kind::blank, 0, 0, ""};
+  std::string custom_id;
+  try {
+    const OrderedJson json = made_of_row([&] { return parse_ordered_json(row.text, "row"); });
+    if (json.is_string()) {
+      return answer_prompt(row, "", prompt_request(json.get<std::string>()), cancelled);
+    }
+    if (!json.is_object()) throw WrongRow{kWrongRow, "is neither a string nor an object"};
+    custom_id = custom_id_of(json);
+    return answer_object(row, json, cancelled);
+  } catch (const WrongRow& wrong) {
+    return row_error(row.row, custom_id, wrong.code, wrong.message);
+  }
+}
+
+RowResult RowAnswerer::answer_object(const InputRow& row, const OrderedJson& json,
+                                     const std::function<bool()>& cancelled) const {
+  const std::string custom_id = custom_id_of(json);
+  const auto body = json.find("body");
+  const auto messages = json.find("messages"), prompt = json.find("prompt");
+  if ((body != json.end()) + (messages != json.end()) + (prompt != json.end()) != 1) {
+    throw WrongRow{kWrongRow, "has not one of prompt, messages and body"};
+  }
+  if (body != json.end()) {
+    if (!body->is_object()) throw WrongRow{kWrongRow, "body is no object"};
+    const std::string method = json.contains("method") ? text_of(json, "method") : "POST";
+    if (method != "POST") throw WrongRow{kWrongRow, "method is " + quote(method) + ", not POST"};
+    return answer_body(row, custom_id, *body, text_of(json, "url"), cancelled);
+  }
+  const OrderedJson& given = messages != json.end() ? *messages : *prompt;
+  if (given.is_array()) return answer_prompt(row, custom_id, chat_request(given), cancelled);
+  if (messages != json.end()) throw WrongRow{kWrongRow, "messages is no list"};
+  return answer_prompt(row, custom_id, prompt_request(text_of(json, "prompt")), cancelled);
+}
+
+// ---- prompts -----------------------------------------------------------------------------------
+
+Request RowAnswerer::prompt_request(const std::string& text) const {
+  Request request;
+  request.prompt = made_of_row([&] {
+    return data::document_ids("prompt", model_.beginning, *model_.tokenizer, text,
+                              model_.service->vocab_size());
+  });
+  return request;
+}
+
+Request RowAnswerer::chat_request(const OrderedJson& messages) const {
+  if (!model_.chat_template) {
+    throw WrongRow{kWrongRequest, "the model has no chat template, which messages need"};
+  }
+  return made_of_row([&] {
+    data::ChatOptions options;
+    options.add_generation_prompt = true;
+    Request request;
+    request.prompt = model_.tokenizer->encode(model_.chat_template->render(messages, options).text);
+    data::require_ids("messages", request.prompt, *model_.tokenizer, model_.service->vocab_size());
+    request.answer = true;
+    return request;
+  });
+}
+
+/// Has the service write the row's texts, and waits for all.
+std::vector<RowAnswerer::Text> RowAnswerer::generate(
+    const Request& request, int64_t row, const std::function<bool()>& cancelled) const {
+  const auto texts = std::make_shared<RowTexts>();
+  texts->updates.resize(static_cast<size_t>(settings_.samples));
+  std::vector<RequestId> ids;
+  const auto cancel_all = [&] {
+    for (const RequestId id : ids) {
+      model_.service->cancel(id);
+    }
+  };
+  try {
+    for (int64_t sample = 0; sample < settings_.samples; ++sample) {
+      Request one = request;
+      one.sampling.sample = row * settings_.samples + sample;
+      {
+        const std::lock_guard lock(texts->mutex);
+        ++texts->running;
+      }
+      const auto on_update = [texts, sample](const Update& update) {
+        const std::lock_guard lock(texts->mutex);
+        Update& all = texts->updates[static_cast<size_t>(sample)];
+        all.text += update.text;
+        all.tokens.insert(all.tokens.end(), update.tokens.begin(), update.tokens.end());
+        if (update.finish == Finish::running) return;
+        all.finish = update.finish;
+        all.stop_token = update.stop_token;
+        all.stop = update.stop;
+        all.error = update.error;
+        --texts->running;
+        texts->came.notify_all();
+      };
+      for (bool is_in = false; !is_in;) {
+        require_wanted(cancelled);
+        try {
+          ids.push_back(model_.service->submit(one, on_update));
+          is_in = true;
+        } catch (const Busy&) {
+          std::this_thread::sleep_for(kBusyInterval);
+        }
+      }
+    }
+    std::unique_lock lock(texts->mutex);
+    while (!texts->came.wait_for(lock, kCancelInterval, [&] { return texts->running == 0; })) {
+      require_wanted(cancelled);
+    }
+  } catch (...) {
+    cancel_all();
+    throw;
+  }
+  std::vector<Text> out;
+  for (const Update& update : texts->updates) {
+    if (update.finish == Finish::failed) fail_run("batch", "{}", update.error);
+    if (update.finish == Finish::cancelled) throw Stopped{};
+    out.push_back({update.text, update.stop, update.stop_token, update.finish,
+                   std::ssize(update.tokens)});
+  }
+  return out;
+}
+
+RowResult RowAnswerer::answer_prompt(const InputRow& row, const std::string& custom_id,
+                                     Request request,
+                                     const std::function<bool()>& cancelled) const {
+  request.sampling = settings_.sampling;
+  request.max_tokens = settings_.max_tokens;
+  request.stops = settings_.stops;
+  request.stop_tokens = settings_.stop_tokens;
+  const std::vector<Text> texts =
+      made_of_row([&] { return generate(request, row.row, cancelled); });
+  RowResult result{row.row, RowResult::Kind::output, std::ssize(request.prompt), 0, ""};
+  JsonWriter json;
+  json.object().member("line", row.row + 1);
+  if (!custom_id.empty()) {
+    json.member("custom_id", custom_id);
+  }
+  json.member("prompt_tokens", result.prompt_tokens);
+  if (texts.size() > 1) {
+    json.key("samples").array();
+  }
+  for (const Text& text : texts) {
+    result.tokens += text.tokens;
+    if (texts.size() > 1) {
+      json.object();
+    }
+    json.member("text", text.text);
+    json.member("finish_reason", text.finish == Finish::stop ? "stop" : "length");
+    if (text.stop_token) {
+      json.member("stop_reason", *text.stop_token);
+    } else if (!text.stop.empty()) {
+      json.member("stop_reason", text.stop);
+    }
+    json.member("tokens", text.tokens);
+    if (texts.size() > 1) {
+      json.end();
+    }
+  }
+  if (texts.size() > 1) {
+    json.end();
+  }
+  json.end();
+  result.json = json.take();
+  return result;
+}
+
+// ---- OpenAI's batches --------------------------------------------------------------------------
+
+RowResult RowAnswerer::answer_body(const InputRow& row, const std::string& custom_id,
+                                   OrderedJson body, const std::string& url,
+                                   const std::function<bool()>& cancelled) const {
+  if (!model_.openai) throw WrongRow{kWrongRow, "rows with a url are not answered here"};
+  if (const auto stream = body.find("stream"); stream != body.end() && *stream == true) {
+    throw WrongRow{kWrongRequest, "body.stream has no place in a file of requests"};
+  }
+  if (!body.contains("seed")) {
+    // A row that is answered again has the same text. Seeds of JSON are exact up to 2^53.
+    body["seed"] = static_cast<int64_t>(
+        hash_combine(settings_.sampling.seed, static_cast<uint64_t>(row.row)) >> 11);
+  }
+  const std::string text = body.dump();
+  BodyAnswer answer;
+  for (;;) {
+    require_wanted(cancelled);
+    answer = model_.openai(url, text, cancelled);
+    require_wanted(cancelled);
+    if (answer.status != 429) break;  // the queue is full
+    std::this_thread::sleep_for(kBusyInterval);
+  }
+  const OrderedJson json = OrderedJson::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  if (answer.status >= 500 || json.is_discarded()) {
+    fail_run("batch", "{} answers with status {}: {}", url, answer.status, quote(answer.body, 400));
+  }
+  if (answer.status != 200) {
+    const auto error = json.is_object() ? json.find("error") : json.end();
+    const bool has_message = json.is_object() && error != json.end() && error->is_object() &&
+                             error->contains("message") && (*error)["message"].is_string();
+    return row_error(row.row, custom_id, fmt::format("status_{}", answer.status),
+                     has_message ? (*error)["message"].get<std::string>() : answer.body);
+  }
+  RowResult result{row.row, RowResult::Kind::output, 0, 0, ""};
+  if (const auto usage = json.find("usage"); usage != json.end() && usage->is_object()) {
+    result.prompt_tokens = usage->value("prompt_tokens", int64_t{0});
+    result.tokens = usage->value("completion_tokens", int64_t{0});
+  }
+  OrderedJson line = {{"id", fmt::format("batch_req_{}", row.row + 1)}};
+  line["custom_id"] = custom_id;
+  line["response"] = {{"status_code", 200}, {"request_id", json.value("id", "")}, {"body", json}};
+  line["error"] = nullptr;
+  result.json = line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  return result;
+}
+
+// ---- generator ---------------------------------------------------------------------------------
+
+namespace {
+
+class PooledGenerator : public RowGenerator {
+ public:
+  using Answer = std::function<RowResult(const InputRow&, const std::function<bool()>&)>;
+  PooledGenerator(int64_t slots, Answer answer) : answer_(std::move(answer)) {
+    for (int64_t i = 0; i < slots; ++i) {
+      threads_.emplace_back([this] { work(); });
+    }
+  }
+  ~PooledGenerator() override {
+    cancel();
+    for (std::thread& thread : threads_) {
+      thread.join();
+    }
+  }
+
+  int64_t slots() const override { return std::ssize(threads_); }
+  void begin(InputRow row, Done done) override {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back({std::move(row), std::move(done)});
+    changed_.notify_one();
+  }
+  void cancel() override {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  bool is_cancelled() {
+    const std::lock_guard lock(mutex_);
+    return cancelled_;
+  }
+  void work() {
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return cancelled_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      auto [row, done] = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      RowResult result;
+      std::exception_ptr error;
+      try {
+        result = answer_(row, [this] { return is_cancelled(); });
+      } catch (...) {
+        error = std::current_exception();
+      }
+      done(std::move(result), error);
+    }
+  }
+
+  const Answer answer_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<InputRow, Done>> waiting_;
+  bool cancelled_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowGenerator> pooled_generator(
+    int64_t slots,
+    std::function<RowResult(const InputRow&, const std::function<bool()>& cancelled)> answer) {
+  return std::make_unique<PooledGenerator>(slots, std::move(answer));
+}
+
+}  // namespace hocket::serve

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// States of a job's rows, and their division among workers, after AntBatchInfer (arXiv 2404.09686):
+// a row is TODO, DOING (leased to a worker, as a part of a shard) or DONE. Times are given by the
+// caller, so that tests pass their own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/intervals.h"
+
+namespace hocket::serve {
+
+/// Rows [first, first + count).
+struct RowRange {
+  int64_t first = 0, count = 0;
+  bool operator==(const RowRange&) const = default;
+};
+
+struct ShardOptions {
+  double target_s = 10;          ///< a shard is to take a worker about this long
+  int64_t max_rows = 1 << 16;    ///< of a shard
+  double lease_timeout_s = 600;  ///< a worker without a finished row for so long loses its shards
+  /// A row whose worker was lost so often while it had no other row is given up: it is likely to be
+  /// the reason.
+  int max_losses = 5;
+};
+
+/// Used by one thread.
+class ShardTable {
+ public:
+  ShardTable(int64_t rows, const ShardOptions& options);
+
+  /// Marks rows as DONE, as the journal has them.
+  void restore(RowRange range);
+
+  /// A worker that generates `slots` rows at a time. Returns its number.
+  int64_t add_worker(int64_t slots, double now);
+  /// Returns its rows to TODO. `lost`: it died or fell silent; else it left.
+  void remove_worker(int64_t worker, bool lost);
+  /// Leases rows that the worker still has of an earlier connection, as far as they are TODO.
+  void adopt(int64_t worker, RowRange range, double now);
+
+  /// Leases the worker its next shard: rows for `target_s` at its recent rate, and near the end of
+  /// the job at most half of its share of the rest. Without TODO rows it is a copy of a shard whose
+  /// worker is expected to take longer than this one: the first result counts. Nothing if there is
+  /// nothing to do.
+  std::optional<RowRange> lease(int64_t worker, double now);
+  /// Reduces a lease to its first rows; the others are TODO again.
+  void shrink(int64_t worker, RowRange range, int64_t count);
+  /// Notes that a worker finishes rows: `finished` counts all since it began.
+  void progress(int64_t worker, int64_t finished, double now);
+  /// Returns the rows of a result, leased or not, that are not DONE, and ends the lease. commit()
+  /// makes them DONE.
+  std::vector<RowRange> take_result(int64_t worker, RowRange range, double now);
+  void commit(RowRange range);
+  /// Workers whose lease has ended; their rows are TODO again.
+  std::vector<int64_t> expire(double now);
+  /// Rows that are given up, each once. Requires: the caller commits an error for them.
+  std::vector<int64_t> take_given_up();
+
+  int64_t rows() const { return rows_; }
+  int64_t done() const { return done_; }
+  int64_t todo() const;
+  int64_t doing() const { return rows_ - done_ - todo(); }
+  bool is_complete() const { return done_ == rows_; }
+  double rate(int64_t worker) const;  ///< rows/s; 0: not known
+
+ private:
+  struct Todo {
+    int64_t end = 0;
+    int losses = 0;  ///< workers that were lost with these rows
+  };
+  struct Lease {
+    RowRange range;
+    int losses = 0;
+    double begun = 0;
+    bool is_copy = false;
+  };
+  struct Result {
+    double time = 0;
+    int64_t rows = 0;
+  };
+  struct Worker {
+    int64_t slots = 1;
+    double rate = 0;                ///< rows/s over the latest results; 0: not known
+    std::vector<Result> results;    ///< the latest, behind the time from which they count
+    double last_progress = 0;
+    int64_t finished = 0;
+    std::vector<Lease> leases;
+  };
+
+  int64_t shard_rows(const Worker& worker) const;
+  bool is_late(const Lease& lease, const Worker& owner, const Worker& idle, double now) const;
+  std::optional<RowRange> copy_of_oldest(int64_t worker, double now);
+  static void note_result(Worker* worker, int64_t rows, double now);
+  static void give(Worker* worker, const Lease& lease);
+  void release(const Lease& lease, bool lost);
+  void add_todo(RowRange range, int losses);
+  /// Takes rows out of TODO; calls `taken` for those that were there.
+  template <class Taken>
+  void remove_todo(RowRange range, const Taken& taken);
+
+  const int64_t rows_;
+  const ShardOptions options_;
+  std::map<int64_t, Todo> todo_;  ///< by first row, disjoint
+  Intervals finished_;            ///< DONE
+  int64_t done_ = 0;
+  std::map<int64_t, Worker> workers_;
+  int64_t next_worker_ = 0;
+  std::vector<int64_t> given_up_;
+};
+
+}  // namespace hocket::serve
