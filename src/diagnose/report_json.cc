@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
+#include <utility>
 
 #include "base/json_writer.h"
 #include "base/stats.h"
@@ -236,7 +238,27 @@ void put_evals(JsonWriter& out, const std::vector<EvalPoint>& all, size_t limit)
   column("time", &EvalPoint::time_s, 7);
   column("loss", &EvalPoint::loss, 6);
   column("bpb", &EvalPoint::bits_per_byte, 6);
-  out.end();
+  std::set<std::string> names;
+  for (const EvalPoint& point : all) {
+    for (const auto& [name, set] : point.sets) {
+      names.insert(name);
+    }
+  }
+  out.key("sets").array();
+  for (const std::string& name : names) {
+    out.object().member("name", name);
+    for (const auto& [key, field] : {std::pair{"loss", &EvalPoint::Set::loss},
+                                     std::pair{"bpb", &EvalPoint::Set::bits_per_byte}}) {
+      out.key(key).array();
+      for (size_t i = (all.size() - 1) % stride; i < all.size(); i += stride) {
+        const auto found = all[i].sets.find(name);
+        out.value(found == all[i].sets.end() ? kMissing : found->second.*field, 6);
+      }
+      out.end();
+    }
+    out.end();
+  }
+  out.end().end();
 }
 
 // Writes the colour family of every op, and the table of time by kind of task.

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -311,6 +313,40 @@ void expect_groups(const RunConfig& config, const std::string& name) {
   }
 }
 
+/// Throws Error for evaluation sets without data, or whose names do not tell them apart.
+void expect_evaluation(const RunConfig& config, const std::string& name) {
+  std::vector<std::string> names;
+  for (const EvaluationSection& set : config.data.evaluation) {
+    const auto allowed = [](unsigned char c) {
+      return std::isalnum(c) != 0 || std::string_view("._-").find(static_cast<char>(c)) < 3;
+    };
+    const bool reserved = set.name == "train" || set.name == "valid";
+    if (set.name.empty() || reserved || !std::all_of(set.name.begin(), set.name.end(), allowed)) {
+      fail(name, "data.evaluation has the name {}; expected letters, digits, '.', '_' and '-'{}",
+           quote(set.name), reserved ? ", and not train or valid" : "");
+    }
+    if (std::find(names.begin(), names.end(), set.name) != names.end()) {
+      fail(name, "data.evaluation has {} twice; expected a name for each set", quote(set.name));
+    }
+    names.push_back(set.name);
+    if (set.path.empty() == set.sources.empty()) {
+      fail(name, "data.evaluation: {} has {}; expected path or sources", set.name,
+           set.path.empty() ? "neither path nor sources" : "path and sources");
+    }
+    if (config.objective == Objective::pretrain && !set.sources.empty()) {
+      fail(name,
+           "data.evaluation: {} has sources, and objective is pretrain; expected path: a folder "
+           "that `hocket data prepare` wrote",
+           set.name);
+    }
+  }
+  const std::string& best_by = config.train.best_by;
+  if (!best_by.empty() && std::find(names.begin(), names.end(), best_by) == names.end()) {
+    fail(name, "train.best_by is {}; expected {}", quote(best_by),
+         names.empty() ? "a set of data.evaluation, which is empty" : join(names, ", "));
+  }
+}
+
 /// Throws Error for two lengths of one training, or decisions without evaluations.
 void expect_course(const RunConfig& config, const std::string& name) {
   const TrainSection& train = config.train;
@@ -349,6 +385,7 @@ void derive(Run& run) {
   }
   expect_groups(config, run.name);
   expect_course(config, run.name);
+  expect_evaluation(config, run.name);
   if (const PreferenceSection& preference = config.preference;
       preference.label_smoothing > 0 && !preference.loss_type.starts_with("sigmoid")) {
     fail(run.name,
@@ -494,6 +531,7 @@ bool outside_program(std::string_view override) {
                                 "save_minutes",
                                 "keep_last",
                                 "keep_best",
+                                "best_by",
                                 "resume",
                                 "on_nonfinite"}) {
     if (key.starts_with("train.") && key.substr(6) == loop) return true;

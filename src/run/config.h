@@ -34,6 +34,16 @@ struct ModelSection {
   void fields(Fields& v);
 };
 
+/// Held-out data with a name, beside those that are held out of the training's own.
+struct EvaluationSection {
+  std::string name;
+  std::string path;  ///< with objective pretrain a prepared folder, else that of one source
+  std::vector<data::SourceOptions> sources;
+  /// Returns the files of examples: `sources`, or `path` as the only one; all are held out.
+  std::vector<data::SourceOptions> held_out() const;
+  void fields(Fields& v);
+};
+
 struct DataSection {
   std::string name = "text";
   std::vector<std::string> files;
@@ -42,6 +52,7 @@ struct DataSection {
   int64_t vocab_size = 0;
   double valid_fraction = 0.05;
   std::vector<std::string> valid_files;
+  std::vector<EvaluationSection> evaluation;
   bool split_special_tokens = false;
   /// Fine-tuning data, in place of `dir`; what follows is of it.
   std::vector<data::SourceOptions> sources;
@@ -49,6 +60,8 @@ struct DataSection {
   bool packing = true;
   data::Truncate truncate = data::Truncate::keep_start;
   std::string chat_template;
+  /// Returns the section that reads a set of `evaluation` as training reads its data.
+  DataSection of(const EvaluationSection& set) const;
   void fields(Fields& v);
 };
 
@@ -126,6 +139,7 @@ struct TrainSection {
   int64_t keep_last = 2;
   bool keep_best = false;
   EarlyStoppingSection early_stopping;
+  std::string best_by;  ///< name in data.evaluation; empty: the first of the run's evaluations
   bool resume = true;
   /// Returns the steps of the training; 0: they follow from its data (epochs) or its time
   /// (minutes).

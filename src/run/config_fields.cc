@@ -50,6 +50,34 @@ void ModelSection::fields(Fields& fields) {
       .one_of({"auto", "random", "weights"});
 }
 
+std::vector<data::SourceOptions> EvaluationSection::held_out() const {
+  std::vector<data::SourceOptions> list = sources;
+  if (list.empty()) {
+    list.emplace_back().path = path;
+  }
+  for (data::SourceOptions& source : list) {
+    source.split = "valid";
+    source.weight.reset();
+  }
+  return list;
+}
+
+void EvaluationSection::fields(Fields& fields) {
+  fields("name", name, "its losses are eval/NAME/loss in metrics.jsonl: letters, digits, . _ -")
+      .required();
+  fields("path", path,
+         "file, folder or glob of examples; with objective pretrain a folder that `hocket data "
+         "prepare` wrote: its held-out files, or all if none are");
+  fields("sources", sources, "in place of path: files of examples, as in data.sources");
+}
+
+DataSection DataSection::of(const EvaluationSection& set) const {
+  DataSection section = *this;
+  section.sources = set.held_out();
+  section.valid_fraction = 0;
+  return section;
+}
+
 void DataSection::fields(Fields& fields) {
   fields("name", name, "name of the text in reports");
   fields("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
@@ -64,6 +92,9 @@ void DataSection::fields(Fields& fields) {
       .max(0.9);
   fields("valid_files", valid_files,
          "files or globs that are held out, in place of a share of `files` (docs/data.md)");
+  fields("evaluation", evaluation,
+         "held-out sets with names, each with losses of its own, beside the data's held-out part "
+         "(docs/outputs.md)");
   fields("split_special_tokens", split_special_tokens,
          "special tokens that stand in the files, such as <s>, are text like any other; "
          "false: they are the tokens, as in a prompt (docs/tokenizers.md)");
@@ -187,7 +218,7 @@ void TrainSection::fields(Fields& fields) {
   fields("seed", seed, "of initialisation, data order and dropout").min(0);
   fields("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
   fields("eval_sequences", eval_sequences,
-         "held-out sequences per validation while training, spread evenly")
+         "held-out sequences of each set per validation while training, spread evenly")
       .min(1);
   fields("final_eval_sequences", final_eval_sequences,
          "held-out sequences of the validation at the end; 0: all of them")
@@ -203,6 +234,9 @@ void TrainSection::fields(Fields& fields) {
          "the checkpoint of the evaluation with the lowest held-out loss is saved, named in "
          "output.dir/best.json, and not removed; with eval_every");
   fields("early_stopping", early_stopping, "end by held-out loss; with eval_every");
+  fields("best_by", best_by,
+         "the set of data.evaluation whose loss keep_best and early_stopping go by; default: the "
+         "data's held-out part, without one the first set");
   fields("resume", resume,
          "continue from the newest checkpoint of output.dir, if there is one; false: "
          "start anew, in a folder without checkpoints");

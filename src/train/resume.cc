@@ -74,6 +74,7 @@ std::string Position::to_json() const {
       .member("kernels", kernels)
       .member("best_step", best.step)
       .member("best_loss", best.step > 0 ? best.loss : 0.0)
+      .member("best_of", best.set)
       .member("evaluations_worse", best.worse)
       .end()
       .take();
@@ -106,6 +107,9 @@ Position Position::of(const checkpoint::Checkpoint& from) {
     position.best.loss = in.get_double("best_loss", 0);
   }
   position.best.worse = in.get_int("evaluations_worse", 0);
+  if (in.has("best_of")) {
+    position.best.set = in.get_string("best_of");
+  }
   return position;
 }
 

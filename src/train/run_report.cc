@@ -254,7 +254,7 @@ diagnose::ReportData RunReport::describe_run(const std::string& status) const {
   if (prediction_.memory_bandwidth > 0) {
     report.memory_bandwidth = prediction_.memory_bandwidth;
   }
-  if (final_) {
+  if (final_ && final_->bytes > 0) {
     report.final_bits_per_byte = final_->bits_per_byte();
     if (!final_->complete()) {
       report.notes.push_back("The evaluation at the end read " + final_->read_text() +
@@ -364,7 +364,7 @@ void RunReport::print_summary(const diagnose::ReportData& report,
     fmt::print("{:<22} {:.4f} bits/byte ({})\n", baseline.name, baseline.bits_per_byte,
                baseline.what);
   }
-  if (final_) {
+  if (final_ && final_->bytes > 0) {
     fmt::print("{:<22} {:.4f} bits/byte on {}\n", "this model", final_->bits_per_byte(),
                final_->complete() ? "the same held-out files" : final_->read_text());
   }

@@ -18,6 +18,13 @@ struct Prompt {
   std::vector<int32_t> ids;
 };
 
+/// Held-out sequences that a training is evaluated on.
+struct HeldOutSet {
+  std::string name;  ///< in data.evaluation; empty: the data's own held-out part
+  std::unique_ptr<data::HeldOutRows> rows;
+  std::unique_ptr<data::HeldOutRows> mismatched;  ///< kto: other answers behind the prompts
+};
+
 class TrainingData {
  public:
   virtual ~TrainingData() = default;
@@ -31,7 +38,7 @@ class TrainingData {
   virtual const std::string& tokenizer_path() const = 0;
   /// Returns the identity of the data, compared on resume.
   virtual const std::string& fingerprint() const = 0;
-  /// Returns sizes of the two splits, for people.
+  /// Returns sizes of the training data and of all that it is evaluated on, for people.
   virtual std::string training_text() const = 0;
   virtual std::string held_out_text() const = 0;
   /// Returns notes for the beginning of a run, a line each.
@@ -42,12 +49,11 @@ class TrainingData {
 
   /// Returns the sequences of a training. Error: there are less tokens than one.
   virtual std::unique_ptr<data::TrainingRows> training() const = 0;
-  virtual bool holds_out() const = 0;
-  /// Requires: holds_out().
-  virtual std::unique_ptr<data::HeldOutRows> held_out() const = 0;
-  /// The same rows with other answers behind the prompts, for the divergence of kto; null: none.
+  /// Returns the rows with other answers behind the prompts, for the divergence of kto; null: none.
   virtual std::unique_ptr<data::TrainingRows> mismatched_training() const { return nullptr; }
-  virtual std::unique_ptr<data::HeldOutRows> mismatched_held_out() const { return nullptr; }
+  virtual bool holds_out() const = 0;
+  /// Returns the data's own held-out part, if there is one, then the sets of data.evaluation.
+  virtual std::vector<HeldOutSet> held_out() const = 0;
   /// Returns the prompt of a sample where output.sample_prompt names none.
   virtual std::string sample_prompt() const = 0;
   /// Returns its tokens, and those of a given one, as training begins a text.
@@ -56,7 +62,7 @@ class TrainingData {
   virtual const data::Dataset* texts() const { return nullptr; }
 };
 
-/// Data of texts that are open already.
+/// Data of texts that are open already, without the sets of data.evaluation.
 std::unique_ptr<TrainingData> training_texts(const engine::Run& run, data::Dataset dataset);
 
 /// Data of the examples that a run names (objectives sft, dpo and kto).

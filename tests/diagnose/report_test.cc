@@ -42,7 +42,7 @@ ReportData large_report() {
     p.lr = 1e-5;
     r.metrics.train.push_back(p);
     if (step % 100 == 99) {
-      r.metrics.eval.push_back({step, p.time_s, p.loss, p.loss / 3});
+      r.metrics.eval.push_back({step, p.time_s, p.loss, p.loss / 3, {{"code", {p.loss / 2, 1}}}});
     }
     if (step % 50 == 49) {
       LoadPoint load{step, {}, {}};
@@ -213,6 +213,8 @@ TEST(Report, LargeRunsAreThinned) {
     EXPECT_EQ(s, 12.5);
   }
   EXPECT_EQ(data["eval"]["step"].back(), 19999);
+  EXPECT_EQ(data["eval"]["sets"][0]["name"], "code");
+  EXPECT_EQ(data["eval"]["sets"][0]["loss"].size(), data["eval"]["step"].size());
   EXPECT_EQ(data["load"]["steps"].front(), 49);
   EXPECT_EQ(data["load"]["steps"].back(), 19999);
   const json& timeline = data["timelines"][0];

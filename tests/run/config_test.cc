@@ -117,6 +117,7 @@ TEST(RunConfig, DecisionsNeedEvaluations) {
   EXPECT_ERROR(run_of({"train.keep_best=true"}), "train.eval_every");
   EXPECT_ERROR(run_of({"train.early_stopping.patience=2"}), "train.eval_every");
   EXPECT_TRUE(run_of({"train.keep_best=true", "train.eval_every=5"}).config.train.compares());
+  EXPECT_ERROR(run_of({"train.best_by=code"}), "data.evaluation");
 }
 
 }  // namespace
