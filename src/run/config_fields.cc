@@ -384,8 +384,9 @@ void OutputSection::fields(Fields& fields) {
          "else none")
       .one_of({"auto", "all", "trigram", "none"});
   fields("sample_prompt", sample_prompt,
-         "prompt of the sample at the end; default: the first lines of a held-out file");
-  fields("sample_tokens", sample_tokens, "most tokens of that sample; 0: there is none")
+         "prompt of the samples before the first step and at the end; default: one at the end, of "
+         "the first lines of a held-out file or of the first example's prompt");
+  fields("sample_tokens", sample_tokens, "most tokens of a sample; 0: there is none")
       .min(0)
       .max(kMaxTokens);
 }

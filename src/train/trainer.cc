@@ -21,6 +21,7 @@
 #include "train/metrics.h"
 #include "train/preference.h"
 #include "train/preflight.h"
+#include "train/report_data.h"
 #include "train/run_report.h"
 #include "train/saver.h"
 #include "train/schedule.h"
@@ -58,6 +59,7 @@ class Trainer {
   void choose_deciding_set();
   void open_rows();
   void set_up();
+  void draw_first_sample();
   void load();
   StepperParts parts_of_stepper();
   int run_to_end(int64_t first);
@@ -142,6 +144,7 @@ int Trainer::go() {
   if (is_first()) {
     report_.begin(options_.command, start_.began_with);
   }
+  draw_first_sample();
   load();
   tell_schedule(section_, course_.steps);
 
@@ -268,6 +271,20 @@ void Trainer::set_up() {
   if (course_.steps == 0) {
     course_.steps = decide_steps(section_, prediction_.step_s, start_.done);
   }
+}
+
+/// Draws a sample of the model as a new training finds it, where a prompt is given, in a store of
+/// its own that is given back.
+void Trainer::draw_first_sample() {
+  if (start_.from) return;
+  if (is_first()) {
+    forget_sample(run_.config.output.dir);
+  }
+  if (run_.config.output.sample_prompt.empty() || !prediction_.no_sample.empty()) return;
+  engine::Programs first(run_, ranks_);
+  first.replace(engine::training(run_), programs_.compiled());
+  load_initial(start_, run_, first.compiled(), first.store());
+  report_.draw_first(first);
 }
 
 /// Loads parameters and optimizer state, and the record of completed steps.

@@ -90,6 +90,7 @@ class Texts : public TrainingData {
   std::vector<HeldOutSet> held_out() const override;
   std::string sample_prompt() const override { return prompt_from(dataset_); }
   Prompt prompt_of(const std::string& text) const override;
+  DataView view(int64_t count) const override;
   const data::Dataset* texts() const override { return &dataset_; }
 
  private:
@@ -158,6 +159,15 @@ void Texts::check(const std::string& weights) const {
   for (const TextSet& set : sets_) {
     verify(*set.stream());
   }
+}
+
+DataView Texts::view(int64_t count) const {
+  const data::TokenStream& stream = *dataset_.train();
+  std::vector<int64_t> lengths;
+  for (int64_t d = 0; d < stream.documents(); ++d) {
+    lengths.push_back(stream.document_begin(d + 1) - stream.document_begin(d));
+  }
+  return {data::shown_documents(*training(), count), data::Lengths(std::move(lengths)), "document"};
 }
 
 /// As a document begins in training: behind an end of text.

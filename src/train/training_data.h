@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/examples/shown.h"
 #include "data/loader.h"
 #include "data/prepare.h"
 #include "run/config.h"
@@ -23,6 +24,13 @@ struct HeldOutSet {
   std::string name;  ///< in data.evaluation; empty: the data's own held-out part
   std::unique_ptr<data::HeldOutRows> rows;
   std::unique_ptr<data::HeldOutRows> mismatched;  ///< kto: other answers behind the prompts
+};
+
+/// Training data as the model sees them.
+struct DataView {
+  std::vector<data::ShownSequence> shown;  ///< the first ones
+  data::Lengths lengths;                   ///< of all, before any is cut
+  const char* noun = "example";            ///< what has a length: an example, a document
 };
 
 class TrainingData {
@@ -58,6 +66,8 @@ class TrainingData {
   virtual std::string sample_prompt() const = 0;
   /// Returns its tokens, and those of a given one, as training begins a text.
   virtual Prompt prompt_of(const std::string& text) const = 0;
+  /// Returns the first `count` sequences, and the lengths of all examples.
+  virtual DataView view(int64_t count) const = 0;
   /// Returns the prepared texts; null: the data are examples.
   virtual const data::Dataset* texts() const { return nullptr; }
 };

@@ -86,6 +86,7 @@ class Examples : public TrainingData {
   std::vector<HeldOutSet> held_out() const override;
   std::string sample_prompt() const override;
   Prompt prompt_of(const std::string& text) const override;
+  DataView view(int64_t count) const override;
 
  private:
   /// Held-out examples: the data's own without a name, or a set of data.evaluation.
@@ -253,6 +254,14 @@ std::string Examples::sample_prompt() const {
   const auto trained = std::find(first.trained.begin(), first.trained.end(), 1);
   const size_t length = prompt > 0 ? prompt : static_cast<size_t>(trained - first.trained.begin());
   return tokenizer().decode(first.ids.first(length));
+}
+
+DataView Examples::view(int64_t count) const {
+  DataView view{data::shown_sequences(*train_, count), data::Lengths(train_->examples())};
+  if (std::ssize(view.shown) > count) {
+    view.shown.resize(static_cast<size_t>(count));
+  }
+  return view;
 }
 
 Prompt Examples::prompt_of(const std::string& text) const {

@@ -173,6 +173,32 @@ class Objectives(Folder):
             for a, b in zip(own, named):
                 self.assertLess(abs(a - b), 1e-12, (name, own, named))
 
+    def test_report_shows_data_and_samples(self):
+        """The page has the first examples with their trained parts, the lengths, and what the model said before and after."""
+        self.prepare("dense", DENSE, "sft")
+        run = self.run_file("page", "dense", "sft", {}, {})
+        words = ("--set", "output.report=true", "--set", "output.sample_prompt=int x", "--set", "output.sample_tokens=6")
+        losses = self.losses(self.run_file("plain", "dense", "sft", {}, {}))
+        self.hocket("train", run, *words)
+        with open(self.path("page/metrics.jsonl"), encoding="utf-8") as f:
+            self.assertEqual(losses, [x["train/loss"] for x in map(json.loads, f) if "train/loss" in x],
+                             "the first sample changes the training")
+        with open(self.path("page/report.html"), encoding="utf-8") as f:
+            page = json.loads(f.read().split('id="data">', 1)[1].split("</script>", 1)[0])
+        shown = self.shown(run)
+        self.assertEqual(len(page["examples"]), len(QUESTIONS))
+        for example in page["examples"]:
+            number = int(example["place"].rsplit(":", 1)[1]) - 1
+            (ids, trained), = shown[number]
+            self.assertEqual((example["tokens"], example["trained"]), (len(ids), sum(trained)))
+            self.assertEqual("".join(text for mark, text in example["parts"] if not mark), QUESTIONS[number])
+            self.assertTrue("".join(text for mark, text in example["parts"] if mark).startswith(ANSWERS[number]))
+        self.assertEqual(sum(n for _, n in page["lengths"]), len(QUESTIONS))
+        before, after = page["samples"]
+        self.assertEqual((before["when"], after["when"]), ("before training", ""))
+        self.assertEqual((before["prompt"], after["prompt"]), ("int x", "int x"))
+        self.assertNotEqual(before["text"], after["text"])
+
     def test_sft(self):
         self.compare("dense", DENSE, "sft", [{}])
 

@@ -153,8 +153,29 @@ section("sample", "Generated text", "Sample", box => {
     }
     return [...out, text.slice(at)];
   };
-  box.append(h("p", {class: "cap"}, `Text that the trained model continues from a prompt (shaded)${D.samples.some(s => s.how) ? `, sampled with ${D.samples[0].how}` : ""}.`));
-  for (const s of D.samples) box.append(h("pre", {tabindex: 0}, s.prompt ? h("span", {class: "prompt"}, s.prompt) : null, s.language === "c++" ? paint(s.text) : s.text));
+  const early = D.samples.some(s => s.when);
+  box.append(h("p", {class: "cap"}, `Text that the ${early ? "" : "trained "}model continues from a prompt (shaded)${early ? ", before and after training" : ""}${D.samples.some(s => s.how) ? `, sampled with ${D.samples[0].how}` : ""}.`));
+  for (const s of D.samples) {
+    if (early) box.append(h("h3", {}, s.when || "after training"));
+    box.append(h("pre", {tabindex: 0}, s.prompt ? h("span", {class: "prompt"}, s.prompt) : null, s.language === "c++" ? paint(s.text) : s.text));
+  }
+});
+
+// ---- data
+section("data", "Data as the model sees them", "Data", box => {
+  if (!D.examples.length && !D.lengths.length) return "The data of this run are not in the report.";
+  box.append(h("p", {class: "cap"}, "The first sequences of the training; the loss is of the ", h("span", {class: "t"}, "marked"), " tokens alone."));
+  for (const e of D.examples) {
+    box.append(h("h3", {}, `${e.place}: ${whole(e.tokens)} token${e.tokens === 1 ? "" : "s"}, ${whole(e.trained)} trained`),
+      h("pre", {class: "example", tabindex: 0}, e.parts.map(([t, text]) => t ? h("span", {class: "t"}, text) : text)));
+  }
+  if (!D.lengths.length) return;
+  const most = Math.max(...D.lengths.map(([, n]) => n));
+  box.append(h("h3", {}, "Lengths"), h("p", {class: "cap"}, D.lengths_text + "."),
+    h("div", {class: "tablewrap"}, h("table", {class: "data"},
+      h("thead", {}, h("tr", {}, h("th", {}, "tokens, up to"), h("th", {}, "number"), h("th", {class: "barcell"}))),
+      h("tbody", {}, D.lengths.map(([limit, n]) => h("tr", {}, h("td", {}, whole(limit)), h("td", {}, whole(n)),
+        h("td", {class: "barcell"}, h("span", {class: "bar"}, h("i", {style: {width: `${100 * n / most}%`, background: "var(--accent)"}})))))))));
 });
 
 // ---- where the time went
