@@ -191,8 +191,9 @@ class Objectives(Folder):
             number = int(example["place"].rsplit(":", 1)[1]) - 1
             (ids, trained), = shown[number]
             self.assertEqual((example["tokens"], example["trained"]), (len(ids), sum(trained)))
-            self.assertEqual("".join(text for mark, text in example["parts"] if not mark), QUESTIONS[number])
-            self.assertTrue("".join(text for mark, text in example["parts"] if mark).startswith(ANSWERS[number]))
+            whole = "".join(text for _, text in example["parts"])
+            self.assertTrue(whole.startswith(QUESTIONS[number] + ANSWERS[number]), whole)
+            self.assertEqual([mark for mark, _ in example["parts"]], [0, 1])
         self.assertEqual(sum(n for _, n in page["lengths"]), len(QUESTIONS))
         before, after = page["samples"]
         self.assertEqual((before["when"], after["when"]), ("before training", ""))
