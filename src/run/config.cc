@@ -369,6 +369,25 @@ void expect_course(const RunConfig& config, const std::string& name) {
   }
 }
 
+/// Throws Error for settings of preference tuning that contradict each other.
+void expect_preference(const RunConfig& config, const std::string& name) {
+  const PreferenceSection& preference = config.preference;
+  if (preference.label_smoothing > 0 && !preference.loss_type.starts_with("sigmoid")) {
+    fail(name,
+         "preference.label_smoothing is {}, and preference.loss_type {}; expected sigmoid or "
+         "sigmoid_norm, which it is of",
+         preference.label_smoothing, preference.loss_type);
+  }
+  const std::vector<data::SourceOptions>& sources = config.data.sources;
+  const bool weighted = std::any_of(sources.begin(), sources.end(),
+                                    [](const auto& source) { return source.weight.has_value(); });
+  if (preference.precompute_ref_log_probs && config.train.minutes > 0 && weighted) {
+    fail(name,
+         "preference.precompute_ref_log_probs is true, data.sources have weights, and the number "
+         "of steps is not known; expected train.steps, epochs or tokens in place of minutes");
+  }
+}
+
 }  // namespace
 
 void derive(Run& run) {
@@ -386,13 +405,7 @@ void derive(Run& run) {
   expect_groups(config, run.name);
   expect_course(config, run.name);
   expect_evaluation(config, run.name);
-  if (const PreferenceSection& preference = config.preference;
-      preference.label_smoothing > 0 && !preference.loss_type.starts_with("sigmoid")) {
-    fail(run.name,
-         "preference.label_smoothing is {}, and preference.loss_type {}; expected sigmoid or "
-         "sigmoid_norm, which it is of",
-         preference.label_smoothing, preference.loss_type);
-  }
+  expect_preference(config, run.name);
   run.ranks = ranks_of(config.plan);
   run.c10d = config.plan.collectives == "c10d" ||
              (config.plan.collectives == "auto" && run.ranks == Ranks::nccl);

@@ -158,6 +158,7 @@ struct PreferenceSection {
   double label_smoothing = 0;
   double desirable_weight = 1, undesirable_weight = 1;
   std::string reference;  ///< MODEL; empty: the weights that the training begins with
+  bool precompute_ref_log_probs = false;
   int64_t answers_per_sequence = 8;
   void fields(Fields& v);
 };

@@ -258,6 +258,10 @@ void PreferenceSection::fields(Fields& fields) {
   fields("reference", reference,
          "MODEL of the frozen reference, of the model's configuration; default: the weights that "
          "the training begins with, or under an adapter the model without it");
+  fields("precompute_ref_log_probs", precompute_ref_log_probs,
+         "the reference's log-probabilities are computed once, before the first step, and kept in "
+         "output.dir: the reference takes no memory in training, and no time after the first "
+         "epoch");
   fields("answers_per_sequence", answers_per_sequence,
          "most pairs (dpo) or answers (kto) that are packed into one sequence")
       .min(1)

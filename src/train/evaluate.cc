@@ -35,16 +35,41 @@ const std::string& HeldOut::title() const {
   return name.empty() ? own : name;
 }
 
+std::vector<int64_t> chosen_of(const HeldOutSet& set, int64_t sequences) {
+  const int64_t all = set.rows->size();
+  return set.rows->sample(sequences > 0 ? std::min(sequences, all) : all);
+}
+
+void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,
+                    const engine::Compiled& program, bool answers,
+                    const std::function<void(HeldOutBatch&)>& take) {
+  for (size_t next = 0; next < which.size();) {
+    HeldOutBatch of{engine::empty_batch(program, set.rows->seq_len()), std::nullopt, {}};
+    if (answers) {
+      of.batch.add_answers();
+    }
+    if (set.mismatched) {
+      of.mismatched = of.batch;
+    }
+    of.numbers.table = fmt::format("{} {}", set.name, set.fingerprint);
+    of.numbers.rows.assign(static_cast<size_t>(of.batch.rows), -1);
+    for (int64_t r = 0; r < of.batch.rows && next < which.size(); ++r, ++next) {
+      of.bytes += set.rows->fill(which[next], of.batch.row(r));
+      of.numbers.rows[static_cast<size_t>(r)] = which[next];
+      if (of.mismatched) {
+        set.mismatched->fill(which[next], of.mismatched->row(r));
+      }
+    }
+    take(of);
+  }
+}
+
 struct Evaluator::Impl {
   const engine::Run& run;
   engine::ParameterReader reader;
   std::vector<HeldOutSet> sets;
   Preferences* const preferences;
 
-  std::vector<int64_t> chosen(const HeldOutSet& set, int64_t sequences) const {
-    const int64_t all = set.rows->size();
-    return set.rows->sample(sequences > 0 ? std::min(sequences, all) : all);
-  }
   HeldOut evaluate(const HeldOutSet& set, const std::vector<int64_t>& which,
                    const std::function<void(int64_t)>& progress);
 };
@@ -64,7 +89,7 @@ std::vector<HeldOut> Evaluator::run(int64_t sequences,
   std::vector<std::vector<int64_t>> which;
   int64_t total = 0, done = 0;
   for (const HeldOutSet& set : impl_->sets) {
-    which.push_back(impl_->chosen(set, sequences));
+    which.push_back(chosen_of(set, sequences));
     total += std::ssize(which.back());
   }
   std::vector<HeldOut> results;
@@ -88,35 +113,25 @@ HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64
   result.sequences = std::ssize(which);
   result.of = set.rows->size();
   PreferenceStats stats(run.config);
-  for (size_t next = 0; next < which.size();) {
-    engine::Batch batch = engine::empty_batch(session.compiled(), set.rows->seq_len());
-    std::optional<engine::Batch> mismatched;
-    if (preferences) {
-      batch.add_answers();
-    }
-    if (set.mismatched) {
-      mismatched = batch;
-    }
-    for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next) {
-      result.bytes += set.rows->fill(which[next], batch.row(r));
-      if (mismatched) {
-        set.mismatched->fill(which[next], mismatched->row(r));
-      }
-    }
+  int64_t done = 0;
+  const auto run_batch = [&](HeldOutBatch& of) {
+    result.bytes += of.bytes;
     std::optional<PreferenceInputs> inputs;
     if (preferences) {
-      inputs.emplace(preferences->prepare(batch, mismatched ? &*mismatched : nullptr,
-                                          session.program().num_micro_batches));
+      inputs.emplace(preferences->prepare(of.batch, of.mismatched ? &*of.mismatched : nullptr,
+                                          session.program().num_micro_batches, of.numbers));
     }
-    session.feed(batch);
+    session.feed(of.batch);
     session.step();
-    result.targets += inputs ? inputs->places.count() : batch.num_targets();
+    result.targets += inputs ? inputs->places.count() : of.batch.num_targets();
     if (inputs) {
       stats.add(*inputs, answer_logprobs(session));
     }
     result.nats += session.loss();
-    progress(static_cast<int64_t>(next));
-  }
+    done = std::min(done + of.batch.rows, result.sequences);
+    progress(done);
+  };
+  for_each_batch(set, which, session.compiled(), preferences != nullptr, run_batch);
   if (preferences) {
     result.bytes = 0;
     result.values = stats.means();

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,7 +13,9 @@
 #include <vector>
 
 #include "checkpoint/model_weights.h"
+#include "engine/batch.h"
 #include "engine/programs.h"
+#include "train/reference_logprobs.h"
 #include "train/training_data.h"
 
 namespace hocket::train {
@@ -36,6 +39,24 @@ struct HeldOut {
   double loss() const { return nats / static_cast<double>(targets); }
   double bits_per_byte() const { return nats / 0.6931471805599453 / static_cast<double>(bytes); }
 };
+
+/// A batch of held-out sequences.
+struct HeldOutBatch {
+  engine::Batch batch;
+  std::optional<engine::Batch> mismatched;  ///< kto: other answers behind the prompts
+  RowNumbers numbers;
+  int64_t bytes = 0;  ///< of text that the targets stand for
+};
+
+/// Returns the sequences of a set that an evaluation of `sequences` reads, spread evenly over it;
+/// 0: all.
+std::vector<int64_t> chosen_of(const HeldOutSet& set, int64_t sequences);
+
+/// Calls the function with these sequences of a set, a batch of the program after the other.
+/// `answers`: with their answers.
+void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,
+                    const engine::Compiled& program, bool answers,
+                    const std::function<void(HeldOutBatch&)>& take);
 
 /// Runs held-out sequences through the parameters that the ranks have, under the run's plan.
 class Evaluator {

@@ -19,6 +19,7 @@
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/metrics.h"
+#include "train/precompute.h"
 #include "train/preference.h"
 #include "train/preflight.h"
 #include "train/report_data.h"
@@ -59,6 +60,8 @@ class Trainer {
   void choose_deciding_set();
   void open_rows();
   void set_up();
+  PreferenceRows preference_rows() const;
+  void compute_reference_values(bool shared);
   void draw_first_sample();
   void load();
   StepperParts parts_of_stepper();
@@ -252,6 +255,7 @@ void Trainer::set_up() {
                     fmt::format("{}, graph {}, mesh {} ({}), collectives {}", proven.program.hex(),
                                 proven.reference.hex(), proven.mesh.hex(), proven.ranks,
                                 run_.config.plan.collectives));
+  compute_reference_values(false);
   session_ = &programs_.session();
   rows_ = engine::rows_read(programs_.compiled(), ranks_.ids(), section_.global_batch,
                             section_.seq_len);
@@ -273,6 +277,18 @@ void Trainer::set_up() {
   }
 }
 
+PreferenceRows Trainer::preference_rows() const { return {*data_, *loader_, mismatched_.get()}; }
+
+/// With preference.precompute_ref_log_probs: a reference in a store of its own runs before the
+/// training takes memory, one that is the policy without its adapter (`shared`) once that is there.
+void Trainer::compute_reference_values(bool shared) {
+  const bool wanted = preferences_ && run_.config.preference.precompute_ref_log_probs;
+  if (!wanted || preferences_->shares_store() != shared) return;
+  // Steps that fit into a time are not known for sure.
+  const int64_t steps = section_.minutes > 0 ? 0 : course_.steps;
+  compute_reference(run_, programs_, preference_rows(), steps, *preferences_);
+}
+
 /// Draws a sample of the model as a new training finds it, where a prompt is given, in a store of
 /// its own that is given back.
 void Trainer::draw_first_sample() {
@@ -291,6 +307,7 @@ void Trainer::draw_first_sample() {
 void Trainer::load() {
   train::load(start_, run_, *session_);
   if (preferences_) {
+    compute_reference_values(true);
     preferences_->load();
   }
   if (is_first()) {
@@ -315,7 +332,8 @@ StepperParts Trainer::parts_of_stepper() {
         mismatched = batch_of(*mismatched_, step, rows_.here, section_.seq_len, true);
       }
       inputs_.emplace(preferences_->prepare(batch, mismatched ? &*mismatched : nullptr,
-                                            programs_.compiled().program.num_micro_batches));
+                                            programs_.compiled().program.num_micro_batches,
+                                            preference_rows().numbers_of(step, batch.rows)));
       const int64_t answers = inputs_->places.count(rows_.first);
       return StepData{std::move(batch), answers};
     }

@@ -59,6 +59,7 @@ class RowsOfSet : public data::TrainingRows {
   int64_t seq_len() const override { return rows_->seq_len(); }
   int64_t sequences_per_epoch() const override { return rows_->sequences_per_epoch(); }
   void fill(int64_t index, const data::SequenceOut& out) const override { rows_->fill(index, out); }
+  int64_t identity(int64_t index) const override { return rows_->identity(index); }
 
  private:
   const std::shared_ptr<const data::ExampleRows> rows_;
@@ -214,8 +215,9 @@ std::string Examples::held_out_text() const {
 std::vector<HeldOutSet> Examples::held_out() const {
   std::vector<HeldOutSet> list;
   for (const Held& held : held_out_) {
-    list.push_back(
-        {held.name, in_order(held.rows), unpaired() ? in_order(held.rows->mismatched()) : nullptr});
+    list.push_back({held.name, in_order(held.rows),
+                    unpaired() ? in_order(held.rows->mismatched()) : nullptr,
+                    held.rows->hash().hex()});
   }
   return list;
 }

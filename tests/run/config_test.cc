@@ -113,6 +113,15 @@ TEST(RunConfig, LabelSmoothingIsOfTheSigmoid) {
   run_of({"preference.label_smoothing=0.1", "preference.loss_type=sigmoid_norm"});
 }
 
+TEST(RunConfig, AReferenceComputedBeforehandNeedsKnownRows) {
+  const std::vector<std::string> keys = {"preference.precompute_ref_log_probs=true",
+                                         "train.minutes=1",
+                                         "data.sources=[{path: a.jsonl, weight: 1}]"};
+  EXPECT_ERROR(run_of(keys), "in place of minutes");
+  run_of({keys[0], keys[2]});
+  run_of({keys[0], keys[1]});
+}
+
 TEST(RunConfig, DecisionsNeedEvaluations) {
   EXPECT_ERROR(run_of({"train.keep_best=true"}), "train.eval_every");
   EXPECT_ERROR(run_of({"train.early_stopping.patience=2"}), "train.eval_every");

@@ -10,8 +10,10 @@ one rank and under plans."""
 import json
 import os
 import shutil
+import subprocess
 import unittest
 
+import cli_util
 import torch
 from reference_util import DENSE, MOE, Folder, forward, random_weights
 
@@ -172,6 +174,40 @@ class Objectives(Folder):
             self.assertGreater(abs(own[-1] - own[0]), 1e-3)
             for a, b in zip(own, named):
                 self.assertLess(abs(a - b), 1e-12, (name, own, named))
+
+    def test_reference_computed_beforehand(self):
+        """The same losses as with the reference beside the policy, also resumed, under a plan, and with an adapter."""
+        for kind, adapter, plan in (("dpo", None, {}), ("kto", None, {}), ("dpo", None, {"tp": 2, "threads_per_rank": 1}),
+                                    ("dpo", {"type": "lora", "r": 4, "alpha": 8, "targets": ["q_proj"]}, {})):
+            self.prepare("dense", DENSE, kind)
+            name = f"{kind}-{'lora' if adapter else 'full'}-{plan.get('tp', 1)}"
+            beside = self.losses(self.run_file(name + "-beside", "dense", kind, plan, {}, adapter))
+            way = {"precompute_ref_log_probs": True}
+            run = self.run_file(name + "-once", "dense", kind, plan, way, adapter)
+            self.hocket("train", run, "--set", "train.steps=2")
+            kept = self.path(name + "-once/reference_logprobs.bin")
+            with open(kept, "rb") as f:
+                before = f.read()
+            once = self.losses(run)
+            self.assertEqual(len(once), STEPS)
+            self.assertEqual(beside[0], once[0], name)
+            for a, b in zip(beside, once):
+                self.assertLess(abs(a - b), 1e-12 * max(1, abs(a)), (name, beside, once))
+            with open(kept, "rb") as f:
+                self.assertEqual(before, f.read(), "rows of the second epoch are computed again")
+
+        # A damaged file is refused, one of another reference is replaced with a note.
+        with open(kept, "wb") as f:
+            f.write(before[:-1])
+        r = subprocess.run([cli_util.HOCKET, "train", run, "--set", f"train.steps={STEPS + 1}"], capture_output=True, text=True)
+        self.assertEqual(r.returncode, 2)
+        self.assertIn("is damaged", r.stderr)
+        other = json.loads(before.split(b"\n", 1)[0])
+        self.assertEqual(other["per_row"], 16)
+        with open(kept, "wb") as f:
+            f.write(before)
+        os.utime(self.path("dense/model.safetensors"))
+        self.assertIn("is of another reference", self.hocket("train", run, "--set", f"train.steps={STEPS + 1}"))
 
     def test_report_shows_data_and_samples(self):
         """The page has the first examples with their trained parts, the lengths, and what the model said before and after."""

@@ -185,6 +185,15 @@ ExampleRows::Place ExampleRows::place_of(int64_t index) const {
   return {draw.source, static_cast<int64_t>(Permutation(rows, key)(within))};
 }
 
+int64_t ExampleRows::identity(int64_t index) const {
+  const Place place = place_of(index);
+  int64_t before = 0;
+  for (int64_t part = 0; part < place.part; ++part) {
+    before += parts_[part].packing.rows();
+  }
+  return before + place.row;
+}
+
 std::span<const int64_t> ExampleRows::row(int64_t index) const {
   const Place place = place_of(index);
   const Packing& packing = parts_[place.part].packing;

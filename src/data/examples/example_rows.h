@@ -57,6 +57,7 @@ class ExampleRows : public TrainingRows {
   int64_t seq_len() const override { return options_.seq_len; }
   int64_t sequences_per_epoch() const override { return report_.rows; }
   void fill(int64_t index, const SequenceOut& out) const override;
+  int64_t identity(int64_t index) const override;
 
   /// Returns the most answers in a row, counted as SequenceOut::answers counts; 0: none.
   int64_t answers() const;
