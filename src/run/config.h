@@ -59,6 +59,7 @@ struct DataSection {
   data::TrainOn train_on = data::TrainOn::assistant;
   bool packing = true;
   data::Truncate truncate = data::Truncate::keep_start;
+  bool split_texts = true;
   std::string chat_template;
   /// Returns the section that reads a set of `evaluation` as training reads its data.
   DataSection of(const EvaluationSection& set) const;

@@ -110,6 +110,10 @@ void DataSection::fields(Fields& fields) {
   fields("truncate", truncate,
          "an example longer than train.seq_len: keep_start cuts off its end, drop leaves it out, "
          "refuse ends with an error");
+  fields(
+      "split_texts", split_texts,
+      "with keep_start: a text longer than train.seq_len becomes parts of that length, and loses "
+      "nothing; false: its end is cut off, too");
   fields("chat_template", chat_template,
          "a file with a Jinja template for chats, in place of the model's");
 }

@@ -182,7 +182,16 @@ Prompt Texts::prompt_of(const std::string& text) const {
 }  // namespace
 
 std::unique_ptr<TrainingData> TrainingData::open(const engine::Run& run) {
-  if (run.config.objective != engine::Objective::pretrain) return training_examples(run);
+  if (run.config.objective != engine::Objective::pretrain) {
+    if (!run.config.data.dir.empty()) {
+      fail(run.name,
+           "data.dir is {}, and objective is {}, which reads data.sources; expected one of them; "
+           "try without data.dir, or objective: pretrain",
+           run.config.data.dir,
+           engine::names_of(engine::Objective())[static_cast<size_t>(run.config.objective)]);
+    }
+    return training_examples(run);
+  }
   if (!run.config.data.sources.empty()) {
     fail(run.name,
          "data.sources are examples, and objective is pretrain, on the texts of data.dir; try "

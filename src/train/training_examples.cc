@@ -241,6 +241,7 @@ std::vector<std::string> Examples::notes() const {
     note(source.refused, "example", " could not be rendered (hocket data show names them)");
   }
   const data::RowReport& report = train_->report();
+  note(report.split, "text", " longer than train.seq_len, in parts");
   note(report.truncated, "example", " cut off at train.seq_len");
   note(report.too_long, "example", " left out, longer than train.seq_len");
   note(report.cut_away, "example", " left out, whose trained tokens lie behind train.seq_len");

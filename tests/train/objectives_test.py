@@ -236,6 +236,14 @@ class Objectives(Folder):
         self.assertEqual((before["prompt"], after["prompt"]), ("int x", "int x"))
         self.assertNotEqual(before["text"], after["text"])
 
+    def test_prepared_texts_are_of_pretraining(self):
+        self.prepare("dense", DENSE, "sft")
+        run = self.run_file("both", "dense", "sft", {}, {})
+        r = subprocess.run([cli_util.HOCKET, "train", run, "--set", "data.dir=" + self.path("data")], capture_output=True,
+                           text=True)
+        self.assertEqual(r.returncode, 2)
+        self.assertIn("and objective is sft, which reads data.sources", r.stderr)
+
     def test_sft(self):
         self.compare("dense", DENSE, "sft", [{}])
 

@@ -153,6 +153,10 @@ std::string show_text(const engine::ExampleData& data, bool valid, int64_t count
   out += fmt::format("{}: {}, {} tokens, {} trained ({:.1f} %)\n", valid ? "held out" : "training",
                      counted(report.examples, "example"), report.ids, report.targets,
                      100 * share(report.targets, report.ids));
+  if (report.split > 0) {
+    out += fmt::format("longer than {} tokens: {}, in {}\n", rows.seq_len(),
+                       counted(report.split, "text"), counted(report.parts, "part"));
+  }
   out += fmt::format("truncated to {} tokens: {}, which lose {}\n", rows.seq_len(),
                      counted(report.truncated, "example"), counted(report.lost_ids, "token"));
   for (const DroppedRow& dropped : dropped_rows(report)) {
@@ -209,6 +213,8 @@ std::string show_json(const engine::ExampleData& data, bool valid, int64_t count
       .member("trained_tokens", report.targets)
       .member("trained_share", share(report.targets, report.ids))
       .member("seq_len", rows.seq_len())
+      .member("split_texts", report.split)
+      .member("split_parts", report.parts)
       .member("truncated", report.truncated)
       .member("lost_tokens", report.lost_ids);
   json.key("dropped").object();

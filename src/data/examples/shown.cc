@@ -50,10 +50,14 @@ std::vector<ShownSequence> shown_sequences(const ExampleRows& rows, int64_t coun
   for (int64_t index = 0; std::ssize(out) < count && index < rows.sequences_per_epoch(); ++index) {
     row.fill(rows, index);
     size_t at = 0;
-    for (const int64_t example : rows.row(index)) {
+    for (const int64_t number : rows.row(index)) {
+      const auto [example, begin] = rows.piece(number);
       for (int which = 0; which < examples.sequences(); ++which) {
         ShownSequence& shown = out.emplace_back();
         shown.place = examples.place(example);
+        if (begin > 0) {
+          shown.place += fmt::format(" from token {}", begin);
+        }
         shown.part = part_of(examples, example, which);
         shown.row = index;
         at = row.take(at, &shown);
