@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements: scan_corpus (prepare.h): the files of a list of inputs, and the split of each.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -96,6 +99,11 @@ Content content_of(const std::string& path) {
   return content;
 }
 
+/// Returns the same of a text that is read already.
+Content content_of_text(const std::string& text) {
+  return {std::ssize(text), hash128(text), text.find('\0') != text.npos, false};
+}
+
 /// Recognises outputs of `hocket data`, folder by folder: the tokenizer beside its
 /// tokenizer_source.json, and the files of a prepared folder, whose index.json starts with its
 /// format. Its shards are binary.
@@ -146,6 +154,12 @@ size_t end_begins(std::string_view text, double share) {
 /// A corpus of one file becomes one of two texts.
 void cut_in_two(Corpus& corpus, double share) {
   Corpus::File& head = corpus.files.at(0);
+  if (head.line_bytes > 0) {
+    fail("data",
+         "{} has one document, and nothing can be held out; try more text, or valid_fraction 0 for "
+         "no validation",
+         head.path);
+  }
   const std::string text = read_file(head.path);
   const size_t at = end_begins(text, share);
   if (at == 0) {
@@ -255,23 +269,34 @@ Corpus scan_corpus(const CorpusOptions& options) {
   Corpus corpus;
   std::map<Hash128, std::string> first;  // path of each content
   Outputs outputs;
+  const auto add = [&](const std::string& place, const Content& content, Corpus::File file) {
+    if (content.bytes == 0) {
+      corpus.dropped.push_back({place, Corpus::Why::empty, ""});
+    } else if (content.utf16) {
+      corpus.dropped.push_back({place, Corpus::Why::utf16, ""});
+    } else if (content.binary) {
+      corpus.dropped.push_back({place, Corpus::Why::binary, ""});
+    } else if (const auto [known, is_new] = first.emplace(content.hash, place); is_new) {
+      file.hash = content.hash;
+      corpus.files.push_back(std::move(file));
+    } else {
+      corpus.dropped.push_back({place, Corpus::Why::duplicate, known->second});
+    }
+  };
   const auto take = [&](const std::string& path, bool valid) {
     if (outputs.contains(path)) {
       corpus.dropped.push_back({path, Corpus::Why::output, ""});
       return;
     }
-    const Content content = content_of(path);
-    if (content.bytes == 0) {
-      corpus.dropped.push_back({path, Corpus::Why::empty, ""});
-    } else if (content.utf16) {
-      corpus.dropped.push_back({path, Corpus::Why::utf16, ""});
-    } else if (content.binary) {
-      corpus.dropped.push_back({path, Corpus::Why::binary, ""});
-    } else if (const auto [known, is_new] = first.emplace(content.hash, path); is_new) {
-      corpus.files.push_back({path, content.bytes, content.hash, valid});
-    } else {
-      corpus.dropped.push_back({path, Corpus::Why::duplicate, known->second});
+    if (is_json_lines(path)) {
+      for_each_json_line(path, [&](JsonLine&& line) {
+        add(fmt::format("{}:{}", path, line.number), content_of_text(line.text),
+            {path, std::ssize(line.text), {}, valid, line.begin, line.bytes});
+      });
+      return;
     }
+    const Content content = content_of(path);
+    add(path, content, {path, content.bytes, {}, valid});
   };
   // Explicitly held-out files come first, so that no copy of one is trained on.
   std::set<std::string> held_out;

@@ -174,6 +174,7 @@ std::string json_of(const data::PrepareResult& result, const std::string& folder
     json.member(data::to_string(why), count);
   }
   json.end()
+      .member("json_lines", result.json_lines)
       .member("special_tokens_met", result.special_tokens_met)
       .member("up_to_date", result.up_to_date)
       .end();
@@ -188,6 +189,10 @@ void tell(const data::PrepareResult& result, const std::string& folder, bool spl
   };
   fmt::print("{}{}: training {}; held out {}\n", folder, result.up_to_date ? " (up to date)" : "",
              split(result.train), split(result.valid));
+  if (result.json_lines > 0) {
+    fmt::print("of these, {} of JSON Lines, each a document: its column text\n",
+               counted(result.json_lines, "line"));
+  }
   fmt::print("left out: {}\n", data::left_out_text(result.dropped));
   if (result.special_tokens_met > 0) {
     fmt::print("in the texts: {}, {}\n", counted(result.special_tokens_met, "special token"),
@@ -231,7 +236,8 @@ void declare_prepare(Args& args) {
   auto corpus = std::make_shared<Corpus>("hocket data prepare");
   args.about(
       "turn text files into token shards for training",
-      "Tokenises every file as one document; drops empty, binary and duplicate files; splits "
+      "Tokenises every file as one document, of JSON Lines (.jsonl) the column text of every line; "
+      "drops empty, binary and duplicate files; splits "
       "by the hash of a file's content. The folder is complete or as it was before, and left "
       "alone if it holds the result already.");
   corpus->declare(args, "folder of the shards; default: data.dir");
