@@ -20,6 +20,7 @@ constexpr const char* kFormat = "hocket-data";
 constexpr int64_t kPreparedVersion = 2;
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kStaging = ".staging";
+constexpr size_t kNamed = 5;  // files left out that are named with their sizes
 
 // Special tokens in the texts, and what they were taken for.
 struct SpecialTokens {
@@ -119,6 +120,7 @@ PrepareResult result_of(const Corpus& corpus, const SplitStats& train, const Spl
   result.train = train;
   result.valid = valid;
   result.dropped = corpus.dropped_counts();
+  result.largest = corpus.largest_dropped(kNamed);
   result.json_lines = std::count_if(corpus.files.begin(), corpus.files.end(),
                                     [](const Corpus::File& file) { return file.line_bytes > 0; });
   return result;

@@ -51,6 +51,7 @@ struct Corpus {
     std::string path;
     Why why = Why::empty;
     std::string first;  ///< of a duplicate: the file that is kept
+    int64_t bytes = 0;  ///< of a file that is no text
   };
   std::vector<File> files;  ///< in the order of the inputs, by path within one glob
   std::vector<Dropped> dropped;
@@ -59,6 +60,8 @@ struct Corpus {
   std::vector<TextPart> texts(bool valid) const;     ///< likewise
   int64_t bytes(bool valid) const;
   std::map<Why, int64_t> dropped_counts() const;
+  /// Returns the largest files that are no text, at most `most`, the largest first.
+  std::vector<Dropped> largest_dropped(size_t most) const;
 };
 
 /// "duplicate", "utf16", ...: as JSON names it.
@@ -106,9 +109,10 @@ JsonWriter& put_sizes(JsonWriter& json, const SplitStats& stats);
 struct PrepareResult {
   SplitStats train, valid;
   std::map<Corpus::Why, int64_t> dropped;
-  int64_t special_tokens_met = 0;  ///< in the files: Encoder::special_tokens_met
-  int64_t json_lines = 0;          ///< documents that are lines of JSON, and count as files
-  bool up_to_date = false;         ///< nothing had to be done
+  std::vector<Corpus::Dropped> largest;  ///< of those that are no text, a few
+  int64_t special_tokens_met = 0;        ///< in the files: Encoder::special_tokens_met
+  int64_t json_lines = 0;                ///< documents that are lines of JSON, and count as files
+  bool up_to_date = false;               ///< nothing had to be done
 };
 
 /// Tokenises each file, or line of JSON Lines, as one document and writes the shards, the tokenizer

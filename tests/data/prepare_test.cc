@@ -286,6 +286,43 @@ TEST_F(Prepare, OneFileOfOneLineIsCutAtACharacter) {
   EXPECT_ERROR(scan_corpus(options_.corpus), "too short to hold out its end");
 }
 
+TEST_F(Prepare, AByteOrderMarkIsNoText) {
+  const std::string mark = "\xEF\xBB\xBF";
+  folder_.add("marked/a.txt", mark + "one text\n");
+  folder_.add("marked/b.txt", "one text\n");
+  folder_.add("marked/c.txt", mark);
+  options_.corpus.inputs = {folder_ / "marked"};
+  options_.corpus.valid_fraction = 0;
+  Corpus corpus = scan_corpus(options_.corpus);
+  ASSERT_EQ(corpus.files.size(), 1U);
+  EXPECT_EQ(corpus.files[0].text().read(), "one text\n");
+  EXPECT_EQ(corpus.dropped_counts(),
+            (std::map<Corpus::Why, int64_t>{{Corpus::Why::duplicate, 1}, {Corpus::Why::empty, 1}}));
+  EXPECT_EQ(prepare(options_).train.bytes, 9);
+  // Both parts of a file that is cut begin at the right byte.
+  options_.corpus.inputs = {folder_.add("book.txt", mark + "line 1\nline 2\nline 3\nline 4\n")};
+  options_.corpus.valid_fraction = 0.5;
+  corpus = scan_corpus(options_.corpus);
+  ASSERT_EQ(corpus.files.size(), 2U);
+  EXPECT_EQ(corpus.files[0].text().read(), "line 1\nline 2\n");
+  EXPECT_EQ(corpus.files[1].text().read(), "line 3\nline 4\n");
+}
+
+TEST_F(Prepare, TheLargestFilesThatAreNoTextAreNamed) {
+  folder_.add("mixed/a.txt", "text\n");
+  for (int i = 1; i <= 7; ++i) {
+    folder_.add(fmt::format("mixed/{}.gz", i), std::string(static_cast<size_t>(100 * i), '\0'));
+  }
+  options_.corpus.inputs = {folder_ / "mixed"};
+  options_.corpus.valid_fraction = 0;
+  const PrepareResult result = prepare(options_);
+  ASSERT_EQ(result.largest.size(), 5U);
+  EXPECT_TRUE(result.largest[0].path.ends_with("7.gz"));
+  EXPECT_EQ(result.largest[0].bytes, 700);
+  EXPECT_EQ(result.largest[4].bytes, 300);
+  EXPECT_EQ(prepare(options_).largest.size(), 5U);
+}
+
 // Lines of JSON are documents, in any column order, with escapes, blank lines and no last line end.
 TEST_F(Prepare, LinesOfJsonAreDocuments) {
   const std::string path = folder_.add(

@@ -232,6 +232,15 @@ class Training(Folder):
             self.assertEqual(r.returncode, 2)
             self.assertIn(why, r.stderr)
 
+    def test_a_run_has_a_tokenizer(self):
+        self.hocket("train", self.run_of("run", {"steps": 1}))
+        self.hocket("data", "prepare", "--files", self.path("text/*"), "--valid-fraction", "0", "--tokenizer", self.path("run"),
+                    "--out", self.path("again"))
+        with open(self.path("again/index.json"), encoding="utf-8") as f:
+            again = json.load(f)
+        with open(self.path("data/index.json"), encoding="utf-8") as f:
+            self.assertEqual(again["tokenizer"]["hash"], json.load(f)["tokenizer"]["hash"])
+
     def test_needs_held_out_text(self):
         run = self.run_of("none", {"steps": 3, "eval_every": 1, "keep_best": True})
         r = subprocess.run([cli_util.HOCKET, "train", run], capture_output=True, text=True)
