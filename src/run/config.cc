@@ -8,6 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "autodiff/autodiff.h"
@@ -372,11 +373,27 @@ void expect_course(const RunConfig& config, const std::string& name) {
 /// Throws Error for settings of preference tuning that contradict each other.
 void expect_preference(const RunConfig& config, const std::string& name) {
   const PreferenceSection& preference = config.preference;
-  if (preference.label_smoothing > 0 && !preference.loss_type.starts_with("sigmoid")) {
+  const std::vector<std::string>& losses = preference.loss_type;
+  const std::string text = join(losses, ", ");
+  const auto has_smoothing = [](const std::string& loss) { return loss.starts_with("sigmoid"); };
+  if (preference.label_smoothing > 0 && std::none_of(losses.begin(), losses.end(), has_smoothing)) {
     fail(name,
          "preference.label_smoothing is {}, and preference.loss_type {}; expected sigmoid or "
          "sigmoid_norm, which it is of",
-         preference.label_smoothing, preference.loss_type);
+         preference.label_smoothing, text);
+  }
+  if (losses.empty() ||
+      std::set<std::string>(losses.begin(), losses.end()).size() < losses.size()) {
+    fail(name, "preference.loss_type is [{}]; expected one loss or several different ones", text);
+  }
+  const std::vector<double>& weights = preference.loss_weights;
+  if (!weights.empty() && weights.size() != losses.size()) {
+    fail(name, "preference.loss_weights has {}, and loss_type {}; expected one of each",
+         counted(std::ssize(weights), "number"), losses.size());
+  }
+  if (std::any_of(weights.begin(), weights.end(), [](double weight) { return !(weight > 0); })) {
+    fail(name, "preference.loss_weights is [{}]; expected numbers above 0",
+         fmt::join(weights, ", "));
   }
   const std::vector<data::SourceOptions>& sources = config.data.sources;
   const bool weighted = std::any_of(sources.begin(), sources.end(),

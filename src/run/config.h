@@ -155,7 +155,8 @@ struct TrainSection {
 /// Preference tuning (objective dpo or kto); names and defaults are TRL's.
 struct PreferenceSection {
   double beta = 0.1;
-  std::string loss_type = "sigmoid";
+  std::vector<std::string> loss_type = {"sigmoid"};
+  std::vector<double> loss_weights;  ///< of loss_type; empty: 1 each
   double label_smoothing = 0;
   double desirable_weight = 1, undesirable_weight = 1;
   std::string reference;  ///< MODEL; empty: the weights that the training begins with

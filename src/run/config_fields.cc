@@ -251,8 +251,9 @@ void PreferenceSection::fields(Fields& fields) {
       .min(1e-6)
       .max(1e6);
   fields("loss_type", loss_type,
-         "dpo: sigmoid (DPO), sigmoid_norm (the same per token), ipo, or hinge")
+         "dpo: sigmoid (DPO), sigmoid_norm (the same per token), ipo, or hinge; several: their sum")
       .one_of({"sigmoid", "sigmoid_norm", "ipo", "hinge"});
+  fields("loss_weights", loss_weights, "with several losses: the weight of each; default: 1");
   fields("label_smoothing", label_smoothing,
          "dpo with sigmoid and sigmoid_norm: probability that a preference is the wrong way round")
       .min(0)

@@ -103,11 +103,16 @@ class Objectives(Folder):
                 row = {"rewards/chosen": beta * chosen.mean(), "rewards/rejected": beta * rejected.mean(),
                        "rewards/margins": beta * (chosen - rejected).mean(),
                        "rewards/accuracies": (chosen > rejected).double().mean()}
-                if preference["loss_type"] in ("ipo", "sigmoid_norm"):
-                    chosen, rejected = (x / torch.tensor([sum(g[i][1]) for g in groups])
-                                        for i, x in enumerate((chosen, rejected)))
-                loss = dpo_loss(preference["loss_type"], chosen - rejected, beta,
-                                preference.get("label_smoothing", 0)).mean()
+                kinds = preference["loss_type"]
+                kinds = [kinds] if isinstance(kinds, str) else kinds
+                loss = 0
+                for term, share in zip(kinds, preference.get("loss_weights", [1] * len(kinds))):
+                    x = chosen - rejected
+                    if term in ("ipo", "sigmoid_norm"):
+                        a, b = (x / torch.tensor([sum(g[i][1]) for g in groups])
+                                for i, x in enumerate((chosen, rejected)))
+                        x = a - b
+                    loss = loss + share * dpo_loss(term, x, beta, preference.get("label_smoothing", 0)).mean()
             else:
                 ratio = ratios(w, base, c, [s for (s,) in groups])
                 with torch.no_grad():  # the same prompts before the answers of the examples before them
@@ -250,7 +255,9 @@ class Objectives(Folder):
     def test_dpo(self):
         self.compare("dense", DENSE, "dpo",
                      [{"loss_type": "sigmoid", "beta": 0.3}, {"loss_type": "sigmoid", "label_smoothing": 0.2},
-                      {"loss_type": "sigmoid_norm"}, {"loss_type": "ipo"}, {"loss_type": "hinge"}])
+                      {"loss_type": "sigmoid_norm"}, {"loss_type": "ipo"}, {"loss_type": "hinge"},
+                      {"loss_type": ["sigmoid", "ipo"], "loss_weights": [0.8, 0.2], "label_smoothing": 0.1},
+                      {"loss_type": ["hinge", "sigmoid_norm"]}])
 
     def test_kto(self):
         self.compare("dense", DENSE, "kto", [{"desirable_weight": 1.5, "undesirable_weight": 0.75, "beta": 0.4}])
