@@ -19,8 +19,9 @@ from reference_util import DENSE, MOE, Folder, forward, random_weights
 
 TOLERANCE = 1e-9
 STEPS, SEQ = 5, 64
-TRAIN = {"steps": STEPS, "seq_len": SEQ, "lr": 0.01, "min_lr": 0.01, "warmup_steps": 0, "weight_decay": 0.1,
-         "beta1": 0.8, "beta2": 0.97, "eps": 1e-5, "max_grad_norm": 0.7, "seed": 5, "save_minutes": 0}
+TRAIN = {"steps": STEPS, "seq_len": SEQ, "lr": 0.01, "min_lr": 0.01, "warmup_steps": 0,
+         "max_grad_norm": 0.7, "seed": 5, "save_minutes": 0}
+OPTIMIZER = {"weight_decay": 0.1, "beta1": 0.8, "beta2": 0.97, "eps": 1e-5}
 QUESTIONS = ["int x", "return x", "template", "auto std", "{ x }", "x ="]
 ANSWERS = ["= int;", "{ return; }", "std::x", "x", "auto template", ":: int"]
 PLANS = {"dense": [{}, {"tp": 2, "dp": 2, "threads_per_rank": 1}, {"pp": 2, "threads_per_rank": 1},
@@ -77,7 +78,7 @@ class Objectives(Folder):
             json.dump({"objective": kind, "model": {"path": self.path(model), "init": "weights", "dtype": "f64"},
                        "data": {"sources": [{"path": self.path(f"{kind}.jsonl")}], "valid_fraction": 0,
                                 "packing": False},
-                       "train": dict(TRAIN, global_batch=len(QUESTIONS), balance_coef=0),
+                       "train": dict(TRAIN, global_batch=len(QUESTIONS), balance_coef=0), "optimizer": OPTIMIZER,
                        **({"adapter": adapter} if adapter else {}),
                        "preference": preference, "plan": dict({"micro_batch": 6 // plan.get("dp", 1)}, **plan),
                        "output": {"dir": self.path(name), "report": False, "trace": False}}, f)
@@ -88,9 +89,9 @@ class Objectives(Folder):
         w = {n: t.double().clone().requires_grad_() for n, t in w0.items()}
         base = {n: t.double() for n, t in w0.items()}
         optimizer = torch.optim.AdamW(
-            [{"params": [t for t in w.values() if t.dim() > 1], "weight_decay": TRAIN["weight_decay"]},
+            [{"params": [t for t in w.values() if t.dim() > 1], "weight_decay": OPTIMIZER["weight_decay"]},
              {"params": [t for t in w.values() if t.dim() == 1], "weight_decay": 0.0}],
-            lr=TRAIN["lr"], betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"])
+            lr=TRAIN["lr"], betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]), eps=OPTIMIZER["eps"])
         beta = preference.get("beta", 0.1)
         for _ in range(STEPS):
             optimizer.zero_grad()
