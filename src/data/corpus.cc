@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements: scan_corpus (prepare.h): the files of a list of inputs, and the split of each.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -72,8 +75,9 @@ std::vector<std::string> expand(const std::vector<std::string>& inputs,
   return paths;
 }
 
-// Result of one reading of a file. The hash covers the whole file only if it is text.
+// Result of one reading of a file. The hash covers the whole text only if it is one.
 struct Content {
+  int64_t begin = 0;  // behind a byte order mark of UTF-8
   int64_t bytes = 0;
   Hash128 hash;
   bool binary = false;
@@ -83,9 +87,13 @@ struct Content {
 Content content_of(const std::string& path) {
   Content content;
   Hasher hasher;
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  bool first = true;
   read_pieces(path, [&](std::string_view piece) {
-    if (content.bytes == 0) {
+    if (std::exchange(first, false)) {
       content.utf16 = piece.starts_with("\xFF\xFE") || piece.starts_with("\xFE\xFF");
+      content.begin = piece.starts_with(kMark) ? std::ssize(kMark) : 0;
+      piece.remove_prefix(static_cast<size_t>(content.begin));
     }
     content.bytes += std::ssize(piece);
     content.binary = piece.find('\0') != std::string_view::npos;
@@ -94,6 +102,11 @@ Content content_of(const std::string& path) {
   });
   content.hash = hasher.finish();
   return content;
+}
+
+/// Returns the same of a text that is read already.
+Content content_of_text(const std::string& text) {
+  return {0, std::ssize(text), hash128(text), text.find('\0') != text.npos, false};
 }
 
 /// Recognises outputs of `hocket data`, folder by folder: the tokenizer beside its
@@ -146,7 +159,13 @@ size_t end_begins(std::string_view text, double share) {
 /// A corpus of one file becomes one of two texts.
 void cut_in_two(Corpus& corpus, double share) {
   Corpus::File& head = corpus.files.at(0);
-  const std::string text = read_file(head.path);
+  if (head.line_bytes > 0) {
+    fail("data",
+         "{} has one document, and nothing can be held out; try more text, or valid_fraction 0 for "
+         "no validation",
+         head.path);
+  }
+  const std::string text = head.text().read();
   const size_t at = end_begins(text, share);
   if (at == 0) {
     fail("data",
@@ -160,7 +179,7 @@ void cut_in_two(Corpus& corpus, double share) {
   head.bytes = std::ssize(begin);
   head.hash = hash128(begin);
   head.valid = false;
-  tail.begin = std::ssize(begin);
+  tail.begin = head.begin + std::ssize(begin);
   tail.bytes = std::ssize(end);
   tail.hash = hash128(end);
   tail.valid = true;
@@ -220,6 +239,19 @@ std::map<Corpus::Why, int64_t> Corpus::dropped_counts() const {
   return counts;
 }
 
+std::vector<Corpus::Dropped> Corpus::largest_dropped(size_t most) const {
+  std::vector<Dropped> list;
+  for (const Dropped& file : dropped) {
+    if (file.why == Why::binary || file.why == Why::utf16) {
+      list.push_back(file);
+    }
+  }
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Dropped& a, const Dropped& b) { return a.bytes > b.bytes; });
+  list.resize(std::min(list.size(), most));
+  return list;
+}
+
 namespace {
 
 // In the order of Corpus::Why.
@@ -255,23 +287,34 @@ Corpus scan_corpus(const CorpusOptions& options) {
   Corpus corpus;
   std::map<Hash128, std::string> first;  // path of each content
   Outputs outputs;
+  const auto add = [&](const std::string& place, const Content& content, Corpus::File file) {
+    if (content.bytes == 0) {
+      corpus.dropped.push_back({place, Corpus::Why::empty, ""});
+    } else if (content.utf16) {
+      corpus.dropped.push_back({place, Corpus::Why::utf16, "", file_size(file.path)});
+    } else if (content.binary) {
+      corpus.dropped.push_back({place, Corpus::Why::binary, "", file_size(file.path)});
+    } else if (const auto [known, is_new] = first.emplace(content.hash, place); is_new) {
+      file.hash = content.hash;
+      corpus.files.push_back(std::move(file));
+    } else {
+      corpus.dropped.push_back({place, Corpus::Why::duplicate, known->second});
+    }
+  };
   const auto take = [&](const std::string& path, bool valid) {
     if (outputs.contains(path)) {
       corpus.dropped.push_back({path, Corpus::Why::output, ""});
       return;
     }
-    const Content content = content_of(path);
-    if (content.bytes == 0) {
-      corpus.dropped.push_back({path, Corpus::Why::empty, ""});
-    } else if (content.utf16) {
-      corpus.dropped.push_back({path, Corpus::Why::utf16, ""});
-    } else if (content.binary) {
-      corpus.dropped.push_back({path, Corpus::Why::binary, ""});
-    } else if (const auto [known, is_new] = first.emplace(content.hash, path); is_new) {
-      corpus.files.push_back({path, content.bytes, content.hash, valid});
-    } else {
-      corpus.dropped.push_back({path, Corpus::Why::duplicate, known->second});
+    if (is_json_lines(path)) {
+      for_each_json_line(path, [&](JsonLine&& line) {
+        add(fmt::format("{}:{}", path, line.number), content_of_text(line.text),
+            {path, std::ssize(line.text), {}, valid, line.begin, line.bytes});
+      });
+      return;
     }
+    const Content content = content_of(path);
+    add(path, content, {path, content.bytes, {}, valid, content.begin});
   };
   // Explicitly held-out files come first, so that no copy of one is trained on.
   std::set<std::string> held_out;

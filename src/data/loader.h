@@ -49,6 +49,8 @@ class TrainingRows {
   virtual int64_t sequences_per_epoch() const = 0;
   /// Sequence `index` >= 0; epoch index / sequences_per_epoch().
   virtual void fill(int64_t index, const SequenceOut& out) const = 0;
+  /// Returns a number that sequences of the same content share, where epochs have the same ones.
+  virtual int64_t identity(int64_t index) const { return index; }
 };
 
 /// Sequences of a stream; sequence i is a pure function of (stream, seed, i). An epoch visits

@@ -20,6 +20,7 @@ constexpr const char* kFormat = "hocket-data";
 constexpr int64_t kPreparedVersion = 2;
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kStaging = ".staging";
+constexpr size_t kNamed = 5;  // files left out that are named with their sizes
 
 // Special tokens in the texts, and what they were taken for.
 struct SpecialTokens {
@@ -119,6 +120,9 @@ PrepareResult result_of(const Corpus& corpus, const SplitStats& train, const Spl
   result.train = train;
   result.valid = valid;
   result.dropped = corpus.dropped_counts();
+  result.largest = corpus.largest_dropped(kNamed);
+  result.json_lines = std::count_if(corpus.files.begin(), corpus.files.end(),
+                                    [](const Corpus::File& file) { return file.line_bytes > 0; });
   return result;
 }
 
@@ -191,6 +195,9 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
     json.object().member("path", file.path).member("bytes", file.bytes).member("tokens", tokens[i]);
     if (file.begin > 0) {
       json.member("begin", file.begin);
+    }
+    if (file.line_bytes > 0) {
+      json.member("line_bytes", file.line_bytes);
     }
     json.member("hash", file.hash.hex()).member("split", file.valid ? "valid" : "train").end();
   }
@@ -376,7 +383,7 @@ Dataset::Dataset(const std::string& folder) : folder_(folder) {
     const JsonView view = files.at(i);
     files_.push_back({view.get_string("path"), view.get_int("bytes"),
                       hash_from_hex(view.at("hash")), view.get_string("split") == "valid",
-                      view.get_int("begin", 0)});
+                      view.get_int("begin", 0), view.get_int("line_bytes", 0)});
   }
   tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::load(join_path(folder, kTokenizer)));
   const auto open = [&](const SplitStats& stats) -> std::shared_ptr<const TokenStream> {

@@ -25,10 +25,13 @@ struct Corpus {
   struct File {
     std::string path;
     int64_t bytes = 0;
-    Hash128 hash;        ///< of the content
-    bool valid = false;  ///< in the validation split
-    int64_t begin = 0;   ///< start of the text in the file, of which it may be a part
-    TextPart text() const { return {path, begin, bytes}; }
+    Hash128 hash;            ///< of the content
+    bool valid = false;      ///< in the validation split
+    int64_t begin = 0;       ///< start of the text in the file, of which it may be a part
+    int64_t line_bytes = 0;  ///< of a line of JSON there, whose text it is; 0: it is none
+    TextPart text() const {
+      return {path, begin, line_bytes > 0 ? line_bytes : bytes, line_bytes > 0};
+    }
   };
   /// Reason for skipping an entry below the inputs: `binary` has a NUL byte, `utf16` the byte order
   /// mark of UTF-16 or UTF-32; `hidden` to `no_file` are skipped by list_glob; `output` was written
@@ -48,6 +51,7 @@ struct Corpus {
     std::string path;
     Why why = Why::empty;
     std::string first;  ///< of a duplicate: the file that is kept
+    int64_t bytes = 0;  ///< of a file that is no text
   };
   std::vector<File> files;  ///< in the order of the inputs, by path within one glob
   std::vector<Dropped> dropped;
@@ -56,6 +60,8 @@ struct Corpus {
   std::vector<TextPart> texts(bool valid) const;     ///< likewise
   int64_t bytes(bool valid) const;
   std::map<Why, int64_t> dropped_counts() const;
+  /// Returns the largest files that are no text, at most `most`, the largest first.
+  std::vector<Dropped> largest_dropped(size_t most) const;
 };
 
 /// "duplicate", "utf16", ...: as JSON names it.
@@ -71,10 +77,11 @@ struct CorpusOptions {
   std::vector<std::string> valid_inputs = {};
 };
 
-/// Reads and hashes every file. The split of a file depends on its content and the seed only; but
-/// if a split would be empty, it gets the nearest file, and a single file is cut in two, with its
-/// end held out from the start of a line. Files held out by name are so even among the inputs.
-/// Throws Error for an input without files, no text, nothing to train on, or a single byte to cut.
+/// Reads and hashes every file, or every line of a file of JSON Lines (is_json_lines). The split of
+/// a file depends on its content and the seed only; but if a split would be empty, it gets the
+/// nearest file, and a single file is cut in two, with its end held out from the start of a line.
+/// Files held out by name are so even among the inputs. Throws Error for an input without files, no
+/// text, nothing to train on, or a single byte to cut.
 Corpus scan_corpus(const CorpusOptions& options);
 
 struct PrepareProgress {
@@ -102,14 +109,16 @@ JsonWriter& put_sizes(JsonWriter& json, const SplitStats& stats);
 struct PrepareResult {
   SplitStats train, valid;
   std::map<Corpus::Why, int64_t> dropped;
-  int64_t special_tokens_met = 0;  ///< in the files: Encoder::special_tokens_met
-  bool up_to_date = false;         ///< nothing had to be done
+  std::vector<Corpus::Dropped> largest;  ///< of those that are no text, a few
+  int64_t special_tokens_met = 0;        ///< in the files: Encoder::special_tokens_met
+  int64_t json_lines = 0;                ///< documents that are lines of JSON, and count as files
+  bool up_to_date = false;               ///< nothing had to be done
 };
 
-/// Tokenises each file as one document and writes the shards, the tokenizer and index.json, the
-/// latter last; until then the folder keeps its content. Deterministic: same inputs, same bytes.
-/// Does nothing if the folder has the result. Throws Error if another process prepares into the
-/// folder (FolderLock), or if its tokenizer or index was not written by this.
+/// Tokenises each file, or line of JSON Lines, as one document and writes the shards, the tokenizer
+/// and index.json, the latter last; until then the folder keeps its content. Deterministic: same
+/// inputs, same bytes. Does nothing if the folder has the result. Throws Error if another process
+/// prepares into the folder (FolderLock), or if its tokenizer or index was not written by this.
 PrepareResult prepare(const PrepareOptions& options);
 
 /// A prepared folder, opened.

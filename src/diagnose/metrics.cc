@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "diagnose/metrics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -33,6 +36,20 @@ std::vector<int64_t> layers_of(const json& line, size_t count) {
     }
   }
   return layers;
+}
+
+/// Returns the sets with names that a line of an evaluation has, by `eval/<name>/loss`.
+std::map<std::string, EvalPoint::Set> sets_of(const json& line) {
+  constexpr std::string_view kGroup = "eval/", kLoss = "/loss";
+  std::map<std::string, EvalPoint::Set> sets;
+  for (const auto& [key, value] : line.items()) {
+    if (!key.starts_with(kGroup) || !key.ends_with(kLoss)) continue;
+    if (key.size() <= kGroup.size() + kLoss.size()) continue;
+    const std::string name = key.substr(kGroup.size(), key.size() - kGroup.size() - kLoss.size());
+    const std::string bits = fmt::format("{}{}/bits_per_byte", kGroup, name);
+    sets[name] = {number(line, key.c_str()), number(line, bits.c_str())};
+  }
+  return sets;
 }
 
 template <typename Point>
@@ -73,10 +90,11 @@ class Reader {
       out_.train.push_back(point);
       known = true;
     }
-    if (line.contains("eval/loss") || line.contains("eval/bits_per_byte")) {
+    std::map<std::string, EvalPoint::Set> sets = sets_of(line);
+    if (line.contains("eval/loss") || line.contains("eval/bits_per_byte") || !sets.empty()) {
       drop_from(&out_.eval, step);
-      out_.eval.push_back(
-          {step, time + shift_, number(line, "eval/loss"), number(line, "eval/bits_per_byte")});
+      out_.eval.push_back({step, time + shift_, number(line, "eval/loss"),
+                           number(line, "eval/bits_per_byte"), std::move(sets)});
       known = true;
     }
     if (line.contains("moe/load")) {

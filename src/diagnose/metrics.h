@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,16 @@ struct TrainPoint {
 
 /// One evaluation: `eval/loss` (nats per token) and `eval/bits_per_byte`.
 struct EvalPoint {
+  /// Losses of a set of data.evaluation: `eval/<name>/loss`.
+  struct Set {
+    double loss = kMissing;
+    double bits_per_byte = kMissing;
+  };
   int64_t step = 0;
   double time_s = kMissing;
   double loss = kMissing;
   double bits_per_byte = kMissing;
+  std::map<std::string, Set> sets = {};  ///< by name
 };
 
 /// Tokens received by every expert, `moe/load`: [MoE layer][expert], in any unit.

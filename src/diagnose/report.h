@@ -83,6 +83,18 @@ struct Sample {
   std::string prompt, text;  ///< text follows the prompt
   std::string how;           ///< "temperature 0.8, top-p 0.95, seed 1"
   std::string language;      ///< "c++": highlighted; empty: plain text
+  std::string when = {};     ///< "before training"; empty: after it
+};
+
+/// A training sequence as the model reads it.
+struct DataExample {
+  std::string place;                                ///< "chat.jsonl:17, chosen"
+  int64_t tokens = 0, trained = 0;                  ///< all, and those that the loss is of
+  std::vector<std::pair<bool, std::string>> parts;  ///< its text in turn; true: trained
+};
+/// Number of examples with at most so many tokens, and more than the one before it counts.
+struct LengthCount {
+  int64_t most = 0, count = 0;
 };
 struct ReportFile {
   std::string name, what;
@@ -136,7 +148,10 @@ struct ReportData {
   trace::Trace predicted;          ///< the simulator's timeline of one step
   std::vector<MemoryPlan> memory;
   std::vector<Sample> samples;
-  std::string config;  ///< resolved run.yaml
+  std::vector<DataExample> examples;
+  std::vector<LengthCount> lengths;  ///< of all examples, ascending
+  std::string lengths_text;          ///< "12 examples, of 9 tokens to 64, median 20"
+  std::string config;                ///< resolved run.yaml
   std::vector<ReportFile> files;
   std::vector<Command> next;       ///< commands to try next
   std::vector<std::string> notes;  ///< effects not modelled, problems

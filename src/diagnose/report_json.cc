@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
+#include <utility>
 
 #include "base/json_writer.h"
 #include "base/stats.h"
@@ -236,7 +238,27 @@ void put_evals(JsonWriter& out, const std::vector<EvalPoint>& all, size_t limit)
   column("time", &EvalPoint::time_s, 7);
   column("loss", &EvalPoint::loss, 6);
   column("bpb", &EvalPoint::bits_per_byte, 6);
-  out.end();
+  std::set<std::string> names;
+  for (const EvalPoint& point : all) {
+    for (const auto& [name, set] : point.sets) {
+      names.insert(name);
+    }
+  }
+  out.key("sets").array();
+  for (const std::string& name : names) {
+    out.object().member("name", name);
+    for (const auto& [key, field] : {std::pair{"loss", &EvalPoint::Set::loss},
+                                     std::pair{"bpb", &EvalPoint::Set::bits_per_byte}}) {
+      out.key(key).array();
+      for (size_t i = (all.size() - 1) % stride; i < all.size(); i += stride) {
+        const auto found = all[i].sets.find(name);
+        out.value(found == all[i].sets.end() ? kMissing : found->second.*field, 6);
+      }
+      out.end();
+    }
+    out.end();
+  }
+  out.end().end();
 }
 
 // Writes the colour family of every op, and the table of time by kind of task.
@@ -256,15 +278,39 @@ void put_kinds(JsonWriter& out, const std::vector<KindTime>& kinds) {
   out.end();
 }
 
+/// Writes sequences of the training data, and how long all are. Texts share the limit.
+void put_data(JsonWriter& out, const ReportData& report, size_t limit) {
+  const size_t each = limit / std::max<size_t>(1, report.examples.size());
+  out.key("examples").array();
+  for (const DataExample& example : report.examples) {
+    out.object().member("place", example.place).member("tokens", example.tokens);
+    out.member("trained", example.trained).key("parts").array();
+    size_t left = each;
+    for (const auto& [trained, text] : example.parts) {
+      if (left == 0) break;
+      out.array().value(trained ? 1 : 0).value(shortened(text, left)).end();
+      left -= std::min(left, text.size());
+    }
+    out.end().end();
+  }
+  out.end().member("lengths_text", report.lengths_text).key("lengths").array();
+  for (const LengthCount& bucket : report.lengths) {
+    out.array().value(bucket.most).value(bucket.count).end();
+  }
+  out.end();
+}
+
 // Writes texts and lists of texts: samples, configuration, files, next commands.
 void put_texts(JsonWriter& out, const ReportData& report, size_t limit) {
   out.key("samples").array();
   for (const Sample& sample : report.samples) {
     out.object().member("prompt", shortened(sample.prompt, limit));
     out.member("text", shortened(sample.text, limit)).member("how", sample.how);
-    out.member("language", sample.language).end();
+    out.member("language", sample.language).member("when", sample.when).end();
   }
-  out.end().member("config", shortened(report.config, limit)).key("files").array();
+  out.end();
+  put_data(out, report, limit);
+  out.member("config", shortened(report.config, limit)).key("files").array();
   for (const ReportFile& file : report.files) {
     out.object().member("name", file.name).member("what", file.what);
     out.member("bytes", file.bytes).end();

@@ -54,6 +54,7 @@ ExampleData read_example_data(const DataSection& section, const ExampleDataOptio
   rows.seq_len = options.seq_len;
   rows.packing = section.packing;
   rows.truncate = section.truncate;
+  rows.split_texts = section.split_texts;
   rows.most_examples = options.most_examples;
   rows.seed = options.seed;
   rows.pad = std::max(out.tokenizer->eos_id(), 0);

@@ -7,6 +7,7 @@
 // single answers with a side (Ethayarajh et al., ICML 2024, eq. 7): 1 desirable, -1 undesirable, 0
 // none; z is an estimate of the divergence from the reference, the mean d of answers to other
 // prompts, at least 0.
+#include "ops/preference_terms.h"
 #include "ops/rules.h"
 
 namespace hocket::ops::preference_loss {
@@ -37,10 +38,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   if (in[0].dims[0] % 2 != 0) {
     fail(kOp, "got {} answers; expected pairs", to_string(in[0]));
   }
-  const std::string loss = attrs.s("loss");
-  if (loss != "sigmoid" && loss != "sigmoid_norm" && loss != "ipo" && loss != "hinge") {
-    fail(kOp, "loss is {}; expected sigmoid, sigmoid_norm, ipo or hinge", loss);
-  }
+  preference_terms(attrs.s("loss"));
   if (const double smoothing = attrs.f("label_smoothing"); !(smoothing >= 0 && smoothing < 0.5)) {
     fail(kOp, "label_smoothing is {}; expected 0 to below 0.5", smoothing);
   }
@@ -81,7 +79,7 @@ Sample sample_of(const char* name, Attrs attrs, int64_t answers, const Fill& fou
 std::vector<Sample> samples() {
   std::vector<Sample> list;
   const Fill lengths{.kind = Fill::Kind::uniform, .lo = 1, .hi = 9};
-  for (const char* loss : {"sigmoid", "sigmoid_norm", "ipo", "hinge"}) {
+  for (const char* loss : {"sigmoid", "sigmoid_norm", "ipo", "hinge", "sigmoid:0.75,ipo:0.25"}) {
     for (double smoothing : {0.0, 0.2}) {
       if (smoothing > 0 && loss != std::string("sigmoid")) continue;
       const Attrs attrs{{"loss", std::string(loss)},
@@ -120,8 +118,8 @@ void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "preference_loss",
                  .doc = "inputs s[A], r[A], weights[A], lengths[A], scale: scale * sum_p "
                         "weights[2p] f(d[2p] - d[2p+1]), d = s - r, per token for sigmoid_norm and "
-                        "ipo; f: -log sigmoid(beta x) with label smoothing, (x - 1/(2 beta))^2 or "
-                        "max(0, 1 - beta x); with grad=1 also ds",
+                        "ipo; f: -log sigmoid(beta x) with label smoothing, (x - 1/(2 beta))^2, "
+                        "max(0, 1 - beta x), or a weighted sum of these; with grad=1 also ds",
                  .infer = infer,
                  .layout = {"*", ""},
                  .work = work,

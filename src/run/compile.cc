@@ -191,6 +191,18 @@ ProgramSpec sized(const Run& run, const std::string& name, const Sizes& sizes,
   return spec;
 }
 
+/// Returns the attribute of preference_loss: ops/preference_terms.h.
+std::string terms_of(const PreferenceSection& preference) {
+  const std::vector<std::string>& losses = preference.loss_type;
+  if (losses.size() == 1 && preference.loss_weights.empty()) return losses[0];
+  std::vector<std::string> terms;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double weight = preference.loss_weights.empty() ? 1 : preference.loss_weights[i];
+    terms.push_back(fmt::format("{}:{:.17g}", losses[i], weight));
+  }
+  return join(terms, ",");
+}
+
 /// Gives the head the loss of the run's objective: of tokens, or of answers.
 void set_loss(const Run& run, const ProgramSpec& spec, models::BuildOptions* how) {
   if (!run.config.prefers()) return;
@@ -200,7 +212,7 @@ void set_loss(const Run& run, const ProgramSpec& spec, models::BuildOptions* how
   how->answer_loss = "kto_loss";
   if (run.config.objective == Objective::dpo) {
     how->answer_loss = "preference_loss";
-    how->answer_loss_attrs.set("loss", preference.loss_type);
+    how->answer_loss_attrs.set("loss", terms_of(preference));
     how->answer_loss_attrs.set("label_smoothing", preference.label_smoothing);
   }
 }

@@ -3,9 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "autodiff/autodiff.h"
@@ -311,6 +314,40 @@ void expect_groups(const RunConfig& config, const std::string& name) {
   }
 }
 
+/// Throws Error for evaluation sets without data, or whose names do not tell them apart.
+void expect_evaluation(const RunConfig& config, const std::string& name) {
+  std::vector<std::string> names;
+  for (const EvaluationSection& set : config.data.evaluation) {
+    const auto allowed = [](unsigned char c) {
+      return std::isalnum(c) != 0 || std::string_view("._-").find(static_cast<char>(c)) < 3;
+    };
+    const bool reserved = set.name == "train" || set.name == "valid";
+    if (set.name.empty() || reserved || !std::all_of(set.name.begin(), set.name.end(), allowed)) {
+      fail(name, "data.evaluation has the name {}; expected letters, digits, '.', '_' and '-'{}",
+           quote(set.name), reserved ? ", and not train or valid" : "");
+    }
+    if (std::find(names.begin(), names.end(), set.name) != names.end()) {
+      fail(name, "data.evaluation has {} twice; expected a name for each set", quote(set.name));
+    }
+    names.push_back(set.name);
+    if (set.path.empty() == set.sources.empty()) {
+      fail(name, "data.evaluation: {} has {}; expected path or sources", set.name,
+           set.path.empty() ? "neither path nor sources" : "path and sources");
+    }
+    if (config.objective == Objective::pretrain && !set.sources.empty()) {
+      fail(name,
+           "data.evaluation: {} has sources, and objective is pretrain; expected path: a folder "
+           "that `hocket data prepare` wrote",
+           set.name);
+    }
+  }
+  const std::string& best_by = config.train.best_by;
+  if (!best_by.empty() && std::find(names.begin(), names.end(), best_by) == names.end()) {
+    fail(name, "train.best_by is {}; expected {}", quote(best_by),
+         names.empty() ? "a set of data.evaluation, which is empty" : join(names, ", "));
+  }
+}
+
 /// Throws Error for two lengths of one training, or decisions without evaluations.
 void expect_course(const RunConfig& config, const std::string& name) {
   const TrainSection& train = config.train;
@@ -333,6 +370,41 @@ void expect_course(const RunConfig& config, const std::string& name) {
   }
 }
 
+/// Throws Error for settings of preference tuning that contradict each other.
+void expect_preference(const RunConfig& config, const std::string& name) {
+  const PreferenceSection& preference = config.preference;
+  const std::vector<std::string>& losses = preference.loss_type;
+  const std::string text = join(losses, ", ");
+  const auto has_smoothing = [](const std::string& loss) { return loss.starts_with("sigmoid"); };
+  if (preference.label_smoothing > 0 && std::none_of(losses.begin(), losses.end(), has_smoothing)) {
+    fail(name,
+         "preference.label_smoothing is {}, and preference.loss_type {}; expected sigmoid or "
+         "sigmoid_norm, which it is of",
+         preference.label_smoothing, text);
+  }
+  if (losses.empty() ||
+      std::set<std::string>(losses.begin(), losses.end()).size() < losses.size()) {
+    fail(name, "preference.loss_type is [{}]; expected one loss or several different ones", text);
+  }
+  const std::vector<double>& weights = preference.loss_weights;
+  if (!weights.empty() && weights.size() != losses.size()) {
+    fail(name, "preference.loss_weights has {}, and loss_type {}; expected one of each",
+         counted(std::ssize(weights), "number"), losses.size());
+  }
+  if (std::any_of(weights.begin(), weights.end(), [](double weight) { return !(weight > 0); })) {
+    fail(name, "preference.loss_weights is [{}]; expected numbers above 0",
+         fmt::join(weights, ", "));
+  }
+  const std::vector<data::SourceOptions>& sources = config.data.sources;
+  const bool weighted = std::any_of(sources.begin(), sources.end(),
+                                    [](const auto& source) { return source.weight.has_value(); });
+  if (preference.precompute_ref_log_probs && config.train.minutes > 0 && weighted) {
+    fail(name,
+         "preference.precompute_ref_log_probs is true, data.sources have weights, and the number "
+         "of steps is not known; expected train.steps, epochs or tokens in place of minutes");
+  }
+}
+
 }  // namespace
 
 void derive(Run& run) {
@@ -349,13 +421,8 @@ void derive(Run& run) {
   }
   expect_groups(config, run.name);
   expect_course(config, run.name);
-  if (const PreferenceSection& preference = config.preference;
-      preference.label_smoothing > 0 && !preference.loss_type.starts_with("sigmoid")) {
-    fail(run.name,
-         "preference.label_smoothing is {}, and preference.loss_type {}; expected sigmoid or "
-         "sigmoid_norm, which it is of",
-         preference.label_smoothing, preference.loss_type);
-  }
+  expect_evaluation(config, run.name);
+  expect_preference(config, run.name);
   run.ranks = ranks_of(config.plan);
   run.c10d = config.plan.collectives == "c10d" ||
              (config.plan.collectives == "auto" && run.ranks == Ranks::nccl);
@@ -494,6 +561,7 @@ bool outside_program(std::string_view override) {
                                 "save_minutes",
                                 "keep_last",
                                 "keep_best",
+                                "best_by",
                                 "resume",
                                 "on_nonfinite"}) {
     if (key.starts_with("train.") && key.substr(6) == loop) return true;

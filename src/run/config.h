@@ -34,6 +34,16 @@ struct ModelSection {
   void fields(Fields& v);
 };
 
+/// Held-out data with a name, beside those that are held out of the training's own.
+struct EvaluationSection {
+  std::string name;
+  std::string path;  ///< with objective pretrain a prepared folder, else that of one source
+  std::vector<data::SourceOptions> sources;
+  /// Returns the files of examples: `sources`, or `path` as the only one; all are held out.
+  std::vector<data::SourceOptions> held_out() const;
+  void fields(Fields& v);
+};
+
 struct DataSection {
   std::string name = "text";
   std::vector<std::string> files;
@@ -42,13 +52,17 @@ struct DataSection {
   int64_t vocab_size = 0;
   double valid_fraction = 0.05;
   std::vector<std::string> valid_files;
+  std::vector<EvaluationSection> evaluation;
   bool split_special_tokens = false;
   /// Fine-tuning data, in place of `dir`; what follows is of it.
   std::vector<data::SourceOptions> sources;
   data::TrainOn train_on = data::TrainOn::assistant;
   bool packing = true;
   data::Truncate truncate = data::Truncate::keep_start;
+  bool split_texts = true;
   std::string chat_template;
+  /// Returns the section that reads a set of `evaluation` as training reads its data.
+  DataSection of(const EvaluationSection& set) const;
   void fields(Fields& v);
 };
 
@@ -126,6 +140,7 @@ struct TrainSection {
   int64_t keep_last = 2;
   bool keep_best = false;
   EarlyStoppingSection early_stopping;
+  std::string best_by;  ///< name in data.evaluation; empty: the first of the run's evaluations
   bool resume = true;
   /// Returns the steps of the training; 0: they follow from its data (epochs) or its time
   /// (minutes).
@@ -140,10 +155,12 @@ struct TrainSection {
 /// Preference tuning (objective dpo or kto); names and defaults are TRL's.
 struct PreferenceSection {
   double beta = 0.1;
-  std::string loss_type = "sigmoid";
+  std::vector<std::string> loss_type = {"sigmoid"};
+  std::vector<double> loss_weights;  ///< of loss_type; empty: 1 each
   double label_smoothing = 0;
   double desirable_weight = 1, undesirable_weight = 1;
   std::string reference;  ///< MODEL; empty: the weights that the training begins with
+  bool precompute_ref_log_probs = false;
   int64_t answers_per_sequence = 8;
   void fields(Fields& v);
 };

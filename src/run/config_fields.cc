@@ -50,6 +50,34 @@ void ModelSection::fields(Fields& fields) {
       .one_of({"auto", "random", "weights"});
 }
 
+std::vector<data::SourceOptions> EvaluationSection::held_out() const {
+  std::vector<data::SourceOptions> list = sources;
+  if (list.empty()) {
+    list.emplace_back().path = path;
+  }
+  for (data::SourceOptions& source : list) {
+    source.split = "valid";
+    source.weight.reset();
+  }
+  return list;
+}
+
+void EvaluationSection::fields(Fields& fields) {
+  fields("name", name, "its losses are eval/NAME/loss in metrics.jsonl: letters, digits, . _ -")
+      .required();
+  fields("path", path,
+         "file, folder or glob of examples; with objective pretrain a folder that `hocket data "
+         "prepare` wrote: its held-out files, or all if none are");
+  fields("sources", sources, "in place of path: files of examples, as in data.sources");
+}
+
+DataSection DataSection::of(const EvaluationSection& set) const {
+  DataSection section = *this;
+  section.sources = set.held_out();
+  section.valid_fraction = 0;
+  return section;
+}
+
 void DataSection::fields(Fields& fields) {
   fields("name", name, "name of the text in reports");
   fields("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
@@ -64,6 +92,9 @@ void DataSection::fields(Fields& fields) {
       .max(0.9);
   fields("valid_files", valid_files,
          "files or globs that are held out, in place of a share of `files` (docs/data.md)");
+  fields("evaluation", evaluation,
+         "held-out sets with names, each with losses of its own, beside the data's held-out part "
+         "(docs/outputs.md)");
   fields("split_special_tokens", split_special_tokens,
          "special tokens that stand in the files, such as <s>, are text like any other; "
          "false: they are the tokens, as in a prompt (docs/tokenizers.md)");
@@ -79,6 +110,10 @@ void DataSection::fields(Fields& fields) {
   fields("truncate", truncate,
          "an example longer than train.seq_len: keep_start cuts off its end, drop leaves it out, "
          "refuse ends with an error");
+  fields(
+      "split_texts", split_texts,
+      "with keep_start: a text longer than train.seq_len becomes parts of that length, and loses "
+      "nothing; false: its end is cut off, too");
   fields("chat_template", chat_template,
          "a file with a Jinja template for chats, in place of the model's");
 }
@@ -187,7 +222,7 @@ void TrainSection::fields(Fields& fields) {
   fields("seed", seed, "of initialisation, data order and dropout").min(0);
   fields("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
   fields("eval_sequences", eval_sequences,
-         "held-out sequences per validation while training, spread evenly")
+         "held-out sequences of each set per validation while training, spread evenly")
       .min(1);
   fields("final_eval_sequences", final_eval_sequences,
          "held-out sequences of the validation at the end; 0: all of them")
@@ -203,6 +238,9 @@ void TrainSection::fields(Fields& fields) {
          "the checkpoint of the evaluation with the lowest held-out loss is saved, named in "
          "output.dir/best.json, and not removed; with eval_every");
   fields("early_stopping", early_stopping, "end by held-out loss; with eval_every");
+  fields("best_by", best_by,
+         "the set of data.evaluation whose loss keep_best and early_stopping go by; default: the "
+         "data's held-out part, without one the first set");
   fields("resume", resume,
          "continue from the newest checkpoint of output.dir, if there is one; false: "
          "start anew, in a folder without checkpoints");
@@ -213,8 +251,9 @@ void PreferenceSection::fields(Fields& fields) {
       .min(1e-6)
       .max(1e6);
   fields("loss_type", loss_type,
-         "dpo: sigmoid (DPO), sigmoid_norm (the same per token), ipo, or hinge")
+         "dpo: sigmoid (DPO), sigmoid_norm (the same per token), ipo, or hinge; several: their sum")
       .one_of({"sigmoid", "sigmoid_norm", "ipo", "hinge"});
+  fields("loss_weights", loss_weights, "with several losses: the weight of each; default: 1");
   fields("label_smoothing", label_smoothing,
          "dpo with sigmoid and sigmoid_norm: probability that a preference is the wrong way round")
       .min(0)
@@ -224,6 +263,10 @@ void PreferenceSection::fields(Fields& fields) {
   fields("reference", reference,
          "MODEL of the frozen reference, of the model's configuration; default: the weights that "
          "the training begins with, or under an adapter the model without it");
+  fields("precompute_ref_log_probs", precompute_ref_log_probs,
+         "the reference's log-probabilities are computed once, before the first step, and kept in "
+         "output.dir: the reference takes no memory in training, and no time after the first "
+         "epoch");
   fields("answers_per_sequence", answers_per_sequence,
          "most pairs (dpo) or answers (kto) that are packed into one sequence")
       .min(1)
@@ -350,8 +393,9 @@ void OutputSection::fields(Fields& fields) {
          "else none")
       .one_of({"auto", "all", "trigram", "none"});
   fields("sample_prompt", sample_prompt,
-         "prompt of the sample at the end; default: the first lines of a held-out file");
-  fields("sample_tokens", sample_tokens, "most tokens of that sample; 0: there is none")
+         "prompt of the samples before the first step and at the end; default: one at the end, of "
+         "the first lines of a held-out file or of the first example's prompt");
+  fields("sample_tokens", sample_tokens, "most tokens of a sample; 0: there is none")
       .min(0)
       .max(kMaxTokens);
 }

@@ -15,10 +15,11 @@ bool Best::take(int64_t at, double value, double min_delta) {
 }
 
 void write_best(const std::string& path, const Best& best, const std::string& checkpoint) {
+  const std::string tag = best.set.empty() ? "eval/loss" : "eval/" + best.set + "/loss";
   write_file_atomic(path, JsonWriter()
                                   .object()
                                   .member("step", best.step)
-                                  .member("eval/loss", best.loss)
+                                  .member(tag, best.loss)
                                   .member("checkpoint", checkpoint)
                                   .end()
                                   .take() +

@@ -12,6 +12,7 @@
 namespace hocket::train {
 
 struct Best {
+  std::string set;   ///< that the loss is of; empty: the data's own held-out part
   int64_t step = 0;  ///< of the lowest loss; 0: none yet
   double loss = std::numeric_limits<double>::infinity();
   int64_t worse = 0;  ///< evaluations in a row since one was lower by more than min_delta

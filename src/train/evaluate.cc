@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/math.h"
+#include "base/text.h"
 #include "check/check.h"
 #include "comm/run_on_all.h"
 #include "engine/batch.h"
@@ -24,71 +25,114 @@
 namespace hocket::train {
 
 std::string HeldOut::read_text() const {
-  return complete() ? "all held-out files"
-                    : fmt::format("{} of {} held-out sequences", sequences, of);
+  const char* const what = name.empty() ? "held-out " : "";
+  if (!complete()) return fmt::format("{} of {} {}sequences", sequences, of, what);
+  return name.empty() ? "all held-out files" : "all " + counted(of, "sequence");
+}
+
+const std::string& HeldOut::title() const {
+  static const std::string own = "held-out";
+  return name.empty() ? own : name;
+}
+
+std::vector<int64_t> chosen_of(const HeldOutSet& set, int64_t sequences) {
+  const int64_t all = set.rows->size();
+  return set.rows->sample(sequences > 0 ? std::min(sequences, all) : all);
+}
+
+void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,
+                    const engine::Compiled& program, bool answers,
+                    const std::function<void(HeldOutBatch&)>& take) {
+  for (size_t next = 0; next < which.size();) {
+    HeldOutBatch of{engine::empty_batch(program, set.rows->seq_len()), std::nullopt, {}};
+    if (answers) {
+      of.batch.add_answers();
+    }
+    if (set.mismatched) {
+      of.mismatched = of.batch;
+    }
+    of.numbers.table = fmt::format("{} {}", set.name, set.fingerprint);
+    of.numbers.rows.assign(static_cast<size_t>(of.batch.rows), -1);
+    for (int64_t r = 0; r < of.batch.rows && next < which.size(); ++r, ++next) {
+      of.bytes += set.rows->fill(which[next], of.batch.row(r));
+      of.numbers.rows[static_cast<size_t>(r)] = which[next];
+      if (of.mismatched) {
+        set.mismatched->fill(which[next], of.mismatched->row(r));
+      }
+    }
+    take(of);
+  }
 }
 
 struct Evaluator::Impl {
   const engine::Run& run;
   engine::ParameterReader reader;
-  std::unique_ptr<data::HeldOutRows> rows, mismatched;
+  std::vector<HeldOutSet> sets;
   Preferences* const preferences;
+
+  HeldOut evaluate(const HeldOutSet& set, const std::vector<int64_t>& which,
+                   const std::function<void(int64_t)>& progress);
 };
 
 Evaluator::Evaluator(const engine::Run& run, const TrainingData& data, engine::Programs& programs,
                      const engine::Compiled* trained, Preferences* preferences) {
   if (!data.holds_out()) fail("eval", "{} has no validation split", data.name());
-  impl_.reset(new Impl{run,
-                       {programs, engine::evaluation(run), trained},
-                       data.held_out(),
-                       data.mismatched_held_out(),
-                       preferences});
+  impl_.reset(
+      new Impl{run, {programs, engine::evaluation(run), trained}, data.held_out(), preferences});
 }
 
 Evaluator::~Evaluator() = default;
 
-HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress) {
-  const data::HeldOutRows& rows = *impl_->rows;
-  engine::Session& session = impl_->reader.session();
-  const std::vector<int64_t> which =
-      rows.sample(sequences > 0 ? std::min(sequences, rows.size()) : rows.size());
+std::vector<HeldOut> Evaluator::run(int64_t sequences,
+                                    const std::function<void(int64_t, int64_t)>& progress) {
   impl_->reader.update();
-  HeldOut result;
-  result.sequences = static_cast<int64_t>(which.size());
-  result.of = rows.size();
-  PreferenceStats stats(impl_->run.config);
-  for (size_t next = 0; next < which.size();) {
-    engine::Batch batch = engine::empty_batch(session.compiled(), rows.seq_len());
-    std::optional<engine::Batch> mismatched;
-    if (impl_->preferences) {
-      batch.add_answers();
-    }
-    if (impl_->mismatched) {
-      mismatched = batch;
-    }
-    for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next) {
-      result.bytes += rows.fill(which[next], batch.row(r));
-      if (mismatched) {
-        impl_->mismatched->fill(which[next], mismatched->row(r));
+  std::vector<std::vector<int64_t>> which;
+  int64_t total = 0, done = 0;
+  for (const HeldOutSet& set : impl_->sets) {
+    which.push_back(chosen_of(set, sequences));
+    total += std::ssize(which.back());
+  }
+  std::vector<HeldOut> results;
+  for (size_t i = 0; i < which.size(); ++i) {
+    results.push_back(impl_->evaluate(impl_->sets[i], which[i], [&](int64_t of_set) {
+      if (progress) {
+        progress(done + of_set, total);
       }
-    }
+    }));
+    done += std::ssize(which[i]);
+  }
+  return results;
+}
+
+/// Sequences of one set, a batch after the other.
+HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64_t>& which,
+                                  const std::function<void(int64_t)>& progress) {
+  engine::Session& session = reader.session();
+  HeldOut result;
+  result.name = set.name;
+  result.sequences = std::ssize(which);
+  result.of = set.rows->size();
+  PreferenceStats stats(run.config);
+  int64_t done = 0;
+  const auto run_batch = [&](HeldOutBatch& of) {
+    result.bytes += of.bytes;
     std::optional<PreferenceInputs> inputs;
-    if (impl_->preferences) {
-      inputs.emplace(impl_->preferences->prepare(batch, mismatched ? &*mismatched : nullptr,
-                                                 session.program().num_micro_batches));
+    if (preferences) {
+      inputs.emplace(preferences->prepare(of.batch, of.mismatched ? &*of.mismatched : nullptr,
+                                          session.program().num_micro_batches, of.numbers));
     }
-    session.feed(batch);
+    session.feed(of.batch);
     session.step();
-    result.targets += inputs ? inputs->places.count() : batch.num_targets();
+    result.targets += inputs ? inputs->places.count() : of.batch.num_targets();
     if (inputs) {
       stats.add(*inputs, answer_logprobs(session));
     }
     result.nats += session.loss();
-    if (progress) {
-      progress(static_cast<int64_t>(next), static_cast<int64_t>(which.size()));
-    }
-  }
-  if (impl_->preferences) {
+    done = std::min(done + of.batch.rows, result.sequences);
+    progress(done);
+  };
+  for_each_batch(set, which, session.compiled(), preferences != nullptr, run_batch);
+  if (preferences) {
     result.bytes = 0;
     result.values = stats.means();
   }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,7 +13,9 @@
 #include <vector>
 
 #include "checkpoint/model_weights.h"
+#include "engine/batch.h"
 #include "engine/programs.h"
+#include "train/reference_logprobs.h"
 #include "train/training_data.h"
 
 namespace hocket::train {
@@ -23,6 +26,7 @@ class Preferences;
 using Values = std::vector<std::pair<std::string, double>>;
 
 struct HeldOut {
+  std::string name;     ///< of the set; empty: the data's own held-out part
   double nats = 0;      ///< sum over all targets; of preferences the losses of all answers
   int64_t targets = 0;  ///< of preferences pairs or answers
   int64_t bytes = 0;    ///< of the text that the targets stand for; 0: of preferences
@@ -30,9 +34,29 @@ struct HeldOut {
   Values values;                  ///< of preferences
   bool complete() const { return sequences == of; }
   std::string read_text() const;  ///< "all held-out files", "32 of 98 held-out sequences"
+  /// Returns "held-out", or the name of the set.
+  const std::string& title() const;
   double loss() const { return nats / static_cast<double>(targets); }
   double bits_per_byte() const { return nats / 0.6931471805599453 / static_cast<double>(bytes); }
 };
+
+/// A batch of held-out sequences.
+struct HeldOutBatch {
+  engine::Batch batch;
+  std::optional<engine::Batch> mismatched;  ///< kto: other answers behind the prompts
+  RowNumbers numbers;
+  int64_t bytes = 0;  ///< of text that the targets stand for
+};
+
+/// Returns the sequences of a set that an evaluation of `sequences` reads, spread evenly over it;
+/// 0: all.
+std::vector<int64_t> chosen_of(const HeldOutSet& set, int64_t sequences);
+
+/// Calls the function with these sequences of a set, a batch of the program after the other.
+/// `answers`: with their answers.
+void for_each_batch(const HeldOutSet& set, const std::vector<int64_t>& which,
+                    const engine::Compiled& program, bool answers,
+                    const std::function<void(HeldOutBatch&)>& take);
 
 /// Runs held-out sequences through the parameters that the ranks have, under the run's plan.
 class Evaluator {
@@ -44,8 +68,10 @@ class Evaluator {
   Evaluator(const engine::Run& run, const TrainingData& data, engine::Programs& programs,
             const engine::Compiled* trained = nullptr, Preferences* preferences = nullptr);
   ~Evaluator();
-  /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
-  HeldOut run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress = nullptr);
+  /// Returns the losses of all sets, in the order of the data. `sequences` of each, spread evenly
+  /// over it; 0: all of it. `progress(done, total)`.
+  std::vector<HeldOut> run(int64_t sequences,
+                           const std::function<void(int64_t, int64_t)>& progress = nullptr);
 
  private:
   struct Impl;

@@ -94,16 +94,22 @@ std::string to_line(const StepMetrics& metrics) {
   return line.end().take();
 }
 
-std::string to_line(const HeldOut& held_out, int64_t step, double time_s, bool final) {
+std::string to_line(const std::vector<HeldOut>& sets, int64_t step, double time_s, bool final) {
   JsonWriter line;
-  line.object().member("step", step).member("time_s", time_s).member("eval/loss", held_out.loss());
-  if (held_out.bytes > 0) {
-    line.member("eval/bits_per_byte", held_out.bits_per_byte());
+  line.object().member("step", step).member("time_s", time_s);
+  bool complete = true;
+  for (const HeldOut& set : sets) {
+    const std::string group = set.name.empty() ? "eval/" : "eval/" + set.name + "/";
+    line.member(group + "loss", set.loss());
+    if (set.bytes > 0) {
+      line.member(group + "bits_per_byte", set.bits_per_byte());
+    }
+    for (const auto& [name, value] : set.values) {
+      line.member(group + name, value);
+    }
+    complete = complete && set.complete();
   }
-  for (const auto& [name, value] : held_out.values) {
-    line.member("eval/" + name, value);
-  }
-  return line.member("eval/complete", held_out.complete()).member("eval/final", final).end().take();
+  return line.member("eval/complete", complete).member("eval/final", final).end().take();
 }
 
 std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_s,
@@ -129,15 +135,21 @@ std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_
   return text;
 }
 
-std::string evaluation_text(const HeldOut& held_out, int64_t step, double seconds) {
-  std::string text = fmt::format("step {}: held-out loss {:.4f}", step, held_out.loss());
-  if (held_out.bytes > 0) {
-    text += fmt::format(", {:.4f} bits/byte", held_out.bits_per_byte());
+std::string evaluation_text(const std::vector<HeldOut>& sets, int64_t step, double seconds) {
+  std::string text = fmt::format("step {}:", step);
+  for (const HeldOut& set : sets) {
+    text +=
+        fmt::format("{} {} loss {:.4f}", &set == &sets.front() ? "" : ";", set.title(), set.loss());
+    if (set.bytes > 0) {
+      text += fmt::format(", {:.4f} bits/byte", set.bits_per_byte());
+    }
+    for (const auto& [name, value] : set.values) {
+      text += fmt::format(", {} {:.4f}", name, value);
+    }
+    text += fmt::format(" ({}{})", set.read_text(),
+                        &set == &sets.back() ? ", " + human_time(seconds) : "");
   }
-  for (const auto& [name, value] : held_out.values) {
-    text += fmt::format(", {} {:.4f}", name, value);
-  }
-  return fmt::format("{} ({}, {})", text, held_out.read_text(), human_time(seconds));
+  return text;
 }
 
 void MetricsFile::append(const std::string& line) const {

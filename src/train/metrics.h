@@ -46,17 +46,17 @@ std::vector<LayerLoad> expert_load(const engine::Session& session);
 
 /// The line of a step, without its end.
 std::string to_line(const StepMetrics& metrics);
-/// Returns the line of an evaluation after a step; `final`: at the end of a run.
-std::string to_line(const HeldOut& held_out, int64_t step, double time_s, bool final);
+/// Returns the line of an evaluation of these sets after a step; `final`: at the end of a run.
+std::string to_line(const std::vector<HeldOut>& sets, int64_t step, double time_s, bool final);
 
 /// Returns "step 3/60  loss 7.6489  10414 tok/s  ETA ...": `steps` is the last step, `eta_s` the
 /// time until then, `held_out` a note on the last evaluation ("": none yet).
 std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_s,
                           const std::string& held_out);
 
-/// Returns "step 250: held-out loss 5.0123, 2.3456 bits/byte (32 of 98 held-out sequences, 2.1 s)"
-/// for an evaluation of this duration.
-std::string evaluation_text(const HeldOut& held_out, int64_t step, double seconds);
+/// Returns "step 250: held-out loss 5.0123, 2.3456 bits/byte (32 of 98 held-out sequences)", and
+/// the same of the other sets by their names, for an evaluation of this duration.
+std::string evaluation_text(const std::vector<HeldOut>& sets, int64_t step, double seconds);
 
 /// metrics.jsonl of one run.
 class MetricsFile {

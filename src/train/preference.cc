@@ -4,14 +4,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
 #include "engine/params.h"
 #include "graph/names.h"
 #include "engine/weights.h"
+#include "models/config.h"
+#include "run/describe.h"
 
 namespace hocket::train {
 
@@ -173,11 +179,13 @@ engine::ProgramSpec Preferences::frozen_spec(int64_t micro_batches) const {
 }
 
 const engine::Compiled* Preferences::compiled() {
-  return shares_ ? nullptr : &reference_->compiled(frozen_spec(run_.plan.num_micro_batches));
+  const bool lasts = !shares_ && !run_.config.preference.precompute_ref_log_probs;
+  return !lasts ? nullptr : &reference_->compiled(frozen_spec(run_.plan.num_micro_batches));
 }
 
 void Preferences::load() {
-  if (shares_) return;
+  if (shares_ || loaded_) return;
+  loaded_ = true;
   engine::Session& session = reference_->session(frozen_spec(run_.plan.num_micro_batches));
   if (!frozen_.weights.empty()) {
     const std::string folder = checkpoint::resolve_model(frozen_.weights, checkpoint::Need::intact,
@@ -237,19 +245,107 @@ engine::Session& Preferences::of_trained(const engine::ProgramSpec& spec) {
 }
 
 PreferenceInputs Preferences::prepare(engine::Batch& batch, engine::Batch* mismatched,
-                                      int64_t micro_batches) {
+                                      int64_t micro_batches, const RowNumbers& numbers) {
   PreferenceInputs inputs{AnswerPlaces(run_, batch.rows, micro_batches), {}, {}};
   inputs.places.number(batch);
-  inputs.reference = of_reference(batch, micro_batches);
+  inputs.reference = values_of(batch, micro_batches, numbers.table, numbers.rows);
   batch.more.keep(names::kReference, inputs.reference);
   if (mismatched) {
     AnswerPlaces places(run_, mismatched->rows, micro_batches);
     places.number(*mismatched);
-    const std::vector<double> reference = of_reference(*mismatched, micro_batches);
+    const std::vector<double> reference =
+        values_of(*mismatched, micro_batches, numbers.mismatched(), numbers.rows);
     inputs.divergences = divergences_of(places, of_policy(*mismatched, micro_batches), reference);
     batch.more.keep(names::kDivergence, inputs.divergences);
   }
   return inputs;
+}
+
+std::vector<double> Preferences::values_of(const engine::Batch& batch, int64_t micro_batches,
+                                           const std::string& table,
+                                           const std::vector<int64_t>& rows) {
+  return stored_ ? stored_->of(table, rows) : of_reference(batch, micro_batches);
+}
+
+namespace {
+
+/// Returns names, sizes and times of the files of weights at a path: a folder, or a file.
+std::string files_at(const std::string& path) {
+  std::vector<std::string> files = {path};
+  if (is_directory(path)) {
+    files.clear();
+    for (const std::string& name : list_dir(path)) {
+      if (name.ends_with(".safetensors") || name.ends_with(".gguf") || name.ends_with(".json")) {
+        files.push_back(join_path(path, name));
+      }
+    }
+    std::sort(files.begin(), files.end());
+  }
+  std::string text;
+  for (const std::string& file : files) {
+    const auto time = std::filesystem::last_write_time(file).time_since_epoch();
+    text += fmt::format("{} {} {}\n", file, file_size(file), time.count());
+  }
+  return text;
+}
+
+}  // namespace
+
+/// Names all that the reference's values depend on beside the rows.
+std::string Preferences::identity() const {
+  Hasher hasher;
+  hasher.add(described_).add(frozen_.config.model.dtype).add(engine::describe(frozen_.model));
+  hasher.add(models::values_of(frozen_.model).dump());
+  hasher.add(static_cast<uint64_t>(run_.config.train.seed));
+  for (const std::string& path : {frozen_.weights, frozen_.adapter}) {
+    hasher.add(path.empty() ? "" : files_at(path));
+  }
+  return hasher.finish().hex();
+}
+
+void Preferences::begin_computing(const std::string& path) {
+  comm::Processes& processes = policy_.ranks().processes();
+  const bool first = processes.index() == 0;
+  // Times of files differ between hosts: the first process says which reference it is.
+  const std::string key = processes.broadcast(first ? identity() : "");
+  stored_in_ = path;
+  stored_ = std::make_unique<ReferenceLogprobs>(key, AnswerPlaces(run_, 1, 1).per_micro_batch());
+  const std::string bytes = processes.broadcast(first && file_exists(path) ? read_file(path) : "");
+  if (bytes.empty()) return;
+  if (!stored_->take(bytes, path) && first) {
+    fmt::print("{} is of another reference: computed again\n", path);
+  }
+}
+
+bool Preferences::knows(const RowNumbers& numbers, bool mismatched) const {
+  return stored_->has(numbers.table, numbers.rows) &&
+         (!mismatched || stored_->has(numbers.mismatched(), numbers.rows));
+}
+
+void Preferences::compute_table(engine::Batch& batch, int64_t micro_batches,
+                                const std::string& table, const std::vector<int64_t>& rows) {
+  if (stored_->has(table, rows)) return;
+  load();
+  AnswerPlaces(run_, batch.rows, micro_batches).number(batch);
+  stored_->put(table, rows, of_reference(batch, micro_batches));
+  new_values_ = true;
+}
+
+void Preferences::compute(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches,
+                          const RowNumbers& numbers) {
+  compute_table(batch, micro_batches, numbers.table, numbers.rows);
+  if (mismatched) {
+    compute_table(*mismatched, micro_batches, numbers.mismatched(), numbers.rows);
+  }
+}
+
+void Preferences::end_computing() {
+  if (new_values_ && policy_.ranks().processes().index() == 0) {
+    write_file_atomic(stored_in_, stored_->to_bytes());
+  }
+  readers_.clear();
+  reference_.reset();
+  loaded_ = true;  // never again
 }
 
 std::vector<double> answer_logprobs(const engine::Session& session) {

@@ -13,6 +13,7 @@
 #include "engine/batch.h"
 #include "engine/programs.h"
 #include "train/evaluate.h"
+#include "train/reference_logprobs.h"
 
 namespace hocket::train {
 
@@ -81,21 +82,45 @@ class Preferences {
   Preferences(const engine::Run& run, engine::Programs& policy);
   ~Preferences();
 
-  /// Returns the program of a reference with a store of its own, else null; nothing is taken of the
-  /// ranks for it.
+  /// Returns the program of a reference with a store of its own in every step, else null; nothing
+  /// is taken of the ranks for it.
   const engine::Compiled* compiled();
   /// Reads the reference's weights: those of preference.reference, else those that a training
   /// begins with. All processes call.
   void load();
   /// Numbers the answers of a batch and adds the inputs of its loss; `mismatched`: with kto the
-  /// same prompts before other answers. All processes call.
-  PreferenceInputs prepare(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches);
+  /// same prompts before other answers. `numbers`: of its rows. All processes call.
+  PreferenceInputs prepare(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches,
+                           const RowNumbers& numbers);
+
+  /// With preference.precompute_ref_log_probs: reads what is kept in a file of this reference. From
+  /// here to end_computing(), compute() adds to it. All processes call.
+  void begin_computing(const std::string& path);
+  /// Returns whether the reference's values of all rows of a batch are known.
+  bool knows(const RowNumbers& numbers, bool mismatched) const;
+  /// Computes the values that prepare() needs of the reference for this batch. All processes call.
+  void compute(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches,
+               const RowNumbers& numbers);
+  /// Writes the file if there is something new, and gives the reference's memory back.
+  void end_computing();
+  /// Returns the rows of a table whose values are known.
+  int64_t known(const std::string& table) const { return stored_->size(table); }
+
+  /// Returns whether the reference is the policy without its adapter, and has no store of its own.
+  bool shares_store() const { return shares_; }
   /// Returns where the reference's weights are from: "random, seed 1", "the model without its
   /// adapter".
   const std::string& described() const { return described_; }
 
  private:
   std::vector<double> of_reference(const engine::Batch& batch, int64_t micro_batches);
+  /// Computes the values of a batch's rows in a table, unless they are known.
+  void compute_table(engine::Batch& batch, int64_t micro_batches, const std::string& table,
+                     const std::vector<int64_t>& rows);
+  /// Returns the values that a step needs: kept, or computed now.
+  std::vector<double> values_of(const engine::Batch& batch, int64_t micro_batches,
+                                const std::string& table, const std::vector<int64_t>& rows);
+  std::string identity() const;
   std::vector<double> of_policy(const engine::Batch& batch, int64_t micro_batches);
   engine::ProgramSpec frozen_spec(int64_t micro_batches) const;
   /// Returns a session on the trained parameters as they are now.
@@ -107,6 +132,9 @@ class Preferences {
   bool shares_ = false;  ///< it has the policy's parameters, without the adapter
   std::unique_ptr<engine::Programs> reference_;
   std::map<std::string, std::unique_ptr<engine::ParameterReader>> readers_;  ///< by specs' keys
+  std::unique_ptr<ReferenceLogprobs> stored_;  ///< null: they are computed in every step
+  std::string stored_in_;                      ///< the file
+  bool loaded_ = false, new_values_ = false;
   std::string described_;
 };
 

@@ -55,6 +55,22 @@ void compare_adapters(const json& saved, const json& now, const Compare& compare
   }
 }
 
+/// Compares the keys of section `preference`, but for the way to the same values.
+template <typename Compare>
+void compare_preferences(const json& saved, const json& now, const Compare& compare) {
+  engine::RunConfig defaults;
+  const json otherwise = parse_config(defaults, "{}", "defaults").to_json().at("preference");
+  for (const auto& [key, value] : now.at("preference").items()) {
+    if (key == "precompute_ref_log_probs") continue;
+    const json::json_pointer at("/preference/" + key);
+    json before = saved.contains(at) ? saved.at(at) : otherwise.at(key);
+    if (key == "loss_type" && before.is_string()) {
+      before = json::array({before});
+    }
+    compare("preference." + key, before, value);
+  }
+}
+
 }  // namespace
 
 std::string Position::to_json() const {
@@ -74,6 +90,7 @@ std::string Position::to_json() const {
       .member("kernels", kernels)
       .member("best_step", best.step)
       .member("best_loss", best.step > 0 ? best.loss : 0.0)
+      .member("best_of", best.set)
       .member("evaluations_worse", best.worse)
       .end()
       .take();
@@ -106,6 +123,9 @@ Position Position::of(const checkpoint::Checkpoint& from) {
     position.best.loss = in.get_double("best_loss", 0);
   }
   position.best.worse = in.get_int("evaluations_worse", 0);
+  if (in.has("best_of")) {
+    position.best.set = in.get_string("best_of");
+  }
   return position;
 }
 
@@ -136,7 +156,7 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   const json resolved = run.resolved.to_json();
   compare("objective", all.get_string("objective", "pretrain"), resolved.at("objective"));
   if (run.config.prefers()) {
-    compare("preference", config.at("preference"), resolved.at("preference"));
+    compare_preferences(config, resolved, compare);
   }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
   compare("optimizer.name", optimizer.get_string("name", "adamw"), run.config.optimizer.name);

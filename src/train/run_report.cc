@@ -19,6 +19,7 @@
 #include "data/baselines.h"
 #include "diagnose/report_fill.h"
 #include "engine/emulate.h"
+#include "train/report_data.h"
 #include "train/sample.h"
 
 namespace hocket::train {
@@ -107,7 +108,7 @@ void RunReport::after_step(const engine::Session& session, int64_t step) {
 void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
   gather_all(programs);
   if (programs.ranks().processes().index() != 0) {
-    draw_sample(programs);
+    draw_sample(programs, "");
     return;
   }
   write(programs, fmt::format("finished, {}", counted(steps_done, "step")), true);
@@ -154,11 +155,15 @@ void RunReport::write(engine::Programs& programs, const std::string& status, boo
   if (run_.config.output.trace) {
     write_traces(measured);
   }
+  if (std::optional<diagnose::Sample> first = kept_sample(dir, run_.config.output.sample_prompt)) {
+    report.samples.push_back(std::move(*first));
+  }
   if (draws_sample) {
-    if (std::optional<diagnose::Sample> sample = draw_sample(programs)) {
+    if (std::optional<diagnose::Sample> sample = draw_sample(programs, "")) {
       report.samples.push_back(std::move(*sample));
     }
   }
+  describe_data(data_, run_.config.train.seq_len, &report);
   report.files = list_files();
   report.next = next_commands();
   if (run_.config.output.report) {
@@ -169,13 +174,22 @@ void RunReport::write(engine::Programs& programs, const std::string& status, boo
 }
 
 /// Draws and prints it, all processes together; nothing where none is wanted, or can be had.
-std::optional<diagnose::Sample> RunReport::draw_sample(engine::Programs& programs) const {
+std::optional<diagnose::Sample> RunReport::draw_sample(engine::Programs& programs,
+                                                       const std::string& when) const {
   if (!prediction_.no_sample.empty()) return std::nullopt;
   diagnose::Sample sample = sample_text(run_, programs, data_);
   sample.language = data_.texts() ? language_of(*data_.texts()) : "";
-  fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, printable(sample.prompt),
-             printable(sample.text));
+  sample.when = when;
+  fmt::print("\nsample{}{} ({}):\n{}{}\n\n", when.empty() ? "" : " ", when, sample.how,
+             printable(sample.prompt), printable(sample.text));
   return sample;
+}
+
+void RunReport::draw_first(engine::Programs& first) {
+  const std::optional<diagnose::Sample> sample = draw_sample(first, "before training");
+  if (sample && first.ranks().processes().index() == 0) {
+    keep_sample(run_.config.output.dir, *sample);
+  }
 }
 
 /// Gathers the memory of all ranks, the largest per class.
@@ -254,7 +268,7 @@ diagnose::ReportData RunReport::describe_run(const std::string& status) const {
   if (prediction_.memory_bandwidth > 0) {
     report.memory_bandwidth = prediction_.memory_bandwidth;
   }
-  if (final_) {
+  if (final_ && final_->bytes > 0) {
     report.final_bits_per_byte = final_->bits_per_byte();
     if (!final_->complete()) {
       report.notes.push_back("The evaluation at the end read " + final_->read_text() +
@@ -364,7 +378,7 @@ void RunReport::print_summary(const diagnose::ReportData& report,
     fmt::print("{:<22} {:.4f} bits/byte ({})\n", baseline.name, baseline.bits_per_byte,
                baseline.what);
   }
-  if (final_) {
+  if (final_ && final_->bytes > 0) {
     fmt::print("{:<22} {:.4f} bits/byte on {}\n", "this model", final_->bits_per_byte(),
                final_->complete() ? "the same held-out files" : final_->read_text());
   }

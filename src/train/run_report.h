@@ -25,6 +25,10 @@ class RunReport {
   /// Call before the first step: the held-out files for the baselines may be gone at the end.
   /// `command`: as typed; `began_with`: the run's initial state, empty: unknown.
   void begin(const std::string& command, const std::string& began_with);
+  /// Draws the sample of a training that begins from the parameters of `first`, whose other memory
+  /// is released, and keeps it for the report at the end, also of a resumed run. All processes
+  /// call it.
+  void draw_first(engine::Programs& first);
   /// Keeps the task times of a few settled steps.
   void after_step(const engine::Session& session, int64_t step);
   /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir, and
@@ -44,7 +48,8 @@ class RunReport {
   void gather_all(engine::Programs& programs);
   void write(engine::Programs& programs, const std::string& status, bool draws_sample);
   void gather_memory(const program::Program& program, const runtime::LocalRanks& ranks);
-  std::optional<diagnose::Sample> draw_sample(engine::Programs& programs) const;
+  std::optional<diagnose::Sample> draw_sample(engine::Programs& programs,
+                                              const std::string& when) const;
   diagnose::ReportData describe_run(const std::string& status) const;
   trace::Trace median_step(const program::Program& program, const std::string& title) const;
   void fill_step(diagnose::ReportData& report, const program::Program& program,

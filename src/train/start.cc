@@ -129,15 +129,31 @@ Start find_start(const engine::Run& run, const TrainingData& data,
   return start;
 }
 
-void load(Start& start, const engine::Run& run, engine::Session& session) {
+namespace {
+
+/// Loads the weights and the adapter that are named.
+void load_given(const Start& start, const engine::Compiled& compiled, const runtime::Store& store) {
   if (start.weights) {
-    engine::load_weights(*start.weights, session.compiled(), session.store());
-    start.weights.reset();
+    engine::load_weights(*start.weights, compiled, store);
   }
   if (start.adapter) {
-    engine::load_adapter(*start.adapter, session.compiled(), session.store());
-    start.adapter.reset();
+    engine::load_adapter(*start.adapter, compiled, store);
   }
+}
+
+}  // namespace
+
+void load_initial(const Start& start, const engine::Run& run, const engine::Compiled& compiled,
+                  const runtime::Store& store) {
+  load_given(start, compiled, store);
+  engine::initialise(compiled.reference, compiled.program,
+                     static_cast<uint64_t>(run.config.train.seed), store);
+}
+
+void load(Start& start, const engine::Run& run, engine::Session& session) {
+  load_given(start, session.compiled(), session.store());
+  start.weights.reset();
+  start.adapter.reset();
   if (start.from) {
     restore(*start.from, session.compiled(), session.store());
     fmt::print("resumed from {} (step {})\n", start.from->folder(), start.done.step);

@@ -43,6 +43,10 @@ void claim_folder(const std::string& dir);
 Start find_start(const engine::Run& run, const TrainingData& data,
                  const checkpoint::RunFolder& checkpoints);
 
+/// Loads the parameters that a new training begins with into a store; `start` stays as it is.
+void load_initial(const Start& start, const engine::Run& run, const engine::Compiled& compiled,
+                  const runtime::Store& store);
+
 /// Loads parameters and optimizer state on all ranks: those of `start`, which is then closed, and
 /// initial values for the rest. Prints the changed settings of a resumed run.
 void load(Start& start, const engine::Run& run, engine::Session& session);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -18,8 +19,10 @@
 #include "train/evaluate.h"
 #include "engine/memory.h"
 #include "train/metrics.h"
+#include "train/precompute.h"
 #include "train/preference.h"
 #include "train/preflight.h"
+#include "train/report_data.h"
 #include "train/run_report.h"
 #include "train/saver.h"
 #include "train/schedule.h"
@@ -54,8 +57,12 @@ class Trainer {
  private:
   bool is_first() const { return ranks_.processes().index() == 0; }
   bool nothing_left() const;
+  void choose_deciding_set();
   void open_rows();
   void set_up();
+  PreferenceRows preference_rows() const;
+  void compute_reference_values(bool shared);
+  void draw_first_sample();
   void load();
   StepperParts parts_of_stepper();
   int run_to_end(int64_t first);
@@ -97,6 +104,7 @@ class Trainer {
   int64_t correct_at_ = 0;  ///< the step after which it is next
   int stopped_by_ = 0;      ///< the signal that ended the steps; 0: none
   std::string held_out_;    ///< note on the last evaluation for the progress line
+  std::string best_by_;     ///< set whose loss decides; empty: the data's own held-out part
   Best best_;               ///< of the evaluations so far
   int64_t saved_at_ = -1;   ///< the step of the last checkpoint of this start
   std::optional<EventFile> events_;
@@ -121,7 +129,7 @@ int Trainer::go() {
                     fmt::format("{}, {} steps, data {}", start_.describe(), start_.course.steps,
                                 data_->fingerprint()));
   course_ = start_.course;
-  best_ = start_.best;
+  choose_deciding_set();
   if (section_.epochs > 0) {
     open_rows();
     course_.steps = steps_of_epochs(section_, loader_->sequences_per_epoch());
@@ -139,6 +147,7 @@ int Trainer::go() {
   if (is_first()) {
     report_.begin(options_.command, start_.began_with);
   }
+  draw_first_sample();
   load();
   tell_schedule(section_, course_.steps);
 
@@ -171,7 +180,8 @@ int Trainer::run_to_end(int64_t first) {
   }
   evaluate(step, true);
   if (is_first() && section_.keep_best && best_.step > 0) {
-    fmt::print("best: step {}, held-out loss {:.4f}: {}\n", best_.step, best_.loss,
+    fmt::print("best: step {}, {} loss {:.4f}: {}\n", best_.step,
+               best_.set.empty() ? "held-out" : best_.set, best_.loss,
                saver_.folder_of(best_.step));
   }
   evaluator_.reset();  // its memory is not needed for the sample
@@ -197,6 +207,23 @@ bool Trainer::nothing_left() const {
                start_.done.step, course_.steps, early ? "early_stopping.patience" : length);
   }
   return nothing;
+}
+
+/// Finds the set whose loss decides which checkpoint is best and when to stop. Losses of another
+/// one do not compare with it: then the best is looked for anew.
+void Trainer::choose_deciding_set() {
+  best_by_ = section_.best_by;
+  if (best_by_.empty() && data_->holds_out()) {
+    best_by_ = data_->held_out().front().name;
+  }
+  best_ = start_.best;
+  if (best_.set != best_by_) {
+    best_ = Best();
+    best_.set = best_by_;
+  }
+  if (is_first() && section_.compares() && !best_by_.empty()) {
+    fmt::print("the best checkpoint and the end are by the loss of {}\n", best_by_);
+  }
 }
 
 /// Opens the sequences of the training, once.
@@ -228,6 +255,7 @@ void Trainer::set_up() {
                     fmt::format("{}, graph {}, mesh {} ({}), collectives {}", proven.program.hex(),
                                 proven.reference.hex(), proven.mesh.hex(), proven.ranks,
                                 run_.config.plan.collectives));
+  compute_reference_values(false);
   session_ = &programs_.session();
   rows_ = engine::rows_read(programs_.compiled(), ranks_.ids(), section_.global_batch,
                             section_.seq_len);
@@ -240,7 +268,8 @@ void Trainer::set_up() {
                                              preferences_.get());
   } else if (section_.compares()) {
     fail(data_->name(),
-         "has nothing held out, by which train.{} decides; expected some; try data.valid_fraction",
+         "has nothing held out, by which train.{} decides; expected some; try data.valid_fraction "
+         "or data.evaluation",
          section_.keep_best ? "keep_best" : "early_stopping");
   }
   if (course_.steps == 0) {
@@ -248,10 +277,37 @@ void Trainer::set_up() {
   }
 }
 
+PreferenceRows Trainer::preference_rows() const { return {*data_, *loader_, mismatched_.get()}; }
+
+/// With preference.precompute_ref_log_probs: a reference in a store of its own runs before the
+/// training takes memory, one that is the policy without its adapter (`shared`) once that is there.
+void Trainer::compute_reference_values(bool shared) {
+  const bool wanted = preferences_ && run_.config.preference.precompute_ref_log_probs;
+  if (!wanted || preferences_->shares_store() != shared) return;
+  // Steps that fit into a time are not known for sure.
+  const int64_t steps = section_.minutes > 0 ? 0 : course_.steps;
+  compute_reference(run_, programs_, preference_rows(), steps, *preferences_);
+}
+
+/// Draws a sample of the model as a new training finds it, where a prompt is given, in a store of
+/// its own that is given back.
+void Trainer::draw_first_sample() {
+  if (start_.from) return;
+  if (is_first()) {
+    forget_sample(run_.config.output.dir);
+  }
+  if (run_.config.output.sample_prompt.empty() || !prediction_.no_sample.empty()) return;
+  engine::Programs first(run_, ranks_);
+  first.replace(engine::training(run_), programs_.compiled());
+  load_initial(start_, run_, first.compiled(), first.store());
+  report_.draw_first(first);
+}
+
 /// Loads parameters and optimizer state, and the record of completed steps.
 void Trainer::load() {
   train::load(start_, run_, *session_);
   if (preferences_) {
+    compute_reference_values(true);
     preferences_->load();
   }
   if (is_first()) {
@@ -276,7 +332,8 @@ StepperParts Trainer::parts_of_stepper() {
         mismatched = batch_of(*mismatched_, step, rows_.here, section_.seq_len, true);
       }
       inputs_.emplace(preferences_->prepare(batch, mismatched ? &*mismatched : nullptr,
-                                            programs_.compiled().program.num_micro_batches));
+                                            programs_.compiled().program.num_micro_batches,
+                                            preference_rows().numbers_of(step, batch.rows)));
       const int64_t answers = inputs_->places.count(rows_.first);
       return StepData{std::move(batch), answers};
     }
@@ -368,21 +425,24 @@ void Trainer::tell(const StepMetrics& metrics) {
 void Trainer::evaluate(int64_t step, bool final) {
   if (!evaluator_) return;
   const int64_t begin = now_ns();
-  const HeldOut held_out =
+  const std::vector<HeldOut> sets =
       evaluator_->run(final ? section_.final_eval_sequences : section_.eval_sequences,
                       [&](int64_t done, int64_t total) {
                         progress_->update(fmt::format("validation {}/{} sequences", done, total));
                       });
-  held_out_ =
-      held_out.bytes > 0
-          ? fmt::format("held-out {:.3f} bits/byte (step {})", held_out.bits_per_byte(), step)
-          : fmt::format("held-out loss {:.4f} (step {})", held_out.loss(), step);
-  record(to_line(held_out, step, stepper_->done().seconds, final));
-  progress_->print(evaluation_text(held_out, step, seconds_since(begin)));
-  if (final) {
-    report_.set_final(held_out);
-  } else if (section_.compares()) {
-    compare(held_out.loss(), step);
+  const HeldOut& decides = *std::find_if(sets.begin(), sets.end(),
+                                         [&](const HeldOut& set) { return set.name == best_by_; });
+  held_out_ = decides.bytes > 0
+                  ? fmt::format("{} {:.3f} bits/byte (step {})", decides.title(),
+                                decides.bits_per_byte(), step)
+                  : fmt::format("{} loss {:.4f} (step {})", decides.title(), decides.loss(), step);
+  record(to_line(sets, step, stepper_->done().seconds, final));
+  progress_->print(evaluation_text(sets, step, seconds_since(begin)));
+  if (final && sets.front().name.empty()) {
+    report_.set_final(sets.front());
+  }
+  if (!final && section_.compares()) {
+    compare(decides.loss(), step);
   }
 }
 
@@ -406,7 +466,8 @@ void Trainer::compare(double held_out_loss, int64_t step) {
     name_best();
   }
   if (best_.ends(section_) && step < course_.steps) {
-    progress_->print(fmt::format("step {}: no lower held-out loss in {}: the training ends", step,
+    progress_->print(fmt::format("step {}: no lower {} loss in {}: the training ends", step,
+                                 best_.set.empty() ? "held-out" : best_.set,
                                  counted(best_.worse, "evaluation")));
   }
 }

@@ -37,19 +37,48 @@ void verify(const data::TokenStream& stream) {
   });
 }
 
+/// A set of data.evaluation: another prepared folder, of the same tokenizer.
+struct TextSet {
+  std::string name;
+  data::Dataset dataset;
+
+  /// Returns what is held out, or all where nothing is.
+  std::shared_ptr<const data::TokenStream> stream() const {
+    return dataset.valid() ? dataset.valid() : dataset.train();
+  }
+  const data::SplitStats& stats() const {
+    return dataset.valid() ? dataset.valid_stats() : dataset.train_stats();
+  }
+};
+
+/// Opens the evaluation sets of a run on prepared texts.
+std::vector<TextSet> open_text_sets(const engine::Run& run, const data::Dataset& beside) {
+  std::vector<TextSet> sets;
+  for (const engine::EvaluationSection& set : run.config.data.evaluation) {
+    data::Dataset dataset(set.path);
+    if (dataset.tokenizer().hash() != beside.tokenizer().hash()) {
+      fail(run.name,
+           "data.evaluation: {} was prepared with another tokenizer than {}; try `hocket data "
+           "prepare --tokenizer {}`",
+           set.path, beside.folder(), beside.folder());
+    }
+    sets.push_back({set.name, std::move(dataset)});
+  }
+  return sets;
+}
+
 /// A folder that `hocket data prepare` wrote.
 class Texts : public TrainingData {
  public:
-  Texts(const engine::Run& run, data::Dataset dataset) : run_(run), dataset_(std::move(dataset)) {}
+  Texts(const engine::Run& run, data::Dataset dataset, std::vector<TextSet> sets)
+      : run_(run), dataset_(std::move(dataset)), sets_(std::move(sets)) {}
 
   const std::string& name() const override { return dataset_.folder(); }
   const data::Tokenizer& tokenizer() const override { return dataset_.tokenizer(); }
   const std::string& tokenizer_path() const override { return dataset_.folder(); }
   const std::string& fingerprint() const override { return dataset_.fingerprint(); }
   std::string training_text() const override { return text_of(dataset_.train_stats()); }
-  std::string held_out_text() const override {
-    return holds_out() ? text_of(dataset_.valid_stats()) : "nothing";
-  }
+  std::string held_out_text() const override;
   std::vector<std::string> notes() const override;
   void check(const std::string& weights) const override;
   std::unique_ptr<data::TrainingRows> training() const override {
@@ -57,19 +86,44 @@ class Texts : public TrainingData {
     return std::make_unique<data::PackedLoader>(
         dataset_.train(), train.seq_len, tokenizer().eos_id(), static_cast<uint64_t>(train.seed));
   }
-  bool holds_out() const override { return dataset_.valid() != nullptr; }
-  std::unique_ptr<data::HeldOutRows> held_out() const override {
-    return std::make_unique<data::ValidLoader>(dataset_.valid(), run_.config.train.seq_len,
-                                               tokenizer().eos_id(), tokenizer().token_lengths());
-  }
+  bool holds_out() const override { return dataset_.valid() != nullptr || !sets_.empty(); }
+  std::vector<HeldOutSet> held_out() const override;
   std::string sample_prompt() const override { return prompt_from(dataset_); }
   Prompt prompt_of(const std::string& text) const override;
+  DataView view(int64_t count) const override;
   const data::Dataset* texts() const override { return &dataset_; }
 
  private:
   const engine::Run& run_;
   const data::Dataset dataset_;
+  const std::vector<TextSet> sets_;
 };
+
+std::string Texts::held_out_text() const {
+  std::string text = dataset_.valid() ? text_of(dataset_.valid_stats()) : "nothing";
+  for (const TextSet& set : sets_) {
+    text += fmt::format("; {}: {}", set.name, text_of(set.stats()));
+  }
+  return text;
+}
+
+std::vector<HeldOutSet> Texts::held_out() const {
+  std::vector<HeldOutSet> list;
+  const auto add = [&](const std::string& name, std::shared_ptr<const data::TokenStream> stream) {
+    list.push_back(
+        {name,
+         std::make_unique<data::ValidLoader>(std::move(stream), run_.config.train.seq_len,
+                                             tokenizer().eos_id(), tokenizer().token_lengths()),
+         nullptr});
+  };
+  if (dataset_.valid()) {
+    add("", dataset_.valid());
+  }
+  for (const TextSet& set : sets_) {
+    add(set.name, set.stream());
+  }
+  return list;
+}
 
 std::vector<std::string> Texts::notes() const {
   const int64_t met = dataset_.special_tokens_met();
@@ -102,6 +156,18 @@ void Texts::check(const std::string& weights) const {
       verify(*stream);
     }
   }
+  for (const TextSet& set : sets_) {
+    verify(*set.stream());
+  }
+}
+
+DataView Texts::view(int64_t count) const {
+  const data::TokenStream& stream = *dataset_.train();
+  std::vector<int64_t> lengths;
+  for (int64_t d = 0; d < stream.documents(); ++d) {
+    lengths.push_back(stream.document_begin(d + 1) - stream.document_begin(d));
+  }
+  return {data::shown_documents(*training(), count), data::Lengths(std::move(lengths)), "document"};
 }
 
 /// As a document begins in training: behind an end of text.
@@ -116,17 +182,28 @@ Prompt Texts::prompt_of(const std::string& text) const {
 }  // namespace
 
 std::unique_ptr<TrainingData> TrainingData::open(const engine::Run& run) {
-  if (run.config.objective != engine::Objective::pretrain) return training_examples(run);
+  if (run.config.objective != engine::Objective::pretrain) {
+    if (!run.config.data.dir.empty()) {
+      fail(run.name,
+           "data.dir is {}, and objective is {}, which reads data.sources; expected one of them; "
+           "try without data.dir, or objective: pretrain",
+           run.config.data.dir,
+           engine::names_of(engine::Objective())[static_cast<size_t>(run.config.objective)]);
+    }
+    return training_examples(run);
+  }
   if (!run.config.data.sources.empty()) {
     fail(run.name,
          "data.sources are examples, and objective is pretrain, on the texts of data.dir; try "
          "objective: sft, which trains on every token of a text, too");
   }
-  return training_texts(run, data::Dataset(data_dir(run)));
+  data::Dataset dataset(data_dir(run));
+  std::vector<TextSet> sets = open_text_sets(run, dataset);
+  return std::make_unique<Texts>(run, std::move(dataset), std::move(sets));
 }
 
 std::unique_ptr<TrainingData> training_texts(const engine::Run& run, data::Dataset dataset) {
-  return std::make_unique<Texts>(run, std::move(dataset));
+  return std::make_unique<Texts>(run, std::move(dataset), std::vector<TextSet>());
 }
 
 const std::string& data_dir(const engine::Run& run) {

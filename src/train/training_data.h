@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/examples/shown.h"
 #include "data/loader.h"
 #include "data/prepare.h"
 #include "run/config.h"
@@ -16,6 +17,21 @@ namespace hocket::train {
 struct Prompt {
   std::string text;
   std::vector<int32_t> ids;
+};
+
+/// Held-out sequences that a training is evaluated on.
+struct HeldOutSet {
+  std::string name;  ///< in data.evaluation; empty: the data's own held-out part
+  std::unique_ptr<data::HeldOutRows> rows;
+  std::unique_ptr<data::HeldOutRows> mismatched;  ///< kto: other answers behind the prompts
+  std::string fingerprint = {};                   ///< of its rows; empty: of texts
+};
+
+/// Training data as the model sees them.
+struct DataView {
+  std::vector<data::ShownSequence> shown;  ///< the first ones
+  data::Lengths lengths;                   ///< of all, before any is cut
+  const char* noun = "example";            ///< what has a length: an example, a document
 };
 
 class TrainingData {
@@ -31,7 +47,7 @@ class TrainingData {
   virtual const std::string& tokenizer_path() const = 0;
   /// Returns the identity of the data, compared on resume.
   virtual const std::string& fingerprint() const = 0;
-  /// Returns sizes of the two splits, for people.
+  /// Returns sizes of the training data and of all that it is evaluated on, for people.
   virtual std::string training_text() const = 0;
   virtual std::string held_out_text() const = 0;
   /// Returns notes for the beginning of a run, a line each.
@@ -42,21 +58,22 @@ class TrainingData {
 
   /// Returns the sequences of a training. Error: there are less tokens than one.
   virtual std::unique_ptr<data::TrainingRows> training() const = 0;
-  virtual bool holds_out() const = 0;
-  /// Requires: holds_out().
-  virtual std::unique_ptr<data::HeldOutRows> held_out() const = 0;
-  /// The same rows with other answers behind the prompts, for the divergence of kto; null: none.
+  /// Returns the rows with other answers behind the prompts, for the divergence of kto; null: none.
   virtual std::unique_ptr<data::TrainingRows> mismatched_training() const { return nullptr; }
-  virtual std::unique_ptr<data::HeldOutRows> mismatched_held_out() const { return nullptr; }
+  virtual bool holds_out() const = 0;
+  /// Returns the data's own held-out part, if there is one, then the sets of data.evaluation.
+  virtual std::vector<HeldOutSet> held_out() const = 0;
   /// Returns the prompt of a sample where output.sample_prompt names none.
   virtual std::string sample_prompt() const = 0;
   /// Returns its tokens, and those of a given one, as training begins a text.
   virtual Prompt prompt_of(const std::string& text) const = 0;
+  /// Returns the first `count` sequences, and the lengths of all examples.
+  virtual DataView view(int64_t count) const = 0;
   /// Returns the prepared texts; null: the data are examples.
   virtual const data::Dataset* texts() const { return nullptr; }
 };
 
-/// Data of texts that are open already.
+/// Data of texts that are open already, without the sets of data.evaluation.
 std::unique_ptr<TrainingData> training_texts(const engine::Run& run, data::Dataset dataset);
 
 /// Data of the examples that a run names (objectives sft, dpo and kto).

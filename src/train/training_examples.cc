@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -51,13 +52,14 @@ class InOrder : public data::HeldOutRows {
   const std::vector<int32_t> token_lengths_;
 };
 
-/// Training rows that are shared.
-class Shared : public data::TrainingRows {
+/// Training rows of a set that others read, too: held-out prompts, samples, reports.
+class RowsOfSet : public data::TrainingRows {
  public:
-  explicit Shared(std::shared_ptr<const data::ExampleRows> rows) : rows_(std::move(rows)) {}
+  explicit RowsOfSet(std::shared_ptr<const data::ExampleRows> rows) : rows_(std::move(rows)) {}
   int64_t seq_len() const override { return rows_->seq_len(); }
   int64_t sequences_per_epoch() const override { return rows_->sequences_per_epoch(); }
   void fill(int64_t index, const data::SequenceOut& out) const override { rows_->fill(index, out); }
+  int64_t identity(int64_t index) const override { return rows_->identity(index); }
 
  private:
   const std::shared_ptr<const data::ExampleRows> rows_;
@@ -72,25 +74,36 @@ class Examples : public TrainingData {
   const std::string& tokenizer_path() const override { return model_; }
   const std::string& fingerprint() const override { return fingerprint_; }
   std::string training_text() const override { return text_of(train_); }
-  std::string held_out_text() const override { return valid_ ? text_of(valid_) : "nothing"; }
+  std::string held_out_text() const override;
   std::vector<std::string> notes() const override;
   void check(const std::string&) const override {}
   std::unique_ptr<data::TrainingRows> training() const override {
-    return std::make_unique<Shared>(train_);
+    return std::make_unique<RowsOfSet>(train_);
   }
-  bool holds_out() const override { return valid_ != nullptr; }
-  std::unique_ptr<data::HeldOutRows> held_out() const override { return in_order(valid_); }
   std::unique_ptr<data::TrainingRows> mismatched_training() const override {
     return unpaired() ? train_->mismatched() : nullptr;
   }
-  std::unique_ptr<data::HeldOutRows> mismatched_held_out() const override {
-    return unpaired() && valid_ ? in_order(valid_->mismatched()) : nullptr;
-  }
+  bool holds_out() const override { return !held_out_.empty(); }
+  std::vector<HeldOutSet> held_out() const override;
   std::string sample_prompt() const override;
   Prompt prompt_of(const std::string& text) const override;
+  DataView view(int64_t count) const override;
 
  private:
+  /// Held-out examples: the data's own without a name, or a set of data.evaluation.
+  struct Held {
+    std::string name;
+    std::shared_ptr<const data::ExampleRows> rows;
+  };
+
   bool unpaired() const { return run_.config.objective == Objective::kto; }
+  std::string objective() const {
+    return engine::names_of(Objective())[static_cast<size_t>(run_.config.objective)];
+  }
+  engine::ExampleDataOptions options() const;
+  engine::ExampleData read(const engine::DataSection& section) const;
+  void expect_kind(const data::TokenExamples& examples, const std::string& of) const;
+  void open_evaluation();
   std::string text_of(const std::shared_ptr<const data::ExampleRows>& rows) const;
   std::unique_ptr<data::HeldOutRows> in_order(std::shared_ptr<const data::ExampleRows> rows) const {
     return std::make_unique<InOrder>(std::move(rows), tokenizer().token_lengths());
@@ -99,7 +112,8 @@ class Examples : public TrainingData {
   const engine::Run& run_;
   std::string name_, model_, fingerprint_;
   engine::ExampleData data_;
-  std::shared_ptr<const data::ExampleRows> train_, valid_;
+  std::shared_ptr<const data::ExampleRows> train_;
+  std::vector<Held> held_out_;
 };
 
 /// Returns the folder or file with tokenizer and template: the model's, or that of data.tokenizer
@@ -120,40 +134,92 @@ std::string text_files_of(const engine::Run& run) {
 
 Examples::Examples(const engine::Run& run) : run_(run), model_(text_files_of(run)) {
   const engine::DataSection& section = run.config.data;
-  const std::string objective =
-      engine::names_of(Objective())[static_cast<size_t>(run.config.objective)];
   if (section.sources.empty()) {
     fail(run.name,
          "objective is {}, and data.sources is empty; expected files of examples, such as "
          "data.sources: [{{path: chats.jsonl}}]",
-         objective);
+         objective());
   }
   for (const data::SourceOptions& source : section.sources) {
     name_ += (name_.empty() ? "" : ", ") + source.path;
   }
-  Progress progress;
-  engine::ExampleDataOptions options;
-  options.where = run.name;
-  options.model = model_;
-  options.vocabulary = run.model.vocab_size;
-  options.seq_len = run.config.train.seq_len;
-  options.seed = static_cast<uint64_t>(run.config.train.seed);
-  options.unpair = unpaired();
-  options.most_examples = run.config.prefers() ? run.config.preference.answers_per_sequence : 0;
-  options.progress = [&](const std::string& what) { progress.update(what); };
-  data_ = engine::read_example_data(section, options);
-  progress.finish();
+  data_ = read(section);
   if (!data_.train_rows) {
     fail(run.name, "{} has no example to train on; expected a source that is not split: valid",
          name_);
   }
-  if (data_.train->kind() != kind_for(run.config.objective)) {
-    fail(run.name, "objective is {}, and {} has {}; expected {}", objective, name_,
-         data::to_string(data_.train->kind()), data::to_string(kind_for(run.config.objective)));
-  }
+  expect_kind(*data_.train, name_);
   fingerprint_ = data_.fingerprint();
   train_ = std::move(data_.train_rows);
-  valid_ = std::move(data_.valid_rows);
+  if (data_.valid_rows) {
+    held_out_.push_back({"", std::move(data_.valid_rows)});
+  }
+  open_evaluation();
+}
+
+engine::ExampleDataOptions Examples::options() const {
+  engine::ExampleDataOptions options;
+  options.where = run_.name;
+  options.model = model_;
+  options.vocabulary = run_.model.vocab_size;
+  options.seq_len = run_.config.train.seq_len;
+  options.seed = static_cast<uint64_t>(run_.config.train.seed);
+  options.unpair = unpaired();
+  options.most_examples = run_.config.prefers() ? run_.config.preference.answers_per_sequence : 0;
+  return options;
+}
+
+engine::ExampleData Examples::read(const engine::DataSection& section) const {
+  Progress progress;
+  engine::ExampleDataOptions how = options();
+  how.progress = [&](const std::string& what) { progress.update(what); };
+  engine::ExampleData data = engine::read_example_data(section, how);
+  progress.finish();
+  return data;
+}
+
+/// Throws Error for examples of another objective.
+void Examples::expect_kind(const data::TokenExamples& examples, const std::string& of) const {
+  if (examples.kind() != kind_for(run_.config.objective)) {
+    fail(run_.name, "objective is {}, and {} has {}; expected {}", objective(), of,
+         data::to_string(examples.kind()), data::to_string(kind_for(run_.config.objective)));
+  }
+}
+
+/// Reads the sets of data.evaluation. They are no part of the fingerprint: a resumed training may
+/// have others.
+void Examples::open_evaluation() {
+  const engine::DataSection& section = run_.config.data;
+  for (const engine::EvaluationSection& set : section.evaluation) {
+    const std::string name = "data.evaluation: " + set.name;
+    try {
+      engine::ExampleData data = read(section.of(set));
+      if (!data.valid_rows) fail(run_.name, "{} has no example; expected some", name);
+      expect_kind(*data.valid, name);
+      held_out_.push_back({set.name, std::move(data.valid_rows)});
+    } catch (const Error& error) {
+      throw error.where() == run_.name ? error : error.with("it is for " + name);
+    }
+  }
+}
+
+std::string Examples::held_out_text() const {
+  std::string text;
+  for (const Held& held : held_out_) {
+    const std::string name = held.name.empty() ? "" : held.name + ": ";
+    text += (text.empty() ? "" : "; ") + name + text_of(held.rows);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+std::vector<HeldOutSet> Examples::held_out() const {
+  std::vector<HeldOutSet> list;
+  for (const Held& held : held_out_) {
+    list.push_back({held.name, in_order(held.rows),
+                    unpaired() ? in_order(held.rows->mismatched()) : nullptr,
+                    held.rows->hash().hex()});
+  }
+  return list;
 }
 
 std::string Examples::text_of(const std::shared_ptr<const data::ExampleRows>& rows) const {
@@ -175,6 +241,7 @@ std::vector<std::string> Examples::notes() const {
     note(source.refused, "example", " could not be rendered (hocket data show names them)");
   }
   const data::RowReport& report = train_->report();
+  note(report.split, "text", " longer than train.seq_len, in parts");
   note(report.truncated, "example", " cut off at train.seq_len");
   note(report.too_long, "example", " left out, longer than train.seq_len");
   note(report.cut_away, "example", " left out, whose trained tokens lie behind train.seq_len");
@@ -184,12 +251,20 @@ std::vector<std::string> Examples::notes() const {
 
 /// The prompt of the first example that is held out, or of the first.
 std::string Examples::sample_prompt() const {
-  const data::TokenExamples& examples = valid_ ? *data_.valid : *data_.train;
+  const data::TokenExamples& examples = data_.valid->size() > 0 ? *data_.valid : *data_.train;
   const data::TokenExamples::Sequence first = examples.sequence(0);
   const auto prompt = static_cast<size_t>(examples.prompt(0));
   const auto trained = std::find(first.trained.begin(), first.trained.end(), 1);
   const size_t length = prompt > 0 ? prompt : static_cast<size_t>(trained - first.trained.begin());
   return tokenizer().decode(first.ids.first(length));
+}
+
+DataView Examples::view(int64_t count) const {
+  DataView view{data::shown_sequences(*train_, count), data::Lengths(train_->examples())};
+  if (std::ssize(view.shown) > count) {
+    view.shown.resize(static_cast<size_t>(count));
+  }
+  return view;
 }
 
 Prompt Examples::prompt_of(const std::string& text) const {

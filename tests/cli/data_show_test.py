@@ -57,6 +57,20 @@ class DataShow(unittest.TestCase):
         self.assertIn("left out: 2 examples without a trained token", text)
         self.assertNotIn("\x1b", text)
 
+    def test_long_texts_become_parts(self):
+        data = self.lines("a.jsonl", {"text": "0123456789" * 5}, {"text": "short"})
+        out = json.loads(self.with_model(data, "--seq-len", "16", "--json", "-n", "100"))
+        self.assertEqual((1, 0), (out["split_texts"], out["truncated"]))
+        parts = [x for x in out["shown"] if x["place"].startswith(data + ":1")]
+        self.assertEqual(out["split_parts"], len(parts))
+        parts.sort(key=lambda x: int(x["place"].rpartition(" from token ")[2] if " from " in x["place"] else 0))
+        whole = "".join(text for x in parts for text in x["texts"])
+        self.assertTrue(whole.startswith("0123456789" * 5), whole)
+        whole_text, short = ([x["ids"] for x in json.loads(self.with_model(data, "--json"))["shown"]])
+        self.assertEqual(len(whole_text) - 1 + len(short) - 1, out["trained_tokens"])
+        self.assertIn("longer than 16 tokens: 1 text, in ", self.with_model(data, "--seq-len", "16"))
+        self.assertIn("truncated to 16 tokens: 0 examples", self.with_model(data, "--seq-len", "16"))
+
     def test_colour_on_a_terminal(self):
         data = self.lines("a.jsonl", {"messages": [user("a \x1b[31m b"), assistant("So.")]})
         command = [cli_util.HOCKET, "data", "show", data, "--model", TOKENIZER, "--chat-template", TEMPLATE]

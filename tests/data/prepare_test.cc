@@ -286,6 +286,94 @@ TEST_F(Prepare, OneFileOfOneLineIsCutAtACharacter) {
   EXPECT_ERROR(scan_corpus(options_.corpus), "too short to hold out its end");
 }
 
+TEST_F(Prepare, AByteOrderMarkIsNoText) {
+  const std::string mark = "\xEF\xBB\xBF";
+  folder_.add("marked/a.txt", mark + "one text\n");
+  folder_.add("marked/b.txt", "one text\n");
+  folder_.add("marked/c.txt", mark);
+  options_.corpus.inputs = {folder_ / "marked"};
+  options_.corpus.valid_fraction = 0;
+  Corpus corpus = scan_corpus(options_.corpus);
+  ASSERT_EQ(corpus.files.size(), 1U);
+  EXPECT_EQ(corpus.files[0].text().read(), "one text\n");
+  EXPECT_EQ(corpus.dropped_counts(),
+            (std::map<Corpus::Why, int64_t>{{Corpus::Why::duplicate, 1}, {Corpus::Why::empty, 1}}));
+  EXPECT_EQ(prepare(options_).train.bytes, 9);
+  // Both parts of a file that is cut begin at the right byte.
+  options_.corpus.inputs = {folder_.add("book.txt", mark + "line 1\nline 2\nline 3\nline 4\n")};
+  options_.corpus.valid_fraction = 0.5;
+  corpus = scan_corpus(options_.corpus);
+  ASSERT_EQ(corpus.files.size(), 2U);
+  EXPECT_EQ(corpus.files[0].text().read(), "line 1\nline 2\n");
+  EXPECT_EQ(corpus.files[1].text().read(), "line 3\nline 4\n");
+}
+
+TEST_F(Prepare, TheLargestFilesThatAreNoTextAreNamed) {
+  folder_.add("mixed/a.txt", "text\n");
+  for (int i = 1; i <= 7; ++i) {
+    folder_.add(fmt::format("mixed/{}.gz", i), std::string(static_cast<size_t>(100 * i), '\0'));
+  }
+  options_.corpus.inputs = {folder_ / "mixed"};
+  options_.corpus.valid_fraction = 0;
+  const PrepareResult result = prepare(options_);
+  ASSERT_EQ(result.largest.size(), 5U);
+  EXPECT_TRUE(result.largest[0].path.ends_with("7.gz"));
+  EXPECT_EQ(result.largest[0].bytes, 700);
+  EXPECT_EQ(result.largest[4].bytes, 300);
+  EXPECT_EQ(prepare(options_).largest.size(), 5U);
+}
+
+// Lines of JSON are documents, in any column order, with escapes, blank lines and no last line end.
+TEST_F(Prepare, LinesOfJsonAreDocuments) {
+  const std::string path = folder_.add(
+      "lines/t.jsonl",
+      "{\"text\":\"first \\u00e9\\n\"}\n\n{\"id\":2,\"text\":\"second\"}\r\n{\"text\":\"\"}\n"
+      "{\"text\":\"second\",\"id\":9}\n{\"text\":\"third\"}");
+  options_.corpus.inputs = {folder_ / "lines"};
+  options_.corpus.valid_fraction = 0;
+  const PrepareResult result = prepare(options_);
+  EXPECT_EQ(result.json_lines, 3);
+  EXPECT_EQ(result.train.files, 3);
+  EXPECT_EQ(result.train.bytes, 9 + 6 + 5);
+  EXPECT_EQ(result.dropped,
+            (std::map<Corpus::Why, int64_t>{{Corpus::Why::duplicate, 1}, {Corpus::Why::empty, 1}}));
+  const Dataset data(options_.output);
+  std::vector<std::string> texts;
+  for (const Corpus::File& file : data.files()) {
+    EXPECT_EQ(file.path, path);
+    texts.push_back(file.text().read());
+    EXPECT_EQ(hash128(texts.back()), file.hash);
+  }
+  EXPECT_EQ(texts, (std::vector<std::string>{"first \xC3\xA9\n", "second", "third"}));
+  std::vector<int32_t> ids(static_cast<size_t>(data.train()->document_begin(1) - 1));
+  data.train()->read(0, ids);
+  EXPECT_EQ(data.tokenizer().decode(ids), texts[0]);
+  EXPECT_TRUE(prepare(options_).up_to_date);
+  const std::string index = read_file(options_.output + "/index.json");
+  EXPECT_NE(index.find("t.jsonl:5"), std::string::npos) << "a duplicate is named by its line";
+}
+
+TEST_F(Prepare, LinesOfJsonAreSplitOneByOne) {
+  std::string lines;
+  for (int i = 0; i < 50; ++i) {
+    lines += fmt::format("{{\"text\":\"document {}\"}}\n", i);
+  }
+  options_.corpus.inputs = {folder_.add("many.jsonl", lines)};
+  const PrepareResult result = prepare(options_);
+  EXPECT_EQ(result.train.files + result.valid.files, 50);
+  EXPECT_GT(result.valid.files, 2);
+  EXPECT_GT(*run_baselines(Dataset(options_.output), {.trigram = false}).xz_each, 0);
+  options_.corpus.inputs = {folder_.add("one.jsonl", "{\"text\":\"alone\"}\n")};
+  EXPECT_ERROR(scan_corpus(options_.corpus), "has one document");
+  options_.corpus.inputs = {folder_.add("bad.jsonl", "{\"text\":\"a\"}\n\n{\"txt\":\"b\"}\n")};
+  EXPECT_ERROR(scan_corpus(options_.corpus), "bad.jsonl:3 is no object with a string text");
+  // Other JSON is text like any other, whole.
+  options_.corpus.inputs = {folder_.add("other.jsonl", "{\"message\":\"a\"}\n{\"text\":\"b\"}\n")};
+  options_.corpus.valid_fraction = 0;
+  EXPECT_EQ(scan_corpus(options_.corpus).files.size(), 1U);
+  EXPECT_EQ(scan_corpus(options_.corpus).files[0].line_bytes, 0);
+}
+
 // Files held out by name are held out whatever the share and the other inputs, and no copy of them
 // is trained on.
 TEST_F(Prepare, FilesAreHeldOutByName) {

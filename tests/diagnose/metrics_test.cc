@@ -110,6 +110,21 @@ std::string eval_line(int step, double bits) {
          ",\"time_s\":1,\"eval/bits_per_byte\":" + std::to_string(bits) + "}\n";
 }
 
+TEST_F(MetricsTest, SetsOfAnEvaluationByName) {
+  const Metrics m = load(
+      "{\"step\":4,\"time_s\":1,\"eval/chat/loss\":2,\"eval/chat/rewards/chosen\":1,"
+      "\"eval/a.b/loss\":3,\"eval/a.b/bits_per_byte\":1.5,\"eval/final\":true}\n"
+      "{\"step\":8,\"time_s\":2,\"eval/loss\":7,\"eval/chat/loss\":null}\n");
+  ASSERT_EQ(m.eval.size(), 2u);
+  EXPECT_TRUE(std::isnan(m.eval[0].loss));
+  ASSERT_EQ(m.eval[0].sets.size(), 2u);
+  EXPECT_EQ(m.eval[0].sets.at("chat").loss, 2);
+  EXPECT_TRUE(std::isnan(m.eval[0].sets.at("chat").bits_per_byte));
+  EXPECT_EQ(m.eval[0].sets.at("a.b").bits_per_byte, 1.5);
+  EXPECT_EQ(m.eval[1].loss, 7);
+  EXPECT_TRUE(std::isnan(m.eval[1].sets.at("chat").loss));
+}
+
 // Killed after step 5 with a checkpoint at step 3, once with a clock that restarts.
 TEST_F(MetricsTest, ResumedRunsReplaceRepeatedSteps) {
   std::string text;

@@ -407,6 +407,14 @@ ReportData demo_report(int ranks, uint64_t seed) {
                 "    bool\n    operator==(const __node_iterator& __x) const\n"
                 "    { return this->_M_node == __x._M_node; }\n  };\n",
                 "temperature 0.7, top-p 0.95, seed 1", ranks == 1 ? "c++" : ""}};
+  r.samples.insert(r.samples.begin(), r.samples[0]);
+  r.samples[0].text = "of of of the the the";
+  r.samples[0].when = "before training";
+  r.examples = {
+      {"chats.jsonl:1", 42, 12, {{false, "<|user|>\nWhy?\n<|assistant|>\n"}, {true, "So.\n"}}},
+      {"chats.jsonl:2", 9, 0, {{false, "nothing is trained here"}}}};
+  r.lengths = {{16, 3}, {32, 40}, {64, 0}, {128, 7}};
+  r.lengths_text = "50 examples, of 9 tokens to 120, median 20";
   r.config =
       "model: configs/models/quickstart\ndata:\n  files: [/usr/include/c++/**]\n"
       "  tokenizer: {train: true, vocab_size: 4096}\ntrain:\n  seq_len: 512\n"

@@ -42,7 +42,7 @@ ReportData large_report() {
     p.lr = 1e-5;
     r.metrics.train.push_back(p);
     if (step % 100 == 99) {
-      r.metrics.eval.push_back({step, p.time_s, p.loss, p.loss / 3});
+      r.metrics.eval.push_back({step, p.time_s, p.loss, p.loss / 3, {{"code", {p.loss / 2, 1}}}});
     }
     if (step % 50 == 49) {
       LoadPoint load{step, {}, {}};
@@ -100,6 +100,8 @@ ReportData hostile_report() {
   r.title = r.subtitle = r.command = r.config = nasty;
   r.facts.push_back({nasty, {{nasty, nasty}}});
   r.samples = {{nasty, "\xff\xfe bytes \x01\x7f and cut \xe2\x82", nasty, nasty}};
+  r.examples = {{nasty, 3, 1, {{true, nasty}, {false, "\xe2\x82"}}}};
+  r.lengths_text = nasty;
   r.files.push_back({nasty, nasty, -1});
   r.notes.push_back(nasty);
   r.baselines[0].name = nasty;
@@ -137,6 +139,9 @@ TEST(Report, IsSelfContained) {
     EXPECT_EQ(data["load"]["numbers"][1], ranks == 1 ? 1 : 3);
     EXPECT_EQ(data["thinned"], 1);
     EXPECT_EQ(data["timelines"].size(), 2u);
+    EXPECT_EQ(data["examples"][0]["parts"][1], (json{1, "So.\n"}));
+    EXPECT_EQ(data["lengths"], (json{{16, 3}, {32, 40}, {64, 0}, {128, 7}}));
+    EXPECT_EQ(data["samples"][0]["when"], "before training");
     EXPECT_GT(data["kinds"].size(), 20u);
     keep(ranks == 1 ? "one_rank" : "four_ranks", page);
   }
@@ -191,6 +196,9 @@ TEST(Report, DataIsEscaped) {
   EXPECT_EQ(page.find("<!--"), page.npos);
   const json data = data_of(page);
   EXPECT_EQ(data["config"], report.config);
+  EXPECT_EQ(data["examples"][0]["place"], report.title);
+  EXPECT_EQ(data["examples"][0]["parts"][0], (json{1, report.title}));
+  EXPECT_EQ(data["examples"][0]["parts"][1], (json{0, "\uFFFD"}));
   EXPECT_EQ(data["samples"][0]["prompt"], report.samples[0].prompt);
   EXPECT_EQ(data["samples"][0]["text"], "\uFFFD\uFFFD bytes \x01\x7f and cut \uFFFD\uFFFD");
   EXPECT_TRUE(data["train"]["loss"][5].is_null());
@@ -213,6 +221,8 @@ TEST(Report, LargeRunsAreThinned) {
     EXPECT_EQ(s, 12.5);
   }
   EXPECT_EQ(data["eval"]["step"].back(), 19999);
+  EXPECT_EQ(data["eval"]["sets"][0]["name"], "code");
+  EXPECT_EQ(data["eval"]["sets"][0]["loss"].size(), data["eval"]["step"].size());
   EXPECT_EQ(data["load"]["steps"].front(), 49);
   EXPECT_EQ(data["load"]["steps"].back(), 19999);
   const json& timeline = data["timelines"][0];

@@ -25,7 +25,8 @@ model:
   config: {model_type: llama, vocab_size: 64, hidden_size: 32, num_hidden_layers: 2,
            num_attention_heads: 4, num_key_value_heads: 2, head_dim: 8, intermediate_size: 48,
            rms_norm_eps: 1.0e-6, max_position_embeddings: 64, tie_word_embeddings: false}
-train: {global_batch: 8, seq_len: 16, weight_decay: 0}
+train: {global_batch: 8, seq_len: 16}
+optimizer: {weight_decay: 0}
 plan: {threads_per_rank: 1}
 )",
                    "policy", plan);

@@ -91,8 +91,8 @@ def main():
                     out = f"{model}-{label.replace(' ', '-')}"
                     run = out + ".yaml"
                     with open(run, "w", encoding="utf-8") as f:
-                        f.write(t.RUN % {**values, "model": model, "out": out})
-                        f.write(f"optimizer: {{name: muon, momentum: {MOMENTUM}, adjust_lr: {adjust}}}\n")
+                        f.write(t.RUN % {**values, "model": model, "out": out,
+                                         "optimizer": f"name: muon, momentum: {MOMENTUM}, adjust_lr: {adjust}"})
                     if data is None:
                         t.hocket(Arguments, "data", "train-tokenizer", run)
                         t.hocket(Arguments, "data", "prepare", run)

@@ -37,8 +37,8 @@ model: {path: "%(model)s"}
 data: {files: ["%(top)s/text/*.txt"], valid_files: ["%(top)s/text/0.txt"], dir: "%(top)s/data", tokenizer: "%(top)s/tok",
        vocab_size: 257}
 train: {steps: %(steps)d, global_batch: %(batch)d, seq_len: %(length)d, seed: %(seed)d, warmup_steps: 0, eval_every: 0,
-        lr: %(lr)g, min_lr: %(lr)g, weight_decay: %(decay)g, beta1: %(beta1)g, beta2: %(beta2)g, eps: %(eps)g,
-        max_grad_norm: %(clip)g, balance_coef: 0, save_minutes: 0}
+        lr: %(lr)g, min_lr: %(lr)g, max_grad_norm: %(clip)g, balance_coef: 0, save_minutes: 0}
+optimizer: {%(optimizer)s, weight_decay: %(decay)g, beta1: %(beta1)g, beta2: %(beta2)g, eps: %(eps)g}
 plan: {threads_per_rank: 1, micro_batch: %(batch)d}
 output: {dir: "%(out)s", report: false, trace: false, baselines: none, sample_tokens: 0}
 """
@@ -189,7 +189,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="train_parity.") as top:
         write_texts(os.path.join(top, "text"))
         values = dict(top=top, steps=STEPS, batch=BATCH, length=LENGTH, seed=SEED, lr=LR, decay=DECAY, beta1=BETAS[0],
-                      beta2=BETAS[1], eps=EPS, clip=CLIP)
+                      beta2=BETAS[1], eps=EPS, clip=CLIP, optimizer="name: adamw")
         data = None
         for name, (family, _, _) in make_models.MODELS.items():
             if args.only not in name or (args.some and family in seen):

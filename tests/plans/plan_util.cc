@@ -364,7 +364,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   give_family(seed, moe, &c.text);
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}, dropout: "
-      "{}, optimizer: {}}}\n"
+      "{}}}\noptimizer: {{name: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, etp: {}, ep_inner: {}, cp: {}, tp: {}, sequence_parallel: "
       "{}, layouts: "
       "[{}], micro_batch: {}, dp_samples: [{}], cp_shares: [{}], pp_layers: [{}], pp_schedule: {}, "

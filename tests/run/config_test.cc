@@ -113,10 +113,31 @@ TEST(RunConfig, LabelSmoothingIsOfTheSigmoid) {
   run_of({"preference.label_smoothing=0.1", "preference.loss_type=sigmoid_norm"});
 }
 
+TEST(RunConfig, LossesOfPreferencesAddUp) {
+  const PreferenceSection one = run_of({"preference.loss_type=hinge"}).config.preference;
+  EXPECT_EQ(one.loss_type, (std::vector<std::string>{"hinge"}));
+  const std::string two = "preference.loss_type=[sigmoid, ipo]";
+  run_of({two, "preference.loss_weights=[0.8, 0.2]", "preference.label_smoothing=0.1"});
+  EXPECT_ERROR(run_of({two, "preference.loss_weights=[0.8]"}), "has 1 number, and loss_type 2");
+  EXPECT_ERROR(run_of({two, "preference.loss_weights=[1, 0]"}), "expected numbers above 0");
+  EXPECT_ERROR(run_of({"preference.loss_type=[ipo, ipo]"}), "several different ones");
+  EXPECT_ERROR(run_of({"preference.loss_type=[sigmoid, sft]"}), "loss_type");
+}
+
+TEST(RunConfig, AReferenceComputedBeforehandNeedsKnownRows) {
+  const std::vector<std::string> keys = {"preference.precompute_ref_log_probs=true",
+                                         "train.minutes=1",
+                                         "data.sources=[{path: a.jsonl, weight: 1}]"};
+  EXPECT_ERROR(run_of(keys), "in place of minutes");
+  run_of({keys[0], keys[2]});
+  run_of({keys[0], keys[1]});
+}
+
 TEST(RunConfig, DecisionsNeedEvaluations) {
   EXPECT_ERROR(run_of({"train.keep_best=true"}), "train.eval_every");
   EXPECT_ERROR(run_of({"train.early_stopping.patience=2"}), "train.eval_every");
   EXPECT_TRUE(run_of({"train.keep_best=true", "train.eval_every=5"}).config.train.compares());
+  EXPECT_ERROR(run_of({"train.best_by=code"}), "data.evaluation");
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ Results all_of_it(const engine::Run& run, runtime::LocalRanks& ranks, const Trai
   }
   {
     Evaluator evaluator(run, dataset, programs, &programs.compiled());
-    results.held_out = evaluator.run(0).nats;
+    results.held_out = evaluator.run(0).front().nats;
   }
   checkpoint::CheckpointContent content;
   content.config = &run.model;

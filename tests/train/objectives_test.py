@@ -10,15 +10,18 @@ one rank and under plans."""
 import json
 import os
 import shutil
+import subprocess
 import unittest
 
+import cli_util
 import torch
 from reference_util import DENSE, MOE, Folder, forward, random_weights
 
 TOLERANCE = 1e-9
 STEPS, SEQ = 5, 64
-TRAIN = {"steps": STEPS, "seq_len": SEQ, "lr": 0.01, "min_lr": 0.01, "warmup_steps": 0, "weight_decay": 0.1,
-         "beta1": 0.8, "beta2": 0.97, "eps": 1e-5, "max_grad_norm": 0.7, "seed": 5, "save_minutes": 0}
+TRAIN = {"steps": STEPS, "seq_len": SEQ, "lr": 0.01, "min_lr": 0.01, "warmup_steps": 0,
+         "max_grad_norm": 0.7, "seed": 5, "save_minutes": 0}
+OPTIMIZER = {"weight_decay": 0.1, "beta1": 0.8, "beta2": 0.97, "eps": 1e-5}
 QUESTIONS = ["int x", "return x", "template", "auto std", "{ x }", "x ="]
 ANSWERS = ["= int;", "{ return; }", "std::x", "x", "auto template", ":: int"]
 PLANS = {"dense": [{}, {"tp": 2, "dp": 2, "threads_per_rank": 1}, {"pp": 2, "threads_per_rank": 1},
@@ -75,7 +78,7 @@ class Objectives(Folder):
             json.dump({"objective": kind, "model": {"path": self.path(model), "init": "weights", "dtype": "f64"},
                        "data": {"sources": [{"path": self.path(f"{kind}.jsonl")}], "valid_fraction": 0,
                                 "packing": False},
-                       "train": dict(TRAIN, global_batch=len(QUESTIONS), balance_coef=0),
+                       "train": dict(TRAIN, global_batch=len(QUESTIONS), balance_coef=0), "optimizer": OPTIMIZER,
                        **({"adapter": adapter} if adapter else {}),
                        "preference": preference, "plan": dict({"micro_batch": 6 // plan.get("dp", 1)}, **plan),
                        "output": {"dir": self.path(name), "report": False, "trace": False}}, f)
@@ -86,9 +89,9 @@ class Objectives(Folder):
         w = {n: t.double().clone().requires_grad_() for n, t in w0.items()}
         base = {n: t.double() for n, t in w0.items()}
         optimizer = torch.optim.AdamW(
-            [{"params": [t for t in w.values() if t.dim() > 1], "weight_decay": TRAIN["weight_decay"]},
+            [{"params": [t for t in w.values() if t.dim() > 1], "weight_decay": OPTIMIZER["weight_decay"]},
              {"params": [t for t in w.values() if t.dim() == 1], "weight_decay": 0.0}],
-            lr=TRAIN["lr"], betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"])
+            lr=TRAIN["lr"], betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]), eps=OPTIMIZER["eps"])
         beta = preference.get("beta", 0.1)
         for _ in range(STEPS):
             optimizer.zero_grad()
@@ -101,11 +104,16 @@ class Objectives(Folder):
                 row = {"rewards/chosen": beta * chosen.mean(), "rewards/rejected": beta * rejected.mean(),
                        "rewards/margins": beta * (chosen - rejected).mean(),
                        "rewards/accuracies": (chosen > rejected).double().mean()}
-                if preference["loss_type"] in ("ipo", "sigmoid_norm"):
-                    chosen, rejected = (x / torch.tensor([sum(g[i][1]) for g in groups])
-                                        for i, x in enumerate((chosen, rejected)))
-                loss = dpo_loss(preference["loss_type"], chosen - rejected, beta,
-                                preference.get("label_smoothing", 0)).mean()
+                kinds = preference["loss_type"]
+                kinds = [kinds] if isinstance(kinds, str) else kinds
+                loss = 0
+                for term, share in zip(kinds, preference.get("loss_weights", [1] * len(kinds))):
+                    x = chosen - rejected
+                    if term in ("ipo", "sigmoid_norm"):
+                        a, b = (x / torch.tensor([sum(g[i][1]) for g in groups])
+                                for i, x in enumerate((chosen, rejected)))
+                        x = a - b
+                    loss = loss + share * dpo_loss(term, x, beta, preference.get("label_smoothing", 0)).mean()
             else:
                 ratio = ratios(w, base, c, [s for (s,) in groups])
                 with torch.no_grad():  # the same prompts before the answers of the examples before them
@@ -173,13 +181,84 @@ class Objectives(Folder):
             for a, b in zip(own, named):
                 self.assertLess(abs(a - b), 1e-12, (name, own, named))
 
+    def test_reference_computed_beforehand(self):
+        """The same losses as with the reference beside the policy, also resumed, under a plan, and with an adapter."""
+        for kind, adapter, plan in (("dpo", None, {}), ("kto", None, {}), ("dpo", None, {"tp": 2, "threads_per_rank": 1}),
+                                    ("dpo", {"type": "lora", "r": 4, "alpha": 8, "targets": ["q_proj"]}, {})):
+            self.prepare("dense", DENSE, kind)
+            name = f"{kind}-{'lora' if adapter else 'full'}-{plan.get('tp', 1)}"
+            beside = self.losses(self.run_file(name + "-beside", "dense", kind, plan, {}, adapter))
+            way = {"precompute_ref_log_probs": True}
+            run = self.run_file(name + "-once", "dense", kind, plan, way, adapter)
+            self.hocket("train", run, "--set", "train.steps=2")
+            kept = self.path(name + "-once/reference_logprobs.bin")
+            with open(kept, "rb") as f:
+                before = f.read()
+            once = self.losses(run)
+            self.assertEqual(len(once), STEPS)
+            self.assertEqual(beside[0], once[0], name)
+            for a, b in zip(beside, once):
+                self.assertLess(abs(a - b), 1e-12 * max(1, abs(a)), (name, beside, once))
+            with open(kept, "rb") as f:
+                self.assertEqual(before, f.read(), "rows of the second epoch are computed again")
+
+        # A damaged file is refused, one of another reference is replaced with a note.
+        with open(kept, "wb") as f:
+            f.write(before[:-1])
+        r = subprocess.run([cli_util.HOCKET, "train", run, "--set", f"train.steps={STEPS + 1}"], capture_output=True, text=True)
+        self.assertEqual(r.returncode, 2)
+        self.assertIn("is damaged", r.stderr)
+        other = json.loads(before.split(b"\n", 1)[0])
+        self.assertEqual(other["per_row"], 16)
+        with open(kept, "wb") as f:
+            f.write(before)
+        os.utime(self.path("dense/model.safetensors"))
+        self.assertIn("is of another reference", self.hocket("train", run, "--set", f"train.steps={STEPS + 1}"))
+
+    def test_report_shows_data_and_samples(self):
+        """The page has the first examples with their trained parts, the lengths, and what the model said before and after."""
+        self.prepare("dense", DENSE, "sft")
+        run = self.run_file("page", "dense", "sft", {}, {})
+        words = ("--set", "output.report=true", "--set", "output.sample_prompt=int x", "--set", "output.sample_tokens=6")
+        losses = self.losses(self.run_file("plain", "dense", "sft", {}, {}))
+        self.hocket("train", run, *words)
+        with open(self.path("page/metrics.jsonl"), encoding="utf-8") as f:
+            self.assertEqual(losses, [x["train/loss"] for x in map(json.loads, f) if "train/loss" in x],
+                             "the first sample changes the training")
+        with open(self.path("page/report.html"), encoding="utf-8") as f:
+            page = json.loads(f.read().split('id="data">', 1)[1].split("</script>", 1)[0])
+        shown = self.shown(run)
+        self.assertEqual(len(page["examples"]), len(QUESTIONS))
+        for example in page["examples"]:
+            number = int(example["place"].rsplit(":", 1)[1]) - 1
+            (ids, trained), = shown[number]
+            self.assertEqual((example["tokens"], example["trained"]), (len(ids), sum(trained)))
+            whole = "".join(text for _, text in example["parts"])
+            self.assertTrue(whole.startswith(QUESTIONS[number] + ANSWERS[number]), whole)
+            self.assertEqual([mark for mark, _ in example["parts"]], [0, 1])
+        self.assertEqual(sum(n for _, n in page["lengths"]), len(QUESTIONS))
+        before, after = page["samples"]
+        self.assertEqual((before["when"], after["when"]), ("before training", ""))
+        self.assertEqual((before["prompt"], after["prompt"]), ("int x", "int x"))
+        self.assertNotEqual(before["text"], after["text"])
+
+    def test_prepared_texts_are_of_pretraining(self):
+        self.prepare("dense", DENSE, "sft")
+        run = self.run_file("both", "dense", "sft", {}, {})
+        r = subprocess.run([cli_util.HOCKET, "train", run, "--set", "data.dir=" + self.path("data")], capture_output=True,
+                           text=True)
+        self.assertEqual(r.returncode, 2)
+        self.assertIn("and objective is sft, which reads data.sources", r.stderr)
+
     def test_sft(self):
         self.compare("dense", DENSE, "sft", [{}])
 
     def test_dpo(self):
         self.compare("dense", DENSE, "dpo",
                      [{"loss_type": "sigmoid", "beta": 0.3}, {"loss_type": "sigmoid", "label_smoothing": 0.2},
-                      {"loss_type": "sigmoid_norm"}, {"loss_type": "ipo"}, {"loss_type": "hinge"}])
+                      {"loss_type": "sigmoid_norm"}, {"loss_type": "ipo"}, {"loss_type": "hinge"},
+                      {"loss_type": ["sigmoid", "ipo"], "loss_weights": [0.8, 0.2], "label_smoothing": 0.1},
+                      {"loss_type": ["hinge", "sigmoid_norm"]}])
 
     def test_kto(self):
         self.compare("dense", DENSE, "kto", [{"desirable_weight": 1.5, "undesirable_weight": 0.75, "beta": 0.4}])

@@ -201,6 +201,46 @@ class Training(Folder):
         self.hocket("train", more)
         self.assertEqual(max(line["step"] for line in self.lines("killed")), last + 1)
 
+    def test_named_evaluation_sets(self):
+        # The quickest to fit is not the one that decides.
+        data = {"dir": self.path("data"), "evaluation": [{"name": "one", "path": self.held_out()["dir"]},
+                                                         {"name": "two", "path": self.path("data")}]}
+        train = {"steps": 6, "eval_every": 2, "eval_sequences": 3, "keep_best": True, "best_by": "two"}
+        told = self.hocket("train", self.run_of("sets", train, data=data, output={"tensorboard": True}))
+        lines = [line for line in self.lines("sets") if "eval/two/loss" in line]
+        self.assertEqual([line["step"] for line in lines], [2, 4, 6, 6])
+        for line in lines:
+            self.assertNotIn("eval/loss", line)
+            self.assertNotEqual(line["eval/one/loss"], line["eval/two/loss"])
+            self.assertGreater(line["eval/one/bits_per_byte"], 0)
+        best = min(lines[:3], key=lambda line: line["eval/two/loss"])
+        with open(self.path("sets/best.json"), encoding="utf-8") as f:
+            named = json.load(f)
+        self.assertEqual((named["step"], named["eval/two/loss"]), (best["step"], best["eval/two/loss"]))
+        self.assertIn("by the loss of two", told)
+        # A set alone is the same as beside another; the data's own part comes first.
+        alone = {**self.held_out(), "evaluation": data["evaluation"][:1]}
+        self.hocket("train", self.run_of("beside", {**train, "best_by": ""}, data=alone))
+        for line in self.lines("beside"):
+            if "eval/loss" in line:
+                self.assertEqual(line["eval/loss"], line["eval/one/loss"])
+        for wrong, why in (({"name": "x y", "path": "p"}, "letters"), ({"name": "a"}, "neither path nor sources"),
+                           ({"name": "valid", "path": "p"}, "not train or valid"),
+                           ({"name": "a", "sources": [{"path": "p"}]}, "objective is pretrain")):
+            run = self.run_of("wrong", train, data={**self.held_out(), "evaluation": [wrong]})
+            r = subprocess.run([cli_util.HOCKET, "train", run, "--set", "train.best_by="], capture_output=True, text=True)
+            self.assertEqual(r.returncode, 2)
+            self.assertIn(why, r.stderr)
+
+    def test_a_run_has_a_tokenizer(self):
+        self.hocket("train", self.run_of("run", {"steps": 1}))
+        self.hocket("data", "prepare", "--files", self.path("text/*"), "--valid-fraction", "0", "--tokenizer", self.path("run"),
+                    "--out", self.path("again"))
+        with open(self.path("again/index.json"), encoding="utf-8") as f:
+            again = json.load(f)
+        with open(self.path("data/index.json"), encoding="utf-8") as f:
+            self.assertEqual(again["tokenizer"]["hash"], json.load(f)["tokenizer"]["hash"])
+
     def test_needs_held_out_text(self):
         run = self.run_of("none", {"steps": 3, "eval_every": 1, "keep_best": True})
         r = subprocess.run([cli_util.HOCKET, "train", run], capture_output=True, text=True)

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 TOLERANCE = 1e-10
 STEPS, SEQ, BATCH, MICRO = 8, 24, 4, 2  # tokens a sequence; sequences a step and a micro-batch
 TRAIN = {"steps": STEPS, "seq_len": SEQ, "global_batch": BATCH, "lr": 0.02, "min_lr": 0.003,
-         "warmup_steps": 3, "weight_decay": 0.3, "beta1": 0.8, "beta2": 0.97, "eps": 1e-5,
-         "max_grad_norm": 0.7, "seed": 5, "save_every": 1, "keep_last": 0}
+         "warmup_steps": 3, "max_grad_norm": 0.7, "seed": 5, "save_every": 1, "keep_last": 0}
+OPTIMIZER = {"weight_decay": 0.3, "beta1": 0.8, "beta2": 0.97, "eps": 1e-5}
 
 
 def learning_rate(step):
@@ -33,18 +33,18 @@ def learning_rate(step):
 def optimizers_of(name, w, settings):
     """Returns the optimizers, each with parameter groups that say their weight decay and factor on the learning rate."""
     def groups(names):
-        return [{"params": [w[n] for n in names if w[n].dim() > 1], "weight_decay": TRAIN["weight_decay"]},
+        return [{"params": [w[n] for n in names if w[n].dim() > 1], "weight_decay": OPTIMIZER["weight_decay"]},
                 {"params": [w[n] for n in names if w[n].dim() == 1], "weight_decay": 0.0}]
     if name == "sgd":
-        return [torch.optim.SGD(groups(w), lr=0, momentum=settings.get("momentum", TRAIN["beta1"]),
+        return [torch.optim.SGD(groups(w), lr=0, momentum=settings.get("momentum", OPTIMIZER["beta1"]),
                                 nesterov=settings.get("nesterov", False))]
     by_muon = [n for n in w if name == "muon" and ".layers." in n and w[n].dim() == 2]
-    adamw = torch.optim.AdamW(groups([n for n in w if n not in by_muon]), betas=(TRAIN["beta1"], TRAIN["beta2"]),
-                              eps=TRAIN["eps"])
+    adamw = torch.optim.AdamW(groups([n for n in w if n not in by_muon]), betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]),
+                              eps=OPTIMIZER["eps"])
     if not by_muon:
         return [adamw]
     scaled = [n for n in by_muon if "self_attn" in n] if settings.get("groups") else []
-    of_rest = {"params": [w[n] for n in by_muon if n not in scaled], "weight_decay": TRAIN["weight_decay"]}
+    of_rest = {"params": [w[n] for n in by_muon if n not in scaled], "weight_decay": OPTIMIZER["weight_decay"]}
     of_scaled = {"params": [w[n] for n in scaled], "weight_decay": 0.05, "factor": 0.5}
     return [adamw, torch.optim.Muon([of_rest, of_scaled] if scaled else [of_rest], lr=0,
                                     momentum=settings.get("momentum", 0.95), nesterov=settings.get("nesterov", True),
@@ -87,11 +87,10 @@ def distance(a, b):
 
 class Reference(Folder):
     def train(self, name, run, plan, optimizer, settings):
-        # The keys of TRAIN that are of the optimizer have their former names.
         with open(self.path(run + ".yaml"), "w", encoding="utf-8") as f:
             json.dump({"model": {"path": self.path(name), "init": "weights", "dtype": "f64"},
-                       "data": {"dir": self.path("data")}, "train": dict(TRAIN, optimizer=optimizer), "plan": plan,
-                       "optimizer": settings,
+                       "data": {"dir": self.path("data")}, "train": TRAIN, "plan": plan,
+                       "optimizer": {"name": optimizer, **OPTIMIZER, **settings},
                        "output": {"dir": self.path(run), "report": False, "trace": False}}, f)
         self.hocket("train", self.path(run + ".yaml"))
         with open(self.path(run + "/metrics.jsonl"), encoding="utf-8") as f:

@@ -55,7 +55,7 @@ TEST(SameTraining, AnyPlanScheduleAndFolder) {
   EXPECT_EQ(saved.refusal(run_of("qwen3_moe")), "");
   EXPECT_EQ(saved.refusal(run_of("qwen3_moe",
                                  {"plan.dp=2", "plan.pp=2", "train.steps=7", "train.minutes=3",
-                                  "train.lr=0.5", "train.weight_decay=0", "train.save_every=9",
+                                  "train.lr=0.5", "optimizer.weight_decay=0", "train.save_every=9",
                                   "train.eval_every=2", "output.dir=elsewhere", "data.dir=moved"})),
             "");
 }

@@ -174,6 +174,7 @@ std::string json_of(const data::PrepareResult& result, const std::string& folder
     json.member(data::to_string(why), count);
   }
   json.end()
+      .member("json_lines", result.json_lines)
       .member("special_tokens_met", result.special_tokens_met)
       .member("up_to_date", result.up_to_date)
       .end();
@@ -188,7 +189,18 @@ void tell(const data::PrepareResult& result, const std::string& folder, bool spl
   };
   fmt::print("{}{}: training {}; held out {}\n", folder, result.up_to_date ? " (up to date)" : "",
              split(result.train), split(result.valid));
+  if (result.json_lines > 0) {
+    fmt::print("of these, {} of JSON Lines, each a document: its column text\n",
+               counted(result.json_lines, "line"));
+  }
   fmt::print("left out: {}\n", data::left_out_text(result.dropped));
+  for (const data::Corpus::Dropped& file : result.largest) {
+    const bool packed = file.path.ends_with(".gz") || file.path.ends_with(".zst") ||
+                        file.path.ends_with(".xz") || file.path.ends_with(".parquet");
+    fmt::print("  {}: {}, {}{}\n", data::to_string(file.why), file.path,
+               human_bytes(static_cast<double>(file.bytes)),
+               packed ? " (compressed: unpack it first)" : "");
+  }
   if (result.special_tokens_met > 0) {
     fmt::print("in the texts: {}, {}\n", counted(result.special_tokens_met, "special token"),
                split_special ? "taken for plain text"
@@ -210,6 +222,7 @@ int run_prepare(const Corpus& corpus) {
   if (options.tokenizer.empty()) {
     fail(corpus.verb, "no tokenizer; try --tokenizer FILE or data.tokenizer");
   }
+  options.tokenizer = tokenizer_path(options.tokenizer);
   Progress progress;
   options.progress = [&](const data::PrepareProgress& at) {
     progress.update(fmt::format("{} of {}, {} tokens",
@@ -231,12 +244,13 @@ void declare_prepare(Args& args) {
   auto corpus = std::make_shared<Corpus>("hocket data prepare");
   args.about(
       "turn text files into token shards for training",
-      "Tokenises every file as one document; drops empty, binary and duplicate files; splits "
+      "Tokenises every file as one document, of JSON Lines (.jsonl) the column text of every line; "
+      "drops empty, binary and duplicate files; splits "
       "by the hash of a file's content. The folder is complete or as it was before, and left "
       "alone if it holds the result already.");
   corpus->declare(args, "folder of the shards; default: data.dir");
   args.option("--tokenizer", "FILE", &corpus->tokenizer,
-              "tokenizer.json or its folder; default: data.tokenizer");
+              "tokenizer.json, its folder or that of a run; default: data.tokenizer");
   args.flag("--split-special-tokens", &corpus->split_special_tokens,
             std::string(kSplitHelp) + "; default: data.split_special_tokens");
   args.example(
@@ -282,7 +296,7 @@ void declare_coder(Args& args, bool encode) {
                  : "The input is one JSON list of ids; with --lines one per line, and each gives "
                    "a JSON string.");
   args.positional("TOKENIZER", &encode_options->tokenizer,
-                  "tokenizer.json, a folder that holds one, or a GGUF file");
+                  "tokenizer.json, a folder that holds one, a run's folder, or a GGUF file");
   args.option("--in", "FILE", &encode_options->input, "input file; -: standard input");
   args.option("--out", "FILE", &encode_options->output, "where to write; -: standard output");
   args.flag("--lines", &encode_options->lines, "one JSON value a line");

@@ -57,6 +57,21 @@ std::string text_folder(const std::string& model) {
   return found.folder.empty() ? parent_path(found.config_file) : found.folder;
 }
 
+/// Makes the section that of a set of data.evaluation, where `split` names one. Throws Error for an
+/// unknown name.
+void choose_split(const std::string& split, engine::DataSection* section) {
+  if (split == "train" || split == "valid") return;
+  std::vector<std::string> known = {"train", "valid"};
+  for (const engine::EvaluationSection& set : section->evaluation) {
+    if (set.name == split) {
+      *section = section->of(engine::EvaluationSection(set));
+      return;
+    }
+    known.push_back(set.name);
+  }
+  fail(kShow, "--split is {}; expected {}", quote(split), join(known, ", "));
+}
+
 int show(const ShowOptions& given) {
   engine::RunConfig config;
   const bool run = is_run(given.inputs[0]);
@@ -96,9 +111,7 @@ int show(const ShowOptions& given) {
   section.packing &= !given.no_packing;
   section.split_special_tokens |= given.split_special_tokens;
   section.valid_fraction = given.valid_fraction.value_or(section.valid_fraction);
-  if (given.split != "train" && given.split != "valid") {
-    fail(kShow, "--split is {}; expected train or valid", quote(given.split));
-  }
+  choose_split(given.split, &section);
   engine::ExampleDataOptions options;
   options.where = kShow;
   options.model = text_folder(config.model.path);
@@ -109,7 +122,7 @@ int show(const ShowOptions& given) {
   options.progress = [&](const std::string& what) { progress.update(what); };
   const engine::ExampleData data = engine::read_example_data(section, options);
   progress.finish();
-  const bool valid = given.split == "valid";
+  const bool valid = given.split != "train";
   const bool terminal = given.out == "-" && ::isatty(STDOUT_FILENO) == 1;
   emit(given.out, given.json ? show_json(data, valid, given.count)
                              : show_text(data, valid, given.count,
@@ -148,7 +161,8 @@ void declare_data_show(Args& args) {
   args.flag("--split-special-tokens", &options->split_special_tokens,
             "special tokens that stand in the examples' texts are text like any other; default: "
             "data.split_special_tokens");
-  args.option("--split", "SPLIT", &options->split, "train, or valid: the examples held out");
+  args.option("--split", "SPLIT", &options->split,
+              "train, valid: the examples held out, or a name in data.evaluation");
   args.option("--valid-fraction", "F", &options->valid_fraction,
               "share of the examples that is held out; default: data.valid_fraction, of files 0");
   args.option("-n", "N", &options->count, "examples to show; a row of several is shown whole", 0,

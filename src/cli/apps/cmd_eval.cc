@@ -287,10 +287,11 @@ int on_data(const EvalOptions& options, const engine::Run& run) {
   load(run, programs.store());
   train::Evaluator evaluator(run, *data, programs);
   Progress progress;
-  const train::HeldOut held_out =
+  const std::vector<train::HeldOut> sets =
       evaluator.run(options.sequences, [&](int64_t done, int64_t total) {
         progress.update(fmt::format("evaluation {}/{} sequences", done, total));
       });
+  const train::HeldOut& held_out = sets.front();
   progress.finish();
   if (!std::isfinite(held_out.loss())) {
     fail_run("hocket eval", "the loss on {} is {}: the model's values are not finite",

@@ -10,6 +10,7 @@
 #include "base/json_writer.h"
 #include "base/ordered_json.h"
 #include "base/text.h"
+#include "checkpoint/resolve.h"
 #include "cli/inputs.h"
 #include "data/chat/chat_template.h"
 
@@ -244,9 +245,15 @@ std::string decode_line(const Tokenizer& tokenizer, std::string_view json,
   return json_text(tokenizer.decode(parse_ids(tokenizer, json, where)));
 }
 
+std::string tokenizer_path(const std::string& path) {
+  const bool is_run = is_directory(join_path(path, "checkpoints"));
+  if (!is_run || file_exists(join_path(path, "tokenizer.json"))) return path;
+  return checkpoint::resolve_model(path, checkpoint::Need::config).folder;
+}
+
 void encode_text(const EncodeOptions& options) {
   require_output("hocket data --out", options.output, {options.input});
-  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  const Tokenizer tokenizer = Tokenizer::load(tokenizer_path(options.tokenizer));
   Encoder encoder(tokenizer);
   const std::string text = read_input(options.input);
   if (options.lines) {
@@ -261,7 +268,7 @@ void encode_text(const EncodeOptions& options) {
 
 void decode_ids(const EncodeOptions& options) {
   require_output("hocket data --out", options.output, {options.input});
-  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  const Tokenizer tokenizer = Tokenizer::load(tokenizer_path(options.tokenizer));
   const std::string text = read_input(options.input);
   if (options.lines) {
     write_output(options.output,

@@ -68,6 +68,9 @@ struct EncodeOptions {
   data::EncodeOptions how;
 };
 
+/// Returns where the tokenizer of `path` is: there, or in the newest checkpoint of a run's folder.
+std::string tokenizer_path(const std::string& path);
+
 /// Encodes text to ids. Throws Error, with the line
 /// number, for input that does not match `lines`.
 void encode_text(const EncodeOptions& options);

@@ -9,12 +9,15 @@
 #include "base/error.h"
 #include "base/json_writer.h"
 #include "base/text.h"
+#include "data/examples/shown.h"
 
 namespace hocket::cli {
 
 using data::ExampleRows;
+using data::Lengths;
 using data::SetKind;
-using data::TokenExamples;
+using data::shown_sequences;
+using data::ShownSequence;
 
 namespace {
 
@@ -51,47 +54,19 @@ std::vector<double> source_epochs(const ExampleRows& rows, size_t sources) {
   return out;
 }
 
-struct Bucket {
-  int64_t most = 0, count = 0;
-};
-
-/// Counts of lengths up to 16, 32, 64 and so on.
-std::vector<Bucket> histogram(const Lengths& lengths) {
-  std::vector<Bucket> out;
-  auto at = lengths.sorted.begin();
-  for (int64_t most = 16; at != lengths.sorted.end(); most *= 2) {
-    const auto end = std::upper_bound(at, lengths.sorted.end(), most);
-    if (end != at || !out.empty()) {
-      out.push_back({most, end - at});
-    }
-    at = end;
-  }
-  return out;
-}
-
 std::string sequence_text(const ShownSequence& sequence, const data::Tokenizer& tokenizer,
                           const ShowStyle& style) {
-  std::string out, run;
-  bool trained = false;
-  const auto flush = [&] {
-    const std::string shown = style.terminal ? printable(run) : run;
-    if (trained && !run.empty()) {
+  std::string out;
+  data::for_each_part(sequence, tokenizer, [&](bool trained, const std::string& text) {
+    const std::string shown = style.terminal ? printable(text) : text;
+    if (trained) {
       out += style.colour ? kTrainedColour : kTrainedBegin;
       out += shown;
       out += style.colour ? kNoColour : kTrainedEnd;
     } else {
       out += shown;
     }
-    run.clear();
-  };
-  for (size_t i = 0; i < sequence.ids.size(); ++i) {
-    if (sequence.trained[i] != trained) {
-      flush();
-      trained = sequence.trained[i];
-    }
-    run += tokenizer.token_bytes(sequence.ids[i]);
-  }
-  flush();
+  });
   return out;
 }
 
@@ -159,51 +134,6 @@ std::string source_text(const data::SourceReport& source) {
 
 }  // namespace
 
-Lengths::Lengths(const TokenExamples& examples) {
-  for (int64_t i = 0; i < examples.size(); ++i) {
-    int64_t length = 0;
-    for (int which = 0; which < examples.sequences(); ++which) {
-      length += std::ssize(examples.sequence(i, which).ids);
-    }
-    sorted.push_back(length);
-  }
-  std::sort(sorted.begin(), sorted.end());
-}
-
-int64_t Lengths::quantile(double share) const {
-  const auto last = static_cast<double>(sorted.size() - 1);
-  return sorted[static_cast<size_t>(std::llround(share * last))];
-}
-
-std::vector<ShownSequence> shown_sequences(const ExampleRows& rows, int64_t count) {
-  std::vector<ShownSequence> out;
-  std::vector<int32_t> tokens(rows.seq_len()), targets(tokens), positions(tokens);
-  const TokenExamples& examples = rows.examples();
-  for (int64_t index = 0; std::ssize(out) < count && index < rows.sequences_per_epoch(); ++index) {
-    rows.fill(index, {tokens, targets, positions});
-    int64_t at = 0;
-    for (const int64_t example : rows.row(index)) {
-      for (int which = 0; which < examples.sequences(); ++which) {
-        ShownSequence& shown = out.emplace_back();
-        shown.place = examples.place(example);
-        if (examples.kind() == SetKind::pairs) {
-          shown.part = which == 0 ? "chosen" : "rejected";
-        } else if (examples.kind() == SetKind::unpaired) {
-          shown.part = examples.label(example) ? "desirable" : "undesirable";
-        }
-        shown.row = index;
-        do {
-          shown.ids.push_back(tokens[at]);
-          shown.positions.push_back(positions[at]);
-          shown.trained.push_back(positions[at] > 0 && targets[at - 1] != data::kIgnoredTarget);
-          ++at;
-        } while (at < rows.seq_len() && positions[at] > 0);
-      }
-    }
-  }
-  return out;
-}
-
 std::string show_text(const engine::ExampleData& data, bool valid, int64_t count,
                       const ShowStyle& style) {
   const ExampleRows& rows = rows_of(data, valid);
@@ -223,6 +153,10 @@ std::string show_text(const engine::ExampleData& data, bool valid, int64_t count
   out += fmt::format("{}: {}, {} tokens, {} trained ({:.1f} %)\n", valid ? "held out" : "training",
                      counted(report.examples, "example"), report.ids, report.targets,
                      100 * share(report.targets, report.ids));
+  if (report.split > 0) {
+    out += fmt::format("longer than {} tokens: {}, in {}\n", rows.seq_len(),
+                       counted(report.split, "text"), counted(report.parts, "part"));
+  }
   out += fmt::format("truncated to {} tokens: {}, which lose {}\n", rows.seq_len(),
                      counted(report.truncated, "example"), counted(report.lost_ids, "token"));
   for (const DroppedRow& dropped : dropped_rows(report)) {
@@ -233,12 +167,12 @@ std::string show_text(const engine::ExampleData& data, bool valid, int64_t count
   const Lengths lengths(rows.examples());
   out += fmt::format("lengths: min {}, median {}, p95 {}, max {}\n", lengths.sorted.front(),
                      lengths.quantile(0.5), lengths.quantile(0.95), lengths.sorted.back());
-  const std::vector<Bucket> buckets = histogram(lengths);
+  const std::vector<Lengths::Bucket> buckets = lengths.histogram();
   int64_t most = 1;
-  for (const Bucket& bucket : buckets) {
+  for (const Lengths::Bucket& bucket : buckets) {
     most = std::max(most, bucket.count);
   }
-  for (const Bucket& bucket : buckets) {
+  for (const Lengths::Bucket& bucket : buckets) {
     const auto bar = static_cast<size_t>(std::ceil(kBar * share(bucket.count, most)));
     out += fmt::format("  up to {:>7} {:<{}} {}\n", bucket.most, std::string(bar, '#'), kBar,
                        bucket.count);
@@ -279,6 +213,8 @@ std::string show_json(const engine::ExampleData& data, bool valid, int64_t count
       .member("trained_tokens", report.targets)
       .member("trained_share", share(report.targets, report.ids))
       .member("seq_len", rows.seq_len())
+      .member("split_texts", report.split)
+      .member("split_parts", report.parts)
       .member("truncated", report.truncated)
       .member("lost_tokens", report.lost_ids);
   json.key("dropped").object();
@@ -295,7 +231,7 @@ std::string show_json(const engine::ExampleData& data, bool valid, int64_t count
       .member("max", lengths.sorted.back())
       .key("histogram")
       .array();
-  for (const Bucket& bucket : histogram(lengths)) {
+  for (const Lengths::Bucket& bucket : lengths.histogram()) {
     json.object().member("most", bucket.most).member("examples", bucket.count).end();
   }
   json.end().end();

@@ -32,9 +32,15 @@ ExampleRows::ExampleRows(std::shared_ptr<const TokenExamples> examples, RowOptio
   pack();
 }
 
-int64_t ExampleRows::length(int64_t example, int which) const {
+ExampleRows::Piece ExampleRows::piece(int64_t number) const {
+  const int64_t later = number - examples_->size();
+  return later < 0 ? Piece{number, 0} : later_parts_[static_cast<size_t>(later)];
+}
+
+int64_t ExampleRows::length(int64_t number, int which) const {
+  const auto [example, begin] = piece(number);
   const int64_t own = std::ssize(examples_->sequence(example, which).ids);
-  if (examples_->sequences() == 1) return std::min(own, options_.seq_len);
+  if (examples_->sequences() == 1) return std::min(own - begin, options_.seq_len);
   const int64_t other = std::ssize(examples_->sequence(example, 1 - which).ids);
   if (own + other <= options_.seq_len) return own;
   // The shorter one is whole if it takes at most half of the row.
@@ -45,6 +51,33 @@ int64_t ExampleRows::mismatched_length(int64_t example) const {
   const int64_t from = partner_[example];
   const int64_t answer = std::ssize(examples_->sequence(from).ids) - examples_->prompt(from);
   return std::min(examples_->prompt(example) + answer, options_.seq_len);
+}
+
+bool ExampleRows::is_split(int64_t example) const {
+  return options_.split_texts && options_.truncate == Truncate::keep_start &&
+         examples_->is_text(example) &&
+         std::ssize(examples_->sequence(example).ids) > options_.seq_len;
+}
+
+// Makes parts of a text, each a row long but for the last one: ids 0 to S - 1, S to 2 S - 1 and so
+// on. The last place of a part has the first id of the next one as its target, so that every id but
+// the first is predicted once.
+void ExampleRows::split(int64_t example, std::vector<int64_t>* used) {
+  const TokenExamples::Sequence text = examples_->sequence(example);
+  const int64_t targets = count_targets(text.trained, std::ssize(text.trained));
+  for (int64_t begin = 0; begin + 1 < std::ssize(text.ids); begin += options_.seq_len) {
+    int64_t number = example;
+    if (begin > 0) {
+      number = examples_->size() + std::ssize(later_parts_);
+      later_parts_.push_back({example, begin});
+    }
+    used->push_back(number);
+    report_.ids += length(number, 0);
+    ++report_.parts;
+  }
+  ++report_.split;
+  ++report_.examples;
+  report_.targets += targets;
 }
 
 // Finds the examples that have a trained token within the length of a row, and counts the rest.
@@ -63,6 +96,10 @@ void ExampleRows::choose() {
     HOCKET_CHECK(source < used_.size(), "source {} of {}", source, used_.size());
     if (weighted_ && *weights[source] == 0) {
       ++report_.unused;
+      continue;
+    }
+    if (is_split(i)) {
+      split(i, &used_[source]);
       continue;
     }
     int64_t before = 0, after = 0, targets = 0;
@@ -143,13 +180,13 @@ void ExampleRows::pack() {
     }
     std::vector<int64_t> lengths;
     lengths.reserve(used.size());
-    for (const int64_t example : used) {
+    for (const int64_t number : used) {
       int64_t total = 0;
       for (int which = 0; which < examples_->sequences(); ++which) {
-        total += length(example, which);
+        total += length(number, which);
       }
       if (!partner_.empty()) {
-        total = std::max(total, mismatched_length(example));
+        total = std::max(total, mismatched_length(number));
       }
       lengths.push_back(total);
     }
@@ -185,6 +222,15 @@ ExampleRows::Place ExampleRows::place_of(int64_t index) const {
   return {draw.source, static_cast<int64_t>(Permutation(rows, key)(within))};
 }
 
+int64_t ExampleRows::identity(int64_t index) const {
+  const Place place = place_of(index);
+  int64_t before = 0;
+  for (int64_t part = 0; part < place.part; ++part) {
+    before += parts_[part].packing.rows();
+  }
+  return before + place.row;
+}
+
 std::span<const int64_t> ExampleRows::row(int64_t index) const {
   const Place place = place_of(index);
   const Packing& packing = parts_[place.part].packing;
@@ -192,24 +238,36 @@ std::span<const int64_t> ExampleRows::row(int64_t index) const {
   return std::span(packing.items).subspan(begin, packing.begin[place.row + 1] - begin);
 }
 
-int64_t ExampleRows::put(int64_t example, int which, int64_t answer, int64_t at,
+int64_t ExampleRows::put(int64_t number, int which, int64_t answer, int64_t at,
                          const SequenceOut& out) const {
+  const auto [example, begin] = piece(number);
   const TokenExamples::Sequence own = examples_->sequence(example, which);
-  // The ids up to `prompt` are this example's, those behind it may be another's.
-  const int64_t prompt = mismatched_ ? examples_->prompt(example) : std::ssize(own.ids);
-  const int64_t n = mismatched_ ? mismatched_length(example) : length(example, which);
-  TokenExamples::Sequence rest;
-  if (mismatched_) {
-    rest = examples_->sequence(partner_[example]);
-    const auto begin = static_cast<size_t>(examples_->prompt(partner_[example]));
-    rest = {rest.ids.subspan(begin), rest.trained.subspan(begin)};
-  }
-  const auto id = [&](int64_t i) { return i < prompt ? own.ids[i] : rest.ids[i - prompt]; };
-  const auto trained = [&](int64_t i) {
-    return i < prompt ? !mismatched_ && own.trained[i] != 0 : rest.trained[i - prompt] != 0;
-  };
+  const int64_t n = length(number, which);
+  const int64_t end = is_split(example) ? std::ssize(own.ids) : begin + n;  // of its targets
   for (int64_t i = 0; i < n; ++i) {
-    const bool is_target = i + 1 < n && trained(i + 1);
+    const int64_t next = begin + i + 1;
+    const bool is_target = next < end && own.trained[next] != 0;
+    out.tokens[at + i] = own.ids[next - 1];
+    out.targets[at + i] = is_target ? own.ids[next] : kIgnoredTarget;
+    out.positions[at + i] = static_cast<int32_t>(i);
+    if (!out.answers.empty()) {
+      out.answers[at + i] = is_target ? static_cast<int32_t>(answer) : -1;
+    }
+  }
+  return at + n;
+}
+
+int64_t ExampleRows::put_mismatched(int64_t example, int64_t answer, int64_t at,
+                                    const SequenceOut& out) const {
+  const TokenExamples::Sequence own = examples_->sequence(example);
+  // The ids up to `prompt` are this example's, those behind it another's.
+  const int64_t prompt = examples_->prompt(example);
+  const TokenExamples::Sequence other = examples_->sequence(partner_[example]);
+  const int64_t moved = examples_->prompt(partner_[example]) - prompt;
+  const auto id = [&](int64_t i) { return i < prompt ? own.ids[i] : other.ids[i + moved]; };
+  const int64_t n = mismatched_length(example);
+  for (int64_t i = 0; i < n; ++i) {
+    const bool is_target = i + 1 < n && i + 1 >= prompt && other.trained[i + 1 + moved] != 0;
     out.tokens[at + i] = id(i);
     out.targets[at + i] = is_target ? id(i + 1) : kIgnoredTarget;
     out.positions[at + i] = static_cast<int32_t>(i);
@@ -228,10 +286,13 @@ void ExampleRows::fill(int64_t index, const SequenceOut& out) const {
   const SetKind kind = examples_->kind();
   HOCKET_CHECK(out.answers.empty() || kind != SetKind::tokens, "answers of {}", to_string(kind));
   int64_t at = 0, number = 0;
-  for (const int64_t example : row(index)) {
+  for (const int64_t piece_number : row(index)) {
+    const int64_t example = piece(piece_number).example;
     for (int which = 0; which < examples_->sequences(); ++which) {
       const bool second = kind == SetKind::pairs ? which == 1 : !examples_->label(example);
-      at = put(example, which, 2 * number + (second ? 1 : 0), at, out);
+      const int64_t answer = 2 * number + (second ? 1 : 0);
+      at = mismatched_ ? put_mismatched(example, answer, at, out)
+                       : put(piece_number, which, answer, at, out);
     }
     ++number;
   }
@@ -252,6 +313,9 @@ Hash128 ExampleRows::hash() const {
   hasher.add(options_.packing).add(static_cast<uint64_t>(options_.truncate));
   hasher.add(options_.most_examples);
   hasher.add(options_.shuffle).add(options_.pad).add(options_.mismatch_group).add(mismatched_);
+  if (report_.split > 0) {
+    hasher.add("split").add(static_cast<uint64_t>(report_.parts));
+  }
   for (const std::optional<double>& weight : options_.weights) {
     hasher.add(std::bit_cast<uint64_t>(weight.value_or(-1)));
   }

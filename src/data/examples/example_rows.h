@@ -23,6 +23,7 @@ struct RowOptions {
   bool packing = true;        ///< false: an example a row, and padding
   int64_t most_examples = 0;  ///< in a row; 0: any number
   Truncate truncate = Truncate::keep_start;
+  bool split_texts = false;  ///< with keep_start: a longer text becomes parts, and loses nothing
   bool shuffle = true;
   uint64_t seed = 0;
   int32_t pad = 0;  ///< id behind the last example of a row; its loss does not count
@@ -38,6 +39,8 @@ struct RowReport {
   int64_t rows = 0;       ///< of all sources, once each
   int64_t ids = 0;        ///< in rows
   int64_t targets = 0;    ///< those that are trained
+  int64_t split = 0;      ///< texts that are longer than a row
+  int64_t parts = 0;      ///< that they became
   int64_t truncated = 0;  ///< examples that lost ids
   int64_t lost_ids = 0;   ///< the ids that they lost
   int64_t too_long = 0;   ///< dropped as Truncate says
@@ -57,6 +60,7 @@ class ExampleRows : public TrainingRows {
   int64_t seq_len() const override { return options_.seq_len; }
   int64_t sequences_per_epoch() const override { return report_.rows; }
   void fill(int64_t index, const SequenceOut& out) const override;
+  int64_t identity(int64_t index) const override;
 
   /// Returns the most answers in a row, counted as SequenceOut::answers counts; 0: none.
   int64_t answers() const;
@@ -66,8 +70,15 @@ class ExampleRows : public TrainingRows {
   Hash128 hash() const;
   /// Returns how often the examples of each source are seen in the first `rows` rows.
   std::vector<double> epochs(int64_t rows) const;
-  /// Returns the numbers of the examples in row `index`, in their order.
+  /// An example, or a part of a text that is longer than a row.
+  struct Piece {
+    int64_t example = 0;
+    int64_t begin = 0;  ///< its first id in the text; the row's targets may reach one id further
+  };
+  /// Returns the numbers of the pieces in row `index`, in their order: of an example its own, and
+  /// higher ones for the later parts of texts.
   std::span<const int64_t> row(int64_t index) const;
+  Piece piece(int64_t number) const;
 
   /// Rows of unpaired examples with the same prompts in the same order, each before the completion
   /// of the example before it in its group (of the first, that of the last one). The
@@ -85,20 +96,25 @@ class ExampleRows : public TrainingRows {
   };
   Place place_of(int64_t index) const;
   void choose();
+  bool is_split(int64_t example) const;
+  void split(int64_t example, std::vector<int64_t>* used);
   void change_completions();
   void pack();
-  /// Returns the length that a sequence of an example has in a row.
-  int64_t length(int64_t example, int which) const;
+  /// Returns the length that a sequence of a piece has in a row.
+  int64_t length(int64_t number, int which) const;
   /// The same of an example's prompt before another's completion.
   int64_t mismatched_length(int64_t example) const;
-  /// Fills the places from `at` on with a sequence, number `answer` of the row's; returns its end.
-  int64_t put(int64_t example, int which, int64_t answer, int64_t at, const SequenceOut& out) const;
+  /// Fills the places from `at` on with a sequence of a piece, number `answer` of the row's;
+  /// returns its end.
+  int64_t put(int64_t number, int which, int64_t answer, int64_t at, const SequenceOut& out) const;
+  int64_t put_mismatched(int64_t example, int64_t answer, int64_t at, const SequenceOut& out) const;
 
   std::shared_ptr<const TokenExamples> examples_;
   RowOptions options_;
   RowReport report_;
   bool weighted_ = false;                   ///< sources have weights
-  std::vector<std::vector<int64_t>> used_;  ///< examples in rows: of each source with weights
+  std::vector<std::vector<int64_t>> used_;  ///< pieces in rows: of each source with weights
+  std::vector<Piece> later_parts_;          ///< of texts; numbered from the number of examples on
   std::vector<int64_t> partner_;            ///< of each unpaired example: whose completion it gets
   bool mismatched_ = false;                 ///< these rows are with it
   std::vector<Part> parts_;

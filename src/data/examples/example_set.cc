@@ -183,6 +183,7 @@ void TokenExamples::add(const RenderedExample& rendered, int64_t source, const s
   of.prompt = static_cast<int64_t>(rendered.prompt);
   of.source = static_cast<int32_t>(source);
   of.label = rendered.label;
+  of.is_text = rendered.kind == Example::Kind::text || rendered.kind == Example::Kind::tokens;
   of.place = place;
   for (size_t i = 0; i < rendered.sequences.size(); ++i) {
     const TokenSequence& sequence = rendered.sequences[i];

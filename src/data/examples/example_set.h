@@ -36,6 +36,8 @@ class TokenExamples {
   int64_t prompt(int64_t example) const { return examples_[example].prompt; }
   bool label(int64_t example) const { return examples_[example].label; }
   int64_t source(int64_t example) const { return examples_[example].source; }
+  /// Returns whether it is a text, all of which is trained, and no chat or answer.
+  bool is_text(int64_t example) const { return examples_[example].is_text; }
   /// Returns the place in its file, "chat.jsonl:17".
   std::string place(int64_t example) const;
 
@@ -49,7 +51,7 @@ class TokenExamples {
     int64_t begin[2] = {0, 0}, end[2] = {0, 0};  ///< of its sequences in ids_
     int64_t prompt = 0;
     int32_t source = 0;
-    bool label = false;
+    bool label = false, is_text = false;
     std::string place;
   };
   SetKind kind_;

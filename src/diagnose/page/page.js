@@ -114,6 +114,10 @@ section("learning", "Learning", "Learning", box => {
     {name: "training, smoothed", x: xTrain, y: smooth(train, window), color: "var(--accent)", width: 2}];
   const validSeries = {name: "validation", x: xValid, y: bits ? E.bpb : E.loss, color: "var(--second)", width: 2, dots: 3, reach: 60};
   if (has(validSeries.y)) series.push(validSeries);
+  // Sets with names: bits per byte where the axis has them, else nats per token.
+  const setColors = ["var(--good)", "var(--code-key)", "var(--code-pre)", "var(--muted)"];
+  const sets = (E.sets || []).map((s, i) => ({name: s.name, x: xValid, y: bits ? s.bpb : s.loss, color: setColors[i % setColors.length], width: 1.6, dots: 2.5, reach: 60})).filter(s => has(s.y));
+  series.push(...sets);
   const refs = bits ? lower.map((b, i) => ({y: b.bpb, label: `${b.name} ${bpb(b.bpb)}`, name: b.name, dash: i % 2 ? "2 3" : "7 4"})) : [];
   let text;
   if (bits) {
@@ -127,7 +131,7 @@ section("learning", "Learning", "Learning", box => {
     let chart = null;
     host.append(h("div", {class: "tools", style: {marginBottom: "2px"}},
       legend([["training, each step", stroke("var(--accent)", {width: 1.2, opacity: .5})], ["training, smoothed", stroke("var(--accent)")],
-        ...(has(validSeries.y) ? [["validation", stroke("var(--second)", {dot: true})]] : []), ...lower.filter(() => bits).map((b, i) => [b.name, stroke("var(--fg)", {width: 1.3, dash: i % 2 ? "2 3" : "7 4"})])]),
+        ...(has(validSeries.y) ? [["validation", stroke("var(--second)", {dot: true})]] : []), ...sets.map(s => [s.name, stroke(s.color, {dot: true, width: 1.6})]), ...lower.filter(() => bits).map((b, i) => [b.name, stroke("var(--fg)", {width: 1.3, dash: i % 2 ? "2 3" : "7 4"})])]),
       swap.length > 1 ? h("span", {class: "push"}, seg("Horizontal axis", swap, over, k => chart.over(k))) : null));
     chart = lineChart(host, series, {x: over, height: 360, log: true, refs, yLabel: bits ? "bits per byte (log scale)" : "nats per token (log scale)", yTip: bits ? bpb : v => digits(v, 4), label: text,
       marks: marks.map(([b, m]) => ({x: {...m, tokens: tokensAt(m.step)}, y: b.bpb, label: known(m.time) ? seconds(m.time) : "step " + whole(m.step)}))});
@@ -149,8 +153,29 @@ section("sample", "Generated text", "Sample", box => {
     }
     return [...out, text.slice(at)];
   };
-  box.append(h("p", {class: "cap"}, `Text that the trained model continues from a prompt (shaded)${D.samples.some(s => s.how) ? `, sampled with ${D.samples[0].how}` : ""}.`));
-  for (const s of D.samples) box.append(h("pre", {tabindex: 0}, s.prompt ? h("span", {class: "prompt"}, s.prompt) : null, s.language === "c++" ? paint(s.text) : s.text));
+  const early = D.samples.some(s => s.when);
+  box.append(h("p", {class: "cap"}, `Text that the ${early ? "" : "trained "}model continues from a prompt (shaded)${early ? ", before and after training" : ""}${D.samples.some(s => s.how) ? `, sampled with ${D.samples[0].how}` : ""}.`));
+  for (const s of D.samples) {
+    if (early) box.append(h("h3", {}, s.when || "after training"));
+    box.append(h("pre", {tabindex: 0}, s.prompt ? h("span", {class: "prompt"}, s.prompt) : null, s.language === "c++" ? paint(s.text) : s.text));
+  }
+});
+
+// ---- data
+section("data", "Data as the model sees them", "Data", box => {
+  if (!D.examples.length && !D.lengths.length) return "The data of this run are not in the report.";
+  box.append(h("p", {class: "cap"}, "The first sequences of the training; the loss is of the ", h("span", {class: "t"}, "marked"), " tokens alone."));
+  for (const e of D.examples) {
+    box.append(h("h3", {}, `${e.place}: ${whole(e.tokens)} token${e.tokens === 1 ? "" : "s"}, ${whole(e.trained)} trained`),
+      h("pre", {class: "example", tabindex: 0}, e.parts.map(([t, text]) => t ? h("span", {class: "t"}, text) : text)));
+  }
+  if (!D.lengths.length) return;
+  const most = Math.max(...D.lengths.map(([, n]) => n));
+  box.append(h("h3", {}, "Lengths"), h("p", {class: "cap"}, D.lengths_text + "."),
+    h("div", {class: "tablewrap"}, h("table", {class: "data"},
+      h("thead", {}, h("tr", {}, h("th", {}, "tokens, up to"), h("th", {}, "number"), h("th", {class: "barcell"}))),
+      h("tbody", {}, D.lengths.map(([limit, n]) => h("tr", {}, h("td", {}, whole(limit)), h("td", {}, whole(n)),
+        h("td", {class: "barcell"}, h("span", {class: "bar"}, h("i", {style: {width: `${100 * n / most}%`, background: "var(--accent)"}})))))))));
 });
 
 // ---- where the time went

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // preference_loss, kto_loss: a few numbers per answer, on one thread.
 #include <cmath>
+#include <vector>
 
 #include "kernels/cpu/kernels.h"
+#include "ops/preference_terms.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 
@@ -46,27 +48,28 @@ void preference_loss(const KernelArgs& args) {
   const double *policy = in<double>(args, 0), *reference = in<double>(args, 1);
   const double *weights = in<double>(args, 2), *lengths = in<double>(args, 3);
   const double scale = *in<double>(args, 4);
-  const std::string loss = args.attrs->s("loss");
+  const std::vector<ops::PreferenceTerm> terms = ops::preference_terms(args.attrs->s("loss"));
   const double beta = args.attrs->f("beta"), smoothing = args.attrs->f("label_smoothing");
-  const bool per_token = loss == "ipo" || loss == "sigmoid_norm";
   double* const of_policy = args.out.size() > 1 ? out<double>(args, 1) : nullptr;
   double sum = 0;
   for (int64_t a = 0; a + 1 < count(args.in[0]); a += 2) {
     const double weight = scale * weights[a];
-    Value value;
-    double by[2] = {1, 1};
-    if (weight != 0) {
-      double ratio[2];
+    double slopes[2] = {0, 0};
+    for (const ops::PreferenceTerm& term : terms) {
+      if (weight == 0) break;
+      double by[2], ratio[2];
       for (int64_t side : {0, 1}) {
-        by[side] = per_token ? 1 / static_cast<double>(lengths[a + side]) : 1.0;
+        by[side] = term.per_token() ? 1 / lengths[a + side] : 1.0;
         ratio[side] = (policy[a + side] - reference[a + side]) * by[side];
       }
-      value = compare(loss, beta, smoothing, ratio[0] - ratio[1]);
+      const Value value = compare(term.name, beta, smoothing, ratio[0] - ratio[1]);
+      sum += weight * term.weight * value.loss;
+      slopes[0] += weight * term.weight * value.slope * by[0];
+      slopes[1] -= weight * term.weight * value.slope * by[1];
     }
-    sum += weight * value.loss;
     if (of_policy) {
-      of_policy[a] = weight * value.slope * by[0];
-      of_policy[a + 1] = -weight * value.slope * by[1];
+      of_policy[a] = slopes[0];
+      of_policy[a + 1] = slopes[1];
     }
   }
   put_loss(args, sum);

@@ -320,6 +320,107 @@ TEST_F(Rows, MixtureByWeight) {
   EXPECT_ERROR(ExampleRows(examples_, how), "source 3 has a weight of 2 and no example");
 }
 
+/// Returns each id that is a target in an epoch, with the number of times.
+std::map<int32_t, int64_t> targets_of(const ExampleRows& rows) {
+  std::map<int32_t, int64_t> seen;
+  for (int64_t index = 0; index < rows.sequences_per_epoch(); ++index) {
+    const FilledRow row(rows, index);
+    for (size_t i = 0; i < row.targets.size(); ++i) {
+      if (row.targets[i] == kIgnoredTarget) continue;
+      ++seen[row.targets[i]];
+      EXPECT_EQ(row.targets[i], row.tokens[i] + 1);  // ids of a text count up
+    }
+  }
+  return seen;
+}
+
+TEST_F(Rows, LongTextsBecomePartsAndLoseNothing) {
+  for (const int64_t longest : {10, 11, 12, 20, 21, 22, 35}) {
+    start(SetKind::tokens);
+    add(0, {{0, longest}});
+    add(0, {{0, 4}});
+    RowOptions how = options(10);
+    how.split_texts = true;
+    const ExampleRows rows(examples_, how);
+    const int64_t parts = longest > 10 ? (longest - 2) / 10 + 1 : 0;
+    EXPECT_EQ(rows.report().split, longest > 10 ? 1 : 0) << longest;
+    EXPECT_EQ(rows.report().parts, parts) << longest;
+    EXPECT_EQ(rows.report().examples, 2);
+    EXPECT_EQ(rows.report().truncated, 0);
+    EXPECT_EQ(rows.report().targets, longest - 1 + 3);
+    const std::map<int32_t, int64_t> seen = targets_of(rows);
+    EXPECT_EQ(std::ssize(seen), longest - 1 + 3) << longest;
+    for (const auto& [id, times] : seen) {
+      EXPECT_EQ(times, 1) << id;
+    }
+    // Every part is a document of its own.
+    int64_t pieces = 0, ids = 0;
+    for (int64_t index = 0; index < rows.sequences_per_epoch(); ++index) {
+      int64_t at = 0;
+      const FilledRow row(rows, index);
+      for (const int64_t number : rows.row(index)) {
+        const auto [example, begin] = rows.piece(number);
+        EXPECT_EQ(row.positions[static_cast<size_t>(at)], 0);
+        EXPECT_EQ(row.tokens[static_cast<size_t>(at)],
+                  all_[static_cast<size_t>(example)].sequences[0].ids[static_cast<size_t>(begin)]);
+        do {
+          ++at;
+          ++ids;
+        } while (at < 10 && row.positions[static_cast<size_t>(at)] > 0);
+        ++pieces;
+      }
+    }
+    EXPECT_EQ(pieces, std::max<int64_t>(parts, 1) + 1);
+    EXPECT_EQ(ids, rows.report().ids);
+  }
+}
+
+TEST_F(Rows, OnlyTextsAreSplitAndOnlyWithKeepStart) {
+  start(SetKind::tokens);
+  add(0, {{0, 25}});
+  add(0, {{0, 4}});
+  RowOptions how = options(10);
+  const ExampleRows cut(examples_, how);
+  EXPECT_EQ(cut.report().truncated, 1);
+  how.split_texts = true;
+  const ExampleRows in_parts(examples_, how);
+  EXPECT_NE(in_parts.hash(), cut.hash());
+  how.truncate = Truncate::drop;
+  EXPECT_EQ(ExampleRows(examples_, how).report().too_long, 1);
+  how.truncate = Truncate::refuse;
+  EXPECT_ERROR(ExampleRows(examples_, how), "25 tokens, in rows of 10");
+  // The identity of data without long texts stays what it was.
+  how = options(32);
+  const ExampleRows whole(examples_, how);
+  how.split_texts = true;
+  EXPECT_EQ(ExampleRows(examples_, how).hash(), whole.hash());
+
+  examples_ = std::make_shared<TokenExamples>(SetKind::tokens);
+  RenderedExample chat;
+  chat.kind = Example::Kind::chat;
+  chat.sequences = {{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, std::vector<uint8_t>(12, 1)}};
+  examples_->add(chat, 0, "chat:1");
+  how = options(10);
+  how.split_texts = true;
+  EXPECT_EQ(ExampleRows(examples_, how).report().truncated, 1);
+}
+
+TEST_F(Rows, RowsKeepTheirNumbersInEveryEpoch) {
+  Rng rng(8);
+  random(&rng, 60, 30, 2);
+  RowOptions how = options(40);
+  how.weights = {1, 2};
+  const ExampleRows rows(examples_, how);
+  std::map<int64_t, FilledRow> of;
+  for (int64_t index = 0; index < 3 * rows.sequences_per_epoch(); ++index) {
+    const int64_t number = rows.identity(index);
+    EXPECT_LT(number, rows.sequences_per_epoch());
+    const FilledRow row(rows, index);
+    EXPECT_EQ(of.emplace(number, row).first->second, row);
+  }
+  EXPECT_EQ(std::ssize(of), rows.sequences_per_epoch());
+}
+
 TEST_F(Rows, TruncationAndItsRefusals) {
   start(SetKind::tokens);
   add(0, {{2, 30}});

@@ -16,8 +16,8 @@ adapter: {type: lora, path: "%(adapter)s"}
 data: {files: ["%(top)s/text/*.txt"], valid_files: ["%(top)s/text/0.txt"], dir: "%(top)s/data", tokenizer: "%(top)s/tok",
        vocab_size: 257}
 train: {steps: %(steps)d, global_batch: %(batch)d, seq_len: %(length)d, seed: %(seed)d, warmup_steps: 0, eval_every: 0,
-        lr: %(lr)g, min_lr: %(lr)g, weight_decay: %(decay)g, beta1: 0.9, beta2: 0.95, eps: 1.0e-8, max_grad_norm: 1.0,
-        balance_coef: 0, save_minutes: 0}
+        lr: %(lr)g, min_lr: %(lr)g, max_grad_norm: 1.0, balance_coef: 0, save_minutes: 0}
+optimizer: {weight_decay: %(decay)g, beta1: 0.9, beta2: 0.95, eps: 1.0e-8}
 plan: {threads_per_rank: 1, micro_batch: %(batch)d}
 output: {dir: "%(out)s", report: false, trace: false, baselines: none, sample_tokens: 0}
 """
