@@ -28,6 +28,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 
 namespace hocket::serve {
@@ -371,7 +372,12 @@ class Protocol : public httplib::Server {
     }
     auto provider = [stream = std::move(answer.stream)](size_t, httplib::DataSink& sink) {
       SinkStream out(sink);
-      stream(out);
+      try {
+        stream(out);
+      } catch (const std::exception& error) {
+        log_warning("a stream was broken off: {}", error.what());
+        return false;
+      }
       if (out.gone()) return false;
       sink.done();
       return true;
@@ -479,8 +485,12 @@ class Server final : public HttpServer {
       auto connection = std::make_unique<Connection>(fd, options_);
       current = connection.get();
       bool first = true;
-      while (connection->next_request(first) && protocol_->answer(connection.get())) {
-        first = false;
+      try {
+        while (connection->next_request(first) && protocol_->answer(connection.get())) {
+          first = false;
+        }
+      } catch (const std::exception& error) {
+        log_warning("a connection was closed: {}", error.what());
       }
       if (connection->must_close && !connection->gone()) {
         connection->linger();
