@@ -28,6 +28,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 
 namespace hocket::serve {
@@ -254,6 +255,9 @@ class Protocol : public httplib::Server {
   Protocol(const HttpOptions& options, HttpHandler handler, int listening)
       : options_(options), handler_(std::move(handler)) {
     svr_sock_ = listening;  // httplib ends streams where there is none
+    // Told to clients; `Server` ends connections.
+    set_keep_alive_timeout(static_cast<time_t>(options.idle_timeout_s));
+    set_keep_alive_max_count(10'000);
     // Tables that httplib makes at first use are made before there are threads.
     TextStream refused("GET / HTTP/0\r\n\r\n");
     bool closed = false;
@@ -371,7 +375,12 @@ class Protocol : public httplib::Server {
     }
     auto provider = [stream = std::move(answer.stream)](size_t, httplib::DataSink& sink) {
       SinkStream out(sink);
-      stream(out);
+      try {
+        stream(out);
+      } catch (const std::exception& error) {
+        log_warning("a stream was broken off: {}", error.what());
+        return false;
+      }
       if (out.gone()) return false;
       sink.done();
       return true;
@@ -479,8 +488,12 @@ class Server final : public HttpServer {
       auto connection = std::make_unique<Connection>(fd, options_);
       current = connection.get();
       bool first = true;
-      while (connection->next_request(first) && protocol_->answer(connection.get())) {
-        first = false;
+      try {
+        while (connection->next_request(first) && protocol_->answer(connection.get())) {
+          first = false;
+        }
+      } catch (const std::exception& error) {
+        log_warning("a connection was closed: {}", error.what());
       }
       if (connection->must_close && !connection->gone()) {
         connection->linger();

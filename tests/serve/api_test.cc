@@ -413,6 +413,8 @@ TEST_F(ApiTest, TokenizesAndBack) {
   EXPECT_EQ(json["token_strs"][0], "h");
   json = json_of(ask("/tokenize", {{"messages", {{{"role", "user"}, {"content", "x"}}}}}));
   EXPECT_EQ(json["count"], std::string("<user>x|<assistant>").size());
+  json = json_of(ask("/tokenize", OrderedJson::parse(std::string("{") + kTools + "}")));
+  EXPECT_EQ(json["count"], std::string("[f]|<user>x|<assistant>").size());
   EXPECT_EQ(json_of(ask("/detokenize", {{"tokens", {104, 195, 169}}}))["prompt"], "hé");
   EXPECT_EQ(ask("/detokenize", {{"tokens", {999}}}).status, 400);
   EXPECT_EQ(get("/tokenizer_info")["eos_token"], "<|end|>");

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
+#include "base/rng.h"
 
 namespace hocket::serve {
 namespace {
@@ -113,6 +113,53 @@ TEST(ToolParser, SplitsAtEveryByteChangeNothing) {
           << "split at " << i;
     }
     EXPECT_EQ(parse(make_tool_parser(one.parser), bytes), one.expected);
+  }
+}
+
+TEST(ToolParser, RandomTextsAndSplitsChangeNothing) {
+  const std::vector<std::string> pieces = {"<tool_call>",
+                                           "</tool_call>",
+                                           "<tool",
+                                           "[TOOL_CALLS]",
+                                           "[ARGS]",
+                                           "<|python_tag|>",
+                                           "{",
+                                           "}",
+                                           "[",
+                                           "]",
+                                           "\"name\"",
+                                           "\"arguments\"",
+                                           "\"parameters\"",
+                                           ": ",
+                                           ", ",
+                                           "\"f\"",
+                                           "\"",
+                                           "\\",
+                                           " ",
+                                           "\n",
+                                           ";",
+                                           "1",
+                                           "null",
+                                           "{\"name\": \"f\", \"arguments\": {\"a\": 1}}",
+                                           "f{",
+                                           "text",
+                                           "é"};
+  Rng rng(11);
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    for (uint64_t k = 0, n = rng.below(14); k < n; ++k) {
+      text += pieces[rng.below(pieces.size())];
+    }
+    for (const std::string& name : tool_parser_names()) {
+      std::vector<std::string> parts;
+      for (size_t at = 0; at < text.size();) {
+        const size_t size = 1 + rng.below(5);
+        parts.push_back(text.substr(at, size));
+        at += size;
+      }
+      EXPECT_EQ(parse(make_tool_parser(name), parts), parse(make_tool_parser(name), {text}))
+          << name << ": " << text;
+    }
   }
 }
 

@@ -127,6 +127,12 @@ std::string tokenizer_info(const std::string& model, const data::Tokenizer& toke
   return info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+/// Form of the calls that a tool parser reads.
+serve::ToolCallForm call_form(const std::string& parser) {
+  if (parser == "mistral") return serve::ToolCallForm::mistral;
+  return parser == "hermes" ? serve::ToolCallForm::hermes : serve::ToolCallForm::llama3_json;
+}
+
 std::string shown_defaults(const serve::CallLimits& limits) {
   const auto part = [](const char* name, const auto& value) {
     return value ? fmt::format(", {} {}", name, *value) : "";
@@ -173,10 +179,8 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
   };
   api.tool_constraint = [grammars](const nlohmann::ordered_json& tools, const std::string& parser,
                                    const std::string& function, int64_t most) {
-    const auto form = parser == "mistral"       ? serve::ToolCallForm::mistral
-                      : parser == "llama3_json" ? serve::ToolCallForm::llama3_json
-                                                : serve::ToolCallForm::hermes;
-    return grammars->of_tools(tools, {.form = form, .name = function, .max_calls = most})
+    return grammars
+        ->of_tools(tools, {.form = call_form(parser), .name = function, .max_calls = most})
         ->constraint();
   };
   api.max_streams = options.max_streams;

@@ -250,6 +250,7 @@ HttpResponse Api::tokenize(const HttpRequest& request) const {
   if (body.find("messages") != nullptr) {
     ChatCall call;
     parse_conversation(json, &call);
+    call.tool_choice = call.tools == nullptr ? ToolChoice::none : ToolChoice::automatic;
     ids = encode_chat(render(call), body.boolean("add_special_tokens").value_or(false));
   } else {
     const auto text = body.text("prompt");

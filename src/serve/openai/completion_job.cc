@@ -16,6 +16,17 @@ CompletionJob::CompletionJob(const JobContext& context, CompletionCall call,
   choices_.assign(prompts_.size() * static_cast<size_t>(own_->n), Choice(own_->sampled_logprobs));
 }
 
+/// Returns the text of a prompt of ids; one that the tokenizer has not is no text.
+std::string CompletionJob::decoded(const std::vector<int32_t>& ids) const {
+  std::vector<int32_t> known;
+  for (const int32_t id : ids) {
+    if (id < context_.tokenizer.vocab_size()) {
+      known.push_back(id);
+    }
+  }
+  return context_.tokenizer.decode(known);
+}
+
 /// Takes the prompt into the text where it is to be echoed.
 void CompletionJob::begin(size_t index, const Update& update, Choice* choice) {
   choice->begun = true;
@@ -23,7 +34,7 @@ void CompletionJob::begin(size_t index, const Update& update, Choice* choice) {
   if (!own_->echo) return;
   const std::vector<int32_t>& ids = prompt_of(index);
   const PromptInput& given = own_->prompts[index / static_cast<size_t>(own_->n)];
-  choice->text = given.is_ids ? context_.tokenizer.decode(ids) : given.text;
+  choice->text = given.is_ids ? decoded(ids) : given.text;
   if (own_->logprobs < 0) return;
   for (size_t i = 0; i < ids.size(); ++i) {
     const bool known = i > 0 && i - 1 < update.prompt_logprobs.size();

@@ -32,6 +32,7 @@ class CompletionJob final : public Job {
     bool begun = false;
     Update last;
   };
+  std::string decoded(const std::vector<int32_t>& ids) const;
   void begin(size_t index, const Update& update, Choice* choice);
   void write_choice(size_t index, Choice* choice, bool first, JsonWriter* json);
   const std::vector<int32_t>& prompt_of(size_t index) const {

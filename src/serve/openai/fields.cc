@@ -24,6 +24,22 @@ const RequestField* find_field(std::string_view name, Endpoint endpoint) {
   return nullptr;
 }
 
+namespace {
+
+const char* word_of(FieldUse use) {
+  switch (use) {
+    case FieldUse::supported:
+      return "yes";
+    case FieldUse::no_effect:
+      return "no effect";
+    case FieldUse::refused:
+      return "refused";
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string fields_page() {
   std::string page =
       "# Fields of requests\n\n"
@@ -41,12 +57,9 @@ std::string fields_page() {
   const auto word = [](std::string_view text) { return text == "no" ? "unknown" : text; };
   for (const RequestField& field : request_fields()) {
     const auto has = [&](char c) { return field.endpoints.find(c) != field.endpoints.npos; };
-    const char* ours = field.ours == FieldUse::refused     ? "refused"
-                       : field.ours == FieldUse::supported ? "yes"
-                                                           : "no effect";
-    page +=
-        fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", field.name, has('c') ? "x" : "",
-                    has('h') ? "x" : "", word(field.vllm), word(field.llama_cpp), ours, field.note);
+    page += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", field.name, has('c') ? "x" : "",
+                        has('h') ? "x" : "", word(field.vllm), word(field.llama_cpp),
+                        word_of(field.ours), field.note);
   }
   return page;
 }

@@ -10,7 +10,7 @@
 namespace hocket::serve {
 namespace {
 
-/// Dialects of calls; see tool_parser_names().
+/// Dialects of calls, in the order of tool_parser_names().
 enum class Dialect { hermes, llama3_json, mistral };
 
 constexpr std::string_view kHermesOpen = "<tool_call>", kHermesClose = "</tool_call>";
@@ -289,11 +289,13 @@ const std::vector<std::string>& tool_parser_names() {
 }
 
 std::unique_ptr<ToolParser> make_tool_parser(std::string_view name) {
-  HOCKET_CHECK(name == "hermes" || name == "llama3_json" || name == "mistral", "no tool parser {}",
-               name);
-  return std::make_unique<CallParser>(name == "hermes"        ? Dialect::hermes
-                                      : name == "llama3_json" ? Dialect::llama3_json
-                                                              : Dialect::mistral);
+  for (const Dialect dialect : {Dialect::hermes, Dialect::llama3_json, Dialect::mistral}) {
+    if (name == tool_parser_names()[static_cast<size_t>(dialect)]) {
+      return std::make_unique<CallParser>(dialect);
+    }
+  }
+  HOCKET_CHECK(false, "no tool parser {}", name);
+  return nullptr;
 }
 
 void ReasoningSplitter::put(char c, std::string* reasoning, std::string* content) {
