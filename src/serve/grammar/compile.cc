@@ -163,8 +163,10 @@ ExprId SchemaCompiler::flat(const Flat& flat) {
 ExprId SchemaCompiler::values(const Flat& flat) {
   std::vector<ExprId> parts;
   std::vector<std::string> texts;
+  Flat others = flat;
+  others.values.reset();
   for (const Schema& value : *flat.values) {
-    if (!reader_.matches(flat, value)) continue;
+    if (!reader_.matches(others, value)) continue;
     if (value.is_string()) {
       texts.push_back(value.get<std::string>());
     } else {

@@ -199,7 +199,7 @@ class GrammarConstraint : public TokenConstraint {
       ++grammar_.generation;
     }
     if (generation_ == grammar_.generation) return;
-    state_ = matcher.step(matcher.start(), text_);
+    state_ = matcher.read(text_);
     generation_ = grammar_.generation;
   }
 

@@ -57,6 +57,22 @@ Matcher::StateId Matcher::step(StateId state, std::string_view bytes) {
   return state;
 }
 
+Matcher::StateId Matcher::read(std::string_view text) {
+  std::vector<StackId> stacks = states_[start_].stacks;
+  for (char c : text) {
+    found_.clear();
+    work_ = 0;
+    for (StackId stack : stacks) {
+      advance(stack, static_cast<uint8_t>(c));
+    }
+    std::sort(found_.begin(), found_.end());
+    found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
+    stacks = found_;
+  }
+  found_ = std::move(stacks);
+  return state_of_found();
+}
+
 Matcher::StackId Matcher::push(ExprId expr, uint32_t place, StackId below) {
   const Frame frame{expr, place, below};
   const auto [it, made] = stack_ids_.emplace(frame, static_cast<StackId>(frames_.size()));

@@ -31,6 +31,8 @@ class Matcher {
   /// Throws Error (kRun) where the text can be read in too many ways at once.
   StateId step(StateId state, uint8_t byte) { return row(state)[byte]; }
   StateId step(StateId state, std::string_view bytes);
+  /// The state behind a whole text, without keeping those before it.
+  StateId read(std::string_view text);
   bool may_end(StateId state) const { return states_[state].ends; }
   /// Tokens that may come next, as bits; mask_words() of the vocabulary. Valid until clear().
   std::span<const uint32_t> mask(StateId state);

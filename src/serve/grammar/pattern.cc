@@ -41,7 +41,7 @@ const CodeSet& word_chars() {
   static const CodeSet set = code_set({{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}});
   return set;
 }
-/// Those of \s that ECMA-262 and other dialects have in common.
+/// Characters of \s that ECMA-262 and other dialects have in common.
 const CodeSet& space_chars() {
   static const CodeSet set = code_set({{0x09, 0x0D},
                                        {0x20, 0x20},
@@ -54,7 +54,7 @@ const CodeSet& space_chars() {
                                        {0x3000, 0x3000}});
   return set;
 }
-/// Those of \S: neither ECMA-262 nor Python and PCRE2 take one of them for \s.
+/// Characters of \S: neither ECMA-262 nor Python and PCRE2 take one of them for \s.
 const CodeSet& no_space_chars() {
   static const CodeSet set = [] {
     std::vector<CodeRange> spaces = space_chars();

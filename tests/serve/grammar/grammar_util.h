@@ -28,7 +28,9 @@ std::vector<std::string> mixed_tokens();
 class ByteReader {
  public:
   explicit ByteReader(const OrderedJson& schema);
-  explicit ByteReader(const std::string& schema) : ByteReader(OrderedJson::parse(schema)) {}
+  static ByteReader of(const std::string& schema) { return ByteReader(OrderedJson::parse(schema)); }
+  ByteReader(const ByteReader&) = delete;
+  ByteReader& operator=(const ByteReader&) = delete;
   /// Bytes of the text, from its beginning, that the grammar allows.
   size_t allowed(std::string_view text);
   /// True for a whole text.
