@@ -226,8 +226,8 @@ void print_summary(const BatchOptions& options, const serve::BatchSummary& summa
                          summary.blanks, summary.prompt_tokens, summary.tokens,
                          summary.was_complete ? "; the job was complete" : ""));
   if (!summary.was_complete && fresh > 0 && summary.seconds > 0) {
-    print_line(fmt::format("{} in {}: {:.3g} rows/s",
-                           counted(fresh, "row"), human_time(summary.seconds),
+    print_line(fmt::format("{} in {}: {:.3g} rows/s", counted(fresh, "row"),
+                           human_time(summary.seconds),
                            static_cast<double>(fresh) / summary.seconds));
   }
   print_line(fmt::format("results: {}", join_path(options.out, "output.jsonl")));
@@ -277,8 +277,9 @@ void declare_batch_options(Args& args, BatchOptions* options) {
   args.option("--out", "FOLDER", &options->out, "of the job: output.jsonl, errors.jsonl, journal");
   args.option("--workers", "N", &options->workers,
               "processes on this machine; 0: only those that come from elsewhere", 0, 1024);
-  args.option("--listen", "HOST:PORT", &options->listen,
-              "for workers; 0.0.0.0:PORT for other hosts' (a trusted network: nothing is encrypted)");
+  args.option(
+      "--listen", "HOST:PORT", &options->listen,
+      "for workers; 0.0.0.0:PORT for other hosts' (a trusted network: nothing is encrypted)");
   args.option("--worker", "HOST:PORT", &options->worker,
               "work for the master there, whose key is in HOCKET_BATCH_KEY");
   args.option("--samples", "N", &options->samples, "texts per row", 1, 1 << 20);
@@ -293,8 +294,8 @@ void declare_batch_options(Args& args, BatchOptions* options) {
   args.option("--lease-timeout", "S", &options->lease_timeout_s,
               "without a finished row for so long a worker loses its rows to others");
   args.option("--max-losses", "N", &options->max_losses,
-              "a row whose worker was lost so often while it had this row alone is an error", 1,
-              1000);
+              "a row with which so many workers were lost, the last one with it alone, is an error",
+              2, 1000);
   args.option("--reconnect", "S", &options->reconnect_s,
               "of a worker: time without a master after which it ends");
   args.flag("--keep-parts", &options->keep_parts, "keep the shards' results after the merge");
@@ -305,11 +306,12 @@ void declare_batch_options(Args& args, BatchOptions* options) {
 
 void verb_batch(Args& args) {
   auto options = std::make_shared<BatchOptions>();
-  args.about("answer the rows of a large file, on any number of workers",
-             "A master cuts the input into shards, which workers take as they can: fast ones more, "
-             "slow ones less. Each row's result is kept exactly once, whatever process ends, in the "
-             "order of the input; rows that are wrong go to errors.jsonl, with their line. The same "
-             "command goes on with a job that was stopped.");
+  args.about(
+      "answer the rows of a large file, on any number of workers",
+      "A master cuts the input into shards, which workers take as they can: fast ones more, "
+      "slow ones less. Each row's result is kept exactly once, whatever process ends, in the "
+      "order of the input; rows that are wrong go to errors.jsonl, with their line. The same "
+      "command goes on with a job that was stopped.");
   args.positional(
       "MODEL", &options->engine.model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "

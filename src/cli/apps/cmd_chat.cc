@@ -135,7 +135,8 @@ int run_chat(const ChatTerminal& terminal, serve::Chat* chat) {
         input.drop();
         terminal.notice("\n[/quit or Ctrl-D ends the chat]");
         continue;
-      case ChatTerminal::Read::line: break;
+      case ChatTerminal::Read::line:
+        break;
     }
     if (!input.take(line, &message)) continue;
     try {
@@ -167,9 +168,10 @@ int chat_with_model(const ChatOptions& options) {
   serve::Chat chat(*service, files.tokenizer, *files.chat_template, std::move(settings),
                    terminal.output());
   if (terminal.is_terminal()) {
-    terminal.notice(fmt::format("{}, a window of {} tokens. /help shows the commands, Ctrl-C stops "
-                                "an answer, Ctrl-D ends the chat.",
-                                options.engine.model, service->max_model_len()));
+    terminal.notice(
+        fmt::format("{}, a window of {} tokens. /help shows the commands, Ctrl-C stops "
+                    "an answer, Ctrl-D ends the chat.",
+                    options.engine.model, service->max_model_len()));
   }
   return run_chat(terminal, &chat);
 }

@@ -44,9 +44,10 @@ void hash_files(const std::string& path, const std::string& name, int depth, Has
 }  // namespace
 
 void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens) {
-  args.option("--max-new-tokens", "N", &options->max_new_tokens,
-              "most tokens of a text; default, as of the next three: generation_config.json's, else " +
-                  std::to_string(max_tokens));
+  args.option(
+      "--max-new-tokens", "N", &options->max_new_tokens,
+      "most tokens of a text; default, as of the next three: generation_config.json's, else " +
+          std::to_string(max_tokens));
   args.option("--temperature", "T", &options->temperature,
               "0: always the most likely token; default: 0.8");
   args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
@@ -65,8 +66,7 @@ void add_model_options(Args& args, serve::EngineOptions* engine) {
   args.option(
       "--tokenizer", "FILE", &engine->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");
-  args.option("--dtype", "TYPE", &engine->dtype,
-              "of weights and activations: f32, f64, bf16, f16");
+  args.option("--dtype", "TYPE", &engine->dtype, "of weights and activations: f32, f64, bf16, f16");
   args.option("--max-model-len", "N", &engine->max_model_len,
               "tokens of prompt and text together; 0: the model's most", 0, 1 << 30);
   add_set(args, &engine->set);
