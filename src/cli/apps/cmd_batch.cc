@@ -18,6 +18,7 @@
 #include "cli/interrupt.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
+#include "comm/launch.h"
 #include "serve/batch/api_answerer.h"
 #include "serve/batch/master.h"
 #include "serve/batch/row_answerer.h"
@@ -33,7 +34,7 @@ constexpr double kWorkersEnd = 20;  ///< seconds that workers have to end
 constexpr int kInterruptedCode = 130;
 
 struct BatchOptions {
-  serve::EngineOptions engine;
+  ModelOptions model;
   SamplingOptions sampling;
   std::string input, out, chat_template, worker, listen = "127.0.0.1:0";
   std::vector<std::string> names;
@@ -53,7 +54,7 @@ std::pair<std::string, int> host_and_port(const char* option, const std::string&
 }
 
 void check_batch_options(const BatchOptions& options) {
-  require_dtype(kBatchVerb, options.engine.dtype);
+  require_dtype(kBatchVerb, options.model.dtype);
   const auto positive = [](const char* option, double value) {
     if (!(value > 0 && value < 1e9)) {
       fail(kBatchVerb, "{} is {}; expected seconds above 0", option, value);
@@ -74,7 +75,7 @@ void check_batch_options(const BatchOptions& options) {
 std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
   const ModelSampling how = choose_sampling(kBatchVerb, options.sampling, files, kBatchTokens);
   JsonWriter json;
-  json.object().member("model", file_name(options.engine.model));
+  json.object().member("model", file_name(options.model.model));
   json.member("fingerprint", model_fingerprint(files));
   json.member("temperature", how.sampling.temperature).member("top_k", how.sampling.top_k);
   json.member("top_p", how.sampling.top_p).member("min_p", how.sampling.min_p);
@@ -113,19 +114,16 @@ serve::RowSettings row_settings(const std::string& text, const ModelFiles& files
 class BatchModel {
  public:
   explicit BatchModel(const BatchOptions& options)
-      : options_(options), files_(kBatchVerb, options.engine, options.chat_template) {}
+      : options_(options), files_(kBatchVerb, options.model, options.chat_template) {}
 
   /// Opens the engine for a job. Called once.
   serve::RowGenerator& open(const std::string& settings_text) {
     const serve::RowSettings settings = row_settings(settings_text, files_);
-    serve::EngineOptions engine = options_.engine;
+    serve::EngineOptions engine = options_.model.engine;
     engine.max_num_seqs = options_.slots;
-    service_ = serve::open_engine(engine);
-    if (!service_) {
-      fail(kBatchVerb, "a worker is one process; start several workers in place of hocket launch");
-    }
+    engine_ = std::make_unique<serve::ModelEngine>(files_.run, files_.tokenizer, engine);
     serve::RowModel model;
-    model.service = service_.get();
+    model.service = engine_.get();
     model.tokenizer = &files_.tokenizer;
     model.chat_template = files_.chat_template ? &*files_.chat_template : nullptr;
     model.beginning = files_.beginning;
@@ -144,8 +142,8 @@ class BatchModel {
   serve::BodyAnswerer openai(const serve::RowSettings& settings) {
     serve::ApiOptions api;
     api.names = options_.names;
-    api.names.push_back(options_.engine.model);
-    api.root = options_.engine.model;
+    api.names.push_back(options_.model.model);
+    api.root = options_.model.model;
     api.stop_tokens = settings.stop_tokens;
     api.beginning = files_.beginning;
     const data::SamplingDefaults defaults =
@@ -156,18 +154,21 @@ class BatchModel {
     api.limits.max_tokens = defaults.max_new_tokens;
     api.limits.vocab_size = files_.run.model.vocab_size;
     api.max_streams = 4 * options_.slots;
-    return serve::api_answerer(std::move(api), *service_, files_.tokenizer,
+    return serve::api_answerer(std::move(api), *engine_, files_.tokenizer,
                                files_.chat_template ? &*files_.chat_template : nullptr);
   }
 
   const BatchOptions& options_;
   const ModelFiles files_;
-  std::unique_ptr<serve::Service> service_;
+  std::unique_ptr<serve::ModelEngine> engine_;
   std::unique_ptr<serve::RowAnswerer> answerer_;
   std::unique_ptr<serve::RowGenerator> generator_;
 };
 
 int run_worker(const BatchOptions& options) {
+  if (comm::launch_info().size > 1) {
+    fail(kBatchVerb, "a worker is one process; start several workers in place of hocket launch");
+  }
   const char* key = std::getenv(kKeyVariable);
   if (!key) {
     fail(kBatchVerb, "--worker needs the job's key in {}; its master prints it", kKeyVariable);
@@ -193,23 +194,23 @@ int run_worker(const BatchOptions& options) {
 
 /// Words of a local worker: those of this command that concern the model.
 std::vector<std::string> worker_words(const BatchOptions& options, int port) {
-  std::vector<std::string> words = {"batch", options.engine.model, "--worker",
+  std::vector<std::string> words = {"batch", options.model.model, "--worker",
                                     fmt::format("127.0.0.1:{}", port)};
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) {
       words.insert(words.end(), {option, value});
     }
   };
-  add("--adapter", options.engine.adapter);
-  add("--tokenizer", options.engine.tokenizer);
-  add("--dtype", options.engine.dtype);
-  add("--max-model-len", std::to_string(options.engine.max_model_len));
+  add("--adapter", options.model.adapter);
+  add("--tokenizer", options.model.tokenizer);
+  add("--dtype", options.model.dtype);
+  add("--max-model-len", std::to_string(options.model.engine.max_model_len));
   add("--chat-template", options.chat_template);
   add("--max-num-seqs", std::to_string(options.slots));
   for (const std::string& name : options.names) {
     add("--served-model-name", name);
   }
-  for (const std::string& set : options.engine.set) {
+  for (const std::string& set : options.model.set) {
     add("--set", set);
   }
   return words;
@@ -237,7 +238,7 @@ int run_master(const BatchOptions& options) {
   serve::BatchMasterOptions master;
   {
     // A model that cannot be used is reported before any process starts.
-    const ModelFiles files(kBatchVerb, options.engine, options.chat_template);
+    const ModelFiles files(kBatchVerb, options.model, options.chat_template);
     master.settings = job_settings(options, files);
   }
   master.input = options.input;
@@ -299,7 +300,7 @@ void declare_batch_options(Args& args, BatchOptions* options) {
   args.option("--reconnect", "S", &options->reconnect_s,
               "of a worker: time without a master after which it ends");
   args.flag("--keep-parts", &options->keep_parts, "keep the shards' results after the merge");
-  add_model_options(args, &options->engine);
+  add_model_options(args, &options->model);
 }
 
 }  // namespace
@@ -313,7 +314,7 @@ void verb_batch(Args& args) {
       "order of the input; rows that are wrong go to errors.jsonl, with their line. The same "
       "command goes on with a job that was stopped.");
   args.positional(
-      "MODEL", &options->engine.model,
+      "MODEL", &options->model.model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache");
   declare_batch_options(args, options.get());
