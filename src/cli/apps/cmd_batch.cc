@@ -2,6 +2,7 @@
 // hocket batch
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -23,6 +24,8 @@
 #include "serve/batch/master.h"
 #include "serve/batch/row_answerer.h"
 #include "serve/batch/worker.h"
+#include "serve/grammar/json_grammar.h"
+#include "serve/openai/tool_parser.h"
 
 namespace hocket::cli {
 namespace {
@@ -36,7 +39,7 @@ constexpr int kInterruptedCode = 130;
 struct BatchOptions {
   ModelOptions model;
   SamplingOptions sampling;
-  std::string input, out, chat_template, worker, listen = "127.0.0.1:0";
+  std::string input, out, chat_template, tool_parser, worker, listen = "127.0.0.1:0";
   std::vector<std::string> names;
   int64_t samples = 1, workers = 1, slots = 64, max_losses = 5;
   double shard_s = 10, lease_timeout_s = 600, reconnect_s = 60;
@@ -60,6 +63,12 @@ void check_batch_options(const BatchOptions& options) {
       fail(kBatchVerb, "{} is {}; expected seconds above 0", option, value);
     }
   };
+  const std::vector<std::string>& parsers = serve::tool_parser_names();
+  if (!options.tool_parser.empty() &&
+      std::find(parsers.begin(), parsers.end(), options.tool_parser) == parsers.end()) {
+    fail(kBatchVerb, "--tool-call-parser is {}; expected {}", quote(options.tool_parser),
+         join(parsers, ", "));
+  }
   positive("--shard-seconds", options.shard_s);
   positive("--lease-timeout", options.lease_timeout_s);
   positive("--reconnect", options.reconnect_s);
@@ -82,6 +91,7 @@ std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
   json.member("seed", static_cast<int64_t>(how.sampling.seed));
   json.member("max_tokens", how.max_tokens).member("samples", options.samples);
   json.member("ignore_eos", options.ignore_eos).member("stops", options.sampling.stops);
+  json.member("tool_parser", options.tool_parser);
   json.end();
   return json.take();
 }
@@ -127,7 +137,8 @@ class BatchModel {
     model.tokenizer = &files_.tokenizer;
     model.chat_template = files_.chat_template ? &*files_.chat_template : nullptr;
     model.beginning = files_.beginning;
-    model.openai = openai(settings);
+    const nlohmann::json json = parse_json(settings_text, "the job's settings");
+    model.openai = openai(settings, JsonView(json, "the job's settings").get_string("tool_parser"));
     answerer_ = std::make_unique<serve::RowAnswerer>(std::move(model), settings);
     // Twice as many rows as texts at a time: the engine's queue is never empty.
     const int64_t rows = std::max<int64_t>(1, 2 * options_.slots / settings.samples);
@@ -139,7 +150,7 @@ class BatchModel {
   }
 
  private:
-  serve::BodyAnswerer openai(const serve::RowSettings& settings) {
+  serve::BodyAnswerer openai(const serve::RowSettings& settings, const std::string& tool_parser) {
     serve::ApiOptions api;
     api.names = options_.names;
     api.names.push_back(options_.model.model);
@@ -153,6 +164,13 @@ class BatchModel {
     api.limits.top_k = defaults.top_k;
     api.limits.max_tokens = defaults.max_new_tokens;
     api.limits.vocab_size = files_.run.model.vocab_size;
+    api.tool_parser = tool_parser;
+    api.splits_reasoning = files_.tokenizer.find_token("<think>") >= 0;
+    const auto grammars =
+        std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(files_.tokenizer));
+    api.constraint = [grammars](const nlohmann::ordered_json* schema) {
+      return grammars->of_schema(schema)->constraint();
+    };
     api.max_streams = 4 * options_.slots;
     return serve::api_answerer(std::move(api), *engine_, files_.tokenizer,
                                files_.chat_template ? &*files_.chat_template : nullptr);
@@ -290,6 +308,9 @@ void declare_batch_options(Args& args, BatchOptions* options) {
               "that a row's body may have as its model, beside MODEL; repeatable");
   args.option("--max-num-seqs", "N", &options->slots, "texts in a batch of a worker", 1, 1 << 16);
   args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
+  args.option("--tool-call-parser", "NAME", &options->tool_parser,
+              "form of calls in answers to rows with tools: hermes, llama3_json, mistral; default: "
+              "calls stay text");
   args.option("--shard-seconds", "S", &options->shard_s,
               "work of a worker between two results: what its loss costs at most");
   args.option("--lease-timeout", "S", &options->lease_timeout_s,
