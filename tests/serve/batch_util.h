@@ -137,11 +137,19 @@ inline BatchSummary run_batch_threads(BatchMasterOptions options,
           [port, generator] { run_batch_worker(batch_worker_options(port, *generator)); });
     }
   };
-  const BatchSummary summary = run_batch_master(options);
-  for (std::thread& worker : workers) {
-    worker.join();
+  const auto join = [&] {
+    for (std::thread& worker : workers) {
+      worker.join();
+    }
+  };
+  try {
+    const BatchSummary summary = run_batch_master(options);
+    join();
+    return summary;
+  } catch (...) {
+    join();
+    throw;
   }
-  return summary;
 }
 
 }  // namespace hocket::serve

@@ -198,8 +198,9 @@ TEST_F(ChatTest, AFailureLeavesTheHistoryAsItWas) {
   service.finish = Finish::length;
   chat.take("Three");
   EXPECT_EQ(service.prompts.back(), "<user>One\n<assistant>Hi!\n<user>Three\n<assistant>");
-  EXPECT_TRUE(shown.ends_with(fmt::format("Hi!|[cut off after {} tokens; /set max_tokens N allows more]\n",
-                                          1000 - service.prompts.back().size())))
+  EXPECT_TRUE(
+      shown.ends_with(fmt::format("Hi!|[cut off after {} tokens; /set max_tokens N allows more]\n",
+                                  1000 - service.prompts.back().size())))
       << shown;
 }
 

@@ -89,8 +89,7 @@ TEST(ShardTable, ARowThatEndsItsWorkersIsFound) {
   for (double now = 0; !table.is_complete() && losses < 100; now += 1) {
     const int64_t worker = table.add_worker(64, now);
     while (const auto range = table.lease(worker, now)) {
-      if (kPoison >= range->first && kPoison < range->first + range->count &&
-          given_up.empty()) {
+      if (kPoison >= range->first && kPoison < range->first + range->count && given_up.empty()) {
         ++losses;
         break;
       }
@@ -136,9 +135,9 @@ double simulated_time(int64_t rows, const std::vector<double>& row_seconds, doub
       worker.leases.pop_front();
       worker.finished = 0;
     }
-    const bool begins_last = worker.leases.empty() ||
-                             (worker.leases.size() == 1 &&
-                              worker.finished + 1 >= worker.leases.front().count);
+    const bool begins_last =
+        worker.leases.empty() ||
+        (worker.leases.size() == 1 && worker.finished + 1 >= worker.leases.front().count);
     if (begins_last) {
       if (const auto lease = table.lease(worker.number, now)) {
         worker.leases.push_back(*lease);

@@ -13,6 +13,7 @@ namespace hocket::cli {
 void declare_bench_step(Args& args);
 void declare_bench_executor(Args& args);
 void declare_bench_compile(Args& args);
+void declare_bench_serve(Args& args);
 
 inline double ms_since(int64_t start_ns) { return static_cast<double>(now_ns() - start_ns) * 1e-6; }
 

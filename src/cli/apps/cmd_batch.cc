@@ -2,6 +2,7 @@
 // hocket batch
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -18,10 +19,13 @@
 #include "cli/interrupt.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
+#include "comm/launch.h"
 #include "serve/batch/api_answerer.h"
 #include "serve/batch/master.h"
 #include "serve/batch/row_answerer.h"
 #include "serve/batch/worker.h"
+#include "serve/grammar/json_grammar.h"
+#include "serve/openai/tool_parser.h"
 
 namespace hocket::cli {
 namespace {
@@ -33,9 +37,9 @@ constexpr double kWorkersEnd = 20;  ///< seconds that workers have to end
 constexpr int kInterruptedCode = 130;
 
 struct BatchOptions {
-  serve::EngineOptions engine;
+  ModelOptions model;
   SamplingOptions sampling;
-  std::string input, out, chat_template, worker, listen = "127.0.0.1:0";
+  std::string input, out, chat_template, tool_parser, worker, listen = "127.0.0.1:0";
   std::vector<std::string> names;
   int64_t samples = 1, workers = 1, slots = 64, max_losses = 5;
   double shard_s = 10, lease_timeout_s = 600, reconnect_s = 60;
@@ -53,12 +57,18 @@ std::pair<std::string, int> host_and_port(const char* option, const std::string&
 }
 
 void check_batch_options(const BatchOptions& options) {
-  require_dtype(kBatchVerb, options.engine.dtype);
+  require_dtype(kBatchVerb, options.model.dtype);
   const auto positive = [](const char* option, double value) {
     if (!(value > 0 && value < 1e9)) {
       fail(kBatchVerb, "{} is {}; expected seconds above 0", option, value);
     }
   };
+  const std::vector<std::string>& parsers = serve::tool_parser_names();
+  if (!options.tool_parser.empty() &&
+      std::find(parsers.begin(), parsers.end(), options.tool_parser) == parsers.end()) {
+    fail(kBatchVerb, "--tool-call-parser is {}; expected {}", quote(options.tool_parser),
+         join(parsers, ", "));
+  }
   positive("--shard-seconds", options.shard_s);
   positive("--lease-timeout", options.lease_timeout_s);
   positive("--reconnect", options.reconnect_s);
@@ -74,13 +84,14 @@ void check_batch_options(const BatchOptions& options) {
 std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
   const ModelSampling how = choose_sampling(kBatchVerb, options.sampling, files, kBatchTokens);
   JsonWriter json;
-  json.object().member("model", file_name(options.engine.model));
+  json.object().member("model", file_name(options.model.model));
   json.member("fingerprint", model_fingerprint(files));
   json.member("temperature", how.sampling.temperature).member("top_k", how.sampling.top_k);
   json.member("top_p", how.sampling.top_p).member("min_p", how.sampling.min_p);
   json.member("seed", static_cast<int64_t>(how.sampling.seed));
   json.member("max_tokens", how.max_tokens).member("samples", options.samples);
   json.member("ignore_eos", options.ignore_eos).member("stops", options.sampling.stops);
+  json.member("tool_parser", options.tool_parser);
   json.end();
   return json.take();
 }
@@ -113,23 +124,21 @@ serve::RowSettings row_settings(const std::string& text, const ModelFiles& files
 class BatchModel {
  public:
   explicit BatchModel(const BatchOptions& options)
-      : options_(options), files_(kBatchVerb, options.engine, options.chat_template) {}
+      : options_(options), files_(kBatchVerb, options.model, options.chat_template) {}
 
   /// Opens the engine for a job. Called once.
   serve::RowGenerator& open(const std::string& settings_text) {
     const serve::RowSettings settings = row_settings(settings_text, files_);
-    serve::EngineOptions engine = options_.engine;
+    serve::EngineOptions engine = options_.model.engine;
     engine.max_num_seqs = options_.slots;
-    service_ = serve::open_engine(engine);
-    if (!service_) {
-      fail(kBatchVerb, "a worker is one process; start several workers in place of hocket launch");
-    }
+    engine_ = std::make_unique<serve::ModelEngine>(files_.run, files_.tokenizer, engine);
     serve::RowModel model;
-    model.service = service_.get();
+    model.service = engine_.get();
     model.tokenizer = &files_.tokenizer;
     model.chat_template = files_.chat_template ? &*files_.chat_template : nullptr;
     model.beginning = files_.beginning;
-    model.openai = openai(settings);
+    const nlohmann::json json = parse_json(settings_text, "the job's settings");
+    model.openai = openai(settings, JsonView(json, "the job's settings").get_string("tool_parser"));
     answerer_ = std::make_unique<serve::RowAnswerer>(std::move(model), settings);
     // Twice as many rows as texts at a time: the engine's queue is never empty.
     const int64_t rows = std::max<int64_t>(1, 2 * options_.slots / settings.samples);
@@ -141,11 +150,11 @@ class BatchModel {
   }
 
  private:
-  serve::BodyAnswerer openai(const serve::RowSettings& settings) {
+  serve::BodyAnswerer openai(const serve::RowSettings& settings, const std::string& tool_parser) {
     serve::ApiOptions api;
     api.names = options_.names;
-    api.names.push_back(options_.engine.model);
-    api.root = options_.engine.model;
+    api.names.push_back(options_.model.model);
+    api.root = options_.model.model;
     api.stop_tokens = settings.stop_tokens;
     api.beginning = files_.beginning;
     const data::SamplingDefaults defaults =
@@ -155,19 +164,29 @@ class BatchModel {
     api.limits.top_k = defaults.top_k;
     api.limits.max_tokens = defaults.max_new_tokens;
     api.limits.vocab_size = files_.run.model.vocab_size;
+    api.tool_parser = tool_parser;
+    api.splits_reasoning = files_.tokenizer.find_token("<think>") >= 0;
+    const auto grammars =
+        std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(files_.tokenizer));
+    api.constraint = [grammars](const nlohmann::ordered_json* schema) {
+      return grammars->of_schema(schema)->constraint();
+    };
     api.max_streams = 4 * options_.slots;
-    return serve::api_answerer(std::move(api), *service_, files_.tokenizer,
+    return serve::api_answerer(std::move(api), *engine_, files_.tokenizer,
                                files_.chat_template ? &*files_.chat_template : nullptr);
   }
 
   const BatchOptions& options_;
   const ModelFiles files_;
-  std::unique_ptr<serve::Service> service_;
+  std::unique_ptr<serve::ModelEngine> engine_;
   std::unique_ptr<serve::RowAnswerer> answerer_;
   std::unique_ptr<serve::RowGenerator> generator_;
 };
 
 int run_worker(const BatchOptions& options) {
+  if (comm::launch_info().size > 1) {
+    fail(kBatchVerb, "a worker is one process; start several workers in place of hocket launch");
+  }
   const char* key = std::getenv(kKeyVariable);
   if (!key) {
     fail(kBatchVerb, "--worker needs the job's key in {}; its master prints it", kKeyVariable);
@@ -193,23 +212,23 @@ int run_worker(const BatchOptions& options) {
 
 /// Words of a local worker: those of this command that concern the model.
 std::vector<std::string> worker_words(const BatchOptions& options, int port) {
-  std::vector<std::string> words = {"batch", options.engine.model, "--worker",
+  std::vector<std::string> words = {"batch", options.model.model, "--worker",
                                     fmt::format("127.0.0.1:{}", port)};
   const auto add = [&](const char* option, const std::string& value) {
     if (!value.empty()) {
       words.insert(words.end(), {option, value});
     }
   };
-  add("--adapter", options.engine.adapter);
-  add("--tokenizer", options.engine.tokenizer);
-  add("--dtype", options.engine.dtype);
-  add("--max-model-len", std::to_string(options.engine.max_model_len));
+  add("--adapter", options.model.adapter);
+  add("--tokenizer", options.model.tokenizer);
+  add("--dtype", options.model.dtype);
+  add("--max-model-len", std::to_string(options.model.engine.max_model_len));
   add("--chat-template", options.chat_template);
   add("--max-num-seqs", std::to_string(options.slots));
   for (const std::string& name : options.names) {
     add("--served-model-name", name);
   }
-  for (const std::string& set : options.engine.set) {
+  for (const std::string& set : options.model.set) {
     add("--set", set);
   }
   return words;
@@ -226,8 +245,8 @@ void print_summary(const BatchOptions& options, const serve::BatchSummary& summa
                          summary.blanks, summary.prompt_tokens, summary.tokens,
                          summary.was_complete ? "; the job was complete" : ""));
   if (!summary.was_complete && fresh > 0 && summary.seconds > 0) {
-    print_line(fmt::format("{} in {}: {:.3g} rows/s",
-                           counted(fresh, "row"), human_time(summary.seconds),
+    print_line(fmt::format("{} in {}: {:.3g} rows/s", counted(fresh, "row"),
+                           human_time(summary.seconds),
                            static_cast<double>(fresh) / summary.seconds));
   }
   print_line(fmt::format("results: {}", join_path(options.out, "output.jsonl")));
@@ -237,7 +256,7 @@ int run_master(const BatchOptions& options) {
   serve::BatchMasterOptions master;
   {
     // A model that cannot be used is reported before any process starts.
-    const ModelFiles files(kBatchVerb, options.engine, options.chat_template);
+    const ModelFiles files(kBatchVerb, options.model, options.chat_template);
     master.settings = job_settings(options, files);
   }
   master.input = options.input;
@@ -277,8 +296,9 @@ void declare_batch_options(Args& args, BatchOptions* options) {
   args.option("--out", "FOLDER", &options->out, "of the job: output.jsonl, errors.jsonl, journal");
   args.option("--workers", "N", &options->workers,
               "processes on this machine; 0: only those that come from elsewhere", 0, 1024);
-  args.option("--listen", "HOST:PORT", &options->listen,
-              "for workers; 0.0.0.0:PORT for other hosts' (a trusted network: nothing is encrypted)");
+  args.option(
+      "--listen", "HOST:PORT", &options->listen,
+      "for workers; 0.0.0.0:PORT for other hosts' (a trusted network: nothing is encrypted)");
   args.option("--worker", "HOST:PORT", &options->worker,
               "work for the master there, whose key is in HOCKET_BATCH_KEY");
   args.option("--samples", "N", &options->samples, "texts per row", 1, 1 << 20);
@@ -288,30 +308,34 @@ void declare_batch_options(Args& args, BatchOptions* options) {
               "that a row's body may have as its model, beside MODEL; repeatable");
   args.option("--max-num-seqs", "N", &options->slots, "texts in a batch of a worker", 1, 1 << 16);
   args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
+  args.option("--tool-call-parser", "NAME", &options->tool_parser,
+              "form of calls in answers to rows with tools: hermes, llama3_json, mistral; default: "
+              "calls stay text");
   args.option("--shard-seconds", "S", &options->shard_s,
               "work of a worker between two results: what its loss costs at most");
   args.option("--lease-timeout", "S", &options->lease_timeout_s,
               "without a finished row for so long a worker loses its rows to others");
   args.option("--max-losses", "N", &options->max_losses,
-              "a row whose worker was lost so often while it had this row alone is an error", 1,
-              1000);
+              "a row with which so many workers were lost, the last one with it alone, is an error",
+              2, 1000);
   args.option("--reconnect", "S", &options->reconnect_s,
               "of a worker: time without a master after which it ends");
   args.flag("--keep-parts", &options->keep_parts, "keep the shards' results after the merge");
-  add_model_options(args, &options->engine);
+  add_model_options(args, &options->model);
 }
 
 }  // namespace
 
 void verb_batch(Args& args) {
   auto options = std::make_shared<BatchOptions>();
-  args.about("answer the rows of a large file, on any number of workers",
-             "A master cuts the input into shards, which workers take as they can: fast ones more, "
-             "slow ones less. Each row's result is kept exactly once, whatever process ends, in the "
-             "order of the input; rows that are wrong go to errors.jsonl, with their line. The same "
-             "command goes on with a job that was stopped.");
+  args.about(
+      "answer the rows of a large file, on any number of workers",
+      "A master cuts the input into shards, which workers take as they can: fast ones more, "
+      "slow ones less. Each row's result is kept exactly once, whatever process ends, in the "
+      "order of the input; rows that are wrong go to errors.jsonl, with their line. The same "
+      "command goes on with a job that was stopped.");
   args.positional(
-      "MODEL", &options->engine.model,
+      "MODEL", &options->model.model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache");
   declare_batch_options(args, options.get());

@@ -10,6 +10,7 @@ void verb_bench(Args& args) {
   declare_bench_step(args.sub("step"));
   declare_bench_executor(args.sub("executor"));
   declare_bench_compile(args.sub("compile"));
+  declare_bench_serve(args.sub("serve"));
   args.example("hocket bench executor", "the executor's overhead per task");
   args.example("hocket bench compile", "building and checking 100 layers x 64 micro-batches");
 }

@@ -24,7 +24,7 @@ constexpr const char* kChatVerb = "hocket chat";
 constexpr int64_t kChatTokens = 1024;
 
 struct ChatOptions {
-  serve::EngineOptions engine{.max_num_seqs = 1};
+  ModelOptions model;
   SamplingOptions sampling;
   std::string system, chat_template;
 };
@@ -135,7 +135,8 @@ int run_chat(const ChatTerminal& terminal, serve::Chat* chat) {
         input.drop();
         terminal.notice("\n[/quit or Ctrl-D ends the chat]");
         continue;
-      case ChatTerminal::Read::line: break;
+      case ChatTerminal::Read::line:
+        break;
     }
     if (!input.take(line, &message)) continue;
     try {
@@ -148,15 +149,18 @@ int run_chat(const ChatTerminal& terminal, serve::Chat* chat) {
 }
 
 int chat_with_model(const ChatOptions& options) {
-  require_dtype(kChatVerb, options.engine.dtype);
-  const ModelFiles files(kChatVerb, options.engine, options.chat_template);
+  require_dtype(kChatVerb, options.model.dtype);
+  const ModelFiles files(kChatVerb, options.model, options.chat_template);
   if (!files.chat_template) {
     fail(kChatVerb, "{} has no chat template; try hocket generate, or --chat-template FILE",
-         options.engine.model);
+         options.model.model);
   }
   const ModelSampling how = choose_sampling(kChatVerb, options.sampling, files, kChatTokens);
-  const std::unique_ptr<serve::Service> service = serve::open_engine(options.engine);
-  if (!service) return 0;  // the first process had the chat
+  serve::ModelEngine engine(files.run, files.tokenizer, options.model.engine);
+  if (!engine.leads()) {
+    engine.follow();
+    return 0;
+  }
   serve::ChatSettings settings;
   settings.sampling = how.sampling;
   settings.max_tokens = how.max_tokens;
@@ -164,12 +168,13 @@ int chat_with_model(const ChatOptions& options) {
   settings.stops = options.sampling.stops;
   settings.system = options.system;
   const ChatTerminal terminal;
-  serve::Chat chat(*service, files.tokenizer, *files.chat_template, std::move(settings),
+  serve::Chat chat(engine, files.tokenizer, *files.chat_template, std::move(settings),
                    terminal.output());
   if (terminal.is_terminal()) {
-    terminal.notice(fmt::format("{}, a window of {} tokens. /help shows the commands, Ctrl-C stops "
-                                "an answer, Ctrl-D ends the chat.",
-                                options.engine.model, service->max_model_len()));
+    terminal.notice(
+        fmt::format("{}, a window of {} tokens. /help shows the commands, Ctrl-C stops "
+                    "an answer, Ctrl-D ends the chat.",
+                    options.model.model, engine.max_model_len()));
   }
   return run_chat(terminal, &chat);
 }
@@ -179,6 +184,7 @@ int chat_with_model(const ChatOptions& options) {
 void verb_chat(Args& args) {
   // Declares options and help; chat_with_model() does the work.
   auto options = std::make_shared<ChatOptions>();
+  options->model.engine.max_num_seqs = 1;
   args.about("talk with a chat model in the terminal",
              "Each line is a message; \"\"\" on a line of its own begins and ends one of several "
              "lines. The answer is shown while it is sampled, and Ctrl-C stops it. /help shows the "
@@ -186,13 +192,13 @@ void verb_chat(Args& args) {
              "each line is a message, too, answers alone go to standard output, and an error ends "
              "the program.");
   args.positional(
-      "MODEL", &options->engine.model,
+      "MODEL", &options->model.model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache");
   args.option("--system", "TEXT", &options->system, "the system's message");
   args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
   add_sampling_options(args, &options->sampling, kChatTokens);
-  add_model_options(args, &options->engine);
+  add_model_options(args, &options->model);
   args.example("hocket chat MODEL --system 'Answer in one sentence.'", "a chat in the terminal");
   args.example("printf 'What is 2 + 3?\\nAnd times 4?\\n' | hocket chat MODEL --temperature 0",
                "two messages from a pipe");

@@ -29,7 +29,7 @@ class LocalWorkers {
 
  private:
   struct Process {
-    pid_t pid = 0;        ///< 0: it does not run
+    pid_t pid = 0;          ///< 0: it does not run
     int64_t starts_at = 0;  ///< time, in ns; 0: it is not to be started
   };
   void start(Process* process, int64_t index) const;

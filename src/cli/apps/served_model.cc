@@ -44,9 +44,10 @@ void hash_files(const std::string& path, const std::string& name, int depth, Has
 }  // namespace
 
 void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens) {
-  args.option("--max-new-tokens", "N", &options->max_new_tokens,
-              "most tokens of a text; default, as of the next three: generation_config.json's, else " +
-                  std::to_string(max_tokens));
+  args.option(
+      "--max-new-tokens", "N", &options->max_new_tokens,
+      "most tokens of a text; default, as of the next three: generation_config.json's, else " +
+          std::to_string(max_tokens));
   args.option("--temperature", "T", &options->temperature,
               "0: always the most likely token; default: 0.8");
   args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
@@ -59,20 +60,20 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
               "ends a text where it comes up, and is no part of it; repeatable");
 }
 
-void add_model_options(Args& args, serve::EngineOptions* engine) {
-  args.option("--adapter", "DIR", &engine->adapter,
+void add_model_options(Args& args, ModelOptions* options) {
+  args.option("--adapter", "DIR", &options->adapter,
               "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
   args.option(
-      "--tokenizer", "FILE", &engine->tokenizer,
+      "--tokenizer", "FILE", &options->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");
-  args.option("--dtype", "TYPE", &engine->dtype,
+  args.option("--dtype", "TYPE", &options->dtype,
               "of weights and activations: f32, f64, bf16, f16");
-  args.option("--max-model-len", "N", &engine->max_model_len,
+  args.option("--max-model-len", "N", &options->engine.max_model_len,
               "tokens of prompt and text together; 0: the model's most", 0, 1 << 30);
-  add_set(args, &engine->set);
+  add_set(args, &options->set);
 }
 
-ModelFiles::ModelFiles(const char* where, const serve::EngineOptions& options,
+ModelFiles::ModelFiles(const char* where, const ModelOptions& options,
                        const std::string& template_file)
     : run(model_run(options.model, options.dtype, options.set, options.adapter)),
       tokenizer(data::load_model_tokenizer(where, run.config.model.path, options.tokenizer,

@@ -16,6 +16,13 @@
 
 namespace hocket::cli {
 
+/// A model and its engine as options give them.
+struct ModelOptions {
+  std::string model, adapter, tokenizer, dtype = "f32";
+  std::vector<std::string> set;  ///< key=value of a run
+  serve::EngineOptions engine;
+};
+
 /// Sampling as options give it; the rest is the model's, else that of `hocket generate`.
 struct SamplingOptions {
   std::optional<double> temperature, top_p, min_p;
@@ -25,13 +32,13 @@ struct SamplingOptions {
 };
 /// Adds them; `max_tokens` is the default of --max-new-tokens.
 void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens);
-/// Adds the options of an engine that chat and batch have.
-void add_model_options(Args& args, serve::EngineOptions* engine);
+/// Adds the options of chat and batch but MODEL.
+void add_model_options(Args& args, ModelOptions* options);
 
 /// Files of a model, without its weights.
 struct ModelFiles {
   /// `where`: the command, in errors.
-  ModelFiles(const char* where, const serve::EngineOptions& options,
+  ModelFiles(const char* where, const ModelOptions& options,
              const std::string& chat_template);
 
   engine::Run run;

@@ -21,12 +21,12 @@ class RowPeer : public HttpPeer {
 
 BodyAnswerer api_answerer(ApiOptions options, Service& service, const data::Tokenizer& tokenizer,
                           const data::ChatTemplate* chat_template) {
-  const auto api =
-      std::make_shared<Api>(std::move(options), service, tokenizer, chat_template);
+  const auto api = std::make_shared<Api>(std::move(options), service, tokenizer, chat_template);
   return [api](const std::string& url, const std::string& body,
                const std::function<bool()>& gone) -> BodyAnswer {
     if (url != "/v1/completions" && url != "/v1/chat/completions") {
-      return {404, api->refused(404, "url is neither /v1/completions nor /v1/chat/completions").body};
+      return {404,
+              api->refused(404, "url is neither /v1/completions nor /v1/chat/completions").body};
     }
     HttpRequest request;
     request.method = "POST";

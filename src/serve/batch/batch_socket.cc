@@ -37,8 +37,8 @@ AddressList resolve(const std::string& host, int port, bool listens, std::string
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | (listens ? AI_PASSIVE : 0);
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(),
-                                std::to_string(port).c_str(), &hints, &found);
+  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(),
+                                &hints, &found);
   if (error != 0) {
     *reason = gai_strerror(error);
     found = nullptr;

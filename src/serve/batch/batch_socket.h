@@ -10,15 +10,16 @@
 
 namespace hocket::serve {
 
-/// Messages of workers: ask (key: for the settings), hello (key, name, count = slots), hold (rows that it still works at), want
-/// (a shard), beat (count = rows finished since it began), result (rows, body), bye.
-/// Messages of the master: welcome (text = settings), refused (text = reason), shard (rows, body),
-/// wait (nothing to do now), taken (rows: the result is on the disk), finished (the job is).
+/// Messages of workers: ask (key: for the settings), hello (key, name, count = slots), hold (rows
+/// that it still works at), want (a shard), beat (count = rows finished since it began), result
+/// (rows, body), bye. Messages of the master: welcome (text = settings), refused (text = reason),
+/// shard (rows, body), wait (nothing to do now), taken (rows: the result is on the disk), finished
+/// (the job is).
 struct BatchMessage {
-  std::string type;
-  std::string key, name, text;
+  std::string type = {};
+  std::string key = {}, name = {}, text = {};
   int64_t first = 0, rows = 0, count = 0;
-  std::string body;
+  std::string body = {};
 };
 
 /// A connection that neither reads nor writes longer than it can at once. Owns its descriptor.

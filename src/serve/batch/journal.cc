@@ -26,7 +26,8 @@ std::string job_line(const BatchJob& job) {
 std::string part_line(const BatchPart& part) {
   JsonWriter json;
   json.object().member("event", "part").member("first", part.rows.first);
-  json.member("rows", part.rows.count).member("file", part.file).member("bytes", part.bytes);
+  json.member("rows", part.rows.count).member("file", part.file);
+  json.member("at", part.at).member("bytes", part.bytes);
   json.member("hash", part.hash).member("outputs", part.outputs).member("errors", part.errors);
   json.member("blanks", part.blanks).member("prompt_tokens", part.prompt_tokens);
   json.member("tokens", part.tokens).end();
@@ -38,14 +39,18 @@ BatchPart part_of(const JsonView& json, int64_t rows) {
   part.rows = {json.get_int("first"), json.get_int("rows")};
   if (part.rows.first < 0 || part.rows.count <= 0 || part.rows.first > rows ||
       part.rows.count > rows - part.rows.first) {
-    json.fail(fmt::format("has rows {} + {}; the input has {}", part.rows.first, part.rows.count,
-                          rows));
+    json.fail(
+        fmt::format("has rows {} + {}; the input has {}", part.rows.first, part.rows.count, rows));
   }
   part.file = json.get_string("file");
   if (part.file.empty() || part.file.find('/') != std::string::npos) {
     json.fail("names no file of the folder of parts");
   }
+  part.at = json.get_int("at");
   part.bytes = json.get_int("bytes");
+  if (part.at < 0 || part.bytes < 0) {
+    json.fail("names no piece of a file");
+  }
   part.hash = json.get_string("hash");
   part.outputs = json.get_int("outputs");
   part.errors = json.get_int("errors");
@@ -59,8 +64,8 @@ void take_event(const JsonView& json, BatchHistory* history) {
   const std::string event = json.get_string("event");
   if (event == "job") {
     if (json.get_int("version") != kJournalVersion) {
-      json.fail(fmt::format("is of version {}; expected {}", json.get_int("version"),
-                            kJournalVersion));
+      json.fail(
+          fmt::format("is of version {}; expected {}", json.get_int("version"), kJournalVersion));
     }
     history->job = {json.get_string("input"), json.get_int("rows"), json.get_int("bytes"),
                     json.get_string("hash"), json.get_string("settings")};
@@ -100,7 +105,8 @@ int64_t read_journal(const std::string& path, BatchHistory* history) {
 void require_same_job(const std::string& folder, const BatchJob& had, const BatchJob& job) {
   const char* advice = "take another folder, or remove this one to begin anew";
   if (had.hash != job.hash || had.rows != job.rows || had.bytes != job.bytes) {
-    fail(folder, "holds the job of another input: {} with {} rows, {} bytes; got {} with {}, {}; {}",
+    fail(folder,
+         "holds the job of another input: {} with {} rows, {} bytes; got {} with {}, {}; {}",
          had.input, had.rows, had.bytes, job.input, job.rows, job.bytes, advice);
   }
   if (had.settings != job.settings) {
@@ -152,9 +158,13 @@ void BatchJournal::start(int port, const std::string& key) {
   append(json.take());
 }
 
-void BatchJournal::part(const BatchPart& part) {
-  append(part_line(part));
-  history_.parts.push_back(part);
+void BatchJournal::add(const std::vector<BatchPart>& parts) {
+  std::string lines;
+  for (const BatchPart& part : parts) {
+    lines += (lines.empty() ? "" : "\n") + part_line(part);
+    history_.parts.push_back(part);
+  }
+  append(lines);
 }
 
 void BatchJournal::merged() {

@@ -12,12 +12,12 @@
 
 namespace hocket::serve {
 
-/// Results of consecutive rows, in a file of the job's folder.
+/// Results of consecutive rows, a piece of a file in the folder of parts.
 struct BatchPart {
   RowRange rows;
-  std::string file;  ///< its name in the folder of parts
-  int64_t bytes = 0;
-  std::string hash;  ///< of the file, hexadecimal
+  std::string file;  ///< its name in the folder
+  int64_t at = 0, bytes = 0;
+  std::string hash;  ///< of the piece, hexadecimal
   int64_t outputs = 0, errors = 0, blanks = 0, prompt_tokens = 0, tokens = 0;
 };
 
@@ -49,7 +49,7 @@ class BatchJournal {
   const BatchHistory& history() const { return history_; }
   /// Each returns when the event is on the disk.
   void start(int port, const std::string& key);
-  void part(const BatchPart& part);
+  void add(const std::vector<BatchPart>& parts);
   void merged();
 
   static std::string path(const std::string& folder);

@@ -43,11 +43,11 @@ std::string random_key() {
 struct Member {
   explicit Member(BatchSocket s, double now) : socket(std::move(s)), heard(now) {}
   BatchSocket socket;
-  double heard;              ///< when it last said something
-  int64_t worker = -1;       ///< number in the table; -1: it has not said hello
+  double heard;         ///< when it last said something
+  int64_t worker = -1;  ///< number in the table; -1: it has not said hello
   std::string name;
-  bool ends = false;         ///< to be closed once its messages are written
-  bool is_broken = false;    ///< nothing can be written
+  bool ends = false;       ///< to be closed once its messages are written
+  bool is_broken = false;  ///< nothing can be written
 };
 
 class Master {
@@ -60,12 +60,15 @@ class Master {
   void restore();
   void serve();
   void step();
+  void expire();
   void read(Member* member);
   void take(Member* member, BatchMessage message);
   void greet(Member* member, const BatchMessage& hello);
   void give_shard(Member* member);
   void take_result(Member* member, const BatchMessage& message);
   void commit(const std::vector<RowResult>& results, RowRange range);
+  void write_results();
+  void add_to_summary(const BatchPart& part);
   void give_up_rows();
   void lose(Member* member, bool lost, const std::string& reason);
   void say_farewell();
@@ -82,7 +85,11 @@ class Master {
   std::unique_ptr<BatchListener> listener_;
   std::list<Member> members_;
   std::string key_;
-  int64_t next_part_ = 0;
+  std::unique_ptr<FileWriter> results_;  ///< of this master
+  int64_t results_bytes_ = 0;
+  std::string new_results_;           ///< of this step, not written
+  std::vector<BatchPart> new_parts_;  ///< likewise
+  std::vector<std::pair<Member*, RowRange>> to_confirm_;
   BatchSummary summary_;
   double shown_at_ = -1;
 };
@@ -111,11 +118,7 @@ void Master::restore() {
                part.rows.first, part.rows.count);
     }
     named.push_back(part.file);
-    summary_.outputs += part.outputs;
-    summary_.errors += part.errors;
-    summary_.blanks += part.blanks;
-    summary_.prompt_tokens += part.prompt_tokens;
-    summary_.tokens += part.tokens;
+    add_to_summary(part);
   }
   summary_.rows = table_->rows();
   summary_.restored = table_->done();
@@ -185,7 +188,7 @@ void Master::serve() {
   say_farewell();
 }
 
-/// Waits for messages, and takes them.
+/// Waits for messages, takes them, and answers.
 void Master::step() {
   std::vector<pollfd> waiting = {{listener_->fd(), POLLIN, 0}};
   for (const Member& member : members_) {
@@ -194,25 +197,31 @@ void Master::step() {
   }
   ::poll(waiting.data(), waiting.size(), kBatchPollMs);
   size_t at = 0;
+  for (Member& member : members_) {
+    if ((waiting[++at].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
+      read(&member);
+    }
+    if (!member.ends && now() - member.heard > options_.silence_s) {
+      lose(&member, true, fmt::format("said nothing for {} s", options_.silence_s));
+    }
+  }
+  expire();
+  write_results();
   for (auto member = members_.begin(); member != members_.end();) {
-    const short events = waiting[++at].revents;
-    if ((events & (POLLIN | POLLHUP | POLLERR)) != 0) {
-      read(&*member);
-    }
-    if (!member->ends && now() - member->heard > options_.silence_s) {
-      lose(&*member, true, fmt::format("said nothing for {} s", options_.silence_s));
-    }
     if (!member->is_broken && !member->socket.write_some()) {
       member->is_broken = true;
       lose(&*member, true, "is gone");
     }
-    const bool closes =
-        member->is_broken || (member->ends && !member->socket.wants_to_write());
+    const bool closes = member->is_broken || (member->ends && !member->socket.wants_to_write());
     member = closes ? members_.erase(member) : std::next(member);
   }
   while (std::optional<BatchSocket> socket = listener_->accept()) {
     members_.emplace_back(std::move(*socket), now());
   }
+}
+
+/// Takes rows from workers that finish none, and gives up those that end their workers.
+void Master::expire() {
   for (const int64_t worker : table_->expire(now())) {
     for (Member& member : members_) {
       if (member.worker == worker) {
@@ -304,9 +313,8 @@ void Master::give_shard(Member* member) {
     member->socket.queue({.type = "wait", .count = kWaitMs});
     return;
   }
-  const std::vector<InputRow> rows = input_->read(range->first, range->count,
-                                                  options_.most_shard_bytes,
-                                                  options_.most_row_bytes);
+  const std::vector<InputRow> rows =
+      input_->read(range->first, range->count, options_.most_shard_bytes, options_.most_row_bytes);
   if (std::ssize(rows) < range->count) {
     table_->shrink(member->worker, *range, std::ssize(rows));
   }
@@ -317,7 +325,7 @@ void Master::give_shard(Member* member) {
   member->socket.queue(message);
 }
 
-/// Answers when the rows are on the disk.
+/// The answer comes when the rows are on the disk.
 void Master::take_result(Member* member, const BatchMessage& message) {
   const RowRange range{message.first, message.rows};
   if (range.first < 0 || range.count <= 0 || range.first > table_->rows() ||
@@ -335,30 +343,56 @@ void Master::take_result(Member* member, const BatchMessage& message) {
   for (const RowRange& fresh : table_->take_result(member->worker, range, now())) {
     commit(results, fresh);
   }
-  member->socket.queue({.type = "taken", .first = range.first, .rows = range.count});
+  to_confirm_.emplace_back(member, range);
 }
 
-/// Writes the rows of `range` into a part, and the part into the journal.
+/// Takes rows as DONE; write_results() writes them before anybody hears of it.
 void Master::commit(const std::vector<RowResult>& results, RowRange range) {
   BatchPart part;
   part.rows = range;
-  part.file = fmt::format("{:012}-{}-{}.{}", range.first, range.count, journal_->history().epoch,
-                          next_part_++);
-  std::string text;
+  part.file = fmt::format("results-{}", journal_->history().epoch);
+  part.at = results_bytes_ + std::ssize(new_results_);
+  const size_t begin = new_results_.size();
   for (const RowResult& result : results) {
     if (result.row < range.first || result.row >= range.first + range.count) continue;
-    append_result(result, &text);
+    append_result(result, &new_results_);
     part.outputs += result.kind == RowResult::Kind::output ? 1 : 0;
     part.errors += result.kind == RowResult::Kind::error ? 1 : 0;
     part.blanks += result.kind == RowResult::Kind::blank ? 1 : 0;
     part.prompt_tokens += result.prompt_tokens;
     part.tokens += result.tokens;
   }
-  part.bytes = std::ssize(text);
-  part.hash = hash128(text).hex();
-  write_file_atomic(join_path(parts_folder_, part.file), text);
-  journal_->part(part);
+  part.bytes = std::ssize(new_results_) - static_cast<int64_t>(begin);
+  part.hash = hash128(std::string_view(new_results_).substr(begin)).hex();
   table_->commit(range);
+  add_to_summary(part);
+  new_parts_.push_back(std::move(part));
+}
+
+/// Writes the results that came, then their events, each with one wait for the disk; then the
+/// workers hear of it.
+void Master::write_results() {
+  if (!new_parts_.empty()) {
+    if (!results_) {
+      results_ = std::make_unique<FileWriter>(join_path(parts_folder_, new_parts_.front().file),
+                                              FileWriter::Mode::create);
+      results_->sync();
+      sync_dir(parts_folder_);
+    }
+    results_->write(new_results_);
+    results_->sync();
+    results_bytes_ += std::ssize(new_results_);
+    journal_->add(new_parts_);
+    new_results_.clear();
+    new_parts_.clear();
+  }
+  for (const auto& [member, range] : to_confirm_) {
+    member->socket.queue({.type = "taken", .first = range.first, .rows = range.count});
+  }
+  to_confirm_.clear();
+}
+
+void Master::add_to_summary(const BatchPart& part) {
   summary_.outputs += part.outputs;
   summary_.errors += part.errors;
   summary_.blanks += part.blanks;
@@ -368,9 +402,8 @@ void Master::commit(const std::vector<RowResult>& results, RowRange range) {
 
 void Master::give_up_rows() {
   for (const int64_t row : table_->take_given_up()) {
-    const std::string text =
-        fmt::format("its worker was lost {} times while it had this row alone",
-                    options_.shards.max_losses);
+    const std::string text = fmt::format("its worker was lost {} times while it had this row alone",
+                                         options_.shards.max_losses);
     log_warning("batch: {}:{}: {}; it is recorded as an error", options_.input, row + 1, text);
     commit({row_error(row, "", "worker_lost", text)}, {row, 1});
   }

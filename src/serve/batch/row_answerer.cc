@@ -149,8 +149,8 @@ Request RowAnswerer::chat_request(const OrderedJson& messages) const {
 }
 
 /// Has the service write the row's texts, and waits for all.
-std::vector<RowAnswerer::Text> RowAnswerer::generate(
-    const Request& request, int64_t row, const std::function<bool()>& cancelled) const {
+std::vector<RowAnswerer::Text> RowAnswerer::generate(const Request& request, int64_t row,
+                                                     const std::function<bool()>& cancelled) const {
   const auto texts = std::make_shared<RowTexts>();
   texts->updates.resize(static_cast<size_t>(settings_.samples));
   std::vector<RequestId> ids;
@@ -202,8 +202,8 @@ std::vector<RowAnswerer::Text> RowAnswerer::generate(
   for (const Update& update : texts->updates) {
     if (update.finish == Finish::failed) fail_run("batch", "{}", update.error);
     if (update.finish == Finish::cancelled) throw Stopped{};
-    out.push_back({update.text, update.stop, update.stop_token, update.finish,
-                   std::ssize(update.tokens)});
+    out.push_back(
+        {update.text, update.stop, update.stop_token, update.finish, std::ssize(update.tokens)});
   }
   return out;
 }

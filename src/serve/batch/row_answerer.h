@@ -35,10 +35,10 @@ struct RowModel {
 };
 
 struct RowSettings {
-  Sampling sampling;
+  Sampling sampling = {};
   int64_t max_tokens = 200, samples = 1;
-  std::vector<std::string> stops;
-  std::vector<int32_t> stop_tokens;
+  std::vector<std::string> stops = {};
+  std::vector<int32_t> stop_tokens = {};
 };
 
 /// Answers rows: a text, {"prompt": text or messages}, {"messages": [...]}, each with a "custom_id"

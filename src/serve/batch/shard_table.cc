@@ -15,6 +15,8 @@ constexpr size_t kRateResults = 4;
 /// A shard of rows that a worker was lost with is so many times smaller than they, to find the row
 /// that is the reason.
 constexpr int64_t kSuspectCut = 8;
+/// A single row that so many workers were lost with is leased alone.
+constexpr int kIsolatedFrom = 2;
 /// A copy is made only if it is expected to be so many times faster than the rest of the original.
 constexpr double kCopyMargin = 1.5;
 
@@ -105,7 +107,7 @@ int64_t ShardTable::add_worker(int64_t slots, double now) {
 }
 
 /// Rows that another lease has, too, do not return.
-void ShardTable::release(const Lease& lease, bool lost) {
+void ShardTable::release(const Lease& lease, int losses) {
   Intervals others;
   for (const auto& [number, worker] : workers_) {
     for (const Lease& other : worker.leases) {
@@ -113,7 +115,7 @@ void ShardTable::release(const Lease& lease, bool lost) {
     }
   }
   others.missing(lease.range.first, lease.range.count, [&](int64_t first, int64_t count) {
-    add_todo({first, count}, lease.losses + (lost ? 1 : 0));
+    add_todo({first, count}, losses);
   });
 }
 
@@ -122,8 +124,10 @@ void ShardTable::remove_worker(int64_t worker, bool lost) {
   if (found == workers_.end()) return;
   std::vector<Lease> leases = std::move(found->second.leases);
   workers_.erase(found);
+  const bool is_alone = leases.size() == 1 && leases.front().range.count == 1;
   for (const Lease& lease : leases) {
-    release(lease, lost);
+    const int most = is_alone ? options_.max_losses : options_.max_losses - 1;
+    release(lease, lost ? std::max(lease.losses, std::min(lease.losses + 1, most)) : lease.losses);
   }
 }
 
@@ -166,8 +170,8 @@ void ShardTable::progress(int64_t worker, int64_t finished, double now) {
 // ---- leases ------------------------------------------------------------------------------------
 
 int64_t ShardTable::shard_rows(const Worker& worker) const {
-  double rows = worker.rate > 0 ? worker.rate * options_.target_s
-                                : static_cast<double>(worker.slots);
+  double rows =
+      worker.rate > 0 ? worker.rate * options_.target_s : static_cast<double>(worker.slots);
   double sum = 0;
   int64_t known = 0;
   for (const auto& [number, other] : workers_) {
@@ -184,16 +188,31 @@ int64_t ShardTable::shard_rows(const Worker& worker) const {
 
 std::optional<RowRange> ShardTable::lease(int64_t worker, double now) {
   Worker& owner = workers_.at(worker);
-  if (todo_.empty()) return copy_of_oldest(worker, now);
-  const auto [first, todo] = *todo_.begin();
-  int64_t count = std::min(shard_rows(owner), todo.end - first);
-  if (todo.losses > 0) {
-    count = std::min(count, std::max<int64_t>(1, (todo.end - first) / kSuspectCut));
+  for (const Lease& lease : owner.leases) {
+    if (is_isolated(lease.range.count, lease.losses)) return std::nullopt;
   }
-  const RowRange range{first, count};
-  remove_todo(range, [](RowRange, int) {});
-  give(&owner, {range, todo.losses, now, false});
-  return range;
+  for (const bool takes_suspects : {false, true}) {
+    for (const auto& [first, todo] : todo_) {
+      if ((todo.losses > 0) != takes_suspects) continue;
+      const int64_t rows = todo.end - first;
+      int64_t count = std::min(shard_rows(owner), rows);
+      if (todo.losses > 0) {
+        count = std::min(count, std::max<int64_t>(1, rows / kSuspectCut));
+      }
+      if (is_isolated(count, todo.losses) && !owner.leases.empty()) continue;
+      const Lease lease{{first, count}, todo.losses, now, false};
+      remove_todo(lease.range, [](RowRange, int) {});
+      give(&owner, lease);
+      return lease.range;
+    }
+  }
+  return todo_.empty() ? copy_of_oldest(worker, now) : std::nullopt;
+}
+
+/// Returns whether a worker is to have nothing beside such a shard: if it is lost, the row was the
+/// reason.
+bool ShardTable::is_isolated(int64_t count, int losses) const {
+  return count == 1 && losses >= std::min(kIsolatedFrom, options_.max_losses - 1);
 }
 
 void ShardTable::give(Worker* worker, const Lease& lease) {
@@ -221,11 +240,12 @@ std::optional<RowRange> ShardTable::copy_of_oldest(int64_t worker, double now) {
   for (const auto& [number, other] : workers_) {
     for (const Lease& lease : other.leases) {
       if (number == worker || (oldest && lease.begun >= oldest->begun)) continue;
-      if (!is_late(lease, other, workers_.at(worker), now)) continue;
+      if (lease.losses > 0 || !is_late(lease, other, workers_.at(worker), now)) continue;
       bool is_copied = false;
       for (const auto& [third, holder] : workers_) {
         for (const Lease& held : holder.leases) {
-          is_copied |= &held != &lease && held.range.first < lease.range.first + lease.range.count &&
+          is_copied |= &held != &lease &&
+                       held.range.first < lease.range.first + lease.range.count &&
                        lease.range.first < held.range.first + held.range.count;
         }
       }
@@ -245,7 +265,7 @@ void ShardTable::shrink(int64_t worker, RowRange range, int64_t count) {
     if (lease.range == range) {
       const Lease rest{{range.first + count, range.count - count}, lease.losses, 0, false};
       lease.range.count = count;
-      release(rest, false);
+      release(rest, rest.losses);
       return;
     }
   }

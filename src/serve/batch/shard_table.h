@@ -23,8 +23,8 @@ struct ShardOptions {
   double target_s = 10;          ///< a shard is to take a worker about this long
   int64_t max_rows = 1 << 16;    ///< of a shard
   double lease_timeout_s = 600;  ///< a worker without a finished row for so long loses its shards
-  /// A row whose worker was lost so often while it had no other row is given up: it is likely to be
-  /// the reason.
+  /// A row whose workers were lost so often, the last time while it was alone, is given up: it is
+  /// likely to be the reason. At least 2.
   int max_losses = 5;
 };
 
@@ -85,8 +85,8 @@ class ShardTable {
   };
   struct Worker {
     int64_t slots = 1;
-    double rate = 0;                ///< rows/s over the latest results; 0: not known
-    std::vector<Result> results;    ///< the latest, behind the time from which they count
+    double rate = 0;              ///< rows/s over the latest results; 0: not known
+    std::vector<Result> results;  ///< the latest, behind the time from which they count
     double last_progress = 0;
     int64_t finished = 0;
     std::vector<Lease> leases;
@@ -97,7 +97,8 @@ class ShardTable {
   std::optional<RowRange> copy_of_oldest(int64_t worker, double now);
   static void note_result(Worker* worker, int64_t rows, double now);
   static void give(Worker* worker, const Lease& lease);
-  void release(const Lease& lease, bool lost);
+  bool is_isolated(int64_t count, int losses) const;
+  void release(const Lease& lease, int losses);
   void add_todo(RowRange range, int losses);
   /// Takes rows out of TODO; calls `taken` for those that were there.
   template <class Taken>

@@ -207,10 +207,10 @@ class BatchWorker {
   std::string settings_;
   int64_t alone_since_ = now_ns();  ///< when the connection ended
   bool is_welcome_ = false, is_finished_ = false;
-  bool wants_ = false;        ///< an answer to `want` is on its way
-  int64_t asks_again_ = 0;    ///< not before this time
+  bool wants_ = false;      ///< an answer to `want` is on its way
+  int64_t asks_again_ = 0;  ///< not before this time
   int64_t beat_at_ = 0;
-  int64_t tries_at_ = 0;      ///< time of the next attempt to connect
+  int64_t tries_at_ = 0;  ///< time of the next attempt to connect
 };
 
 void BatchWorker::run() {

@@ -92,9 +92,9 @@ class Exchange {
     fd_ = ::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     const int on = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (fd_ < 0 || (::connect(fd_, reinterpret_cast<const sockaddr*>(&address.address),
-                              address.size) != 0 &&
-                    errno != EINPROGRESS)) {
+    if (fd_ < 0 ||
+        (::connect(fd_, reinterpret_cast<const sockaddr*>(&address.address), address.size) != 0 &&
+         errno != EINPROGRESS)) {
       end_with(std::strerror(errno));
     }
   }
@@ -143,8 +143,7 @@ class Exchange {
  private:
   void write_some() {
     while (written_ < out_.size()) {
-      const ssize_t n =
-          ::send(fd_, out_.data() + written_, out_.size() - written_, MSG_NOSIGNAL);
+      const ssize_t n = ::send(fd_, out_.data() + written_, out_.size() - written_, MSG_NOSIGNAL);
       if (n < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
         // The server may have answered before it took everything.
@@ -322,7 +321,8 @@ class Load {
 BenchServer parse_base_url(const std::string& url) {
   constexpr std::string_view scheme = "http://";
   if (!url.starts_with(scheme)) {
-    fail(kBench, "--base-url is {}; expected http://HOST:PORT (https is not supported)", quote(url));
+    fail(kBench, "--base-url is {}; expected http://HOST:PORT (https is not supported)",
+         quote(url));
   }
   BenchServer server;
   std::string_view rest = std::string_view(url).substr(scheme.size());

@@ -131,8 +131,7 @@ std::vector<double> arrival_times(int64_t count, std::optional<double> rate, dou
 std::vector<BenchPrompt> random_prompts(const RandomPrompts& options,
                                         const data::Tokenizer& tokenizer) {
   RandomText random(tokenizer, options.seed);
-  const std::string prefix =
-      options.prefix_len > 0 ? random.make("", options.prefix_len).text : "";
+  const std::string prefix = options.prefix_len > 0 ? random.make("", options.prefix_len).text : "";
   std::vector<BenchPrompt> prompts;
   for (int64_t i = 0; i < options.count; ++i) {
     const int64_t input =

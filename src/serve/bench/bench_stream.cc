@@ -55,10 +55,10 @@ void ResponseReader::take_head() {
   buffer_.clear();
   if (status_ >= 100 && status_ < 200) return;  // another head follows
   left_ = length;
-  state_ = is_chunked      ? State::chunk_size
-           : length == 0   ? State::complete
-           : length > 0    ? State::body_of_length
-                           : State::body_to_end;
+  state_ = is_chunked    ? State::chunk_size
+           : length == 0 ? State::complete
+           : length > 0  ? State::body_of_length
+                         : State::body_to_end;
 }
 
 void ResponseReader::take_chunk_size(const std::string& line) {
@@ -66,7 +66,8 @@ void ResponseReader::take_chunk_size(const std::string& line) {
   left_ = 0;
   for (const char c : lower(digits)) {
     const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-    if (digit < 0 || left_ > (int64_t{1} << 40)) fail_run(kResponse, "has the chunk {}", quote(line));
+    if (digit < 0 || left_ > (int64_t{1} << 40))
+      fail_run(kResponse, "has the chunk {}", quote(line));
     left_ = left_ * 16 + digit;
   }
   if (digits.empty()) fail_run(kResponse, "has a chunk without a size");
@@ -119,8 +120,9 @@ void ResponseReader::end() {
     state_ = State::complete;
   }
   if (state_ == State::complete) return;
-  fail_run(kResponse, "{}", status_ == 0 ? "did not come: the connection was closed"
-                                         : "is incomplete: the connection was closed");
+  fail_run(kResponse, "{}",
+           status_ == 0 ? "did not come: the connection was closed"
+                        : "is incomplete: the connection was closed");
 }
 
 // ---- events ------------------------------------------------------------------------------------

@@ -26,8 +26,16 @@ class ResponseReader {
   int status() const { return status_; }  ///< 0: not known yet
 
  private:
-  enum class State { head, body_of_length, body_to_end, chunk_size, chunk, chunk_end, trailer,
-                     complete };
+  enum class State {
+    head,
+    body_of_length,
+    body_to_end,
+    chunk_size,
+    chunk,
+    chunk_end,
+    trailer,
+    complete
+  };
   void take_head();
   bool take_line(std::string* line);
   void take_chunk_size(const std::string& line);
@@ -54,9 +62,9 @@ class EventReader {
   bool has_data_ = false, after_return_ = false;
 };
 
-/// Measures the chunks of a completion, or of a chat. A chunk with text, or in a completion also one
-/// without that does not end it, is a piece of the answer; a chat's chunk with the role alone is
-/// none.
+/// Measures the chunks of a completion, or of a chat. A chunk with text, or in a completion also
+/// one without that does not end it, is a piece of the answer; a chat's chunk with the role alone
+/// is none.
 class AnswerMeter {
  public:
   AnswerMeter(bool is_chat, double start) : is_chat_(is_chat), last_(start) {

@@ -25,7 +25,8 @@ constexpr std::chrono::milliseconds kStopInterval{20};
 /// An answer has at least this share of the window.
 constexpr int64_t kAnswerShare = 4;
 
-constexpr const char* kChatHelp = R"(/system TEXT      the system's message from now on; without TEXT: show it; /system - removes it
+constexpr const char* kChatHelp =
+    R"(/system TEXT      the system's message from now on; without TEXT: show it; /system - removes it
 /reset            forget all messages but the system's
 /undo             take back the last message and its answer
 /regenerate       answer the last message anew
@@ -56,19 +57,23 @@ class AnswerUnderWay {
   }
   ~AnswerUnderWay() {
     *flag_ = false;
-    if (id_) {
-      service_.cancel(*id_);
+    if (is_begun_) {
+      service_.cancel(id_);
     }
   }
   AnswerUnderWay(const AnswerUnderWay&) = delete;
   AnswerUnderWay& operator=(const AnswerUnderWay&) = delete;
-  void begin(RequestId id) { id_ = id; }
-  void end() { id_.reset(); }
+  void begin(RequestId id) {
+    id_ = id;
+    is_begun_ = true;
+  }
+  void end() { is_begun_ = false; }
 
  private:
   Service& service_;
   std::atomic<bool>* const flag_;
-  std::optional<RequestId> id_;
+  RequestId id_ = 0;
+  bool is_begun_ = false;
 };
 
 /// A number of /set.
@@ -80,13 +85,13 @@ struct ChatNumber {
   void (*set)(ChatSettings&, double);
 };
 
-#define HOCKET_CHAT_NUMBER(name, member, least, most, is_integer)                \
-  {                                                                              \
-    #name, least, most, is_integer,                                              \
+#define HOCKET_CHAT_NUMBER(name, member, least, most, is_integer)              \
+  {                                                                            \
+#name, least, most, is_integer,                                              \
         [](const ChatSettings& s) { return static_cast<double>(s.member); },     \
         [](ChatSettings& s, double x) {                                          \
           s.member = static_cast<std::remove_reference_t<decltype(s.member)>>(x); \
-        }                                                                        \
+        } \
   }
 constexpr double kMostInteger = 9007199254740992.0;  // 2^53: every integer up to it is a double
 const ChatNumber kChatNumbers[] = {

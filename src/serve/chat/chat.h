@@ -17,11 +17,11 @@
 namespace hocket::serve {
 
 struct ChatSettings {
-  Sampling sampling;
+  Sampling sampling = {};
   int64_t max_tokens = 1024;  ///< of an answer
-  std::vector<int32_t> stop_tokens;
-  std::vector<std::string> stops;
-  std::string system;  ///< the system's message; empty: none
+  std::vector<int32_t> stop_tokens = {};
+  std::vector<std::string> stops = {};
+  std::string system = {};  ///< the system's message; empty: none
 };
 
 /// Output of a chat. Both are called by the thread that calls Chat::take().

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/batch/row_answerer.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/stop.h"
+#include "tests/data/examples/example_util.h"
+#include "tests/serve/batch_util.h"
+
+namespace hocket::serve {
+namespace {
+
+/// Answers at once with the prompt's length and the sample, or as it is told to.
+class EchoService : public Service {
+ public:
+  RequestId submit(Request request, OnUpdate on_update) override {
+    if (busy-- > 0) throw Busy();
+    if (std::ssize(request.prompt) + request.max_tokens > 100) fail("engine", "over 100 tokens");
+    Update update;
+    update.text = fmt::format("{} {}", request.prompt.size(), request.sampling.sample);
+    update.tokens = {1, 2};
+    if (!hangs) {
+      on_update(update);
+      update.text = "!";
+      update.tokens = {3};
+      update.finish = finish;
+      update.error = "the device is gone";
+      update.stop_token = 9;
+      on_update(update);
+    }
+    requests.push_back(std::move(request));
+    return std::ssize(requests);
+  }
+  void cancel(RequestId) override { ++cancels; }
+  Stats stats() const override { return {}; }
+  int64_t max_model_len() const override { return 100; }
+  int64_t vocab_size() const override { return 259; }
+
+  std::vector<Request> requests;
+  int busy = 0, cancels = 0;
+  bool hangs = false;
+  Finish finish = Finish::stop;
+};
+
+class RowAnswererTest : public ::testing::Test {
+ protected:
+  RowModel model() {
+    RowModel out;
+    out.service = &service;
+    out.tokenizer = &tokenizer;
+    out.chat_template = &chat_template;
+    out.openai = [this](const std::string& url, const std::string& body,
+                        const std::function<bool()>&) {
+      urls.push_back(url);
+      bodies.push_back(nlohmann::json::parse(body));
+      BodyAnswer answer = answers.front();
+      answers.erase(answers.begin());
+      return answer;
+    };
+    return out;
+  }
+  nlohmann::json line(const std::string& text, int64_t row = 4, int64_t samples = 1) {
+    const RowAnswerer answerer(model(), {.max_tokens = 20, .samples = samples});
+    result = answerer.answer({row, text}, [] { return false; });
+    return result.json.empty() ? nlohmann::json() : nlohmann::json::parse(result.json);
+  }
+  std::string error(const std::string& text) {
+    const nlohmann::json json = line(text);
+    EXPECT_EQ(result.kind, RowResult::Kind::error) << text;
+    EXPECT_EQ(json["line"], 5) << text;
+    return json["error"]["message"];
+  }
+
+  const data::Tokenizer tokenizer = data::Tokenizer(data::chat_spec({}));
+  const data::ChatTemplate chat_template = data::ChatTemplate::parse(
+      "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}", "test");
+  EchoService service;
+  RowResult result;
+  std::vector<BodyAnswer> answers;
+  std::vector<std::string> urls;
+  std::vector<nlohmann::json> bodies;
+};
+
+TEST_F(RowAnswererTest, PromptsOfEveryForm) {
+  EXPECT_EQ(line("\"abc\"")["text"], "3 4!");
+  EXPECT_EQ(result.kind, RowResult::Kind::output);
+  EXPECT_EQ(result.prompt_tokens, 3);
+  EXPECT_EQ(result.tokens, 3);
+  EXPECT_FALSE(service.requests.back().answer);
+  nlohmann::json json = line(R"({"prompt": "abcd", "custom_id": "x", "answer": "42"})");
+  EXPECT_EQ(json["line"], 5);
+  EXPECT_EQ(json["custom_id"], "x");
+  EXPECT_EQ(json["finish_reason"], "stop");
+  EXPECT_EQ(json["stop_reason"], 9);
+  json = line(R"({"messages": [{"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(json["prompt_tokens"], 8);
+  EXPECT_TRUE(service.requests.back().answer);
+  EXPECT_EQ(line(R"({"prompt": [{"role": "user", "content": "Hi"}]})")["prompt_tokens"], 8);
+  EXPECT_TRUE(line(" \r").is_null());
+  EXPECT_EQ(result.kind, RowResult::Kind::blank);
+}
+
+TEST_F(RowAnswererTest, SamplesAreDrawnApart) {
+  const nlohmann::json json = line("\"abc\"", 7, 3);
+  ASSERT_EQ(json["samples"].size(), 3u);
+  EXPECT_EQ(json["samples"][2]["text"], "3 23!");
+  EXPECT_EQ(result.tokens, 9);
+}
+
+TEST_F(RowAnswererTest, WrongRowsAreErrors) {
+  EXPECT_NE(error("{\"prompt\": ").find("[row]"), std::string::npos);
+  EXPECT_NE(error("17").find("neither a string nor an object"), std::string::npos);
+  EXPECT_NE(error("{\"text\": \"a\"}").find("not one of prompt, messages and body"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"prompt": "a", "messages": []})").find("not one of"), std::string::npos);
+  EXPECT_NE(error(R"({"prompt": 1})").find("prompt is no string"), std::string::npos);
+  EXPECT_NE(error(R"({"messages": "a"})").find("no list"), std::string::npos);
+  EXPECT_NE(error("{\"prompt\": \"" + std::string(90, 'a') + "\"}").find("over 100 tokens"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"prompt": "a", "custom_id": []})").find("custom_id"), std::string::npos);
+  EXPECT_NE(error("\"\xff\"").find("UTF-8"), std::string::npos);
+  const RowAnswerer answerer(model(), {.max_tokens = 1});
+  result = answerer.answer({4, "", true}, [] { return false; });
+  EXPECT_EQ(result.kind, RowResult::Kind::error);
+}
+
+TEST_F(RowAnswererTest, FaultsOfTheServiceAreNotTheRows) {
+  service.busy = 2;
+  EXPECT_EQ(line("\"abc\"")["text"], "3 4!");
+  service.finish = Finish::failed;
+  EXPECT_THROW(line("\"abc\""), Error);
+  service.hangs = true;
+  service.requests.clear();
+  const RowAnswerer answerer(model(), {.max_tokens = 1});
+  EXPECT_THROW(answerer.answer({0, "\"abc\""}, [&] { return !service.requests.empty(); }), Stopped);
+  EXPECT_GE(service.cancels, 1);
+}
+
+TEST_F(RowAnswererTest, LinesOfOpenAisBatches) {
+  const std::string row =
+      R"({"custom_id": "r1", "method": "POST", "url": "/v1/chat/completions", "body": {"n": 1}})";
+  answers = {{429, "{}"},
+             {200, R"({"id":"c1","usage":{"prompt_tokens":3,"completion_tokens":4}})"}};
+  const nlohmann::json json = line(row);
+  EXPECT_EQ(json["custom_id"], "r1");
+  EXPECT_EQ(json["response"]["status_code"], 200);
+  EXPECT_EQ(json["response"]["request_id"], "c1");
+  EXPECT_EQ(json["response"]["body"]["usage"]["prompt_tokens"], 3);
+  EXPECT_TRUE(json["error"].is_null());
+  EXPECT_EQ(result.prompt_tokens, 3);
+  EXPECT_EQ(result.tokens, 4);
+  EXPECT_EQ(urls, (std::vector<std::string>(2, "/v1/chat/completions")));
+  EXPECT_EQ(bodies[0]["n"], 1);
+  // Answered again it has the same seed; another row has another.
+  answers = {{200, "{}"}, {200, "{}"}};
+  line(row);
+  line(row, 5);
+  EXPECT_EQ(bodies[2]["seed"], bodies[0]["seed"]);
+  EXPECT_NE(bodies[3]["seed"], bodies[0]["seed"]);
+  answers = {{400, R"({"error":{"message":"n is odd"}})"}};
+  EXPECT_EQ(error(row), "n is odd");
+  EXPECT_EQ(nlohmann::json::parse(result.json)["custom_id"], "r1");
+  answers = {{500, R"({"error":{"message":"no memory"}})"}};
+  EXPECT_THROW(line(row), Error);
+  EXPECT_NE(error(R"({"url": "/v1/completions", "body": {"stream": true}})").find("stream"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"url": "/v1/completions", "method": "GET", "body": {}})").find("GET"),
+            std::string::npos);
+  EXPECT_NE(error(R"({"body": {}})").find("url"), std::string::npos);
+}
+
+/// A whole job on a service, with rows of every kind.
+TEST_F(RowAnswererTest, AJobOnAService) {
+  const BatchFolder folder(120);
+  const RowAnswerer answerer(model(), {.max_tokens = 10});
+  const auto generator =
+      pooled_generator(8, [&](const InputRow& row, const std::function<bool()>& cancelled) {
+        static std::mutex one;  // the service of this test is not for several threads
+        const std::lock_guard lock(one);
+        return answerer.answer(row, cancelled);
+      });
+  const BatchSummary summary = run_batch_threads(folder.master_options(), {generator.get()});
+  EXPECT_TRUE(summary.is_complete);
+  EXPECT_EQ(summary.outputs, 120 - summary.blanks);
+  EXPECT_EQ(std::ssize(service.requests), summary.outputs);
+  EXPECT_EQ(summary.tokens, 3 * summary.outputs);
+}
+
+/// A generator that fails ends its worker, and the row is not lost.
+TEST_F(RowAnswererTest, AFailureEndsTheWorker) {
+  const BatchFolder folder(60);
+  std::atomic<int> calls = 0;
+  const auto failing = pooled_generator(4, [&](const InputRow& row, const std::function<bool()>&) {
+    if (++calls > 10) fail_run("engine", "the device is gone");
+    return fake_result(row);
+  });
+  SleepingGenerator good(500);
+  BatchMasterOptions options = folder.master_options();
+  std::vector<std::thread> threads;
+  set_log_sink([](LogLevel, const std::string&) {});
+  options.on_listen = [&](int port, const std::string&) {
+    threads.emplace_back([&, port] {
+      EXPECT_THROW(run_batch_worker(batch_worker_options(port, *failing)), Error);
+      run_batch_worker(batch_worker_options(port, good));
+    });
+  };
+  EXPECT_TRUE(run_batch_master(options).is_complete);
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  set_log_sink(nullptr);
+  folder.expect_whole();
+}
+
+}  // namespace
+}  // namespace hocket::serve
