@@ -357,11 +357,14 @@ void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutp
 }
 
 void Scheduler::end_without_token(Sequence& sequence) {
-  if (sequence.request.constraint->may_end()) {
+  const bool failed = !sequence.update.error.empty();
+  if (!failed && sequence.request.constraint->may_end()) {
     finish(sequence, Finish::stop);
     return;
   }
-  sequence.update.error = "no token may follow under the constraint on the text";
+  if (!failed) {
+    sequence.update.error = "no token may follow under the constraint on the text";
+  }
   finish(sequence, Finish::failed);
 }
 
@@ -382,7 +385,13 @@ void Scheduler::take_token(Sequence& sequence, const StepOutput& output, size_t 
   ++stats_.generated_tokens;
   sequence.update.tokens.push_back(token);
   if (request.constraint != nullptr) {
-    request.constraint->accept(token);
+    try {
+      request.constraint->accept(token);
+    } catch (const Error& error) {
+      sequence.update.error = error.what();
+      finish(sequence, Finish::failed);
+      return;
+    }
   }
   if (sequence.text) {
     const std::string bytes = sequence.token_text->next(token);

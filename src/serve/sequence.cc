@@ -46,7 +46,15 @@ void Scheduler::StepBuilder::add(Planned& planned) {
 }
 
 void Scheduler::StepBuilder::add_draw(Sequence& sequence, Planned* planned) {
-  std::vector<uint32_t> mask = mask_of(sequence);
+  std::vector<uint32_t> mask;
+  try {
+    mask = mask_of(sequence);
+  } catch (const Error& error) {
+    sequence.update.error = error.what();
+    planned->draws = false;
+    planned->cannot_draw = true;
+    return;
+  }
   const bool masked = !mask.empty();
   if (masked && std::ranges::all_of(mask, [](uint32_t word) { return word == 0; })) {
     planned->draws = false;

@@ -59,7 +59,7 @@ struct Scheduler::Planned {
   int64_t begin = 0, count = 0;
   int64_t row = 0, rows = 0;
   bool draws = false;        ///< the last row draws a token
-  bool cannot_draw = false;  ///< it should, and its constraint allows none
+  bool cannot_draw = false;  ///< it should, and its constraint allows none, or failed: see update.error
 };
 
 /// Builds the input of a step from what is planned.

@@ -14,7 +14,7 @@
 namespace hocket::serve {
 namespace {
 
-constexpr int64_t kTokens = PagePool::kTokens;
+constexpr int64_t kPage = PagePool::kTokens;
 constexpr int64_t kVocab = 1000;
 
 /// A "model" whose next token is a hash of all tokens before it, read back from pages: a wrong page
@@ -23,7 +23,7 @@ class PagedStepper : public Stepper {
  public:
   explicit PagedStepper(StepLimits limits) : limits_(std::move(limits)) {
     limits_.vocab = kVocab;
-    memory_.assign(static_cast<size_t>(limits_.pages * kTokens), -1);
+    memory_.assign(static_cast<size_t>(limits_.pages * kPage), -1);
   }
   const StepLimits& limits() const override { return limits_; }
 
@@ -82,8 +82,8 @@ class PagedStepper : public Stepper {
  private:
   int32_t& slot(const StepInput& input, int64_t token, int32_t position) {
     const auto sequence = static_cast<size_t>(input.sequences[static_cast<size_t>(token)]);
-    const int32_t page = input.pages[sequence].at(static_cast<size_t>(position / kTokens));
-    return memory_.at(static_cast<size_t>(page * kTokens + position % kTokens));
+    const int32_t page = input.pages[sequence].at(static_cast<size_t>(position / kPage));
+    return memory_.at(static_cast<size_t>(page * kPage + position % kPage));
   }
 
   StepLimits limits_;
