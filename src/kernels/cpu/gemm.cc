@@ -35,6 +35,98 @@ void pack_b(const Gemm<T>& g, int64_t j0, int64_t cols, int64_t p0, int64_t kc, 
   }
 }
 
+/// Up to so many rows of A a product is bound by reading B: its vectors are transposed in registers
+/// and used at once, where more rows pay for a packed panel.
+constexpr int64_t kFewRows = 8;
+
+/// The columns [j, j + cols) of M rows of A B^T, cols <= two vectors, for k in [p, p + kc): one chain
+/// of multiply-adds per element, as in a register tile. `ahead`: elements to what is read next.
+template <typename T, int M>
+void few_rows_panel(const Gemm<T>& g, int64_t i, int64_t j, int64_t cols, int64_t p, int64_t kc,
+                    bool add, int64_t ahead) {
+  constexpr int L = kLanes<T>;
+  const T* a = g.a + i * g.lda + p;
+  Vec<T> acc[kTileVecs][M] = {};
+  const T* rows[kTileVecs][L];
+  for (int c = 0; c < kTileVecs; ++c) {
+    for (int r = 0; r < L; ++r) {
+      // Rows beyond the last one are read in its place; their results are not stored.
+      rows[c][r] = g.b + (j + std::min<int64_t>(c * L + r, cols - 1)) * g.ldb + p;
+    }
+  }
+  int64_t k = 0;
+  for (; k + L <= kc; k += L) {
+    for (int c = 0; c < kTileVecs; ++c) {
+      Vec<T> v[L];
+#pragma GCC unroll 16
+      for (int r = 0; r < L; ++r) {
+        v[r] = load(rows[c][r] + k);
+        __builtin_prefetch(rows[c][r] + k + ahead);
+      }
+      transpose<T>(v);
+#pragma GCC unroll 16
+      for (int r = 0; r < L; ++r) {
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+          acc[c][m] += splat(a[m * g.lda + k + r]) * v[r];
+        }
+      }
+    }
+  }
+  for (; k < kc; ++k) {
+    for (int c = 0; c < kTileVecs; ++c) {
+      Vec<T> v;
+      for (int r = 0; r < L; ++r) {
+        v[r] = rows[c][r][k];
+      }
+      for (int m = 0; m < M; ++m) {
+        acc[c][m] += splat(a[m * g.lda + k]) * v;
+      }
+    }
+  }
+  for (int c = 0; c * L < cols; ++c) {
+    const int64_t n = std::min<int64_t>(L, cols - c * L);
+    for (int m = 0; m < M; ++m) {
+      T* to = g.c + (i + m) * g.ldc + j + c * L;
+      if (n == L) {
+        store(to, add ? load(to) + acc[c][m] : acc[c][m]);
+      } else {
+        store_partial(to, add ? load_partial(to, n) + acc[c][m] : acc[c][m], n);
+      }
+    }
+  }
+}
+
+/// Part of a product A B^T with few rows of A.
+template <typename T>
+void few_rows(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+  constexpr int64_t NR = kTileCols<T>;
+  const int64_t step = ops::gemm_step_k(g.k);
+  for (int64_t j = n0; j < n1; j += NR) {
+    const int64_t cols = std::min(NR, n1 - j), ahead = j + 2 * NR <= n1 ? NR * g.ldb : 0;
+    for (int64_t p = 0; p < g.k; p += step) {
+      const int64_t kc = std::min(step, g.k - p);
+      const bool add = g.add || p > 0;
+      for (int64_t i = m0; i < m1;) {
+        switch (m1 - i) {
+#define HOCKET_ROWS(n)                                     \
+  case n:                                                  \
+    few_rows_panel<T, n>(g, i, j, cols, p, kc, add, ahead); \
+    i += n;                                                \
+    break;
+          HOCKET_ROWS(1)
+          HOCKET_ROWS(2)
+          HOCKET_ROWS(3)
+#undef HOCKET_ROWS
+          default:
+            few_rows_panel<T, 4>(g, i, j, cols, p, kc, add, ahead);
+            i += 4;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 template <typename T>
@@ -45,6 +137,7 @@ void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
       std::fill(g.c + i * g.ldc + n0, g.c + i * g.ldc + n1, T(0));
     }
   }
+  if (g.trans_b && !g.trans_a && m1 - m0 <= kFewRows) return few_rows(g, m0, m1, n0, n1);
   // k in equal blocks, a function of k alone: the order of every sum is fixed.
   const int64_t step = ops::gemm_step_k(g.k);
   const bool direct = !g.trans_a;
