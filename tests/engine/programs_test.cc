@@ -71,9 +71,9 @@ TEST(Programs, KeysDecideAndNothingIsCompiledTwice) {
                                 training(run, {.micro_batch = 2}),
                                 training(run, {.seq_len = 32}),
                                 training(run, {.num_micro_batches = 4}),
-                                generation(run, 1, 1024),
-                                generation(run, 2, 1024),
-                                generation(run, 2, 1025)};
+                                generation(run, 1, {.longest = 1024, .pages = 32}),
+                                generation(run, 2, {.longest = 1024, .pages = 32}),
+                                generation(run, 2, {.longest = 1025, .pages = 33})};
   for (const ProgramSpec& other : others) {
     EXPECT_NE(&programs.compiled(other), first);
   }

@@ -15,7 +15,7 @@
 namespace hocket::engine {
 namespace {
 
-Run run_of(const std::vector<std::string>& plan) {
+Run run_with_plan(const std::vector<std::string>& plan) {
   std::vector<std::string> all = {"plan.threads_per_rank=1"};
   all.insert(all.end(), plan.begin(), plan.end());
   return parse_run(R"(
@@ -46,8 +46,8 @@ double loss_of(Session& session, int64_t seq_len) {
 }
 
 /// A model's programs on ranks that it may share, with initial parameters.
-struct Model {
-  Model(const Run& run, runtime::LocalRanks& ranks, uint64_t seed)
+struct StoredModel {
+  StoredModel(const Run& run, runtime::LocalRanks& ranks, uint64_t seed)
       : run(run), programs(run, ranks) {
     Session& session = programs.session(evaluation(run));
     initialise(session.graph(), session.program(), seed, session.store());
@@ -61,17 +61,17 @@ struct Model {
 
 /// A policy under dp 4, and a frozen reference under tp 2 x dp 2.
 TEST(Stores, TwoModelsOfOtherLayoutsTakeTurnsOnTheSameRanks) {
-  const engine::Run policy_run = run_of({"plan.dp=4"});
-  const engine::Run reference_run = run_of({"plan.dp=2", "plan.tp=2"});
+  const engine::Run policy_run = run_with_plan({"plan.dp=4"});
+  const engine::Run reference_run = run_with_plan({"plan.dp=2", "plan.tp=2"});
   const auto alone = [](const engine::Run& run, uint64_t seed) {
     runtime::LocalRanks ranks = local_ranks(run);
-    return Model(run, ranks, seed).loss();
+    return StoredModel(run, ranks, seed).loss();
   };
   const double policy_alone = alone(policy_run, 3), reference_alone = alone(reference_run, 4);
   ASSERT_NE(policy_alone, reference_alone);
 
   runtime::LocalRanks ranks = local_ranks(policy_run);
-  Model policy(policy_run, ranks, 3), reference(reference_run, ranks, 4);
+  StoredModel policy(policy_run, ranks, 3), reference(reference_run, ranks, 4);
   for (int round = 0; round < 3; ++round) {
     EXPECT_EQ(policy.loss(), policy_alone);
     EXPECT_EQ(reference.loss(), reference_alone);
@@ -89,10 +89,10 @@ TEST(Stores, TwoModelsOfOtherLayoutsTakeTurnsOnTheSameRanks) {
 }
 
 TEST(Stores, OneModelLearnsAndTheOtherStays) {
-  const engine::Run run = run_of({"plan.dp=4"});
-  const engine::Run reference_run = run_of({"plan.dp=2", "plan.tp=2"});
+  const engine::Run run = run_with_plan({"plan.dp=4"});
+  const engine::Run reference_run = run_with_plan({"plan.dp=2", "plan.tp=2"});
   runtime::LocalRanks ranks = local_ranks(run);
-  Model policy(run, ranks, 3), reference(reference_run, ranks, 3);
+  StoredModel policy(run, ranks, 3), reference(reference_run, ranks, 3);
   const double before = policy.loss(), frozen = reference.loss();
   Session& session = policy.programs.session();
   initialise(session.graph(), session.program(), 3, session.store());  // optimizer state
@@ -112,8 +112,8 @@ TEST(Stores, OneModelLearnsAndTheOtherStays) {
 TEST(Stores, AReaderFollowsATrainingThatHoldsParametersOtherwise) {
   for (const char* shard : {"none", "all"}) {
     SCOPED_TRACE(shard);
-    const engine::Run run = run_of({"plan.dp=4", "plan.shard.params=" + std::string(shard)});
-    const engine::Run whole = run_of({"plan.dp=4"});
+    const engine::Run run = run_with_plan({"plan.dp=4", "plan.shard.params=" + std::string(shard)});
+    const engine::Run whole = run_with_plan({"plan.dp=4"});
     runtime::LocalRanks ranks = local_ranks(run);
     Programs programs(run, ranks);
     Session& session = programs.session();

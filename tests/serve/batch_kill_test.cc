@@ -141,7 +141,9 @@ class PoisonedGenerator : public SleepingGenerator {
  public:
   explicit PoisonedGenerator(int64_t row) : SleepingGenerator(100), row_(row) {}
   void begin(InputRow row, Done done) override {
-    if (row.row == row_) ::_exit(9);
+    if (row.row == row_) {
+      ::_exit(9);
+    }
     SleepingGenerator::begin(std::move(row), std::move(done));
   }
 

@@ -168,7 +168,7 @@ TEST(BenchClient, FaultsAreErrorsOfTheirRequests) {
       {{head, "zz\r\n"}, "chunk"},
       {{}, "did not come"},
   };
-  size_t at = 0;
+  std::atomic<size_t> at = 0;
   TinyServer tiny([&](const std::string&) { return cases[at].first; });
   LoadOptions options;
   options.path = "/v1/completions";
@@ -176,7 +176,7 @@ TEST(BenchClient, FaultsAreErrorsOfTheirRequests) {
     const LoadResult result = run_load(tiny.server(), {{0, "{}", 0}}, options);
     EXPECT_FALSE(result.requests[0].success);
     EXPECT_NE(result.requests[0].error.find(cases[at].second), std::string::npos)
-        << at << ": " << result.requests[0].error;
+        << at.load() << ": " << result.requests[0].error;
     EXPECT_EQ(result.requests[0].output_tokens, 0);
   }
 }

@@ -22,6 +22,8 @@ namespace {
 
 constexpr const char* kChatVerb = "hocket chat";
 constexpr int64_t kChatTokens = 1024;
+/// Bytes of the longest line that Linux reads from a terminal, with its end; it drops the rest.
+constexpr ssize_t kTerminalLine = 4096;
 
 struct ChatOptions {
   ModelOptions model;
@@ -67,7 +69,7 @@ class ChatInterrupt {
 /// Standard input and output of a chat. Into a pipe go answers alone; all else is for people.
 class ChatTerminal {
  public:
-  enum class Read { line, interrupted, end };
+  enum class Read { line, cut, interrupted, end };
 
   bool is_terminal() const { return reads_terminal_; }
   serve::ChatOutput output() const {
@@ -101,7 +103,7 @@ class ChatTerminal {
       line->assign(text, static_cast<size_t>(bytes) - (text[bytes - 1] == '\n' ? 1 : 0));
     }
     std::free(text);
-    if (bytes >= 0) return Read::line;
+    if (bytes >= 0) return reads_terminal_ && bytes >= kTerminalLine ? Read::cut : Read::line;
     std::clearerr(stdin);
     return is_interrupted ? Read::interrupted : Read::end;
   }
@@ -134,6 +136,14 @@ int run_chat(const ChatTerminal& terminal, serve::Chat* chat) {
       case ChatTerminal::Read::interrupted:
         input.drop();
         terminal.notice("\n[/quit or Ctrl-D ends the chat]");
+        continue;
+      case ChatTerminal::Read::cut:
+        input.drop();
+        terminal.notice(
+            fmt::format("[the terminal cut this line off at {} bytes, so it is not sent; \"\"\" "
+                        "begins a message "
+                        "of several lines]",
+                        kTerminalLine - 1));
         continue;
       case ChatTerminal::Read::line:
         break;

@@ -106,7 +106,7 @@ Master::Master(const BatchMasterOptions& options)
   restore();
 }
 
-/// Takes the journal's rows for DONE, and removes files that no event names.
+/// Takes the journal's rows for done, and removes files that no event names.
 void Master::restore() {
   make_dirs(parts_folder_);
   std::vector<std::string> named;
@@ -346,7 +346,7 @@ void Master::take_result(Member* member, const BatchMessage& message) {
   to_confirm_.emplace_back(member, range);
 }
 
-/// Takes rows as DONE; write_results() writes them before anybody hears of it.
+/// Takes rows as done; write_results() writes them before anybody hears of it.
 void Master::commit(const std::vector<RowResult>& results, RowRange range) {
   BatchPart part;
   part.rows = range;

@@ -19,7 +19,9 @@ class RecordReader {
   /// Reads the next record; `numbers` are those before the length.
   void next(char* letter, std::vector<int64_t>* numbers, std::string* body) {
     const size_t end = text_.find('\n', at_);
-    if (end == std::string_view::npos) damaged();
+    if (end == std::string_view::npos) {
+      damaged();
+    }
     const std::vector<std::string> words = split(text_.substr(at_, end - at_), ' ');
     int64_t bytes = 0;
     if (words.size() != numbers->size() + 2 || words[0].size() != 1 ||
@@ -29,11 +31,15 @@ class RecordReader {
     }
     *letter = words[0][0];
     for (size_t i = 0; i < numbers->size(); ++i) {
-      if (!parse_int(words[i + 1], &(*numbers)[i]) || (*numbers)[i] < 0) damaged();
+      if (!parse_int(words[i + 1], &(*numbers)[i]) || (*numbers)[i] < 0) {
+        damaged();
+      }
     }
     *body = text_.substr(end + 1, static_cast<size_t>(bytes));
     at_ = end + 1 + static_cast<size_t>(bytes) + 1;
-    if (text_[at_ - 1] != '\n') damaged();
+    if (text_[at_ - 1] != '\n') {
+      damaged();
+    }
   }
   [[noreturn]] void damaged() const { fail_run(where_, "is damaged at byte {}", at_); }
 
@@ -69,8 +75,12 @@ std::vector<RowResult> parse_results(std::string_view text, const std::string& w
     char kind = 0;
     std::vector<int64_t> numbers(3);
     reader.next(&kind, &numbers, &result.json);
-    if (kind != 'O' && kind != 'E' && kind != 'B') reader.damaged();
-    if (result.json.find('\n') != std::string::npos) reader.damaged();
+    if (kind != 'O' && kind != 'E' && kind != 'B') {
+      reader.damaged();
+    }
+    if (result.json.find('\n') != std::string::npos) {
+      reader.damaged();
+    }
     result.kind = static_cast<RowResult::Kind>(kind);
     result.row = numbers[0];
     result.prompt_tokens = numbers[1];
@@ -92,7 +102,9 @@ std::vector<InputRow> parse_rows(std::string_view text, const std::string& where
     char kind = 0;
     std::vector<int64_t> numbers(1);
     reader.next(&kind, &numbers, &row.text);
-    if (kind != 'R' && kind != 'L') reader.damaged();
+    if (kind != 'R' && kind != 'L') {
+      reader.damaged();
+    }
     row.is_too_long = kind == 'L';
     row.row = numbers[0];
     rows.push_back(std::move(row));

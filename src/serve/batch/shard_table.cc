@@ -41,7 +41,7 @@ double ShardTable::rate(int64_t worker) const {
   return found == workers_.end() ? 0 : found->second.rate;
 }
 
-// ---- TODO --------------------------------------------------------------------------------------
+// ---- open --------------------------------------------------------------------------------------
 
 template <class Taken>
 void ShardTable::remove_todo(RowRange range, const Taken& taken) {

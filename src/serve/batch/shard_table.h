@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // States of a job's rows, and their division among workers, after AntBatchInfer (arXiv 2404.09686):
-// a row is TODO, DOING (leased to a worker, as a part of a shard) or DONE. Times are given by the
+// a row is open, leased to a worker as a part of a shard, or done. Times are given by the
 // caller, so that tests pass their own.
 #pragma once
 
@@ -33,30 +33,30 @@ class ShardTable {
  public:
   ShardTable(int64_t rows, const ShardOptions& options);
 
-  /// Marks rows as DONE, as the journal has them.
+  /// Marks rows as done, as the journal has them.
   void restore(RowRange range);
 
-  /// A worker that generates `slots` rows at a time. Returns its number.
+  /// Adds a worker that generates `slots` rows at a time; returns its number.
   int64_t add_worker(int64_t slots, double now);
-  /// Returns its rows to TODO. `lost`: it died or fell silent; else it left.
+  /// Its rows are open again. `lost`: it died or fell silent; else it left.
   void remove_worker(int64_t worker, bool lost);
-  /// Leases rows that the worker still has of an earlier connection, as far as they are TODO.
+  /// Leases rows that the worker still has of an earlier connection, as far as they are open.
   void adopt(int64_t worker, RowRange range, double now);
 
   /// Leases the worker its next shard: rows for `target_s` at its recent rate, and near the end of
-  /// the job at most half of its share of the rest. Without TODO rows it is a copy of a shard whose
+  /// the job at most half of its share of the rest. Without open rows it is a copy of a shard whose
   /// worker is expected to take longer than this one: the first result counts. Nothing if there is
   /// nothing to do.
   std::optional<RowRange> lease(int64_t worker, double now);
-  /// Reduces a lease to its first rows; the others are TODO again.
+  /// Reduces a lease to its first rows; the others are open again.
   void shrink(int64_t worker, RowRange range, int64_t count);
   /// Notes that a worker finishes rows: `finished` counts all since it began.
   void progress(int64_t worker, int64_t finished, double now);
-  /// Returns the rows of a result, leased or not, that are not DONE, and ends the lease. commit()
-  /// makes them DONE.
+  /// Returns the rows of a result, leased or not, that are not done, and ends the lease. commit()
+  /// makes them done.
   std::vector<RowRange> take_result(int64_t worker, RowRange range, double now);
   void commit(RowRange range);
-  /// Workers whose lease has ended; their rows are TODO again.
+  /// Workers whose lease has ended; their rows are open again.
   std::vector<int64_t> expire(double now);
   /// Rows that are given up, each once. Requires: the caller commits an error for them.
   std::vector<int64_t> take_given_up();
@@ -100,14 +100,14 @@ class ShardTable {
   bool is_isolated(int64_t count, int losses) const;
   void release(const Lease& lease, int losses);
   void add_todo(RowRange range, int losses);
-  /// Takes rows out of TODO; calls `taken` for those that were there.
+  /// Takes rows out of todo_; calls `taken` for those that were there.
   template <class Taken>
   void remove_todo(RowRange range, const Taken& taken);
 
   const int64_t rows_;
   const ShardOptions options_;
   std::map<int64_t, Todo> todo_;  ///< by first row, disjoint
-  Intervals finished_;            ///< DONE
+  Intervals finished_;            ///< done
   int64_t done_ = 0;
   std::map<int64_t, Worker> workers_;
   int64_t next_worker_ = 0;

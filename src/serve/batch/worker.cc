@@ -76,7 +76,9 @@ class RowDesk {
   /// Rows finished since the beginning. Throws what ended the generator.
   int64_t finished() {
     const std::lock_guard lock(mutex_);
-    if (error_) std::rethrow_exception(error_);
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
     return finished_;
   }
   int64_t unconfirmed() {

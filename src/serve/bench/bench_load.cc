@@ -155,7 +155,9 @@ std::vector<BenchPrompt> file_prompts(const std::string& path, int64_t count, in
     const nlohmann::json json = parse_json(line, where);
     const JsonView view(json, where);
     BenchPrompt prompt{view.get_string("prompt"), 0, view.get_int("output_tokens", output_len)};
-    if (prompt.output_tokens < 1) view.fail("asks for no token; expected 1 or more");
+    if (prompt.output_tokens < 1) {
+      view.fail("asks for no token; expected 1 or more");
+    }
     if (tokenizer) {
       prompt.tokens = std::ssize(tokenizer->encode(prompt.text));
     }

@@ -48,7 +48,7 @@ Json unigram_file() {
 
 Tokenizer parsed(const Json& file) { return Tokenizer::parse(file.dump(), "f"); }
 
-Words tokens_of(const Tokenizer& t, std::string_view text) {
+Words token_texts(const Tokenizer& t, std::string_view text) {
   Words out;
   for (const int32_t id : t.encode(text)) {
     out.push_back(t.spec().tokens[id]);
@@ -65,14 +65,14 @@ Json added(const std::string& text, int id, Json more = Json::object()) {
 TEST(Metaspace, MarksBlanksAndTheBeginning) {
   Json file = bpe_file();
   const Tokenizer always = parsed(file);
-  EXPECT_EQ(tokens_of(always, "ab c"), (Words{"▁ab", "▁", "c"}));
-  EXPECT_EQ(tokens_of(always, " ab  ab"), (Words{"▁ab", "▁", "▁ab"}));
+  EXPECT_EQ(token_texts(always, "ab c"), (Words{"▁ab", "▁", "c"}));
+  EXPECT_EQ(token_texts(always, " ab  ab"), (Words{"▁ab", "▁", "▁ab"}));
   EXPECT_EQ(always.decode(always.encode("ab c")), "ab c");
   EXPECT_EQ(always.token_bytes(6), " ab");
   file["pre_tokenizer"]["prepend_scheme"] = "never";
   file["decoder"]["prepend_scheme"] = "never";
   const Tokenizer never = parsed(file);
-  EXPECT_EQ(tokens_of(never, "ab ab"), (Words{"ab", "▁ab"}));
+  EXPECT_EQ(token_texts(never, "ab ab"), (Words{"ab", "▁ab"}));
   EXPECT_EQ(never.decode(never.encode(" ab")), " ab");
 }
 
@@ -80,10 +80,10 @@ TEST(Metaspace, MarksBlanksAndTheBeginning) {
 TEST(Metaspace, FirstMarksTheInputAlone) {
   Json file = bpe_file();
   file["added_tokens"] = Json::array({added("<x>", 7)});
-  EXPECT_EQ(tokens_of(parsed(file), "ab<x>ab"), (Words{"▁ab", "<x>", "▁ab"}));
+  EXPECT_EQ(token_texts(parsed(file), "ab<x>ab"), (Words{"▁ab", "<x>", "▁ab"}));
   file["pre_tokenizer"]["prepend_scheme"] = "first";
-  EXPECT_EQ(tokens_of(parsed(file), "ab<x>ab"), (Words{"▁ab", "<x>", "ab"}));
-  EXPECT_EQ(tokens_of(parsed(file), "<x>ab"), (Words{"<x>", "ab"}));
+  EXPECT_EQ(token_texts(parsed(file), "ab<x>ab"), (Words{"▁ab", "<x>", "ab"}));
+  EXPECT_EQ(token_texts(parsed(file), "<x>ab"), (Words{"<x>", "ab"}));
 }
 
 TEST(Bpe, UnknownCharacters) {
@@ -95,7 +95,7 @@ TEST(Bpe, UnknownCharacters) {
   file["model"]["fuse_unk"] = true;
   EXPECT_EQ(parsed(file).encode("axyb\xFF"), (Ids{1, 0, 2, 0}));
   file["model"]["unk_token"] = nullptr;
-  EXPECT_EQ(tokens_of(parsed(file), "axb"), (Words{"ab"}));
+  EXPECT_EQ(token_texts(parsed(file), "axb"), (Words{"ab"}));
 }
 
 Json fallback_file() {
@@ -117,7 +117,7 @@ Json fallback_file() {
 TEST(Bpe, FallsBackToBytes) {
   const Json file = fallback_file();
   const Tokenizer t = parsed(file);
-  EXPECT_EQ(tokens_of(t, "ab\u00E9c"), (Words{"▁ab", "<0xC3>", "<0xA9>", "c"}));
+  EXPECT_EQ(token_texts(t, "ab\u00E9c"), (Words{"▁ab", "<0xC3>", "<0xA9>", "c"}));
   // Any bytes come back, without the blank that is put before.
   Rng rng(3);
   for (int trial = 0; trial < 200; ++trial) {
@@ -167,14 +167,14 @@ TEST(Bpe, CutWordsGiveTheSameMerges) {
         if (merged) break;
       }
     }
-    ASSERT_EQ(tokens_of(t, text), symbols) << text;
+    ASSERT_EQ(token_texts(t, text), symbols) << text;
   }
 }
 
 TEST(Unigram, TakesTheMostProbableCut) {
   const Tokenizer t = parsed(unigram_file());
-  EXPECT_EQ(tokens_of(t, "ab"), (Words{"▁", "ab"}));    // -6 against -7.5 and -8
-  EXPECT_EQ(tokens_of(t, "abc"), (Words{"▁a", "bc"}));  // -8; c alone is unknown
+  EXPECT_EQ(token_texts(t, "ab"), (Words{"▁", "ab"}));    // -6 against -7.5 and -8
+  EXPECT_EQ(token_texts(t, "abc"), (Words{"▁a", "bc"}));  // -8; c alone is unknown
   EXPECT_EQ(t.encode("axyb"), (Ids{5, 0, 3}));          // unknown neighbours are one
   EXPECT_EQ(t.encode("a\xFF\xFE"), (Ids{5, 0}));
   EXPECT_EQ(t.token_lengths()[0], 0);
