@@ -40,8 +40,13 @@ BatchMasterOptions stopped_at(const BatchFolder& folder, int64_t parts) {
 TEST(Batch, EveryRowOnceAndInOrder) {
   const BatchFolder folder(700);
   SleepingGenerator a(200), b(300);
-  const BatchSummary summary = run_batch_threads(folder.master_options(), {&a, &b});
+  BatchMasterOptions options = folder.master_options();
+  std::string state;
+  options.progress = [&](const std::string& line) { state = line; };
+  const BatchSummary summary = run_batch_threads(options, {&a, &b});
   EXPECT_TRUE(summary.is_complete);
+  EXPECT_TRUE(state.starts_with("700 of 700 rows done, 0 in work")) << state;
+  EXPECT_NE(state.find(" tokens/s"), std::string::npos) << state;
   EXPECT_EQ(summary.rows, 700);
   EXPECT_EQ(summary.outputs + summary.errors + summary.blanks, 700);
   EXPECT_EQ(summary.errors, 8);

@@ -245,9 +245,10 @@ void print_summary(const BatchOptions& options, const serve::BatchSummary& summa
                          summary.blanks, summary.prompt_tokens, summary.tokens,
                          summary.was_complete ? "; the job was complete" : ""));
   if (!summary.was_complete && fresh > 0 && summary.seconds > 0) {
-    print_line(fmt::format("{} in {}: {:.3g} rows/s", counted(fresh, "row"),
-                           human_time(summary.seconds),
-                           static_cast<double>(fresh) / summary.seconds));
+    print_line(fmt::format(
+        "{} in {}: {:.3g} rows/s, {:.3g} tokens/s", counted(fresh, "row"),
+        human_time(summary.seconds), static_cast<double>(fresh) / summary.seconds,
+        static_cast<double>(summary.tokens - summary.restored_tokens) / summary.seconds));
   }
   print_line(fmt::format("results: {}", join_path(options.out, "output.jsonl")));
 }

@@ -122,6 +122,7 @@ void Master::restore() {
   }
   summary_.rows = table_->rows();
   summary_.restored = table_->done();
+  summary_.restored_tokens = summary_.tokens;
   std::sort(named.begin(), named.end());
   for (const std::string& name : list_dir(parts_folder_)) {
     if (!std::binary_search(named.begin(), named.end(), name)) {
@@ -444,7 +445,8 @@ std::string Master::state() const {
     text += fmt::format(", {}", counted(summary_.errors, "error"));
   }
   if (rate > 0) {
-    text += fmt::format("; {:.3g} rows/s, {} left", rate,
+    const auto tokens = static_cast<double>(summary_.tokens - summary_.restored_tokens);
+    text += fmt::format("; {:.3g} rows/s, {:.3g} tokens/s, {} left", rate, tokens / seconds,
                         human_time(static_cast<double>(table_->rows() - table_->done()) / rate));
   }
   return text;

@@ -35,7 +35,7 @@ struct BatchSummary {
   bool is_complete = false;   ///< else it was stopped
   bool was_complete = false;  ///< by an earlier call: nothing was done
   int64_t rows = 0, outputs = 0, errors = 0, blanks = 0, prompt_tokens = 0, tokens = 0;
-  int64_t restored = 0;  ///< rows that an earlier master had
+  int64_t restored = 0, restored_tokens = 0;  ///< that an earlier master had
   double seconds = 0;
 };
 
