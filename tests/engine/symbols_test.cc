@@ -98,7 +98,7 @@ struct Running {
 };
 
 /// Relative L2.
-double distance(const std::vector<double>& got, const std::vector<double>& want) {
+double root_distance(const std::vector<double>& got, const std::vector<double>& want) {
   double error = 0, size = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     error += (got[i] - want[i]) * (got[i] - want[i]);
@@ -129,7 +129,7 @@ TEST(SymbolicTokens, FaultsAreRefusedOrHarmless) {
     ++accepted;
     Running running(std::move(mutant));
     for (int64_t tokens : {kDivisor, 3 * kDivisor, kBound}) {
-      EXPECT_LE(distance(logits(running.session, tokens), logits(one.session, tokens)), 1e-10);
+      EXPECT_LE(root_distance(logits(running.session, tokens), logits(one.session, tokens)), 1e-10);
     }
   }
   EXPECT_GT(refused, 200);
@@ -153,7 +153,7 @@ TEST(SymbolicTokens, EveryPlanEqualsOneRankAtEveryValue) {
     EXPECT_TRUE(program::parse_program(program::print(made.program)) == made.program);
     Running running(std::move(made));
     for (int64_t tokens = kDivisor; tokens <= kBound; tokens += kDivisor) {
-      EXPECT_LE(distance(logits(running.session, tokens), logits(one.session, tokens)), 1e-12)
+      EXPECT_LE(root_distance(logits(running.session, tokens), logits(one.session, tokens)), 1e-12)
           << tokens << " tokens";
     }
   }

@@ -78,11 +78,15 @@ class Cache {
     std::iota(pos.v.begin(), pos.v.end(), 0.0);
     Attrs attrs = attrs_of(shape_);
     attrs.set("group", shape_.h / shape_.g);
+    // Kernels of short types work on f32 copies, and round once.
     text.o = run({"attention",
                   attrs,
                   {text.q, text.k, text.v, pos},
                   {zeros({length, shape_.h, shape_.d}), zeros({length, shape_.h})}},
-                 dtype_)[0];
+                 dtype_ == DType::bf16 ? DType::f32 : dtype_)[0];
+    if (dtype_ == DType::bf16) {
+      text.o = rounded(std::move(text.o));
+    }
     for (int64_t i = 0; i < length; i += kPageTokens) {
       text.pages.push_back(order_.back());
       order_.pop_back();
@@ -181,7 +185,8 @@ TEST(AttentionPaged, HasTheBitsOfTraining) {
       // Prompts whole, in chunks and together with single tokens.
       cache.step({&texts[0], &texts[1]}, {224, 1});
       cache.step({&texts[2], &texts[0], &texts[4]}, {7, 1, 111}, 2);
-      while (std::ranges::any_of(texts, [](const Text& t) { return t.done < t.size(); })) {
+      const auto goes_on = [](const Text& text) { return text.done < text.size(); };
+      while (!::testing::Test::HasFatalFailure() && std::ranges::any_of(texts, goes_on)) {
         std::vector<Text*> some;
         std::vector<int64_t> counts;
         for (Text& text : texts) {

@@ -260,7 +260,7 @@ TEST(ChunkPass, LeavesGenerationAlone) {
   const auto program = [&](int64_t chunks) {
     const Case c = experts("dp: 1", chunks);
     engine::Compiled made =
-        engine::compile(engine::generation(engine::parse_run(c.text, c.name, {}), 8, 32));
+        engine::compile(engine::generation(engine::parse_run(c.text, c.name, {}), 8, {.longest = 32}));
     made.program.config.clear();
     return program::print(made.program);
   };

@@ -104,7 +104,7 @@ TEST(Generation, HasTheBitsOfTrainingHoweverATextIsCut) {
   for (const char* family :
        {"llama", "mistral, sliding_window: 5", "mistral, sliding_window: 90", "qwen3_moe",
         "gemma2, sliding_window: 8, query_pre_attn_scalar: 4", "qwen2", "qwen3", "olmo2",
-        "phi3, pad_token_id: 0", "granite", "gpt_neox, hidden_act: gelu"}) {
+        "phi3, pad_token_id: 0", "granite", "gpt_neox, hidden_act: gelu, rotary_pct: 1"}) {
     SCOPED_TRACE(family);
     const engine::Run run = run_of(family);
     std::vector<int32_t> ids;

@@ -3,6 +3,7 @@
 // any batch, budgets are kept, and what cannot run is refused.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <numeric>
 

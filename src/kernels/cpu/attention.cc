@@ -51,7 +51,9 @@ struct Heads {
         first_query(piece_offset(args, 't')),
         first_key(piece_offset(args, 's')),
         ahead(first_query - first_key),
-        window(args.attrs->i_or("window", first_query + queries)) {}
+        // Beyond all keys, so far that no block of queries reaches it: the order of sums in a block
+        // depends on where the window begins.
+        window(args.attrs->i_or("window", first_query + queries + kAttnRowsFwd)) {}
 
   /// The kv head here that a query head reads; outside of [0, g) if it is not here.
   int64_t kv_of(int64_t head) const { return (first_head + head) / group - first_kv; }

@@ -10,7 +10,7 @@ void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap,
     const int64_t begin = std::clamp<int64_t>(c + 1 - window - first, 0, end);
     for (int64_t j = begin; j < end; ++j) {
       T* const at = s + j * ops::kAttnRowsFwd + c;
-      store(at, cap * vtanh(load(at)));
+      store(at, uncontracted(cap * vtanh(load(at))));
     }
   }
 }
@@ -89,7 +89,7 @@ void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T*
     }
     const Vec<T> f = vexp2_nonpositive(old - m0);
     store(fix + c, f);
-    store(sum + c, load(sum + c) * f + s0 + s1);
+    store(sum + c, uncontracted(load(sum + c) * f) + s0 + s1);
   }
 }
 

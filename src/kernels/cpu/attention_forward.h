@@ -18,6 +18,14 @@ inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 template <typename T>
 inline constexpr T kLowest = std::numeric_limits<T>::lowest() / 4;
 
+/// Returns a product as it is rounded: the compiler adds nothing to it in one operation, which it might
+/// do in one loop and not in another.
+template <typename V>
+[[gnu::always_inline]] inline V uncontracted(V product) {
+  asm("" : "+m"(product));
+  return product;
+}
+
 /// A [rows, d] operand readable in whole tiles: in place if d is a multiple of the tile, else
 /// copied to `pad`.
 template <typename T>
@@ -67,13 +75,13 @@ struct ForwardScratch {
 /// Replaces a block of scores s[key][query] by cap * tanh(score), for the keys that some query of a
 /// vector may see (softmax_block).
 template <typename T>
-void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap, T* s);
+[[gnu::noinline]] void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap, T* s);
 
 /// Softmax of one block of scores in place, s[key][query], queries in lanes. Key j may be seen by
 /// query c if c - window < first + j <= c. `top`, `sum`: per query the largest score so far and the
 /// sum of exponentials; `fix` gets the factor of what was summed before.
 template <typename T>
-void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T* s, T* top, T* sum,
+[[gnu::noinline]] void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T* s, T* top, T* sum,
                    T* fix);
 
 /// Scores, in powers of two: the product of a query and a key times `factor`, and with a cap

@@ -361,7 +361,7 @@ class PagedAttention {
     W top = old;
     for_vectors<W>(0, n, [&](int64_t j, int64_t lanes) {
       if (scores_.cap > 0) {
-        store_some(s + j, scores_.cap * vtanh(load_some(s + j, lanes, W(0))), lanes);
+        store_some(s + j, uncontracted(scores_.cap * vtanh(load_some(s + j, lanes, W(0)))), lanes);
       }
       for (int64_t lane = 0; lane < lanes; ++lane) {
         top = std::max(top, s[j + lane]);
@@ -387,7 +387,7 @@ class PagedAttention {
     }
     const Vec<W> fix = vexp2_nonpositive(splat(old) - splat(top));
     const W f = fix[0];
-    x.sum[head] = x.sum[head] * f + s0 + s1;
+    x.sum[head] = uncontracted(x.sum[head] * f) + s0 + s1;
     x.top[head] = top;
     for (int64_t i = 0; i < n; ++i) {
       x.weights[i * group_ + head] = s[i];
