@@ -10,8 +10,7 @@
 
 namespace hocket::engine {
 
-void expect_proven(const Run& run, const Compiled& compiled,
-                   std::string_view does) {
+void expect_proven(const Run& run, const Compiled& compiled, std::string_view does) {
   const check::Verdict verdict = check::check(compiled.program, compiled.reference);
   if (!verdict.ok()) {
     fail(run.name, "the static check refuses the program that {}:\n{}", does,
@@ -27,8 +26,7 @@ namespace {
 
 /// Loads the parameters that the source has, and copies of them, each in its own type.
 template <typename Source>
-void load_from(const Source& source, const Compiled& compiled,
-               const runtime::Store& store) {
+void load_from(const Source& source, const Compiled& compiled, const runtime::Store& store) {
   comm::run_on_all(store.ranks().processes(), [&] {
     for (const graph::Tensor& tensor : compiled.reference.tensors) {
       const bool copy = tensor.init.kind == graph::Init::Kind::copy;

@@ -25,28 +25,28 @@ inline constexpr const char* kAnswerLengths =
 inline constexpr const char* kAnswerSides = "answer_sides";  ///< i32[A], per micro-batch: of KTO
 inline constexpr const char* kDivergence = "divergence";     ///< f64[1], per micro-batch: of KTO
 
-// Generation (models/build.h, ops/attention_paged.cc, ops/sample.cc). Symbols of its program: T, R, B,
-// N, W and C below.
-inline constexpr const char* kNewTokens = "new_tokens";              ///< T
-inline constexpr const char* kNumSequences = "num_sequences";        ///< R
-inline constexpr const char* kTablePages = "table_pages";            ///< B
-inline constexpr const char* kNumRows = "num_rows";                  ///< N
-inline constexpr const char* kMaskWords = "mask_words";              ///< W
-inline constexpr const char* kNumChanges = "num_changes";            ///< C
-inline constexpr const char* kSequences = "sequences";               ///< i32[T]: of a token
-inline constexpr const char* kPageTable = "page_table";              ///< i32[R,B]
-inline constexpr const char* kRows = "rows";                         ///< i32[N]: tokens, -1: none
-inline constexpr const char* kSampleSettings = "sample.settings";    ///< f64[N,9]
-inline constexpr const char* kSampleDraws = "sample.draws";          ///< i64[N,4]
-inline constexpr const char* kSampleMask = "sample.mask";            ///< i32[N,W]
-inline constexpr const char* kSampleRanges = "sample.ranges";        ///< i32[N,2]
-inline constexpr const char* kChangedTokens = "sample.tokens";       ///< i32[C]
-inline constexpr const char* kChangeCounts = "sample.counts";        ///< i32[C]
-inline constexpr const char* kChangeBiases = "sample.biases";        ///< f64[C]
-inline constexpr const char* kSampled = "sampled";                   ///< i32[N]
-inline constexpr const char* kSampledLogprobs = "sampled.1";         ///< f64[N,2]
-inline constexpr const char* kAlternatives = "sampled.2";            ///< i32[N,K]
-inline constexpr const char* kAlternativeLogprobs = "sampled.3";     ///< f64[N,K]
+// Generation (models/build.h, ops/attention_paged.cc, ops/sample.cc). Symbols of its program: T, R,
+// B, N, W and C below.
+inline constexpr const char* kNewTokens = "new_tokens";            ///< T
+inline constexpr const char* kNumSequences = "num_sequences";      ///< R
+inline constexpr const char* kTablePages = "table_pages";          ///< B
+inline constexpr const char* kNumRows = "num_rows";                ///< N
+inline constexpr const char* kMaskWords = "mask_words";            ///< W
+inline constexpr const char* kNumChanges = "num_changes";          ///< C
+inline constexpr const char* kSequences = "sequences";             ///< i32[T]: of a token
+inline constexpr const char* kPageTable = "page_table";            ///< i32[R,B]
+inline constexpr const char* kRows = "rows";                       ///< i32[N]: tokens, -1: none
+inline constexpr const char* kSampleSettings = "sample.settings";  ///< f64[N,9]
+inline constexpr const char* kSampleDraws = "sample.draws";        ///< i64[N,4]
+inline constexpr const char* kSampleMask = "sample.mask";          ///< i32[N,W]
+inline constexpr const char* kSampleRanges = "sample.ranges";      ///< i32[N,2]
+inline constexpr const char* kChangedTokens = "sample.tokens";     ///< i32[C]
+inline constexpr const char* kChangeCounts = "sample.counts";      ///< i32[C]
+inline constexpr const char* kChangeBiases = "sample.biases";      ///< f64[C]
+inline constexpr const char* kSampled = "sampled";                 ///< i32[N]
+inline constexpr const char* kSampledLogprobs = "sampled.1";       ///< f64[N,2]
+inline constexpr const char* kAlternatives = "sampled.2";          ///< i32[N,K]
+inline constexpr const char* kAlternativeLogprobs = "sampled.3";   ///< f64[N,K]
 
 // Outputs.
 /// [T,V], per micro-batch; of generation [N,V].

@@ -69,9 +69,9 @@ struct BuildOptions {
 /// and the inputs of ops/sample.cc.
 /// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
 /// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
-/// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_pages` [P,G,d,32] and
-/// `….attn.v_pages` [P,G,32,d]. losses: "loss" first, then "moe.balance.<layer>". outputs: "logits",
-/// [T,V], of generate [N,V] with what `sample` makes; in training "moe.counts.<layer>"
+/// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_pages` [P,G,d,32]
+/// and `….attn.v_pages` [P,G,32,d]. losses: "loss" first, then "moe.balance.<layer>". outputs:
+/// "logits", [T,V], of generate [N,V] with what `sample` makes; in training "moe.counts.<layer>"
 /// (graph/names.h has the names for the host). Initial values: matrices normal(0,
 /// initializer_range), the two projections per block that write to the residual stream times
 /// 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.

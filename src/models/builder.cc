@@ -201,19 +201,19 @@ void Builder::sampled(TensorId hidden, TensorId weight) {
     graph_.tensors[static_cast<size_t>(id)].whole = true;
     return id;
   };
-  const std::vector<TensorId> in{all,
-                                 whole(names::kSampleSettings, DType::f64, {rows, ops::kNumSettings}),
-                                 whole(names::kSampleDraws, DType::i64, {rows, ops::kNumDraws}),
-                                 whole(names::kSampleMask, DType::i32, {rows, words}),
-                                 whole(names::kSampleRanges, DType::i32, {rows, 2}),
-                                 whole(names::kChangedTokens, DType::i32, {changes}),
-                                 whole(names::kChangeCounts, DType::i32, {changes}),
-                                 whole(names::kChangeBiases, DType::f64, {changes})};
+  const std::vector<TensorId> in{
+      all,
+      whole(names::kSampleSettings, DType::f64, {rows, ops::kNumSettings}),
+      whole(names::kSampleDraws, DType::i64, {rows, ops::kNumDraws}),
+      whole(names::kSampleMask, DType::i32, {rows, words}),
+      whole(names::kSampleRanges, DType::i32, {rows, 2}),
+      whole(names::kChangedTokens, DType::i32, {changes}),
+      whole(names::kChangeCounts, DType::i32, {changes}),
+      whole(names::kChangeBiases, DType::f64, {changes})};
   const int64_t vocab = sizes.vocab > 0 ? sizes.vocab : config_.vocab_size;
   const std::vector<TensorId> made =
-      ops::apply(graph_, "sample",
-                 {{"top", std::min(sizes.alternatives, vocab)}, {"vocab", vocab}}, in,
-                 names::kSampled, last);
+      ops::apply(graph_, "sample", {{"top", std::min(sizes.alternatives, vocab)}, {"vocab", vocab}},
+                 in, names::kSampled, last);
   graph_.outputs.push_back(all);
   graph_.outputs.insert(graph_.outputs.end(), made.begin(), made.end());
 }

@@ -82,7 +82,13 @@ std::vector<Sample> samples() {
     list.push_back({"5 tokens of a sequence, 3 pages" + graph::to_string(more),
                     attrs,
                     {q, kv, kv, keys, values, numbers, numbers, {DType::i32, {1, 2}}},
-                    {{}, {}, {}, {}, {}, {.kind = Fill::Kind::counting}, zero,
+                    {{},
+                     {},
+                     {},
+                     {},
+                     {},
+                     {.kind = Fill::Kind::counting},
+                     zero,
                      {.kind = Fill::Kind::integers, .hi = 2}},
                     {}});
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // sample: draws a token per row of logits. Rows are those of unlike requests, so everything that
 // says how is data: docs in kernels/cpu/sample.cc's order of changes, serve/request.h for meanings.
-#include "ops/rules.h"
 #include "ops/sample.h"
+#include "ops/rules.h"
 
 namespace hocket::ops::sample {
 namespace {
@@ -48,7 +48,8 @@ Work work(const Call& call) { return memory_bound(call, 20); }
 /// Per thread a row of changed logits in the type of sums, and one of candidates.
 int64_t workspace(const Call& call) {
   const int64_t v = call.in[kLogits].dims[1];
-  return scratch_threads(call.attrs) * sample_scratch(v, graph::size_of(sum_dtype(call.in[0].dtype)));
+  return scratch_threads(call.attrs) *
+         sample_scratch(v, graph::size_of(sum_dtype(call.in[0].dtype)));
 }
 
 std::vector<Sample> samples() {
@@ -64,8 +65,14 @@ std::vector<Sample> samples() {
                    {DType::i32, {2}},
                    {DType::i32, {2}},
                    {DType::f64, {2}}},
-                  {{}, greedy, {.kind = Fill::Kind::integers, .lo = -1, .hi = -1}, greedy, greedy,
-                   {.kind = Fill::Kind::integers, .hi = 39}, greedy, {}},
+                  {{},
+                   greedy,
+                   {.kind = Fill::Kind::integers, .lo = -1, .hi = -1},
+                   greedy,
+                   greedy,
+                   {.kind = Fill::Kind::integers, .hi = 39},
+                   greedy,
+                   {}},
                   {}});
   return list;
 }
@@ -74,10 +81,11 @@ std::vector<Sample> samples() {
 
 void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = kOp,
-                 .doc = "id[R], (log p of the model, log p of what it was drawn from)[R,2], and "
-                        "the `top` most likely tokens of the model with log p, from logits[R,V], of "
-                        "which the first `vocab` are tokens; settings, draws, masks, and changes of "
-                        "logits of tokens are data (ops/sample.h)",
+                 .doc =
+                     "id[R], (log p of the model, log p of what it was drawn from)[R,2], and "
+                     "the `top` most likely tokens of the model with log p, from logits[R,V], of "
+                     "which the first `vocab` are tokens; settings, draws, masks, and changes of "
+                     "logits of tokens are data (ops/sample.h)",
                  .infer = infer,
                  .layout = {"rv,rs,rn,rm,rc,a,a,a->r,rx,ry,ry", "r"},
                  .work = work,

@@ -94,8 +94,8 @@ ProgramSpec gradients(const Run& run, const Sizes& sizes = {});
 ProgramSpec logits(const Run& run, const Sizes& sizes = {});
 /// Returns the spec of evaluating held-out data under the run's plan: losses.
 ProgramSpec evaluation(const Run& run);
-/// Forward of the new tokens of sequences with a paged KV cache, at most `new_tokens` in a step, and
-/// tokens drawn from it (models::Generation). All data-parallel ranks have all sequences; where
+/// Forward of the new tokens of sequences with a paged KV cache, at most `new_tokens` in a step,
+/// and tokens drawn from it (models::Generation). All data-parallel ranks have all sequences; where
 /// experts are on several ranks these split the tokens, which then go to their experts as in
 /// training. Parameters are whole on data-parallel ranks: gathered for every token, they would take
 /// longer than all else.

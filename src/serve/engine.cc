@@ -15,11 +15,13 @@ constexpr std::chrono::seconds kIdleCall(2);
 Engine::Engine(Stepper& stepper, const data::Tokenizer* tokenizer, SchedulerOptions options,
                std::function<void()> while_idle)
     : stepper_(stepper),
-      scheduler_(stepper, tokenizer, [&] {
-        SchedulerOptions unlimited = options;
-        unlimited.max_waiting = 0;  // counted here, where the caller waits for the answer
-        return unlimited;
-      }()),
+      scheduler_(stepper, tokenizer,
+                 [&] {
+                   SchedulerOptions unlimited = options;
+                   unlimited.max_waiting =
+                       0;  // counted here, where the caller waits for the answer
+                   return unlimited;
+                 }()),
       max_waiting_(options.max_waiting),
       while_idle_(std::move(while_idle)),
       thread_([this] { loop(); }) {}

@@ -37,18 +37,19 @@ StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenize
     limits.longest = std::min(std::max<int64_t>(run.model.max_position, 1), possible);
   }
   if (limits.longest > possible || limits.longest < 1) {
-    fail(run.name,
-         "a text of {} tokens needs {} of KV cache; there are {}; try a smaller --max-model-len, or "
-         "more --kv-cache-memory",
-         std::max<int64_t>(limits.longest, 1),
-         human_bytes(static_cast<double>(
-             of_page * ceil_div(std::max<int64_t>(limits.longest, 1), PagePool::kTokens))),
-         human_bytes(bytes));
+    fail(
+        run.name,
+        "a text of {} tokens needs {} of KV cache; there are {}; try a smaller --max-model-len, or "
+        "more --kv-cache-memory",
+        std::max<int64_t>(limits.longest, 1),
+        human_bytes(static_cast<double>(
+            of_page * ceil_div(std::max<int64_t>(limits.longest, 1), PagePool::kTokens))),
+        human_bytes(bytes));
   }
   limits.sequences = options.max_num_seqs;
   limits.tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs);
-  limits.pages = std::min(
-      affordable, limits.sequences * (ceil_div(limits.longest, PagePool::kTokens) + 1));
+  limits.pages =
+      std::min(affordable, limits.sequences * (ceil_div(limits.longest, PagePool::kTokens) + 1));
   limits.vocab = std::min<int64_t>(tokenizer.vocab_size(), run.model.vocab_size);
   limits.rows = std::max<int64_t>(limits.sequences, 64);
   limits.changes = limits.sequences * 256 + limits.longest + 1024;

@@ -15,11 +15,11 @@
 namespace hocket::serve {
 
 struct EngineOptions {
-  int64_t max_model_len = 0;             ///< 0: the model's longest text, or what the cache can hold
-  int64_t max_num_seqs = 32;             ///< texts of a step
-  int64_t max_num_batched_tokens = 512;  ///< new tokens of a step
-  int64_t max_waiting = 512;             ///< requests in the queue; submit() then throws Busy
-  int64_t max_logprobs = 20;             ///< alternatives per token
+  int64_t max_model_len = 0;  ///< 0: the model's longest text, or what the cache can hold
+  int64_t max_num_seqs = 32;  ///< texts of a step
+  int64_t max_num_batched_tokens = 512;   ///< new tokens of a step
+  int64_t max_waiting = 512;              ///< requests in the queue; submit() then throws Busy
+  int64_t max_logprobs = 20;              ///< alternatives per token
   std::optional<double> kv_cache_memory;  ///< bytes per rank; none: a quarter of the free memory
   bool prefix_caching = true;
 };
@@ -61,8 +61,8 @@ int64_t page_bytes(const engine::Run& run);
 /// the cache cannot hold one such text.
 StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenizer,
                          const EngineOptions& options);
-/// The generating program, proven. Throws Error: the plan cannot (experts on ranks of their own), or
-/// the check refuses it.
+/// The generating program, proven. Throws Error: the plan cannot (experts on ranks of their own),
+/// or the check refuses it.
 engine::Compiled compile_generation(const engine::Run& run, const StepLimits& limits);
 
 }  // namespace hocket::serve

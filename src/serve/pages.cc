@@ -93,8 +93,7 @@ void PagePool::name(std::span<const PageId> pages, size_t number, std::span<cons
                     std::string_view space) {
   Page& page = pages_[static_cast<size_t>(pages[number])];
   if (page.name != 0) return;
-  const uint64_t parent =
-      number == 0 ? 0 : pages_[static_cast<size_t>(pages[number - 1])].name;
+  const uint64_t parent = number == 0 ? 0 : pages_[static_cast<size_t>(pages[number - 1])].name;
   // A page behind one whose name another page has is found through that other one.
   if (number > 0 && parent == 0) return;
   const std::span<const int32_t> own = tokens.subspan(number * kTokens, kTokens);

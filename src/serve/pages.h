@@ -19,8 +19,8 @@ namespace hocket::serve {
 
 using PageId = int32_t;
 
-/// A prefix is found by its tokens themselves, page by page: hashes only narrow the search. Prefixes
-/// of different spaces (adapter, version of the weights, salt) share no page.
+/// A prefix is found by its tokens themselves, page by page: hashes only narrow the search.
+/// Prefixes of different spaces (adapter, version of the weights, salt) share no page.
 class PagePool {
  public:
   static constexpr int64_t kTokens = ops::kPageTokens;
@@ -66,9 +66,9 @@ class PagePool {
   void forget(PageId page);
 
   std::vector<Page> pages_;
-  std::vector<PageId> free_;                               ///< unreferenced, without a name
-  std::set<std::pair<uint64_t, PageId>> unreferenced_;     ///< with a name, first released first
-  std::unordered_multimap<uint64_t, PageId> named_;        ///< by key
+  std::vector<PageId> free_;                            ///< unreferenced, without a name
+  std::set<std::pair<uint64_t, PageId>> unreferenced_;  ///< with a name, first released first
+  std::unordered_multimap<uint64_t, PageId> named_;     ///< by key
   uint64_t last_name_ = 0, last_release_ = 0;
   int64_t in_use_ = 0;
 };

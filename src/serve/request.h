@@ -101,8 +101,8 @@ using RequestId = int64_t;
 
 /// Counts since the start, and states now, for metrics.
 struct Stats {
-  int64_t running = 0, waiting = 0;           ///< requests
-  int64_t pages = 0, pages_in_use = 0;        ///< of the KV cache; cached prefixes are not in use
+  int64_t running = 0, waiting = 0;             ///< requests
+  int64_t pages = 0, pages_in_use = 0;          ///< of the KV cache; cached prefixes are not in use
   int64_t prefix_queries = 0, prefix_hits = 0;  ///< tokens looked up, and found, in the cache
   int64_t prompt_tokens = 0, generated_tokens = 0, preemptions = 0, steps = 0;
 };

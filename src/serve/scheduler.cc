@@ -91,10 +91,11 @@ void Scheduler::check(const Request& request, const StepLimits& limits) {
            ? std::min(prompt + request.max_tokens, limits.vocab)
            : 0);
   if (changes > limits.changes) {
-    fail(kWhere,
-         "the request changes up to {} logits by penalties and logit_bias; expected at most {}; try "
-         "a shorter text",
-         changes, limits.changes);
+    fail(
+        kWhere,
+        "the request changes up to {} logits by penalties and logit_bias; expected at most {}; try "
+        "a shorter text",
+        changes, limits.changes);
   }
   if (ceil_div(prompt + request.max_tokens, PagePool::kTokens) > limits.pages) {
     fail(kWhere, "the request needs {} pages of the KV cache; it has {}",
@@ -189,8 +190,8 @@ bool Scheduler::step() {
 
 std::vector<Scheduler::Planned> Scheduler::plan() {
   const StepLimits& limits = stepper_.limits();
-  tokens_left_ = options_.token_budget > 0 ? std::min(options_.token_budget, limits.tokens)
-                                           : limits.tokens;
+  tokens_left_ =
+      options_.token_budget > 0 ? std::min(options_.token_budget, limits.tokens) : limits.tokens;
   rows_left_ = limits.rows;
   changes_left_ = limits.changes;
   for (const SequencePtr& sequence : running_) {
@@ -232,7 +233,7 @@ void Scheduler::plan_waiting(std::vector<Planned>* planned) {
 }
 
 void Scheduler::wait_again(Sequence& sequence) {
-  // What the pages hold stays known by its tokens.
+  // Keeps what the pages hold known by its tokens.
   pages_.release(sequence.pages);
   sequence.pages.clear();
   sequence.computed = 0;
@@ -276,10 +277,8 @@ bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
     sequence.update.cached_tokens = sequence.reported_cached;
   }
   sequence.planned = true;
-  planned->push_back({.sequence = &sequence,
-                      .begin = sequence.computed,
-                      .count = count,
-                      .draws = draws});
+  planned->push_back(
+      {.sequence = &sequence, .begin = sequence.computed, .count = count, .draws = draws});
   tokens_left_ -= count;
   const int64_t prompt_rows =
       with_rows ? std::clamp<int64_t>(sequence.prompt_size() - 1 - sequence.computed, 0, count) : 0;
@@ -339,8 +338,8 @@ void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutp
       return made;
     };
     for (int64_t i = 0; i < given; ++i) {
-      sequence.update.prompt_logprobs.push_back(logprobs_of(
-          static_cast<size_t>(each.row + i), sequence.request.prompt_logprobs));
+      sequence.update.prompt_logprobs.push_back(
+          logprobs_of(static_cast<size_t>(each.row + i), sequence.request.prompt_logprobs));
     }
     if (each.draws) {
       const auto row = static_cast<size_t>(each.row + given);

@@ -58,8 +58,9 @@ struct Scheduler::Planned {
   Sequence* sequence = nullptr;
   int64_t begin = 0, count = 0;
   int64_t row = 0, rows = 0;
-  bool draws = false;        ///< the last row draws a token
-  bool cannot_draw = false;  ///< it should, and its constraint allows none, or failed: see update.error
+  bool draws = false;  ///< the last row draws a token
+  bool cannot_draw =
+      false;  ///< it should, and its constraint allows none, or failed: see update.error
 };
 
 /// Builds the input of a step from what is planned.

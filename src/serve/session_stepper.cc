@@ -105,9 +105,8 @@ StepInput unpack(std::string_view bytes) {
 }
 
 int64_t divisor_of(const program::Program& program) {
-  const auto symbol =
-      std::find_if(program.symbols.begin(), program.symbols.end(),
-                   [](const auto& each) { return each.name == names::kNewTokens; });
+  const auto symbol = std::find_if(program.symbols.begin(), program.symbols.end(),
+                                   [](const auto& each) { return each.name == names::kNewTokens; });
   HOCKET_CHECK(symbol != program.symbols.end(), "the program does not generate");
   return symbol->divisor;
 }
@@ -216,9 +215,12 @@ StepOutput SessionStepper::run(const StepInput& input) {
   feeds.keep(names::kChangedTokens, padded(input.changed_tokens, C, 0));
   feeds.keep(names::kChangeCounts, padded(input.change_counts, C, -1));
   feeds.keep(names::kChangeBiases, padded(input.change_biases, C, 0.0));
-  for (const auto& [name, value] :
-       {std::pair{names::kNewTokens, T}, {names::kNumSequences, R}, {names::kTablePages, B},
-        {names::kNumRows, N}, {names::kMaskWords, W}, {names::kNumChanges, C}}) {
+  for (const auto& [name, value] : {std::pair{names::kNewTokens, T},
+                                    {names::kNumSequences, R},
+                                    {names::kTablePages, B},
+                                    {names::kNumRows, N},
+                                    {names::kMaskWords, W},
+                                    {names::kNumChanges, C}}) {
     session_.set_symbol(name, value);
   }
   session_.feed(feeds);

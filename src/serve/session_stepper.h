@@ -25,8 +25,8 @@ class SessionStepper : public Stepper {
 
   const StepLimits& limits() const override { return limits_; }
   StepOutput step(const StepInput& input) override;
-  /// To be called from time to time while nothing is to be done, so that the others do not take this
-  /// process for dead.
+  /// To be called from time to time while nothing is to be done, so that the others do not take
+  /// this process for dead.
   void stay_alive();
   /// Takes part in the steps of process 0 until that ends. Throws Error if a step fails.
   void follow();

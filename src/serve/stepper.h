@@ -13,37 +13,37 @@ namespace hocket::serve {
 
 /// Sizes that no step exceeds.
 struct StepLimits {
-  int64_t tokens = 512;         ///< new ones of a step
-  int64_t sequences = 32;       ///< of a step
-  int64_t longest = 2048;       ///< tokens of a sequence
-  int64_t pages = 64;           ///< of the KV cache
-  int64_t rows = 64;            ///< logits of a step
-  int64_t changes = 4096;       ///< changed logits of a step
-  int64_t alternatives = 20;    ///< reported per row
-  int64_t vocab = 0;            ///< tokens that may be drawn
+  int64_t tokens = 512;       ///< new ones of a step
+  int64_t sequences = 32;     ///< of a step
+  int64_t longest = 2048;     ///< tokens of a sequence
+  int64_t pages = 64;         ///< of the KV cache
+  int64_t rows = 64;          ///< logits of a step
+  int64_t changes = 4096;     ///< changed logits of a step
+  int64_t alternatives = 20;  ///< reported per row
+  int64_t vocab = 0;          ///< tokens that may be drawn
 };
 
 /// Inputs of a step. Tokens of a sequence stand one behind the other.
 struct StepInput {
-  std::vector<int32_t> tokens, positions, sequences;  ///< [T]
-  std::vector<std::vector<int32_t>> pages;            ///< per sequence of the step
-  std::vector<int32_t> rows;                          ///< [N]: indices of tokens
-  std::vector<double> settings;                       ///< [N, ops::kNumSettings]
-  std::vector<int64_t> draws;                         ///< [N, ops::kNumDraws]
-  std::vector<std::vector<uint32_t>> masks;           ///< [N]: empty: all tokens are allowed
-  std::vector<int32_t> ranges;                        ///< [N, 2]
+  std::vector<int32_t> tokens, positions, sequences;   ///< [T]
+  std::vector<std::vector<int32_t>> pages;             ///< per sequence of the step
+  std::vector<int32_t> rows;                           ///< [N]: indices of tokens
+  std::vector<double> settings;                        ///< [N, ops::kNumSettings]
+  std::vector<int64_t> draws;                          ///< [N, ops::kNumDraws]
+  std::vector<std::vector<uint32_t>> masks;            ///< [N]: empty: all tokens are allowed
+  std::vector<int32_t> ranges;                         ///< [N, 2]
   std::vector<int32_t> changed_tokens, change_counts;  ///< [C]
   std::vector<double> change_biases;                   ///< [C]
-  bool alternatives = false;  ///< they are wanted for some row
+  bool alternatives = false;                           ///< they are wanted for some row
 };
 
 /// Outputs of a step, by row.
 struct StepOutput {
-  std::vector<int32_t> tokens;                   ///< [N]
-  std::vector<double> logprobs;                  ///< [N, 2]: of the model, of what was drawn from
-  int64_t num_alternatives = 0;                  ///< K
-  std::vector<int32_t> alternatives;             ///< [N, K], -1: none; empty if not wanted
-  std::vector<double> alternative_logprobs;      ///< [N, K]
+  std::vector<int32_t> tokens;               ///< [N]
+  std::vector<double> logprobs;              ///< [N, 2]: of the model, of what was drawn from
+  int64_t num_alternatives = 0;              ///< K
+  std::vector<int32_t> alternatives;         ///< [N, K], -1: none; empty if not wanted
+  std::vector<double> alternative_logprobs;  ///< [N, K]
 };
 
 class Stepper {

@@ -23,8 +23,8 @@ class StoppedText {
   /// several end at the same byte, the longest counts.
   /// `may_stop` false: a stop string that these bytes complete does not count.
   bool append(std::string_view bytes, bool may_stop = true);
-  /// Text that no later byte can change, and that take() has not returned yet: whole characters, and
-  /// nothing that a stop string may begin in.
+  /// Text that no later byte can change, and that take() has not returned yet: whole characters,
+  /// and nothing that a stop string may begin in.
   std::string take();
   /// The rest of it, at the end.
   std::string take_all();

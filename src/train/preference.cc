@@ -14,8 +14,8 @@
 #include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
 #include "engine/params.h"
-#include "graph/names.h"
 #include "engine/weights.h"
+#include "graph/names.h"
 #include "models/config.h"
 #include "run/describe.h"
 
@@ -192,7 +192,7 @@ void Preferences::load() {
                                                          policy_.ranks().processes())
                                    .folder;
     engine::load_weights(checkpoint::ModelWeights(folder, frozen_.model, frozen_.adapter),
-                 session.compiled(), session.store());
+                         session.compiled(), session.store());
   }
   engine::initialise(session.graph(), session.program(),
                      static_cast<uint64_t>(run_.config.train.seed), session.store());

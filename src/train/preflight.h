@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "check/check.h"
+#include "engine/memory.h"
 #include "engine/programs.h"
 #include "run/describe.h"
 #include "sim/simulator.h"
 #include "trace/trace.h"
-#include "engine/memory.h"
 #include "train/profiler.h"
 #include "train/training_data.h"
 

@@ -12,11 +12,11 @@
 #include "base/text.h"
 #include "checkpoint/resolve.h"
 #include "engine/params.h"
+#include "engine/weights.h"
 #include "kernels/backend.h"
 #include "train/evaluate.h"
 #include "train/resume.h"
 #include "train/saver.h"
-#include "engine/weights.h"
 
 namespace hocket::train {
 

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/memory.h"
 #include "engine/session.h"
 #include "program/memory.h"
 #include "runtime/probe.h"
-#include "engine/memory.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
 

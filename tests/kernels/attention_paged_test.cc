@@ -132,13 +132,13 @@ class Cache {
     k.type = v.type = {DType::f64, {n, shape_.g, shape_.d}};
     Values pages = integers(table);
     pages.type.dims = {std::ssize(texts), static_cast<int64_t>(columns)};
-    const auto made = run({.op = "attention_paged",
-                           .attrs = attrs_of(shape_),
-                           .in = {q, k, v, keys_, values_, integers(positions),
-                                  integers(sequences), pages},
-                           .out = {zeros({n, shape_.h, shape_.d}), keys_, values_},
-                           .inplace = {{3, 1}, {4, 2}}},
-                          dtype_);
+    const auto made =
+        run({.op = "attention_paged",
+             .attrs = attrs_of(shape_),
+             .in = {q, k, v, keys_, values_, integers(positions), integers(sequences), pages},
+             .out = {zeros({n, shape_.h, shape_.d}), keys_, values_},
+             .inplace = {{3, 1}, {4, 2}}},
+            dtype_);
     keys_.v = made[1].v;
     values_.v = made[2].v;
     const int64_t row = shape_.h * shape_.d;
@@ -168,8 +168,8 @@ class Cache {
   std::vector<int32_t> order_;
 };
 
-constexpr Shape kShapes[] = {{4, 2, 8},        {3, 1, 20},        {9, 3, 64},
-                             {2, 2, 33, 40},   {16, 1, 16},       {4, 2, 8, 5},
+constexpr Shape kShapes[] = {{4, 2, 8},         {3, 1, 20},           {9, 3, 64},
+                             {2, 2, 33, 40},    {16, 1, 16},          {4, 2, 8, 5},
                              {4, 4, 8, 0, 1.5}, {4, 2, 16, 100, 0.7}, {4, 1, 8, 250}};
 
 TEST(AttentionPaged, HasTheBitsOfTraining) {
@@ -219,7 +219,8 @@ TEST(AttentionPaged, ShortTypesAreThoseOfF32Rounded) {
 TEST(AttentionPaged, RefusesWhatHasNoPage) {
   Random random(9);
   const Values q = random.normals({2, 2, 4}), k = random.normals({2, 1, 4});
-  Values keys = random.normals({3, 1, 4, kPageTokens}), values = random.normals({3, 1, kPageTokens, 4});
+  Values keys = random.normals({3, 1, 4, kPageTokens}),
+         values = random.normals({3, 1, kPageTokens, 4});
   const auto refuses = [&](std::vector<double> positions, std::vector<double> sequences,
                            std::vector<double> table) {
     Values pages = integers(std::move(table));

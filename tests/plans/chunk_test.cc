@@ -259,8 +259,8 @@ TEST(ChunkPass, SaysWhatItCannotCut) {
 TEST(ChunkPass, LeavesGenerationAlone) {
   const auto program = [&](int64_t chunks) {
     const Case c = experts("dp: 1", chunks);
-    engine::Compiled made =
-        engine::compile(engine::generation(engine::parse_run(c.text, c.name, {}), 8, {.longest = 32}));
+    engine::Compiled made = engine::compile(
+        engine::generation(engine::parse_run(c.text, c.name, {}), 8, {.longest = 32}));
     made.program.config.clear();
     return program::print(made.program);
   };

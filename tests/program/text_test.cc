@@ -16,8 +16,9 @@ namespace {
 engine::Compiled compiled(uint64_t seed, const std::string& name = "train") {
   const test::Case c = test::random_case(seed, 8, "f32");
   const engine::Run run = engine::parse_run(c.text, c.name, {});
-  return engine::compile(name == "generate" ? engine::generation(run, 3, {.longest = 16, .pages = 1})
-                                            : engine::spec_named(run, name, c.name));
+  return engine::compile(name == "generate"
+                             ? engine::generation(run, 3, {.longest = 16, .pages = 1})
+                             : engine::spec_named(run, name, c.name));
 }
 
 TEST(ProgramText, RandomPlansPrintAndParseToTheSame) {

@@ -6,10 +6,10 @@
 
 #include "check/check.h"
 #include "engine/params.h"
+#include "generation_util.h"
 #include "graph/names.h"
 #include "kernels/backend.h"
 #include "program/memory.h"
-#include "generation_util.h"
 
 namespace hocket::serve {
 namespace {
@@ -124,8 +124,11 @@ TEST(Generation, HasTheBitsOfTrainingHoweverATextIsCut) {
     whole.step();
     const std::vector<float> all = whole.collect_as<float>(graph::names::kLogits, 0);
     SessionStepper stepper(session, limits_of(300, 64, kWords));
-    for (const std::vector<int64_t>& pieces : std::vector<std::vector<int64_t>>{
-             {64, 64, 64, 64, 44}, {64, 35, 1}, {1, 2, 64, 33, 64, 64, 1, 1, 1}, {7, 64, 1, 1, 27}}) {
+    for (const std::vector<int64_t>& pieces :
+         std::vector<std::vector<int64_t>>{{64, 64, 64, 64, 44},
+                                           {64, 35, 1},
+                                           {1, 2, 64, 33, 64, 64, 1, 1, 1},
+                                           {7, 64, 1, 1, 27}}) {
       int64_t done = 0;
       for (const int64_t piece : pieces) {
         const std::vector<float> last =
@@ -188,8 +191,7 @@ TEST(Generation, PlansDoNotMatter) {
       std::vector<float> all;
       SessionStepper stepper(session, limits_of(100, 64, kWords));
       for (const auto& [begin, count] : {std::pair{0, 7}, {7, 1}, {8, 2}}) {
-        const std::vector<float> last =
-            logits_of_step<float>(session, stepper, ids, begin, count);
+        const std::vector<float> last = logits_of_step<float>(session, stepper, ids, begin, count);
         all.insert(all.end(), last.begin(), last.end());
       }
       return all;

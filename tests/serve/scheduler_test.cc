@@ -246,14 +246,13 @@ TEST(Scheduler, PreemptsTheLastAndGoesOn) {
   run(scheduler);
   EXPECT_GT(scheduler.stats().preemptions, 0);
   for (size_t i = 0; i < results.size(); ++i) {
-    EXPECT_EQ(results[i].tokens,
-              PagedStepper::text(prompt(60, static_cast<int32_t>(100 * i)), 90));
+    EXPECT_EQ(results[i].tokens, PagedStepper::text(prompt(60, static_cast<int32_t>(100 * i)), 90));
   }
 }
 
 TEST(Scheduler, StopsAtTokensAndNotBeforeTheLeast) {
-  PagedStepper stepper({.tokens = 64, .sequences = 4, .longest = 160, .pages = 8, .rows = 8,
-                        .changes = 10});
+  PagedStepper stepper(
+      {.tokens = 64, .sequences = 4, .longest = 160, .pages = 8, .rows = 8, .changes = 10});
   Scheduler scheduler(stepper, nullptr, {});
   const std::vector<int32_t> text = PagedStepper::text(prompt(5), 20);
   Request one = request(prompt(5), 20);
@@ -330,8 +329,8 @@ TEST(Scheduler, AStepThatFailsEndsAllRequests) {
 }
 
 TEST(Scheduler, RefusesWhatCanNeverRun) {
-  PagedStepper stepper({.tokens = 16, .sequences = 2, .longest = 100, .pages = 3, .rows = 8,
-                        .changes = 20});
+  PagedStepper stepper(
+      {.tokens = 16, .sequences = 2, .longest = 100, .pages = 3, .rows = 8, .changes = 20});
   SchedulerOptions options;
   options.max_waiting = 1;
   Scheduler scheduler(stepper, nullptr, options);

@@ -13,9 +13,8 @@ import shutil
 import subprocess
 import unittest
 
-import cli_util
 import torch
-from reference_util import DENSE, MOE, Folder, forward, random_weights
+from reference_util import DENSE, MOE, Folder, cli_util, forward, random_weights
 
 TOLERANCE = 1e-9
 STEPS, SEQ = 5, 64

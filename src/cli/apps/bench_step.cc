@@ -23,11 +23,11 @@
 #include "data/zipf.h"
 #include "engine/batch.h"
 #include "engine/emulate.h"
+#include "engine/memory.h"
 #include "engine/params.h"
 #include "engine/session.h"
 #include "runtime/probe.h"
 #include "train/known_inputs.h"
-#include "engine/memory.h"
 #include "train/step_times.h"
 
 namespace hocket::cli {

@@ -21,13 +21,13 @@
 #include "cli/verbs.h"
 #include "comm/run_on_all.h"
 #include "data/model_text.h"
+#include "engine/memory.h"
+#include "engine/weights.h"
 #include "graph/finite.h"
 #include "run/describe.h"
 #include "train/choices.h"
 #include "train/evaluate.h"
-#include "engine/memory.h"
 #include "train/preflight.h"
-#include "engine/weights.h"
 
 namespace hocket::cli {
 namespace {

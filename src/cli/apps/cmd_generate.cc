@@ -375,8 +375,7 @@ int generate(const GenerateOptions& options) {
   const int64_t longest = most + request.max_tokens;
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
   serve::ModelEngine engine(
-      run, tokenizer,
-      engine_options(options, std::ssize(prompts) * options.samples, longest));
+      run, tokenizer, engine_options(options, std::ssize(prompts) * options.samples, longest));
   if (!engine.leads()) {
     engine.follow();
     return 0;

@@ -12,9 +12,9 @@
 #include "base/text.h"
 #include "cli/inputs.h"
 #include "cost/cost_model.h"
+#include "engine/memory.h"
 #include "engine/session.h"
 #include "run/machine.h"
-#include "engine/memory.h"
 #include "train/profiler.h"
 
 namespace hocket::cli {

@@ -38,8 +38,7 @@ void add_model_options(Args& args, ModelOptions* options);
 /// Files of a model, without its weights.
 struct ModelFiles {
   /// `where`: the command, in errors.
-  ModelFiles(const char* where, const ModelOptions& options,
-             const std::string& chat_template);
+  ModelFiles(const char* where, const ModelOptions& options, const std::string& chat_template);
 
   engine::Run run;
   data::Tokenizer tokenizer;

@@ -107,8 +107,8 @@ int64_t find_blocks(const KernelArgs& args, const int32_t* pos, const Heads<T>& 
   return n;
 }
 
-/// One block of queries of one head against all its keys. Stores lse for the backward pass; a sum of
-/// 0 is a query without keys.
+/// One block of queries of one head against all its keys. Stores lse for the backward pass; a sum
+/// of 0 is a query without keys.
 template <typename T>
 void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q, const T* k,
                    const T* v, const Scores<T>& scores, T* o, T* lse, const ForwardScratch<T>& ws) {
@@ -139,8 +139,8 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
       [&](int64_t j, int64_t n, T* pad, int64_t& ld) {
         return whole_rows(hs.d, v + (b.key + j) * hs.k_stride + kv, hs.k_stride, n, pad, ld);
       },
-      scores, out, hs.q_stride,
-      [&](int64_t r, T value) { lse[(b.at + r) * hs.h + head] = value; }, ws);
+      scores, out, hs.q_stride, [&](int64_t r, T value) { lse[(b.at + r) * hs.h + head] = value; },
+      ws);
 }
 
 template <typename T>

@@ -18,8 +18,8 @@ inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 template <typename T>
 inline constexpr T kLowest = std::numeric_limits<T>::lowest() / 4;
 
-/// Returns a product as it is rounded: the compiler adds nothing to it in one operation, which it might
-/// do in one loop and not in another.
+/// Returns a product as it is rounded: the compiler adds nothing to it in one operation, which it
+/// might do in one loop and not in another.
 template <typename V>
 [[gnu::always_inline]] inline V uncontracted(V product) {
   asm("" : "+m"(product));
@@ -75,14 +75,15 @@ struct ForwardScratch {
 /// Replaces a block of scores s[key][query] by cap * tanh(score), for the keys that some query of a
 /// vector may see (softmax_block).
 template <typename T>
-[[gnu::noinline]] void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap, T* s);
+[[gnu::noinline]] void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap,
+                                 T* s);
 
 /// Softmax of one block of scores in place, s[key][query], queries in lanes. Key j may be seen by
 /// query c if c - window < first + j <= c. `top`, `sum`: per query the largest score so far and the
 /// sum of exponentials; `fix` gets the factor of what was summed before.
 template <typename T>
-[[gnu::noinline]] void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T* s, T* top, T* sum,
-                   T* fix);
+[[gnu::noinline]] void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window,
+                                     T* s, T* top, T* sum, T* fix);
 
 /// Scores, in powers of two: the product of a query and a key times `factor`, and with a cap
 /// (otherwise 0) cap * tanh of that.
@@ -96,20 +97,20 @@ struct Scores {
   }
 };
 
-/// A block of queries of one head, at row `skip` of a block that the document's begin aligns, and the
-/// keys [0, keys) that its last row may see, of which the first is `first` rows before row 0.
+/// A block of queries of one head, at row `skip` of a block that the document's begin aligns, and
+/// the keys [0, keys) that its last row may see, of which the first is `first` rows before row 0.
 struct QueryBlock {
   int64_t rows, skip, keys, first, window, d;
 };
 
-/// Attention of the rows [skip, rows) of a block to its keys, kAttnKeysFwd at a time, with an online
-/// softmax (FlashAttention, arXiv 2205.14135). `q` and `out` are row 0's, rows `stride` elements
-/// apart; of `q` rows before `skip` are read, so they must be there. `keys(j, n, to)` packs keys
-/// [j, j + n) to to[feature][kAttnKeysFwd], `values(j, n, pad, ld)` returns their values, rows ld
-/// apart and readable in whole tiles. Scores of the tile; their running maximum `top` and sum of
-/// exponentials `sum` per query; `fix` rescales the output to the new maximum; then the tile's
-/// exponentials times its values are added. Products skip keys beyond the diagonal and before the
-/// window. `lse(row, value)` gets ln(sum e^score) of every row.
+/// Attention of the rows [skip, rows) of a block to its keys, kAttnKeysFwd at a time, with an
+/// online softmax (FlashAttention, arXiv 2205.14135). `q` and `out` are row 0's, rows `stride`
+/// elements apart; of `q` rows before `skip` are read, so they must be there. `keys(j, n, to)`
+/// packs keys [j, j + n) to to[feature][kAttnKeysFwd], `values(j, n, pad, ld)` returns their
+/// values, rows ld apart and readable in whole tiles. Scores of the tile; their running maximum
+/// `top` and sum of exponentials `sum` per query; `fix` rescales the output to the new maximum;
+/// then the tile's exponentials times its values are added. Products skip keys beyond the diagonal
+/// and before the window. `lse(row, value)` gets ln(sum e^score) of every row.
 template <typename T, class Keys, class Values, class Lse>
 void attend_block(const QueryBlock& b, const T* q, int64_t q_stride, const Keys& load_keys,
                   const Values& load_values, const Scores<T>& scores, T* out, int64_t o_stride,
@@ -130,11 +131,10 @@ void attend_block(const QueryBlock& b, const T* q, int64_t q_stride, const Keys&
   for (int64_t j0 = 0; j0 < b.keys; j0 += N) {
     const int64_t keys = std::min(N, b.keys - j0), first = j0 - b.first;
     load_keys(j0, keys, ws.k);
-    product<T>(keys, round_up(rows, NR), d, ws.k, N, ws.q, M, false, ws.s, M,
-               [&](int64_t i, int64_t j) {
-                 return j + NR <= b.skip || first + i > j + NR - 1 ||
-                        first + i + MR - 1 <= j - b.window;
-               });
+    product<T>(
+        keys, round_up(rows, NR), d, ws.k, N, ws.q, M, false, ws.s, M, [&](int64_t i, int64_t j) {
+          return j + NR <= b.skip || first + i > j + NR - 1 || first + i + MR - 1 <= j - b.window;
+        });
     if (scores.cap > 0) {
       cap_block(keys, rows, first, b.window, scores.cap, ws.s);
     }

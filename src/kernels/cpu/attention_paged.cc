@@ -79,8 +79,8 @@ class PagedAttention {
 
   void run(const KernelArgs& args) {
     Scratch scratch(args);
-    segments_ = reinterpret_cast<Segment*>(
-        scratch.take<std::byte>(ops::paged_segments_bytes(tokens_)));
+    segments_ =
+        reinterpret_cast<Segment*>(scratch.take<std::byte>(ops::paged_segments_bytes(tokens_)));
     find_segments();
     write_pages();
     const int64_t longest = row_pages_ * kPageTokens;
@@ -128,7 +128,8 @@ class PagedAttention {
       t += rows;
     }
     std::stable_sort(segments_, segments_ + num_segments_, [](const Segment& a, const Segment& b) {
-      return std::pair(a.rows >= kManyRows, a.position) > std::pair(b.rows >= kManyRows, b.position);
+      return std::pair(a.rows >= kManyRows, a.position) >
+             std::pair(b.rows >= kManyRows, b.position);
     });
     for (int64_t i = 0; i < num_segments_; ++i) {
       segments_[i].first_task = tasks_;
@@ -153,8 +154,9 @@ class PagedAttention {
     for (int64_t i = first; i <= last / kPageTokens; ++i) {
       const int32_t page = table_[sequences_[t] * row_pages_ + i];
       if (page < 0 || page >= pages_) {
-        fail_run("attention_paged", "page {} of positions from {} on of sequence {}; expected 0 to {}",
-                 page, i * kPageTokens, sequences_[t], pages_ - 1);
+        fail_run("attention_paged",
+                 "page {} of positions from {} on of sequence {}; expected 0 to {}", page,
+                 i * kPageTokens, sequences_[t], pages_ - 1);
       }
     }
   }
@@ -246,8 +248,7 @@ class PagedAttention {
       to_numbers<T>(q_ + ((s.token + r) * h_ + head) * d_, d_, rows + (skip + r) * d_);
     }
     attend_block(
-        b, rows, d_,
-        [&](int64_t j, int64_t n, W* to) { gather_keys(s, kv_head, key + j, n, to); },
+        b, rows, d_, [&](int64_t j, int64_t n, W* to) { gather_keys(s, kv_head, key + j, n, to); },
         [&](int64_t j, int64_t n, W* pad, int64_t& ld) {
           gather_values(s, kv_head, key + j, n, wide, pad);
           ld = wide;

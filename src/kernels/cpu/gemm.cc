@@ -39,8 +39,9 @@ void pack_b(const Gemm<T>& g, int64_t j0, int64_t cols, int64_t p0, int64_t kc, 
 /// and used at once, where more rows pay for a packed panel.
 constexpr int64_t kFewRows = 8;
 
-/// The columns [j, j + cols) of M rows of A B^T, cols <= two vectors, for k in [p, p + kc): one chain
-/// of multiply-adds per element, as in a register tile. `ahead`: elements to what is read next.
+/// The columns [j, j + cols) of M rows of A B^T, cols <= two vectors, for k in [p, p + kc): one
+/// chain of multiply-adds per element, as in a register tile. `ahead`: elements to what is read
+/// next.
 template <typename T, int M>
 void few_rows_panel(const Gemm<T>& g, int64_t i, int64_t j, int64_t cols, int64_t p, int64_t kc,
                     bool add, int64_t ahead) {
@@ -109,10 +110,10 @@ void few_rows(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) 
       const bool add = g.add || p > 0;
       for (int64_t i = m0; i < m1;) {
         switch (m1 - i) {
-#define HOCKET_ROWS(n)                                     \
-  case n:                                                  \
+#define HOCKET_ROWS(n)                                      \
+  case n:                                                   \
     few_rows_panel<T, n>(g, i, j, cols, p, kc, add, ahead); \
-    i += n;                                                \
+    i += n;                                                 \
     break;
           HOCKET_ROWS(1)
           HOCKET_ROWS(2)

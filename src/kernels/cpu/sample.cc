@@ -71,8 +71,7 @@ class SampledRow {
     const int64_t top = args_.attrs->i("top");
     int32_t* ids = out<int32_t>(args_, 2) + row_ * top;
     double* logprobs = out<double>(args_, 3) + row_ * top;
-    const int64_t n =
-        std::min({static_cast<int64_t>(setting(Setting::alternatives)), top, vocab_});
+    const int64_t n = std::min({static_cast<int64_t>(setting(Setting::alternatives)), top, vocab_});
     std::fill_n(ids, top, -1);
     std::fill_n(logprobs, top, 0.0);
     if (n <= 0) return;
@@ -147,8 +146,7 @@ class SampledRow {
       const int64_t end = std::min(vocab_, begin + kSumSpan);
       Vec<T> span{};
       for_vectors<T>(begin, end, [&](int64_t i, int64_t n) {
-        const Vec<T> p =
-            vexp((load_some(z_ + i, n, -std::numeric_limits<T>::max()) - top) * scale);
+        const Vec<T> p = vexp((load_some(z_ + i, n, -std::numeric_limits<T>::max()) - top) * scale);
         store_some(z_ + i, p, n);
         span += p;
       });

@@ -175,7 +175,7 @@ TEST(Unigram, TakesTheMostProbableCut) {
   const Tokenizer t = parsed(unigram_file());
   EXPECT_EQ(token_texts(t, "ab"), (Words{"▁", "ab"}));    // -6 against -7.5 and -8
   EXPECT_EQ(token_texts(t, "abc"), (Words{"▁a", "bc"}));  // -8; c alone is unknown
-  EXPECT_EQ(t.encode("axyb"), (Ids{5, 0, 3}));          // unknown neighbours are one
+  EXPECT_EQ(t.encode("axyb"), (Ids{5, 0, 3}));            // unknown neighbours are one
   EXPECT_EQ(t.encode("a\xFF\xFE"), (Ids{5, 0}));
   EXPECT_EQ(t.token_lengths()[0], 0);
   Json file = unigram_file();

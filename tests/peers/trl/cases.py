@@ -73,7 +73,7 @@ def show(folder, tokenizer, examples, length, template=None, packing=False):
     """JSON of `hocket data show`; None if no example can be used, or none has a trained token."""
     data = os.path.join(folder, "examples.jsonl")
     write_lines(data, examples)
-    section = {"sources": [{"path": data, "max_unreadable": 1}], "valid_fraction": 0, "packing": packing}
+    section = {"sources": [{"path": data, "max_unreadable": 1}], "valid_fraction": 0, "packing": packing, "split_texts": False}
     if template is not None:
         section["chat_template"] = os.path.join(folder, "template.jinja")
         with open(section["chat_template"], "w", encoding="utf-8", newline="") as f:
