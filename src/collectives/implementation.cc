@@ -59,7 +59,10 @@ ByTransport by_transport(const Op& op, const Attrs& attrs, std::span<const Tenso
   if (op.move.placed == Move::Placed::sum && !op.makes_sizes) {
     const bool added =
         std::all_of(in.begin(), in.end(), [](const TensorType& type) { return adds(type.dtype); });
-    if (!added || monoid_of(attrs) == graph::Monoid::softmax) return ByTransport::none;
+    const graph::Monoid monoid = monoid_of(attrs);
+    if (!added || monoid == graph::Monoid::softmax || monoid == graph::Monoid::none) {
+      return ByTransport::none;
+    }
     return whole ? ByTransport::all_reduce : ByTransport::reduce_scatter;
   }
   if (op.move.placed == Move::Placed::slot && whole) return ByTransport::all_gather;

@@ -112,7 +112,7 @@ Mesh parse_mesh(std::string_view text) {
 
 namespace {
 
-constexpr const char* kMonoidNames[] = {"", "max", "softmax"};
+constexpr const char* kMonoidNames[] = {"", "max", "softmax", "none"};
 
 /// Skips axes beyond the mesh, which an edited layout may have.
 std::vector<int32_t> axes_of(const Layout& layout, int dim, const Mesh& mesh) {

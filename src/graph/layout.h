@@ -72,6 +72,7 @@ enum class Monoid : uint8_t {
   sum,      ///< added up; 0
   max,      ///< the greater one; -inf
   softmax,  ///< two tensors, a mean and the logarithm of its weight; 0 and -inf
+  none,     ///< parts do not combine: only one that lacks nothing is a result
 };
 
 enum { kMaxAxes = 12 };

@@ -230,7 +230,10 @@ TensorId Builder::attend(int32_t layer, TensorId q, TensorId k, TensorId v) {
     attrs.set("window", window);
   }
   if (options_.mode == BuildOptions::Mode::generate) {
-    const int64_t P = options_.generation.pages, S = ops::kPageTokens;
+    const int64_t P = options_.parts * options_.generation.pages, S = ops::kPageTokens;
+    if (options_.parts > 1) {
+      attrs.set("part_pages", options_.generation.pages);
+    }
     const auto pages = [&](const char* name, Dims dims) {
       graph::Tensor tensor;
       tensor.name = fmt::format("{}attn.{}_pages", prefix(layer), name);

@@ -12,9 +12,9 @@ namespace hocket::models {
 
 /// Sizes of a graph that generates. Those of a step are symbols, up to these bounds.
 struct Generation {
-  int64_t sequences = 1;     ///< that have tokens in a step
+  int64_t sequences = 1;     ///< that have tokens in a step, in a part
   int64_t longest = 1;       ///< tokens of a sequence
-  int64_t pages = 1;         ///< of ops::kPageTokens tokens, in the cache of every layer
+  int64_t pages = 1;         ///< of ops::kPageTokens tokens, in a part of every layer's cache
   int64_t rows = 1;          ///< tokens whose logits are wanted
   int64_t changes = 1;       ///< changed logits (ops/sample.h), of all rows together
   int64_t alternatives = 1;  ///< most likely tokens that are reported, at most
@@ -53,7 +53,11 @@ struct BuildOptions {
   std::string answer_loss = {};
   graph::Attrs answer_loss_attrs = {};
   Generation generation = {};
-  /// generate: a divisor of every step's new tokens, so that as many ranks can split them.
+  /// generate: sequences lie in so many equal parts, each with pages and new tokens of its own, so
+  /// that as many data-parallel ranks divide them.
+  int64_t parts = 1;
+  /// generate: a divisor of every step's new tokens, and a multiple of `parts`, so that as many
+  /// ranks can split them.
   int64_t token_ranks = 1;
   /// train: dropped share of the attention's and MLP's contribution to the residual stream
   /// (Megatron's hidden_dropout), and its seed; 0: none.
@@ -70,11 +74,11 @@ struct BuildOptions {
 /// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
 /// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
 /// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_pages` [P,G,d,32]
-/// and `….attn.v_pages` [P,G,32,d]. losses: "loss" first, then "moe.balance.<layer>". outputs:
-/// "logits", [T,V], of generate [N,V] with what `sample` makes; in training "moe.counts.<layer>"
-/// (graph/names.h has the names for the host). Initial values: matrices normal(0,
-/// initializer_range), the two projections per block that write to the residual stream times
-/// 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
+/// and `….attn.v_pages` [P,G,32,d], P the pages of all parts. losses: "loss" first, then
+/// "moe.balance.<layer>". outputs: "logits", [T,V], of generate [N,V] with what `sample` makes; in
+/// training "moe.counts.<layer>" (graph/names.h has the names for the host). Initial values:
+/// matrices normal(0, initializer_range), the two projections per block that write to the residual
+/// stream times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
 graph::Graph build(const ModelConfig& config, const BuildOptions& options);
 
 /// Elements of all parameters.

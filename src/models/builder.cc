@@ -154,7 +154,8 @@ void Builder::build() {
     // Most steps add one token to every sequence.
     const int64_t ranks = options_.token_ranks;
     const int64_t most = round_up(options_.tokens, ranks);
-    const int64_t usual = std::min(most, round_up(options_.generation.sequences, ranks));
+    const int64_t usual =
+        std::min(most, round_up(options_.parts * options_.generation.sequences, ranks));
     num_tokens_ = graph_.symbol({names::kNewTokens, most, usual, ranks});
   }
   tokens_ = input(names::kTokens, DType::i32, num_tokens_);
@@ -177,8 +178,8 @@ void Builder::page_inputs() {
   const Generation& sizes = options_.generation;
   const int64_t pages = ceil_div(sizes.longest, ops::kPageTokens);
   sequences_ = input(names::kSequences, DType::i32, num_tokens_);
-  const graph::Dim sequences =
-      graph_.symbol({names::kNumSequences, sizes.sequences, sizes.sequences, 1});
+  const int64_t most = options_.parts * sizes.sequences;
+  const graph::Dim sequences = graph_.symbol({names::kNumSequences, most, most, 1});
   const graph::Dim columns =
       graph_.symbol({names::kTablePages, pages, std::max<int64_t>(1, pages / 2), 1});
   page_table_ = graph_.input(names::kPageTable, {DType::i32, {sequences, columns}});

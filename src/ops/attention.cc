@@ -57,7 +57,7 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
 
 /// Keys that these queries may see: from the begin of the first one's sequence, or of its window,
 /// to the last one.
-graph::Run keys_of(const Attrs& attrs, graph::Run queries, int64_t size) {
+graph::Run keys_of(const Attrs& attrs, graph::Run queries, int64_t /*by_size*/, int64_t size) {
   const int64_t end = std::max<int64_t>(queries.begin + queries.length, 1);
   const int64_t sequence = attrs.i_or("seq", end), window = attrs.i_or("window", end);
   const int64_t first = std::max(queries.begin / sequence * sequence, queries.begin + 1 - window);
@@ -66,7 +66,7 @@ graph::Run keys_of(const Attrs& attrs, graph::Run queries, int64_t size) {
 }
 /// Returns the queries that may attend to these keys: from the first key to the end of the last
 /// key's sequence, or to the last query whose window reaches it.
-graph::Run queries_of(const Attrs& attrs, graph::Run keys, int64_t size) {
+graph::Run queries_of(const Attrs& attrs, graph::Run keys, int64_t /*by_size*/, int64_t size) {
   const int64_t end = keys.begin + keys.length;
   const int64_t all = std::max({end, size, int64_t{1}});
   const int64_t sequence = attrs.i_or("seq", all), window = attrs.i_or("window", all);
@@ -75,13 +75,13 @@ graph::Run queries_of(const Attrs& attrs, graph::Run keys, int64_t size) {
 }
 
 /// The kv heads that these query heads read, and the query heads that read these kv heads.
-graph::Run kv_heads_of(const Attrs& attrs, graph::Run heads, int64_t size) {
+graph::Run kv_heads_of(const Attrs& attrs, graph::Run heads, int64_t /*by_size*/, int64_t size) {
   const int64_t group = attrs.i("group");
   const int64_t begin = std::min(heads.begin / group, size);
   const int64_t end = std::min((heads.begin + heads.length + group - 1) / group, size);
   return {begin, end - begin};
 }
-graph::Run heads_of(const Attrs& attrs, graph::Run kv_heads, int64_t size) {
+graph::Run heads_of(const Attrs& attrs, graph::Run kv_heads, int64_t /*by_size*/, int64_t size) {
   const int64_t group = attrs.i("group");
   const int64_t begin = std::min(kv_heads.begin * group, size);
   return {begin, std::min((kv_heads.begin + kv_heads.length) * group, size) - begin};

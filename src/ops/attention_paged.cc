@@ -43,7 +43,27 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_vector(kOp, in[kSequences], DType::i32, q.dims[0], "number of sequence numbers");
   want_rank(kOp, in[kTable], 2);
   want_dtype(kOp, in[kTable], DType::i32);
+  const int64_t pages = in[kKeyPages].dims[0], of_part = attrs.i_or("part_pages", pages);
+  if (of_part < 1 || pages % of_part != 0) {
+    fail(kOp, "{} pages in parts of {}; expected a multiple", pages, of_part);
+  }
   return {q, in[kKeyPages], in[kValuePages]};
+}
+
+/// The same share of `size` as the indices are of `by_size`, in whole parts.
+graph::Run share(graph::Run indices, int64_t by_size, int64_t size, int64_t parts) {
+  if (parts < 1 || by_size % parts != 0 || size % parts != 0) return {0, size};
+  const int64_t first = indices.begin / (by_size / parts);
+  const int64_t end = ceil_div(indices.begin + indices.length, by_size / parts);
+  return {first * (size / parts), (end - first) * (size / parts)};
+}
+/// The pages that these tokens may read, and the tokens that may write these pages: those of their
+/// parts.
+graph::Run pages_of(const Attrs& attrs, graph::Run tokens, int64_t by_size, int64_t size) {
+  return share(tokens, by_size, size, size / attrs.i_or("part_pages", size));
+}
+graph::Run tokens_of(const Attrs& attrs, graph::Run pages, int64_t by_size, int64_t size) {
+  return share(pages, by_size, size, by_size / attrs.i_or("part_pages", by_size));
 }
 
 /// Tokens of a sequence that a query reads at most.
@@ -92,6 +112,24 @@ std::vector<Sample> samples() {
                      {.kind = Fill::Kind::integers, .hi = 2}},
                     {}});
   }
+  // Four tokens of a sequence; then two of each of two sequences that have pages of their own.
+  for (const int64_t part : {2, 1}) {
+    const Attrs attrs{{"scale", 0.5}, {"part_pages", part}};
+    const TensorType q{DType::f64, {4, 4, 4}}, kv{DType::f64, {4, 2, 4}}, ids{DType::i32, {4}};
+    const Fill zero{.kind = Fill::Kind::constant, .lo = 0};
+    list.push_back({"4 tokens, 2 pages in parts of " + std::to_string(part),
+                    attrs,
+                    {q,
+                     kv,
+                     kv,
+                     {DType::f64, {2, 2, 4, kPageTokens}},
+                     {DType::f64, {2, 2, kPageTokens, 4}},
+                     ids,
+                     ids,
+                     {DType::i32, {1, 1}}},
+                    {{}, {}, {}, {}, {}, {.kind = Fill::Kind::counting}, zero, zero},
+                    {}});
+  }
   return list;
 }
 
@@ -100,12 +138,20 @@ std::vector<Sample> samples() {
 void add_to(std::vector<Op>& ops) {
   ops.push_back(
       {.name = kOp,
-       .doc = "writes k, v of new tokens to the pages of their sequences, and attends to all of a "
-              "sequence's tokens up to each, or the last `window` of them: token t is at pos[t] "
-              "of sequence seq[t], whose tokens from 32 i on are in page table[seq[t], i]; a "
-              "negative position is no token",
+       .doc =
+           "writes k, v of new tokens to the pages of their sequences, and attends to all of a "
+           "sequence's tokens up to each, or the last `window` of them: token t is at pos[t] "
+           "of sequence seq[t], whose tokens from 32 i on are in page table[seq[t], i]; a "
+           "negative position is no token; with `part_pages`, pages and tokens are in as many "
+           "equal "
+           "parts, and a table's entries count in the part of the token (a rank has whole parts)",
        .infer = infer,
-       .layout = {"thd,thd,thd,phds,phsd,t,t,rb->thd,phds,phsd", "h"},
+       .layout = {.notation = "thd,thd,thd,phds,phsd,t,t,rb->thd,phds,phsd",
+                  .split = "thp",
+                  .contractions = {{'t', Monoid::none}, {'p', Monoid::none}},
+                  .support = {{'p', 0, 't', pages_of, true},
+                              {'t', 1, 'p', tokens_of, true},
+                              {'t', 2, 'p', tokens_of, true}}},
        .work = work,
        .samples = samples,
        .inplace = {{3, 1}, {4, 2}},

@@ -173,12 +173,15 @@ bool matches(const Operands& rule, std::span<const TensorType> in,
   return true;
 }
 
-/// True of the first of several positional letters that support ties.
+/// True of the first of several letters that support ties.
 bool splits_as_tied(const LayoutRule& rule, char letter) {
   return tied(rule, letter) == letter &&
          std::any_of(rule.support.begin(), rule.support.end(),
                      [&](const Support& s) { return s.letter == letter || s.by == letter; });
 }
+
+/// True if partial outputs are tensors by themselves.
+bool combines(Monoid monoid) { return monoid == Monoid::sum || monoid == Monoid::max; }
 
 /// The signature in which a letter is split, or as well all those that are tied to it.
 AxisSignature split_along(const Op& op, const Operands& rule, char letter, bool with_tied) {
@@ -226,7 +229,7 @@ std::vector<AxisSignature> enumerate(const Op& op, const Operands& rule) {
   for (char letter : std::string_view(op.layout.split)) {
     const bool ties = splits_as_tied(op.layout, letter);
     if (op.layout.is_positional(letter) && !ties) continue;
-    if (op.layout.monoid(letter) == Monoid::softmax) continue;
+    if (!ties && !combines(op.layout.monoid(letter))) continue;
     AxisSignature signature = split_along(op, rule, letter, ties);
     // A letter that no input has (or that this alternative lacks) gives no signature.
     if (signature.in == whole) continue;
@@ -247,7 +250,7 @@ std::vector<AxisSignature> enumerate(const Op& op, const Operands& rule) {
     list.push_back(std::move(signature));
   }
   for (char letter : std::string_view(op.layout.positional)) {
-    if (op.layout.monoid(letter) == Monoid::softmax) continue;
+    if (!combines(op.layout.monoid(letter))) continue;
     AxisSignature signature = split_along(op, rule, letter, false);
     if (signature.in == whole && !in_an_output(letter)) continue;
     list.push_back(std::move(signature));
@@ -390,7 +393,7 @@ char tied(const LayoutRule& rule, char letter) {
   for (const Support& support : rule.support) {
     if (support.letter != letter && support.by != letter) continue;
     const char other = support.letter == letter ? support.by : support.letter;
-    for (char first : std::string_view(rule.positional)) {
+    for (char first : std::string_view(rule.split)) {
       if (first == letter || first == other) return first;
     }
   }
@@ -407,7 +410,7 @@ std::string cut_support(const Op& op, const Attrs& attrs, char letter,
     const int64_t asked = part(support.letter);
     for (int64_t number : {0, 1}) {
       const int64_t begin = number * asks;
-      const graph::Run needs = support.of(attrs, {begin, asks}, 2 * asked);
+      const graph::Run needs = support.of(attrs, {begin, asks}, 2 * asks, 2 * asked);
       const graph::Run has{number * asked, asked};
       if (asks == 0 ||
           (needs.begin >= has.begin && needs.begin + needs.length <= has.begin + has.length)) {

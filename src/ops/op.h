@@ -142,8 +142,11 @@ struct Support {
   char letter = 0;
   int output = 0;
   char by = 0;
-  /// Requires: `indices` of `by` are not empty. `size`: that of `letter`.
-  graph::Run (*of)(const Attrs& attrs, graph::Run indices, int64_t size) = nullptr;
+  /// Requires: `indices` of `by`, whose size is `by_size`, are not empty. `size`: that of `letter`.
+  graph::Run (*of)(const Attrs& attrs, graph::Run indices, int64_t by_size, int64_t size) = nullptr;
+  /// The same share of `by` needs the same share of `letter` at every size: it holds of symbols
+  /// too.
+  bool of_shares = false;
 };
 
 /// Index notation for legal layouts: one letter per dim of every operand; linear is "tk,fk->tf".
@@ -328,12 +331,12 @@ void check_definitions(const std::vector<Op>& ops);
 /// Returns all legal signatures on one axis, the replicated one first. Accumulators
 /// (graph::Node::accumulate) are not operands: they follow their output. The last signatures split
 /// one positional letter (the kernel gets the piece's offset); of letters tied by support (queries
-/// and keys) only one. No signature splits a letter under Monoid::softmax, whose parts are two
-/// related outputs.
+/// and keys) only one. No signature splits a letter alone under Monoid::softmax, whose parts are
+/// two related outputs, or Monoid::none.
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out);
 
-/// Returns the first positional letter tied to this one by support, or the letter itself.
+/// Returns the first letter of `split` tied to this one by support, or the letter itself.
 char tied(const LayoutRule& rule, char letter);
 
 /// Returns the dependency that an even split of `letter` and its tied letters would cut, such as "t

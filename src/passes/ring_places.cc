@@ -118,7 +118,7 @@ bool RingPlaces::needed(const program::Task& task, const Site& site, const Meeti
     const graph::Run queries = queries_at(task, site, meeting.queries, coords);
     const graph::Run keys = keys_at(task, site, meeting.keys, hop, coords);
     const int64_t end = std::max(queries.begin + queries.length, keys.begin + keys.length);
-    const graph::Run wanted = support.of(frame_.kind(task).attrs, queries, end);
+    const graph::Run wanted = support.of(frame_.kind(task).attrs, queries, end, end);
     any = any ||
           (keys.begin < wanted.begin + wanted.length && wanted.begin < keys.begin + keys.length);
   });

@@ -320,6 +320,8 @@ ProgramSpec evaluation(const Run& run) {
   return losses(run, {.num_micro_batches = run.plan.pp > 1 ? run.plan.num_micro_batches : 1});
 }
 
+int64_t generation_parts(const Run& run) { return run.plan.dp * run.plan.cp; }
+
 ProgramSpec generation(const Run& run, int64_t new_tokens, const models::Generation& sizes) {
   models::BuildOptions how;
   ProgramSpec spec = sized(run, "generate", {.micro_batch = 1, .num_micro_batches = 1}, &how);
@@ -327,11 +329,12 @@ ProgramSpec generation(const Run& run, int64_t new_tokens, const models::Generat
   plan.shard.params = parallel::Shard::none;
   pin_head(run, how, &spec);
   how.mode = models::BuildOptions::Mode::generate;
-  how.tokens = spec.tokens_per_step = new_tokens;
   how.generation = sizes;
-  how.token_ranks = plan.ep > 1 ? plan.dp * plan.cp * (plan.sequence_parallel ? plan.tp : 1) : 1;
-  if (how.token_ranks > 1) {
-    // Attention over all tokens continues by token, to the experts.
+  how.parts = generation_parts(run);
+  how.tokens = spec.tokens_per_step = how.parts * new_tokens;
+  how.token_ranks = how.parts * (plan.ep > 1 && plan.sequence_parallel ? plan.tp : 1);
+  if (how.token_ranks > how.parts) {
+    // Attention over all tokens of a part continues by token, to the experts.
     std::string pin = "*attn.out edp:S0 edp_inner:S0 ep:S0 ep_inner:S0 cp:S0";
     pin += plan.sequence_parallel ? " tp:S0" : "";
     plan.layouts.insert(plan.layouts.begin(), pin);

@@ -94,11 +94,13 @@ ProgramSpec gradients(const Run& run, const Sizes& sizes = {});
 ProgramSpec logits(const Run& run, const Sizes& sizes = {});
 /// Returns the spec of evaluating held-out data under the run's plan: losses.
 ProgramSpec evaluation(const Run& run);
-/// Forward of the new tokens of sequences with a paged KV cache, at most `new_tokens` in a step,
-/// and tokens drawn from it (models::Generation). All data-parallel ranks have all sequences; where
-/// experts are on several ranks these split the tokens, which then go to their experts as in
-/// training. Parameters are whole on data-parallel ranks: gathered for every token, they would take
-/// longer than all else.
+/// Data-parallel ranks of a generating program, which divide sequences: those of dp and cp.
+int64_t generation_parts(const Run& run);
+/// Forward of the new tokens of sequences with a paged KV cache, at most `new_tokens` of each
+/// data-parallel rank in a step, and tokens drawn from it (models::Generation). Every such rank has
+/// sequences, tokens and pages of its own; tokens go to their experts as in training. Parameters
+/// are whole on data-parallel ranks: gathered for every token, they would take longer than all
+/// else.
 ProgramSpec generation(const Run& run, int64_t new_tokens, const models::Generation& sizes);
 /// The program that generates one text of the longest that the model has positions for.
 ProgramSpec generation(const Run& run);

@@ -27,6 +27,7 @@ int64_t page_bytes(const engine::Run& run) {
 StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenizer,
                          const EngineOptions& options) {
   StepLimits limits;
+  limits.parts = engine::generation_parts(run);
   const int64_t of_page = page_bytes(run);
   const double bytes = options.kv_cache_memory.value_or(
       std::min(4e9, 0.25 * static_cast<double>(engine::available_memory())));
@@ -51,8 +52,8 @@ StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenize
   limits.pages =
       std::min(affordable, limits.sequences * (ceil_div(limits.longest, PagePool::kTokens) + 1));
   limits.vocab = std::min<int64_t>(tokenizer.vocab_size(), run.model.vocab_size);
-  limits.rows = std::max<int64_t>(limits.sequences, 64);
-  limits.changes = limits.sequences * 256 + limits.longest + 1024;
+  limits.rows = std::max<int64_t>(limits.parts * limits.sequences, 64);
+  limits.changes = limits.parts * limits.sequences * 256 + limits.longest + 1024;
   limits.alternatives = std::min(std::max<int64_t>(options.max_logprobs, 1), limits.vocab);
   return limits;
 }

@@ -33,15 +33,22 @@ PageId PagePool::look_up(uint64_t parent, std::span<const int32_t> tokens,
   return -1;
 }
 
-std::vector<PageId> PagePool::find(std::span<const int32_t> tokens, std::string_view space) {
+std::vector<PageId> PagePool::known(std::span<const int32_t> tokens, std::string_view space) const {
   std::vector<PageId> found;
   uint64_t parent = 0;
   for (; std::ssize(tokens) >= kTokens; tokens = tokens.subspan(kTokens)) {
     const PageId page = look_up(parent, tokens.first(kTokens), space);
     if (page < 0) break;
-    reference(page);
     found.push_back(page);
     parent = pages_[static_cast<size_t>(page)].name;
+  }
+  return found;
+}
+
+std::vector<PageId> PagePool::find(std::span<const int32_t> tokens, std::string_view space) {
+  std::vector<PageId> found = known(tokens, space);
+  for (const PageId page : found) {
+    reference(page);
   }
   return found;
 }

@@ -26,7 +26,9 @@ class PagePool {
   static constexpr int64_t kTokens = ops::kPageTokens;
   explicit PagePool(int64_t pages);
 
-  /// Pages of the longest known prefix of `tokens`, whole pages only, each referenced once more.
+  /// Pages of the longest known prefix of `tokens`, whole pages only.
+  std::vector<PageId> known(std::span<const int32_t> tokens, std::string_view space) const;
+  /// The same, each referenced once more.
   std::vector<PageId> find(std::span<const int32_t> tokens, std::string_view space);
   /// A page that nothing refers to, referenced once: an unnamed one, else the named one that was
   /// released first, whose prefix is forgotten. None: all are referenced.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -45,7 +46,7 @@ Scheduler::Scheduler(Stepper& stepper, const data::Tokenizer* tokenizer, Schedul
     : stepper_(stepper),
       tokenizer_(tokenizer),
       options_(std::move(options)),
-      pages_(stepper.limits().pages) {}
+      pages_(static_cast<size_t>(stepper.limits().parts), PagePool(stepper.limits().pages)) {}
 
 Scheduler::~Scheduler() = default;
 
@@ -161,8 +162,10 @@ Stats Scheduler::stats() const {
   Stats stats = stats_;
   stats.running = std::ssize(running_);
   stats.waiting = std::ssize(waiting_);
-  stats.pages = pages_.size();
-  stats.pages_in_use = pages_.in_use();
+  for (const PagePool& pages : pages_) {
+    stats.pages += pages.size();
+    stats.pages_in_use += pages.in_use();
+  }
   return stats;
 }
 
@@ -173,10 +176,15 @@ bool Scheduler::step() {
                  running_.size());
     return false;
   }
+  std::stable_sort(planned.begin(), planned.end(), [](const Planned& a, const Planned& b) {
+    return a.sequence->part < b.sequence->part;
+  });
   StepInput input;
+  input.part_tokens.assign(pages_.size(), 0);
   StepBuilder builder(input, stepper_.limits().vocab);
   for (Planned& each : planned) {
     builder.add(each);
+    input.part_tokens[static_cast<size_t>(each.sequence->part)] += each.count;
   }
   const StepOutput output = stepper_.step(input);
   ++stats_.steps;
@@ -190,8 +198,9 @@ bool Scheduler::step() {
 
 std::vector<Scheduler::Planned> Scheduler::plan() {
   const StepLimits& limits = stepper_.limits();
-  tokens_left_ =
-      options_.token_budget > 0 ? std::min(options_.token_budget, limits.tokens) : limits.tokens;
+  tokens_left_.assign(pages_.size(), options_.token_budget > 0
+                                         ? std::min(options_.token_budget, limits.tokens)
+                                         : limits.tokens);
   rows_left_ = limits.rows;
   changes_left_ = limits.changes;
   for (const SequencePtr& sequence : running_) {
@@ -215,26 +224,54 @@ void Scheduler::plan_running(bool decoding, std::vector<Planned>* planned) {
 }
 
 void Scheduler::plan_waiting(std::vector<Planned>* planned) {
-  while (!waiting_.empty() && std::ssize(running_) < stepper_.limits().sequences &&
-         tokens_left_ > 0) {
-    SequencePtr first = std::move(waiting_.begin()->second);
-    waiting_.erase(waiting_.begin());
-    Sequence& sequence = *first;
-    const auto at = std::find_if(running_.begin(), running_.end(), [&](const SequencePtr& each) {
-      return each->order > sequence.order;
-    });
-    running_.insert(at, std::move(first));
-    start(sequence);
-    if (!plan_tokens(sequence, planned)) {
-      wait_again(sequence);
-      return;
+  bool admitted = true;
+  while (admitted && !waiting_.empty()) {
+    admitted = false;
+    for (const int64_t part : parts_for(*waiting_.begin()->second)) {
+      admitted = admit(part, planned);
+      if (admitted) break;
     }
   }
 }
 
+std::vector<int64_t> Scheduler::parts_for(const Sequence& sequence) const {
+  std::vector<int64_t> running(pages_.size(), 0);
+  for (const SequencePtr& each : running_) {
+    ++running[static_cast<size_t>(each->part)];
+  }
+  std::vector<std::tuple<int64_t, int64_t, int64_t>> order;
+  for (size_t part = 0; part < pages_.size(); ++part) {
+    if (running[part] >= stepper_.limits().sequences || tokens_left_[part] <= 0) continue;
+    const int64_t known =
+        pages_.size() > 1 ? std::ssize(pages_[part].known(cacheable(sequence), sequence.space)) : 0;
+    order.emplace_back(-known, pages_[part].in_use(), part);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<int64_t> parts;
+  for (const auto& [known, in_use, part] : order) {
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+bool Scheduler::admit(int64_t part, std::vector<Planned>* planned) {
+  SequencePtr first = std::move(waiting_.begin()->second);
+  waiting_.erase(waiting_.begin());
+  Sequence& sequence = *first;
+  sequence.part = part;
+  const auto at = std::find_if(running_.begin(), running_.end(), [&](const SequencePtr& each) {
+    return each->order > sequence.order;
+  });
+  running_.insert(at, std::move(first));
+  start(sequence);
+  if (plan_tokens(sequence, planned)) return true;
+  wait_again(sequence);
+  return false;
+}
+
 void Scheduler::wait_again(Sequence& sequence) {
   // Keeps what the pages hold known by its tokens.
-  pages_.release(sequence.pages);
+  pool_of(sequence).release(sequence.pages);
   sequence.pages.clear();
   sequence.computed = 0;
   const auto at = std::find_if(running_.begin(), running_.end(),
@@ -244,11 +281,19 @@ void Scheduler::wait_again(Sequence& sequence) {
   waiting_.emplace(owned->order, std::move(owned));
 }
 
-void Scheduler::start(Sequence& sequence) {
-  if (!options_.prefix_caching || sequence.wants_prompt_logprobs()) return;
+std::span<const int32_t> Scheduler::cacheable(const Sequence& sequence) const {
+  if (!options_.prefix_caching || sequence.wants_prompt_logprobs()) return {};
   // The last token is computed in any case: the next one follows from it.
   const std::span<const int32_t> all(sequence.tokens);
-  sequence.pages = pages_.find(all.first(all.size() - 1), sequence.space);
+  return all.first(all.size() - 1);
+}
+
+PagePool& Scheduler::pool_of(const Sequence& sequence) {
+  return pages_[static_cast<size_t>(sequence.part)];
+}
+
+void Scheduler::start(Sequence& sequence) {
+  sequence.pages = pool_of(sequence).find(cacheable(sequence), sequence.space);
   sequence.computed = std::ssize(sequence.pages) * PagePool::kTokens;
   if (!sequence.started) {
     sequence.reported_cached = sequence.computed;
@@ -257,7 +302,8 @@ void Scheduler::start(Sequence& sequence) {
 
 bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
   const bool with_rows = sequence.wants_prompt_logprobs();
-  int64_t count = std::min(sequence.missing(), tokens_left_);
+  int64_t& tokens_left = tokens_left_[static_cast<size_t>(sequence.part)];
+  int64_t count = std::min(sequence.missing(), tokens_left);
   if (with_rows) {
     count = std::min(count, rows_left_);
   }
@@ -279,7 +325,7 @@ bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
   sequence.planned = true;
   planned->push_back(
       {.sequence = &sequence, .begin = sequence.computed, .count = count, .draws = draws});
-  tokens_left_ -= count;
+  tokens_left -= count;
   const int64_t prompt_rows =
       with_rows ? std::clamp<int64_t>(sequence.prompt_size() - 1 - sequence.computed, 0, count) : 0;
   rows_left_ -= prompt_rows + (draws ? 1 : 0);
@@ -289,7 +335,8 @@ bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
   if (options_.prefix_caching) {
     for (int64_t page = (sequence.computed - count) / PagePool::kTokens;
          page < sequence.computed / PagePool::kTokens; ++page) {
-      pages_.name(sequence.pages, static_cast<size_t>(page), sequence.tokens, sequence.space);
+      pool_of(sequence).name(sequence.pages, static_cast<size_t>(page), sequence.tokens,
+                             sequence.space);
     }
   }
   return true;
@@ -298,7 +345,7 @@ bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
 bool Scheduler::reserve(Sequence& sequence, int64_t tokens) {
   const int64_t needed = ceil_div(tokens, PagePool::kTokens);
   while (std::ssize(sequence.pages) < needed) {
-    if (const std::optional<PageId> page = pages_.take()) {
+    if (const std::optional<PageId> page = pool_of(sequence).take()) {
       sequence.pages.push_back(*page);
       continue;
     }
@@ -316,7 +363,7 @@ Scheduler::Sequence* Scheduler::behind(const Sequence& sequence) const {
   for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
     Sequence& last = **it;
     if (last.order <= sequence.order) return nullptr;
-    if (!last.planned && !last.pages.empty()) return &last;
+    if (last.part == sequence.part && !last.planned && !last.pages.empty()) return &last;
   }
   return nullptr;
 }
@@ -410,7 +457,7 @@ void Scheduler::finish(Sequence& sequence, Finish how) {
   sequence.finished = true;
   sequence.has_news = true;
   sequence.update.finish = how;
-  pages_.release(sequence.pages);
+  pool_of(sequence).release(sequence.pages);
   sequence.pages.clear();
 }
 

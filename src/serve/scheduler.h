@@ -24,7 +24,7 @@ namespace hocket::serve {
 
 struct SchedulerOptions {
   bool prefix_caching = true;
-  /// New tokens of a step, prompts and texts together; 0: StepLimits::tokens.
+  /// New tokens of a step and part, prompts and texts together; 0: StepLimits::tokens.
   int64_t token_budget = 0;
   int64_t max_waiting = 4096;  ///< requests beyond it are refused (Busy); 0: no limit
   /// Space of cached prefixes besides a request's salt: adapter and version of the weights.
@@ -61,6 +61,13 @@ class Scheduler {
   std::vector<Planned> plan();
   void plan_running(bool decoding, std::vector<Planned>* planned);
   void plan_waiting(std::vector<Planned>* planned);
+  /// The parts that have room for a sequence: those that know more of its tokens first, then those
+  /// with more free pages.
+  std::vector<int64_t> parts_for(const Sequence& sequence) const;
+  /// Starts the first waiting request in a part; false: it still waits.
+  bool admit(int64_t part, std::vector<Planned>* planned);
+  /// The tokens that may come from the prefix cache; none: it is not to be used.
+  std::span<const int32_t> cacheable(const Sequence& sequence) const;
   /// Plans up to the step's remaining room of a sequence; false: there is none left for it.
   bool plan_tokens(Sequence& sequence, std::vector<Planned>* planned);
   /// Gives a sequence pages for its first `tokens`; false: there are not enough. Running sequences
@@ -68,6 +75,7 @@ class Scheduler {
   bool reserve(Sequence& sequence, int64_t tokens);
   /// The running sequence that gives way first, if one comes behind `sequence`.
   Sequence* behind(const Sequence& sequence) const;
+  PagePool& pool_of(const Sequence& sequence);
   /// Puts a running sequence back among the waiting ones, without its pages.
   void wait_again(Sequence& sequence);
   void start(Sequence& sequence);
@@ -82,12 +90,14 @@ class Scheduler {
   Stepper& stepper_;
   const data::Tokenizer* const tokenizer_;
   const SchedulerOptions options_;
-  PagePool pages_;
+  std::vector<PagePool> pages_;  ///< of every part
   /// Waiting ones in order of priority and arrival; running ones in the same order.
   std::map<std::pair<int64_t, int64_t>, SequencePtr> waiting_;
   std::vector<SequencePtr> running_;
   int64_t arrivals_ = 0;
-  int64_t tokens_left_ = 0, rows_left_ = 0, changes_left_ = 0;  ///< of the step being planned
+  // Of the step being planned; tokens of every part.
+  std::vector<int64_t> tokens_left_;
+  int64_t rows_left_ = 0, changes_left_ = 0;
   Stats stats_;
 };
 

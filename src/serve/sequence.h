@@ -22,6 +22,7 @@ struct Scheduler::Sequence {
 
   std::vector<int32_t> tokens;  ///< of the prompt, then of the text
   int64_t computed = 0;         ///< tokens whose keys and values are in the pages
+  int64_t part = 0;             ///< StepLimits::parts: where its pages are
   std::vector<PageId> pages;
   int64_t reported_cached = 0;  ///< tokens found in the prefix cache when it was first started
   bool started = false;

@@ -61,6 +61,7 @@ template <class Visit, class Input>
 void visit(Visit& each, Input& input, std::vector<int64_t>& counts) {
   // `counts`: sequences and rows, whose vectors follow; and whether alternatives are wanted.
   each(counts);
+  each(input.part_tokens);
   each(input.tokens);
   each(input.positions);
   each(input.sequences);
@@ -117,6 +118,45 @@ std::vector<T> padded(std::vector<T> values, int64_t size, T value) {
   values.resize(static_cast<size_t>(size), value);
   return values;
 }
+
+/// Pads the tokens of every part to as many as the longest part has.
+class Parts {
+ public:
+  /// `divisor`: of the tokens of all parts.
+  Parts(const StepInput& input, int64_t parts, int64_t divisor) : counts_(input.part_tokens) {
+    HOCKET_CHECK(std::ssize(counts_) == parts && divisor % parts == 0,
+                 "{} parts of tokens, expected {}, in steps of {}", counts_.size(), parts, divisor);
+    const int64_t most = *std::max_element(counts_.begin(), counts_.end());
+    each_ = round_up(std::max<int64_t>(most, 1), divisor / parts);
+  }
+  int64_t tokens() const { return each_ * std::ssize(counts_); }
+  std::vector<int32_t> spread(const std::vector<int32_t>& values, int32_t padding) const {
+    std::vector<int32_t> made(static_cast<size_t>(tokens()), padding);
+    auto from = values.begin();
+    for (size_t part = 0; part < counts_.size(); ++part) {
+      std::copy_n(from, counts_[part], made.begin() + static_cast<std::ptrdiff_t>(part) * each_);
+      from += counts_[part];
+    }
+    return made;
+  }
+  /// The places of tokens after spread().
+  std::vector<int32_t> places(std::vector<int32_t> tokens) const {
+    for (int32_t& token : tokens) {
+      int64_t begin = 0, place = 0;
+      for (const int64_t count : counts_) {
+        if (token < begin + count) break;
+        begin += count;
+        place += each_;
+      }
+      token = static_cast<int32_t>(place + token - begin);
+    }
+    return tokens;
+  }
+
+ private:
+  const std::vector<int64_t> counts_;
+  int64_t each_ = 0;  ///< places of a part
+};
 
 }  // namespace
 
@@ -181,8 +221,8 @@ void SessionStepper::follow() {
 }
 
 StepOutput SessionStepper::run(const StepInput& input) {
-  const auto tokens = static_cast<int64_t>(input.tokens.size());
-  const int64_t T = round_up(std::max<int64_t>(tokens, 1), divisor_);
+  const Parts parts(input, limits_.parts, divisor_);
+  const int64_t T = parts.tokens();
   const int64_t R = std::max<int64_t>(std::ssize(input.pages), 1);
   const int64_t N = std::max<int64_t>(std::ssize(input.rows), 1);
   const int64_t C = std::max<int64_t>(std::ssize(input.changed_tokens), 1);
@@ -203,11 +243,11 @@ StepOutput SessionStepper::run(const StepInput& input) {
     std::memcpy(masks.data() + n * words, input.masks[n].data(), input.masks[n].size() * 4);
   }
   engine::FeedMap feeds;
-  feeds.keep(names::kTokens, padded(input.tokens, T, 0));
-  feeds.keep(names::kPositions, padded(input.positions, T, -1));
-  feeds.keep(names::kSequences, padded(input.sequences, T, 0));
+  feeds.keep(names::kTokens, parts.spread(input.tokens, 0));
+  feeds.keep(names::kPositions, parts.spread(input.positions, -1));
+  feeds.keep(names::kSequences, parts.spread(input.sequences, 0));
   feeds.keep(names::kPageTable, std::move(table));
-  feeds.keep(names::kRows, padded(input.rows, N, -1));
+  feeds.keep(names::kRows, padded(parts.places(input.rows), N, -1));
   feeds.keep(names::kSampleSettings, padded(input.settings, N * ops::kNumSettings, 0.0));
   feeds.keep(names::kSampleDraws, padded(input.draws, N * ops::kNumDraws, int64_t{-1}));
   feeds.keep(names::kSampleMask, std::move(masks));

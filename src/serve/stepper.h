@@ -11,22 +11,24 @@
 
 namespace hocket::serve {
 
-/// Sizes that no step exceeds.
+/// Sizes that no step exceeds. Data-parallel ranks are parts: a sequence stays in one of them.
 struct StepLimits {
-  int64_t tokens = 512;       ///< new ones of a step
-  int64_t sequences = 32;     ///< of a step
+  int64_t parts = 1;
+  int64_t tokens = 512;       ///< new ones of a step, of a part
+  int64_t sequences = 32;     ///< of a step, of a part
   int64_t longest = 2048;     ///< tokens of a sequence
-  int64_t pages = 64;         ///< of the KV cache
+  int64_t pages = 64;         ///< of a part's KV cache
   int64_t rows = 64;          ///< logits of a step
   int64_t changes = 4096;     ///< changed logits of a step
   int64_t alternatives = 20;  ///< reported per row
   int64_t vocab = 0;          ///< tokens that may be drawn
 };
 
-/// Inputs of a step. Tokens of a sequence stand one behind the other.
+/// Inputs of a step. Tokens of a sequence stand one behind the other, those of a part, too.
 struct StepInput {
+  std::vector<int64_t> part_tokens;  ///< [parts]: how many of the tokens are of a part
   std::vector<int32_t> tokens, positions, sequences;   ///< [T]
-  std::vector<std::vector<int32_t>> pages;             ///< per sequence of the step
+  std::vector<std::vector<int32_t>> pages;             ///< per sequence of the step, in its part
   std::vector<int32_t> rows;                           ///< [N]: indices of tokens
   std::vector<double> settings;                        ///< [N, ops::kNumSettings]
   std::vector<int64_t> draws;                          ///< [N, ops::kNumDraws]

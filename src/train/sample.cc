@@ -39,7 +39,8 @@ std::vector<graph::TensorId> params_in(const graph::Graph& graph,
 serve::StepLimits sample_limits(const engine::Run& run, const TrainingData& data, int64_t prompt) {
   constexpr int64_t kPrefill = 64;
   const int64_t longest = prompt + run.config.output.sample_tokens;
-  return {.tokens = kPrefill,
+  return {.parts = engine::generation_parts(run),
+          .tokens = kPrefill,
           .sequences = 1,
           .longest = longest,
           .pages = ceil_div(longest, serve::PagePool::kTokens),

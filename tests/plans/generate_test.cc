@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kLongest = 16;
 
 serve::StepLimits limits(const engine::Run& run) {
-  return serve::limits_of(kLongest, kLongest, run.model.vocab_size);
+  return serve::limits_of(run, kLongest, kLongest);
 }
 
 /// Logits of the last tokens of a few steps.

@@ -24,7 +24,7 @@ class PagedStepper : public Stepper {
  public:
   explicit PagedStepper(StepLimits limits) : limits_(std::move(limits)) {
     limits_.vocab = kVocab;
-    memory_.assign(static_cast<size_t>(limits_.pages * kPage), -1);
+    memory_.assign(static_cast<size_t>(limits_.parts * limits_.pages * kPage), -1);
   }
   const StepLimits& limits() const override { return limits_; }
 
@@ -32,9 +32,15 @@ class PagedStepper : public Stepper {
     ++steps;
     const auto tokens = std::ssize(input.tokens), rows = std::ssize(input.rows);
     most_tokens = std::max(most_tokens, tokens);
-    EXPECT_LE(tokens, limits_.tokens);
+    EXPECT_EQ(std::ssize(input.part_tokens), limits_.parts);
+    EXPECT_EQ(std::accumulate(input.part_tokens.begin(), input.part_tokens.end(), int64_t{0}),
+              tokens);
+    for (size_t part = 0; part < input.part_tokens.size(); ++part) {
+      EXPECT_LE(input.part_tokens[part], limits_.tokens);
+      parts_used += input.part_tokens[part] > 0 ? 1 : 0;
+    }
     EXPECT_LE(rows, limits_.rows);
-    EXPECT_LE(std::ssize(input.pages), limits_.sequences);
+    EXPECT_LE(std::ssize(input.pages), limits_.parts * limits_.sequences);
     EXPECT_EQ(std::ssize(input.settings), rows * ops::kNumSettings);
     EXPECT_EQ(std::ssize(input.draws), rows * ops::kNumDraws);
     EXPECT_EQ(std::ssize(input.ranges), rows * 2);
@@ -78,13 +84,20 @@ class PagedStepper : public Stepper {
     return {prompt.begin() + begin, prompt.end()};
   }
 
-  int64_t steps = 0, fails_at = -1, most_tokens = 0;
+  int64_t steps = 0, fails_at = -1, most_tokens = 0, parts_used = 0;
 
  private:
   int32_t& slot(const StepInput& input, int64_t token, int32_t position) {
     const auto sequence = static_cast<size_t>(input.sequences[static_cast<size_t>(token)]);
     const int32_t page = input.pages[sequence].at(static_cast<size_t>(position / kPage));
-    return memory_.at(static_cast<size_t>(page * kPage + position % kPage));
+    int64_t part = 0;
+    for (int64_t end = input.part_tokens[0]; token >= end;
+         end += input.part_tokens.at(static_cast<size_t>(part))) {
+      ++part;
+    }
+    EXPECT_LT(page, limits_.pages);
+    return memory_.at(
+        static_cast<size_t>((part * limits_.pages + page) * kPage + position % kPage));
   }
 
   StepLimits limits_;
@@ -139,7 +152,8 @@ void run(Scheduler& scheduler) {
 TEST(Scheduler, TextsAreTheSameInAnyBatch) {
   Rng rng(11);
   for (int round = 0; round < 60; ++round) {
-    StepLimits limits{.tokens = 4 + static_cast<int64_t>(rng.below(120)),
+    StepLimits limits{.parts = 1 + static_cast<int64_t>(rng.below(3)),
+                      .tokens = 4 + static_cast<int64_t>(rng.below(120)),
                       .sequences = 1 + static_cast<int64_t>(rng.below(6)),
                       .longest = 400,
                       .pages = 13 + static_cast<int64_t>(rng.below(20)),
@@ -190,6 +204,27 @@ TEST(Scheduler, TextsAreTheSameInAnyBatch) {
     const Stats stats = scheduler.stats();
     EXPECT_EQ(stats.pages_in_use, 0);
     EXPECT_EQ(stats.running + stats.waiting, 0);
+  }
+}
+
+TEST(Scheduler, PartsShareRequests) {
+  PagedStepper stepper(
+      {.parts = 4, .tokens = 64, .sequences = 2, .longest = 400, .pages = 8, .rows = 8});
+  Scheduler scheduler(stepper, nullptr, {});
+  std::vector<Result> results(8);
+  for (size_t i = 0; i < results.size(); ++i) {
+    scheduler.submit(static_cast<int64_t>(i), request(prompt(40, static_cast<int32_t>(i)), 20),
+                     into(results[i]));
+  }
+  run(scheduler);
+  EXPECT_EQ(stepper.parts_used, 4 * stepper.steps);  // all parts work in all steps
+  // Its prefix lies in one part only.
+  for (size_t i = 0; i < results.size(); ++i) {
+    Result again;
+    scheduler.submit(100, request(prompt(40, static_cast<int32_t>(i)), 20), into(again));
+    run(scheduler);
+    EXPECT_EQ(again.cached, kPage);
+    EXPECT_EQ(again.tokens, results[i].tokens);
   }
 }
 

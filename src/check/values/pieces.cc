@@ -62,7 +62,7 @@ CutId Pieces::needed(SpaceId space_id, const Piece& piece) {
   cuts.for_each(axes, {}, [&](const Coords& at) {
     std::vector<graph::Run>& row = rows.emplace_back();
     for (const graph::Run& run : cuts.part_at(by, at, space.by_size, 0, -1)) {
-      row.push_back(support_[space.needs](attrs, run, space.size));
+      row.push_back(support_[space.needs](attrs, run, space.by_size, space.size));
     }
     row = graph::united(std::move(row));
   });
@@ -669,9 +669,11 @@ TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<cons
       const CutId cut = known.cut;
       if (cut == kNone || has.find(letter) != std::string::npos) continue;
       Space space{.key = key, .letter = letter, .monoid = rule.monoid(letter)};
-      // A symbol needs all indices, since its size is not known before the step.
+      // A symbol needs all indices, since its size is not known before the step, unless shares of
+      // it need shares: then sizes are counted in parts that every value has.
       const ops::Support* support = rule.support_of(letter, static_cast<int>(output));
-      if (support && !known.symbolic && !held.of(support->by).symbolic) {
+      const bool sized = !known.symbolic && !(support && held.of(support->by).symbolic);
+      if (support && (sized || support->of_shares)) {
         space.needs = intern_support(support->of);
         space.by_dim = static_cast<int32_t>(has.find(support->by));
         space.size = known.size;

@@ -46,6 +46,7 @@ void from_numbers(const Wide<T>* from, int64_t n, Stored<T>* to) {
 /// queries.
 struct Segment {
   int32_t token, rows, position, sequence;
+  int64_t first_page;  ///< of its part
   int64_t first_task;
 };
 static_assert(sizeof(Segment) <= 32);
@@ -71,11 +72,17 @@ class PagedAttention {
         d_(args.in[0].dim(2)),
         g_(args.in[1].dim(1)),
         group_(h_ / std::max<int64_t>(g_, 1)),
-        pages_(args.in[3].dim(0)),
+        part_pages_(args.attrs->i_or("part_pages", args.in[3].dim(0))),
+        part_tokens_(tokens_ / (args.in[3].dim(0) / part_pages_)),
         num_sequences_(args.in[7].dim(0)),
         row_pages_(args.in[7].dim(1)),
         window_(args.attrs->i_or("window", row_pages_ * kPageTokens + kAttnRowsFwd)),
-        scores_(*args.attrs, args.attrs->f("scale")) {}
+        scores_(*args.attrs, args.attrs->f("scale")) {
+    if (part_tokens_ * args.in[3].dim(0) != tokens_ * part_pages_) {
+      fail_run("attention_paged", "{} tokens over {} parts of pages; expected a multiple", tokens_,
+               args.in[3].dim(0) / part_pages_);
+    }
+  }
 
   void run(const KernelArgs& args) {
     Scratch scratch(args);
@@ -115,15 +122,20 @@ class PagedAttention {
         ++t;
         continue;
       }
-      const int64_t room = kAttnRowsFwd - position % kAttnRowsFwd;
+      const int64_t room = std::min<int64_t>(kAttnRowsFwd - position % kAttnRowsFwd,
+                                             part_tokens_ - t % part_tokens_);
       int64_t rows = 1;
       for (; rows < room && t + rows < tokens_ && sequences_[t + rows] == sequence &&
              positions_[t + rows] == position + rows;
            ++rows) {
       }
       check(t, rows);
-      segments_[num_segments_++] = {static_cast<int32_t>(t), static_cast<int32_t>(rows), position,
-                                    sequence, 0};
+      segments_[num_segments_++] = {static_cast<int32_t>(t),
+                                    static_cast<int32_t>(rows),
+                                    position,
+                                    sequence,
+                                    t / part_tokens_ * part_pages_,
+                                    0};
       work_ += rows * std::min<int64_t>(position + rows, window_);
       t += rows;
     }
@@ -153,16 +165,16 @@ class PagedAttention {
     const int64_t first = std::max<int64_t>(0, block + 1 - window_) / kPageTokens;
     for (int64_t i = first; i <= last / kPageTokens; ++i) {
       const int32_t page = table_[sequences_[t] * row_pages_ + i];
-      if (page < 0 || page >= pages_) {
+      if (page < 0 || page >= part_pages_) {
         fail_run("attention_paged",
                  "page {} of positions from {} on of sequence {}; expected 0 to {}", page,
-                 i * kPageTokens, sequences_[t], pages_ - 1);
+                 i * kPageTokens, sequences_[t], part_pages_ - 1);
       }
     }
   }
 
   int64_t page_of(const Segment& s, int64_t position) const {
-    return table_[s.sequence * row_pages_ + position / kPageTokens];
+    return s.first_page + table_[s.sequence * row_pages_ + position / kPageTokens];
   }
   /// Keys of a page: [d][kPageTokens]; values: [kPageTokens][d].
   Stored<T>* keys_of(int64_t page, int64_t kv_head) const {
@@ -420,7 +432,8 @@ class PagedAttention {
   const Stored<T>*q_, *k_, *v_;
   const int32_t *positions_, *sequences_, *table_;
   Stored<T>*o_, *key_pages_, *value_pages_;
-  const int64_t tokens_, h_, d_, g_, group_, pages_, num_sequences_, row_pages_, window_;
+  const int64_t tokens_, h_, d_, g_, group_;
+  const int64_t part_pages_, part_tokens_, num_sequences_, row_pages_, window_;
   const Scores<Wide<T>> scores_;
   Segment* segments_ = nullptr;
   int64_t num_segments_ = 0, tasks_ = 0, work_ = 0;

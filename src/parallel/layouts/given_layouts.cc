@@ -344,9 +344,11 @@ bool is_split_by_token(const graph::Tensor& tensor, const Mesh& mesh) {
   return !tokens.symbolic() || tokens.divides_into(ranks_of(mesh, axes_that(mesh, splits_tokens)));
 }
 
+/// A KV cache is divided like the tokens of its sequences.
 Layout default_layout(const graph::Tensor& tensor, const Mesh& mesh) {
   Layout layout;
-  const bool split_by_token = is_split_by_token(tensor, mesh);
+  const bool split_by_token =
+      is_split_by_token(tensor, mesh) || tensor.state == graph::StateKind::cache;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     const std::string& name = mesh.axes[axis].name;
     if (mesh.axes[axis].size == 1) continue;

@@ -327,6 +327,12 @@ bool LayoutRules::begins_no_split(const Node& node, const ops::AxisSignature& si
                      [](Placement placed) { return placed.is_partial(); });
 }
 
+/// Returns whether all that parts need of tied letters are shares of them.
+static bool needs_shares(const ops::Op& op) {
+  return std::all_of(op.layout.support.begin(), op.layout.support.end(),
+                     [](const ops::Support& support) { return support.of_shares; });
+}
+
 /// Returns whether the letters that support ties cannot be split together on this axis, inside of
 /// the axes already chosen: some part would lack indices that it needs.
 bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signature,
@@ -346,7 +352,11 @@ bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signatu
     for (int32_t one : axes) {
       parts *= mesh_.axes[one].size;
     }
-    if (size.symbolic()) return false;
+    if (size.symbolic()) {
+      if (!size.divides_into(parts) || !needs_shares(op)) return true;
+      part[letters.in[i][dim]] = size.multiple() / parts;
+      continue;
+    }
     const std::vector<int64_t> blocks = shares_.sizes(*graph_, node.in[i], dim, axes);
     if (blocks.empty() && size % parts != 0) return true;
     int64_t divides = blocks.empty() ? size / parts : 0;
