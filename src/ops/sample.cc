@@ -55,13 +55,13 @@ int64_t workspace(const Call& call) {
 std::vector<Sample> samples() {
   const Fill greedy{.kind = Fill::Kind::constant, .lo = 0};
   std::vector<Sample> list;
-  list.push_back({"the most likely of 3 rows of 40",
+  list.push_back({"the most likely of 4 rows of 40",
                   {{"top", int64_t{3}}, {"vocab", int64_t{40}}},
-                  {{DType::f64, {3, 40}},
-                   {DType::f64, {3, kNumSettings}},
-                   {DType::i64, {3, kNumDraws}},
-                   {DType::i32, {3, 1}},
-                   {DType::i32, {3, 2}},
+                  {{DType::f64, {4, 40}},
+                   {DType::f64, {4, kNumSettings}},
+                   {DType::i64, {4, kNumDraws}},
+                   {DType::i32, {4, 1}},
+                   {DType::i32, {4, 2}},
                    {DType::i32, {2}},
                    {DType::i32, {2}},
                    {DType::f64, {2}}},

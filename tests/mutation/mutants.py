@@ -26,7 +26,7 @@ KERNELS = ("kernels/moe_test", "kernels/dense_test", "kernels/attention_test", "
 LOADER = ("data/loader_test",)
 RULES = ("check/rules_test",)
 LOOP = ("train/learning_rate_test", "train/reference_test")
-GENERATE = ("train/draw_test", "train/generate_test")
+GENERATE = ("kernels/sample_test", "serve/scheduler_test", "train/generate_test")
 
 MUTANTS = [
     # --- kernels
@@ -90,8 +90,8 @@ MUTANTS = [
     Mutant(18, "src/autodiff/autodiff.cc",
            "«tensor.type.dims.size() > 1 && tensor.init.kind != graph::Init::Kind::constant»;", "true",
            "weight decay also of vectors", ("train/reference_test",)),
-    Mutant(52, "src/train/memory.cc", "MemoryLimits{.device = «have», .device_is_host = true}", "have * 4",
-           "a run that needs four times the memory begins", ("train/memory_test",)),
+    Mutant(52, "src/engine/memory.cc", "MemoryLimits{.device = «have», .device_is_host = true}", "have * 4",
+           "a run that needs four times the memory begins", ("engine/memory_test",)),
     Mutant(53, "src/run/compile.cc",
            "{.num_micro_batches = «run.plan.pp > 1 ? run.plan.num_micro_batches : 1»});",
            "1",
@@ -101,17 +101,19 @@ MUTANTS = [
            "the profile counts the passes of the warm-up", ("train/profiler_test",)),
 
     # --- generation
-    Mutant(46, "src/train/sample.cc", "(n == 0 || «kept < options.top_p * sum»)",
-           "kept + p[n] < options.top_p * sum", "top-p drops the token that reaches p",
-           GENERATE),
-    Mutant(47, "src/train/sample.cc", "if («stop_tokens.contains(id)») {", "false",
-           "text goes on after its end", GENERATE),
-    Mutant(48, "src/train/sample.cc", "forward(session_, ids, «done++», 1);",
-           "(done >= 70 ? done : done++)", "the text is stale after 70 tokens", GENERATE),
-    Mutant(59, "src/train/sample.cc", "forward(session_, ids, «done++», 1);",
-           "(done++, std::max<int64_t>(done - 2, 0))",
+    Mutant(46, "src/kernels/cpu/sample.cc", "(n == 0 || «share < top_p * all»)",
+           "share + static_cast<double>(z_[kept_[n]]) < top_p * all",
+           "top-p drops the token that reaches p", GENERATE),
+    Mutant(47, "src/serve/scheduler.cc",
+           "if (may_stop && «std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()») {",
+           "false", "text goes on after its end", GENERATE),
+    Mutant(48, "src/serve/sequence.cc", "sequence.tokens[«static_cast<size_t>(i)»]);\n    input_.positions",
+           "static_cast<size_t>(i > 70 ? i - 1 : i)", "the text is stale after 70 tokens", GENERATE),
+    Mutant(59, "src/serve/sequence.cc", "sequence.tokens[«static_cast<size_t>(i)»]);\n    input_.positions",
+           "static_cast<size_t>(planned.count == 1 && i > 0 ? i - 1 : i)",
            "every decoded step reads the token before", GENERATE),
-    Mutant(60, "src/train/sample.cc", "static_cast<int32_t>(«begin» + i) : -1;", "(count > 1 ? 0 : begin)",
+    Mutant(60, "src/serve/sequence.cc", "positions.push_back(static_cast<int32_t>(«i»));",
+           "(planned.count > 1 ? i - planned.begin : i)",
            "the positions of a prompt begin anew at every chunk", GENERATE),
     Mutant(135, "src/program/views.cc", "begin = «begin / length * length.at(symbol_values)»;", "begin",
            "a part of a symbol begins where it does when that is its bound",

@@ -23,7 +23,8 @@ engine::Run run_of(const char* family, const std::vector<std::string>& plan = {}
   return engine::parse_run(
       std::string("model: {dtype: f32, config: {model_type: ") + family +
           ", vocab_size: 64, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 4, "
-          "num_key_value_heads: 2, head_dim: 4, intermediate_size: 24, " +
+          "head_dim: 4, intermediate_size: 24, " +
+          (std::string(family).starts_with("gpt_neox") ? "" : "num_key_value_heads: 2, ") +
           (family == std::string("qwen3_moe") ? experts : "") +
           "max_position_embeddings: 4096}}\ntrain: {global_batch: 4}\n",
       "test", plan);

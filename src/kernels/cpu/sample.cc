@@ -217,7 +217,8 @@ class SampledRow {
       }
       kept = n;
     }
-    std::sort(kept_, kept_ + kept);
+    // A comparison of this file: the function of `<` is one for all levels of instructions.
+    std::sort(kept_, kept_ + kept, [](const auto& a, const auto& b) { return a < b; });
     return kept;
   }
 
