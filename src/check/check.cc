@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "base/error.h"
 #include "check/context.h"
@@ -89,6 +91,14 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
     };
   }
   verdict.assumptions.push_back("ranks of a class run the same list of tasks");
+  std::set<std::string> assumed;
+  for (const program::Kind& kind : ctx.program.kinds) {
+    const ops::Op* op = ops::find_or_null(kind.op);
+    if (op != nullptr && op->assumes != nullptr) {
+      assumed.insert(fmt::format("{} takes from the host: {}", op->name, op->assumes));
+    }
+  }
+  verdict.assumptions.insert(verdict.assumptions.end(), assumed.begin(), assumed.end());
   if (!verdict.stuck_when_sends_wait.empty()) {
     verdict.assumptions.push_back(
         "sends complete without their receiver, as between local ranks (Gloo and NCCL wait); "

@@ -158,7 +158,10 @@ void add_to(std::vector<Op>& ops) {
        .workspace = workspace,
        .cost_class = CostClass::attention,
        .family = Family::attention,
-       .takes_any_type = true});
+       .takes_any_type = true,
+       .assumes =
+           "page tables: no two sequences write into one page, a sequence's earlier tokens are "
+           "in the pages that its table names, and these are in the part of its tokens"});
 }
 
 }  // namespace hocket::ops::attention_paged

@@ -10,6 +10,7 @@
 #include "base/math.h"
 #include "base/text.h"
 #include "checkpoint/model_weights.h"
+#include "comm/run_on_all.h"
 #include "engine/memory.h"
 #include "engine/params.h"
 #include "engine/programs.h"
@@ -24,13 +25,37 @@ int64_t page_bytes(const engine::Run& run) {
   return 2 * model.num_layers * model.num_kv_heads * model.head_dim * PagePool::kTokens * element;
 }
 
+namespace {
+
+double default_cache_memory() {
+  return std::min(4e9, 0.25 * static_cast<double>(engine::available_memory()));
+}
+
+/// The same options for all processes, or Error: the memory is that of the smallest.
+EngineOptions agreed(EngineOptions options, comm::Processes& processes) {
+  if (processes.size() == 1) return options;
+  comm::expect_same(
+      processes, "engine", "sizes",
+      fmt::format("max-model-len {}, max-num-seqs {}, max-num-batched-tokens {}, max-logprobs {}",
+                  options.max_model_len, options.max_num_seqs, options.max_num_batched_tokens,
+                  options.max_logprobs));
+  const double mine = options.kv_cache_memory.value_or(default_cache_memory());
+  double least = mine;
+  for (const std::string& other : processes.all_gather(fmt::format("{:.0f}", mine))) {
+    least = std::min(least, std::stod(other));
+  }
+  options.kv_cache_memory = least;
+  return options;
+}
+
+}  // namespace
+
 StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenizer,
                          const EngineOptions& options) {
   StepLimits limits;
   limits.parts = engine::generation_parts(run);
   const int64_t of_page = page_bytes(run);
-  const double bytes = options.kv_cache_memory.value_or(
-      std::min(4e9, 0.25 * static_cast<double>(engine::available_memory())));
+  const double bytes = options.kv_cache_memory.value_or(default_cache_memory());
   const int64_t affordable = static_cast<int64_t>(bytes) / of_page;
   const int64_t possible = affordable * PagePool::kTokens;
   limits.longest = options.max_model_len;
@@ -67,7 +92,7 @@ engine::Compiled compile_generation(const engine::Run& run, const StepLimits& li
 struct ModelEngine::Impl {
   Impl(const engine::Run& run, const data::Tokenizer& tokenizer, const EngineOptions& options)
       : ranks(engine::local_ranks(run)), programs(run, ranks) {
-    const StepLimits limits = choose_limits(run, tokenizer, options);
+    const StepLimits limits = choose_limits(run, tokenizer, agreed(options, ranks.processes()));
     const engine::ProgramSpec spec = generation_spec(run, limits);
     programs.replace(spec, compile_generation(run, limits));
     const engine::Compiled& compiled = programs.compiled(spec);

@@ -94,6 +94,17 @@ serve::Request request_of(const GenerateOptions& options, const std::string& mod
   return request;
 }
 
+/// What texts are drawn with, to be the same on all ranks.
+std::string text_of(const serve::Request& request, const GenerateOptions& options) {
+  const serve::Sampling& how = request.sampling;
+  return fmt::format(
+      "{} samples of {} tokens, seed {}, temperature {}, top_k {}, top_p {}, min_p {}, penalties "
+      "{} "
+      "{} {}",
+      options.samples, request.max_tokens, how.seed, how.temperature, how.top_k, how.top_p,
+      how.min_p, how.repetition_penalty, how.presence_penalty, how.frequency_penalty);
+}
+
 /// Tokenizer, chat template and rules of a model that turn prompts into tokens.
 class PromptReader {
  public:
@@ -371,6 +382,7 @@ int generate(const GenerateOptions& options) {
       most = std::max(most, std::ssize(prompt.ids));
     }
     comm::expect_same(ranks.processes(), kWhere, "the prompts", fmt::format("hash {:x}", hash));
+    comm::expect_same(ranks.processes(), kWhere, "sampling of", text_of(request, options));
   }
   const int64_t longest = most + request.max_tokens;
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
