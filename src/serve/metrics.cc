@@ -97,6 +97,9 @@ Metrics::Metrics(std::string model, int64_t max_model_len)
       inter_token_(inter_token_bounds()),
       per_token_(inter_token_bounds()),
       latency_(latency_bounds()),
+      queue_(latency_bounds()),
+      prefill_(latency_bounds()),
+      inference_(latency_bounds()),
       decode_(latency_bounds()),
       prompt_tokens_(one_two_five(max_model_len)),
       tokens_(one_two_five(max_model_len)),
@@ -127,6 +130,13 @@ void Metrics::finished(const FinishedText& text) {
   tokens_.add(static_cast<double>(text.tokens));
   max_tokens_.add(static_cast<double>(text.max_tokens));
   n_.add(static_cast<double>(text.n));
+  if (text.started_s) {
+    queue_.add(*text.started_s);
+    inference_.add(text.latency_s - *text.started_s);
+    if (text.tokens > 0) {
+      prefill_.add(text.first_token_s - *text.started_s);
+    }
+  }
   if (text.tokens > 0) {
     decode_.add(text.last_token_s - text.first_token_s);
   }
@@ -190,6 +200,11 @@ std::string Metrics::page(const Stats& stats, int64_t streams) const {
             "Mean time of a text's tokens but the first.", per_token_);
   histogram("vllm:e2e_request_latency_seconds", "From the request to the end of its text.",
             latency_);
+  histogram("vllm:request_queue_time_seconds", "From the request to its first step.", queue_);
+  histogram("vllm:request_prefill_time_seconds", "From a request's first step to its first token.",
+            prefill_);
+  histogram("vllm:request_inference_time_seconds", "From a request's first step to its end.",
+            inference_);
   histogram("vllm:request_decode_time_seconds", "From a text's first token to its last.", decode_);
   histogram("vllm:request_prompt_tokens", "Tokens of a prompt.", prompt_tokens_);
   histogram("vllm:request_generation_tokens", "Tokens of a text.", tokens_);

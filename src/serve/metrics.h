@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ struct FinishedText {
   Finish finish = Finish::stop;
   int64_t prompt_tokens = 0, tokens = 0, max_tokens = 0, n = 1;
   double latency_s = 0;                        ///< since its request came
+  std::optional<double> started_s;             ///< likewise; none: it never ran
   double first_token_s = 0, last_token_s = 0;  ///< likewise; of a text with tokens
 };
 
@@ -52,7 +54,7 @@ class Metrics {
  private:
   const std::string labels_;  ///< model_name="...",engine="0"
   mutable std::mutex mutex_;  ///< guards the members below
-  Histogram first_token_, inter_token_, per_token_, latency_, decode_;
+  Histogram first_token_, inter_token_, per_token_, latency_, queue_, prefill_, inference_, decode_;
   Histogram prompt_tokens_, tokens_, max_tokens_, n_;
   std::map<std::string, int64_t> finished_;  ///< by finished_reason
   std::map<std::string, int64_t> answered_;  ///< by labels

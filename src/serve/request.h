@@ -89,9 +89,11 @@ struct Update {
   std::vector<TokenLogprobs> logprobs;         ///< of `tokens`, if asked for
   std::vector<TokenLogprobs> prompt_logprobs;  ///< once, in the first update, if asked for
   int64_t cached_tokens = 0;                   ///< of the prompt, found in the prefix cache
-  Finish finish = Finish::running;             ///< else this is the last update
-  std::optional<int32_t> stop_token;           ///< that ended the text
-  std::string stop;                            ///< the string that ended the text
+  /// When its first step began, by the scheduler's clock, ns; in the first update, else 0.
+  int64_t started_ns = 0;
+  Finish finish = Finish::running;    ///< else this is the last update
+  std::optional<int32_t> stop_token;  ///< that ended the text
+  std::string stop;                   ///< the string that ended the text
   std::string error;
 };
 /// Called on the engine's thread, which it must not hold up; never two at a time for one request.

@@ -321,6 +321,7 @@ bool Scheduler::plan_tokens(Sequence& sequence, std::vector<Planned>* planned) {
       stats_.prefix_hits += sequence.reported_cached;
     }
     sequence.update.cached_tokens = sequence.reported_cached;
+    sequence.update.started_ns = options_.clock();
   }
   sequence.planned = true;
   planned->push_back(

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "data/tokenizer/tokenizer.h"
 #include "serve/pages.h"
 #include "serve/request.h"
@@ -29,6 +30,7 @@ struct SchedulerOptions {
   int64_t max_waiting = 4096;  ///< requests beyond it are refused (Busy); 0: no limit
   /// Space of cached prefixes besides a request's salt: adapter and version of the weights.
   std::string space = {};
+  std::function<int64_t()> clock = now_ns;  ///< ns
 };
 
 /// Used by one thread.

@@ -9,6 +9,7 @@
 #include "base/small_float.h"
 #include "kernel_util.h"
 #include "ops/workspace.h"
+#include "tests/compare_util.h"
 
 namespace hocket::test {
 namespace {
@@ -174,7 +175,8 @@ constexpr Shape kShapes[] = {{4, 2, 8},         {3, 1, 20},           {9, 3, 64}
 
 TEST(AttentionPaged, HasTheBitsOfTraining) {
   uint64_t seed = 1;
-  for (const Shape& shape : kShapes) {
+  for (size_t i = 0; i < std::size(kShapes); i += is_sanitized() ? 4 : 1) {
+    const Shape& shape = kShapes[i];
     for_both([&](DType dtype, double) {
       Random random(++seed);
       Cache cache(shape, dtype, 60, random);

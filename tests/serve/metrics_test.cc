@@ -61,6 +61,7 @@ TEST(Metrics, PageHasTheEnginesCountsAndTheTexts) {
                     .max_tokens = 3,
                     .n = 1,
                     .latency_s = 1.2,
+                    .started_s = 0.125,
                     .first_token_s = 0.2,
                     .last_token_s = 1.2});
   metrics.finished({.finish = Finish::cancelled, .prompt_tokens = 7});
@@ -88,6 +89,10 @@ TEST(Metrics, PageHasTheEnginesCountsAndTheTexts) {
            {"vllm:prompt_tokens_total", "90.0"},
            {"vllm:generation_tokens_total", "5.0"},
            {"vllm:e2e_request_latency_seconds_count", "2"},
+           {"vllm:request_queue_time_seconds_count", "1"},
+           {"vllm:request_queue_time_seconds_sum", "0.125"},
+           {"vllm:request_prefill_time_seconds_sum", "0.075"},
+           {"vllm:request_inference_time_seconds_sum", "1.075"},
            {"vllm:request_time_per_output_token_seconds_sum", "0.5"},
            {"vllm:inter_token_latency_seconds_count", "2"},
            {"vllm:inter_token_latency_seconds_sum", "0.06"},

@@ -80,18 +80,21 @@ void Texts::end(Progress* text, Finish finish, int64_t at_ns) {
   const auto since = [&](int64_t ns) { return static_cast<double>(ns - start_ns_) * 1e-9; };
   text->over = true;
   --running_;
-  metrics_.finished({.finish = finish,
-                     .prompt_tokens = text->prompt_tokens,
-                     .tokens = text->tokens,
-                     .max_tokens = text->max_tokens,
-                     .n = n_,
-                     .latency_s = since(at_ns),
-                     .first_token_s = since(text->first_ns),
-                     .last_token_s = since(text->last_ns)});
+  metrics_.finished(
+      {.finish = finish,
+       .prompt_tokens = text->prompt_tokens,
+       .tokens = text->tokens,
+       .max_tokens = text->max_tokens,
+       .n = n_,
+       .latency_s = since(at_ns),
+       .started_s = text->started_ns > 0 ? std::optional(since(text->started_ns)) : std::nullopt,
+       .first_token_s = since(text->first_ns),
+       .last_token_s = since(text->last_ns)});
 }
 
 void Texts::observe(const TextUpdate& news) {
   Progress& text = texts_[news.index];
+  text.started_ns = std::max(text.started_ns, news.update.started_ns);
   if (const int64_t count = std::ssize(news.update.tokens); count > 0) {
     if (text.tokens == 0) {
       metrics_.first_token(static_cast<double>(news.at_ns - start_ns_) * 1e-9);

@@ -38,7 +38,8 @@ class Texts {
   struct Inbox;
   struct Progress {
     RequestId id = 0;
-    int64_t prompt_tokens = 0, max_tokens = 0, tokens = 0, first_ns = 0, last_ns = 0;
+    int64_t prompt_tokens = 0, max_tokens = 0, tokens = 0;
+    int64_t started_ns = 0, first_ns = 0, last_ns = 0;
     bool over = false;
   };
   /// Submits those that wait, until the queue is full.
