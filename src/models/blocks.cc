@@ -232,7 +232,7 @@ TensorId Builder::attend(int32_t layer, TensorId q, TensorId k, TensorId v) {
   if (options_.mode == BuildOptions::Mode::generate) {
     const int64_t P = options_.parts * options_.generation.pages, S = ops::kPageTokens;
     if (options_.parts > 1) {
-      attrs.set("part_pages", options_.generation.pages);
+      attrs.set("parts", options_.parts);
     }
     const auto pages = [&](const char* name, Dims dims) {
       graph::Tensor tensor;
@@ -246,8 +246,10 @@ TensorId Builder::attend(int32_t layer, TensorId q, TensorId k, TensorId v) {
     };
     const TensorId keys = pages("k", {P, G, d, S});
     const TensorId values = pages("v", {P, G, S, d});
-    return node(layer, "attention_paged", attrs,
-                {q, k, v, keys, values, positions_, sequences_, page_table_}, "attn.o");
+    return node(
+        layer, "attention_paged", attrs,
+        {q, k, v, keys, values, positions_, sequences_, positions_, sequences_, page_table_},
+        "attn.o");
   }
   attrs.set("group", config_.num_heads / G);
   if (options_.sequence_length > 0) {

@@ -16,10 +16,21 @@ namespace {
 constexpr const char* kOp = "attention_paged";
 
 // Inputs.
-enum : size_t { kQ, kK, kV, kKeyPages, kValuePages, kPositions, kSequences, kTable };
+enum : size_t {
+  kQ,
+  kK,
+  kV,
+  kKeyPages,
+  kValuePages,
+  kPositions,
+  kSequences,
+  kKeyPositions,
+  kKeySequences,
+  kTable
+};
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
-  want_inputs(kOp, in, 8);
+  want_inputs(kOp, in, 10);
   attrs.f("scale");
   want_window(kOp, attrs);
   want_softcap(kOp, attrs);
@@ -28,7 +39,6 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   if (k.dims[1] == 0 || q.dims[1] % k.dims[1] != 0) {
     fail(kOp, "{} query heads over {} kv heads; expected a multiple", q.dims[1], k.dims[1]);
   }
-  want_equal(kOp, "k's tokens", k.dims[0], q.dims[0]);
   for (const size_t pages : {kKeyPages, kValuePages}) {
     want_rank(kOp, in[pages], 4);
     want_dtype(kOp, in[pages], q.dtype);
@@ -41,29 +51,26 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_equal(kOp, "head dim of the value pages", in[kValuePages].dims[3], k.dims[2]);
   want_vector(kOp, in[kPositions], DType::i32, q.dims[0], "number of positions");
   want_vector(kOp, in[kSequences], DType::i32, q.dims[0], "number of sequence numbers");
+  want_vector(kOp, in[kKeyPositions], DType::i32, k.dims[0], "number of keys' positions");
+  want_vector(kOp, in[kKeySequences], DType::i32, k.dims[0], "number of keys' sequence numbers");
   want_rank(kOp, in[kTable], 2);
   want_dtype(kOp, in[kTable], DType::i32);
-  const int64_t pages = in[kKeyPages].dims[0], of_part = attrs.i_or("part_pages", pages);
-  if (of_part < 1 || pages % of_part != 0) {
-    fail(kOp, "{} pages in parts of {}; expected a multiple", pages, of_part);
-  }
   return {q, in[kKeyPages], in[kValuePages]};
 }
 
-/// The same share of `size` as the indices are of `by_size`, in whole parts.
-graph::Run share(graph::Run indices, int64_t by_size, int64_t size, int64_t parts) {
+/// Returns the same share of `size` as the indices are of `by_size`, in whole parts: queries read
+/// the pages and the new keys of their part, and a page gets the new keys of its part.
+graph::Run of_part(const Attrs& attrs, graph::Run indices, int64_t by_size, int64_t size) {
+  const int64_t parts = attrs.i_or("parts", 1);
   if (parts < 1 || by_size % parts != 0 || size % parts != 0) return {0, size};
   const int64_t first = indices.begin / (by_size / parts);
   const int64_t end = ceil_div(indices.begin + indices.length, by_size / parts);
   return {first * (size / parts), (end - first) * (size / parts)};
 }
-/// The pages that these tokens may read, and the tokens that may write these pages: those of their
-/// parts.
-graph::Run pages_of(const Attrs& attrs, graph::Run tokens, int64_t by_size, int64_t size) {
-  return share(tokens, by_size, size, size / attrs.i_or("part_pages", size));
-}
-graph::Run tokens_of(const Attrs& attrs, graph::Run pages, int64_t by_size, int64_t size) {
-  return share(pages, by_size, size, by_size / attrs.i_or("part_pages", by_size));
+/// Pages do not depend on queries.
+graph::Run no_queries(const Attrs& /*attrs*/, graph::Run /*pages*/, int64_t /*by_size*/,
+                      int64_t /*size*/) {
+  return {0, 0};
 }
 
 /// Tokens of a sequence that a query reads at most.
@@ -99,25 +106,30 @@ std::vector<Sample> samples() {
     const TensorType values{DType::f64, {3, 2, kPageTokens, 4}};
     const TensorType numbers{DType::i32, {5}};
     const Fill zero{.kind = Fill::Kind::constant, .lo = 0};
-    list.push_back({"5 tokens of a sequence, 3 pages" + graph::to_string(more),
-                    attrs,
-                    {q, kv, kv, keys, values, numbers, numbers, {DType::i32, {1, 2}}},
-                    {{},
-                     {},
-                     {},
-                     {},
-                     {},
-                     {.kind = Fill::Kind::counting},
-                     zero,
-                     {.kind = Fill::Kind::integers, .hi = 2}},
-                    {}});
+    list.push_back(
+        {"5 tokens of a sequence, 3 pages" + graph::to_string(more),
+         attrs,
+         {q, kv, kv, keys, values, numbers, numbers, numbers, numbers, {DType::i32, {1, 2}}},
+         {{},
+          {},
+          {},
+          {},
+          {},
+          {.kind = Fill::Kind::counting},
+          zero,
+          {.kind = Fill::Kind::counting},
+          zero,
+          {.kind = Fill::Kind::integers, .hi = 2}},
+         {}});
   }
-  // Four tokens of a sequence; then two of each of two sequences that have pages of their own.
-  for (const int64_t part : {2, 1}) {
-    const Attrs attrs{{"scale", 0.5}, {"part_pages", part}};
+  // Four tokens of a sequence in one part; two of each of two sequences in one of two parts each.
+  for (const int64_t parts : {1, 2}) {
+    const Attrs attrs{{"scale", 0.5}, {"parts", parts}};
     const TensorType q{DType::f64, {4, 4, 4}}, kv{DType::f64, {4, 2, 4}}, ids{DType::i32, {4}};
-    const Fill zero{.kind = Fill::Kind::constant, .lo = 0};
-    list.push_back({"4 tokens, 2 pages in parts of " + std::to_string(part),
+    const Fill count{.kind = Fill::Kind::counting};
+    const Fill half =
+        parts == 2 ? Fill{.kind = Fill::Kind::halves} : Fill{.kind = Fill::Kind::constant, .lo = 0};
+    list.push_back({"4 tokens, 2 pages, " + std::to_string(parts) + " parts",
                     attrs,
                     {q,
                      kv,
@@ -126,8 +138,10 @@ std::vector<Sample> samples() {
                      {DType::f64, {2, 2, kPageTokens, 4}},
                      ids,
                      ids,
-                     {DType::i32, {1, 1}}},
-                    {{}, {}, {}, {}, {}, {.kind = Fill::Kind::counting}, zero, zero},
+                     ids,
+                     ids,
+                     {DType::i32, {2, 1}}},
+                    {{}, {}, {}, {}, {}, count, half, count, half, half},
                     {}});
   }
   return list;
@@ -139,19 +153,22 @@ void add_to(std::vector<Op>& ops) {
   ops.push_back(
       {.name = kOp,
        .doc =
-           "writes k, v of new tokens to the pages of their sequences, and attends to all of a "
-           "sequence's tokens up to each, or the last `window` of them: token t is at pos[t] "
-           "of sequence seq[t], whose tokens from 32 i on are in page table[seq[t], i]; a "
-           "negative position is no token; with `part_pages`, pages and tokens are in as many "
-           "equal "
-           "parts, and a table's entries count in the part of the token (a rank has whole parts)",
+           "writes k, v of new tokens to the pages of their sequences, and attends with q to all "
+           "of a sequence's tokens up to each, or the last `window` of them: query t is at pos[t] "
+           "of sequence seq[t], whose tokens from 32 i on are in page table[seq[t], i], and so "
+           "are keys; a negative position is no token. With `parts`, queries, keys and pages are "
+           "in as many equal parts, and a sequence has those of one part",
        .infer = infer,
-       .layout = {.notation = "thd,thd,thd,phds,phsd,t,t,rb->thd,phds,phsd",
-                  .split = "thp",
-                  .contractions = {{'t', Monoid::none}, {'p', Monoid::none}},
-                  .support = {{'p', 0, 't', pages_of, true},
-                              {'t', 1, 'p', tokens_of, true},
-                              {'t', 2, 'p', tokens_of, true}}},
+       .layout = {.notation = "thd,nhd,nhd,phds,phsd,t,t,n,n,rb->thd,phds,phsd",
+                  .split = "thnp",
+                  .positional = "p",
+                  .contractions = {{'n', Monoid::none}, {'p', Monoid::none}},
+                  .support = {{'n', 0, 't', of_part, true},
+                              {'p', 0, 't', of_part, true},
+                              {'n', 1, 'p', of_part, true},
+                              {'n', 2, 'p', of_part, true},
+                              {'t', 1, 'p', no_queries, true},
+                              {'t', 2, 'p', no_queries, true}}},
        .work = work,
        .samples = samples,
        .inplace = {{3, 1}, {4, 2}},

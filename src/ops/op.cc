@@ -401,7 +401,7 @@ char tied(const LayoutRule& rule, char letter) {
 }
 
 std::string cut_support(const Op& op, const Attrs& attrs, char letter,
-                        const std::function<int64_t(char)>& part) {
+                        const std::function<int64_t(char)>& part, int64_t parts) {
   // Every part of a split is equivalent to one of these two: the first of two parts, which may need
   // the second, or the second.
   for (const Support& support : op.layout.support) {
@@ -410,7 +410,8 @@ std::string cut_support(const Op& op, const Attrs& attrs, char letter,
     const int64_t asked = part(support.letter);
     for (int64_t number : {0, 1}) {
       const int64_t begin = number * asks;
-      const graph::Run needs = support.of(attrs, {begin, asks}, 2 * asks, 2 * asked);
+      const int64_t all = support.of_shares ? parts : 2;
+      const graph::Run needs = support.of(attrs, {begin, asks}, all * asks, all * asked);
       const graph::Run has{number * asked, asked};
       if (asks == 0 ||
           (needs.begin >= has.begin && needs.begin + needs.length <= has.begin + has.length)) {

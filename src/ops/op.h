@@ -96,6 +96,7 @@ struct Fill {
     integers,   ///< U{lo..hi}
     documents,  ///< positions: packed documents of random lengths, each 0,1,2,…
     counting,   ///< positions: one document
+    halves,     ///< 0 in the first half, 1 in the second
     targets,    ///< integers in [0, hi) with some -100 (ignored)
     routes,     ///< rows of top_k distinct integers in {lo..hi}
     from_op,    ///< made by Sample::chain
@@ -342,8 +343,8 @@ std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> 
 char tied(const LayoutRule& rule, char letter);
 
 /// Returns the dependency that an even split of `letter` and its tied letters would cut, such as "t
-/// in [4, 8) needs s in [0, 8)", or "". `part`: indices of such a letter in each part.
+/// in [4, 8) needs s in [0, 8)", or "". `part`: indices of such a letter in each of `parts` parts.
 std::string cut_support(const Op& op, const Attrs& attrs, char letter,
-                        const std::function<int64_t(char)>& part);
+                        const std::function<int64_t(char)>& part, int64_t parts = 2);
 
 }  // namespace hocket::ops

@@ -123,13 +123,21 @@ std::vector<T> padded(std::vector<T> values, int64_t size, T value) {
 class Parts {
  public:
   /// `divisor`: of the tokens of all parts.
-  Parts(const StepInput& input, int64_t parts, int64_t divisor) : counts_(input.part_tokens) {
+  Parts(const StepInput& input, int64_t parts, int64_t divisor)
+      : counts_(input.part_tokens), of_sequence_(input.pages.size()) {
     HOCKET_CHECK(std::ssize(counts_) == parts && divisor % parts == 0,
                  "{} parts of tokens, expected {}, in steps of {}", counts_.size(), parts, divisor);
     const int64_t most = *std::max_element(counts_.begin(), counts_.end());
     each_ = round_up(std::max<int64_t>(most, 1), divisor / parts);
+    auto sequence = input.sequences.begin();
+    for (int64_t part = 0; part < parts; ++part) {
+      for (int64_t i = 0; i < counts_[static_cast<size_t>(part)]; ++i) {
+        of_sequence_[static_cast<size_t>(*sequence++)] = part;
+      }
+    }
   }
   int64_t tokens() const { return each_ * std::ssize(counts_); }
+  int64_t of_sequence(size_t sequence) const { return of_sequence_[sequence]; }
   std::vector<int32_t> spread(const std::vector<int32_t>& values, int32_t padding) const {
     std::vector<int32_t> made(static_cast<size_t>(tokens()), padding);
     auto from = values.begin();
@@ -155,6 +163,7 @@ class Parts {
 
  private:
   const std::vector<int64_t> counts_;
+  std::vector<int64_t> of_sequence_;
   int64_t each_ = 0;  ///< places of a part
 };
 
@@ -236,7 +245,9 @@ StepOutput SessionStepper::run(const StepInput& input) {
   const auto B = static_cast<int64_t>(most_pages), W = static_cast<int64_t>(words);
   std::vector<int32_t> table(static_cast<size_t>(R * B), -1);
   for (size_t r = 0; r < input.pages.size(); ++r) {
-    std::copy(input.pages[r].begin(), input.pages[r].end(), table.begin() + r * most_pages);
+    const int64_t first = parts.of_sequence(r) * limits_.pages;
+    std::transform(input.pages[r].begin(), input.pages[r].end(), table.begin() + r * most_pages,
+                   [&](int32_t page) { return static_cast<int32_t>(first + page); });
   }
   std::vector<int32_t> masks(static_cast<size_t>(N * W), 0);
   for (size_t n = 0; n < input.masks.size(); ++n) {

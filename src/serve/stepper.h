@@ -28,7 +28,7 @@ struct StepLimits {
 struct StepInput {
   std::vector<int64_t> part_tokens;  ///< [parts]: how many of the tokens are of a part
   std::vector<int32_t> tokens, positions, sequences;   ///< [T]
-  std::vector<std::vector<int32_t>> pages;             ///< per sequence of the step, in its part
+  std::vector<std::vector<int32_t>> pages;             ///< per sequence of the step, of its part
   std::vector<int32_t> rows;                           ///< [N]: indices of tokens
   std::vector<double> settings;                        ///< [N, ops::kNumSettings]
   std::vector<int64_t> draws;                          ///< [N, ops::kNumDraws]

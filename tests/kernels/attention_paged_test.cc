@@ -133,13 +133,13 @@ class Cache {
     k.type = v.type = {DType::f64, {n, shape_.g, shape_.d}};
     Values pages = integers(table);
     pages.type.dims = {std::ssize(texts), static_cast<int64_t>(columns)};
-    const auto made =
-        run({.op = "attention_paged",
-             .attrs = attrs_of(shape_),
-             .in = {q, k, v, keys_, values_, integers(positions), integers(sequences), pages},
-             .out = {zeros({n, shape_.h, shape_.d}), keys_, values_},
-             .inplace = {{3, 1}, {4, 2}}},
-            dtype_);
+    const auto made = run({.op = "attention_paged",
+                           .attrs = attrs_of(shape_),
+                           .in = {q, k, v, keys_, values_, integers(positions), integers(sequences),
+                                  integers(positions), integers(sequences), pages},
+                           .out = {zeros({n, shape_.h, shape_.d}), keys_, values_},
+                           .inplace = {{3, 1}, {4, 2}}},
+                          dtype_);
     keys_.v = made[1].v;
     values_.v = made[2].v;
     const int64_t row = shape_.h * shape_.d;
@@ -229,8 +229,8 @@ TEST(AttentionPaged, RefusesWhatHasNoPage) {
     pages.type.dims = {1, pages.type.dims[0]};
     EXPECT_THROW(run({.op = "attention_paged",
                       .attrs = {{"scale", 1.0}},
-                      .in = {q, k, k, keys, values, integers(std::move(positions)),
-                             integers(std::move(sequences)), pages},
+                      .in = {q, k, k, keys, values, integers(positions), integers(sequences),
+                             integers(positions), integers(sequences), pages},
                       .out = {zeros({2, 2, 4}), keys, values},
                       .inplace = {{3, 1}, {4, 2}}},
                      DType::f64),

@@ -217,6 +217,8 @@ class Total {
         case Monoid::max:
           merged = apply(ops::of(ops::Meaning::merge_max), {}, std::vector{old[o], part[o]})[0];
           break;
+        case Monoid::none:
+          break;
         case Monoid::softmax:
           merged = apply(ops::of(ops::Meaning::merge_softmax), {},
                          std::vector{old[0], old[1], part[0], part[1]})[o];
@@ -289,7 +291,10 @@ TEST_P(EveryPiece, IsItsPartOfTheWhole) {
     decode_rows(op, whole);
     std::string can;
     for (char letter : std::string_view(op.layout.split)) {
-      if (s.sizes.count(letter)) {
+      // Parts under Monoid::none are complete or nothing (SupportIsWhatAnOutputNeeds).
+      if (op.layout.monoid(letter) == Monoid::none) {
+        seen.insert(letter);
+      } else if (s.sizes.count(letter)) {
         can += letter;
         seen.insert(letter);
       }
@@ -433,7 +438,7 @@ TEST(Pieces, SupportIsWhatAnOutputNeeds) {
             const bool inside = begin > 0 && begin + length < size;
             if (inside && (begin + length) % 3 != 0 && !test::is_long()) continue;
             const graph::Run run{begin, length};
-            const graph::Run needs = support.of(s.p.attrs, run, all);
+            const graph::Run needs = support.of(s.p.attrs, run, size, all);
             ASSERT_TRUE(needs.begin >= 0 && needs.begin + needs.length <= all);
             const auto result = [&](int64_t first, int64_t end) {
               Parts part{{support.letter, {}}};

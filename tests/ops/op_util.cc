@@ -186,6 +186,11 @@ void fill(const Fill& f, Value& value, Rng& rng) {
     case Fill::Kind::counting:
       std::iota(value.v.begin(), value.v.end(), 0.0);
       break;
+    case Fill::Kind::halves:
+      for (int64_t t = 0; t < n; ++t) {
+        value.v[t] = 2 * t >= n ? 1 : 0;
+      }
+      break;
     case Fill::Kind::targets:
       for (double& x : value.v) {
         x = rng.below(5) == 0 ? -100 : integer(0, f.hi - 1);

@@ -46,7 +46,6 @@ void from_numbers(const Wide<T>* from, int64_t n, Stored<T>* to) {
 /// queries.
 struct Segment {
   int32_t token, rows, position, sequence;
-  int64_t first_page;  ///< of its part
   int64_t first_task;
 };
 static_assert(sizeof(Segment) <= 32);
@@ -63,7 +62,9 @@ class PagedAttention {
         v_(in<Stored<T>>(args, 2)),
         positions_(in<int32_t>(args, 5)),
         sequences_(in<int32_t>(args, 6)),
-        table_(in<int32_t>(args, 7)),
+        key_positions_(in<int32_t>(args, 7)),
+        key_sequences_(in<int32_t>(args, 8)),
+        table_(in<int32_t>(args, 9)),
         o_(out<Stored<T>>(args, 0)),
         key_pages_(out<Stored<T>>(args, 1)),
         value_pages_(out<Stored<T>>(args, 2)),
@@ -72,17 +73,13 @@ class PagedAttention {
         d_(args.in[0].dim(2)),
         g_(args.in[1].dim(1)),
         group_(h_ / std::max<int64_t>(g_, 1)),
-        part_pages_(args.attrs->i_or("part_pages", args.in[3].dim(0))),
-        part_tokens_(tokens_ / (args.in[3].dim(0) / part_pages_)),
-        num_sequences_(args.in[7].dim(0)),
-        row_pages_(args.in[7].dim(1)),
+        keys_(args.in[1].dim(0)),
+        first_page_(piece_offset(args, 'p')),
+        pages_(args.in[3].dim(0)),
+        num_sequences_(args.in[9].dim(0)),
+        row_pages_(args.in[9].dim(1)),
         window_(args.attrs->i_or("window", row_pages_ * kPageTokens + kAttnRowsFwd)),
-        scores_(*args.attrs, args.attrs->f("scale")) {
-    if (part_tokens_ * args.in[3].dim(0) != tokens_ * part_pages_) {
-      fail_run("attention_paged", "{} tokens over {} parts of pages; expected a multiple", tokens_,
-               args.in[3].dim(0) / part_pages_);
-    }
-  }
+        scores_(*args.attrs, args.attrs->f("scale")) {}
 
   void run(const KernelArgs& args) {
     Scratch scratch(args);
@@ -122,20 +119,15 @@ class PagedAttention {
         ++t;
         continue;
       }
-      const int64_t room = std::min<int64_t>(kAttnRowsFwd - position % kAttnRowsFwd,
-                                             part_tokens_ - t % part_tokens_);
+      const int64_t room = kAttnRowsFwd - position % kAttnRowsFwd;
       int64_t rows = 1;
       for (; rows < room && t + rows < tokens_ && sequences_[t + rows] == sequence &&
              positions_[t + rows] == position + rows;
            ++rows) {
       }
-      check(t, rows);
-      segments_[num_segments_++] = {static_cast<int32_t>(t),
-                                    static_cast<int32_t>(rows),
-                                    position,
-                                    sequence,
-                                    t / part_tokens_ * part_pages_,
-                                    0};
+      check_pages(t, rows);
+      segments_[num_segments_++] = {static_cast<int32_t>(t), static_cast<int32_t>(rows), position,
+                                    sequence, 0};
       work_ += rows * std::min<int64_t>(position + rows, window_);
       t += rows;
     }
@@ -149,32 +141,40 @@ class PagedAttention {
     }
   }
 
-  /// Refuses tokens without a sequence, and sequences without a page that they read or write.
-  void check(int64_t t, int64_t rows) const {
-    const int64_t position = positions_[t], last = position + rows - 1;
-    if (sequences_[t] < 0 || sequences_[t] >= num_sequences_) {
-      fail_run("attention_paged", "sequence {} of token {}; expected 0 to {}", sequences_[t], t,
+  /// Refuses a token without a place in the table.
+  void check(int64_t t, int64_t position, int64_t sequence) const {
+    if (sequence < 0 || sequence >= num_sequences_) {
+      fail_run("attention_paged", "sequence {} of token {}; expected 0 to {}", sequence, t,
                num_sequences_ - 1);
     }
-    if (last >= row_pages_ * kPageTokens) {
+    if (position >= row_pages_ * kPageTokens) {
       fail_run("attention_paged",
-               "position {} of token {}; expected less than the {} that its {} pages hold", last,
-               t + rows - 1, row_pages_ * kPageTokens, row_pages_);
+               "position {} of token {}; expected less than the {} that its {} pages hold",
+               position, t, row_pages_ * kPageTokens, row_pages_);
     }
+  }
+  /// Refuses queries whose sequence has no page here that they read.
+  void check_pages(int64_t t, int64_t rows) const {
+    const int64_t position = positions_[t], last = position + rows - 1;
+    check(t + rows - 1, last, sequences_[t]);
     const int64_t block = position / kAttnRowsFwd * kAttnRowsFwd;
     const int64_t first = std::max<int64_t>(0, block + 1 - window_) / kPageTokens;
     for (int64_t i = first; i <= last / kPageTokens; ++i) {
       const int32_t page = table_[sequences_[t] * row_pages_ + i];
-      if (page < 0 || page >= part_pages_) {
+      if (page < first_page_ || page >= first_page_ + pages_) {
         fail_run("attention_paged",
-                 "page {} of positions from {} on of sequence {}; expected 0 to {}", page,
-                 i * kPageTokens, sequences_[t], part_pages_ - 1);
+                 "page {} of positions from {} on of sequence {}; expected {} to {}", page,
+                 i * kPageTokens, sequences_[t], first_page_, first_page_ + pages_ - 1);
       }
     }
   }
 
+  /// Counts from the first page here.
+  int64_t page_of(int64_t sequence, int64_t position) const {
+    return table_[sequence * row_pages_ + position / kPageTokens] - first_page_;
+  }
   int64_t page_of(const Segment& s, int64_t position) const {
-    return s.first_page + table_[s.sequence * row_pages_ + position / kPageTokens];
+    return page_of(s.sequence, position);
   }
   /// Keys of a page: [d][kPageTokens]; values: [kPageTokens][d].
   Stored<T>* keys_of(int64_t page, int64_t kv_head) const {
@@ -184,26 +184,31 @@ class PagedAttention {
     return value_pages_ + (page * g_ + kv_head) * d_ * kPageTokens;
   }
 
+  /// Writes the new keys and values that belong to pages here.
   void write_pages() {
+    for (int64_t n = 0; n < keys_; ++n) {
+      if (key_positions_[n] >= 0) {
+        check(n, key_positions_[n], key_sequences_[n]);
+      }
+    }
     auto write = [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Segment& s = segments_[i];
-        for (int64_t r = 0; r < s.rows; ++r) {
-          const int64_t page = page_of(s, s.position + r);
-          const int64_t slot = (s.position + r) % kPageTokens;
-          for (int64_t head = 0; head < g_; ++head) {
-            const int64_t from = ((s.token + r) * g_ + head) * d_;
-            Stored<T>* keys = keys_of(page, head) + slot;
-            for (int64_t c = 0; c < d_; ++c) {
-              keys[c * kPageTokens] = k_[from + c];
-            }
-            std::memcpy(values_of(page, head) + slot * d_, v_ + from,
-                        static_cast<size_t>(d_) * sizeof(Stored<T>));
+      for (int64_t n = begin; n < end; ++n) {
+        const int64_t position = key_positions_[n];
+        if (position < 0) continue;
+        const int64_t page = page_of(key_sequences_[n], position), slot = position % kPageTokens;
+        if (page < 0 || page >= pages_) continue;
+        for (int64_t head = 0; head < g_; ++head) {
+          const int64_t from = (n * g_ + head) * d_;
+          Stored<T>* keys = keys_of(page, head) + slot;
+          for (int64_t c = 0; c < d_; ++c) {
+            keys[c * kPageTokens] = k_[from + c];
           }
+          std::memcpy(values_of(page, head) + slot * d_, v_ + from,
+                      static_cast<size_t>(d_) * sizeof(Stored<T>));
         }
       }
     };
-    parallel_for(num_segments_, std::max<int64_t>(1, num_segments_ / 8), write);
+    parallel_for(keys_, row_grain(2 * g_ * d_), write);
   }
 
   /// Calls fn(page, slot, at, n) for the parts of `count` tokens from `position` on that lie in a
@@ -430,10 +435,10 @@ class PagedAttention {
   }
 
   const Stored<T>*q_, *k_, *v_;
-  const int32_t *positions_, *sequences_, *table_;
+  const int32_t *positions_, *sequences_, *key_positions_, *key_sequences_, *table_;
   Stored<T>*o_, *key_pages_, *value_pages_;
-  const int64_t tokens_, h_, d_, g_, group_;
-  const int64_t part_pages_, part_tokens_, num_sequences_, row_pages_, window_;
+  const int64_t tokens_, h_, d_, g_, group_, keys_, first_page_, pages_;
+  const int64_t num_sequences_, row_pages_, window_;
   const Scores<Wide<T>> scores_;
   Segment* segments_ = nullptr;
   int64_t num_segments_ = 0, tasks_ = 0, work_ = 0;

@@ -342,6 +342,7 @@ bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signatu
   const ops::Letters letters =
       ops::letters(op, types_of(node.in, num_inputs(node)), types_of(node.out, node.out.size()));
   std::map<char, int64_t> part;  // by letter that is split: a common divisor of its blocks
+  int64_t num_parts = 2;
   for (size_t i = 0; i < num_inputs(node); ++i) {
     if (!signature.in[i].is_split()) continue;
     const int dim = signature.in[i].dim();
@@ -352,6 +353,7 @@ bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signatu
     for (int32_t one : axes) {
       parts *= mesh_.axes[one].size;
     }
+    num_parts = parts;
     if (size.symbolic()) {
       if (!size.divides_into(parts) || !needs_shares(op)) return true;
       part[letters.in[i][dim]] = size.multiple() / parts;
@@ -365,9 +367,10 @@ bool LayoutRules::lacks_keys(const Node& node, const ops::AxisSignature& signatu
     }
     part[letters.in[i][dim]] = divides;
   }
-  return !ops::cut_support(op, node.attrs, signature.letter, [&](char letter) {
-            return part.at(letter);
-          }).empty();
+  return !ops::cut_support(
+              op, node.attrs, signature.letter, [&](char letter) { return part.at(letter); },
+              num_parts)
+              .empty();
 }
 
 double LayoutRules::cost_of(const Node& node, const ops::AxisSignature& signature, size_t axis) {
