@@ -162,7 +162,7 @@ void add_to(std::vector<Op>& ops) {
        .layout = {.notation = "thd,nhd,nhd,phds,phsd,t,t,n,n,rb->thd,phds,phsd",
                   .split = "thnp",
                   .positional = "p",
-                  .contractions = {{'n', Monoid::none}, {'p', Monoid::none}},
+                  .contractions = {{'t', Monoid::none}, {'n', Monoid::none}, {'p', Monoid::none}},
                   .support = {{'n', 0, 't', of_part, true},
                               {'p', 0, 't', of_part, true},
                               {'n', 1, 'p', of_part, true},

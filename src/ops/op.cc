@@ -413,7 +413,7 @@ std::string cut_support(const Op& op, const Attrs& attrs, char letter,
       const int64_t all = support.of_shares ? parts : 2;
       const graph::Run needs = support.of(attrs, {begin, asks}, all * asks, all * asked);
       const graph::Run has{number * asked, asked};
-      if (asks == 0 ||
+      if (asks == 0 || needs.length == 0 ||
           (needs.begin >= has.begin && needs.begin + needs.length <= has.begin + has.length)) {
         continue;
       }

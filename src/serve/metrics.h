@@ -34,7 +34,7 @@ struct FinishedText {
   Finish finish = Finish::stop;
   int64_t prompt_tokens = 0, tokens = 0, max_tokens = 0, n = 1;
   double latency_s = 0;                        ///< since its request came
-  std::optional<double> started_s;             ///< likewise; none: it never ran
+  std::optional<double> started_s = {};        ///< likewise; none: it never ran
   double first_token_s = 0, last_token_s = 0;  ///< likewise; of a text with tokens
 };
 

@@ -442,6 +442,16 @@ TEST(Pieces, SupportIsWhatAnOutputNeeds) {
             ASSERT_TRUE(needs.begin >= 0 && needs.begin + needs.length <= all);
             const auto result = [&](int64_t first, int64_t end) {
               Parts part{{support.letter, {}}};
+              // Of other letters, too, it has what the same indices need.
+              for (const ops::Support& other : op->layout.support) {
+                if (other.output != support.output || other.by != support.by) continue;
+                if (other.letter == support.letter) continue;
+                const graph::Run has = other.of(s.p.attrs, run, size, s.sizes.at(other.letter));
+                std::vector<int64_t>& indices = part[other.letter];
+                for (int64_t i = 0; i < has.length; ++i) {
+                  indices.push_back(has.begin + i);
+                }
+              }
               for (int64_t i = 0; i < length; ++i) {
                 part[support.by].push_back(begin + i);
               }

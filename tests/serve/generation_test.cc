@@ -156,7 +156,7 @@ TEST(Generation, ShardedParametersAreWhole) {
       const auto communicates = [&](const program::Task& task) {
         return program::is_communication(program.kind(task));
       };
-      EXPECT_EQ(std::count_if(cls.tasks.begin(), cls.tasks.end(), communicates), 1);
+      EXPECT_LE(std::count_if(cls.tasks.begin(), cls.tasks.end(), communicates), 2);
       for (const program::Buffer& buffer : cls.buffers) {
         if (buffer.name.ends_with("k_pages")) {
           EXPECT_EQ(buffer.type.dims[0], limits_of(run, 100, 64).pages);
