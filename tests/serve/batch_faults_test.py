@@ -141,12 +141,17 @@ class BatchFaults(unittest.TestCase):
         self.assertEqual(errors, without_request_ids(self.box.path("disturbed/errors.jsonl")))
         self.assertEqual(outputs, without_request_ids(self.box.path("disturbed/output.jsonl")))
 
-    def test_samples_of_a_file(self):
+    def test_generate_draws_samples_of_a_file(self):
         with open(self.box.path("prompts.jsonl"), "w", encoding="utf-8") as f:
-            f.write('"int x"\n{"prompt": "return", "custom_id": 7}\n{"prompt": \n\n"std"\n')
-        said = self.box.run("generate", "runs/quickstart", "--input", "prompts.jsonl", "--output", "texts.jsonl", "--samples", "3",
-                            "--max-new-tokens", "6", "--seed", "4")
-        self.assertEqual(said.returncode, 0, said.stderr)
+            f.write('"int x"\n{"prompt": "return", "custom_id": 7}\n\n"std"\n')
+        words = ("generate", "runs/quickstart", "--prompts", "prompts.jsonl", "--samples", "3", "--max-new-tokens", "6", "--seed", "4", "--json",
+                 "--ignore-eos")
+        texts = [json.loads(line) for line in self.box.good(*words).splitlines()]
+        self.assertEqual([(prompt, sample) for prompt in ("int x", "return", "std") for sample in range(3)],
+                         [(text["prompt"], text["sample"]) for text in texts])
+        self.assertEqual(9, len({tuple(text["token_ids"]) for text in texts}))
+        alone = [json.loads(line) for line in self.box.good(*words, "--batch", "1").splitlines()]
+        self.assertEqual(texts, alone)
 
 
 if __name__ == "__main__":
