@@ -72,6 +72,11 @@ Stats Engine::stats() const {
   return stats;
 }
 
+std::string Engine::failure() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
 void Engine::wait_idle() {
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [&] { return !busy_ || !error_.empty(); });
@@ -137,6 +142,7 @@ void Engine::end_all(const std::string& error) {
     order.on_update(update);
   }
   const std::lock_guard lock(mutex_);
+  stats_ = scheduler_.stats();
   busy_ = false;
   idle_.notify_all();
 }

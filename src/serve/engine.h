@@ -28,6 +28,7 @@ class Engine : public Service {
   RequestId submit(Request request, OnUpdate on_update) override;
   void cancel(RequestId id) override;
   Stats stats() const override;
+  std::string failure() const override;
   int64_t max_model_len() const override { return stepper_.limits().longest; }
   int64_t vocab_size() const override { return stepper_.limits().vocab; }
 

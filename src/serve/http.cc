@@ -37,6 +37,7 @@ namespace {
 constexpr size_t kMaxHead = size_t{64} << 10;  // bytes of request line and headers together
 constexpr int kBacklog = 1024;                 // connections that wait to be accepted
 constexpr double kLingerS = 2;  // an answer to a body that was not read reaches its client so
+constexpr std::chrono::seconds kLastAnswers(5);  // that clients have to take when it stops
 constexpr int64_t kSecond = 1'000'000'000;
 
 int64_t ns_of(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
@@ -432,14 +433,16 @@ class Server final : public HttpServer {
     {
       const std::lock_guard lock(mutex_);
       stopping_ = true;
-      for (const int fd : open_) {
-        ::shutdown(fd, SHUT_RDWR);
-      }
+      shut_all(SHUT_RD);  // streams see a closed connection, whole answers are still written
     }
     free_.notify_all();
     accepting_.join();
     std::unique_lock lock(mutex_);
-    free_.wait(lock, [&] { return threads_ == 0; });
+    const auto ended = [&] { return threads_ == 0; };
+    if (!free_.wait_for(lock, kLastAnswers, ended)) {
+      shut_all(SHUT_RDWR);
+      free_.wait(lock, ended);
+    }
     ::close(listening_);
   }
 
@@ -461,6 +464,13 @@ class Server final : public HttpServer {
       } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
+    }
+  }
+
+  /// Requires: mutex_ is held.
+  void shut_all(int how) {
+    for (const int fd : open_) {
+      ::shutdown(fd, how);
     }
   }
 
@@ -489,7 +499,8 @@ class Server final : public HttpServer {
       current = connection.get();
       bool first = true;
       try {
-        while (connection->next_request(first) && protocol_->answer(connection.get())) {
+        while (!stopping_ && connection->next_request(first) &&
+               protocol_->answer(connection.get())) {
           first = false;
         }
       } catch (const std::exception& error) {
@@ -517,7 +528,7 @@ class Server final : public HttpServer {
 
   mutable std::mutex mutex_;  ///< guards the members below
   std::condition_variable free_;
-  bool stopping_ = false;
+  std::atomic<bool> stopping_{false};  ///< read without the mutex by connections
   int threads_ = 0;
   std::set<int> open_;
 };

@@ -66,8 +66,8 @@ class HttpServer {
  public:
   virtual ~HttpServer() = default;  ///< stop()
   virtual int port() const = 0;
-  /// Ends every connection and all threads; answers that are being made see a closed connection.
-  /// May be called concurrently, and again.
+  /// Ends every connection and all threads. Answers that are being made see a closed connection;
+  /// whole ones that are being written have 5 s to be taken. May be called concurrently, and again.
   virtual void stop() = 0;
   virtual int64_t connections() const = 0;  ///< open now
 };

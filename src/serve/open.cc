@@ -143,6 +143,8 @@ void ModelEngine::cancel(RequestId id) { impl_->engine->cancel(id); }
 
 Stats ModelEngine::stats() const { return impl_->engine->stats(); }
 
+std::string ModelEngine::failure() const { return impl_->engine->failure(); }
+
 int64_t ModelEngine::max_model_len() const { return limits().longest; }
 
 int64_t ModelEngine::vocab_size() const { return limits().vocab; }

@@ -44,6 +44,7 @@ class ModelEngine : public Service {
   RequestId submit(Request request, OnUpdate on_update) override;
   void cancel(RequestId id) override;
   Stats stats() const override;
+  std::string failure() const override;
   int64_t max_model_len() const override;
   int64_t vocab_size() const override;
   void wait_idle();

@@ -125,6 +125,8 @@ class Service {
   /// Ends a request soon, with a last update; nothing happens if it is over.
   virtual void cancel(RequestId id) = 0;
   virtual Stats stats() const = 0;
+  /// Reason why no request is answered any more; "" while they are.
+  virtual std::string failure() const { return ""; }
   virtual int64_t max_model_len() const = 0;  ///< tokens of prompt and text together, at most
   virtual int64_t vocab_size() const = 0;
 };

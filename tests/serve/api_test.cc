@@ -505,6 +505,9 @@ TEST(Api, FailuresAreErrors) {
   EXPECT_NE(part.body.find(R"({"error":{"message":"rank 1 was killed")"), std::string::npos)
       << part.body;
   EXPECT_TRUE(part.body.ends_with("data: [DONE]\n\n"));
+  const Answer health = fetch(server.port(), "GET", "/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.json()["error"]["message"], "the engine failed: rank 1 was killed");
 }
 
 TEST(Api, TimeoutsEndRequests) {

@@ -236,6 +236,37 @@ TEST(Http, StoppingAtOnceTellsClients) {
   server.http().stop();
 }
 
+TEST(Http, StoppingLetsWholeAnswersBeTaken) {
+  const std::string body(size_t{8} << 20, 'x');
+  std::atomic<bool> asked{false};
+  const auto http = open_http({.port = 0}, [&](const HttpRequest&, HttpPeer&) {
+    asked = true;
+    return HttpResponse{.body = body};
+  });
+  Client client(http->port()), idle(http->port());
+  client.small_window();
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  ASSERT_TRUE(wait_for_condition([&] { return asked.load(); }));
+  std::thread stop([&] { http->stop(); });
+  EXPECT_EQ(idle.read_all(), "");  // the server stops
+  EXPECT_EQ(parse_answer(client.read_all()).body.size(), body.size());
+  stop.join();
+}
+
+TEST(Http, StoppingDoesNotWaitForClientsThatReadNothing) {
+  std::atomic<bool> asked{false};
+  const auto http = open_http({.port = 0}, [&](const HttpRequest&, HttpPeer&) {
+    asked = true;
+    return HttpResponse{.body = std::string(size_t{64} << 20, 'x')};
+  });
+  Client client(http->port());
+  client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  ASSERT_TRUE(wait_for_condition([&] { return asked.load(); }));
+  const int64_t start = now_ns();
+  http->stop();
+  EXPECT_LT(seconds_since(start), 20);  // not the 30 s of write_timeout_s
+}
+
 TEST(Http, RefusesAnAddressThatIsTaken) {
   FakeServer server;
   const auto again = [&] {

@@ -44,6 +44,7 @@ class FakeService final : public Service {
   RequestId submit(Request request, OnUpdate on_update) override;
   void cancel(RequestId id) override;
   Stats stats() const override;
+  std::string failure() const override { return options_.failure; }
   int64_t max_model_len() const override { return options_.window; }
   int64_t vocab_size() const override { return 257; }
 

@@ -205,8 +205,6 @@ bool is_loopback(const std::string& host) {
 /// Lets running requests end, and cancels what takes too long.
 void stop_gracefully(serve::Api* api, serve::HttpServer* http, double timeout_s) {
   api->drain();
-  print_line(fmt::format("stopping: {} to end within {} s; another signal ends at once",
-                         counted(api->streams(), "request"), timeout_s));
   const auto wait_for_end = [&](double seconds) {
     for (const int64_t start = now_ns(); api->streams() > 0 && seconds_since(start) < seconds;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -237,6 +235,8 @@ int serve_model(ServeOptions options) {
   }
   serve::ModelEngine engine(run, tokenizer, options.engine);
   if (!engine.leads()) {
+    // A launcher passes a signal on to all: this process goes on until the one that leads ends.
+    const Interrupt interrupt;
     engine.follow();
     return 0;
   }
@@ -269,10 +269,16 @@ int serve_model(ServeOptions options) {
   const bool is_ipv6 = host.find(':') != host.npos;
   print_line(fmt::format("serving {} at http://{}:{} (window {} tokens)", name,
                          is_ipv6 ? "[" + host + "]" : host, http->port(), engine.max_model_len()));
-  while (!Interrupt::came()) {
+  while (!Interrupt::came() && engine.failure().empty()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+  if (engine.failure().empty()) {
+    print_line(fmt::format("stopping: {} to end within {} s; another signal ends at once",
+                           counted(api.streams(), "request"), options.shutdown_timeout_s));
+  }
   stop_gracefully(&api, http.get(), options.shutdown_timeout_s);
+  // Clients have been told; the exit code lets a supervisor start the server again.
+  if (const std::string why = engine.failure(); !why.empty()) fail_run("engine", "{}", why);
   return 0;
 }
 

@@ -36,7 +36,7 @@ constexpr int64_t kMostQueued = int64_t{64} << 20;
 
 std::string random_key() {
   std::string bytes(16, '\0');
-  RandomFile("/dev/urandom").read(0, bytes.data(), bytes.size());
+  HOCKET_CHECK(::getentropy(bytes.data(), bytes.size()) == 0, "getentropy");
   return hash128(bytes).hex();
 }
 

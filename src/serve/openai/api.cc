@@ -171,6 +171,9 @@ Api::Reply Api::route(const HttpRequest& request, HttpPeer& peer) {
   };
   const auto health = [&] {
     if (draining_) throw Refusal{.status = 503, .message = "the server is stopping"};
+    if (const std::string why = service_.failure(); !why.empty()) {
+      throw Refusal{.status = 503, .message = "the engine failed: " + why};
+    }
     return HttpResponse{.body = R"({"status":"ok"})"};
   };
   const auto metrics = [&] {
