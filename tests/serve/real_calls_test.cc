@@ -78,7 +78,9 @@ class RealCalls : public testing::Test {
  protected:
   void SetUp() override {
     file.open(path_of_calls());
-    if (!file) GTEST_SKIP() << "no " << path_of_calls() << "; try ./test peers bfcl";
+    if (!file) {
+      GTEST_SKIP() << "no " << path_of_calls() << "; try ./test peers bfcl";
+    }
   }
   /// Calls `check` for every line.
   template <typename Check>

@@ -24,6 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 SCHEMAS = ROOT / ".venv-peers/bfcl/schemas.jsonl"
 MODEL = ROOT / ".venv-peers/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+TOKENS = int(os.environ.get("HOCKET_SCHEMA_TOKENS", "128" if os.environ.get("HOCKET_LONG") else "48"))
 PYTHON = ROOT / ".venv-peers/bfcl/bin/python"
 sys.path.insert(0, str(HERE.parent / "openai"))
 from served import Served  # noqa: E402
@@ -175,7 +176,7 @@ class Schemas(unittest.TestCase):
         return rng.sample(own, half) + rng.sample(others, count - half)
 
     def ask(self, server, row, seed, tokens):
-        text = f"Write JSON that this schema describes: {json.dumps(row['schema'])[:1500]}"
+        text = f"Write JSON that this schema describes: {json.dumps(row['schema'])[:300]}"
         form = {"type": "json_schema", "json_schema": {"name": "value", "schema": row["schema"]}}
         status, answer = server.ask("/v1/chat/completions", {
             "messages": [{"role": "user", "content": text}], "response_format": form, "seed": seed, "temperature": 1,
@@ -198,7 +199,7 @@ class Schemas(unittest.TestCase):
             prefix = Prefix(text.rstrip("\ufffd"))
             if prefix.value is not OPEN:
                 validator(relaxed(row["schema"])).validate(prefix.value)
-            longer, more = self.ask(server, row, seed, 4 * tokens)
+            longer, more = self.ask(server, row, seed, 3 * tokens)
             if not more.startswith(text.rstrip("\ufffd")):
                 return "length", f"{row['name']}: the same seed went on otherwise: {text!r}, {more!r}"
             if longer == "stop":
@@ -209,12 +210,10 @@ class Schemas(unittest.TestCase):
             return finish, f"{row['name']}: {type(error).__name__} {error} in {text!r}"
 
     def test_texts_are_valid(self):
-        long = bool(os.environ.get("HOCKET_LONG"))
-        rows = self.drawn(200 if long else 20)
+        rows = self.drawn(200 if os.environ.get("HOCKET_LONG") else 20)
         counts, faults = {}, []
         with Served(MODEL, "--max-num-seqs", 16) as server, concurrent.futures.ThreadPoolExecutor(16) as pool:
-            for how, fault in pool.map(lambda pair: self.check(server, pair[1], pair[0], 128 if long else 48),
-                                       enumerate(rows)):
+            for how, fault in pool.map(lambda pair: self.check(server, pair[1], pair[0], TOKENS), enumerate(rows)):
                 counts[how] = counts.get(how, 0) + 1
                 if fault is not None:
                     faults.append(fault)
