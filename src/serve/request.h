@@ -86,7 +86,7 @@ enum class Finish : uint8_t {
 struct Update {
   std::string text;  ///< whole characters, where the model makes such; what may become a stop waits
   std::vector<int32_t> tokens;
-  std::vector<TokenLogprobs> logprobs;         ///< of `tokens`, if asked for
+  std::vector<TokenLogprobs> logprobs;         ///< of `tokens`, then of `stop_token`, if asked for
   std::vector<TokenLogprobs> prompt_logprobs;  ///< once, in the first update, if asked for
   int64_t cached_tokens = 0;                   ///< of the prompt, found in the prefix cache
   /// When its first step began, by the scheduler's clock, ns; in the first update, else 0.

@@ -422,9 +422,6 @@ void Scheduler::take_token(Sequence& sequence, const StepOutput& output, size_t 
   const bool may_stop = sequence.generated() >= request.min_tokens;
   if (may_stop && std::ranges::find(request.stop_tokens, token) != request.stop_tokens.end()) {
     sequence.update.stop_token = token;
-    if (request.logprobs >= 0) {
-      sequence.update.logprobs.pop_back();  // it is no part of the text
-    }
     finish(sequence, Finish::stop);
     return;
   }

@@ -120,11 +120,28 @@ TEST_F(ApiTest, EchoHasLogprobsAsLmEvalReadsThem) {
   EXPECT_EQ(service.requests()[0].sampling.seed, 1234u);
 }
 
+TEST_F(ApiTest, LogprobsHaveTheTokenThatEnds) {
+  // lm-eval leaves out the last row: that of the token which is made after the prompt.
+  const std::string body = R"("logprobs": 1, "max_tokens": 1, "echo": true, "temperature": 0})";
+  service.set_reply("c");
+  OrderedJson choice =
+      complete(R"({"prompt": "ab", "stop_token_ids": [99], )" + body)["choices"][0];
+  EXPECT_EQ(choice["text"], "ab");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["logprobs"]["tokens"].dump(), R"(["a","b","c"])");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"].size(), 3u);
+  choice =
+      chat(R"({"messages": [{"role": "user", "content": "x"}], "logprobs": true})")["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "c");
+  ASSERT_EQ(choice["logprobs"]["content"].size(), 2u);
+  EXPECT_EQ(choice["logprobs"]["content"][1]["token"], "<|end|>");
+}
+
 TEST_F(ApiTest, OffsetsCountCharactersAndBytesAreNamed) {
   const OrderedJson json = complete(R"({"prompt": "é!", "logprobs": 0})");
   const OrderedJson& logprobs = json["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"][0], "bytes:\\xc3");
-  EXPECT_EQ(logprobs["text_offset"].dump(), "[0,1,1]");
+  EXPECT_EQ(logprobs["text_offset"].dump(), "[0,1,1,2]");
   const OrderedJson ids = complete(
       R"({"prompt": "a", "logprobs": 0, "return_tokens_as_token_ids": true, "max_tokens": 1})");
   EXPECT_EQ(ids["choices"][0]["logprobs"]["tokens"][0], "token_id:97");
@@ -199,7 +216,7 @@ TEST_F(ApiTest, CompletionStreams) {
     EXPECT_EQ(events[i]["choices"][0]["finish_reason"].is_null(), i + 2 < events.size());
   }
   EXPECT_EQ(text, "abcabc");
-  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_TRUE(events.back()["choices"].empty());
   EXPECT_EQ(events.back()["usage"]["completion_tokens"], 4);
 }
@@ -241,6 +258,9 @@ TEST_F(ApiTest, ChatStreams) {
   std::string finish[2];
   int64_t roles = 0;
   for (const OrderedJson& event : events) {
+    if (!event["choices"].empty() && event["choices"][0]["delta"].contains("role")) {
+      EXPECT_EQ(event["choices"][0]["delta"].dump(), R"({"role":"assistant","content":""})");
+    }
     EXPECT_EQ(event["object"], "chat.completion.chunk");
     EXPECT_TRUE(event.contains("usage"));
     if (event["choices"].empty()) continue;

@@ -300,7 +300,8 @@ TEST(Scheduler, StopsAtTokensAndNotBeforeTheLeast) {
   EXPECT_EQ(result.stop_token, text[7]);
   const auto first = std::ranges::find(text, text[7]) - text.begin();
   EXPECT_EQ(result.tokens, std::vector<int32_t>(text.begin(), text.begin() + first));
-  EXPECT_EQ(result.logprobs.size(), result.tokens.size());
+  ASSERT_EQ(result.logprobs.size(), result.tokens.size() + 1);
+  EXPECT_EQ(result.logprobs.back().token, text[7]);
 }
 
 /// Only even tokens; the text may end after four.

@@ -160,6 +160,9 @@ Update FakeService::step(Text* text) const {
   if (text->left.empty() && ends) {
     update.finish = Finish::stop;
     update.stop_token = kEndToken;
+    if (request.logprobs >= 0) {
+      update.logprobs = {fake_logprobs(kEndToken, request.logprobs)};
+    }
     return update;
   }
   const char c = text->left.empty() ? '.' : text->left[0];

@@ -77,9 +77,9 @@ ChatJob::Message ChatJob::read(const Update& update, Choice* choice) const {
 void ChatJob::take(size_t index, const Update& update, JsonWriter* part) {
   Choice& choice = choices_[index];
   Message message = read(update, &choice);
-  const bool first = !std::exchange(choice.begun, true);
+  choice.begun = true;
   if (part != nullptr) {
-    write_part(index, message, update, &choice, first, part);
+    write_part(index, message, update, &choice, part);
     return;
   }
   choice.all.reasoning += message.reasoning;
@@ -124,16 +124,20 @@ void ChatJob::write_calls(const std::vector<ToolCallPart>& calls, bool parts, Ch
   json->end();
 }
 
-void ChatJob::write_part(size_t index, const Message& message, const Update& update, Choice* choice,
-                         bool first, JsonWriter* json) {
+/// Writes the role, with content that is empty, as OpenAI and vLLM do.
+void ChatJob::write_opening(size_t index, JsonWriter* json) {
   json->object().member("index", index).key("delta").object();
-  if (first) {
-    json->member("role", "assistant");
-  }
+  json->member("role", "assistant").member("content", "").end();
+  json->key("logprobs").null().key("finish_reason").null().end();
+}
+
+void ChatJob::write_part(size_t index, const Message& message, const Update& update, Choice* choice,
+                         JsonWriter* json) {
+  json->object().member("index", index).key("delta").object();
   if (!message.reasoning.empty()) {
     json->member("reasoning", message.reasoning);
   }
-  if (first || !message.text.content.empty()) {
+  if (!message.text.content.empty()) {
     json->member("content", message.text.content);
   }
   if (!message.text.calls.empty()) {

@@ -32,6 +32,8 @@ class ChatJob final : public Job {
   void write_choices(JsonWriter* json) override;
   void write_extra(JsonWriter* json) override;
   const char* part_object() const override { return "chat.completion.chunk"; }
+  bool opens_texts() const override { return true; }
+  void write_opening(size_t index, JsonWriter* json) override;
 
   /// A part of a message, or all of it.
   struct Message {
@@ -51,7 +53,7 @@ class ChatJob final : public Job {
   };
   Message read(const Update& update, Choice* choice) const;
   void write_part(size_t index, const Message& message, const Update& update, Choice* choice,
-                  bool first, JsonWriter* json);
+                  JsonWriter* json);
   void write_calls(const std::vector<ToolCallPart>& calls, bool parts, Choice* choice,
                    JsonWriter* json) const;
   const char* stopped(const Choice& choice) const;

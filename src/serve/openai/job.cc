@@ -158,11 +158,20 @@ HttpResponse Job::whole(HttpPeer& peer) {
   return {.body = json.take()};
 }
 
-std::string Job::part(size_t index, const Update& update) {
+std::string Job::parts(size_t index, const Update& update) {
+  std::string events;
+  if (!std::exchange(counts_[index].begun, true) && opens_texts()) {
+    events = event_of([&](JsonWriter* json) { write_opening(index, json); });
+  }
+  count(index, update);
+  return events + event_of([&](JsonWriter* json) { take(index, update, json); });
+}
+
+std::string Job::event_of(const std::function<void(JsonWriter*)>& write_choice) {
   JsonWriter json;
   open(&json, part_object());
   json.key("choices").array();
-  take(index, update, &json);
+  write_choice(&json);
   json.end();
   if (std::exchange(first_part_, false)) {
     write_extra(&json);
@@ -199,8 +208,7 @@ int Job::stream(HttpStream& out) {
       if (news.update.finish == Finish::cancelled) {
         return fail_with({.status = 503, .message = "the text was cancelled by the server"});
       }
-      count(news.index, news.update);
-      if (!out.write(part(news.index, news.update))) return finish(kClientGone);
+      if (!out.write(parts(news.index, news.update))) return finish(kClientGone);
     }
     if (texts_->done()) break;
     if (out.gone()) return finish(kClientGone);

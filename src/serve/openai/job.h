@@ -57,6 +57,9 @@ class Job {
  protected:
   /// Takes news of a text; `part`, unless null, is the choice that tells of them in an event.
   virtual void take(size_t index, const Update& update, JsonWriter* part) = 0;
+  /// True if a stream has an event before the first news of each text.
+  virtual bool opens_texts() const { return false; }
+  virtual void write_opening(size_t, JsonWriter*) {}  ///< the choice of that event
   virtual void write_choices(JsonWriter* json) = 0;
   virtual void write_extra(JsonWriter*) {}  ///< more members of a whole answer, or first event
   virtual const char* part_object() const = 0;
@@ -64,6 +67,7 @@ class Job {
   /// Counts of a text.
   struct Counts {
     int64_t tokens = 0, cached = 0;
+    bool begun = false;  ///< a stream told of the text
   };
   void count(size_t index, const Update& update);
   void write_usage(JsonWriter* json) const;
@@ -78,7 +82,10 @@ class Job {
 
  private:
   void open(JsonWriter* json, const char* object) const;
-  std::string part(size_t index, const Update& update);
+  /// Returns the events that tell of an update, and counts its tokens.
+  std::string parts(size_t index, const Update& update);
+  /// Returns an event of one choice.
+  std::string event_of(const std::function<void(JsonWriter*)>& write_choice);
   std::string usage_part() const;
   /// Returns why the answer must end now: a status and a message; 0: it need not.
   Refusal reason_to_end() const;
