@@ -19,7 +19,8 @@ import smollm2  # noqa: E402
 
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 PROMPTS = ["The", "The capital of France is", "def fibonacci(n):\n", "La Tour Eiffel est \u00e0 Paris, et",
-           "In 1969, 12 people  walked 3.5 km; \U0001f600 means", CHAT.format("Name three colours."),
+           "SELECT name, COUNT(*) FROM users", "In 1969, 12 people  walked 3.5 km; \U0001f600 means",
+           CHAT.format("Name three colours."),
            "<|im_start|>system\nYou answer in one word.<|im_end|>\n" + CHAT.format("Is the sky blue?")]
 TEMPERATURE, SEED = 0.8, 11
 # The model has 9 heads and 3 key heads: tp 2 divides them unevenly.
@@ -36,7 +37,7 @@ class Reference:
         import torch
         import transformers
         sys.path.insert(0, os.path.join(served.ROOT, "tests", "parity"))
-        import make_models
+        import make_models  # which turns progress bars off
         self.torch, self.context = torch, make_models.fp64_alone
         loaded = transformers.AutoModelForCausalLM.from_pretrained(
             os.path.dirname(path), gguf_file=os.path.basename(path), dtype=torch.float32, attn_implementation="eager").eval()
@@ -55,6 +56,12 @@ class Reference:
 
     def forced(self, ids, rows):
         return [rows[i, token].item() for i, token in enumerate(ids[1:])]
+
+    def distances(self, position, row, tokens):
+        """Returns how far the uniform number of a position is from picking each of the tokens, in order of ids."""
+        spans, u = self.torch.softmax(row / TEMPERATURE, -1), served.uniform(SEED, 0, position)
+        ends = spans.cumsum(-1)
+        return [max(0.0, (ends[token] - spans[token]).item() - u, u - ends[token].item()) for token in tokens]
 
 
 def compare(name, answers, reference, one_rank):
@@ -76,11 +83,11 @@ def compare(name, answers, reference, one_rank):
         counts.log_probabilities(f"{what}, drawn", values, reference.forced(prompt + tokens, rows)[len(prompt) - 1:])
 
         def edge_distance(at, *candidates, start=prompt, rows=rows):
-            row = dict(enumerate(rows[len(start) - 1 + at].tolist()))
-            return served.distance(row, TEMPERATURE, served.uniform(SEED, 0, len(start) + at), candidates)
+            return max(reference.distances(len(start) + at, rows[len(start) - 1 + at], candidates))
         for at, token in enumerate(tokens):  # transformers' own distribution gives the same token for the same number
-            if edge_distance(at, token) >= served.NEAR:
-                counts.problems.append(f"{what}: draw {at} is {token}, {edge_distance(at, token):.1e} away from its span")
+            apart = edge_distance(at, token)
+            if apart >= served.NEAR:
+                counts.problems.append(f"{what}: draw {at} is {token}, {apart:.1e} away from its span")
         if one_rank is not None:
             counts.sampled(what, tokens, one_rank[i][2][0], edge_distance)
     return counts
