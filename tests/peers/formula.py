@@ -7,15 +7,16 @@ import zlib
 
 def weights(name, shape):
     """Returns the values of one tensor in row-major order, each a multiple of 2^-16: exact in every model type except
-    the 16-bit ones. Those of a norm lie around 1."""
+    the 16-bit ones. Weights of a norm lie around 1."""
     count = 1
     for extent in shape:
         count *= extent
+    around = 1 if ("norm" in name or ".ln_" in name) and not name.endswith(".bias") else 0
     state, values = zlib.crc32(name.encode()), []
     for _ in range(count):
         state = (state * 1664525 + 1013904223) % 2**32
         value = ((state >> 16) - 2**15) / 2**16 * 0.5
-        values.append(1 + value if "norm" in name else value)
+        values.append(around + value)
     return values
 
 
