@@ -266,7 +266,7 @@ struct Op {
   /// Its kernels accept every element type directly. Kernels of other ops compute in f32 at least,
   /// on copies of shorter operands in their workspace (cost_of).
   bool takes_any_type = false;
-  /// What it takes from the host unseen, for the assumptions of a proof; null: nothing.
+  /// Names what it takes from the host unseen, an assumption of proofs; null: nothing.
   const char* assumes = nullptr;
 
   /// Definition by other ops, without recursion: returns the outputs for the inputs `in`, equal up

@@ -97,7 +97,7 @@ class Scheduler {
   std::map<std::pair<int64_t, int64_t>, SequencePtr> waiting_;
   std::vector<SequencePtr> running_;
   int64_t arrivals_ = 0;
-  // Of the step being planned; tokens of every part.
+  // Limits left in the step being planned; tokens of every part.
   std::vector<int64_t> tokens_left_;
   int64_t rows_left_ = 0, changes_left_ = 0;
   Stats stats_;

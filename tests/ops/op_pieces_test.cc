@@ -442,7 +442,7 @@ TEST(Pieces, SupportIsWhatAnOutputNeeds) {
             ASSERT_TRUE(needs.begin >= 0 && needs.begin + needs.length <= all);
             const auto result = [&](int64_t first, int64_t end) {
               Parts part{{support.letter, {}}};
-              // Of other letters, too, it has what the same indices need.
+              // Gives it what the same indices need of other letters, too.
               for (const ops::Support& other : op->layout.support) {
                 if (other.output != support.output || other.by != support.by) continue;
                 if (other.letter == support.letter) continue;
