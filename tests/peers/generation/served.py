@@ -128,7 +128,7 @@ class Server:
 
 
 class Counts:
-    """What was compared under one plan. `problems` says what differs."""
+    """Counts of what was compared under one plan; `problems` says what differs."""
 
     def __init__(self):
         self.worst = 0.0  # largest difference of a log-probability
