@@ -39,6 +39,7 @@ class Reference:
         sys.path.insert(0, os.path.join(served.ROOT, "tests", "parity"))
         import make_models  # which turns progress bars off
         self.torch, self.context = torch, make_models.fp64_alone
+        torch.set_num_threads(1)  # threads that wait for each other take long where other work runs
         loaded = transformers.AutoModelForCausalLM.from_pretrained(
             os.path.dirname(path), gguf_file=os.path.basename(path), dtype=torch.float32, attn_implementation="eager").eval()
         self.model = make_models.exact("llama", loaded)

@@ -52,7 +52,7 @@ def write_folder(folder, config, shapes):
 class Server:
     """`hocket serve MODEL` while the block runs; with `processes` one for each rank."""
 
-    def __init__(self, model, *options, plan=(), processes=0, timeout=300):
+    def __init__(self, model, *options, plan=(), processes=0, timeout=900):
         self.command = [HOCKET, *(("launch", "-n", str(processes)) if processes else ()), "serve", str(model), "--port", "0",
                         *map(str, options)]
         for setting in plan:
@@ -128,7 +128,7 @@ class Server:
 
 
 class Counts:
-    """Results of a comparison under one plan. `problems` says what differs."""
+    """Counts of what was compared under one plan; `problems` says what differs."""
 
     def __init__(self):
         self.worst = 0.0  # largest difference of a log-probability
