@@ -189,7 +189,7 @@ class Load(unittest.TestCase):
             client.join(60)
             self.assertEqual(0, server.process.wait(timeout=30), server.log())
             self.assertEqual(200, answers[0][0])
-            self.assertNotIn('"error"', answers[0][2])
+            self.assertNotIn('"error":', answers[0][2])
             self.assertTrue(answers[0][2].endswith("data: [DONE]\n\n"))
 
 
