@@ -7,7 +7,8 @@
     bench/serve_soak.py --minutes 5 --model FOLDER
 
 Clients of tests/serve/load_util.py come 32 at a time: some read their answers, some vanish before or in the body, while
-they wait, in the prefill or in the stream, some read or write slowly, some send malformed JSON, HTTP or UTF-8, or 10 MB.
+they wait, in the prefill or in the stream, some read or write slowly, some send malformed JSON, HTTP or UTF-8, or
+10 MB.
 At the end floods come, beyond the queue and beyond the streams. Prints a line per round, with memory, files and
 threads, then how clients ended. Exits with 1 after a fault: an answer that is neither whole nor an error of OpenAI's
 form, a server that ends, texts or pages in use that do not come to 0, memory, files or threads that grow."""
@@ -23,7 +24,8 @@ sys.path[:0] = [str(ROOT / "tests/serve"), str(ROOT / "tests/cli")]
 import cli_util  # noqa: E402
 import load_util  # noqa: E402
 
-FLAGS = ["--max-num-seqs", "8", "--max-waiting", "24", "--max-streams", "28", "--kv-cache-memory", "2MiB", "--max-num-batched-tokens", "64",
+FLAGS = ["--max-num-seqs", "8", "--max-waiting", "24", "--max-streams", "28", "--kv-cache-memory", "2MiB",
+         "--max-num-batched-tokens", "64",
          "--disable-access-log"]
 GROWTH_MIB = 24  # allowed between a round after the warm-up and the last one
 
@@ -54,7 +56,8 @@ def main():
             ends, uses = load_util.collections.Counter(), []
             for number in range(options.rounds):
                 began = time.monotonic()
-                came, wrong = load_util.load(server, f"{options.seed} {number}", options.requests // options.rounds, options.at_a_time,
+                came, wrong = load_util.load(server, f"{options.seed} {number}", options.requests // options.rounds,
+                                             options.at_a_time,
                                              options.minutes and options.minutes * 60 / options.rounds)
                 ends += came
                 faults += wrong
@@ -68,8 +71,9 @@ def main():
                     print(f"FAULT {faults[-1]}", flush=True)
                 time.sleep(5.5)  # idle connections are closed after 5 s
                 uses.append(server.use())
-                print(f"round {number}: {came.total()} clients in {time.monotonic() - began:.1f} s, {len(wrong)} faults; "
-                      + ", ".join(f"{k} {v:.0f}" for k, v in uses[-1].items()), flush=True)
+                took = time.monotonic() - began
+                print(f"round {number}: {came.total()} clients in {took:.1f} s, {len(wrong)} faults; " +
+                      ", ".join(f"{k} {v:.0f}" for k, v in uses[-1].items()), flush=True)
             if server.process.poll() is None:
                 for requests in (26, 300):
                     statuses, wrong = load_util.flood(server, requests)
@@ -82,7 +86,8 @@ def main():
                 uses.append(server.use())
                 print(f"end: {uses[-1]}", flush=True)
                 warm, last = uses[options.rounds // 3], uses[-1]
-                for key, most in (("rss", warm["rss"] + GROWTH_MIB), ("files", base["files"]), ("threads", base["threads"])):
+                for key, most in (("rss", warm["rss"] + GROWTH_MIB), ("files", base["files"]),
+                                  ("threads", base["threads"])):
                     if last[key] > most and not (key == "rss" and options.sanitized):
                         faults.append(f"{key} at the end: {last[key]:.0f}; expected at most {most:.0f}")
                 if left:

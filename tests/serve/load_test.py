@@ -14,7 +14,8 @@ import threading
 import time
 import unittest
 
-sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"), os.path.dirname(os.path.abspath(__file__))]
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "..", "cli"), HERE]
 import cli_util  # noqa: E402
 import load_util  # noqa: E402
 
@@ -22,19 +23,21 @@ SEED = os.environ.get("HOCKET_SEED", "1")
 CLIENTS = int(os.environ.get("HOCKET_LOAD", "300"))
 TIMEOUT_S = 5  # plan.timeout_s
 HAS_PROCESSES = os.path.exists(os.path.join(cli_util.BINARY_DIR, "libhocket_torch.so"))
-SMALL = ("--max-num-seqs", "8", "--max-waiting", "24", "--max-streams", "28", "--kv-cache-memory", "2MiB", "--max-num-batched-tokens", "64")
+SMALL = ("--max-num-seqs", "8", "--max-waiting", "24", "--max-streams", "28", "--kv-cache-memory", "2MiB",
+         "--max-num-batched-tokens", "64")
 # A request that takes a second or more with SLOW, where a step makes one token.
 LONG = {"prompt": [[1 + i] for i in range(40)], "max_tokens": 120, "ignore_eos": True}
 SLOW = ("--max-num-seqs", "1", "--max-num-batched-tokens", "1")
 
 
 class Streams:
-    """Clients in the background that ask again and again until one gets an error; `errors` has each one's last answer."""
+    """Clients in the background that ask again and again until an error; `errors` has each one's last answer."""
 
     def __init__(self, server, count, prompts=2):
         self.server, self.errors, self.ends = server, [""] * count, [0.0] * count
         self.body = dict(LONG, prompt=LONG["prompt"][:prompts])
-        self.threads = [threading.Thread(target=self.ask, args=(number, number % 2 == 0), daemon=True) for number in range(count)]
+        self.threads = [threading.Thread(target=self.ask, args=(number, number % 2 == 0), daemon=True)
+                        for number in range(count)]
         for thread in self.threads:
             thread.start()
 
@@ -69,7 +72,8 @@ class Load(unittest.TestCase):
         cls.folder.cleanup()
 
     def serve(self, *words, launcher=()):
-        return load_util.Server(cli_util.HOCKET, "runs/quickstart", self.folder.name, words, launcher, self.box.environment())
+        return load_util.Server(cli_util.HOCKET, "runs/quickstart", self.folder.name, words, launcher,
+                                self.box.environment())
 
     def wait_until(self, condition, seconds=30):
         end = time.monotonic() + seconds
@@ -100,7 +104,8 @@ class Load(unittest.TestCase):
     def test_a_signal_lets_requests_end_and_a_second_one_does_not(self):
         with self.serve(*SLOW, "--shutdown-timeout", "200") as server:
             answers = []
-            clients = [threading.Thread(target=lambda s=s: answers.append(server.post("/v1/completions", stream=s, **LONG))) for s in (True, False)]
+            clients = [threading.Thread(target=lambda s=s: answers.append(server.post("/v1/completions", stream=s,
+                                                                                      **LONG))) for s in (True, False)]
             for client in clients:
                 client.start()
             self.wait_until(lambda: server.metrics()["hocket:http_streams"] == 2)
@@ -116,7 +121,8 @@ class Load(unittest.TestCase):
             self.assertEqual([200, 200], [status for status, _, _ in answers])
             for _, headers, text in answers:
                 whole = "text/event-stream" not in headers["Content-Type"]
-                self.assertTrue(len(json.loads(text)["choices"]) == 40 if whole else text.endswith("data: [DONE]\n\n"), text[-200:])
+                self.assertTrue(len(json.loads(text)["choices"]) == 40 if whole else text.endswith("data: [DONE]\n\n"),
+                                text[-200:])
                 self.assertNotIn('"error":', text)
         with self.serve(*SLOW) as server:
             clients = Streams(server, 2, prompts=40)
@@ -182,7 +188,8 @@ class Load(unittest.TestCase):
     def test_a_signal_to_all_ranks_lets_requests_end(self):
         with self.serve("--set", "plan.tp=2", launcher=("launch", "-n", "2")) as server:
             answers = []
-            client = threading.Thread(target=lambda: answers.append(server.post("/v1/completions", stream=True, **LONG)))
+            client = threading.Thread(target=lambda: answers.append(server.post("/v1/completions", stream=True,
+                                                                                **LONG)))
             client.start()
             self.wait_until(lambda: server.metrics()["num_requests_running"] > 0)
             server.process.send_signal(signal.SIGTERM)

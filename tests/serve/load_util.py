@@ -17,7 +17,8 @@ import time
 
 CHAT_TEMPLATE = ("{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
                  "{% if add_generation_prompt %}<assistant>{% endif %}")
-WORDS = ["template ", "int ", "x ", "= ", "auto ", "return ", "{ ", "} ", "std::", "vector<", "class ", "( ", ") ", ";\n", "const "]
+WORDS = ["template ", "int ", "x ", "= ", "auto ", "return ", "{ ", "} ", "std::", "vector<", "class ", "( ", ") ",
+         ";\n", "const "]
 PATIENCE_S = 240  # of a client; the server may be built with sanitizers, on a busy machine
 STATUSES = {200, 400, 404, 405, 413, 415, 429}
 
@@ -36,7 +37,8 @@ class Server:
             f.write(CHAT_TEMPLATE)
         with open(self.log_path, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [hocket, *launcher, "serve", model, "--port", "0", "--served-model-name", "tiny", "--chat-template", template,
+                [hocket, *launcher, "serve", model, "--port", "0", "--served-model-name", "tiny", "--chat-template",
+                 template,
                  *words], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             found = self.wait_for_log(r"serving tiny at http://127\.0\.0\.1:(\d+) \(window (\d+)", start_s)
@@ -109,7 +111,8 @@ class Server:
         with open(f"/proc/{pid}/status", encoding="utf-8") as f:
             status = f.read()
         number = lambda key: int(re.search(rf"^{key}:\s+(\d+)", status, re.M).group(1))
-        return {"rss": number("VmRSS") / 1024, "peak": number("VmHWM") / 1024, "files": len(os.listdir(f"/proc/{pid}/fd")),
+        return {"rss": number("VmRSS") / 1024, "peak": number("VmHWM") / 1024,
+                "files": len(os.listdir(f"/proc/{pid}/fd")),
                 "threads": number("Threads")}
 
     def wait_idle(self, seconds=60):
@@ -118,7 +121,8 @@ class Server:
         while True:
             metrics = self.metrics()
             left = {name: metrics[name] for name in
-                    ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "hocket:http_streams") if metrics[name]}
+                    ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "hocket:http_streams")
+                    if metrics[name]}
             if not left or time.monotonic() > end:
                 return left
             time.sleep(0.1)
@@ -198,7 +202,8 @@ def valid_body(server, rng, **fixed):
         if rng.random() < 0.3:
             body.update(logprobs=True, top_logprobs=rng.randint(0, 5))
     else:
-        body["prompt"] = rng.choice([lambda: text_of(rng, rng.randint(1, 40)), lambda: [rng.randrange(300) for _ in range(rng.randint(1, 60))],
+        body["prompt"] = rng.choice([lambda: text_of(rng, rng.randint(1, 40)),
+                                     lambda: [rng.randrange(300) for _ in range(rng.randint(1, 60))],
                                      lambda: [text_of(rng, 3), text_of(rng, 5)]])()
         if rng.random() < 0.3:
             body["logprobs"] = rng.randint(0, 5)
@@ -310,8 +315,10 @@ def kept_alive(server, rng):
 
 
 def looks(server, rng):
-    path = rng.choice(["/", "/health", "/ping", "/metrics", "/v1/models", "/v1/models/tiny", "/tokenizer_info", "/version", "/v1/models/x",
-                       "/nothing", "/v1/responses", "/v1/completions?x=%00", "/%ff%fe/../..", "//", "/v1/models/%e2%82"])
+    path = rng.choice(["/", "/health", "/ping", "/metrics", "/v1/models", "/v1/models/tiny", "/tokenizer_info",
+                       "/version", "/v1/models/x",
+                       "/nothing", "/v1/responses", "/v1/completions?x=%00", "/%ff%fe/../..", "//",
+                       "/v1/models/%e2%82"])
     status, text = server.get(path)
     if status not in STATUSES:
         raise Fault(f"{path}: status {status}")
@@ -409,9 +416,11 @@ def random_json(rng, depth=0):
     if kind == 6:
         return [random_json(rng, depth + 1) for _ in range(rng.randrange(5))]
     if kind == 7:
-        return {rng.choice(["a", "type", "role", "content", "", "\u0000"]): random_json(rng, depth + 1) for _ in range(rng.randrange(4))}
+        return {rng.choice(["a", "type", "role", "content", "", "\u0000"]): random_json(rng, depth + 1)
+                for _ in range(rng.randrange(4))}
     return [None, rng.random() < 0.5, rng.choice([0, -1, 1, 2**31, 2**63, -2**63, 2**64, 10**40]),
-            rng.choice([0.5, -0.0, 1e308, 1e-308]), rng.choice(["", "x", "\ud800", "é" * 20, "<think>", "\u0000"]), []][kind]
+            rng.choice([0.5, -0.0, 1e308, 1e-308]), rng.choice(["", "x", "\ud800", "é" * 20, "<think>", "\u0000"]),
+            []][kind]
 
 
 def fuzzed_json(server, rng):
@@ -422,7 +431,8 @@ def fuzzed_json(server, rng):
         for key in rng.sample(sorted(body), min(2, len(body))):
             body[key] = random_json(rng)
     elif kind == 1:  # fields that this request does not have
-        for key in ("logit_bias", "tools", "tool_choice", "response_format", "stream_options", "stop", "stop_token_ids", "min_tokens",
+        for key in ("logit_bias", "tools", "tool_choice", "response_format", "stream_options", "stop",
+                    "stop_token_ids", "min_tokens",
                     "structured_outputs", "prompt_logprobs", "tokens", "messages", "best_of", "priority", "cache_salt"):
             if rng.random() < 0.3:
                 body[key] = random_json(rng)
@@ -434,10 +444,13 @@ def fuzzed_json(server, rng):
     if kind == 3:  # bytes are changed, removed, repeated
         for _ in range(rng.randint(1, 6)):
             at = rng.randrange(len(data))
-            data[at:at + rng.randrange(4)] = rng.choice([b"", rng.randbytes(2), b'"', b"{", b"]", b"\xff\xfe", b"\\u", b"1e999", data[:20]])
+            data[at:at + rng.randrange(4)] = rng.choice([b"", rng.randbytes(2), b'"', b"{", b"]", b"\xff\xfe", b"\\u",
+                                                         b"1e999", data[:20]])
     elif kind == 4:
-        data = rng.choice([b"[" * 100_000, b'{"a":' * 50_000, b'{"prompt": "' + b"\\" * 99_999, rng.randbytes(500), b"", b"null", b"\x00" * 50,
-                           b'"x"', b"1", b"\xef\xbb\xbf{}", b'{"prompt": "x", "prompt": "y", "max_tokens": 2}', b"[" * 3000 + b"]" * 3000])
+        data = rng.choice([b"[" * 100_000, b'{"a":' * 50_000, b'{"prompt": "' + b"\\" * 99_999, rng.randbytes(500),
+                           b"", b"null", b"\x00" * 50,
+                           b'"x"', b"1", b"\xef\xbb\xbf{}", b'{"prompt": "x", "prompt": "y", "max_tokens": 2}',
+                           b"[" * 3000 + b"]" * 3000])
     status = exchange(server, raw_request(path, bytes(data)), statuses=STATUSES | {500} if kind == 2 else STATUSES)
     return f"fuzzed JSON {status}"
 
@@ -446,14 +459,17 @@ def random_schema(rng, depth=0):
     kind = rng.randrange(7 if depth < 3 else 4)
     if kind == 4:
         names = rng.sample("abcdef", rng.randint(0, 4))
-        return {"type": "object", "properties": {n: random_schema(rng, depth + 1) for n in names}, "required": names[:2]}
+        return {"type": "object", "properties": {n: random_schema(rng, depth + 1) for n in names},
+                "required": names[:2]}
     if kind == 5:
         return {"type": "array", "items": random_schema(rng, depth + 1), "maxItems": rng.randint(0, 3)}
     if kind == 6:
         return {"anyOf": [random_schema(rng, depth + 1) for _ in range(2)]}
     return [{"type": "string", "pattern": rng.choice(["^a+$", "(a|b){2,5}", "[", "(a*)*b", "\\d{3}", "^.{0,2000}$"])},
-            {"type": "integer", "minimum": rng.choice([0, -5, 10**20]), "maximum": 100}, {"enum": [1, "a", None, {"b": []}]},
-            rng.choice([{}, True, {"type": "nothing"}, {"$ref": "#"}, {"$ref": "#/no"}, {"type": ["string", "null"]}, 3])][kind]
+            {"type": "integer", "minimum": rng.choice([0, -5, 10**20]), "maximum": 100},
+            {"enum": [1, "a", None, {"b": []}]},
+            rng.choice([{}, True, {"type": "nothing"}, {"$ref": "#"}, {"$ref": "#/no"}, {"type": ["string", "null"]},
+                        3])][kind]
 
 
 def bad_utf8(server, rng):
@@ -502,15 +518,24 @@ def fuzzed_http(server, rng):
     good = raw_request("/v1/completions", {"prompt": "int", "max_tokens": 2})
     head, body = good.split(b"\r\n\r\n")
     chunked = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-    line = rng.choice([b"GET", b"GET /", b"/ HTTP/1.1", b"GET / HTTP/2.0", b"POST  HTTP/1.1", b"\x16\x03\x01\x02\x00\x01\x00", b"get / http/1.1",
-                       b"PRI * HTTP/2.0", b"GET " + b"/" * 70_000 + b" HTTP/1.1", b"GET http://x/health HTTP/1.1", b"CONNECT x:80 HTTP/1.1",
-                       b"\x00\xff" * 50, b"BREW /pot HTTP/1.1", b"GET /health HTTP/1.1 x", b"GET /%zz%1 HTTP/1.1", b"OPTIONS * HTTP/1.1"])
-    size = rng.choice([b"zz", b"-1", b"ffffffffffffffff", b"1000000000000000000000", b"5;" + b"x" * 5000, b"", b"0x5", b"7fffffffffffffff", b" 5"])
-    header = rng.choice([b"X: " + b"y" * 70_000, b"\r\n".join(b"X%d: y" % i for i in range(9000)), b": x", b"no colon", b"X: a\r\n b",
-                         b"Content-Length: 5", b"Content-Length: abc", b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip",
-                         b"Expect: 100-continue", b"Content-Encoding: gzip", b"Content-Encoding: br", b"\x00: \x00", b"Range: bytes=0-1",
-                         b"Content-Type: multipart/form-data; boundary=", b"Content-Type: application/x-www-form-urlencoded",
-                         b"Connection: upgrade\r\nUpgrade: h2c", b"Content-Length: +37", b"Content-Length: 18446744073709551616"])
+    line = rng.choice([b"GET", b"GET /", b"/ HTTP/1.1", b"GET / HTTP/2.0", b"POST  HTTP/1.1",
+                       b"\x16\x03\x01\x02\x00\x01\x00", b"get / http/1.1",
+                       b"PRI * HTTP/2.0", b"GET " + b"/" * 70_000 + b" HTTP/1.1", b"GET http://x/health HTTP/1.1",
+                       b"CONNECT x:80 HTTP/1.1",
+                       b"\x00\xff" * 50, b"BREW /pot HTTP/1.1", b"GET /health HTTP/1.1 x", b"GET /%zz%1 HTTP/1.1",
+                       b"OPTIONS * HTTP/1.1"])
+    size = rng.choice([b"zz", b"-1", b"ffffffffffffffff", b"1000000000000000000000", b"5;" + b"x" * 5000, b"", b"0x5",
+                       b"7fffffffffffffff", b" 5"])
+    header = rng.choice([b"X: " + b"y" * 70_000, b"\r\n".join(b"X%d: y" % i for i in range(9000)), b": x", b"no colon",
+                         b"X: a\r\n b",
+                         b"Content-Length: 5", b"Content-Length: abc", b"Transfer-Encoding: chunked",
+                         b"Transfer-Encoding: gzip",
+                         b"Expect: 100-continue", b"Content-Encoding: gzip", b"Content-Encoding: br", b"\x00: \x00",
+                         b"Range: bytes=0-1",
+                         b"Content-Type: multipart/form-data; boundary=",
+                         b"Content-Type: application/x-www-form-urlencoded",
+                         b"Connection: upgrade\r\nUpgrade: h2c", b"Content-Length: +37",
+                         b"Content-Length: 18446744073709551616"])
     kinds = [
         lambda: line + b"\r\nHost: x\r\nConnection: close\r\n\r\n",
         lambda: head + b"\r\n" + header + b"\r\n\r\n" + body,
@@ -535,8 +560,10 @@ def fuzzed_http(server, rng):
     return f"fuzzed HTTP {status}"
 
 
-CLIENTS = ((answered, 30), (kept_alive, 6), (looks, 8), (gone_before_body, 5), (gone_in_body, 5), (gone_while_waiting, 7),
-           (gone_in_prefill, 6), (gone_in_stream, 8), (slow_reader, 4), (slow_writer, 4), (fuzzed_json, 14), (bad_utf8, 4),
+CLIENTS = ((answered, 30), (kept_alive, 6), (looks, 8), (gone_before_body, 5), (gone_in_body, 5),
+           (gone_while_waiting, 7),
+           (gone_in_prefill, 6), (gone_in_stream, 8), (slow_reader, 4), (slow_writer, 4), (fuzzed_json, 14),
+           (bad_utf8, 4),
            (fuzzed_http, 14), (huge_prompt, 0.8), (huge_body, 0.5))
 
 
@@ -559,7 +586,8 @@ def load(server, seed, requests, at_a_time=32, seconds=None, on_progress=None):
     with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
         pending = set()
         while True:
-            while len(pending) < at_a_time and (end is None or time.monotonic() < end) and next(numbers, None) is not None:
+            while len(pending) < at_a_time and (end is None or time.monotonic() < end) and next(numbers,
+                                                                                                None) is not None:
                 pending.add(pool.submit(one, count))
                 count += 1
             if not pending:
