@@ -16,7 +16,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/units.h"
-#include "cli/apps/memory_trim.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/rank_output.h"
@@ -270,9 +269,7 @@ int serve_model(ServeOptions options) {
   const bool is_ipv6 = host.find(':') != host.npos;
   print_line(fmt::format("serving {} at http://{}:{} (window {} tokens)", name,
                          is_ipv6 ? "[" + host + "]" : host, http->port(), engine.max_model_len()));
-  MemoryTrim trim;
   while (!Interrupt::came() && engine.failure().empty()) {
-    trim.look();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   if (engine.failure().empty()) {
