@@ -203,8 +203,6 @@ def main():
         hf = f"pretrained={top}/hf,dtype=float32,device=cpu"
         want, scores, took = evaluate("hf", hf, scored, top, 8)
         print(f"hf: log-likelihoods in {took:.0f} s", flush=True)
-        want_made, texts, took = evaluate("hf", hf, ["local_gsm8k"], top, 10)
-        print(f"hf: generation in {took:.0f} s", flush=True)
         with Served(top / "f32.gguf", binary=args.binary) as server:
             import openai
             address = server.address
@@ -226,7 +224,10 @@ def main():
                     print(f"{name:7} {key:36} hf {want[key]:.6g}, ours {value:.6g}: difference {off:.1e}"
                           f"{' of logarithms' if logs else ''}")
                 print(f"{name:7} log-likelihoods in {took:.0f} s", flush=True)
-                metrics, made, took = evaluate("local-completions", way, ["local_gsm8k"], top, 8)
+            want_made, texts, took = evaluate("hf", hf, ["local_gsm8k"], top, 10)
+            print(f"hf: generation in {took:.0f} s", flush=True)
+            for name in args.ways.split(","):
+                metrics, made, took = evaluate("local-completions", ways[name], ["local_gsm8k"], top, 8)
                 same, ties = 0, []
                 for prompt, a, b in zip(prompts, texts["local_gsm8k"], made["local_gsm8k"], strict=True):
                     same += a == b
