@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // hocket serve
 #include <fmt/core.h>
+#include <malloc.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -243,6 +244,11 @@ int serve_model(ServeOptions options) {
   const std::string defaults = shown_defaults(api_how.limits), parser = api_how.tool_parser;
   const bool has_key = !api_how.api_keys.empty(), splits = api_how.splits_reasoning;
   const std::string name = api_how.names.at(0);
+#ifdef __GLIBC__
+  // Large bodies go back to the system when they are freed, rather than wait in their thread's
+  // heap.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+#endif
   serve::Api api(std::move(api_how), engine, tokenizer, chat_template ? &*chat_template : nullptr);
 
   const Interrupt interrupt;
