@@ -36,9 +36,9 @@ def peer(folder, steps, threads, layout):
     model.train()
     params = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(params, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
-    losses, times = [], []
+    losses, times, cpu = [], [], []
     for _ in range(steps):
-        begin = time.monotonic()
+        begin, cpu_begin = time.monotonic(), time.process_time()
         loss = model(input_ids=ids, labels=ids, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(params, 1.0)
@@ -46,7 +46,8 @@ def peer(folder, steps, threads, layout):
         optimizer.zero_grad()
         losses.append(loss.item())
         times.append(time.monotonic() - begin)
-    print(json.dumps({"losses": losses, "seconds": times, "versions":
+        cpu.append(time.process_time() - cpu_begin)
+    print(json.dumps({"losses": losses, "seconds": times, "cpu": cpu, "versions":
                       f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}"}))
 
 
