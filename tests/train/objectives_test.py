@@ -9,11 +9,13 @@ Every step has all examples, so that their order does not matter. Losses and met
 one rank and under plans."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import unittest
 
 import torch
+from safetensors.torch import load_file
 from reference_util import DENSE, MOE, Folder, cli_util, forward, random_weights
 
 TOLERANCE = 1e-9
@@ -83,6 +85,44 @@ class Objectives(Folder):
                        "output": {"dir": self.path(name), "report": False, "trace": False}}, f)
         return path
 
+    def loss_of(self, w, base, c, kind, groups, preference):
+        """Returns the loss of a step and its metrics."""
+        beta = preference.get("beta", 0.1)
+        row = {}
+        if kind == "sft":
+            count = sum(sum(s[1][1:]) for (s,) in groups)
+            loss = -sum(logprob(w, c, *s) for (s,) in groups) / count
+        elif kind == "dpo":
+            chosen, rejected = (ratios(w, base, c, [g[i] for g in groups]) for i in (0, 1))
+            row = {"rewards/chosen": beta * chosen.mean(), "rewards/rejected": beta * rejected.mean(),
+                   "rewards/margins": beta * (chosen - rejected).mean(),
+                   "rewards/accuracies": (chosen > rejected).double().mean()}
+            kinds = preference["loss_type"]
+            kinds = [kinds] if isinstance(kinds, str) else kinds
+            loss = 0
+            for term, share in zip(kinds, preference.get("loss_weights", [1] * len(kinds))):
+                x = chosen - rejected
+                if term in ("ipo", "sigmoid_norm"):
+                    a, b = (x / torch.tensor([sum(g[i][1]) for g in groups])
+                            for i, x in enumerate((chosen, rejected)))
+                    x = a - b
+                loss = loss + share * dpo_loss(term, x, beta, preference.get("label_smoothing", 0)).mean()
+        else:
+            ratio = ratios(w, base, c, [s for (s,) in groups])
+            with torch.no_grad():  # the same prompts before the answers of the examples before them
+                others = []
+                for i, (s,) in enumerate(groups):
+                    before, start = groups[i - 1][0], s[1].index(1)
+                    answer = before[1].index(1)
+                    others.append((s[0][:start] + before[0][answer:], s[1][:start] + before[1][answer:]))
+                z = ratios(w, base, c, others).mean().clamp(min=0)
+            side = torch.tensor([1.0 if e["label"] else -1.0 for e in examples("kto")], dtype=torch.double)
+            weight = torch.where(side > 0, preference.get("desirable_weight", 1),
+                                 preference.get("undesirable_weight", 1))
+            loss = (weight * (1 - torch.sigmoid(beta * side * (ratio - z)))).mean()
+            row = {"kl": z}
+        return loss, row
+
     def reference(self, w0, c, kind, groups, preference):
         """Returns the metrics of every step, before its update."""
         w = {n: t.double().clone().requires_grad_() for n, t in w0.items()}
@@ -91,42 +131,9 @@ class Objectives(Folder):
             [{"params": [t for t in w.values() if t.dim() > 1], "weight_decay": OPTIMIZER["weight_decay"]},
              {"params": [t for t in w.values() if t.dim() == 1], "weight_decay": 0.0}],
             lr=TRAIN["lr"], betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]), eps=OPTIMIZER["eps"])
-        beta = preference.get("beta", 0.1)
         for _ in range(STEPS):
             optimizer.zero_grad()
-            row = {}
-            if kind == "sft":
-                count = sum(sum(s[1][1:]) for (s,) in groups)
-                loss = -sum(logprob(w, c, *s) for (s,) in groups) / count
-            elif kind == "dpo":
-                chosen, rejected = (ratios(w, base, c, [g[i] for g in groups]) for i in (0, 1))
-                row = {"rewards/chosen": beta * chosen.mean(), "rewards/rejected": beta * rejected.mean(),
-                       "rewards/margins": beta * (chosen - rejected).mean(),
-                       "rewards/accuracies": (chosen > rejected).double().mean()}
-                kinds = preference["loss_type"]
-                kinds = [kinds] if isinstance(kinds, str) else kinds
-                loss = 0
-                for term, share in zip(kinds, preference.get("loss_weights", [1] * len(kinds))):
-                    x = chosen - rejected
-                    if term in ("ipo", "sigmoid_norm"):
-                        a, b = (x / torch.tensor([sum(g[i][1]) for g in groups])
-                                for i, x in enumerate((chosen, rejected)))
-                        x = a - b
-                    loss = loss + share * dpo_loss(term, x, beta, preference.get("label_smoothing", 0)).mean()
-            else:
-                ratio = ratios(w, base, c, [s for (s,) in groups])
-                with torch.no_grad():  # the same prompts before the answers of the examples before them
-                    others = []
-                    for i, (s,) in enumerate(groups):
-                        before, start = groups[i - 1][0], s[1].index(1)
-                        answer = before[1].index(1)
-                        others.append((s[0][:start] + before[0][answer:], s[1][:start] + before[1][answer:]))
-                    z = ratios(w, base, c, others).mean().clamp(min=0)
-                side = torch.tensor([1.0 if e["label"] else -1.0 for e in examples("kto")], dtype=torch.double)
-                weight = torch.where(side > 0, preference.get("desirable_weight", 1),
-                                     preference.get("undesirable_weight", 1))
-                loss = (weight * (1 - torch.sigmoid(beta * side * (ratio - z)))).mean()
-                row = {"kl": z}
+            loss, row = self.loss_of(w, base, c, kind, groups, preference)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(list(w.values()), TRAIN["max_grad_norm"])
             optimizer.step()
@@ -261,6 +268,51 @@ class Objectives(Folder):
 
     def test_kto(self):
         self.compare("dense", DENSE, "kto", [{"desirable_weight": 1.5, "undesirable_weight": 0.75, "beta": 0.4}])
+
+    def test_gradients_against_autograd(self):
+        """One step of plain SGD moves every weight by the gradient that autograd has, also where ranks share the vocabulary."""
+        for kind, preference in (("dpo", {"loss_type": "sigmoid", "beta": 0.3}), ("kto", {"beta": 0.4})):
+            w = {n: t.double().clone().requires_grad_() for n, t in self.prepare("dense", DENSE, kind).items()}
+            base = {n: t.detach().clone() for n, t in w.items()}
+            # Away from the reference, so that KTO's divergence and both sides of a pair count.
+            reference = {n: t.double() for n, t in random_weights(DENSE, seed=12, scale=0.25).items()}
+            if not os.path.exists(self.path("reference")):
+                self.model("reference", DENSE, {n: t.float() for n, t in reference.items()})
+            preference = dict(preference, reference=self.path("reference"))
+            want = None
+            for i, plan in enumerate(PLANS["dense"]):
+                run = self.run_file(f"{kind}-sgd-{i}", "dense", kind, plan, preference)
+                words = ("train.steps=1", "train.lr=1", "train.min_lr=1", "train.max_grad_norm=0", "optimizer.name=sgd",
+                         "optimizer.momentum=0", "optimizer.weight_decay=0")
+                if want is None:
+                    groups = self.shown(run)
+                    self.loss_of(w, reference, DENSE, kind, groups, preference)[0].backward()
+                    want = {n: t.grad for n, t in w.items()}
+                self.hocket("train", run, *(word for key in words for word in ("--set", key)))
+                after = load_file(self.path(f"{kind}-sgd-{i}/checkpoints/step-000001/model.safetensors"))
+                self.assertEqual(set(want), set(after))
+                for name, gradient in want.items():
+                    self.assertEqual(after[name].dtype, torch.float64)
+                    self.assertGreater(gradient.abs().max(), 1e-6, name)
+                    error = (base[name] - after[name] - gradient).abs().max() / gradient.abs().max()
+                    self.assertLess(error, 1e-10, (kind, plan, name))
+
+    def test_memory_of_a_large_vocabulary(self):
+        """With 128k tokens a step needs less memory than one tensor of logits would take."""
+        vocabulary, rows, length = 131072, 4, 512
+        self.prepare("dense", DENSE, "dpo")
+        os.mkdir(self.path("large"))
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(self.path(f"tokenizer/{name}"), self.path("large"))
+        with open(self.path("large/config.json"), "w", encoding="utf-8") as f:
+            json.dump(dict(DENSE, vocab_size=vocabulary, hidden_size=64, max_position_embeddings=length), f)
+        run = self.run_file("large-run", "large", "dpo", {"micro_batch": rows}, {})
+        for dtype, width in (("f32", 4), ("f64", 8)):
+            said = self.hocket("check", run, "--set", "model.init=random", "--set", f"model.dtype={dtype}", "--set",
+                               f"train.global_batch={rows}", "--set", f"train.seq_len={length}")
+            planned = re.search(r"([\d.]+) (MiB|GiB) step buffers", said)
+            buffers = float(planned[1]) * {"MiB": 1, "GiB": 1024}[planned[2]]
+            self.assertLess(buffers, rows * length * vocabulary * width / 2**20 / 2, said)
 
     def test_experts(self):
         self.compare("moe", MOE, "dpo", [{"loss_type": "sigmoid"}])

@@ -12,7 +12,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 import sys  # noqa: E402
-sys.path[:0] = [str(HERE)]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import make_losses  # noqa: E402
 from cases import BLOCKS, CHATS, LENGTHS, SETS, TOOLS  # noqa: E402
 import trl  # noqa: E402
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
@@ -176,6 +177,7 @@ def main():
     with open(HERE / "fixtures/masks.json", "w", encoding="utf-8") as f:
         f.write("{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}"
                                    for key, value in held.items()) + "\n}\n")
+    make_losses.main(PreTrainedTokenizerFast(tokenizer_file=str(HERE / "fixtures/bytes/tokenizer.json"), **NAMES))
     print(f"{len(found)} templates, {sum(len(e) for e in held['own'].values())} lists of our own examples")
 
 
