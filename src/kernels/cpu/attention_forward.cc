@@ -4,8 +4,9 @@
 namespace hocket::kernels::HOCKET_CPU {
 
 template <typename T>
-void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap, T* s) {
-  for (int64_t c = 0; c < rows; c += kLanes<T>) {
+void cap_block(int64_t keys, int64_t skip, int64_t rows, int64_t first, int64_t window, T cap,
+               T* s) {
+  for (int64_t c = skip / kLanes<T> * kLanes<T>; c < rows; c += kLanes<T>) {
     const int64_t end = std::clamp<int64_t>(c + kLanes<T> - first, 0, keys);
     const int64_t begin = std::clamp<int64_t>(c + 1 - window - first, 0, end);
     for (int64_t j = begin; j < end; ++j) {
@@ -16,15 +17,15 @@ void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap,
 }
 
 template <typename T>
-void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T* s, T* top, T* sum,
-                   T* fix) {
+void softmax_block(int64_t keys, int64_t skip, int64_t rows, int64_t first, int64_t window, T* s,
+                   T* top, T* sum, T* fix) {
   constexpr int64_t L = kLanes<T>, M = ops::kAttnRowsFwd;
   Vec<T> lane;
   for (int64_t i = 0; i < L; ++i) {
     lane[i] = static_cast<T>(i);
   }
   const T low = kLowest<T>;
-  for (int64_t c = 0; c < rows; c += L) {
+  for (int64_t c = skip / L * L; c < rows; c += L) {
     // Keys from `inside` to `all` are seen by every query of this vector (if there are any), keys
     // before `begin` and from `any` on by none; rows of the register tiles that reach into these
     // queries need zeros from `zero_begin` to `zero`.
@@ -93,11 +94,11 @@ void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T*
   }
 }
 
-template void cap_block<float>(int64_t, int64_t, int64_t, int64_t, float, float*);
-template void cap_block<double>(int64_t, int64_t, int64_t, int64_t, double, double*);
-template void softmax_block<float>(int64_t, int64_t, int64_t, int64_t, float*, float*, float*,
-                                   float*);
-template void softmax_block<double>(int64_t, int64_t, int64_t, int64_t, double*, double*, double*,
-                                    double*);
+template void cap_block<float>(int64_t, int64_t, int64_t, int64_t, int64_t, float, float*);
+template void cap_block<double>(int64_t, int64_t, int64_t, int64_t, int64_t, double, double*);
+template void softmax_block<float>(int64_t, int64_t, int64_t, int64_t, int64_t, float*, float*,
+                                   float*, float*);
+template void softmax_block<double>(int64_t, int64_t, int64_t, int64_t, int64_t, double*, double*,
+                                    double*, double*);
 
 }  // namespace hocket::kernels::HOCKET_CPU

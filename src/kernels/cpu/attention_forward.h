@@ -75,15 +75,16 @@ struct ForwardScratch {
 /// Replaces a block of scores s[key][query] by cap * tanh(score), for the keys that some query of a
 /// vector may see (softmax_block).
 template <typename T>
-[[gnu::noinline]] void cap_block(int64_t keys, int64_t rows, int64_t first, int64_t window, T cap,
-                                 T* s);
+[[gnu::noinline]] void cap_block(int64_t keys, int64_t skip, int64_t rows, int64_t first,
+                                 int64_t window, T cap, T* s);
 
-/// Softmax of one block of scores in place, s[key][query], queries in lanes. Key j may be seen by
+/// Softmax of one block of scores in place, s[key][query], queries in lanes, from the vector with
+/// query `skip` on. Key j may be seen by
 /// query c if c - window < first + j <= c. `top`, `sum`: per query the largest score so far and the
 /// sum of exponentials; `fix` gets the factor of what was summed before.
 template <typename T>
-[[gnu::noinline]] void softmax_block(int64_t keys, int64_t rows, int64_t first, int64_t window,
-                                     T* s, T* top, T* sum, T* fix);
+[[gnu::noinline]] void softmax_block(int64_t keys, int64_t skip, int64_t rows, int64_t first,
+                                     int64_t window, T* s, T* top, T* sum, T* fix);
 
 /// Scores, in powers of two: the product of a query and a key times `factor`, and with a cap
 /// (otherwise 0) cap * tanh of that.
@@ -136,9 +137,9 @@ void attend_block(const QueryBlock& b, const T* q, int64_t q_stride, const Keys&
           return j + NR <= b.skip || first + i > j + NR - 1 || first + i + MR - 1 <= j - b.window;
         });
     if (scores.cap > 0) {
-      cap_block(keys, rows, first, b.window, scores.cap, ws.s);
+      cap_block(keys, b.skip, rows, first, b.window, scores.cap, ws.s);
     }
-    softmax_block(keys, rows, first, b.window, ws.s, ws.top, ws.sum, ws.fix);
+    softmax_block(keys, b.skip, rows, first, b.window, ws.s, ws.top, ws.sum, ws.fix);
     if (j0 > 0) {
       for (int64_t r = b.skip; r < rows; ++r) {
         if (const T f = ws.fix[r]; f != 1) {

@@ -35,65 +35,159 @@ void pack_b(const Gemm<T>& g, int64_t j0, int64_t cols, int64_t p0, int64_t kc, 
   }
 }
 
-/// Up to so many rows of A a product is bound by reading B: its vectors are transposed in registers
-/// and used at once, where more rows pay for a packed panel.
-constexpr int64_t kFewRows = 8;
+/// Up to so many rows of A, B is transposed in small chunks, once, while the next columns come from
+/// memory: more rows pay for a packed block.
+constexpr int64_t kFewRows = 4 * kTileRows;
+/// Values of k per chunk: with two vectors of columns a quarter of the first-level cache at most.
+constexpr int64_t kChunk = 64;
+constexpr int64_t kLineBytes = 64;
 
-/// The columns [j, j + cols) of M rows of A B^T, cols <= two vectors, for k in [p, p + kc): one
-/// chain of multiply-adds per element, as in a register tile. `ahead`: elements to what is read
-/// next.
-template <typename T, int M>
-void few_rows_panel(const Gemm<T>& g, int64_t i, int64_t j, int64_t cols, int64_t p, int64_t kc,
-                    bool add, int64_t ahead) {
-  constexpr int L = kLanes<T>;
-  const T* a = g.a + i * g.lda + p;
-  Vec<T> acc[kTileVecs][M] = {};
-  const T* rows[kTileVecs][L];
-  for (int c = 0; c < kTileVecs; ++c) {
-    for (int r = 0; r < L; ++r) {
-      // Rows beyond the last one are read in its place; their results are not stored.
-      rows[c][r] = g.b + (j + std::min<int64_t>(c * L + r, cols - 1)) * g.ldb + p;
+/// Columns [0, cols) of B^T, at most two vectors of them, for k in [0, kc): rows of B.
+template <typename T>
+struct Panel {
+  const T* rows;
+  int64_t ld, cols, kc;
+  const T* next;  ///< the panel that is read next, of the same shape
+};
+
+/// Prefetches the next panel line by line, row by row, to the second-level cache. The hardware
+/// follows this order, but not that of transposed blocks.
+template <typename T>
+class Ahead {
+ public:
+  explicit Ahead(const Panel<T>& b)
+      : at_(b.next), end_(b.next + b.kc), to_row_(b.ld - b.kc), kc_(b.kc) {}
+  [[gnu::always_inline]] void line() {
+    __builtin_prefetch(at_, 0, 2);
+    at_ += kLineBytes / sizeof(T);
+    if (at_ >= end_) {
+      at_ = end_ + to_row_;
+      end_ = at_ + kc_;
     }
   }
+
+ private:
+  const T *at_, *end_;
+  const int64_t to_row_, kc_;
+};
+
+/// C (+)= A B of M rows and a panel: one chain of multiply-adds per element, as in a register
+/// tile. The vectors of B are transposed in registers and used at once. `a`, `c`: row 0.
+template <typename T, int M>
+void in_registers(const Gemm<T>& g, const T* a, const Panel<T>& b, bool add, T* c) {
+  constexpr int L = kLanes<T>;
+  Vec<T> acc[kTileVecs][M] = {};
+  const T* rows[kTileVecs][L];
+  for (int v = 0; v < kTileVecs; ++v) {
+    for (int r = 0; r < L; ++r) {
+      // Rows beyond the last one are read in its place; their results are not stored.
+      rows[v][r] = b.rows + std::min<int64_t>(v * L + r, b.cols - 1) * b.ld;
+    }
+  }
+  Ahead<T> ahead(b);
   int64_t k = 0;
-  for (; k + L <= kc; k += L) {
-    for (int c = 0; c < kTileVecs; ++c) {
-      Vec<T> v[L];
+  for (; k + L <= b.kc; k += L) {
+    for (int v = 0; v < kTileVecs; ++v) {
+      Vec<T> block[L];
 #pragma GCC unroll 16
       for (int r = 0; r < L; ++r) {
-        v[r] = load(rows[c][r] + k);
-        __builtin_prefetch(rows[c][r] + k + ahead);
+        block[r] = load(rows[v][r] + k);
+        if (r % (kLineBytes / kVecBytes) == 0) {
+          ahead.line();
+        }
       }
-      transpose<T>(v);
+      transpose<T>(block);
 #pragma GCC unroll 16
       for (int r = 0; r < L; ++r) {
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
-          acc[c][m] += splat(a[m * g.lda + k + r]) * v[r];
+          acc[v][m] += splat(a[m * g.lda + k + r]) * block[r];
         }
       }
     }
   }
-  for (; k < kc; ++k) {
-    for (int c = 0; c < kTileVecs; ++c) {
-      Vec<T> v;
+  for (; k < b.kc; ++k) {
+    for (int v = 0; v < kTileVecs; ++v) {
+      Vec<T> values;
       for (int r = 0; r < L; ++r) {
-        v[r] = rows[c][r][k];
+        values[r] = rows[v][r][k];
       }
       for (int m = 0; m < M; ++m) {
-        acc[c][m] += splat(a[m * g.lda + k]) * v;
+        acc[v][m] += splat(a[m * g.lda + k]) * values;
       }
     }
   }
-  for (int c = 0; c * L < cols; ++c) {
-    const int64_t n = std::min<int64_t>(L, cols - c * L);
+  for (int v = 0; v * L < b.cols; ++v) {
+    const int64_t n = std::min<int64_t>(L, b.cols - v * L);
     for (int m = 0; m < M; ++m) {
-      T* to = g.c + (i + m) * g.ldc + j + c * L;
+      T* to = c + m * g.ldc + v * L;
       if (n == L) {
-        store(to, add ? load(to) + acc[c][m] : acc[c][m]);
+        store(to, add ? load(to) + acc[v][m] : acc[v][m]);
       } else {
-        store_partial(to, add ? load_partial(to, n) + acc[c][m] : acc[c][m], n);
+        store_partial(to, add ? load_partial(to, n) + acc[v][m] : acc[v][m], n);
       }
+    }
+  }
+}
+
+/// sums[R][2 vectors] += A B for a chunk B [k][2 vectors]; goes on with every chain.
+template <typename T, int R, class Each>
+void add_chunk(int64_t k, const T* a, int64_t lda, const T* b, T* sums, const Each& each) {
+  constexpr int L = kLanes<T>, NR = kTileCols<T>;
+  Vec<T> acc[R][kTileVecs];
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) {
+    acc[i][0] = load(sums + i * NR), acc[i][1] = load(sums + i * NR + L);
+  }
+  add_rows<T, R>(acc, k, a, lda, b, NR, each);
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) {
+    store(sums + i * NR, acc[i][0]), store(sums + i * NR + L, acc[i][1]);
+  }
+}
+
+/// The same for more rows: chunks of the panel are transposed once, and used by all rows.
+template <typename T>
+void in_chunks(const Gemm<T>& g, int64_t rows, const T* a, const Panel<T>& b, bool add, T* c) {
+  constexpr int64_t NR = kTileCols<T>;
+  constexpr int64_t kLines = std::max<int64_t>(1, NR * sizeof(T) / kLineBytes);
+  alignas(64) T chunk[kChunk * NR];
+  alignas(64) T sums[kFewRows * NR];
+  std::fill_n(sums, rows * NR, T(0));
+  const int64_t tiles = ceil_div(rows, kTileRows);
+  Ahead<T> ahead(b);
+  const auto prefetch = [&] {
+    for (int64_t i = 0; i < kLines; ++i) {
+      ahead.line();
+    }
+  };
+  for (int64_t k = 0; k < b.kc; k += kChunk) {
+    const int64_t kc = std::min(kChunk, b.kc - k);
+    pack_transposed<NR>(b.rows + k, b.ld, b.cols, kc, chunk);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t i = rows * t / tiles;
+      const T* from = a + i * g.lda + k;
+      T* to = sums + i * NR;
+      switch (rows * (t + 1) / tiles - i) {
+#define HOCKET_TILE(r)                                       \
+  case r:                                                    \
+    if (t == 0) {                                            \
+      add_chunk<T, r>(kc, from, g.lda, chunk, to, prefetch); \
+    } else {                                                 \
+      add_chunk<T, r>(kc, from, g.lda, chunk, to, [] {});    \
+    }                                                        \
+    break;
+        HOCKET_TILES(HOCKET_TILE)
+#undef HOCKET_TILE
+        default:
+          break;
+      }
+    }
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < b.cols; ++j) {
+      T* to = c + i * g.ldc + j;
+      *to = add ? *to + sums[i * NR + j] : sums[i * NR + j];
     }
   }
 }
@@ -104,25 +198,31 @@ void few_rows(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) 
   constexpr int64_t NR = kTileCols<T>;
   const int64_t step = ops::gemm_step_k(g.k);
   for (int64_t j = n0; j < n1; j += NR) {
-    const int64_t cols = std::min(NR, n1 - j), ahead = j + 2 * NR <= n1 ? NR * g.ldb : 0;
     for (int64_t p = 0; p < g.k; p += step) {
-      const int64_t kc = std::min(step, g.k - p);
+      const T* from = g.b + j * g.ldb + p;
+      const T* next = p + step < g.k     ? from + step
+                      : j + 2 * NR <= n1 ? from - p + NR * g.ldb
+                                         : from;
+      const Panel<T> b{.rows = from,
+                       .ld = g.ldb,
+                       .cols = std::min(NR, n1 - j),
+                       .kc = std::min(step, g.k - p),
+                       .next = next};
+      const T* a = g.a + m0 * g.lda + p;
+      T* c = g.c + m0 * g.ldc + j;
       const bool add = g.add || p > 0;
-      for (int64_t i = m0; i < m1;) {
-        switch (m1 - i) {
-#define HOCKET_ROWS(n)                                      \
-  case n:                                                   \
-    few_rows_panel<T, n>(g, i, j, cols, p, kc, add, ahead); \
-    i += n;                                                 \
-    break;
-          HOCKET_ROWS(1)
-          HOCKET_ROWS(2)
-          HOCKET_ROWS(3)
-#undef HOCKET_ROWS
-          default:
-            few_rows_panel<T, 4>(g, i, j, cols, p, kc, add, ahead);
-            i += 4;
-        }
+      switch (m1 - m0) {
+        case 1:
+          in_registers<T, 1>(g, a, b, add, c);
+          break;
+        case 2:
+          in_registers<T, 2>(g, a, b, add, c);
+          break;
+        case 3:
+          in_registers<T, 3>(g, a, b, add, c);
+          break;
+        default:
+          in_chunks(g, m1 - m0, a, b, add, c);
       }
     }
   }

@@ -3,14 +3,6 @@
 
 namespace hocket::kernels::HOCKET_CPU {
 
-#if defined(__AVX512F__)
-#define HOCKET_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
-#elif defined(__aarch64__)
-#define HOCKET_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
-#else
-#define HOCKET_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
-#endif
-
 template <typename T>
 void tile(int64_t rows, int64_t cols, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
           bool add, T* c, int64_t ldc) {

@@ -8,12 +8,16 @@
 
 namespace hocket::kernels::HOCKET_CPU {
 
+/// HOCKET_TILES(X): X(rows) of every register tile, from 1 to kTileRows.
 #if defined(__AVX512F__)
 inline constexpr int kTileRows = 14;
+#define HOCKET_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #elif defined(__aarch64__)
 inline constexpr int kTileRows = 8;
+#define HOCKET_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 #else
 inline constexpr int kTileRows = 6;
+#define HOCKET_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #endif
 inline constexpr int kTileVecs = 2;
 template <typename T>
@@ -68,19 +72,20 @@ template <typename T, int R>
   tile_store<T, R>(acc, add, c, ldc, cols);
 }
 
-/// Like tile_body with A row-major, `lda` apart. Fourteen row pointers do not fit into the
-/// registers; three and addressing modes do, if the compiler does not materialise the others.
-template <typename T, int R>
-[[gnu::always_inline]] inline void tile_rows_body(int64_t k, const T* __restrict a, int64_t lda,
-                                                  const T* __restrict b, int64_t ldb, bool add,
-                                                  T* __restrict c, int64_t ldc, int64_t cols) {
+/// acc[R, 2 vectors] += A B with A row-major, `lda` apart; each() runs once per k. Fourteen row
+/// pointers do not fit into the registers; three and addressing modes do, if the compiler does not
+/// materialise the others.
+template <typename T, int R, class Each>
+[[gnu::always_inline]] inline void add_rows(Vec<T> (&acc)[R][kTileVecs], int64_t k,
+                                            const T* __restrict a, int64_t lda,
+                                            const T* __restrict b, int64_t ldb, const Each& each) {
   using V = Vec<T>;
   constexpr int L = kLanes<T>;
-  V acc[R][kTileVecs] = {};
   const T* base[3] = {a, a + 5 * lda, a + 10 * lda};
   int64_t one = lda, three = 3 * lda;
   for (int64_t p = 0; p < k; ++p) {
     asm("" : "+r"(one), "+r"(three));
+    each();
     V b0 = load(b), b1 = load(b + L);
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
@@ -98,6 +103,15 @@ template <typename T, int R>
     }
     b += ldb;
   }
+}
+
+/// Like tile_body with A row-major.
+template <typename T, int R>
+[[gnu::always_inline]] inline void tile_rows_body(int64_t k, const T* __restrict a, int64_t lda,
+                                                  const T* __restrict b, int64_t ldb, bool add,
+                                                  T* __restrict c, int64_t ldc, int64_t cols) {
+  Vec<T> acc[R][kTileVecs] = {};
+  add_rows<T, R>(acc, k, a, lda, b, ldb, [] {});
   tile_store<T, R>(acc, add, c, ldc, cols);
 }
 

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures `hocket serve` with a long prompt beside short streams, at several settings of --max-num-batched-tokens.
+
+For every setting a server is started, and gives: the median time between the tokens of the short streams without the
+long prompt; the time to the first token of the long prompt alone; both while the long prompt is read beside the
+streams; and their ratios. The time to the first token counts from the sending of the prompt.
+
+    long_prompt.py [--hocket PATH] [--budgets 40,512] [--prompt 8000] [--streams 8] [--rounds N]"""
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+import serve_compare
+
+
+def measure(server, rng, prompt, streams):
+    """Returns the four times of a round, in seconds."""
+    gaps, stop = [], threading.Event()
+    begun = threading.Semaphore(0)
+
+    def short():
+        last = [None]
+
+        def piece():
+            now = time.perf_counter()
+            if last[0] is None:
+                begun.release()
+            else:
+                gaps.append((now, now - last[0]))
+            last[0] = now
+            if stop.is_set():
+                raise Stopped
+
+        try:
+            server.stream(serve_compare.ids(rng, 32), 4000, on_piece=piece)
+            raise SystemExit("long_prompt.py: a short stream ended before the long prompt was read")
+        except Stopped:
+            pass
+
+    _, alone = server.stream(serve_compare.ids(rng, prompt), 1)
+    threads = [threading.Thread(target=short) for _ in range(streams)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        begun.acquire()
+    calm = time.perf_counter()
+    time.sleep(5)
+    begin = time.perf_counter()
+    _, beside = server.stream(serve_compare.ids(rng, prompt), 1)
+    end = time.perf_counter()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    quiet = statistics.median(gap for at, gap in gaps if calm < at < begin)
+    busy = statistics.median(gap for at, gap in gaps if begin < at < end)
+    return {"gap alone": quiet, "gap beside": busy, "first token alone": alone, "first token beside": beside}
+
+
+class Stopped(Exception):
+    pass
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hocket", default=os.path.join(serve_compare.ROOT, "build", "hocket"))
+    parser.add_argument("--budgets", default="40,512")
+    parser.add_argument("--prompt", type=int, default=8000)
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    model = serve_compare.smollm2.fetch()
+    if model is None:
+        return 2
+    rng = random.Random(args.seed)
+    every = {}
+    print("| tokens a step | ms between tokens alone | beside | ratio | s to the first token alone | beside | ratio |")
+    print("|" + "---|" * 7, flush=True)
+    for budget in map(int, args.budgets.split(",")):
+        with tempfile.TemporaryFile("w") as log:
+            server = serve_compare.start_ours(args.hocket, model, log, "--max-model-len", "8192", "--max-num-seqs",
+                                              str(args.streams + 1), "--max-num-batched-tokens", str(budget),
+                                              "--no-enable-prefix-caching")
+            try:
+                server.stream(serve_compare.ids(rng, 64), 8)
+                rounds = [measure(server, rng, args.prompt, args.streams) for _ in range(args.rounds)]
+            finally:
+                server.stop()
+        every[budget] = rounds
+
+        def median(value):
+            return statistics.median(map(value, rounds))
+
+        print(f"| {budget} | {1e3 * median(lambda r: r['gap alone']):.1f} | {1e3 * median(lambda r: r['gap beside']):.1f}"
+              f" | {median(lambda r: r['gap beside'] / r['gap alone']):.2f}"
+              f" | {median(lambda r: r['first token alone']):.1f} | {median(lambda r: r['first token beside']):.1f}"
+              f" | {median(lambda r: r['first token beside'] / r['first token alone']):.2f} |", flush=True)
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as f:
+                json.dump(every, f, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
