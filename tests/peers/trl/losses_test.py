@@ -3,7 +3,9 @@
 # ctest: slow
 # ctest: timeout=1800
 """Losses and metrics of 20 steps are those of TRL's SFTTrainer (packed chats, masks of the assistant's turns), DPOTrainer and
-KTOTrainer, as make_losses.py wrote them, of whole models and of adapters, on one rank and under plans."""
+KTOTrainer, as make_losses.py wrote them, of whole models and of adapters, on one rank and under plans.
+
+Without HOCKET_LONG=1 the sums of an objective are compared under one plan a case."""
 import json
 import os
 import shutil
@@ -19,6 +21,8 @@ sys.path[:0] = [str(cases.HERE.parent)]
 import formula  # noqa: E402
 
 TOLERANCE = 1e-4
+LONG = os.environ.get("HOCKET_LONG", "0") not in ("", "0")
+QUICK = ("sft llama", "sft qwen3_moe lora", "dpo llama ipo", "kto llama")
 ONE = {"one rank": {}, "one rank, f32": {"model.dtype": "f32"}}
 TWO = {"plan.micro_batch": "half"}
 PLANS = {"llama": {**ONE, "dp 2, tp 2": {"plan.dp": 2, "plan.tp": 2, **TWO}, "pp 2": {"plan.pp": 2}},
@@ -57,7 +61,11 @@ class Losses(unittest.TestCase):
         with open(run, "w", encoding="utf-8") as f:
             f.write(losses.run_of(case, top, os.path.join(top, "base"), data, held["rows"],
                                   os.path.join(top, "adapter") if lora else None))
-        for label, plan in PLANS[model].items():
+        plans = PLANS[model]
+        if not LONG:
+            number = list(losses.CASES).index(case)
+            plans = dict([list(plans.items())[1 + number % (len(plans) - 1)]])
+        for label, plan in plans.items():
             with self.subTest(case=case, plan=label):
                 got = self.train(run, plan, held["rows"], os.path.join(top, label.replace(" ", "-")))
                 self.assertEqual(losses.STEPS + 1, len(got))
@@ -73,7 +81,7 @@ class Losses(unittest.TestCase):
 
     def test_every_case(self):
         self.assertEqual(set(losses.CASES), set(self.held) - {"made_with"})
-        for case in losses.CASES:
+        for case in losses.CASES if LONG else QUICK:
             with tempfile.TemporaryDirectory() as top:
                 self.compare(case, top)
 
