@@ -329,10 +329,12 @@ def main():
             one = {"load": other_load(), "peaks": peaks(top), **{name: {} for name in names}}
             for test in args.tests.split(","):
                 for name in names[i % len(names):] + names[:i % len(names)]:
+                    before = set(one[name])
                     TESTS[test](servers[name], rng, one[name])
+                    print(f"  {name}: " + "; ".join(f"{key} {value:.4g}" for key, value in one[name].items()
+                                                    if key not in before), flush=True)
             rounds.append(one)
-            print(f"round {i + 1}: load {one['load']:.2f}, " +
-                  "; ".join(f"{name} {' '.join(f'{v:.4g}' for v in one[name].values())}" for name in names), flush=True)
+            print(f"round {i + 1} of {args.rounds}, load of others {one['load']:.2f}", flush=True)
             if args.json:
                 with open(args.json, "w", encoding="utf-8") as f:
                     json.dump(rounds, f, indent=1)

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -13,30 +12,6 @@
 
 namespace hocket::kernels {
 namespace {
-
-/// Time for which a thread looks for a change before it sleeps: to wake a sleeping one takes as
-/// long, and the kernels of a step of generation follow each other sooner.
-constexpr std::chrono::microseconds kSpin(40);
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-/// Returns once done() is true, or kSpin is over.
-template <class Done>
-void spin(const Done& done) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 16; ++i) {
-      if (done()) return;
-      relax();
-    }
-  } while (std::chrono::steady_clock::now() < end);
-}
 
 /// One call of run_parts; lives on the caller's stack until every helper has left it.
 struct Job {
@@ -87,16 +62,12 @@ class Team {
     {
       std::lock_guard lock(mutex_);
       job_ = &job;
-      jobs_.fetch_add(1, std::memory_order_relaxed);
+      ++jobs_;
     }
     wake_.notify_all();
     job.work(0);
-    {
-      std::lock_guard lock(mutex_);
-      job_ = nullptr;
-    }
-    spin([this] { return inside_.load(std::memory_order_relaxed) == 0; });
     std::unique_lock lock(mutex_);
+    job_ = nullptr;
     left_.wait(lock, [this] { return inside_ == 0; });
   }
 
@@ -105,9 +76,6 @@ class Team {
     int64_t seen = 0;
     std::unique_lock lock(mutex_);
     for (;;) {
-      lock.unlock();
-      spin([&] { return jobs_.load(std::memory_order_relaxed) > seen; });
-      lock.lock();
       wake_.wait(lock, [&] { return stopping_ || (job_ && jobs_ > seen); });
       if (stopping_) return;
       seen = jobs_;
@@ -127,10 +95,9 @@ class Team {
   std::mutex mutex_;
   std::condition_variable wake_, left_;
   Job* job_ = nullptr;     ///< guarded by mutex_; null between jobs
+  int64_t jobs_ = 0;       ///< guarded by mutex_: how many there were
+  int64_t inside_ = 0;     ///< guarded by mutex_: helpers at work on the job
   bool stopping_ = false;  ///< guarded by mutex_
-  /// How many jobs there were, and helpers at work on this one: changed under mutex_, but read
-  /// without it by threads that spin.
-  std::atomic<int64_t> jobs_ = 0, inside_ = 0;
 };
 
 thread_local int size = 1;
