@@ -118,6 +118,7 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
 struct CheckOptions {
   std::string run, cluster, budget, certificate;
   std::vector<std::string> set;
+  std::string purpose;  ///< as --for has it
   bool json = false;
   int64_t mutants = 0, seed = 1;
 };
@@ -144,18 +145,24 @@ int check_run(const CheckOptions& options) {
   }
   const Source source = read_source(options.run, set, true);
   warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
-  const std::optional<engine::Compiled> evaluation = source.evaluation();
+  const bool other = !options.purpose.empty() && options.purpose != "train";
+  if (other && source.given) {
+    fail(options.run, "it is the text of one program; expected a run or a model for --for");
+  }
+  const std::optional<engine::Compiled> evaluation = other ? std::nullopt : source.evaluation();
   const check::CheckOptions limits =
       limits_of(source.run, options.budget, evaluation ? &evaluation->program : nullptr);
-  const engine::Compiled compiled = source.compile();
+  const engine::Compiled compiled =
+      other ? engine::compile(engine::spec_named(source.run, options.purpose, "hocket check --for"))
+            : source.compile();
   if (options.mutants > 0)
     return mutants(compiled, limits, options.mutants, options.seed, options.json);
   const check::Verdict verdict = check::check(compiled.program, compiled.reference, limits);
   if (!options.certificate.empty()) {
     const check::Certificate certified = check::read_certificate(options.certificate);
-    const std::string other = check::differences(certified, verdict.certificate);
-    if (!other.empty())
-      fail(options.certificate, "is not about {}: other is {}", options.run, other);
+    const std::string unlike = check::differences(certified, verdict.certificate);
+    if (!unlike.empty())
+      fail(options.certificate, "is not about {}: other is {}", options.run, unlike);
   }
   std::optional<check::Verdict> beside;
   if (evaluation) {
@@ -195,6 +202,10 @@ void verb_check(Args& args) {
   args.option("--cluster", "FILE", &options->cluster,
               "cluster file (configs/clusters) with the memory of a rank's device; default: "
               "cluster.file");
+  args.option(
+      "--for", "PURPOSE", &options->purpose,
+      "which program of the run: train (the default), evaluate, gradients, logits, logprobs "
+      "or generate; its assumptions say what it takes from the host");
   args.flag("--json", &options->json,
             "the certificate: proved properties with their rules, and the hashes of the "
             "program, the single-device graph and the mesh");
