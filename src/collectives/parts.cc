@@ -135,7 +135,7 @@ MemberBlocks member_blocks(const TensorType& whole, int64_t dim, size_t members,
 void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* const> from,
             int64_t begin, int64_t count, void* to) {
   if (monoid == graph::Monoid::softmax || monoid == graph::Monoid::none) {
-    fail_run("comm", "parts of a softmax are merged by an op, not by a reduction");
+    fail_run("comm", "parts of a softmax are merged by an op, and some parts by none: not reduced");
   }
   switch (dtype) {
     case graph::DType::f32:

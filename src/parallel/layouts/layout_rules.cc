@@ -21,6 +21,16 @@ using graph::TensorId;
 using graph::TensorKind;
 using graph::TensorType;
 
+namespace {
+
+/// Returns whether all that parts need of tied letters are shares of them.
+bool needs_shares(const ops::Op& op) {
+  return std::all_of(op.layout.support.begin(), op.layout.support.end(),
+                     [](const ops::Support& support) { return support.of_shares; });
+}
+
+}  // namespace
+
 LayoutRules::LayoutRules(const Graph& graph, const Mesh& mesh, const LayoutsGiven& given)
     : graph_(&graph),
       mesh_(mesh),
@@ -325,12 +335,6 @@ bool LayoutRules::begins_no_split(const Node& node, const ops::AxisSignature& si
   // A partial input: every rank sums its own part of the letter.
   return std::any_of(signature.in.begin(), signature.in.end(),
                      [](Placement placed) { return placed.is_partial(); });
-}
-
-/// Returns whether all that parts need of tied letters are shares of them.
-static bool needs_shares(const ops::Op& op) {
-  return std::all_of(op.layout.support.begin(), op.layout.support.end(),
-                     [](const ops::Support& support) { return support.of_shares; });
 }
 
 /// Returns whether the letters that support ties cannot be split together on this axis, inside of
