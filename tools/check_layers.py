@@ -18,7 +18,7 @@ import tokenize
 ROWS = [["base"], ["graph"], ["ops"], ["collectives"], ["program"], ["trace"], ["models"], ["autodiff"],
         ["comm"], ["parallel"], ["check"], ["passes"], ["cost"], ["sim"], ["whatif"],
         ["kernels"], ["runtime"], ["torch"], ["gguf"], ["data", "checkpoint"], ["run"], ["engine"], ["planner"], ["interop"],
-        ["diagnose"], ["serve"], ["train"], ["cli"]]
+        ["diagnose"], ["serve"], ["train"], ["rl"], ["cli"]]
 RANK = {folder: i for i, row in enumerate(ROWS) for folder in row}
 SOFT, HARD = 400, 800
 SPDX = "SPDX-License-Identifier: Apache-2.0"

@@ -20,6 +20,7 @@
 #include "parallel/plan.h"
 #include "passes/pass.h"
 #include "program/program.h"
+#include "run/rl_section.h"
 
 namespace hocket::engine {
 
@@ -166,7 +167,7 @@ struct PreferenceSection {
 };
 
 /// The loss of a training.
-enum class Objective : uint8_t { pretrain, sft, dpo, kto };
+enum class Objective : uint8_t { pretrain, sft, dpo, kto, rl };
 std::span<const char* const> names_of(Objective);
 
 /// The plan, and how its ranks run it.
@@ -216,6 +217,7 @@ struct RunConfig {
   TrainSection train;
   OptimizerSection optimizer;
   PreferenceSection preference;
+  RlSection rl;
   PlanSection plan;
   ClusterSection cluster;
   EmulateSection emulate;

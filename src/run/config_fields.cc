@@ -274,7 +274,7 @@ void PreferenceSection::fields(Fields& fields) {
 }
 
 std::span<const char* const> names_of(Objective) {
-  static constexpr const char* kNames[] = {"pretrain", "sft", "dpo", "kto"};
+  static constexpr const char* kNames[] = {"pretrain", "sft", "dpo", "kto", "rl"};
   return kNames;
 }
 
@@ -403,12 +403,14 @@ void OutputSection::fields(Fields& fields) {
 void RunConfig::fields(Fields& fields) {
   fields("objective", objective,
          "pretrain, on texts (data.dir); sft, on the answers of examples (data.sources); dpo, on "
-         "pairs of a chosen and a rejected answer; kto, on answers that are desirable or not");
+         "pairs of a chosen and a rejected answer; kto, on answers that are desirable or not; rl, on "
+         "rewards of the model's own answers (`hocket rl`)");
   fields("model", model, "the model to train");
   fields("data", data, "on what");
   fields("adapter", adapter, "a small addition that is trained in place of the model");
   fields("train", train, "how");
   fields("preference", preference, "objective dpo and kto");
+  fields("rl", rl, "objective rl: samples, rewards, loss");
   fields("optimizer", optimizer, "how gradients update parameters");
   fields("plan", plan, "parallelism over ranks");
   fields("cluster", cluster, "hardware of the run");

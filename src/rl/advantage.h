@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Advantages, corrections and weights of an update's tokens: functions of rewards,
+// log-probabilities and values alone. All sums are over all samples of a step or update, so that
+// nothing depends on data-parallel ranks or micro-batches.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "run/rl_section.h"
+
+namespace hocket::rl {
+
+/// Numbers of one sample of n tokens that losses are made of.
+struct Turn {
+  int64_t group = 0;            ///< samples of equal group stand one behind the other
+  double reward = 0;            ///< shaped, of the whole sample; given at its last token
+  bool counts = true;           ///< false: left out of the loss (overlong filter), not of its group
+  std::vector<double> old;      ///< [n]: log-probabilities that the ratio is anchored at
+  std::vector<double> rollout;  ///< [n]: of the policy that sampled
+  std::vector<double> reference;  ///< [n]: of the reference; empty: there is none
+  std::vector<double> values;     ///< [n]: of the critic before each token; empty: there is none
+
+  // Results.
+  std::vector<double> advantages;  ///< [n]
+  std::vector<double> returns;     ///< [n]: targets of the critic; empty: there is none
+  std::vector<double> weights;     ///< [n]: of each token's loss
+};
+
+/// Fills advantages (and returns) of a step's samples by RlSection::advantage, with the divergence
+/// from the reference in the rewards if kl_in is reward. Formulas: docs/rl.md, by verl's
+/// core_algos.py. Deviations are unbiased (n - 1); a group of one has mean 0 and deviation 1.
+/// Throws Error if something that the estimator needs is missing.
+void set_advantages(const engine::RlSection& section, std::span<Turn> turns);
+
+/// Corrects an update for samples of another policy: advantages are multiplied by truncated ratios
+/// (tis), or tokens are left out (mis): weights become 0 or 1. Call between set_advantages and
+/// set_weights.
+struct CorrectionStats {
+  double mean_ratio = 1, max_ratio = 1;  ///< of pi_old / mu, by token
+  double left_out = 0;                   ///< share of tokens with weight 0 by mis
+  double cut_off = 0;                    ///< share of tokens above the limit of tis
+  double kl = 0;                         ///< k3 of mu from pi_old, mean over tokens
+};
+CorrectionStats apply_correction(const engine::RlSection& section, std::span<Turn> turns);
+
+/// Fills the weights of an update's samples by RlSection::aggregation: the loss of the update is
+/// the sum of weight times loss over all tokens. Weights that mis made 0 stay 0, and do not count
+/// in the means.
+void set_weights(const engine::RlSection& section, std::span<Turn> turns);
+
+/// The penalty of a sample's length (DAPO, eq. 13): 0 up to longest - buffer, then linear to
+/// -penalty at `longest`.
+double length_penalty(const engine::OverlongSection& overlong, int64_t length, int64_t longest);
+
+/// pass@k of n samples with c right ones: 1 - C(n-c, k) / C(n, k) (Chen et al., arXiv 2107.03374,
+/// eq. 1).
+double pass_at(int64_t k, int64_t n, int64_t c);
+
+}  // namespace hocket::rl

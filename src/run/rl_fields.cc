@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements rl_section.h: the keys of section rl.
+#include "run/rl_section.h"
+
+namespace hocket::engine {
+
+namespace {
+
+constexpr double kMaxCount = 1 << 24;  // of prompts, samples, tokens: far beyond any practical run
+
+}  // namespace
+
+void RewardSection::fields(Fields& fields) {
+  fields("type", type,
+         "exact, regex, gsm8k, countdown, digits, length, json_schema: rules; exec: a command that "
+         "reads and writes lines of JSON; http: a judge behind an OpenAI server (docs/rewards.md)")
+      .required()
+      .one_of({"exact", "regex", "gsm8k", "countdown", "digits", "length", "json_schema", "exec",
+               "http"});
+  fields("name", name, "name in metrics and trajectories; default: the type");
+  fields("weight", weight, "factor of this reward in the sum");
+  fields(
+      "extract", extract,
+      "part of the answer that rules compare: auto (all; of gsm8k and countdown their own), all, "
+      "last_line, answer (the last <answer>...</answer>), after:TEXT (behind its last "
+      "occurrence)");
+  fields("pattern", pattern,
+         "regex: a pattern (PCRE2) whose match is worth 1; with a group, if that equals the ground "
+         "truth");
+  fields("schema", schema,
+         "json_schema: a file with the schema; empty: the sample's column json_schema");
+  fields("target_length", target_length,
+         "length: tokens of the answer for a reward of 1; farther ones fall to 0 at none and at "
+         "twice as many")
+      .min(0);
+  fields("format_score", format_score,
+         "gsm8k, countdown, digits: reward of a wrong answer in the right form");
+  fields(
+      "command", command,
+      "exec: the command; it gets a line {data_source, solution_str, ground_truth, extra_info} a "
+      "sample, and answers each with a line, a number or {score, ...}");
+  fields("processes", processes, "exec: processes of the command at a time").min(1).max(1024);
+  fields("url", url, "http: address of the server, up to and without /v1");
+  fields("judge_model", judge_model, "http: the name of the model");
+  fields("judge_prompt", judge_prompt,
+         "http: the message to the judge, with {prompt}, {answer} and {ground_truth} in it");
+  fields("judge_pattern", judge_pattern,
+         "http: a pattern whose last match in the judge's answer holds the reward, in its group; "
+         "default: the last number");
+  fields("api_key_env", api_key_env, "http: environment variable with the key");
+  fields("timeout_s", timeout_s, "exec, http: seconds for one sample").min(0.01).max(1e6);
+  fields("retries", retries, "exec, http: further tries after a failure").min(0).max(100);
+  fields(
+      "failed_score", failed_score,
+      "reward of a sample whose reward failed at every try; such samples are counted and marked");
+}
+
+void CorrectionSection::fields(Fields& fields) {
+  fields("type", type,
+         "with old_logprobs: trainer, weight of a token or sample, pi_old / mu by the rollout's "
+         "log-probabilities: none; tis, cut off at `high`; mis, left out outside of [low, high]")
+      .one_of({"none", "tis", "mis"});
+  fields("level", level,
+         "ratio of every token, of the whole sample (their product), or their geometric mean")
+      .one_of({"token", "sequence", "geometric"});
+  fields("low", low, "mis: lowest ratio that counts").min(0);
+  fields("high", high, "tis: highest weight; mis: highest ratio that counts").min(0);
+}
+
+void DynamicSamplingSection::fields(Fields& fields) {
+  fields("on", on,
+         "groups whose samples all have the same reward are left out, and further prompts are "
+         "sampled until the step is full");
+  fields("max_rounds", max_rounds, "rounds of generation, after which the run ends with an error")
+      .min(1)
+      .max(1e6);
+}
+
+void OverlongSection::fields(Fields& fields) {
+  fields("filter", filter, "samples that max_new_tokens cuts off do not count in the loss");
+  fields(
+      "buffer", buffer,
+      "tokens before max_new_tokens in which the reward falls linearly, by `penalty` at the end; "
+      "0: none")
+      .min(0)
+      .max(kMaxCount);
+  fields("penalty", penalty, "largest penalty of a long sample").min(0);
+}
+
+void CriticSection::fields(Fields& fields) {
+  fields("path", path, "MODEL that the critic begins with; default: the policy's weights");
+  fields("lr", lr, "learning rate of the critic; 0: train.lr").min(0);
+  fields("clip", clip,
+         "values farther from the old ones than this do not lower the loss; 0: all do")
+      .min(0);
+  fields("warmup_steps", warmup_steps, "steps in which the critic alone is trained").min(0);
+  fields("epochs", epochs, "times that a step's samples train the critic").min(1).max(1000);
+}
+
+void RlSection::fields(Fields& fields) {
+  fields("prompts_per_step", prompts_per_step, "prompts that are sampled at a time")
+      .min(1)
+      .max(kMaxCount);
+  fields("samples_per_prompt", samples_per_prompt, "samples of a prompt: a group")
+      .min(1)
+      .max(kMaxCount);
+  fields("prompts_per_update", prompts_per_update,
+         "prompts whose samples make an optimizer step; 0: all of the step")
+      .min(0)
+      .max(kMaxCount);
+  fields("epochs", epochs, "times that a step's samples are trained on").min(1).max(1000);
+  fields("max_prompt_tokens", max_prompt_tokens,
+         "longer prompts are left out, and counted; 0: those that leave no room for an answer")
+      .min(0)
+      .max(kMaxCount);
+  fields("max_new_tokens", max_new_tokens, "most tokens of a sample").min(1).max(kMaxCount);
+  fields("temperature", temperature, "of sampling; log-probabilities are taken at it, too")
+      .min(1e-3)
+      .max(1e3);
+  fields("top_p", top_p, "sample from the most likely tokens up to this share").min(1e-6).max(1);
+  fields("top_k", top_k, "sample from the k most likely tokens; 0: from all").min(0);
+  fields("min_p", min_p, "sample no token below this share of the most likely one's probability")
+      .min(0)
+      .max(1);
+  fields("stop", stop, "strings that end a sample");
+  fields("advantage", advantage,
+         "grpo, (reward - mean) / deviation of the group; dr_grpo, without the deviation; rloo, "
+         "against the mean of the others; reinforce, the reward; reinforce_plus_plus and "
+         "reinforce_plus_plus_baseline, whitened over the batch; gae, by a critic (docs/rl.md)")
+      .one_of({"grpo", "dr_grpo", "rloo", "reinforce", "reinforce_plus_plus",
+               "reinforce_plus_plus_baseline", "gae"});
+  fields("gamma", gamma, "gae, reinforce_plus_plus: discount").min(0).max(1);
+  fields("lambda", lambda, "gae: lambda").min(0).max(1);
+  fields(
+      "lambda_length", lambda_length,
+      "gae: if above 0, lambda of a sample of n tokens is 1 - 1 / (lambda_length n), in place of "
+      "`lambda` (arXiv 2504.05118)")
+      .min(0);
+  fields("loss", loss,
+         "ppo, clipped ratio of a token; gspo, of a sample (arXiv 2507.18071); cispo, clipped "
+         "weight (arXiv 2506.13585); reinforce, the log-probability times the advantage")
+      .one_of({"ppo", "gspo", "cispo", "reinforce"});
+  fields("clip_low", clip_low, "the ratio is clipped at 1 - clip_low").min(0);
+  fields("clip_high", clip_high, "the ratio is clipped at 1 + clip_high").min(0);
+  fields("dual_clip", dual_clip,
+         "ppo: if above 1, a negative advantage counts at most so many times (arXiv 1912.09729)")
+      .min(0);
+  fields(
+      "aggregation", aggregation,
+      "mean of an update's losses: token-mean, over all tokens; token-sum; seq-mean-token-sum, "
+      "over samples; seq-mean-token-sum-norm, also divided by `horizon`; seq-mean-token-mean, of "
+      "every sample's mean")
+      .one_of({"token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm",
+               "seq-mean-token-mean"});
+  fields("horizon", horizon, "divisor of seq-mean-token-sum-norm; 0: max_new_tokens").min(0);
+  fields("kl_coef", kl_coef, "weight of the divergence from the reference; 0: there is none")
+      .min(0);
+  fields("kl_estimator", kl_estimator,
+         "by d = log pi - log reference: k1, d; k2, d^2 / 2; k3, exp(-d) - 1 + d")
+      .one_of({"k1", "k2", "k3"});
+  fields("kl_in", kl_in,
+         "the divergence is added to the loss, or subtracted from every token's "
+         "reward")
+      .one_of({"loss", "reward"});
+  fields("reference", reference,
+         "MODEL of the frozen reference; default: the weights that the training begins with, or "
+         "under an adapter the model without it");
+  fields("entropy_coef", entropy_coef, "weight of the entropy that is added to the objective");
+  fields("old_logprobs", old_logprobs,
+         "anchor of the ratio: rollout, the log-probabilities of sampling; trainer, computed again "
+         "before the first update of a step")
+      .one_of({"rollout", "trainer"});
+  fields("correction", correction, "for samples of another policy than the ratio's anchor");
+  fields("dynamic_sampling", dynamic_sampling, "DAPO's: only groups with unlike rewards");
+  fields("overlong", overlong, "DAPO's: samples that are too long");
+  fields("critic", critic, "the value model of advantage: gae");
+  fields("rewards", rewards, "rewards of a sample; their weighted sum is its reward");
+  fields("reward_workers", reward_workers, "threads that score samples, beside generation")
+      .min(1)
+      .max(1024);
+  fields("max_failed_rewards", max_failed_rewards,
+         "share of a step's samples whose reward may fail; above it the run ends with an error")
+      .min(0)
+      .max(1);
+  fields("strict", strict,
+         "a difference between the log-probabilities of sampling and of training ends the run, and "
+         "plans that have one are refused");
+  fields("eval_prompts", eval_prompts, "held-out prompts of an evaluation; 0: all").min(0);
+  fields("eval_samples", eval_samples, "samples of a held-out prompt: pass@k up to this k").min(1);
+  fields("eval_temperature", eval_temperature,
+         "of evaluations; 0: the most likely tokens (with eval_samples above 1: `temperature`)")
+      .min(0);
+  fields("trajectories", trajectories, "write every sample to output.dir/trajectories");
+  fields("max_num_seqs", max_num_seqs, "samples that are drawn at a time, on a data-parallel rank")
+      .min(1)
+      .max(kMaxCount);
+  fields("max_num_batched_tokens", max_num_batched_tokens,
+         "new tokens of a step of generation, on a data-parallel rank")
+      .min(1)
+      .max(kMaxCount);
+  fields("prefix_caching", prefix_caching, "samples of a prompt share its keys and values");
+  fields("kv_cache_memory", kv_cache_memory,
+         "memory of a data-parallel rank's KV cache; default: room for max_num_seqs samples")
+      .unit(Unit::bytes)
+      .min(1);
+}
+
+}  // namespace hocket::engine
