@@ -25,6 +25,17 @@ inline constexpr const char* kAnswerLengths =
 inline constexpr const char* kAnswerSides = "answer_sides";  ///< i32[A], per micro-batch: of KTO
 inline constexpr const char* kDivergence = "divergence";     ///< f64[1], per micro-batch: of KTO
 
+// Losses of reinforcement learning, of every target; f64[T], per micro-batch. Of samples, S of a
+// micro-batch: f64[S].
+inline constexpr const char* kOldLogprobs = "old_logprobs";  ///< that the ratio is anchored at
+inline constexpr const char* kReferenceOfTokens = "reference_logprobs_of_tokens";
+inline constexpr const char* kAdvantages = "advantages";
+inline constexpr const char* kTokenWeights = "token_weights";
+inline constexpr const char* kSampleOldLogprobs = "sample_old_logprobs";
+inline constexpr const char* kSampleAdvantages = "sample_advantages";
+inline constexpr const char* kSampleWeights = "sample_weights";
+inline constexpr const char* kSampleLengths = "sample_lengths";
+
 // Generation (models/build.h, ops/attention_paged.cc, ops/sample.cc). Symbols of its program: T, R,
 // B, N, W and C below.
 inline constexpr const char* kNewTokens = "new_tokens";            ///< T
@@ -49,6 +60,7 @@ inline constexpr const char* kAlternatives = "sampled.2";          ///< i32[N,K]
 inline constexpr const char* kAlternativeLogprobs = "sampled.3";   ///< f64[N,K]
 
 // Outputs.
+inline constexpr const char* kLossOfTokens = "loss.of_tokens";  ///< beside a loss of samples
 /// [T,V], per micro-batch; of generation [N,V].
 inline constexpr const char* kLogits = "logits";
 inline constexpr const char* kLogprobs = "logprobs";               ///< f64[T], per micro-batch

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "graph/graph.h"
 #include "models/config.h"
@@ -19,6 +20,14 @@ struct Generation {
   int64_t changes = 1;       ///< changed logits (ops/sample.h), of all rows together
   int64_t alternatives = 1;  ///< most likely tokens that are reported, at most
   int64_t vocab = 0;         ///< tokens that may be drawn; 0: all of the model's
+};
+
+/// Loss of reinforcement learning: policy_loss of every target (ops/policy_loss.cc), and with
+/// samples also sequence_policy_loss.
+struct PolicyLoss {
+  graph::Attrs of_tokens;   ///< but `grad`; empty: there is no loss of tokens
+  graph::Attrs of_samples;  ///< likewise
+  int64_t samples = 0;      ///< that a micro-batch has room for; 0: no loss of samples
 };
 
 struct BuildOptions {
@@ -52,6 +61,10 @@ struct BuildOptions {
   /// train, with answers: the op of the loss, and its attributes but `grad`.
   std::string answer_loss = {};
   graph::Attrs answer_loss_attrs = {};
+  /// train: this loss, and outputs as of mode logprobs.
+  std::optional<PolicyLoss> policy = {};
+  /// train with a policy's loss, logprobs: logits are divided by it.
+  double temperature = 1;
   Generation generation = {};
   /// generate: sequences lie in so many equal parts, each with pages and new tokens of its own, so
   /// that as many data-parallel ranks divide them.
@@ -68,7 +81,8 @@ struct BuildOptions {
 /// Inputs: `tokens` i32[T], `positions` i32[T] (0 begins a document; generate: the token's place in
 /// its sequence, < 0 for none); train: `targets` i32[T] (-100: none), `loss_scale` f64[1] per step;
 /// with dropout `token_numbers` i64[T]; with answers `answers` i32[T], the answer of every target
-/// (-1: none), and in training the inputs of the loss op (ops/preference_loss.cc); generate:
+/// (-1: none), and in training the inputs of the loss op (ops/preference_loss.cc); with a policy's
+/// loss those of its ops, by names of graph/names.h; generate:
 /// `sequences` i32[T], `page_table` i32[R,B] and `rows` i32[N], the tokens whose logits are wanted,
 /// and the inputs of ops/sample.cc.
 /// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],

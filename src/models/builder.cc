@@ -292,6 +292,11 @@ void Builder::head(TensorId hidden) {
     return;
   }
   const TensorId scale = input(names::kLossScale, DType::f64, 1, true);
+  if (options_.policy) {
+    policy_loss(normed, weight, targets, scale);
+    graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
+    return;
+  }
   if (options_.answers > 0) {
     graph_.losses.push_back(answer_loss(logprobs(normed, weight, targets), scale));
     graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
@@ -306,14 +311,59 @@ void Builder::head(TensorId hidden) {
   graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
 }
 
-TensorId Builder::logprobs(TensorId hidden, TensorId weight, TensorId targets) {
-  const int32_t last = graph_.num_layers;
+std::vector<TensorId> Builder::token_logprobs(TensorId hidden, TensorId weight, TensorId targets) {
   Attrs attrs;
   if (const double cap = config_.form.logits_softcap; cap > 0) {
     attrs.set("softcap", cap);
   }
-  const std::vector<TensorId> of_tokens = ops::apply(
-      graph_, "token_logprobs", attrs, {hidden, weight, targets}, names::kLogprobs, last);
+  if (options_.temperature != 1) {
+    attrs.set("temperature", options_.temperature);
+  }
+  return ops::apply(graph_, "token_logprobs", attrs, {hidden, weight, targets}, names::kLogprobs,
+                    graph_.num_layers);
+}
+
+void Builder::policy_loss(TensorId hidden, TensorId weight, TensorId targets, TensorId scale) {
+  const int32_t last = graph_.num_layers;
+  const std::vector<TensorId> of_tokens = token_logprobs(hidden, weight, targets);
+  graph_.outputs.insert(graph_.outputs.end(), {of_tokens[0], of_tokens[1]});
+  const PolicyLoss& policy = *options_.policy;
+  const auto per_token = [&](const char* name) { return input(name, DType::f64, options_.tokens); };
+  const auto with_grad = [&](Attrs attrs) {
+    attrs.set("grad", int64_t{options_.grad ? 1 : 0});
+    return attrs;
+  };
+  if (policy.samples > 0) {
+    const TensorId samples = input(names::kAnswers, DType::i32, options_.tokens);
+    const TensorId sums = ops::apply(graph_, "segment_sum", {{"segments", policy.samples}},
+                                     {of_tokens[0], samples}, "sample_logprobs", last)[0];
+    const auto per_sample = [&](const char* name) {
+      return whole_input(name, DType::f64, policy.samples);
+    };
+    const std::vector<TensorId> of_samples{sums,
+                                           per_sample(names::kSampleOldLogprobs),
+                                           per_sample(names::kSampleAdvantages),
+                                           per_sample(names::kSampleWeights),
+                                           per_sample(names::kSampleLengths),
+                                           scale};
+    graph_.losses.push_back(ops::apply(graph_, "sequence_policy_loss", with_grad(policy.of_samples),
+                                       of_samples, "loss", last)[0]);
+  }
+  if (policy.of_tokens.empty()) return;
+  const std::vector<TensorId> in{of_tokens[0],
+                                 of_tokens[1],
+                                 per_token(names::kOldLogprobs),
+                                 per_token(names::kReferenceOfTokens),
+                                 per_token(names::kAdvantages),
+                                 per_token(names::kTokenWeights),
+                                 scale};
+  graph_.losses.push_back(ops::apply(graph_, "policy_loss", with_grad(policy.of_tokens), in,
+                                     policy.samples > 0 ? names::kLossOfTokens : "loss", last)[0]);
+}
+
+TensorId Builder::logprobs(TensorId hidden, TensorId weight, TensorId targets) {
+  const int32_t last = graph_.num_layers;
+  const std::vector<TensorId> of_tokens = token_logprobs(hidden, weight, targets);
   if (options_.mode == BuildOptions::Mode::logprobs) {
     graph_.outputs.insert(graph_.outputs.end(), {of_tokens[0], of_tokens[1]});
   }

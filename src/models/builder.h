@@ -98,7 +98,9 @@ class Builder {
   /// generate: logits and a token drawn for every row of `hidden`.
   void sampled(TensorId hidden, TensorId weight);
   /// Log-probabilities of the targets, and their sums over answers if there are any; returns those.
+  std::vector<TensorId> token_logprobs(TensorId hidden, TensorId weight, TensorId targets);
   TensorId logprobs(TensorId hidden, TensorId weight, TensorId targets);
+  void policy_loss(TensorId hidden, TensorId weight, TensorId targets, TensorId scale);
   /// The loss over answers of these log-probabilities.
   TensorId answer_loss(TensorId logprobs, TensorId scale);
   /// normal(0, initializer_range), scaled for projections into the residual stream.

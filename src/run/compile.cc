@@ -203,8 +203,35 @@ std::string terms_of(const PreferenceSection& preference) {
   return join(terms, ",");
 }
 
-/// Gives the head the loss of the run's objective: of tokens, or of answers.
+/// The ops of a policy's loss, from the keys of section rl. Samples have a loss of their own with
+/// gspo, and that of tokens keeps what is left: divergence and entropy.
+models::PolicyLoss policy_loss_of(const Run& run, const ProgramSpec& spec) {
+  const RlSection& rl = run.config.rl;
+  const bool of_samples = rl.loss == "gspo";
+  models::PolicyLoss loss;
+  if (of_samples) {
+    loss.samples = spec.plan.sequences() * answers_per_sequence(run);
+    loss.of_samples.set("clip_low", rl.clip_low);
+    loss.of_samples.set("clip_high", rl.clip_high);
+  }
+  const bool kl = rl.kl_coef > 0 && rl.kl_in == "loss";
+  if (of_samples && !kl && rl.entropy_coef == 0) return loss;
+  loss.of_tokens = {{"kind", of_samples ? std::string("none") : rl.loss},
+                    {"clip_low", rl.clip_low},
+                    {"clip_high", rl.clip_high},
+                    {"dual_clip", of_samples ? 0 : rl.dual_clip},
+                    {"kl", kl ? rl.kl_estimator : std::string("none")},
+                    {"kl_coef", kl ? rl.kl_coef : 0},
+                    {"entropy_coef", rl.entropy_coef}};
+  return loss;
+}
+
+/// Gives the head the loss of the run's objective: of tokens, of answers, or of a policy.
 void set_loss(const Run& run, const ProgramSpec& spec, models::BuildOptions* how) {
+  if (run.config.objective == Objective::rl) {
+    how->policy = policy_loss_of(run, spec);
+    how->temperature = run.config.rl.temperature;
+  }
   if (!run.config.prefers()) return;
   const PreferenceSection& preference = run.config.preference;
   how->answers = spec.plan.sequences() * answers_per_sequence(run);
@@ -237,6 +264,9 @@ int64_t answers_per_sequence(const Run& run) {
       return 2 * most;
     case Objective::kto:
       return most;
+    case Objective::rl:
+      // A sample takes two places at least: its last token is no input.
+      return run.config.rl.loss == "gspo" ? ceil_div(run.config.train.seq_len, 2) : 0;
     default:
       return 0;
   }
@@ -294,7 +324,11 @@ ProgramSpec logprobs(const Run& run, const Sizes& sizes) {
   models::BuildOptions how;
   ProgramSpec spec = sized(run, "logprobs", sizes, &how);
   how.mode = models::BuildOptions::Mode::logprobs;
-  how.answers = spec.plan.sequences() * answers_per_sequence(run);
+  if (run.config.objective == Objective::rl) {
+    how.temperature = run.config.rl.temperature;
+  } else {
+    how.answers = spec.plan.sequences() * answers_per_sequence(run);
+  }
   spec.graph = graph_of(run, how, nullptr);
   return spec;
 }
@@ -446,6 +480,7 @@ Compiled compile_given(const Run& run, program::Program given) {
 
 bool evaluates(const Run& run) {
   const DataSection& data = run.config.data;
+  if (run.config.objective == Objective::rl) return false;  // it evaluates by generating
   if (run.config.objective != Objective::pretrain) {
     return data.valid_fraction > 0 || std::any_of(data.sources.begin(), data.sources.end(),
                                                   [](const hocket::data::SourceOptions& source) {

@@ -129,7 +129,8 @@ bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
 
-/// Answers that a sequence has room for, with dpo two per pair; 0: the loss is of tokens.
+/// Answers (rl: samples) that a sequence has room for, with dpo two per pair; 0: the loss is of
+/// tokens.
 int64_t answers_per_sequence(const Run& run);
 
 /// Returns the optimizer of a training.

@@ -405,6 +405,74 @@ void expect_preference(const RunConfig& config, const std::string& name) {
   }
 }
 
+/// Throws Error for keys of section rl that contradict each other.
+void expect_rl(const Run& run) {
+  const RlSection& rl = run.config.rl;
+  const std::string& name = run.name;
+  if (rl.prompts_per_step % rl.update_prompts() != 0) {
+    fail(name, "rl.prompts_per_update is {}; expected a divisor of rl.prompts_per_step {}",
+         rl.update_prompts(), rl.prompts_per_step);
+  }
+  if (rl.rewards.empty()) {
+    fail(name, "rl.rewards is empty; expected at least one, such as {{type: exact}}");
+  }
+  if (rl.advantage == "rloo" && rl.samples_per_prompt < 2) {
+    fail(name, "rl.advantage is rloo, and rl.samples_per_prompt 1; expected 2 or more");
+  }
+  const bool per_token = rl.advantage == "gae" || (rl.kl_coef > 0 && rl.kl_in == "reward") ||
+                         (rl.advantage == "reinforce_plus_plus" && rl.gamma < 1);
+  if (rl.loss == "gspo" && per_token) {
+    fail(name,
+         "rl.loss is gspo, whose ratio is of whole samples, and advantages differ from token to "
+         "token (rl.advantage {}, kl_in {}, gamma {}); try rl.loss: ppo",
+         rl.advantage, rl.kl_in, rl.gamma);
+  }
+  if (rl.dual_clip > 0 && !(rl.dual_clip > 1)) {
+    fail(name, "rl.dual_clip is {}; expected a number above 1, or 0 for none", rl.dual_clip);
+  }
+  const bool limited = rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0;
+  const bool again = rl.old_logprobs == "trainer";
+  if (limited && rl.temperature != 1 && !again) {
+    fail(name,
+         "rl.temperature is {} with top_k, top_p or min_p: sampling does not report the "
+         "log-probabilities that training needs; try rl.old_logprobs: trainer",
+         rl.temperature);
+  }
+  if (rl.correction.type != "none" && !again) {
+    fail(name,
+         "rl.correction.type is {}, and rl.old_logprobs rollout: the ratio is anchored at the "
+         "samples' own policy, and there is nothing to correct; try rl.old_logprobs: trainer",
+         rl.correction.type);
+  }
+}
+
+/// Throws Error for a plan whose training has other log-probabilities than its sampling.
+void expect_strict(const Run& run) {
+  const RlSection& rl = run.config.rl;
+  if (!rl.strict) return;
+  const passes::PassOptions& options = run.config.plan.pass_options;
+  const auto refuse = [&](const std::string& what) {
+    fail(run.name,
+         "{}, so that log-probabilities of sampling and training differ; try rl.strict: false, "
+         "which measures the difference in every step",
+         what);
+  };
+  if (run.plan.cp > 1) {
+    refuse(fmt::format("plan.cp is {}: keys are added in the order of ranks", run.plan.cp));
+  }
+  for (const char* key : {"comm_tiles", "all_reduce", "reduce_scatter", "all_gather"}) {
+    if (run.plan.world() > 1 && options.text(key) != passes::PassOptions().text(key)) {
+      refuse(fmt::format("plan.{} is {}: sums have another order", key, options.text(key)));
+    }
+  }
+  if (run.config.train.dropout > 0) {
+    refuse(fmt::format("train.dropout is {}", run.config.train.dropout));
+  }
+  if (run.lora && run.config.adapter.dropout > 0) {
+    refuse(fmt::format("adapter.dropout is {}", run.config.adapter.dropout));
+  }
+}
+
 }  // namespace
 
 void derive(Run& run) {
@@ -423,6 +491,12 @@ void derive(Run& run) {
   expect_course(config, run.name);
   expect_evaluation(config, run.name);
   expect_preference(config, run.name);
+  if (config.objective == Objective::rl) {
+    expect_rl(run);
+    // Samples decide how many micro-batches an update has.
+    run.config.train.global_batch =
+        config.plan.dp * config.plan.micro_batch * std::max<int64_t>(config.plan.pp, 1);
+  }
   run.ranks = ranks_of(config.plan);
   run.c10d = config.plan.collectives == "c10d" ||
              (config.plan.collectives == "auto" && run.ranks == Ranks::nccl);
@@ -445,6 +519,9 @@ void derive(Run& run) {
          "our own messages are padded to the emulated bytes");
   }
   run.plan.validate(run.model.num_layers, run.model.num_experts);
+  if (config.objective == Objective::rl) {
+    expect_strict(run);
+  }
   warn_of_idle_keys(run);
 }
 

@@ -401,10 +401,11 @@ void OutputSection::fields(Fields& fields) {
 }
 
 void RunConfig::fields(Fields& fields) {
-  fields("objective", objective,
-         "pretrain, on texts (data.dir); sft, on the answers of examples (data.sources); dpo, on "
-         "pairs of a chosen and a rejected answer; kto, on answers that are desirable or not; rl, on "
-         "rewards of the model's own answers (`hocket rl`)");
+  fields(
+      "objective", objective,
+      "pretrain, on texts (data.dir); sft, on the answers of examples (data.sources); dpo, on "
+      "pairs of a chosen and a rejected answer; kto, on answers that are desirable or not; rl, on "
+      "rewards of the model's own answers (`hocket rl`)");
   fields("model", model, "the model to train");
   fields("data", data, "on what");
   fields("adapter", adapter, "a small addition that is trained in place of the model");

@@ -11,10 +11,6 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "checkpoint/model_weights.h"
-#include "checkpoint/resolve.h"
-#include "engine/params.h"
-#include "engine/weights.h"
 #include "graph/names.h"
 #include "models/config.h"
 #include "run/describe.h"
@@ -148,55 +144,18 @@ Values PreferenceStats::means() const {
 }
 
 Preferences::Preferences(const engine::Run& run, engine::Programs& policy)
-    : run_(run), frozen_(run), policy_(policy) {
-  frozen_.lora.reset();
-  const std::string& model = run.config.preference.reference;
-  if (!model.empty()) {
-    const checkpoint::ModelLocation at =
-        checkpoint::resolve_model(model, checkpoint::Need::weights);
-    frozen_.weights = at.folder;
-    frozen_.adapter = at.adapter;
-  }
-  shares_ = run.lora && run.lora->modules_to_save.empty() && run.adapter.empty() && model.empty();
-  if (shares_) {
-    described_ = "the model without its adapter";
-    return;
-  }
-  described_ = frozen_.weights.empty() ? fmt::format("random, seed {}", run.config.train.seed)
-                                       : "from " + frozen_.weights;
-  if (!frozen_.adapter.empty()) {
-    described_ += " and " + frozen_.adapter;
-  }
-  reference_ = std::make_unique<engine::Programs>(frozen_, policy.ranks());
-}
-
-Preferences::~Preferences() = default;
-
-engine::ProgramSpec Preferences::frozen_spec(int64_t micro_batches) const {
-  engine::ProgramSpec spec = engine::logprobs(frozen_, {.num_micro_batches = micro_batches});
-  spec.key = "reference " + spec.key;
-  return spec;
-}
+    : run_(run),
+      policy_(policy),
+      readers_(policy),
+      reference_(run, run.config.preference.reference, policy, readers_) {}
 
 const engine::Compiled* Preferences::compiled() {
-  const bool lasts = !shares_ && !run_.config.preference.precompute_ref_log_probs;
-  return !lasts ? nullptr : &reference_->compiled(frozen_spec(run_.plan.num_micro_batches));
+  const bool lasts = !reference_.shares_store() && !run_.config.preference.precompute_ref_log_probs;
+  return !lasts ? nullptr
+                : &reference_.compiled({.num_micro_batches = run_.plan.num_micro_batches});
 }
 
-void Preferences::load() {
-  if (shares_ || loaded_) return;
-  loaded_ = true;
-  engine::Session& session = reference_->session(frozen_spec(run_.plan.num_micro_batches));
-  if (!frozen_.weights.empty()) {
-    const std::string folder = checkpoint::resolve_model(frozen_.weights, checkpoint::Need::intact,
-                                                         policy_.ranks().processes())
-                                   .folder;
-    engine::load_weights(checkpoint::ModelWeights(folder, frozen_.model, frozen_.adapter),
-                         session.compiled(), session.store());
-  }
-  engine::initialise(session.graph(), session.program(),
-                     static_cast<uint64_t>(run_.config.train.seed), session.store());
-}
+void Preferences::load() { reference_.load({.num_micro_batches = run_.plan.num_micro_batches}); }
 
 namespace {
 
@@ -227,21 +186,11 @@ std::vector<double> divergences_of(const AnswerPlaces& places, const std::vector
 }  // namespace
 
 std::vector<double> Preferences::of_reference(const engine::Batch& batch, int64_t micro_batches) {
-  const engine::ProgramSpec spec = frozen_spec(micro_batches);
-  return run_on(shares_ ? of_trained(spec) : reference_->session(spec), batch);
+  return run_on(reference_.session({.num_micro_batches = micro_batches}), batch);
 }
 
 std::vector<double> Preferences::of_policy(const engine::Batch& batch, int64_t micro_batches) {
-  return run_on(of_trained(engine::logprobs(run_, {.num_micro_batches = micro_batches})), batch);
-}
-
-engine::Session& Preferences::of_trained(const engine::ProgramSpec& spec) {
-  std::unique_ptr<engine::ParameterReader>& reader = readers_[spec.key];
-  if (!reader) {
-    reader = std::make_unique<engine::ParameterReader>(policy_, spec, &policy_.compiled());
-  }
-  reader->update();
-  return reader->session();
+  return run_on(readers_.now(engine::logprobs(run_, {.num_micro_batches = micro_batches})), batch);
 }
 
 PreferenceInputs Preferences::prepare(engine::Batch& batch, engine::Batch* mismatched,
@@ -294,10 +243,11 @@ std::string files_at(const std::string& path) {
 /// Names all that the reference's values depend on beside the rows.
 std::string Preferences::identity() const {
   Hasher hasher;
-  hasher.add(described_).add(frozen_.config.model.dtype).add(engine::describe(frozen_.model));
-  hasher.add(models::values_of(frozen_.model).dump());
+  const engine::Run& frozen = reference_.run();
+  hasher.add(described()).add(frozen.config.model.dtype).add(engine::describe(frozen.model));
+  hasher.add(models::values_of(frozen.model).dump());
   hasher.add(static_cast<uint64_t>(run_.config.train.seed));
-  for (const std::string& path : {frozen_.weights, frozen_.adapter}) {
+  for (const std::string& path : {frozen.weights, frozen.adapter}) {
     hasher.add(path.empty() ? "" : files_at(path));
   }
   return hasher.finish().hex();
@@ -344,8 +294,7 @@ void Preferences::end_computing() {
     write_file_atomic(stored_in_, stored_->to_bytes());
   }
   readers_.clear();
-  reference_.reset();
-  loaded_ = true;  // never again
+  reference_.release();
 }
 
 std::vector<double> answer_logprobs(const engine::Session& session) {

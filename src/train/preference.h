@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "engine/batch.h"
 #include "engine/programs.h"
 #include "train/evaluate.h"
+#include "train/frozen_model.h"
 #include "train/reference_logprobs.h"
 
 namespace hocket::train {
@@ -73,14 +73,11 @@ class PreferenceStats {
   int64_t right_ = 0, micro_batches_ = 0;
 };
 
-/// The frozen reference of a run, and the steps that a batch of answers needs before that of its
-/// loss. The reference is the policy without its adapter, or a model in a store of its own on the
-/// same ranks: under an adapter too, where modules are trained in full beside it.
+/// The steps that a batch of answers needs before that of its loss, and the frozen reference.
 class Preferences {
  public:
   /// `policy`: the programs of the trained model. Requires: run and programs outlive it.
   Preferences(const engine::Run& run, engine::Programs& policy);
-  ~Preferences();
 
   /// Returns the program of a reference with a store of its own in every step, else null; nothing
   /// is taken of the ranks for it.
@@ -107,10 +104,10 @@ class Preferences {
   int64_t known(const std::string& table) const { return stored_->size(table); }
 
   /// Returns whether the reference is the policy without its adapter, and has no store of its own.
-  bool shares_store() const { return shares_; }
+  bool shares_store() const { return reference_.shares_store(); }
   /// Returns where the reference's weights are from: "random, seed 1", "the model without its
   /// adapter".
-  const std::string& described() const { return described_; }
+  const std::string& described() const { return reference_.described(); }
 
  private:
   std::vector<double> of_reference(const engine::Batch& batch, int64_t micro_batches);
@@ -122,20 +119,14 @@ class Preferences {
                                 const std::string& table, const std::vector<int64_t>& rows);
   std::string identity() const;
   std::vector<double> of_policy(const engine::Batch& batch, int64_t micro_batches);
-  engine::ProgramSpec frozen_spec(int64_t micro_batches) const;
-  /// Returns a session on the trained parameters as they are now.
-  engine::Session& of_trained(const engine::ProgramSpec& spec);
 
   const engine::Run& run_;
-  engine::Run frozen_;  ///< the same of the reference
   engine::Programs& policy_;
-  bool shares_ = false;  ///< it has the policy's parameters, without the adapter
-  std::unique_ptr<engine::Programs> reference_;
-  std::map<std::string, std::unique_ptr<engine::ParameterReader>> readers_;  ///< by specs' keys
+  TrainedReaders readers_;
+  FrozenModel reference_;
   std::unique_ptr<ReferenceLogprobs> stored_;  ///< null: they are computed in every step
   std::string stored_in_;                      ///< the file
-  bool loaded_ = false, new_values_ = false;
-  std::string described_;
+  bool new_values_ = false;
 };
 
 /// Returns the log-probability of every place in a session's last step.

@@ -55,6 +55,24 @@ void compare_adapters(const json& saved, const json& now, const Compare& compare
   }
 }
 
+/// Compares the keys of section `rl`, but for those that change neither samples nor losses.
+template <typename Compare>
+void compare_rl(const json& saved, const json& now, const Compare& compare) {
+  engine::RunConfig defaults;
+  const json otherwise = parse_config(defaults, "{}", "defaults").to_json().at("rl");
+  for (const auto& [key, value] : now.at("rl").items()) {
+    bool is_free = key.starts_with("eval_");
+    for (const char* free :
+         {"trajectories", "reward_workers", "max_failed_rewards", "strict", "prefix_caching",
+          "kv_cache_memory", "max_num_seqs", "max_num_batched_tokens"}) {
+      is_free = is_free || key == free;
+    }
+    if (is_free) continue;
+    const json::json_pointer at("/rl/" + key);
+    compare("rl." + key, saved.contains(at) ? saved.at(at) : otherwise.at(key), value);
+  }
+}
+
 /// Compares the keys of section `preference`, but for the way to the same values.
 template <typename Compare>
 void compare_preferences(const json& saved, const json& now, const Compare& compare) {
@@ -92,6 +110,7 @@ std::string Position::to_json() const {
       .member("best_loss", best.step > 0 ? best.loss : 0.0)
       .member("best_of", best.set)
       .member("evaluations_worse", best.worse)
+      .member("prompts", prompts)
       .end()
       .take();
 }
@@ -123,6 +142,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
     position.best.loss = in.get_double("best_loss", 0);
   }
   position.best.worse = in.get_int("evaluations_worse", 0);
+  position.prompts = in.get_int("prompts", 0);
   if (in.has("best_of")) {
     position.best.set = in.get_string("best_of");
   }
@@ -158,6 +178,9 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   if (run.config.prefers()) {
     compare_preferences(config, resolved, compare);
   }
+  if (run.config.objective == engine::Objective::rl) {
+    compare_rl(config, resolved, compare);
+  }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
   compare("optimizer.name", optimizer.get_string("name", "adamw"), run.config.optimizer.name);
   compare("train.freeze", train.has("freeze") ? train.at("freeze").json() : json::array(),
@@ -175,7 +198,9 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     }
   }
   compare("train.seed", from.state().seed, section.seed);
-  compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
+  if (run.config.objective != engine::Objective::rl) {
+    compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
+  }
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
   compare("data.dir's fingerprint", Position::of(from).fingerprint, data_fingerprint);
 }

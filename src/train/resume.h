@@ -26,6 +26,7 @@ struct Position {
   double time_s = 0;    ///< spent in steps
   Best best;            ///< of the evaluations so far
   std::string kernels;  ///< kernels::cpu_level of its last steps; empty: not known
+  int64_t prompts = 0;  ///< rl: that were sampled so far, groups left out among them
 
   std::string to_json() const;
   /// Throws Error if the checkpoint's state is invalid.

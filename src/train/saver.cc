@@ -32,7 +32,7 @@ void Saver::open(const runtime::LocalRanks& ranks) {
   folder_.emplace(checkpoint_folder(run_), ranks.processes(), ranks.ids());
 }
 
-std::vector<std::string> Saver::read_files(const TrainingData& data) {
+std::vector<std::string> Saver::read_files(const RunData& data) {
   std::vector<std::string> notes;
   comm::run_on_all(folder_->processes(), [&] {
     if (!run_.weights.empty()) {
@@ -103,8 +103,8 @@ std::string not_finite(const runtime::Store& store) {
 
 }  // namespace
 
-const std::string& Saver::save(int64_t step, const engine::Session& session,
-                               const TrainingData& data, const Position& position,
+const std::string& Saver::save(int64_t step, const engine::Session& session, const RunData& data,
+                               const Position& position,
                                const std::vector<std::pair<int64_t, double>>& losses) {
   comm::run_on_all(session.ranks().processes(), [&] {
     if (const std::string name = not_finite(session.store()); !name.empty()) {

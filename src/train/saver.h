@@ -32,13 +32,13 @@ class Saver {
 
   /// Reads the files that go into every checkpoint: those beside the weights that the run starts
   /// from, or the tokenizer of the data. Returns sentences about what is changed or left out.
-  std::vector<std::string> read_files(const TrainingData& data);
+  std::vector<std::string> read_files(const RunData& data);
   /// The newest checkpoint, at first the one that the run starts from; empty: none. From then on a
   /// signal that ends the process says it.
   void set_last(const std::string& checkpoint);
   /// Saves the ranks' tensors after `step`; all processes call. Returns the checkpoint's path.
   /// Throws Error, and saves nothing, if a parameter or optimizer state is not finite.
-  const std::string& save(int64_t step, const engine::Session& session, const TrainingData& data,
+  const std::string& save(int64_t step, const engine::Session& session, const RunData& data,
                           const Position& position,
                           const std::vector<std::pair<int64_t, double>>& losses);
   /// Removes those before `step` that are beyond train.keep_last, but for that of step `best`.

@@ -35,7 +35,7 @@ void refuse_other_weights(const std::string& folder) {
 }
 
 /// The position that the newest checkpoint was saved at. False if there is none.
-bool find_checkpoint(const engine::Run& run, const TrainingData& data,
+bool find_checkpoint(const engine::Run& run, const RunData& data,
                      const checkpoint::RunFolder& checkpoints, Start& start) {
   const engine::TrainSection& train = run.config.train;
   const std::string& folder = checkpoints.path();
@@ -59,6 +59,7 @@ bool find_checkpoint(const engine::Run& run, const TrainingData& data,
   start.done = {state.step, position.skipped, position.time_s, state.losses};
   start.began_with = position.began_with;
   start.best = position.best;
+  start.prompts = position.prompts;
   // The same bits again: not the fastest kernels of this processor, but those of the steps before.
   if (!position.kernels.empty() && !kernels::use_cpu_level(position.kernels)) {
     start.kernels = position.kernels;
@@ -96,7 +97,7 @@ void claim_folder(const std::string& dir) {
   }
 }
 
-Start find_start(const engine::Run& run, const TrainingData& data,
+Start find_start(const engine::Run& run, const RunData& data,
                  const checkpoint::RunFolder& checkpoints) {
   const engine::ModelSection& model = run.config.model;
   const engine::TrainSection& train = run.config.train;

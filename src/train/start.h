@@ -26,6 +26,7 @@ struct Start {
   /// End of the run; with 0 steps: decided by train.minutes once a step is timed.
   Course course;
   Best best;            ///< of the evaluations so far
+  int64_t prompts = 0;  ///< rl: Position::prompts
   std::string kernels;  ///< that the steps so far ran on, where they are not those of here
 
   /// "of checkpoint runs/x/checkpoints/step-000040 (step 40)", "random, seed 1".
@@ -40,7 +41,7 @@ void claim_folder(const std::string& dir);
 /// before anything is timed: a checkpoint of another training, checkpoints that train.resume=false
 /// does not want, weights that do not fit the model or that only other programs read.
 /// All processes call.
-Start find_start(const engine::Run& run, const TrainingData& data,
+Start find_start(const engine::Run& run, const RunData& data,
                  const checkpoint::RunFolder& checkpoints);
 
 /// Loads the parameters that a new training begins with into a store; `start` stays as it is.

@@ -44,6 +44,7 @@ int Stepper::prepare(int word) {
   begin_ns_ = now_ns();
   StepData data = parts_.data(done_.step + 1);
   batch_ = std::move(data.batch);
+  steps_ = data.session != nullptr ? data.session : &session_;
   const bool late =
       section_.save_minutes > 0 && seconds_since(saved_ns_) >= section_.save_minutes * 60;
   // One exchange: the total number of targets, all processes' requests, and the first one's clock.
@@ -74,12 +75,13 @@ StepMetrics Stepper::run(double learning_rate) {
   // The bias correction counts the steps that were not skipped.
   batch_->hyper =
       engine::hyper_of(run_.config.optimizer, learning_rate, metrics.step - done_.skipped);
-  batch_->first_token = done_.step * batch_->rows * batch_->seq_len;
-  session_.feed(*batch_);
-  session_.step();
-  metrics.loss = session_.loss();
+  metrics.tokens = batch_->rows * batch_->seq_len;
+  batch_->first_token = done_.step * metrics.tokens;
+  steps_->feed(*batch_);
+  steps_->step();
+  metrics.loss = steps_->loss();
   metrics.step_s = seconds_since(begin_ns_);
-  metrics.grad_norm = session_.collect_as<double>(graph::names::kGradNorm)[0];
+  metrics.grad_norm = steps_->collect_as<double>(graph::names::kGradNorm)[0];
   batch_.reset();
   judge(metrics);
   done_.step = metrics.step;
@@ -87,7 +89,7 @@ StepMetrics Stepper::run(double learning_rate) {
   done_.losses.push_back({metrics.step, metrics.loss});
   recent_step_s_ =
       recent_step_s_ == 0 ? metrics.step_s : 0.9 * recent_step_s_ + 0.1 * metrics.step_s;
-  memory_.after_step(session_, parts_.planned);
+  memory_.after_step(*steps_, parts_.planned);
   complete(metrics);
   parts_.metrics(metrics);
   return metrics;
@@ -121,13 +123,12 @@ void Stepper::complete(StepMetrics& metrics) {
     metrics.probe_flops = probe_.flops_per_s();
     probed_ns_ = now_ns();
   }
-  metrics.tokens = section_.global_batch * section_.seq_len;
   metrics.tokens_seen = metrics.step * metrics.tokens;
   metrics.time_s = done_.seconds;
   metrics.world = run_.plan.world();
   metrics.peak_bytes = memory_.most();
   metrics.planned_bytes = engine::most_planned(parts_.planned);
-  metrics.expert_load = expert_load(session_);
+  metrics.expert_load = expert_load(*steps_);
   metrics.emulated = run_.config.emulate.on();
   if (parts_.measure) {
     parts_.measure(metrics);

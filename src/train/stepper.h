@@ -25,6 +25,7 @@ struct StepData {
   /// Targets, or answers, that the loss averages over: those of its rows that no other process
   /// counts.
   int64_t targets = 0;
+  engine::Session* session = nullptr;  ///< that runs the step; null: the stepper's
 };
 
 /// Callbacks of a stepper. Requires: everything they refer to outlives it.
@@ -80,6 +81,7 @@ class Stepper {
   StepperParts parts_;
   StepsDone done_;
   std::optional<engine::Batch> batch_;  ///< of the step that was prepared
+  engine::Session* steps_ = nullptr;    ///< the session that runs it
   int64_t begin_ns_ = 0;                ///< when it was
   int64_t saved_ns_;                    ///< when a checkpoint was saved last
   bool time_to_save_ = false;

@@ -34,12 +34,10 @@ struct DataView {
   const char* noun = "example";            ///< what has a length: an example, a document
 };
 
-class TrainingData {
+/// Data of a run as its start and its checkpoints know them.
+class RunData {
  public:
-  virtual ~TrainingData() = default;
-  /// Opens the data that a run names. Error: they are absent, damaged, or of another objective.
-  static std::unique_ptr<TrainingData> open(const engine::Run& run);
-
+  virtual ~RunData() = default;
   /// Returns the place of the data, for people: a folder, or the sources.
   virtual const std::string& name() const = 0;
   virtual const data::Tokenizer& tokenizer() const = 0;
@@ -47,6 +45,15 @@ class TrainingData {
   virtual const std::string& tokenizer_path() const = 0;
   /// Returns the identity of the data, compared on resume.
   virtual const std::string& fingerprint() const = 0;
+  /// Returns the prepared texts; null: the data are examples or prompts.
+  virtual const data::Dataset* texts() const { return nullptr; }
+};
+
+class TrainingData : public RunData {
+ public:
+  /// Opens the data that a run names. Error: they are absent, damaged, or of another objective.
+  static std::unique_ptr<TrainingData> open(const engine::Run& run);
+
   /// Returns sizes of the training data and of all that it is evaluated on, for people.
   virtual std::string training_text() const = 0;
   virtual std::string held_out_text() const = 0;
@@ -69,8 +76,6 @@ class TrainingData {
   virtual Prompt prompt_of(const std::string& text) const = 0;
   /// Returns the first `count` sequences, and the lengths of all examples.
   virtual DataView view(int64_t count) const = 0;
-  /// Returns the prepared texts; null: the data are examples.
-  virtual const data::Dataset* texts() const { return nullptr; }
 };
 
 /// Data of texts that are open already, without the sets of data.evaluation.
@@ -78,6 +83,10 @@ std::unique_ptr<TrainingData> training_texts(const engine::Run& run, data::Datas
 
 /// Data of the examples that a run names (objectives sft, dpo and kto).
 std::unique_ptr<TrainingData> training_examples(const engine::Run& run);
+
+/// Returns the folder or file with tokenizer and template of a run that reads examples or prompts:
+/// the model's, or data.tokenizer for a model without files. Throws Error where there is neither.
+std::string text_files_of(const engine::Run& run);
 
 /// Returns the folder of prepared texts. Throws Error if the run names none.
 const std::string& data_dir(const engine::Run& run);

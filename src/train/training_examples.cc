@@ -116,22 +116,6 @@ class Examples : public TrainingData {
   std::vector<Held> held_out_;
 };
 
-/// Returns the folder or file with tokenizer and template: the model's, or that of data.tokenizer
-/// for a model without files.
-std::string text_files_of(const engine::Run& run) {
-  if (!run.weights.empty()) return run.weights;
-  const engine::ModelSection& model = run.config.model;
-  if (!model.path.empty()) {
-    return checkpoint::resolve_model(model.path, checkpoint::Need::config).folder;
-  }
-  if (run.config.data.tokenizer.empty()) {
-    fail(run.name,
-         "model.config names no folder with a tokenizer; expected data.tokenizer: a folder with a "
-         "tokenizer.json");
-  }
-  return run.config.data.tokenizer;
-}
-
 Examples::Examples(const engine::Run& run) : run_(run), model_(text_files_of(run)) {
   const engine::DataSection& section = run.config.data;
   if (section.sources.empty()) {
@@ -276,6 +260,20 @@ Prompt Examples::prompt_of(const std::string& text) const {
 }
 
 }  // namespace
+
+std::string text_files_of(const engine::Run& run) {
+  if (!run.weights.empty()) return run.weights;
+  const engine::ModelSection& model = run.config.model;
+  if (!model.path.empty()) {
+    return checkpoint::resolve_model(model.path, checkpoint::Need::config).folder;
+  }
+  if (run.config.data.tokenizer.empty()) {
+    fail(run.name,
+         "model.config names no folder with a tokenizer; expected data.tokenizer: a folder with a "
+         "tokenizer.json");
+  }
+  return run.config.data.tokenizer;
+}
 
 std::unique_ptr<TrainingData> training_examples(const engine::Run& run) {
   return std::make_unique<Examples>(run);

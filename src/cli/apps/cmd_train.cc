@@ -65,6 +65,9 @@ void verb_train(Args& args) {
       return 0;
     }
     const Source source = read_source(options->run, options->set);
+    if (source.run.config.objective == engine::Objective::rl) {
+      fail("hocket train", "objective is rl; try: hocket rl {}", options->run);
+    }
     if (options->json) {
       fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
     }

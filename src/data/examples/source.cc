@@ -69,9 +69,11 @@ std::string reason_of(std::string_view text) {
 /// Reads the files of one source, and keeps its report.
 class SourceReader {
  public:
+  /// Makes an example of an object; throws Error for one that cannot be used.
+  using Convert = std::function<void(Json&& object, Example* made)>;
   using Take = std::function<bool(Example&&)>;
-  SourceReader(const SourceOptions& options, const Take& take)
-      : options_(options), converter_(options), take_(take) {}
+  SourceReader(const SourceOptions& options, Convert convert, const Take& take)
+      : options_(options), convert_(std::move(convert)), take_(take) {}
 
   ReadReport read() {
     const std::vector<DataFile> files = list_data_files(options_, &report_.left_out);
@@ -79,9 +81,7 @@ class SourceReader {
       if (ended_) break;
       read_file(file);
     }
-    report_.format = files[0].kind == DataFile::Kind::tokens ? "tokens" : converter_.format();
-    report_.layout = converter_.layout();
-    report_.ignored_columns = converter_.ignored();
+    report_.format = files[0].kind == DataFile::Kind::tokens ? "tokens" : "";
     if (!ended_) {
       judge();
     }
@@ -111,7 +111,7 @@ class SourceReader {
         if (record.too_long) {
           too_long(text && !options_.text_lines ? "; try text_lines" : "");
         }
-        converter_.convert(text ? text_object(record.text) : object_of(record.text, table), made);
+        convert_(text ? text_object(record.text) : object_of(record.text, table), made);
       });
     }
   }
@@ -208,7 +208,7 @@ class SourceReader {
   }
 
   const SourceOptions options_;
-  Converter converter_;
+  const Convert convert_;
   const Take& take_;
   ReadReport report_;
   bool ended_ = false;
@@ -239,7 +239,32 @@ JsonWriter& ReadReport::put(JsonWriter& json) const {
 }
 
 ReadReport read_source(const SourceOptions& options, const std::function<bool(Example&&)>& take) {
-  return SourceReader(resolve_dataset_info(options), take).read();
+  const SourceOptions resolved = resolve_dataset_info(options);
+  Converter converter(resolved);
+  const auto convert = [&](Json&& object, Example* made) { converter.convert(object, made); };
+  ReadReport report = SourceReader(resolved, convert, take).read();
+  if (report.format.empty()) {
+    report.format = converter.format();
+  }
+  report.layout = converter.layout();
+  report.ignored_columns = converter.ignored();
+  return report;
+}
+
+ReadReport read_objects(const SourceOptions& options,
+                        const std::function<bool(Json&& object, const std::string& place)>& take) {
+  bool goes_on = true;
+  const auto convert = [&](Json&& object, Example* made) {
+    if (!object.is_object()) fail("example", "it is no object");
+    goes_on = take(std::move(object), made->place());
+  };
+  ReadReport report = SourceReader(resolve_dataset_info(options), convert, [&](Example&&) {
+                        return goes_on;
+                      }).read();
+  if (report.format == "tokens") {
+    fail("data.sources", "{} has tokens and no columns; expected JSON or a table", options.path);
+  }
+  return report;
 }
 
 Hash128 content_hash(const Example& example) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,14 @@ struct ReadReport {
 /// text, no array), columns that fit no format, and more than `max_unreadable` unreadable examples
 /// of all, unless `take` ended the reading.
 ReadReport read_source(const SourceOptions& options, const std::function<bool(Example&&)>& take);
+
+/// Hands every object of a source to `take`, as its line has it, with its place ("tasks.jsonl:17"),
+/// in the order of read_source() and until `take` returns false. An Error that `take` throws counts
+/// the object as unreadable. Throws Error as read_source(), and for texts and tokens, which have no
+/// columns.
+ReadReport read_objects(
+    const SourceOptions& options,
+    const std::function<bool(nlohmann::ordered_json&& object, const std::string& place)>& take);
 
 /// Returns the identity of an example's content: all but its place.
 Hash128 content_hash(const Example& example);

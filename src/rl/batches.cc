@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rl/batches.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/math.h"
+#include "graph/names.h"
+
+namespace hocket::rl {
+
+namespace names = graph::names;
+
+namespace {
+
+int64_t places_of(const Item& item) {
+  return std::ssize(item.prompt->ids) + std::ssize(item.sample->tokens) - 1;
+}
+
+/// Numbers of micro-batches grow in steps of an eighth, so that updates of like sizes share a
+/// program.
+int64_t rounded_up(int64_t count, int64_t multiple) {
+  int64_t step = multiple;
+  while (step * 16 <= count) {
+    step *= 2;
+  }
+  return round_up(count, step);
+}
+
+}  // namespace
+
+Packing::Packing(std::span<const Item> items, int64_t seq_len, int64_t rows_at_once,
+                 int64_t multiple)
+    : items_(items.begin(), items.end()),
+      seq_len_(seq_len),
+      rows_at_once_(rows_at_once),
+      places_(items.size()) {
+  std::vector<size_t> order(items_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return places_of(items_[a]) > places_of(items_[b]); });
+  std::vector<int64_t> used;            // of every row
+  std::multimap<int64_t, size_t> free;  // rows by the places that they have left
+  for (const size_t i : order) {
+    const int64_t need = places_of(items_[i]);
+    if (need > seq_len) {
+      fail("rl", "a prompt and its answer take {} places; a row has train.seq_len {}", need,
+           seq_len);
+    }
+    tokens_ += need;
+    auto row = free.lower_bound(need);
+    if (row == free.end()) {
+      row = free.emplace(seq_len, used.size());
+      used.push_back(0);
+    }
+    const size_t r = row->second;
+    places_[i] = {static_cast<int64_t>(r), used[r]};
+    used[r] += need;
+    free.erase(row);
+    free.emplace(seq_len - used[r], r);
+  }
+  micro_batches_ =
+      rounded_up(std::max<int64_t>(ceil_div(std::ssize(used), rows_at_once), 1), multiple);
+  // Rows in the order of their tokens, dealt out to micro-batches in turn.
+  std::vector<size_t> rows(used.size());
+  std::iota(rows.begin(), rows.end(), size_t{0});
+  std::stable_sort(rows.begin(), rows.end(), [&](size_t a, size_t b) { return used[a] > used[b]; });
+  std::vector<int64_t> to(used.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto n = static_cast<int64_t>(i);
+    to[rows[i]] = n % micro_batches_ * rows_at_once + n / micro_batches_;
+  }
+  for (Place& place : places_) {
+    place.row = to[static_cast<size_t>(place.row)];
+  }
+}
+
+engine::Batch Packing::batch() const {
+  engine::Batch batch(rows(), seq_len_);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const std::vector<int32_t>& prompt = items_[i].prompt->ids;
+    const std::vector<int32_t>& sampled = items_[i].sample->tokens;
+    const data::SequenceOut row = batch.row(places_[i].row);
+    auto at = static_cast<size_t>(places_[i].begin);
+    for (int64_t p = 0; p < places_of(items_[i]); ++p, ++at) {
+      const auto n = static_cast<size_t>(p);
+      row.tokens[at] = n < prompt.size() ? prompt[n] : sampled[n - prompt.size()];
+      row.targets[at] =
+          n + 1 < prompt.size() ? data::kIgnoredTarget : sampled[n + 1 - prompt.size()];
+      row.positions[at] = static_cast<int32_t>(p);
+    }
+  }
+  return batch;
+}
+
+size_t Packing::first_target(size_t i) const {
+  return static_cast<size_t>(places_[i].row * seq_len_ + places_[i].begin +
+                             std::ssize(items_[i].prompt->ids) - 1);
+}
+
+template <class Get>
+std::vector<double> Packing::spread(const Get& values) const {
+  std::vector<double> all(static_cast<size_t>(rows() * seq_len_), 0);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const std::vector<double>& of_item = values(*items_[i].turn);
+    std::copy(of_item.begin(), of_item.end(), all.begin() + static_cast<int64_t>(first_target(i)));
+  }
+  return all;
+}
+
+void Packing::add_inputs(engine::Batch& batch, int64_t samples_per_row) const {
+  batch.more.keep(names::kOldLogprobs,
+                  spread([](const Turn& turn) -> const auto& { return turn.old; }));
+  batch.more.keep(names::kReferenceOfTokens,
+                  spread([](const Turn& turn) -> const auto& { return turn.reference; }));
+  batch.more.keep(names::kAdvantages,
+                  spread([](const Turn& turn) -> const auto& { return turn.advantages; }));
+  batch.more.keep(names::kTokenWeights,
+                  spread([](const Turn& turn) -> const auto& { return turn.weights; }));
+  if (samples_per_row > 0) {
+    add_samples(batch, samples_per_row);
+  }
+}
+
+/// A sample's advantage is that of its tokens, which all have the same; its weight is their sum.
+void Packing::add_samples(engine::Batch& batch, int64_t samples_per_row) const {
+  const auto size = static_cast<size_t>(rows() * samples_per_row);
+  std::vector<double> old(size, 0), advantages(size, 0), weights(size, 0), lengths(size, 1);
+  std::vector<int32_t> of_token(static_cast<size_t>(rows() * seq_len_), -1);
+  std::vector<int64_t> in_row(static_cast<size_t>(rows()), 0);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const Turn& turn = *items_[i].turn;
+    const int64_t row = places_[i].row;
+    const int64_t number = in_row[static_cast<size_t>(row)]++;
+    HOCKET_CHECK(number < samples_per_row, "a row has more than {} samples", samples_per_row);
+    const auto at = static_cast<size_t>(row * samples_per_row + number);
+    const size_t first = first_target(i);
+    for (size_t t = 0; t < turn.old.size(); ++t) {
+      old[at] += turn.old[t];
+      weights[at] += turn.weights[t];
+      of_token[first + t] = static_cast<int32_t>(row % rows_at_once_ * samples_per_row + number);
+    }
+    advantages[at] = turn.advantages.empty() ? 0 : turn.advantages[0];
+    lengths[at] = std::max<double>(static_cast<double>(turn.old.size()), 1);
+  }
+  batch.more.keep(names::kAnswers, std::move(of_token));
+  batch.more.keep(names::kSampleOldLogprobs, std::move(old));
+  batch.more.keep(names::kSampleAdvantages, std::move(advantages));
+  batch.more.keep(names::kSampleWeights, std::move(weights));
+  batch.more.keep(names::kSampleLengths, std::move(lengths));
+}
+
+std::vector<std::vector<double>> Packing::by_item(std::span<const double> values) const {
+  std::vector<std::vector<double>> lists;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const auto begin = values.begin() + static_cast<int64_t>(first_target(i));
+    lists.emplace_back(begin, begin + std::ssize(items_[i].sample->tokens));
+  }
+  return lists;
+}
+
+}  // namespace hocket::rl

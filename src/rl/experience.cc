@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rl/experience.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace hocket::rl {
+
+using Json = nlohmann::ordered_json;
+
+const char* to_string(SampleStatus status) {
+  static constexpr const char* kNames[] = {"pending", "completed", "truncated", "aborted",
+                                           "failed"};
+  return kNames[static_cast<size_t>(status)];
+}
+
+void shape_reward(const engine::RlSection& section, Sample* sample) {
+  sample->shaped_reward =
+      sample->reward +
+      length_penalty(section.overlong, std::ssize(sample->tokens), section.max_new_tokens);
+}
+
+std::vector<Turn> turns_of(const engine::RlSection& section, std::span<const Sample> samples) {
+  std::vector<Turn> turns;
+  for (const Sample& sample : samples) {
+    Turn turn;
+    turn.group = sample.group;
+    turn.reward = sample.shaped_reward;
+    turn.counts = !(section.overlong.filter && sample.status == SampleStatus::truncated);
+    turn.old = sample.logprobs;
+    turn.rollout = sample.sampled_logprobs;
+    turns.push_back(std::move(turn));
+  }
+  return turns;
+}
+
+bool is_even(std::span<const Sample> group) {
+  return std::all_of(group.begin(), group.end(),
+                     [&](const Sample& sample) { return sample.reward == group.front().reward; });
+}
+
+namespace {
+
+Json part_json(const RewardPart& part) {
+  Json json = {{"score", part.score}};
+  if (part.failed) {
+    json["failed"] = true;
+    json["error"] = part.error;
+  }
+  if (part.tries != 1) {
+    json["tries"] = part.tries;
+  }
+  if (!part.details.empty()) {
+    json["details"] = part.details;
+  }
+  return json;
+}
+
+RewardPart part_of(const Json& json) {
+  RewardPart part;
+  part.score = json.at("score").get<double>();
+  part.failed = json.value("failed", false);
+  part.error = json.value("error", std::string());
+  part.tries = json.value("tries", int64_t{1});
+  if (json.contains("details")) {
+    part.details = json.at("details").get<std::map<std::string, double>>();
+  }
+  return part;
+}
+
+}  // namespace
+
+std::string to_bytes(std::span<const Sample> samples) {
+  Json list = Json::array();
+  for (const Sample& sample : samples) {
+    Json rewards = Json::object();
+    for (const auto& [name, part] : sample.rewards) {
+      rewards[name] = part_json(part);
+    }
+    const std::vector<uint8_t> text(sample.text.begin(), sample.text.end());
+    list.push_back({{"group", sample.group},
+                    {"index", sample.index},
+                    {"prompt", sample.prompt},
+                    {"tokens", sample.tokens},
+                    {"text", Json::binary(text)},
+                    {"logprobs", sample.logprobs},
+                    {"sampled_logprobs", sample.sampled_logprobs},
+                    {"status", static_cast<int>(sample.status)},
+                    {"version", sample.version},
+                    {"rewards", rewards},
+                    {"reward", sample.reward},
+                    {"shaped_reward", sample.shaped_reward},
+                    {"reward_failed", sample.reward_failed}});
+  }
+  const std::vector<uint8_t> bytes = Json::to_cbor(list);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<Sample> samples_of(std::string_view bytes) {
+  std::vector<Sample> samples;
+  const Json list = Json::from_cbor(bytes);
+  for (const Json& json : list) {
+    Sample sample;
+    sample.group = json.at("group").get<int64_t>();
+    sample.index = json.at("index").get<int64_t>();
+    sample.prompt = json.at("prompt").get<int64_t>();
+    sample.tokens = json.at("tokens").get<std::vector<int32_t>>();
+    const std::vector<uint8_t>& text = json.at("text").get_binary();
+    sample.text.assign(text.begin(), text.end());
+    sample.logprobs = json.at("logprobs").get<std::vector<double>>();
+    sample.sampled_logprobs = json.at("sampled_logprobs").get<std::vector<double>>();
+    sample.status = static_cast<SampleStatus>(json.at("status").get<int>());
+    sample.version = json.at("version").get<int64_t>();
+    for (const auto& [name, part] : json.at("rewards").items()) {
+      sample.rewards[name] = part_of(part);
+    }
+    sample.reward = json.at("reward").get<double>();
+    sample.shaped_reward = json.at("shaped_reward").get<double>();
+    sample.reward_failed = json.at("reward_failed").get<bool>();
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn) {
+  Json rewards = Json::object();
+  for (const auto& [name, part] : sample.rewards) {
+    rewards[name] = part_json(part);
+  }
+  Json line = {{"group_index", sample.group},
+               {"index", sample.index},
+               {"prompt", prompt.text},
+               {"prompt_index", prompt.index},
+               {"tokens", prompt.ids},
+               {"response", sample.text},
+               {"response_length", sample.tokens.size()},
+               {"label", prompt.ground_truth},
+               {"reward", sample.reward},
+               {"rewards", rewards},
+               {"status", to_string(sample.status)},
+               {"weight_versions", {sample.version}},
+               {"rollout_log_probs", sample.logprobs}};
+  Json& tokens = line["tokens"];
+  for (const int32_t token : sample.tokens) {
+    tokens.push_back(token);
+  }
+  if (sample.sampled_logprobs != sample.logprobs) {
+    line["rollout_sampled_log_probs"] = sample.sampled_logprobs;
+  }
+  if (sample.shaped_reward != sample.reward) {
+    line["shaped_reward"] = sample.shaped_reward;
+  }
+  if (turn != nullptr) {
+    line["remove_sample"] = !turn->counts;
+    line["advantages"] = turn->advantages;
+    if (!turn->reference.empty()) {
+      line["ref_log_probs"] = turn->reference;
+    }
+  }
+  line["metadata"] = prompt.extra_info;
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+namespace {
+
+/// Mean, and deviation with n - 1.
+struct Moments {
+  double sum = 0, squares = 0, least = 0, most = 0;
+  int64_t n = 0;
+  void add(double value) {
+    least = n == 0 ? value : std::min(least, value);
+    most = n == 0 ? value : std::max(most, value);
+    sum += value;
+    squares += value * value;
+    ++n;
+  }
+  double mean() const { return n > 0 ? sum / static_cast<double>(n) : 0; }
+  double deviation() const {
+    if (n < 2) return 0;
+    const auto count = static_cast<double>(n);
+    return std::sqrt(std::max(0.0, (squares - sum * sum / count) / (count - 1)));
+  }
+};
+
+}  // namespace
+
+train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt) {
+  Moments rewards, deviations, lengths, ended;
+  std::map<std::string, Moments> parts;
+  int64_t truncated = 0, failed = 0, groups = 0, even = 0;
+  for (const Sample& sample : samples) {
+    rewards.add(sample.reward);
+    lengths.add(static_cast<double>(sample.tokens.size()));
+    if (sample.status == SampleStatus::truncated) {
+      ++truncated;
+    } else {
+      ended.add(static_cast<double>(sample.tokens.size()));
+    }
+    failed += sample.reward_failed ? 1 : 0;
+    for (const auto& [name, part] : sample.rewards) {
+      parts[name].add(part.score);
+      for (const auto& [detail, value] : part.details) {
+        parts[name + "/" + detail].add(value);
+      }
+    }
+  }
+  for (size_t i = 0; i + static_cast<size_t>(samples_per_prompt) <= samples.size();
+       i += static_cast<size_t>(samples_per_prompt)) {
+    Moments group;
+    for (const Sample& sample : samples.subspan(i, static_cast<size_t>(samples_per_prompt))) {
+      group.add(sample.reward);
+    }
+    deviations.add(group.deviation());
+    ++groups;
+    even += group.least == group.most ? 1 : 0;
+  }
+  const auto n = static_cast<double>(std::max<size_t>(samples.size(), 1));
+  train::Values values = {
+      {"reward", rewards.mean()},
+      {"reward_std", deviations.mean()},
+      {"frac_reward_zero_std",
+       groups > 0 ? static_cast<double>(even) / static_cast<double>(groups) : 0},
+      {"completions/mean_length", lengths.mean()},
+      {"completions/min_length", lengths.least},
+      {"completions/max_length", lengths.most},
+      {"completions/clipped_ratio", static_cast<double>(truncated) / n},
+      {"completions/mean_terminated_length", ended.mean()},
+      {"rewards/failed", static_cast<double>(failed) / n}};
+  for (const auto& [name, moments] : parts) {
+    values.push_back({fmt::format("rewards/{}/mean", name), moments.mean()});
+    values.push_back({fmt::format("rewards/{}/std", name), moments.deviation()});
+  }
+  return values;
+}
+
+train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt) {
+  const auto n = static_cast<size_t>(samples_per_prompt);
+  const auto groups = static_cast<double>(std::max<size_t>(samples.size() / n, 1));
+  train::Values values;
+  Moments rewards, lengths, truncated;
+  std::vector<int64_t> right(samples.size() / n, 0);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const Sample& sample = samples[i];
+    rewards.add(sample.reward);
+    lengths.add(static_cast<double>(sample.tokens.size()));
+    truncated.add(sample.status == SampleStatus::truncated ? 1 : 0);
+    right[i / n] += !sample.rewards.empty() && sample.rewards.begin()->second.score >= 1 ? 1 : 0;
+  }
+  values.push_back({"reward", rewards.mean()});
+  for (int64_t k = 1; k <= samples_per_prompt; k *= 2) {
+    double sum = 0;
+    for (const int64_t count : right) {
+      sum += pass_at(k, samples_per_prompt, count);
+    }
+    values.push_back({fmt::format("pass@{}", k), sum / groups});
+  }
+  values.push_back({"completions/mean_length", lengths.mean()});
+  values.push_back({"completions/clipped_ratio", truncated.mean()});
+  return values;
+}
+
+void UpdateStats::add(const Turn& turn, std::span<const double> logprobs,
+                      std::span<const double> entropies) {
+  has_reference_ = has_reference_ || !turn.reference.empty();
+  for (size_t t = 0; t < logprobs.size(); ++t) {
+    if (turn.weights[t] == 0) continue;
+    tokens_ += 1;
+    entropy_ += entropies[t];
+    const double moved = logprobs[t] - turn.old[t];
+    const double ratio = std::exp(std::clamp(moved, -20.0, 20.0));
+    moved_ += ratio - 1 - moved;  // k3 of the old policy
+    ratio_ += ratio;
+    // A clipped ratio stops its token's gradient where the advantage pushes it further out.
+    const double advantage = turn.advantages[t];
+    low_ += ratio < 1 - section_.clip_low && advantage < 0 ? 1 : 0;
+    high_ += ratio > 1 + section_.clip_high && advantage > 0 ? 1 : 0;
+    if (!turn.reference.empty()) {
+      const double apart = turn.reference[t] - logprobs[t];
+      kl_ += std::exp(apart) - 1 - apart;
+    }
+  }
+}
+
+train::Values UpdateStats::means() const {
+  const double n = std::max(tokens_, 1.0);
+  train::Values values = {{"entropy", entropy_ / n},
+                          {"clip_ratio/low_mean", low_ / n},
+                          {"clip_ratio/high_mean", high_ / n},
+                          {"clip_ratio/region_mean", (low_ + high_) / n},
+                          {"ratio", ratio_ / n},
+                          {"approx_kl", moved_ / n}};
+  if (has_reference_) {
+    values.push_back({"kl", kl_ / n});
+  }
+  return values;
+}
+
+void Mismatch::add(std::span<const double> sampled, std::span<const double> trained) {
+  HOCKET_CHECK(sampled.size() == trained.size(), "{} sampled and {} trained tokens", sampled.size(),
+               trained.size());
+  for (size_t t = 0; t < sampled.size(); ++t) {
+    const double apart = std::abs(sampled[t] - trained[t]);
+    // Not-a-number counts as the largest there is.
+    const bool differs = !(sampled[t] == trained[t]);
+    largest = std::isnan(apart) ? INFINITY : std::max(largest, apart);
+    sum += std::isnan(apart) ? 0 : apart;
+    unequal += differs ? 1 : 0;
+    ++tokens;
+  }
+}
+
+std::string Mismatch::text() const {
+  if (unequal == 0) return fmt::format("0 in all of {} tokens", tokens);
+  return fmt::format("up to {:.2g} in {} of {} tokens", largest, unequal, tokens);
+}
+
+}  // namespace hocket::rl

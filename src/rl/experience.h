@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Samples of a step between their sampling and their updates: what is computed of them, the sums
+// that metrics are means of, and the form in which processes and files have them.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rl/advantage.h"
+#include "rl/prompts.h"
+#include "rl/sample.h"
+#include "train/evaluate.h"
+
+namespace hocket::rl {
+
+/// Samples of a step, by group and index, with what training needs of each.
+struct Experience {
+  std::vector<Sample> samples;
+  std::vector<Turn> turns;      ///< of each
+  int64_t groups_left_out = 0;  ///< by dynamic sampling
+  int64_t prompts = 0;          ///< that were sampled, groups left out among them
+};
+
+/// Makes turns of samples, with rewards, old log-probabilities (those of sampling), and the marks
+/// of the overlong filter.
+std::vector<Turn> turns_of(const engine::RlSection& section, std::span<const Sample> samples);
+
+/// Penalises the length of a sample: sets shaped_reward.
+void shape_reward(const engine::RlSection& section, Sample* sample);
+
+/// Returns whether all samples of a group have the same reward, before it was shaped.
+bool is_even(std::span<const Sample> group);
+
+/// Writes samples as bytes, and reads them again, bit for bit.
+std::string to_bytes(std::span<const Sample> samples);
+std::vector<Sample> samples_of(std::string_view bytes);
+
+/// Returns the line of a sample in a trajectory file, without its end: slime's field names.
+std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn);
+
+/// Means of a step's samples under TRL's names: reward, reward_std, frac_reward_zero_std,
+/// completions/..., rewards/NAME/mean.
+train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt);
+
+/// Means of an evaluation's samples: reward, pass@k for k = 1, 2, 4, ... up to the samples of a
+/// prompt, completions/.... A sample is right if its first reward is 1 or more.
+train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt);
+
+/// Sums over the tokens of updates, for their means: clip shares, entropy, divergence, ratio.
+class UpdateStats {
+ public:
+  explicit UpdateStats(const engine::RlSection& section) : section_(section) {}
+  /// Adds a sample; log-probabilities and entropies of its tokens under the policy before the
+  /// update.
+  void add(const Turn& turn, std::span<const double> logprobs, std::span<const double> entropies);
+  train::Values means() const;
+
+ private:
+  const engine::RlSection& section_;
+  double tokens_ = 0, entropy_ = 0, low_ = 0, high_ = 0, kl_ = 0, moved_ = 0, ratio_ = 0;
+  bool has_reference_ = false;
+};
+
+/// Largest difference of log-probabilities between sampling and training.
+struct Mismatch {
+  double largest = 0, sum = 0;
+  int64_t tokens = 0, unequal = 0;
+  void add(std::span<const double> sampled, std::span<const double> trained);
+  /// Returns "0 in all 5,120 tokens", or the largest and the count.
+  std::string text() const;
+};
+
+}  // namespace hocket::rl

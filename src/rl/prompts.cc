@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rl/prompts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/ordered_json.h"
+#include "base/text.h"
+#include "data/examples/messages.h"
+#include "data/examples/source.h"
+#include "data/loader.h"
+#include "data/model_text.h"
+#include "gguf/file.h"
+
+namespace hocket::rl {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+/// Columns that may hold the ground truth, the first that is there.
+constexpr std::array<const char*, 5> kTruths = {"ground_truth", "answer", "solution", "label",
+                                                "target"};
+
+/// Returns a column by its standard name, or null.
+const Json* column(const data::SourceOptions& source, const Json& object, const std::string& name) {
+  const auto renamed = source.columns.find(name);
+  const auto found = object.find(renamed == source.columns.end() ? name : renamed->second);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+/// The ground truth of an object: a column, or verl's reward_model.ground_truth.
+Json truth_of(const data::SourceOptions& source, const Json& object) {
+  for (const char* name : kTruths) {
+    if (const Json* value = column(source, object, name)) return *value;
+  }
+  if (const Json* model = column(source, object, "reward_model");
+      model != nullptr && model->is_object() && model->contains("ground_truth")) {
+    return model->at("ground_truth");
+  }
+  return nullptr;
+}
+
+/// Returns whether prompts are held out of a source, or all of them are.
+bool is_held_out(const data::SourceOptions& source) { return source.split == "valid"; }
+
+}  // namespace
+
+PromptData::PromptData(const engine::Run& run, int64_t longest)
+    : run_(run), most_(longest), model_(train::text_files_of(run)) {
+  const engine::DataSection& section = run.config.data;
+  if (section.sources.empty()) {
+    fail(run.name,
+         "objective is rl, and data.sources is empty; expected files of prompts, such as "
+         "data.sources: [{{path: prompts.jsonl}}]");
+  }
+  tokenizer_ = std::make_unique<data::Tokenizer>(
+      data::load_model_tokenizer(run.name, model_, section.tokenizer, run.model.vocab_size));
+  template_ = data::find_chat_template(model_, section.chat_template);
+  stop_tokens_ = data::stop_tokens(model_, run.model, *tokenizer_);
+  beginning_ = data::beginning_of_text(model_, *tokenizer_);
+  for (const data::SourceOptions& source : section.sources) {
+    name_ += (name_.empty() ? "" : ", ") + source.path;
+  }
+  train_ = read("train", section.sources, "train");
+  hold_out();
+  for (const engine::EvaluationSection& set : section.evaluation) {
+    held_out_.push_back(read(set.name, set.held_out(), "valid"));
+  }
+  Hasher hasher;
+  for (const Prompt& prompt : train_.prompts) {
+    longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
+    hasher.add(prompt.text).add(prompt.ground_truth.dump());
+  }
+  fingerprint_ = hasher.finish().hex();
+  for (const PromptSet& set : held_out_) {
+    for (const Prompt& prompt : set.prompts) {
+      longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
+    }
+  }
+  if (train_.prompts.empty()) {
+    fail(run.name, "{} has no prompt to train on{}", name_,
+         train_.too_long > 0 ? fmt::format(": {} are longer than {} tokens", train_.too_long, most_)
+                             : "");
+  }
+}
+
+PromptSet PromptData::read(const std::string& name, const std::vector<data::SourceOptions>& sources,
+                           const std::string& split) {
+  PromptSet set;
+  set.name = name;
+  for (const data::SourceOptions& source : sources) {
+    if (source.weight && *source.weight != 1) {
+      fail(run_.name,
+           "data.sources: {} has weight {}; objective rl reads every prompt once an epoch",
+           source.path, *source.weight);
+    }
+    if (split == "train" && is_held_out(source)) {
+      PromptSet own = read("", {source}, "valid");
+      held_out_.push_back(std::move(own));
+      continue;
+    }
+    const data::ReadReport report =
+        data::read_objects(source, [&](Json&& object, const std::string&) {
+          Prompt prompt = prompt_of(source, std::move(object));
+          if (std::ssize(prompt.ids) > most_) {
+            ++set.too_long;
+            return true;
+          }
+          prompt.index = std::ssize(set.prompts);
+          set.prompts.push_back(std::move(prompt));
+          return true;
+        });
+    if (report.unreadable > 0) {
+      notes_.push_back(fmt::format("{} of {} could not be read, the first: {}",
+                                   counted(report.unreadable, "line"), source.path,
+                                   report.first_unreadable.front()));
+    }
+  }
+  if (set.too_long > 0) {
+    notes_.push_back(fmt::format("{} left out of {}: longer than {} tokens",
+                                 counted(set.too_long, "prompt"),
+                                 name.empty() ? "the held-out part" : name, most_));
+  }
+  return set;
+}
+
+Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) {
+  Prompt prompt;
+  const Json* text = column(source, columns, "prompt");
+  if (text == nullptr) {
+    text = column(source, columns, "messages");
+  }
+  if (text == nullptr) fail("prompt", "it has no column prompt (columns: {{prompt: NAME}})");
+  set_text(*text, &prompt);
+  prompt.ground_truth = truth_of(source, columns);
+  without_truth_ += prompt.ground_truth.is_null() ? 1 : 0;
+  if (const Json* name = column(source, columns, "data_source"); name && name->is_string()) {
+    prompt.data_source = name->get<std::string>();
+  }
+  if (const Json* extra = column(source, columns, "extra_info")) {
+    prompt.extra_info = *extra;
+  }
+  prompt.columns = std::move(columns);
+  return prompt;
+}
+
+/// A string is read as it is, behind the tokens that begin a text; messages through the model's
+/// chat template, up to where its answer begins.
+void PromptData::set_text(const Json& text, Prompt* prompt) {
+  data::EncodeOptions how;
+  if (text.is_string()) {
+    ++texts_;
+    prompt->text = text.get<std::string>();
+    how.split_special_tokens = run_.config.data.split_special_tokens;
+    prompt->ids = data::document_ids(run_.name, beginning_, *tokenizer_, prompt->text,
+                                     run_.model.vocab_size, how);
+    return;
+  }
+  if (!text.is_array()) {
+    fail("prompt", "it is {}; expected a string or a list of messages", data::type_text(text));
+  }
+  if (!template_) {
+    fail("prompt", "it is a list of messages, and {} has no chat template", model_);
+  }
+  ++chats_;
+  const Json messages = data::read_messages(text, data::MessageTags::chat(), "prompt");
+  data::check_turns(messages, true);
+  data::ChatOptions chat;
+  chat.add_generation_prompt = true;
+  prompt->text = template_->render(messages, chat).text;
+  prompt->ids = tokenizer_->encode(prompt->text, how);
+  data::require_ids(run_.name, prompt->ids, *tokenizer_, run_.model.vocab_size);
+}
+
+/// Moves data.valid_fraction of the prompts to a held-out set of their own.
+void PromptData::hold_out() {
+  const double share = run_.config.data.valid_fraction;
+  const bool own =
+      std::any_of(run_.config.data.sources.begin(), run_.config.data.sources.end(), is_held_out);
+  if (share == 0 || own || !run_.config.data.evaluation.empty()) return;
+  std::vector<Hash128> contents;
+  for (const Prompt& prompt : train_.prompts) {
+    Hasher hasher;
+    hasher.add(prompt.text).add(prompt.ground_truth.dump());
+    contents.push_back(hasher.finish());
+  }
+  if (contents.size() < 2) return;
+  const std::vector<bool> held =
+      data::hold_out(contents, share, static_cast<uint64_t>(run_.config.train.seed));
+  PromptSet set;
+  std::vector<Prompt> rest;
+  for (size_t i = 0; i < held.size(); ++i) {
+    std::vector<Prompt>& to = held[i] ? set.prompts : rest;
+    train_.prompts[i].index = std::ssize(to);
+    to.push_back(std::move(train_.prompts[i]));
+  }
+  train_.prompts = std::move(rest);
+  held_out_.insert(held_out_.begin(), std::move(set));
+}
+
+const Prompt& PromptData::at(int64_t number) const {
+  const int64_t size = std::ssize(train_.prompts);
+  const auto epoch = static_cast<uint64_t>(number / size);
+  const data::Permutation order(
+      static_cast<uint64_t>(size),
+      static_cast<uint64_t>(run_.config.train.seed) * 0x9E3779B97F4A7C15ULL + epoch);
+  return train_.prompts[order(static_cast<uint64_t>(number % size))];
+}
+
+std::vector<std::string> PromptData::notes() const {
+  std::vector<std::string> notes = notes_;
+  if (template_ && texts_ > 0) {
+    notes.push_back(
+        fmt::format("{} a plain string, which the chat template of the model is not applied to; "
+                    "expected a list "
+                    "of messages for a chat",
+                    texts_ == 1 ? "1 prompt is" : fmt::format("{} prompts are", texts_)));
+  }
+  if (without_truth_ > 0) {
+    notes.push_back(fmt::format("{} without a ground truth ({})", counted(without_truth_, "prompt"),
+                                fmt::join(kTruths, ", ")));
+  }
+  return notes;
+}
+
+}  // namespace hocket::rl

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rl/rollout.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/math.h"
+#include "base/rng.h"
+#include "serve/open.h"
+#include "serve/scheduler.h"
+
+namespace hocket::rl {
+
+namespace {
+
+serve::StepLimits limits_of(const engine::Run& run, const PromptData& data) {
+  const engine::RlSection& rl = run.config.rl;
+  serve::StepLimits limits;
+  limits.parts = engine::generation_parts(run);
+  limits.longest = longest_text(run, data);
+  limits.sequences = rl.max_num_seqs;
+  limits.tokens = std::max(rl.max_num_batched_tokens, rl.max_num_seqs);
+  const int64_t pages_of_text = ceil_div(limits.longest, serve::PagePool::kTokens) + 1;
+  limits.pages = limits.sequences * pages_of_text;
+  if (rl.kv_cache_memory) {
+    const auto affordable = static_cast<int64_t>(*rl.kv_cache_memory) / serve::page_bytes(run);
+    if (affordable < pages_of_text) {
+      fail(run.name, "rl.kv_cache_memory holds {} pages of {} tokens; a text of {} tokens needs {}",
+           affordable, serve::PagePool::kTokens, limits.longest, pages_of_text);
+    }
+    limits.pages = std::min(limits.pages, affordable);
+  }
+  limits.vocab = std::min<int64_t>(data.tokenizer().vocab_size(), run.model.vocab_size);
+  limits.rows = limits.parts * limits.sequences;
+  limits.changes = 1024;
+  limits.alternatives = 1;
+  return limits;
+}
+
+}  // namespace
+
+int64_t most_prompt_tokens(const engine::Run& run) {
+  const engine::RlSection& rl = run.config.rl;
+  const int64_t positions = std::max<int64_t>(run.model.max_position, 1);
+  // The last token of a sample is no input.
+  const int64_t room = std::min(positions, run.config.train.seq_len + 1) - rl.max_new_tokens;
+  if (room < 1) {
+    fail(run.name,
+         "rl.max_new_tokens is {}; a prompt and its answer have {} tokens at most (train.seq_len "
+         "{}, the model's {} positions)",
+         rl.max_new_tokens, std::min(positions, run.config.train.seq_len + 1),
+         run.config.train.seq_len, positions);
+  }
+  return rl.max_prompt_tokens > 0 ? std::min(rl.max_prompt_tokens, room) : room;
+}
+
+int64_t longest_text(const engine::Run& run, const PromptData& data) {
+  return data.longest() + run.config.rl.max_new_tokens;
+}
+
+Rollout::Rollout(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data)
+    : run_(run), readers_(readers), data_(data), limits_(limits_of(run, data)) {}
+
+serve::Request Rollout::request_of(const Order& order, const Order::Group& group,
+                                   int64_t index) const {
+  const engine::RlSection& rl = run_.config.rl;
+  serve::Request request;
+  request.prompt = group.prompt->ids;
+  request.sampling.temperature = order.temperature;
+  if (order.limited) {
+    request.sampling.top_k = rl.top_k;
+    request.sampling.top_p = rl.top_p;
+    request.sampling.min_p = rl.min_p;
+  }
+  request.sampling.seed =
+      random_bits(order.seed, hash_name("rl samples"), static_cast<uint64_t>(group.number));
+  request.sampling.sample = index;
+  request.stops = rl.stop;
+  request.stop_tokens = data_.stop_tokens();
+  request.max_tokens = rl.max_new_tokens;
+  request.logprobs = 0;
+  request.answer = true;
+  return request;
+}
+
+/// Appends the news of a sample.
+void Rollout::take(const serve::Update& update, Sample* sample) const {
+  // Without limits the distribution that is drawn from is that of the temperature, which training
+  // computes; with them it is the model's own at temperature 1.
+  const engine::RlSection& rl = run_.config.rl;
+  const bool limited = rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0;
+  sample->text += update.text;
+  for (const serve::TokenLogprobs& token : update.logprobs) {
+    sample->tokens.push_back(token.token);
+    sample->logprobs.push_back(limited ? token.logprob : token.sampled_logprob);
+    sample->sampled_logprobs.push_back(token.sampled_logprob);
+  }
+  switch (update.finish) {
+    case serve::Finish::running:
+      return;
+    case serve::Finish::stop:
+      sample->status = SampleStatus::completed;
+      return;
+    case serve::Finish::length:
+      sample->status = SampleStatus::truncated;
+      return;
+    case serve::Finish::cancelled:
+      sample->status = SampleStatus::aborted;
+      return;
+    case serve::Finish::failed:
+      sample->status = SampleStatus::failed;
+  }
+}
+
+std::vector<Sample> Rollout::run(const Order& order,
+                                 const std::function<void(const Prompt&, Sample&)>& finished,
+                                 const std::function<bool()>& stop) {
+  stats_ = {};
+  const int64_t begin = now_ns();
+  engine::Session& session = readers_.now(spec());
+  serve::SessionStepper stepper(session, limits_);
+  std::vector<Sample> samples;
+  if (session.ranks().processes().index() != 0) {
+    stepper.follow();
+    return samples;
+  }
+  // A new scheduler has no prefixes of earlier parameters.
+  serve::SchedulerOptions how;
+  how.prefix_caching = run_.config.rl.prefix_caching;
+  how.max_waiting = 0;
+  serve::Scheduler scheduler(stepper, &data_.tokenizer(), how);
+  samples.resize(order.groups.size() * static_cast<size_t>(order.samples));
+  std::string error;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Sample* const sample = &samples[i];
+    const Order::Group& group = order.groups[i / static_cast<size_t>(order.samples)];
+    sample->group = group.number;
+    sample->index = static_cast<int64_t>(i) % order.samples;
+    sample->prompt = group.prompt->index;
+    sample->version = order.version;
+    scheduler.submit(static_cast<int64_t>(i) + 1, request_of(order, group, sample->index),
+                     [&, sample, prompt = group.prompt](const serve::Update& update) {
+                       take(update, sample);
+                       if (update.finish == serve::Finish::failed) {
+                         error = update.error;
+                       } else if (update.finish == serve::Finish::stop ||
+                                  update.finish == serve::Finish::length) {
+                         finished(*prompt, *sample);
+                       }
+                     });
+  }
+  while (scheduler.step()) {
+    if (!error.empty()) fail_run("rl", "a sample failed: {}", error);
+    if (stop()) {
+      for (size_t i = 0; i < samples.size(); ++i) {
+        scheduler.cancel(static_cast<int64_t>(i) + 1);
+      }
+    }
+  }
+  const serve::Stats counts = scheduler.stats();
+  stats_.seconds = seconds_since(begin);
+  stats_.tokens = counts.generated_tokens;
+  stats_.prompt_tokens = counts.prompt_tokens - counts.prefix_hits;
+  stats_.cached_tokens = counts.prefix_hits;
+  stats_.preemptions = counts.preemptions;
+  return samples;
+}
+
+}  // namespace hocket::rl
