@@ -82,7 +82,8 @@ std::vector<Sample> samples() {
 void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = kOp,
                  .doc =
-                     "id[R], (log p of the model, log p of what it was drawn from)[R,2], and "
+                     "id[R], (log p of the model, log p of what it was drawn from)[R,2], with "
+                     "setting `tempered` the first at the temperature, and "
                      "the `top` most likely tokens of the model with log p, from logits[R,V], of "
                      "which the first `vocab` are tokens; settings, draws, masks, and changes of "
                      "logits of tokens are data (ops/sample.h)",

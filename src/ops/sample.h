@@ -21,8 +21,11 @@ enum class Setting : uint8_t {
   frequency_penalty,
   masked,
   alternatives,  ///< most likely tokens to report; others are -1
+  /// 1: the first log-probability is of softmax(logits / temperature) over all ids, as
+  /// token_logprobs computes it, if the temperature is above 0.
+  tempered,
 };
-inline constexpr int64_t kNumSettings = 9;
+inline constexpr int64_t kNumSettings = 10;
 
 /// Columns of the draws, i64: a uniform number follows from seed, stream and position. `given`: a
 /// token in place of a draw, whose log-probabilities are wanted; negative: none.

@@ -3,18 +3,28 @@
 // included. Losses of preference tuning and reinforcement learning are made of them. Logits are
 // formed chunk by chunk, forward and again backward: tokens x vocabulary logits never exist. By
 // definition it is the product and the steps of vocabulary_loss.cc, which can run on parts of the
-// vocabulary. With attribute `softcap` logits are cap * tanh(logit / cap), as by op softcap. An
-// ignored target (-100) has log-probability 0 and entropy 0.
+// vocabulary. With attribute `softcap` logits are cap * tanh(logit / cap), as by op softcap; with
+// attribute `temperature` they are then multiplied by its inverse, as by op scale, and have the
+// bits of op sample's. An ignored target (-100) has log-probability 0 and entropy 0.
 #include "ops/rules.h"
 
 namespace hocket::ops::token_logprobs {
 namespace {
 
+void want_head(std::string_view op, const Attrs& attrs, Types in) {
+  want_lm_head(op, attrs, in);
+  if (!attrs.has("temperature")) return;
+  if (const double temperature = attrs.f("temperature");
+      !(temperature > 0 && std::isfinite(temperature))) {
+    fail(op, "temperature is {}; expected a positive number", temperature);
+  }
+}
+
 TensorType per_token(Types in) { return {DType::f64, {in[0].dims[0]}}; }
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("token_logprobs", in, 3);
-  want_lm_head("token_logprobs", attrs, in);
+  want_head("token_logprobs", attrs, in);
   return {per_token(in), per_token(in), per_token(in)};
 }
 
@@ -23,7 +33,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
 std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   constexpr const char* kOp = "token_logprobs_bwd";
   if (in.size() != 5 && in.size() != 7) fail(kOp, "got {} inputs; expected 5 or 7", in.size());
-  want_lm_head(kOp, attrs, in);
+  want_head(kOp, attrs, in);
   for (size_t i = 3; i < in.size(); ++i) {
     want_same(kOp, in[i], per_token(in));
   }
@@ -57,25 +67,29 @@ void grad(GradContext& context) {
   }
 }
 
-/// The capped logits and, before the cap, the product.
+/// The logits after cap and temperature and, before both, the product.
 struct Logits {
-  int capped, product;
-  Attrs cap;
+  int made, product;
+  Attrs cap, temper;  ///< of ops softcap and scale; empty: none
 };
 Logits define_logits(Definition& graph, const Attrs& attrs, std::span<const int> in) {
   Logits made;
   made.product = graph.apply("linear", {}, {in[0], in[1]})[0];
-  made.capped = made.product;
+  made.made = made.product;
   if (attrs.has("softcap")) {
     made.cap.set("cap", attrs.f("softcap"));
-    made.capped = graph.apply("softcap", made.cap, {made.product})[0];
+    made.made = graph.apply("softcap", made.cap, {made.product})[0];
+  }
+  if (attrs.has("temperature")) {
+    made.temper.set("factor", 1 / attrs.f("temperature"));
+    made.made = graph.apply("scale", made.temper, {made.made})[0];
   }
   return made;
 }
 
 std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const int> in) {
   const Attrs vocabulary{{"vocab", graph.type(in[1]).dims[0]}};
-  const int z = define_logits(graph, attrs, in).capped;
+  const int z = define_logits(graph, attrs, in).made;
   const int lse = graph.apply("lse", {}, {z})[0];
   const int logit = graph.apply("pick", vocabulary, {z, in[2]})[0];
   const int logprob = graph.apply("token_logprob", {}, {logit, lse, in[2]})[0];
@@ -85,9 +99,12 @@ std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const i
 std::vector<int> define_bwd(Definition& graph, const Attrs& attrs, std::span<const int> in) {
   const Attrs vocabulary{{"vocab", graph.type(in[1]).dims[0]}};
   const Logits z = define_logits(graph, attrs, in);
-  std::vector<int> of_dz{z.capped};
+  std::vector<int> of_dz{z.made};
   of_dz.insert(of_dz.end(), in.begin() + 2, in.end());
   int dz = graph.apply("token_dlogits", vocabulary, of_dz)[0];
+  if (!z.temper.empty()) {
+    dz = graph.apply("scale", z.temper, {dz})[0];
+  }
   if (!z.cap.empty()) {
     dz = graph.apply("softcap_bwd", z.cap, {dz, z.product})[0];
   }
@@ -121,11 +138,18 @@ std::vector<Sample> samples_with(int gradients) {
     }
     list.push_back(std::move(sample));
   }
-  list.push_back(list[1]);
-  list.back().name += ", softcap";
-  list.back().attrs = {{"softcap", 1.5}};
+  const auto add = [&](const char* name, const Attrs& attrs) {
+    list.push_back(list[1]);
+    list.back().name += name;
+    list.back().attrs = attrs;
+    if (gradients > 0) {
+      list.back().chain[0].attrs = attrs;
+    }
+  };
+  add(", softcap", {{"softcap", 1.5}});
+  add(", temperature", {{"temperature", 0.7}});
+  add(", softcap, temperature", {{"softcap", 1.5}, {"temperature", 1.6}});
   if (gradients > 0) {
-    list.back().chain[0].attrs = list.back().attrs;
     list.push_back(with_short_gradient(list[1]));
   }
   return list;
@@ -144,8 +168,8 @@ std::vector<Sample> samples_bwd() {
 void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "token_logprobs",
                  .doc = "log p[t,targets[t]], -sum_v p log p and log sum_v e^z of p = softmax(z), "
-                        "z = h[T,D] W^T, logits below `softcap` if there is one; the first two are "
-                        "0 where the target is -100",
+                        "z = h[T,D] W^T, logits below `softcap` and over `temperature` if there "
+                        "are these; the first two are 0 where the target is -100",
                  .infer = infer,
                  .layout = {"td,vd,t->t,t,t", "t"},
                  .work = work<1>,

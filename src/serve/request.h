@@ -32,6 +32,9 @@ struct Sampling {
   /// Draws depend on seed, sample and position alone: the same under every plan and in any batch.
   uint64_t seed = 0;
   int64_t sample = 0;  ///< number of the text: others of the same seed are drawn apart
+  /// Log-probabilities of tokens, of the prompt's too, are of softmax(logits / temperature), as
+  /// training computes them; those of alternatives stay the model's.
+  bool tempered_logprobs = false;
 };
 
 /// Restricts the tokens of one text, such as to JSON. Used by one thread at a time.

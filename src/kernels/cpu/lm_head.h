@@ -104,5 +104,10 @@ template <typename T>
 T softcap_of(const KernelArgs& args) {
   return static_cast<T>(args.attrs->has("softcap") ? args.attrs->f("softcap") : 0.0);
 }
+/// Factor of the logits by attribute `temperature` of a head, 1: none.
+template <typename T>
+T temper_of(const KernelArgs& args) {
+  return static_cast<T>(args.attrs->has("temperature") ? 1 / args.attrs->f("temperature") : 1.0);
+}
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // sample: a row of logits is changed in the order bias, penalties, mask, temperature, top_k, top_p,
 // min_p; a uniform number of seed, stream and position then picks a token, in order of their ids.
+// Where nothing else changes or leaves out logits, log-probabilities at a temperature have the bits
+// of token_logprobs, whose functions they are made by (vocabulary.h).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -36,8 +38,15 @@ class SampledRow {
                  static_cast<double>(logits_[i]));
       }
     }
-    const double lse = log_sum_exp(logits_, width_);
+    double lse = log_sum_exp(logits_, width_);
     report_alternatives(lse);
+    T factor = 1;
+    if (setting(Setting::tempered) != 0 && setting(Setting::temperature) > 0) {
+      factor = static_cast<T>(1 / setting(Setting::temperature));
+      std::copy_n(logits_, width_, z_);
+      temper_row(z_, width_, factor);
+      lse = log_sum_exp(z_, width_);
+    }
     const int64_t given = draw_of(Draw::given);
     double sampled = 0;
     int32_t id;
@@ -46,7 +55,7 @@ class SampledRow {
         fail_run("sample", "token {}; expected less than {}", given, width_);
       }
       id = static_cast<int32_t>(given);
-      sampled = static_cast<double>(logits_[id]) - lse;
+      sampled = tempered(logits_[id], factor) - lse;
     } else {
       std::copy_n(logits_, vocab_, z_);
       change();
@@ -54,7 +63,7 @@ class SampledRow {
       id = pick(&sampled);
     }
     out<int32_t>(args_, 0)[row_] = id;
-    out<double>(args_, 1)[2 * row_] = static_cast<double>(logits_[id]) - lse;
+    out<double>(args_, 1)[2 * row_] = tempered(logits_[id], factor) - lse;
     out<double>(args_, 1)[2 * row_ + 1] = sampled;
   }
 
@@ -64,6 +73,12 @@ class SampledRow {
   }
   int64_t draw_of(Draw which) const {
     return in<int64_t>(args_, 2)[row_ * ops::kNumDraws + static_cast<int64_t>(which)];
+  }
+
+  /// Returns a logit over the temperature as rows in memory have it.
+  static double tempered(T z, T factor) {
+    volatile T rounded = z * factor;  // else the product may be fused with what follows
+    return static_cast<double>(rounded);
   }
 
   /// The most likely tokens under the model; of equal ones the lower ids.
@@ -95,22 +110,39 @@ class SampledRow {
       fail_run("sample", "changes {} to {} of row {}; expected a range of the {} there are",
                range[0], range[1], row_, entries);
     }
-    const double repetition = setting(Setting::repetition_penalty);
     for (int64_t i = range[0]; i < range[1]; ++i) {
-      const int32_t token = in<int32_t>(args_, 5)[i], count = in<int32_t>(args_, 6)[i];
+      const int32_t token = in<int32_t>(args_, 5)[i];
       if (token < 0 || token >= width_) {
         fail_run("sample", "a change of token {}; expected 0 to {}", token, width_ - 1);
       }
-      if (token >= vocab_) continue;
-      double z = static_cast<double>(z_[token]) + in<double>(args_, 7)[i];
-      if (count >= 0 && repetition > 0 && repetition != 1) {
-        z = z > 0 ? z / repetition : z * repetition;
+      if (token < vocab_) {
+        z_[token] = changed(i, z_[token]);
       }
-      if (count > 0) {
-        z -= setting(Setting::presence_penalty) + count * setting(Setting::frequency_penalty);
-      }
-      z_[token] = static_cast<T>(z);
     }
+  }
+  /// Returns a logit after change i.
+  T changed(int64_t i, T logit) const {
+    const int32_t count = in<int32_t>(args_, 6)[i];
+    const double repetition = setting(Setting::repetition_penalty);
+    double z = static_cast<double>(logit) + in<double>(args_, 7)[i];
+    if (count >= 0 && repetition > 0 && repetition != 1) {
+      z = z > 0 ? z / repetition : z * repetition;
+    }
+    if (count > 0) {
+      z -= setting(Setting::presence_penalty) + count * setting(Setting::frequency_penalty);
+    }
+    return static_cast<T>(z);
+  }
+  /// Returns the logit of a token after all changes.
+  T changed_logit(int32_t token) const {
+    const int32_t* range = in<int32_t>(args_, 4) + 2 * row_;
+    T z = logits_[token];
+    for (int64_t i = range[0]; i < range[1]; ++i) {
+      if (in<int32_t>(args_, 5)[i] == token) {
+        z = changed(i, z);
+      }
+    }
+    return z;
   }
 
   void mask() {
@@ -135,23 +167,16 @@ class SampledRow {
   int32_t pick(double* logprob) {
     const int64_t best = std::max_element(z_, z_ + vocab_) - z_;
     const double temperature = setting(Setting::temperature);
-    if (temperature <= 0) {
+    const T factor = temperature > 0 ? static_cast<T>(1 / temperature) : T(0);
+    if (factor <= 0 || !std::isfinite(tempered(z_[best], factor))) {
       *logprob = 0;
       return static_cast<int32_t>(best);
     }
+    temper_row(z_, vocab_, factor);
     // Probabilities relative to the most likely token's.
-    const T top = z_[best], scale = static_cast<T>(1 / temperature);
-    double sum = 0;
-    for (int64_t begin = 0; begin < vocab_; begin += kSumSpan) {
-      const int64_t end = std::min(vocab_, begin + kSumSpan);
-      Vec<T> span{};
-      for_vectors<T>(begin, end, [&](int64_t i, int64_t n) {
-        const Vec<T> p = vexp((load_some(z_ + i, n, -std::numeric_limits<T>::max()) - top) * scale);
-        store_some(z_ + i, p, n);
-        span += p;
-      });
-      sum += static_cast<double>(lane_sum<T>(span));
-    }
+    const T top = z_[best];
+    const double sum = sum_of_exponentials(
+        z_, vocab_, top, [this](int64_t i, int64_t n, Vec<T> p) { store_some(z_ + i, p, n); });
     const int64_t kept = truncate(sum);
     double total = sum;
     if (kept >= 0) {
@@ -172,7 +197,7 @@ class SampledRow {
       id = candidate;
       if ((u -= static_cast<double>(z_[candidate])) < 0) break;
     }
-    *logprob = std::log(static_cast<double>(z_[id]) / total);
+    *logprob = tempered(changed_logit(id), factor) - (static_cast<double>(top) + std::log(total));
     return id;
   }
 

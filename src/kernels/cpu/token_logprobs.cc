@@ -11,7 +11,7 @@ void token_logprobs(const KernelArgs& args) {
   LmHead<T> head(args);
   const int32_t* targets = in<int32_t>(args, 2);
   const int64_t v = head.vocab();
-  const T cap = softcap_of<T>(args);
+  const T cap = softcap_of<T>(args), temper = temper_of<T>(args);
   check_targets("token_logprobs", targets, head.tokens(), v);
   double *logprobs = out<double>(args, 0), *entropies = out<double>(args, 1);
   double* lses = out<double>(args, 2);
@@ -24,6 +24,7 @@ void token_logprobs(const KernelArgs& args) {
           store_some(z + i, cap * load_some(z + i, lanes, T(0)), lanes);
         });
       }
+      temper_row(z, v, temper);
       const int64_t t = first + r;
       const double lse = log_sum_exp(z, v);
       const bool counts = targets[t] >= 0;
@@ -41,7 +42,7 @@ void token_logprobs_bwd(const KernelArgs& args) {
   const double *lses = in<double>(args, 3), *of_logprobs = in<double>(args, 4);
   const bool with_entropies = args.in.size() > 5;
   const int64_t v = head.vocab();
-  const T cap = softcap_of<T>(args);
+  const T cap = softcap_of<T>(args), temper = temper_of<T>(args);
   check_targets("token_logprobs_bwd", targets, head.tokens(), v);
   T *dh = out<T>(args, 0), *dw = out<T>(args, 1);
   head.for_chunks([&](int64_t first, int64_t n) {
@@ -60,7 +61,7 @@ void token_logprobs_bwd(const KernelArgs& args) {
         g.entropy = in<double>(args, 5)[t];
         g.of_entropy = in<double>(args, 6)[t];
       }
-      token_gradient_row(z, v, targets[t], lses[t], g, cap);
+      token_gradient_row(z, v, targets[t], lses[t], g, cap, temper);
     });
     head.back(first, n, dh, dw, accumulates(args, 1));
   });

@@ -29,9 +29,10 @@ T greatest(const T* x, int64_t n) {
   return n == 0 ? -std::numeric_limits<T>::infinity() : vmax(x, n);
 }
 
-/// Returns the sum of e^(x - top) over n elements.
-template <typename T>
-double sum_of_exponentials(const T* x, int64_t n, T top) {
+/// Returns the sum of e^(x - top) over n elements; calls keep(i, lanes, vector) for every vector of
+/// them.
+template <typename T, class Keep>
+double sum_of_exponentials(const T* x, int64_t n, T top, const Keep& keep) {
   constexpr int64_t L = kLanes<T>;
   const Vec<T> shift = splat(top);
   double sum = 0;
@@ -40,14 +41,23 @@ double sum_of_exponentials(const T* x, int64_t n, T top) {
     Vec<T> span{};
     int64_t i = begin;
     for (; i + L <= end; i += L) {
-      span += vexp(load(x + i) - shift);
+      const Vec<T> p = vexp(load(x + i) - shift);
+      keep(i, L, p);
+      span += p;
     }
     if (i < end) {
-      span += vexp(load_partial(x + i, end - i, -std::numeric_limits<T>::max() / 2) - shift);
+      const T none = -std::numeric_limits<T>::max() / 2;
+      const Vec<T> p = vexp(load_partial(x + i, end - i, none) - shift);
+      keep(i, end - i, p);
+      span += p;
     }
     sum += static_cast<double>(lane_sum<T>(span));
   }
   return sum;
+}
+template <typename T>
+double sum_of_exponentials(const T* x, int64_t n, T top) {
+  return sum_of_exponentials(x, n, top, [](int64_t, int64_t, Vec<T>) {});
 }
 
 /// Returns log sum e^x over n > 0 elements.
@@ -71,6 +81,16 @@ Vec<T> load_some(const T* x, int64_t n, T fill) {
 template <typename T>
 void store_some(T* x, Vec<T> y, int64_t n) {
   n == kLanes<T> ? store(x, y) : store_partial(x, y, n);
+}
+
+/// Multiplies a row of logits by 1 / temperature in place: the same bits in every op that forms
+/// softmax(z / temperature), also in steps (op scale).
+template <typename T>
+void temper_row(T* z, int64_t v, T factor) {
+  if (factor == 1) return;
+  for_vectors<T>(0, v, [&](int64_t i, int64_t n) {
+    store_some(z + i, load_some(z + i, n, T(0)) * factor, n);
+  });
 }
 
 /// Turns logits x into tanh(x / cap) in place.
@@ -109,15 +129,16 @@ struct TokenGradients {
 /// Turns a row of logits into their gradient in place: -(a + b (log p + H)) p everywhere, and a
 /// more at the target (`at`, -1: elsewhere), for gradients a of the log-probability and b of the
 /// entropy. `cap` > 0: the row holds tanh of the logits over the cap, and the gradient is that
-/// before the cap.
+/// before the cap. p is that of the logits times `temper`, and the gradient is that before.
 template <typename T>
-void token_gradient_row(T* x, int64_t v, int64_t at, double lse, const TokenGradients& g, T cap) {
-  const T near = static_cast<T>(lse), gain = cap > 0 ? cap : T(1);
+void token_gradient_row(T* x, int64_t v, int64_t at, double lse, const TokenGradients& g, T cap,
+                        T temper = 1) {
+  const T near = static_cast<T>(lse), gain = (cap > 0 ? cap : T(1)) * temper;
   const double rest = static_cast<double>(near) - lse;
-  const T factor = static_cast<T>(std::exp(rest));
+  const T factor = static_cast<T>(std::exp(rest)) * temper;
   const T constant = static_cast<T>(-g.of_logprob - g.of_entropy * (g.entropy + rest));
   const T of_entropy = static_cast<T>(g.of_entropy);
-  const T slope_of_target = at >= 0 && cap > 0 ? T(1) - x[at] * x[at] : T(1);
+  const T slope_of_target = temper * (at >= 0 && cap > 0 ? T(1) - x[at] * x[at] : T(1));
   for_vectors<T>(0, v, [&](int64_t i, int64_t n) {
     const Vec<T> t = load_some(x + i, n, T(0));
     const Vec<T> d = gain * t - near;
