@@ -19,6 +19,7 @@ namespace {
 constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr const char* kManifest = "task.json";
 constexpr int64_t kLeastRow = 256;   // tokens of a training row, and positions of the model
+constexpr int64_t kBeginning = 1;    // tokens in front of a prompt
 constexpr int64_t kSpareTokens = 2;  // of a sample: the end of text, and one too many
 
 std::string json_string(const std::string& text) {
@@ -36,7 +37,7 @@ struct Lengths {
 Lengths lengths_of(const Task& task) {
   Lengths out;
   out.answer = task.longest_answer() + kSpareTokens;
-  const auto longest = static_cast<uint64_t>(task.longest_prompt() + out.answer);
+  const auto longest = static_cast<uint64_t>(kBeginning + task.longest_prompt() + out.answer);
   out.row = std::max(kLeastRow, static_cast<int64_t>(std::bit_ceil(longest)));
   return out;
 }
@@ -88,9 +89,10 @@ std::string model_config(int64_t vocab_size, int64_t positions) {
       .member("attention_bias", false)
       .member("mlp_bias", false)
       .member("tie_word_embeddings", false)
-      .key("bos_token_id")
-      .null();
-  return json.member("eos_token_id", 0).member("torch_dtype", "float32").end().take() + "\n";
+      .member("bos_token_id", 0)
+      .member("eos_token_id", 0)
+      .member("torch_dtype", "float32");
+  return json.end().take() + "\n";
 }
 
 std::string warm_up_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
@@ -221,6 +223,8 @@ data::Tokenizer task_tokenizer() {
   end.in_vocabulary = true;
   spec.added.push_back(std::move(end));
   spec.decoders.emplace_back();  // fuse: without a decoder `tokenizers` puts blanks between tokens
+  // In front of every text, as a checkpoint of ours reads a prompt whose tokenizer says nothing.
+  spec.prefix = {0};
   spec.eos = 0;
   return data::Tokenizer(std::move(spec));
 }
@@ -243,7 +247,8 @@ std::vector<std::string> write_task_files(const TaskFilesOptions& given) {
     files.emplace_back("warmup.jsonl", warm_up_lines(problems.warm_up));
     files.emplace_back("warmup.yaml", warm_up_yaml(options, lengths));
     files.emplace_back("config.json", model_config(tokenizer.vocab_size(), lengths.row));
-    files.emplace_back("generation_config.json", "{\n  \"eos_token_id\": 0\n}\n");
+    files.emplace_back("generation_config.json",
+                       "{\n  \"bos_token_id\": 0,\n  \"eos_token_id\": 0\n}\n");
   }
   const std::string manifest_text = manifest(options);
   require_own_folder(options, manifest_text, files);

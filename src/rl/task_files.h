@@ -29,8 +29,8 @@ struct TaskFilesOptions {
 /// training of another task.
 std::vector<std::string> write_task_files(const TaskFilesOptions& options);
 
-/// Returns the tokenizer of the small models: the end of text, and a token for each of
-/// kTaskCharacters.
+/// Returns the tokenizer of the small models: the end of text, which begins every text, too, and a
+/// token for each of kTaskCharacters.
 data::Tokenizer task_tokenizer();
 
 }  // namespace hocket::rl

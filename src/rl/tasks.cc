@@ -60,7 +60,8 @@ const std::vector<TaskKind>& task_kinds() {
        "{type: exact, extract: \"after:=\"}", "{type: exact, extract: answer}", 400,
        make_multi_addition_task},
       {"countdown", "an expression of given numbers that has a given value", 1, 3, 3, 6, 2000,
-       "{type: countdown}", "{type: countdown, extract: answer}", 200, make_countdown_task},
+       "{type: countdown, extract: all}", "{type: countdown, extract: answer}", 200,
+       make_countdown_task},
   };
   return kinds;
 }

@@ -90,9 +90,9 @@ struct TaskProblems {
 /// Draws problems until all sets are full. Throws Error if the task has too few.
 TaskProblems draw_problems(const TaskOptions& options, uint64_t seed, const TaskSizes& sizes);
 
-/// Returns the value of an expression of numbers and operators + - *, applied from left to right
-/// without precedence: "2+3*4" is 20. Requires: the expression is well-formed.
-int64_t value_from_left(const std::string& expression);
+/// Returns the value of an expression of numbers and operators + - *, products first: "2+3*4" is
+/// 14. Requires: the expression is well-formed.
+int64_t value_of_expression(const std::string& expression);
 
 // The makers of the tasks, by family.
 std::unique_ptr<Task> make_copy_task(const TaskOptions& options);

@@ -57,7 +57,7 @@ class CountdownTask : public Task {
         numbers->push_back(rng->between(1, largest_));
       }
       *solution = draw_expression(*numbers, rng);
-      target = value_from_left(*solution);
+      target = value_of_expression(*solution);
     }
     return target;
   }
@@ -86,20 +86,22 @@ class CountdownTask : public Task {
 
 }  // namespace
 
-int64_t value_from_left(const std::string& expression) {
-  int64_t value = 0, number = 0;
-  char pending = '+';
-  for (size_t i = 0; i <= expression.size(); ++i) {
-    const char c = i < expression.size() ? expression[i] : '=';
+int64_t value_of_expression(const std::string& expression) {
+  // `sum` of the products before the one at hand, which is sign * product * number.
+  int64_t sum = 0, sign = 1, product = 1, number = 0;
+  for (const char c : expression + "+") {
     if (c >= '0' && c <= '9') {
       number = number * 10 + (c - '0');
       continue;
     }
-    value = pending == '+' ? value + number : pending == '-' ? value - number : value * number;
+    product *= number;
     number = 0;
-    pending = c;
+    if (c == '*') continue;
+    sum += sign * product;
+    sign = c == '-' ? -1 : 1;
+    product = 1;
   }
-  return value;
+  return sum;
 }
 
 std::unique_ptr<Task> make_countdown_task(const TaskOptions& options) {

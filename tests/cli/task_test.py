@@ -83,8 +83,8 @@ class Task(unittest.TestCase):
         examples = {row["prompt"] + row["completion"]: row["completion"] for row in read_lines(self.path("a", "warmup.jsonl"))}
         self.assertTrue(out["shown"])
         for shown in out["shown"]:
-            *characters, end = shown["texts"]
-            self.assertEqual("<|endoftext|>", end)
+            begin, *characters, end = shown["texts"]
+            self.assertEqual(("<|endoftext|>", "<|endoftext|>"), (begin, end))
             self.assertTrue(all(len(text) == 1 for text in characters), characters)
             completion = examples["".join(characters)]
             trained = [text for text, flag in zip(shown["texts"], shown["trained"]) if flag]
@@ -161,11 +161,11 @@ class Task(unittest.TestCase):
         with open(self.path("a", "lines"), "w", encoding="utf-8") as f:
             texts = [row["prompt"] + row["ground_truth"] + "<|endoftext|>" for row in read_lines(self.path("a", "train.jsonl"))]
             f.write("".join(json.dumps(text) + "\n" for text in texts))
-        ours = [json.loads(line) for line in
-                self.hocket("data", "encode", "a", "--in", "a/lines", "--lines").splitlines()]
+        ours = [json.loads(line) for line in self.hocket(
+            "data", "encode", "a", "--in", "a/lines", "--lines", "--add-special-tokens").splitlines()]
         self.assertEqual([theirs.encode(text).ids for text in texts], ours)
         for text, ids in zip(texts, ours):
-            self.assertEqual(text, theirs.decode(ids, skip_special_tokens=False))
+            self.assertEqual("<|endoftext|>" + text, theirs.decode(ids, skip_special_tokens=False))
 
 
 if __name__ == "__main__":

@@ -63,23 +63,23 @@ std::vector<int64_t> numbers_in(std::string_view text, char separator) {
   return out;
 }
 
-/// An expression, read from its end: the last operator is applied last.
-int64_t value_from_right_end(const std::string& expression, std::vector<int64_t>* numbers) {
-  const size_t at = expression.find_last_of("+-*");
-  int64_t last = 0;
-  EXPECT_TRUE(parse_int(expression.substr(at == std::string::npos ? 0 : at + 1), &last))
-      << expression;
-  numbers->push_back(last);
-  if (at == std::string::npos) return last;
-  const int64_t before = value_from_right_end(expression.substr(0, at), numbers);
-  switch (expression[at]) {
-    case '+':
-      return before + last;
-    case '-':
-      return before - last;
-    default:
-      return before * last;
+/// An expression, cut at the operator that is applied last.
+int64_t value_cut_at_operators(const std::string& expression, std::vector<int64_t>* numbers) {
+  size_t at = expression.find_last_of("+-");
+  if (at == std::string::npos) {
+    at = expression.rfind('*');
   }
+  if (at == std::string::npos) {
+    int64_t number = 0;
+    EXPECT_TRUE(parse_int(expression, &number)) << expression;
+    numbers->push_back(number);
+    return number;
+  }
+  const int64_t before = value_cut_at_operators(expression.substr(0, at), numbers);
+  const int64_t behind = value_cut_at_operators(expression.substr(at + 1), numbers);
+  return expression[at] == '+'   ? before + behind
+         : expression[at] == '-' ? before - behind
+                                 : before * behind;
 }
 
 /// Returns whether `answer` has the form of one to `prompt`; `right`: and is right.
@@ -127,7 +127,7 @@ bool has_form(const TaskOptions& options, const std::string& prompt, const std::
   const size_t equals = prompt.find('=');
   std::vector<int64_t> numbers = numbers_in(prompt.substr(0, equals), ','), used;
   const int64_t target = numbers_in(prompt.substr(equals + 1, prompt.size() - equals - 2), ',')[0];
-  *right = value_from_right_end(answer, &used) == target;
+  *right = value_cut_at_operators(answer, &used) == target;
   for (const char c : answer) {
     if ((c < '0' || c > '9') && options.operators.find(c) == std::string::npos) return false;
   }
@@ -151,7 +151,7 @@ TEST(Tasks, AnswersAreRightAndWithinTheirBounds) {
       const auto truth = nlohmann::json::parse(problem.ground_truth);
       if (options.name == "countdown") {
         std::vector<int64_t> used;
-        EXPECT_EQ(truth.at("target").get<int64_t>(), value_from_right_end(problem.answer, &used));
+        EXPECT_EQ(truth.at("target").get<int64_t>(), value_cut_at_operators(problem.answer, &used));
         EXPECT_EQ(std::ssize(used), options.operands);
         EXPECT_TRUE(std::is_permutation(used.begin(), used.end(), truth.at("numbers").begin(),
                                         truth.at("numbers").end()));
@@ -247,11 +247,11 @@ TEST(Tasks, NumbersInAnotherOrderAreOneProblem) {
   EXPECT_EQ(prompts.at("1,2,3=6:").size(), 6u);
 }
 
-TEST(Tasks, ExpressionsAreComputedFromLeftToRight) {
-  EXPECT_EQ(value_from_left("2+3*4"), 20);
-  EXPECT_EQ(value_from_left("3-5"), -2);
-  EXPECT_EQ(value_from_left("3-5*2+14"), 10);
-  EXPECT_EQ(value_from_left("17"), 17);
+TEST(Tasks, ProductsComeFirst) {
+  EXPECT_EQ(value_of_expression("2+3*4"), 14);
+  EXPECT_EQ(value_of_expression("3-5"), -2);
+  EXPECT_EQ(value_of_expression("3-5*2*2+14"), -3);
+  EXPECT_EQ(value_of_expression("17"), 17);
 }
 
 std::string message_of(const TaskOptions& options, const TaskSizes& sizes = {10, 10, 10}) {
@@ -319,6 +319,7 @@ TEST(TaskFiles, EveryCharacterIsAToken) {
       const std::vector<int32_t> ids = tokenizer.encode(text);
       EXPECT_EQ(ids.size(), text.size());
       EXPECT_EQ(tokenizer.decode(ids), text);
+      EXPECT_EQ(tokenizer.encode(text, {.add_special_tokens = true}).size(), text.size() + 1);
     }
   }
 }
