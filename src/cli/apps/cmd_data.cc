@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// hocket data: train-tokenizer, prepare, stats, encode, decode, chat-template; show is in
-// cmd_data_show.cc
+// hocket data: train-tokenizer, prepare, stats, encode, decode, chat-template; show and task are in
+// files of their own.
 #include <fmt/format.h>
 
 #include <memory>
@@ -353,10 +353,11 @@ void declare_chat_template(Args& args) {
 void verb_data(Args& args) {
   args.about("text files to tokens: train a tokenizer, prepare shards, look at them",
              "First train-tokenizer, then prepare; `train` reads the folder that prepare made, or "
-             "the files of data.sources, which `show` shows.");
+             "the files of data.sources, which `show` shows. `task` draws problems for `rl`.");
   declare_train_tokenizer(args.sub("train-tokenizer"));
   declare_prepare(args.sub("prepare"));
   declare_data_show(args.sub("show"));
+  declare_data_task(args.sub("task"));
   declare_stats(args.sub("stats"));
   declare_coder(args.sub("encode"), true);
   declare_coder(args.sub("decode"), false);

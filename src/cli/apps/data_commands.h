@@ -94,6 +94,8 @@ void chat_template_text(const ChatTemplateOptions& options);
 
 /// Declares `hocket data show` (data_show.h).
 void declare_data_show(Args& args);
+/// Declares `hocket data task` (rl/task_files.h).
+void declare_data_task(Args& args);
 
 /// One line of the above; `where` names it in errors.
 std::string encode_line(data::Encoder* encoder, std::string_view json, const std::string& where,

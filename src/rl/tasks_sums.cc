@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements: addition and multi_addition (tasks.h).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/rng.h"
+#include "rl/tasks.h"
+
+namespace hocket::rl {
+
+namespace {
+
+int64_t power_of_ten(int64_t exponent) {
+  int64_t out = 1;
+  for (int64_t i = 0; i < exponent; ++i) {
+    out *= 10;
+  }
+  return out;
+}
+
+/// Returns a number of exactly so many digits; of one digit 0 to 9.
+int64_t draw_number(int64_t digits, Rng* rng) {
+  return rng->between(digits == 1 ? 0 : power_of_ten(digits - 1), power_of_ten(digits) - 1);
+}
+
+int64_t digits_of(int64_t number) { return static_cast<int64_t>(std::to_string(number).size()); }
+
+/// Returns numbers in their order as a key that does not depend on it.
+std::string key_of(std::vector<int64_t> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  return fmt::format("{}", fmt::join(numbers, "+"));
+}
+
+class AdditionTask : public Task {
+ public:
+  explicit AdditionTask(const TaskOptions& options)
+      : digits_(options.digits), reversed_(options.reversed) {}
+
+  Problem draw(Rng* rng) const override {
+    const auto [first, second] = draw_operands(rng);
+    Problem out;
+    out.prompt = fmt::format("{}+{}=", first, second);
+    out.answer = written(first + second);
+    out.ground_truth = '"' + out.answer + '"';
+    out.question = fmt::format(
+        "Compute {} + {}.{} Write the number alone between <answer> and "
+        "</answer>.",
+        first, second, reversed_ ? " Reverse the order of the digits of the sum." : "");
+    out.key = key_of({first, second});
+    return out;
+  }
+  /// The completion is the sum of two other numbers with as many digits.
+  WarmUpExample draw_warm_up(Rng* rng) const override {
+    const auto [first, second] = draw_operands(rng);
+    const int64_t other = draw_number(digits_of(first), rng) + draw_number(digits_of(second), rng);
+    return {fmt::format("{}+{}=", first, second), written(other), key_of({first, second})};
+  }
+  int64_t longest_prompt() const override { return 2 * digits_ + 2; }
+  int64_t longest_answer() const override { return digits_ + 1; }
+
+ private:
+  std::pair<int64_t, int64_t> draw_operands(Rng* rng) const {
+    const int64_t least = std::min<int64_t>(2, digits_);
+    const int64_t first = draw_number(rng->between(least, digits_), rng);
+    return {first, draw_number(rng->between(least, digits_), rng)};
+  }
+  std::string written(int64_t number) const {
+    std::string out = std::to_string(number);
+    if (reversed_) {
+      std::reverse(out.begin(), out.end());
+    }
+    return out;
+  }
+
+  const int64_t digits_;
+  const bool reversed_;
+};
+
+class MultiAdditionTask : public Task {
+ public:
+  explicit MultiAdditionTask(const TaskOptions& options)
+      : digits_(options.digits), operands_(options.operands) {}
+
+  Problem draw(Rng* rng) const override {
+    const std::vector<int64_t> numbers = draw_operands(operands_, rng);
+    Problem out;
+    out.prompt = prompt_of(numbers);
+    out.answer = steps_of(numbers);
+    out.ground_truth =
+        fmt::format("\"{}\"", std::accumulate(numbers.begin(), numbers.end(), int64_t{0}));
+    out.question =
+        fmt::format("Compute {} step by step. Write the sum alone between <answer> and </answer>.",
+                    fmt::join(numbers, " + "));
+    out.key = key_of(numbers);
+    return out;
+  }
+  /// The completion is right, and of few operands: the rest is left to learn.
+  WarmUpExample draw_warm_up(Rng* rng) const override {
+    const std::vector<int64_t> numbers = draw_operands(std::min(operands_, kWarmUpOperands), rng);
+    return {prompt_of(numbers), steps_of(numbers), key_of(numbers)};
+  }
+  int64_t longest_prompt() const override { return operands_ * (digits_ + 1); }
+  int64_t longest_answer() const override {
+    const int64_t sum = digits_of(operands_ * (power_of_ten(digits_) - 1));
+    return (operands_ - 1) * (2 * sum + digits_ + 3);  // "sum+number=sum,"
+  }
+
+ private:
+  static constexpr int64_t kWarmUpOperands = 3;
+
+  std::vector<int64_t> draw_operands(int64_t most, Rng* rng) const {
+    std::vector<int64_t> out(static_cast<size_t>(rng->between(2, most)));
+    for (int64_t& number : out) {
+      number = draw_number(rng->between(1, digits_), rng);
+    }
+    return out;
+  }
+  static std::string prompt_of(const std::vector<int64_t>& numbers) {
+    return fmt::format("{}=", fmt::join(numbers, "+"));
+  }
+  /// Returns "3+14=17,17+15=32" of 3, 14, 15.
+  static std::string steps_of(const std::vector<int64_t>& numbers) {
+    std::string out;
+    int64_t sum = numbers[0];
+    for (size_t i = 1; i < numbers.size(); ++i) {
+      out += fmt::format("{}{}+{}={}", i == 1 ? "" : ",", sum, numbers[i], sum + numbers[i]);
+      sum += numbers[i];
+    }
+    return out;
+  }
+
+  const int64_t digits_, operands_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_addition_task(const TaskOptions& options) {
+  return std::make_unique<AdditionTask>(options);
+}
+
+std::unique_ptr<Task> make_multi_addition_task(const TaskOptions& options) {
+  return std::make_unique<MultiAdditionTask>(options);
+}
+
+}  // namespace hocket::rl
