@@ -24,26 +24,30 @@ class Reward {
  public:
   virtual ~Reward() = default;
   /// Returns a finite score, with details if the reward has several numbers. Throws Error if it
-  /// fails: a ground truth that is missing, an answer that is no number, a time-out.
+  /// fails: a ground truth that is missing, an answer that is no number, a time-out. Waits stop as
+  /// stop_if_asked() (base/stop.h).
   virtual RewardPart score(const Scored& scored) = 0;
 };
 
-/// Makes a reward. Throws Error, in the name of `where`, for a section that lacks something, a
-/// pattern or schema that is not one, a command that cannot be started.
+/// Makes a reward, and starts its command. Throws Error, in the name of `where`, for a section that
+/// lacks something or has keys of another type, a pattern or schema that is not one, a command that
+/// ends at once, a host that is not known.
 std::unique_ptr<Reward> make_reward(const engine::RewardSection& section, const std::string& where);
 
 /// Scores samples on threads of its own, while others are still generated. A failure is tried
 /// again, then recorded in the sample, whose part is RewardSection::failed_score.
 class RewardPool {
  public:
-  /// Error: as make_reward; two rewards of one name; none at all.
+  /// `where` names the section, as rl does. Throws Error as make_reward, in the name of
+  /// rl.rewards[1], for two rewards of one name, and for none at all.
   RewardPool(const engine::RlSection& section, const std::string& where);
+  /// Gives up what is not scored yet, and ends commands with their children.
   ~RewardPool();
 
   /// Names of the rewards, in the order of their sections.
   const std::vector<std::string>& names() const;
   /// Takes a finished sample. Prompt and sample stay, and nobody else touches the sample, until
-  /// wait().
+  /// wait(). May be called concurrently.
   void add(const Prompt& prompt, Sample& sample);
   /// Returns once all samples are scored: rewards, reward, reward_failed and shaped_reward (as
   /// reward) are set.

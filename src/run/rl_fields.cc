@@ -34,7 +34,7 @@ void RewardSection::fields(Fields& fields) {
          "twice as many")
       .min(0);
   fields("format_score", format_score,
-         "gsm8k, countdown, digits: reward of a wrong answer in the right form");
+         "gsm8k, countdown: reward of a wrong answer in the right form");
   fields(
       "command", command,
       "exec: the command; it gets a line {data_source, solution_str, ground_truth, extra_info} a "

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A command of the user's that answers a line with a line, and whatever else it does instead.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace hocket::rl {
+
+/// Most bytes of an answer's line, and of standard error for one line.
+inline constexpr size_t kMaxAnswerLine = size_t{1} << 20, kMaxErrorBytes = size_t{16} << 20;
+
+/// One process, in a process group of its own, run by the shell. After an Error of ask() it is of
+/// no use: destroy it. One thread at a time.
+class LineProcess {
+ public:
+  /// Starts it. Throws Error (kRun), in the name of `where`, if the system has no room.
+  LineProcess(const std::string& command, const std::string& where);
+  /// Ends the whole group: at once, or after close_input() a moment later.
+  ~LineProcess();
+  LineProcess(const LineProcess&) = delete;
+  LineProcess& operator=(const LineProcess&) = delete;
+
+  /// Sends a line (without its end) and returns the answer's. Throws Error (kRun) that names the
+  /// fault, with the last line of standard error: no answer in time, an end, bytes that nobody
+  /// asked for, a line or standard error without an end. Stops as stop_if_asked().
+  std::string ask(std::string_view line, double timeout_s);
+  /// Returns how it ended, if it did or does within the time; "": it lives.
+  std::string end_within(double seconds);
+  /// Tells the command that no line follows, so that it may end by itself.
+  void close_input();
+  /// Returns an Error's text with the last line of standard error behind it.
+  std::string with_last_error(const std::string& what);
+
+ private:
+  struct Ends;
+  void start(const std::string& command);
+  void send_some(std::string_view* left);
+  /// Reads what there is. False: the end.
+  bool read_output();
+  bool read_errors();
+  void take_errors(std::string_view bytes);
+  void wait_for(bool to_write, int64_t deadline_ns);
+  std::string take_answer();
+  [[noreturn]] void fail_with_error(const std::string& what);
+  [[noreturn]] void fail_at_end();
+  void end();
+
+  const std::string where_;
+  pid_t pid_ = -1, watcher_ = -1;
+  int in_ = -1, out_ = -1, err_ = -1, lifeline_ = -1;
+  int64_t closed_ns_ = 0;  // when the input was closed
+  bool output_ended_ = false;
+  std::string output_;                   // not yet returned
+  std::string error_line_, last_error_;  // in the making; complete
+  size_t error_bytes_ = 0;               // since the line was sent
+};
+
+}  // namespace hocket::rl
