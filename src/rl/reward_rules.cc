@@ -221,7 +221,9 @@ class DigitsRule : public Reward {
     for (size_t i = 0; i < std::min(right.size(), got.size()); ++i) {
       hits += right[i] == got[i] ? 1 : 0;
     }
-    const double share = static_cast<double>(hits) / static_cast<double>(right.size());
+    // Divided by the longer one, so that nothing is gained by going on.
+    const double share =
+        static_cast<double>(hits) / static_cast<double>(std::max(right.size(), got.size()));
     return rule_part(got == right ? 2 : share);
   }
 

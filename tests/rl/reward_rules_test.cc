@@ -205,7 +205,7 @@ TEST(RewardRules, DigitsCountRightPositions) {
   EXPECT_EQ(score_under(all.get(), "4321", "4321"), 2);
   EXPECT_EQ(score_under(all.get(), "4321", " 4321\n"), 2);
   EXPECT_EQ(score_under(all.get(), "4321", "4320"), 0.75);
-  EXPECT_EQ(score_under(all.get(), "4321", "43211"), 1);  // all right, but longer
+  EXPECT_EQ(score_under(all.get(), "4321", "43211"), 0.8);  // all right, but longer
   EXPECT_EQ(score_under(all.get(), "4321", "432"), 0.75);
   EXPECT_EQ(score_under(all.get(), "4321", "x321"), 0.75);
   EXPECT_EQ(score_under(all.get(), "4321", "321"), 0);
