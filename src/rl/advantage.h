@@ -29,7 +29,7 @@ struct Turn {
 };
 
 /// Fills advantages (and returns) of a step's samples by RlSection::advantage, with the divergence
-/// from the reference in the rewards if kl_in is reward. Formulas: docs/rl.md, by verl's
+/// from the reference in the rewards if kl_in is reward. Formulas: docs/rl-losses.md, by verl's
 /// core_algos.py. Deviations are unbiased (n - 1); a group of one has mean 0 and deviation 1.
 /// Throws Error if something that the estimator needs is missing.
 void set_advantages(const engine::RlSection& section, std::span<Turn> turns);

@@ -70,7 +70,7 @@ class TokenLoss {
     const double kl = std::min(std::max(-d, -kLongestStep), kLongestStep), ratio = std::exp(kl);
     const double value = ratio - kl - 1;
     if (value > kLargestK3) return {kLargestK3, 0};
-    return {value, std::abs(d) > kLongestStep ? 0 : 1 - ratio};
+    return {value, 1 - ratio};  // -d is within its limit: beyond it, k3 is above its own
   }
   bool has_divergence() const { return kl_ != "none"; }
 

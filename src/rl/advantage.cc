@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rl/advantage.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "rl/divergence.h"
+
+namespace hocket::rl {
+
+using engine::RlSection;
+
+namespace {
+
+// Small numbers beside divisors, as verl's core_algos.py and torch_functional.py have them.
+constexpr double kBesideDeviation = 1e-6, kBesideCount = 1e-8, kBesideVariance = 1e-8;
+
+/// Mean, unbiased deviation and size of a group's scores; of one score alone 0, 1 and 1.
+struct Spread {
+  double mean = 0, deviation = 1;
+  int64_t count = 0;
+};
+
+Spread spread_of(std::span<const double> scores) {
+  Spread spread{.count = std::ssize(scores)};
+  if (spread.count < 2) return spread;
+  double sum = 0, squares = 0;
+  for (const double score : scores) {
+    sum += score;
+  }
+  spread.mean = sum / static_cast<double>(spread.count);
+  for (const double score : scores) {
+    squares += (score - spread.mean) * (score - spread.mean);
+  }
+  spread.deviation = std::sqrt(squares / static_cast<double>(spread.count - 1));
+  return spread;
+}
+
+void want_length(const char* what, const std::vector<double>& got, const Turn& turn) {
+  if (got.size() != turn.old.size()) {
+    fail("rl.advantage", "{} {} of a sample of {} tokens", got.size(), what, turn.old.size());
+  }
+}
+
+/// Returns the reward of every token: that of the sample at its last one, less the divergence.
+std::vector<double> token_rewards(const RlSection& section, const Turn& turn) {
+  std::vector<double> rewards(turn.old.size());
+  if (section.kl_in == "reward" && section.kl_coef != 0) {
+    want_length("log-probabilities of the reference", turn.reference, turn);
+    for (size_t t = 0; t < rewards.size(); ++t) {
+      rewards[t] -=
+          section.kl_coef * divergence(section.kl_estimator, turn.old[t] - turn.reference[t]);
+    }
+  }
+  if (!rewards.empty()) {
+    rewards.back() += turn.reward;
+  }
+  return rewards;
+}
+
+double sum_of(std::span<const double> numbers) {
+  double sum = 0;
+  for (const double x : numbers) {
+    sum += x;
+  }
+  return sum;
+}
+
+/// Returns the advantage of a sample's score in its group.
+double outcome(const std::string& estimator, double score, const Spread& group) {
+  if (estimator == "grpo") return (score - group.mean) / (group.deviation + kBesideDeviation);
+  if (estimator == "rloo") {
+    if (group.count < 2) return score;
+    const double n = static_cast<double>(group.count);
+    return (score - group.mean) * (n / (n - 1));
+  }
+  if (estimator == "reinforce") return score;
+  return score - group.mean;  // dr_grpo, reinforce_plus_plus_baseline
+}
+
+/// Gives all tokens of a sample the advantage of its score.
+void set_outcomes(const RlSection& section, std::span<Turn> turns) {
+  for (size_t begin = 0, end; begin < turns.size(); begin = end) {
+    std::vector<double> scores;
+    for (end = begin; end < turns.size() && turns[end].group == turns[begin].group; ++end) {
+      // The reward of a sample without tokens is one of its group all the same.
+      const Turn& turn = turns[end];
+      scores.push_back(turn.old.empty() ? turn.reward : sum_of(token_rewards(section, turn)));
+    }
+    const Spread group = spread_of(scores);
+    for (size_t i = begin; i < end; ++i) {
+      turns[i].advantages.assign(turns[i].old.size(),
+                                 outcome(section.advantage, scores[i - begin], group));
+    }
+  }
+}
+
+/// Sets advantages to the discounted sums of a sample's later rewards (arXiv 2501.03262).
+void set_discounted(const RlSection& section, Turn& turn) {
+  turn.advantages = token_rewards(section, turn);
+  for (int64_t t = std::ssize(turn.advantages) - 2; t >= 0; --t) {
+    const auto at = static_cast<size_t>(t);
+    turn.advantages[at] += section.gamma * turn.advantages[at + 1];
+  }
+}
+
+/// Generalized advantage estimation (Schulman et al., arXiv 1506.02438, eq. 16).
+void set_generalized(const RlSection& section, Turn& turn) {
+  want_length("values", turn.values, turn);
+  const std::vector<double> rewards = token_rewards(section, turn);
+  const auto n = std::ssize(rewards);
+  const double lambda = section.lambda_length > 0
+                            ? 1 - 1 / (section.lambda_length * static_cast<double>(n))
+                            : section.lambda;
+  turn.advantages.assign(rewards.size(), 0);
+  turn.returns.assign(rewards.size(), 0);
+  double next_value = 0, next_advantage = 0;
+  for (int64_t t = n - 1; t >= 0; --t) {
+    const auto at = static_cast<size_t>(t);
+    const double error = rewards[at] + section.gamma * next_value - turn.values[at];
+    next_advantage = error + section.gamma * lambda * next_advantage;
+    next_value = turn.values[at];
+    turn.advantages[at] = next_advantage;
+    turn.returns[at] = next_advantage + next_value;
+  }
+}
+
+/// Makes the advantages of all tokens that count have mean 0 and variance 1.
+void whiten(std::span<Turn> turns) {
+  double count = 0, sum = 0, squares = 0;
+  const auto each = [&](const auto& visit) {
+    for (const Turn& turn : turns) {
+      for (size_t t = 0; turn.counts && t < turn.advantages.size(); ++t) {
+        visit(turn.advantages[t]);
+      }
+    }
+  };
+  each([&](double advantage) {
+    sum += advantage;
+    ++count;
+  });
+  if (count == 0) return;
+  if (count == 1) {
+    fail("rl.advantage", "one token alone cannot be whitened; expected 2 or more in a step");
+  }
+  const double mean = sum / (count + kBesideCount);
+  each([&](double advantage) { squares += (advantage - mean) * (advantage - mean); });
+  const double variance = squares / (count + kBesideCount) * (count / (count - 1));
+  const double factor = 1 / std::sqrt(variance + kBesideVariance);
+  for (Turn& turn : turns) {
+    for (double& advantage : turn.advantages) {
+      advantage = (advantage - mean) * factor;
+    }
+  }
+}
+
+}  // namespace
+
+void set_advantages(const RlSection& section, std::span<Turn> turns) {
+  const std::string& estimator = section.advantage;
+  if (estimator == "gae") {
+    for (Turn& turn : turns) {
+      set_generalized(section, turn);
+    }
+  } else if (estimator == "reinforce_plus_plus") {
+    for (Turn& turn : turns) {
+      set_discounted(section, turn);
+    }
+  } else {
+    set_outcomes(section, turns);
+  }
+  if (estimator == "gae" || estimator.starts_with("reinforce_plus_plus")) {
+    whiten(turns);
+  }
+}
+
+void set_weights(const RlSection& section, std::span<Turn> turns) {
+  double tokens = 0, samples = 0;  // that count
+  const auto counting = [](Turn& turn) {
+    if (turn.weights.empty()) {
+      turn.weights.assign(turn.old.size(), 1);
+    }
+    want_length("weights", turn.weights, turn);
+    const auto left_out = std::count(turn.weights.begin(), turn.weights.end(), 0.0);
+    return turn.counts ? static_cast<double>(std::ssize(turn.weights) - left_out) : 0;
+  };
+  for (Turn& turn : turns) {
+    const double n = counting(turn);
+    tokens += n;
+    samples += n > 0 ? 1 : 0;
+  }
+  const std::string& mode = section.aggregation;
+  const double horizon =
+      static_cast<double>(section.horizon > 0 ? section.horizon : section.max_new_tokens);
+  for (Turn& turn : turns) {
+    const double n = counting(turn);
+    double weight = 0;
+    if (n > 0) {
+      weight = mode == "token-sum"                 ? 1
+               : mode == "seq-mean-token-sum"      ? 1 / samples
+               : mode == "seq-mean-token-sum-norm" ? 1 / samples / horizon
+               : mode == "seq-mean-token-mean"     ? 1 / n / samples
+                                                   : 1 / tokens;
+    }
+    for (double& w : turn.weights) {
+      w = w == 0 ? 0 : weight;
+    }
+  }
+}
+
+double length_penalty(const engine::OverlongSection& overlong, int64_t length, int64_t longest) {
+  if (overlong.buffer <= 0) return 0;
+  const int64_t beyond = length - (longest - overlong.buffer);
+  const double share = static_cast<double>(beyond) / static_cast<double>(overlong.buffer);
+  return -overlong.penalty * std::clamp(share, 0.0, 1.0);
+}
+
+double pass_at(int64_t k, int64_t n, int64_t c) {
+  if (k < 1 || k > n || c < 0 || c > n) {
+    fail("rl.pass_at", "k={} of n={} samples with c={} right; expected 1 <= k <= n and 0 <= c <= n",
+         k, n, c);
+  }
+  if (n - c < k) return 1;
+  double none = 1;  // probability that none of k is right
+  for (int64_t i = n - c + 1; i <= n; ++i) {
+    none *= 1 - static_cast<double>(k) / static_cast<double>(i);
+  }
+  return 1 - none;
+}
+
+}  // namespace hocket::rl

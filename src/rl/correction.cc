@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements: apply_correction (advantage.h), by verl's rollout_corr_helper.py.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "rl/advantage.h"
+#include "rl/divergence.h"
+
+namespace hocket::rl {
+
+namespace {
+
+double limited(double x) { return std::clamp(x, -kLargestLogRatio, kLargestLogRatio); }
+
+/// Returns log pi_old / mu of every token, without limits.
+std::vector<double> log_ratios(const Turn& turn) {
+  if (turn.rollout.size() != turn.old.size()) {
+    fail("rl.correction", "{} log-probabilities of sampling for a sample of {} tokens",
+         turn.rollout.size(), turn.old.size());
+  }
+  std::vector<double> ratios(turn.old.size());
+  for (size_t t = 0; t < ratios.size(); ++t) {
+    ratios[t] = turn.old[t] - turn.rollout[t];
+  }
+  return ratios;
+}
+
+/// Replaces the logarithms of tokens' ratios by those of the level, within limits. `each`: tokens
+/// are limited before they are summed up (mis), else their sum is (tis).
+void set_level(const std::string& level, bool each, std::vector<double>& ratios) {
+  if (level == "token") {
+    std::transform(ratios.begin(), ratios.end(), ratios.begin(), limited);
+    return;
+  }
+  double sum = 0;
+  for (const double ratio : ratios) {
+    sum += each ? limited(ratio) : ratio;
+  }
+  if (level == "geometric" && !ratios.empty()) {
+    sum /= static_cast<double>(ratios.size());
+  }
+  std::fill(ratios.begin(), ratios.end(), each ? sum : limited(sum));
+}
+
+}  // namespace
+
+CorrectionStats apply_correction(const engine::RlSection& section, std::span<Turn> turns) {
+  const engine::CorrectionSection& how = section.correction;
+  const bool truncates = how.type == "tis", leaves_out = how.type == "mis";
+  const double low = std::log(how.low), high = std::log(how.high);
+  CorrectionStats stats{.mean_ratio = 0, .max_ratio = 0};
+  double tokens = 0;
+  for (Turn& turn : turns) {
+    if (!truncates && !leaves_out && turn.rollout.empty()) continue;
+    std::vector<double> ratios = log_ratios(turn);
+    if (truncates && turn.advantages.size() != ratios.size()) {
+      fail("rl.correction", "{} advantages of a sample of {} tokens", turn.advantages.size(),
+           ratios.size());
+    }
+    if (turn.counts) {
+      for (const double ratio : ratios) {
+        const double value = std::exp(limited(ratio));
+        stats.mean_ratio += value;
+        stats.max_ratio = std::max(stats.max_ratio, value);
+        stats.kl += k3_of(limited(ratio));
+        ++tokens;
+      }
+    }
+    set_level(how.level, leaves_out, ratios);
+    if (leaves_out) {
+      turn.weights.assign(ratios.size(), 1);
+    }
+    for (size_t t = 0; t < ratios.size(); ++t) {
+      const bool above = ratios[t] > high;
+      if (truncates) {
+        turn.advantages[t] *= std::min(std::exp(ratios[t]), how.high);
+        stats.cut_off += turn.counts && above ? 1 : 0;
+      } else if (leaves_out && (above || ratios[t] < low)) {
+        turn.weights[t] = 0;
+        stats.left_out += turn.counts ? 1 : 0;
+      }
+    }
+  }
+  if (tokens == 0) return {};
+  for (double* sum : {&stats.mean_ratio, &stats.kl, &stats.cut_off, &stats.left_out}) {
+    *sum /= tokens;
+  }
+  return stats;
+}
+
+}  // namespace hocket::rl

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Advantages, corrections and weights against verl's functions, and against numbers made by hand.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "base/error.h"
+#include "tests/rl/loss_fixture.h"
+
+namespace hocket::rl {
+namespace {
+
+using nlohmann::json;
+
+TEST(RlAdvantages, AreThoseOfVerl) {
+  int cases = 0;
+  for (const json& test : fixture::all().at("verl").at("advantages")) {
+    engine::RlSection section;
+    section.advantage = fixture::text(test, "advantage");
+    section.gamma = test.at("gamma");
+    section.lambda = test.at("lambda");
+    section.lambda_length = test.at("lambda_length");
+    if (fixture::text(test, "kl") != "none") {
+      section.kl_in = "reward";
+      section.kl_coef = test.at("kl_coef");
+      section.kl_estimator = fixture::text(test, "kl");
+    }
+    std::vector<Turn> turns = fixture::turns(fixture::batch(test), false);
+    set_advantages(section, turns);
+    for (const fixture::Precision& precision : fixture::kPrecisions) {
+      const json& want = test.at(precision.name);
+      SCOPED_TRACE(fixture::text(test, "batch") + " " + section.advantage + " kl " +
+                   fixture::text(test, "kl") + " " + precision.name);
+      fixture::expect_near(fixture::joined(turns, &Turn::advantages),
+                           fixture::numbers(want.at("advantages")), precision, "advantage");
+      if (want.contains("returns")) {
+        fixture::expect_near(fixture::joined(turns, &Turn::returns),
+                             fixture::numbers(want.at("returns")), precision, "return");
+      }
+      ++cases;
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(cases, 80);
+}
+
+TEST(RlCorrection, IsThatOfVerl) {
+  for (const json& test : fixture::all().at("verl").at("corrections")) {
+    engine::RlSection section;
+    section.correction.type = fixture::text(test, "type");
+    section.correction.level = fixture::text(test, "level");
+    section.correction.low = test.at("low");
+    section.correction.high = test.at("high");
+    const bool truncates = section.correction.type == "tis";
+    std::vector<Turn> turns = fixture::turns(fixture::batch(test), false);
+    for (Turn& turn : turns) {
+      turn.advantages.assign(turn.old.size(), 1);
+    }
+    const CorrectionStats stats = apply_correction(section, turns);
+    for (const fixture::Precision& precision : fixture::kPrecisions) {
+      const json& want = test.at(precision.name);
+      SCOPED_TRACE(fixture::text(test, "batch") + " " + section.correction.type + " " +
+                   section.correction.level + " " + precision.name);
+      const std::vector<double> weights = fixture::numbers(want.at("weights"));
+      fixture::expect_near(fixture::joined(turns, truncates ? &Turn::advantages : &Turn::weights),
+                           weights, precision, "weight");
+      const double zeros = static_cast<double>(std::count(weights.begin(), weights.end(), 0.0));
+      EXPECT_NEAR(stats.left_out, truncates ? 0 : zeros / static_cast<double>(weights.size()),
+                  1e-12);
+      // verl divides by its count and 1e-8, and limits no ratio of this figure.
+      if (fixture::text(test, "batch") != "holes") {
+        EXPECT_NEAR(stats.kl, want.at("kl").get<double>(), 1e-5 * (1 + stats.kl));
+      }
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+Turn turn_of(int64_t group, double reward, size_t tokens) {
+  Turn turn;
+  turn.group = group;
+  turn.reward = reward;
+  turn.old.assign(tokens, -1);
+  turn.rollout.assign(tokens, -1);
+  return turn;
+}
+
+TEST(RlAdvantages, SamplesThatDoNotCountStayInTheirGroup) {
+  engine::RlSection section;
+  section.advantage = "dr_grpo";
+  std::vector<Turn> turns{turn_of(0, 1, 2), turn_of(0, 0, 3), turn_of(0, 0, 0), turn_of(1, 4, 1)};
+  turns[1].counts = false;
+  set_advantages(section, turns);
+  EXPECT_EQ(turns[0].advantages, std::vector<double>(2, 1 - 1.0 / 3));
+  EXPECT_EQ(turns[1].advantages, std::vector<double>(3, -1.0 / 3));
+  EXPECT_EQ(turns[2].advantages, std::vector<double>());
+  EXPECT_EQ(turns[3].advantages, std::vector<double>(1, 4));
+  section.aggregation = "token-mean";
+  set_weights(section, turns);
+  EXPECT_EQ(turns[0].weights, std::vector<double>(2, 1.0 / 3));
+  EXPECT_EQ(turns[1].weights, std::vector<double>(3, 0));
+  EXPECT_EQ(turns[3].weights, std::vector<double>(1, 1.0 / 3));
+  section.advantage = "reinforce";
+  set_advantages(section, turns);
+  EXPECT_EQ(turns[3].advantages, std::vector<double>(1, 4));
+  // Whitened over tokens that count.
+  section.advantage = "reinforce_plus_plus";
+  set_advantages(section, turns);
+  EXPECT_NEAR(turns[0].advantages[0] + turns[0].advantages[1] + turns[3].advantages[0], 0, 1e-7);
+}
+
+/// The weights of an update depend on all of its samples, and on nothing else.
+TEST(RlWeights, AreMeansOverTheWholeUpdate) {
+  engine::RlSection section;
+  section.max_new_tokens = 10;
+  std::vector<Turn> turns{turn_of(0, 1, 2), turn_of(0, 0, 4), turn_of(1, 0, 1), turn_of(1, 0, 0)};
+  turns[1].weights = {1, 0, 1, 1};  // by mis
+  turns[2].weights = {0};
+  const std::map<std::string, std::vector<double>> want{{"token-mean", {0.2, 0.2}},
+                                                        {"token-sum", {1, 1}},
+                                                        {"seq-mean-token-sum", {0.5, 0.5}},
+                                                        {"seq-mean-token-sum-norm", {0.05, 0.05}},
+                                                        {"seq-mean-token-mean", {0.25, 1.0 / 6}}};
+  for (const auto& [mode, weights] : want) {
+    section.aggregation = mode;
+    for (int times : {1, 2}) {  // again for the next epoch
+      set_weights(section, turns);
+      EXPECT_NEAR(turns[0].weights[0], weights[0], 1e-15) << mode << times;
+      EXPECT_NEAR(turns[1].weights[3], weights[1], 1e-15) << mode << times;
+      EXPECT_EQ(turns[1].weights[1], 0);
+      EXPECT_EQ(turns[2].weights, std::vector<double>{0});
+      EXPECT_TRUE(turns[3].weights.empty());
+    }
+  }
+  section.horizon = 5;
+  section.aggregation = "seq-mean-token-sum-norm";
+  set_weights(section, turns);
+  EXPECT_NEAR(turns[0].weights[0], 0.1, 1e-12);
+  std::vector<Turn> none{turn_of(0, 1, 2)};
+  none[0].counts = false;
+  set_weights(section, none);
+  EXPECT_EQ(none[0].weights, std::vector<double>(2, 0));
+}
+
+TEST(RlCorrection, CountsAndLimits) {
+  engine::RlSection section;
+  std::vector<Turn> turns{turn_of(0, 1, 2), turn_of(0, 0, 2)};
+  turns[0].old = {-1, -1 + std::log(3)};
+  turns[0].advantages = {1, 1};
+  turns[1].advantages = {-2, -2};
+  const CorrectionStats none = apply_correction(section, turns);
+  EXPECT_NEAR(none.mean_ratio, 1.5, 1e-12);
+  EXPECT_NEAR(none.max_ratio, 3, 1e-12);
+  EXPECT_NEAR(none.kl, (2 - std::log(3)) / 4, 1e-12);
+  EXPECT_EQ(turns[0].advantages[1], 1);
+  section.correction.type = "tis";
+  const CorrectionStats tis = apply_correction(section, turns);
+  EXPECT_EQ(tis.cut_off, 0.25);
+  EXPECT_EQ(turns[0].advantages, (std::vector<double>{1, 2}));
+  EXPECT_EQ(turns[1].advantages, (std::vector<double>{-2, -2}));
+  section.correction.level = "geometric";
+  turns[0].advantages = {1, 1};
+  apply_correction(section, turns);
+  EXPECT_NEAR(turns[0].advantages[0], std::sqrt(3), 1e-12);
+  EXPECT_NEAR(turns[0].advantages[1], std::sqrt(3), 1e-12);
+  section.correction.type = "mis";
+  section.correction.level = "token";
+  const CorrectionStats mis = apply_correction(section, turns);
+  EXPECT_EQ(mis.left_out, 0.25);
+  EXPECT_EQ(turns[0].weights, (std::vector<double>{1, 0}));
+  EXPECT_EQ(turns[1].weights, (std::vector<double>{1, 1}));
+  section.correction.low = 0;  // no lower bound
+  turns[1].old = {-90, -1};
+  apply_correction(section, turns);
+  EXPECT_EQ(turns[1].weights, (std::vector<double>{1, 1}));
+}
+
+TEST(RlAdvantages, NamesWhatIsMissing) {
+  engine::RlSection section;
+  std::vector<Turn> turns{turn_of(0, 1, 2)};
+  section.advantage = "gae";
+  EXPECT_THROW(set_advantages(section, turns), Error);
+  section.advantage = "grpo";
+  section.kl_in = "reward";
+  section.kl_coef = 0.1;
+  EXPECT_THROW(set_advantages(section, turns), Error);
+  section.kl_in = "loss";
+  EXPECT_NO_THROW(set_advantages(section, turns));
+  section.advantage = "reinforce_plus_plus";
+  turns[0] = turn_of(0, 1, 1);
+  EXPECT_THROW(set_advantages(section, turns), Error);  // one token has no variance
+  turns[0].rollout.clear();
+  section.correction.type = "tis";
+  EXPECT_THROW(apply_correction(section, turns), Error);
+}
+
+/// DAPO's example: 16384 tokens and a buffer of 4096 behind them.
+TEST(RlAdvantages, LongSamplesArePenalised) {
+  engine::OverlongSection overlong;
+  EXPECT_EQ(length_penalty(overlong, 100, 100), 0);
+  overlong.buffer = 4096;
+  const int64_t longest = 20480;
+  EXPECT_EQ(length_penalty(overlong, 1, longest), 0);
+  EXPECT_EQ(length_penalty(overlong, 16384, longest), 0);
+  EXPECT_EQ(length_penalty(overlong, 18432, longest), -0.5);
+  EXPECT_EQ(length_penalty(overlong, 20480, longest), -1);
+  EXPECT_EQ(length_penalty(overlong, 30000, longest), -1);
+  overlong.penalty = 0.5;
+  EXPECT_EQ(length_penalty(overlong, 18432, longest), -0.25);
+}
+
+double choose(int64_t n, int64_t k) {
+  double ways = 1;
+  for (int64_t i = 0; i < k; ++i) {
+    ways *= static_cast<double>(n - i) / static_cast<double>(i + 1);
+  }
+  return k > n ? 0 : ways;
+}
+
+TEST(RlAdvantages, PassAtK) {
+  for (int64_t n = 1; n <= 12; ++n) {
+    for (int64_t c = 0; c <= n; ++c) {
+      for (int64_t k = 1; k <= n; ++k) {
+        EXPECT_NEAR(pass_at(k, n, c), 1 - choose(n - c, k) / choose(n, k), 1e-12);
+      }
+    }
+  }
+  EXPECT_NEAR(pass_at(100, 100000, 1000), 1 - std::exp(100 * std::log(0.99)), 1e-3);
+  EXPECT_THROW(pass_at(3, 2, 1), Error);
+  EXPECT_THROW(pass_at(1, 2, 3), Error);
+}
+
+}  // namespace
+}  // namespace hocket::rl
