@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "diagnose/html_page.h"
@@ -35,8 +34,6 @@ constexpr std::string_view kReportStyle =
 constexpr int64_t kStepTokens = 4000;        // shown of a step: about 400 KB
 constexpr int64_t kEvaluationTokens = 2000;  // of an evaluation
 constexpr size_t kSets = 8;                  // evaluations that are shown
-constexpr size_t kPoints = 1000;             // of a curve
-constexpr size_t kColumns = 100;             // curves with data in the page
 constexpr size_t kConfigBytes = 64 << 10;
 constexpr size_t kErrorBytes = 8 << 10;
 constexpr double kLeastPause = 60;    // s between two writes of a running training
@@ -193,6 +190,9 @@ std::string log_probabilities_html(const engine::RlSection& rl) {
                          "by the temperature {:g}, over the whole vocabulary.",
                          rl.temperature));
   if (rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0) {
+    if (rl.temperature != 1) {
+      item("Those shown with samples are of sampling: of the raw logits. Training uses its own.");
+    }
     item(fmt::format(
         "Samples are drawn within limits (top_k {}, top_p {:g}, min_p {:g}). The probability as "
         "drawn, within them, is recorded beside and is mu of the corrections; a ratio never uses "
@@ -253,40 +253,6 @@ std::string legend_html() {
          "class=\"p3\">green</span></span>, below 0 <span class=\"tokens\"><span "
          "class=\"n3\">red</span></span>, the larger the stronger. Point at a token for its "
          "log-probability and advantage. The groups stand evenly spaced in the step.</p>\n";
-}
-
-void put_columns(JsonWriter& out, const char* name, const MetricColumns& all) {
-  const MetricColumns some = thinned(all, kPoints);
-  out.key(name).object();
-  const auto put = [&](std::string_view key, const std::vector<double>& values, int digits) {
-    out.key(key).array();
-    for (const double value : values) {
-      out.value(value, digits);
-    }
-    out.end();
-  };
-  put("step", some.steps, 9);
-  put("time", some.times, 7);
-  out.key("columns").object();
-  size_t count = 0;
-  for (const std::string& column : some.names) {
-    const bool drawn =
-        column == "perf/step_s" || !(column.starts_with("perf/") || column.starts_with("memory/") ||
-                                     column.starts_with("moe/") || column == "tokens");
-    if (drawn && count++ < kColumns) {
-      put(column, *some.find(column), 5);
-    }
-  }
-  out.end().end();
-}
-
-std::string data_json(const MetricTable& table) {
-  JsonWriter out;
-  out.object();
-  put_columns(out, "updates", table.updates);
-  put_columns(out, "evaluations", table.evaluations);
-  out.member("rows", table.updates.rows());
-  return diagnose::safe_in_script(out.end().take());
 }
 
 }  // namespace
@@ -407,7 +373,7 @@ std::string Report::html(State state, int64_t done, int64_t of, const std::strin
       "sends nothing.</footer>\n",
       visible_html(without_middle(command_, kErrorBytes)), HOCKET_VERSION);
   page.body = std::move(body);
-  page.data = data_json(table);
+  page.data = diagnose::safe_in_script(curves_json(table));
   page.style = kReportStyle;
   page.scripts = {kReportScript};
   return diagnose::to_html(page);

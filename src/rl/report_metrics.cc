@@ -9,13 +9,15 @@
 #include <utility>
 
 #include "base/file.h"
-#include "base/text.h"
+#include "base/json_writer.h"
 
 namespace hocket::rl {
 
 namespace {
 
 constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t kPoints = 1000;    // of a curve
+constexpr size_t kColumns = 100;    // curves with data in the page
 constexpr size_t kMostNames = 300;  // columns; a reward may answer with any details
 
 /// Meanings of metrics, as docs/rl.md has them.
@@ -66,30 +68,92 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 44> kMeaning
     {"moe/load_max_over_mean", "load of the busiest expert over the mean"},
 }};
 
-double value_or_none(const nlohmann::ordered_json& line, const char* name) {
-  const auto found = line.find(name);
-  return found != line.end() && found->is_number() ? found->get<double>() : kNoValue;
-}
+/// Takes the numbers of a line's object, and the names of its members; what lies deeper is passed.
+class LineReader : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::vector<std::pair<std::string, double>> numbers;
+  double step = kNoValue, time = kNoValue;
+  bool evaluates = false;
+
+  bool null() override { return depth_ > 0; }
+  bool boolean(bool) override { return depth_ > 0; }
+  bool number_integer(number_integer_t x) override { return take(static_cast<double>(x)); }
+  bool number_unsigned(number_unsigned_t x) override { return take(static_cast<double>(x)); }
+  bool number_float(number_float_t x, const string_t&) override { return take(x); }
+  bool string(string_t&) override { return depth_ > 0; }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return ++depth_ > 0; }
+  bool end_object() override { return --depth_ >= 0; }
+  bool start_array(std::size_t) override { return ++depth_ > 1; }  // false: the line is a list
+  bool end_array() override { return --depth_ >= 0; }
+  bool key(string_t& name) override {
+    if (depth_ == 1) {
+      key_ = name;
+      evaluates = evaluates || name == "eval/final";
+    }
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  bool take(double x) {
+    if (depth_ != 1) return depth_ > 1;  // false: the line is a number
+    if (key_ == "step") {
+      step = x;
+    } else if (key_ == "time_s") {
+      time = x;
+    } else {
+      numbers.emplace_back(key_, x);
+    }
+    return true;
+  }
+  int depth_ = 0;
+  std::string key_;
+};
 
 /// Adds a line's numbers. Columns that it lacks, or that are new, have no value in other rows.
-void add_row(const nlohmann::ordered_json& line, double step, MetricColumns* to) {
-  to->remove_from(step);
+void add_row(const LineReader& line, MetricColumns* to) {
+  to->remove_from(line.step);
   const size_t row = to->rows();
-  to->steps.push_back(step);
-  to->times.push_back(value_or_none(line, "time_s"));
-  for (const auto& [name, value] : line.items()) {
-    if (!value.is_number() || name == "step" || name == "time_s") continue;
+  to->steps.push_back(line.step);
+  to->times.push_back(line.time);
+  for (const auto& [name, value] : line.numbers) {
     auto found = to->columns.find(name);
     if (found == to->columns.end()) {
       if (to->names.size() == kMostNames) continue;
       to->names.push_back(name);
-      found = to->columns.emplace(name, std::vector<double>(row, kNoValue)).first;
+      found = to->columns.emplace(name, std::vector<double>()).first;
     }
-    found->second.push_back(value.get<double>());
+    found->second.resize(row, kNoValue);
+    found->second.push_back(value);
   }
-  for (auto& [name, column] : to->columns) {
-    column.resize(row + 1, kNoValue);
+}
+
+void put_columns(JsonWriter& out, const char* name, const MetricColumns& all) {
+  const MetricColumns some = thinned(all, kPoints);
+  out.key(name).object();
+  const auto put = [&](std::string_view key, const std::vector<double>& values, int digits) {
+    out.key(key).array();
+    for (const double value : values) {
+      out.value(value, digits);
+    }
+    out.end();
+  };
+  put("step", some.steps, 9);
+  put("time", some.times, 7);
+  out.key("columns").object();
+  size_t count = 0;
+  for (const std::string& column : some.names) {
+    const bool drawn =
+        column == "perf/step_s" || !(column.starts_with("perf/") || column.starts_with("memory/") ||
+                                     column.starts_with("moe/") || column == "tokens");
+    if (drawn && count++ < kColumns) {
+      put(column, *some.find(column), 5);
+    }
   }
+  out.end().end();
 }
 
 }  // namespace
@@ -108,7 +172,7 @@ void MetricColumns::remove_from(double step) {
   steps.resize(rows);
   times.resize(rows);
   for (auto& [name, column] : columns) {
-    column.resize(rows);
+    column.resize(std::min(column.size(), rows));
   }
 }
 
@@ -119,19 +183,23 @@ MetricTable read_metric_table(const std::string& path) {
   for (size_t begin = 0; begin < text.size();) {
     size_t end = text.find('\n', begin);
     end = end == text.npos ? text.size() : end;
-    const auto line = nlohmann::ordered_json::parse(
-        text.begin() + static_cast<std::ptrdiff_t>(begin),
-        text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    LineReader line;
+    const bool whole =
+        nlohmann::json::sax_parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
+                                  text.begin() + static_cast<std::ptrdiff_t>(end), &line);
     begin = end + 1;
-    if (!line.is_object()) continue;
-    const double step = value_or_none(line, "step");
-    if (std::isnan(step)) continue;
-    if (line.contains("eval/final")) {
-      add_row(line, step, &table.evaluations);
+    if (!whole || std::isnan(line.step)) continue;
+    if (line.evaluates) {
+      add_row(line, &table.evaluations);
     } else {
       // A resumed training repeats what followed its checkpoint.
-      table.evaluations.remove_from(step);
-      add_row(line, step, &table.updates);
+      table.evaluations.remove_from(line.step);
+      add_row(line, &table.updates);
+    }
+  }
+  for (MetricColumns* all : {&table.updates, &table.evaluations}) {
+    for (auto& [name, column] : all->columns) {
+      column.resize(all->rows(), kNoValue);
     }
   }
   return table;
@@ -156,6 +224,15 @@ MetricColumns thinned(const MetricColumns& all, size_t most) {
     }
   }
   return out;
+}
+
+std::string curves_json(const MetricTable& table) {
+  JsonWriter out;
+  out.object();
+  put_columns(out, "updates", table.updates);
+  put_columns(out, "evaluations", table.evaluations);
+  out.member("rows", table.updates.rows());
+  return out.end().take();
 }
 
 std::string meaning_of(std::string_view name) {

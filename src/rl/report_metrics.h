@@ -34,6 +34,9 @@ MetricTable read_metric_table(const std::string& path);
 /// Returns at most `most` rows: means of equal pieces, at the step and time of their last row.
 MetricColumns thinned(const MetricColumns& all, size_t most);
 
+/// Returns the columns that the page draws, as JSON.
+std::string curves_json(const MetricTable& table);
+
 /// Returns one clause about a metric; empty: unknown.
 std::string meaning_of(std::string_view name);
 

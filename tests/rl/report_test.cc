@@ -10,10 +10,10 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_writer.h"
@@ -234,7 +234,8 @@ void expect_no_control_characters(const std::string& page) {
 
 TEST_F(RlReport, ShowsValuesSamplesAndState) {
   const data::Tokenizer tokenizer = hostile_tokenizer();
-  const engine::Run r = run("rewards: [{type: digits}], temperature: 0.7, top_k: 5");
+  const engine::Run r =
+      run("rewards: [{type: digits}], temperature: 0.7, top_k: 5, old_logprobs: trainer");
   write_metrics(40);
   Report report(r, tokenizer, "hocket rl run.yaml");
   Step step = step_of(6, 4, {'2', '1', '\n', 256});
@@ -325,7 +326,7 @@ TEST_F(RlReport, SizeAndTimeAreBounded) {
     ids.push_back('<');
   }
   const Step step = step_of(64, 32, ids, std::string(1 << 20, '"'));
-  const int64_t begin = now_ns();
+  const std::clock_t begin = std::clock();
   report.take_step(1, step.samples, step.turns, step.prompt_of());
   for (int64_t u = 2; u < 12; ++u) {
     report.take_step(u, step.samples, step.turns, step.prompt_of());
@@ -333,8 +334,8 @@ TEST_F(RlReport, SizeAndTimeAreBounded) {
   for (int set = 0; set < 50; ++set) {
     report.take_evaluation(fmt::format("set{}", set), 11, step.samples, step.prompt_of());
   }
-  // Each of the 61 takes milliseconds.
-  EXPECT_LT(seconds_since(begin), 6);
+  // Each of the 61 takes milliseconds of the processor.
+  EXPECT_LT(std::clock() - begin, 4 * CLOCKS_PER_SEC);
   report.write(Report::State::running, 11, 40);
   EXPECT_FALSE(report.is_due());
   const std::string page = read_file(dir_ + "/report.html");
@@ -347,7 +348,7 @@ TEST_F(RlReport, SizeAndTimeAreBounded) {
   EXPECT_EQ(data["rows"], 20'000);
   EXPECT_NE(page.find("tokens left out"), page.npos);
   EXPECT_NE(page.find("16 answers more"), page.npos);
-  // What is left out is in the middle: an answer's end shows how it ended.
+  // An answer is cut in its middle, so that its end shows how it ended.
   const ShownSamples shown = shown_samples(1, step.samples, step.turns, step.prompt_of(), 640);
   EXPECT_EQ(shown.groups, 64);
   ASSERT_EQ(shown.shown.size(), 4u);
@@ -383,8 +384,8 @@ TEST_F(RlReport, ResumedTrainingKeepsTheFirstStep) {
     report.write(Report::State::running, update, 40);
     const std::string page = read_file(dir_ + "/report.html");
     EXPECT_NE(page.find("Samples before update 1<"), page.npos);
-    EXPECT_EQ(occurrences(page, "first prompt"), 1);
-    EXPECT_EQ(occurrences(page, "later prompt"), 1);
+    EXPECT_EQ(occurrences(page, ">first prompt"), 1);
+    EXPECT_EQ(occurrences(page, ">later prompt"), 1);
     EXPECT_EQ(parse_html(main_part(page)).fault, "");
   }
   // Another training into the folder begins its own.
@@ -405,19 +406,21 @@ TEST_F(RlReport, SaysWhatIsMissing) {
 
 TEST(RlReportMetrics, ResumedLinesReplaceThose) {
   const std::string path = testing::TempDir() + "rl_report_metrics.jsonl";
-  write_file_atomic(path,
-                    "{\"step\":0,\"eval/a/reward\":1,\"eval/final\":false}\n"
-                    "{\"step\":1,\"time_s\":1,\"reward\":1}\n"
-                    "{\"step\":2,\"time_s\":2,\"reward\":2}\n"
-                    "{\"step\":2,\"eval/a/reward\":3,\"eval/final\":false}\n"
-                    "no metrics\n[1]\n{\"reward\":7}\n"
-                    "{\"step\":2,\"time_s\":3,\"reward\":5,\"kl\":null,\"new\":4}\n"
-                    "{\"step\":3,\"time_s\":4");
+  write_file_atomic(
+      path,
+      "{\"step\":0,\"eval/a/reward\":1,\"eval/final\":false}\n"
+      "{\"step\":1,\"time_s\":1,\"reward\":1}\n"
+      "{\"step\":2,\"time_s\":2,\"reward\":2}\n"
+      "{\"step\":2,\"eval/a/reward\":3,\"eval/final\":false}\n"
+      "no metrics\n[1]\n7\n{\"reward\":7}\n{\"step\":9} {\"step\":8}\n"
+      "{\"step\":2,\"time_s\":3,\"reward\":5,\"kl\":null,\"new\":4,\"moe/load\":[[1,2]]}\n"
+      "{\"step\":3,\"time_s\":4");
   const MetricTable table = read_metric_table(path);
   EXPECT_EQ(table.updates.steps, (std::vector<double>{1, 2}));
   EXPECT_EQ(*table.updates.find("reward"), (std::vector<double>{1, 5}));
   EXPECT_TRUE(std::isnan(table.updates.find("new")->front()));
   EXPECT_EQ(table.updates.find("kl"), nullptr);
+  EXPECT_EQ(table.updates.find("moe/load"), nullptr);
   EXPECT_EQ(table.evaluations.steps, (std::vector<double>{0}));
   const MetricColumns thin = thinned(table.updates, 1);
   EXPECT_EQ(thin.steps, (std::vector<double>{2}));
