@@ -12,6 +12,7 @@
 #include "base/json_writer.h"
 #include "base/stats.h"
 #include "collectives/comm_op.h"
+#include "diagnose/html_page.h"
 #include "diagnose/timeline_json.h"
 #include "ops/op.h"
 
@@ -320,19 +321,6 @@ void put_texts(JsonWriter& out, const ReportData& report, size_t limit) {
     out.object().member("command", command.command).member("what", command.what).end();
   }
   out.end().member("notes", report.notes);
-}
-
-// Escapes '<', which alone could end the data inside <script>; it occurs only in strings.
-std::string safe_in_script(const std::string& json) {
-  std::string safe;
-  for (const char c : json) {
-    if (c == '<') {
-      safe += "\\u003c";
-    } else {
-      safe += c;
-    }
-  }
-  return safe;
 }
 
 }  // namespace

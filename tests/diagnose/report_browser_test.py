@@ -23,7 +23,7 @@ import tempfile
 
 SKIPPED = 77
 LONG = os.environ.get("HOCKET_LONG", "0") not in ("", "0")
-SCRIPTS = os.path.join(os.path.dirname(__file__), "../../src/diagnose/page")
+SCRIPTS = [os.path.join(os.path.dirname(__file__), "../../src", folder, "page", "*.js") for folder in ("diagnose", "rl")]
 PROBE = r"""
 <script>addEventListener("load", () => {
   // Charts are drawn asynchronously: begin when their number has been constant for a while.
@@ -120,8 +120,8 @@ def script_faults():
     if node is None:
         print("skipped: no Node here, the syntax of the scripts is left to the browser (apt-get install nodejs)")
         return []
-    scripts = sorted(glob.glob(os.path.join(SCRIPTS, "*.js")))
-    assert len(scripts) >= 7, f"{SCRIPTS} holds {scripts}"
+    scripts = sorted(script for pattern in SCRIPTS for script in glob.glob(pattern))
+    assert len(scripts) >= 9, f"{SCRIPTS} holds {scripts}"
     faults = []
     for script in scripts:
         run = subprocess.run([node, "--check", script], capture_output=True, text=True, check=False)
@@ -173,7 +173,9 @@ def look(browser, page, width, theme, folder):
         faults.append(f"{out.get('painted')} words of the sample are coloured as C++")
     if name.startswith("short_") and (out.get("learning") != 1 or out.get("charts", 0) < 7):
         faults.append(f"a short run draws {out.get('learning')} curves of learning, {out.get('charts')} charts")
-    if name == "hostile.html":
+    if name == "rl.html" and out.get("charts", 0) != 13:
+        faults.append(f"{out.get('charts')} charts of a training by rewards")
+    if name in ("hostile.html", "rl_hostile.html"):
         # Artificial names of 70 characters fit nowhere; they must only do no harm.
         faults = [f for f in faults if not f.startswith(("overlaps", "outside", "page is"))]
     return faults, out
@@ -189,14 +191,14 @@ def main():
         pages = sys.argv[1:]
         if not pages:
             tests = os.path.join(os.environ["HOCKET_BINARY_DIR"], "hocket_tests")
-            subprocess.run([tests, "--gtest_filter=Report.*"], check=True, capture_output=True,
+            subprocess.run([tests, "--gtest_filter=Report.*:RlReport.*"], check=True, capture_output=True,
                            env={**os.environ, "HOCKET_REPORT_DEMO": folder + "/pages"})
             # A report of a step that is only predicted.
             subprocess.run([os.path.join(os.environ["HOCKET_BINARY_DIR"], "hocket"), "simulate",
                             "configs/models/dense-26m", "--set", "plan.pp=2", "--set", "plan.dp=2", "--price", "2",
                             "--html", folder + "/pages/simulated.html"], check=True, capture_output=True)
             pages = sorted(f"{folder}/pages/{p}" for p in os.listdir(folder + "/pages"))
-            assert len(pages) >= 11, pages
+            assert len(pages) >= 15, pages
         for number, page in enumerate(pages):
             name = os.path.basename(page)
             # Pages alternate between the two; HOCKET_LONG=1 opens each in both.

@@ -22,10 +22,6 @@ const h = (tag, attrs, ...kids) => fill(document.createElement(tag), attrs, kids
 const g = (tag, attrs, ...kids) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attrs, kids);
 const color = name => getComputedStyle(root).getPropertyValue("--" + name).trim();
-const peakName = (D.num.peak_what || "machine's rate").replace(/^the /, "");
-// Formats a rate as a fraction of the peak; above it as "more than", since a peak is measured, too.
-const ofPeak = r => r <= 1.005 * D.num.peak_flops ? `${percent(r / D.num.peak_flops)} of the ${peakName}`
-  : `more than the ${rate(D.num.peak_flops, "FLOP/s")} of the ${peakName}`;
 const known = x => x != null && Number.isFinite(x);
 const last = a => a[a.length - 1];
 const sum = a => a.reduce((x, y) => x + (y || 0), 0);

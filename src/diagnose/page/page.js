@@ -2,26 +2,8 @@
 // The page itself: head, sections in order, and their text when data is missing.
 
 const N = D.num, T = D.train, E = D.eval;
-const main = document.getElementById("main"), links = document.getElementById("links");
-const has = a => a && a.some(known);
 const settledMedian = a => median(a.filter((_, i) => T.step[i] >= N.settled)) ?? median(a);
 const nearest = step => T.step.reduce((b, s, i) => Math.abs(s - step) < Math.abs(T.step[b] - step) ? i : b, 0);
-
-function section(id, title, link, build) {
-  const box = h("section", {id, "aria-labelledby": id + "-h"}, h("h2", {id: id + "-h"}, title));
-  main.append(box);
-  const missing = build(box);
-  if (typeof missing === "string" && D.simulated) { box.remove(); return; }  // only runs have it
-  if (typeof missing === "string") { box.append(h("p", {class: "missing"}, missing)); return; }
-  links.append(h("a", {href: "#" + id}, link));
-}
-// A figure: heading, one sentence, then the drawing of draw(host).
-function figure(host, title, text, draw) {
-  const caption = h("figcaption", {}, text || "");
-  const body = h("div", {});
-  host.append(h("figure", {}, title ? h("h3", {}, title) : null, caption, body));
-  draw(body, caption);
-}
 
 // ---- derived numbers
 const valid = E.step.map((s, i) => ({step: s, time: E.time[i], bpb: E.bpb[i], loss: E.loss[i]})).filter(e => known(e.bpb));
@@ -260,18 +242,4 @@ section("config", "Configuration and files", "Files", box => {
 main.append(h("footer", {}, [D.command && ["Made by ", h("code", {}, D.command)], D.version && ` Hocket ${D.version}.`, " This page is one file: it needs no network and sends nothing.",
   D.thinned > 1 ? ` Curves show means over ${D.thinned} steps each; metrics.jsonl has them all.` : ""]));
 
-// ---- theme and place
-const themes = {auto: "Auto", light: "Light", dark: "Dark"};
-const toggle = document.getElementById("theme");
-const label = () => { toggle.textContent = themes[chosen] || "Auto"; toggle.setAttribute("aria-label", `Colours: ${themes[chosen]}. Change`); };
-toggle.addEventListener("click", () => {
-  chosen = {auto: "light", light: "dark", dark: "auto"}[chosen] || "auto";
-  try { localStorage.setItem("hocket-theme", chosen); } catch (e) { /* file without storage */ }
-  label();
-  applyTheme();
-});
-label();
-const spy = new IntersectionObserver(entries => {
-  for (const e of entries) if (e.isIntersecting) for (const a of links.children) a.classList.toggle("here", a.hash === "#" + e.target.id);
-}, {rootMargin: "-15% 0px -75% 0px"});
-document.querySelectorAll("section").forEach(s => spy.observe(s));
+finishPage();

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the time went: one stacked bar and a table by kind of task, predicted beside measured.
 
+const peakName = (D.num.peak_what || "machine's rate").replace(/^the /, "");
+// Formats a rate as a fraction of the peak; above it as "more than", since a peak is measured, too.
+const ofPeak = r => r <= 1.005 * D.num.peak_flops ? `${percent(r / D.num.peak_flops)} of the ${peakName}`
+  : `more than the ${rate(D.num.peak_flops, "FLOP/s")} of the ${peakName}`;
+
 const tally = n => Math.abs(n - Math.round(n)) < 1e-6 ? whole(n) : digits(n, 3);
 
 function kindRows() {
