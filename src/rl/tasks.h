@@ -33,7 +33,7 @@ struct Problem {
   std::string key;
 };
 
-/// A prompt with a completion that has the form of an answer, and is right by chance only.
+/// A prompt with a completion that has the form of an answer, and mostly is right by chance only.
 struct WarmUpExample {
   std::string prompt, completion, key;
 };
@@ -43,7 +43,7 @@ class Task {
  public:
   virtual ~Task() = default;
   virtual Problem draw(Rng* rng) const = 0;
-  /// Draws an example of the warm-up; of multi_addition a right one, of few operands.
+  /// Draws an example of the warm-up; of multi_addition with few operands a right one.
   virtual WarmUpExample draw_warm_up(Rng* rng) const = 0;
   /// Upper bounds, in characters.
   virtual int64_t longest_prompt() const = 0;
