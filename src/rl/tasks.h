@@ -77,7 +77,7 @@ std::unique_ptr<Task> make_task(const TaskOptions& options);
 
 /// Returns problem `index` >= 0, a pure function.
 Problem problem_of(const Task& task, uint64_t seed, int64_t index);
-/// Returns whether problems of this key are held out: a fifth of all keys.
+/// Returns whether problems of this key are held out: a third of all keys.
 bool is_held_out(uint64_t seed, const std::string& key);
 
 struct TaskSizes {
