@@ -13,7 +13,7 @@ namespace hocket::rl {
 namespace {
 
 constexpr const char* kTask = "task";
-constexpr uint64_t kHeldOutShare = 5;  // one key in so many is held out
+constexpr uint64_t kHeldOutShare = 3;  // one key in so many is held out
 // Draws in a row without a new problem, after which hardly one is left.
 constexpr int64_t kVainDraws = 20'000;
 
@@ -59,7 +59,7 @@ const std::vector<TaskKind>& task_kinds() {
       {"multi_addition", "sum of several numbers, step by step", 2, 12, 8, 64, 8192,
        "{type: exact, extract: \"after:=\"}", "{type: exact, extract: answer}", 400,
        make_multi_addition_task},
-      {"countdown", "an expression of given numbers that has a given value", 1, 3, 3, 6, 2000,
+      {"countdown", "an expression of given numbers that has a given value", 1, 3, 3, 6, 1100,
        "{type: countdown, extract: all}", "{type: countdown, extract: answer}", 200,
        make_countdown_task},
   };

@@ -33,7 +33,7 @@ struct Problem {
   std::string key;
 };
 
-/// A prompt with a completion that has the form of an answer, and is right by chance only.
+/// A prompt with a completion that has the form of an answer, and mostly is right by chance only.
 struct WarmUpExample {
   std::string prompt, completion, key;
 };
@@ -43,7 +43,7 @@ class Task {
  public:
   virtual ~Task() = default;
   virtual Problem draw(Rng* rng) const = 0;
-  /// Draws an example of the warm-up; of multi_addition a right one, of few operands.
+  /// Draws an example of the warm-up; of multi_addition with few operands a right one.
   virtual WarmUpExample draw_warm_up(Rng* rng) const = 0;
   /// Upper bounds, in characters.
   virtual int64_t longest_prompt() const = 0;
@@ -77,7 +77,7 @@ std::unique_ptr<Task> make_task(const TaskOptions& options);
 
 /// Returns problem `index` >= 0, a pure function.
 Problem problem_of(const Task& task, uint64_t seed, int64_t index);
-/// Returns whether problems of this key are held out: a fifth of all keys.
+/// Returns whether problems of this key are held out: a third of all keys.
 bool is_held_out(uint64_t seed, const std::string& key);
 
 struct TaskSizes {

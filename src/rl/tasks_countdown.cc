@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/rng.h"
 #include "rl/tasks.h"
@@ -21,7 +22,6 @@ class CountdownTask : public Task {
     }
   }
 
-  /// The target is the value of a random expression of the numbers, so that there is a solution.
   Problem draw(Rng* rng) const override {
     std::vector<int64_t> numbers;
     Problem out;
@@ -49,17 +49,19 @@ class CountdownTask : public Task {
   int64_t longest_answer() const override { return count_ * (digits_ + 1) - 1; }
 
  private:
+  /// Draws numbers, and a target that is the value of an expression of them. The sum of all, which
+  /// every order gives, is a target only if there are no other operators.
   int64_t draw_target(Rng* rng, std::vector<int64_t>* numbers, std::string* solution) const {
-    int64_t target = -1;
-    while (target < 0) {
+    for (;;) {
       numbers->clear();
       for (int64_t i = 0; i < count_; ++i) {
         numbers->push_back(rng->between(1, largest_));
       }
       *solution = draw_expression(*numbers, rng);
-      target = value_of_expression(*solution);
+      const int64_t target = value_of_expression(*solution);
+      const bool is_sum = target == std::accumulate(numbers->begin(), numbers->end(), int64_t{0});
+      if (target >= 0 && (!is_sum || operators_ == "+")) return target;
     }
-    return target;
   }
   std::string draw_expression(std::vector<int64_t> numbers, Rng* rng) const {
     rng->shuffle(numbers);

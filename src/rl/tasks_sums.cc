@@ -89,19 +89,27 @@ class MultiAdditionTask : public Task {
     const std::vector<int64_t> numbers = draw_operands(operands_, rng);
     Problem out;
     out.prompt = prompt_of(numbers);
-    out.answer = steps_of(numbers);
-    out.ground_truth =
-        fmt::format("\"{}\"", std::accumulate(numbers.begin(), numbers.end(), int64_t{0}));
+    const std::vector<int64_t> sums = sums_of(numbers);
+    out.answer = steps_of(numbers, sums);
+    out.ground_truth = fmt::format("\"{}\"", sums.back());
     out.question =
         fmt::format("Compute {} step by step. Write the sum alone between <answer> and </answer>.",
                     fmt::join(numbers, " + "));
     out.key = key_of(numbers);
     return out;
   }
-  /// The completion is right, and of few operands: the rest is left to learn.
+  /// The completion of few operands is right; of more it has the right steps, and each sum is as
+  /// likely a wrong one.
   WarmUpExample draw_warm_up(Rng* rng) const override {
-    const std::vector<int64_t> numbers = draw_operands(std::min(operands_, kWarmUpOperands), rng);
-    return {prompt_of(numbers), steps_of(numbers), key_of(numbers)};
+    const std::vector<int64_t> numbers = draw_operands(operands_, rng);
+    std::vector<int64_t> sums = sums_of(numbers);
+    if (std::ssize(numbers) > kRightOperands) {
+      for (size_t i = 1; i < sums.size(); ++i) {
+        const int64_t right = sums[i - 1] + numbers[i];
+        sums[i] = rng->below(2) == 0 ? draw_number(digits_of(right), rng) : right;
+      }
+    }
+    return {prompt_of(numbers), steps_of(numbers, sums), key_of(numbers)};
   }
   int64_t longest_prompt() const override { return operands_ * (digits_ + 1); }
   int64_t longest_answer() const override {
@@ -110,7 +118,7 @@ class MultiAdditionTask : public Task {
   }
 
  private:
-  static constexpr int64_t kWarmUpOperands = 3;
+  static constexpr int64_t kRightOperands = 3;  // of examples of the warm-up, at most
 
   std::vector<int64_t> draw_operands(int64_t most, Rng* rng) const {
     std::vector<int64_t> out(static_cast<size_t>(rng->between(2, most)));
@@ -122,13 +130,18 @@ class MultiAdditionTask : public Task {
   static std::string prompt_of(const std::vector<int64_t>& numbers) {
     return fmt::format("{}=", fmt::join(numbers, "+"));
   }
-  /// Returns "3+14=17,17+15=32" of 3, 14, 15.
-  static std::string steps_of(const std::vector<int64_t>& numbers) {
+  /// Returns the sums of the first 1, 2, ... numbers.
+  static std::vector<int64_t> sums_of(const std::vector<int64_t>& numbers) {
+    std::vector<int64_t> out(numbers.size());
+    std::partial_sum(numbers.begin(), numbers.end(), out.begin());
+    return out;
+  }
+  /// Returns "3+14=17,17+15=32" of 3, 14, 15 and their sums.
+  static std::string steps_of(const std::vector<int64_t>& numbers,
+                              const std::vector<int64_t>& sums) {
     std::string out;
-    int64_t sum = numbers[0];
     for (size_t i = 1; i < numbers.size(); ++i) {
-      out += fmt::format("{}{}+{}={}", i == 1 ? "" : ",", sum, numbers[i], sum + numbers[i]);
-      sum += numbers[i];
+      out += fmt::format("{}{}+{}={}", i == 1 ? "" : ",", sums[i - 1], numbers[i], sums[i]);
     }
     return out;
   }

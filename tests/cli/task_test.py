@@ -90,13 +90,20 @@ class Task(unittest.TestCase):
             trained = [text for text, flag in zip(shown["texts"], shown["trained"]) if flag]
             self.assertEqual([*completion, end], trained)
 
-    def test_warm_up_trains_and_answers_end(self):
+    def test_both_runs_train(self):
+        """A few steps of the warm-up lower its loss, and an update of `hocket rl` starts from its result."""
         self.hocket("data", "task", "copy", "--out", "a", "--digits", "2", "--train", "40", "--held-out", "10", "--warmup",
-                    "400")
-        self.hocket("train", "a/warmup.yaml", "--set", "train.steps=60", "--set", "output.report=false")
-        said = self.hocket("generate", "a/warmup", "--prompt", "c42=", "--max-new-tokens", "20", "--temperature", "0")
-        self.assertRegex(said, r"[0-9]")
-        self.assertTrue(os.path.isdir(self.path("a", "warmup", "checkpoints")))
+                    "200")
+        few = ["--set", "output.report=false", "--set", "train.seq_len=64"]
+        self.hocket("train", "a/warmup.yaml", *few, "--set", "train.steps=25", "--set", "train.global_batch=2", "--set",
+                    "plan.micro_batch=2")
+        losses = [row["train/loss"] for row in read_lines(self.path("a", "warmup", "metrics.jsonl")) if "train/loss" in row]
+        self.assertLess(losses[-1], 0.8 * losses[0])
+        self.hocket("rl", "a/rl.yaml", *few, "--set", "train.steps=1", "--set", "rl.prompts_per_step=2", "--set",
+                    "rl.samples_per_prompt=2")
+        rows = read_lines(self.path("a", "rl", "metrics.jsonl"))
+        self.assertTrue(any("reward" in row for row in rows))
+        self.assertTrue(any("eval/held_out/pass@1" in row for row in rows))
 
     def test_chats_for_a_language_model(self):
         self.hocket("data", "task", "countdown", "--out", "a", *SMALL, "--chat", "some/model")

@@ -116,12 +116,15 @@ bool has_form(const TaskOptions& options, const std::string& prompt, const std::
     const std::vector<int64_t> numbers = numbers_in(prompt.substr(0, prompt.size() - 1), '+');
     const std::vector<std::string> steps = split(answer, ',');
     if (steps.size() + 1 != numbers.size()) return false;
-    bool good = true;
+    *right = true;
+    int64_t before = numbers[0];
     for (size_t i = 0; i < steps.size(); ++i) {
-      const int64_t before = std::accumulate(numbers.begin(), numbers.begin() + i + 1, int64_t{0});
-      good &= steps[i] == fmt::format("{}+{}={}", before, numbers[i + 1], before + numbers[i + 1]);
+      const std::string left = fmt::format("{}+{}=", before, numbers[i + 1]);
+      if (!steps[i].starts_with(left)) return false;
+      const int64_t sum = numbers_in(steps[i].substr(left.size()), ',')[0];
+      *right = *right && sum == before + numbers[i + 1];
+      before = sum;
     }
-    *right = good;
     return true;
   }
   const size_t equals = prompt.find('=');
@@ -173,7 +176,7 @@ TEST(Tasks, WarmUpHasTheFormAndIsMostlyWrong) {
   // Most right answers by chance, of kDraws.
   const std::map<std::string, std::pair<int64_t, int64_t>> bounds = {
       {"copy", {0, 8}},     {"reverse", {0, 8}},     {"sort", {0, 8}},
-      {"addition", {0, 8}}, {"countdown", {8, 120}}, {"multi_addition", {kDraws, kDraws}}};
+      {"addition", {0, 8}}, {"countdown", {8, 120}}, {"multi_addition", {80, 260}}};
   for (const TaskOptions& options : all_options()) {
     const auto task = make_task(options);
     int64_t right_ones = 0;
@@ -184,8 +187,9 @@ TEST(Tasks, WarmUpHasTheFormAndIsMostlyWrong) {
       EXPECT_TRUE(has_form(options, example.prompt, example.completion, &right))
           << example.prompt << example.completion;
       right_ones += right;
-      if (options.name == "multi_addition") {
-        EXPECT_LE(std::count(example.prompt.begin(), example.prompt.end(), '+'), 2);
+      if (std::count(example.prompt.begin(), example.prompt.end(), '+') < 3 &&
+          options.name == "multi_addition") {
+        EXPECT_TRUE(right) << example.prompt << example.completion;
       }
     }
     const auto [least, most] = bounds.at(options.name);
@@ -217,6 +221,7 @@ TEST(Tasks, NothingOfTheHeldOutIsTrained) {
     ASSERT_EQ(problems.train.size(), 600u);
     ASSERT_EQ(problems.held_out.size(), 300u);
     ASSERT_EQ(problems.warm_up.size(), 600u);
+    ASSERT_NO_THROW(draw_problems(options, kSeed, {find_task(options.name).train, 500, 1}));
     std::set<std::string> held_out, prompts;
     for (const Problem& problem : problems.held_out) {
       held_out.insert(problem.key);
@@ -244,7 +249,8 @@ TEST(Tasks, NumbersInAnotherOrderAreOneProblem) {
     EXPECT_EQ(problem.key, fmt::format("{},{},{}{}", numbers[0], numbers[1], numbers[2],
                                        problem.prompt.substr(equals)));
   }
-  EXPECT_EQ(prompts.at("1,2,3=6:").size(), 6u);
+  EXPECT_EQ(prompts.at("1,2,4=5:").size(), 6u);
+  EXPECT_EQ(prompts.count("1,2,4=7:"), 0u);  // their sum
 }
 
 TEST(Tasks, ProductsComeFirst) {
@@ -301,7 +307,7 @@ TEST(Tasks, TooFewProblemsAreCounted) {
       << message;
   EXPECT_EQ(train + std::min<int64_t>(held_out, 20), train + held_out);
   EXPECT_LE(train + held_out, 100);
-  EXPECT_GT(train, 60);
+  EXPECT_GT(train, 45);
   options.digits = 1;
   EXPECT_NE(message_of(options, {1, 20, 1}).find("try more digits"), std::string::npos);
 }
