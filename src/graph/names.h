@@ -31,6 +31,8 @@ inline constexpr const char* kOldLogprobs = "old_logprobs";  ///< that the ratio
 inline constexpr const char* kReferenceOfTokens = "reference_logprobs_of_tokens";
 inline constexpr const char* kAdvantages = "advantages";
 inline constexpr const char* kTokenWeights = "token_weights";
+inline constexpr const char* kOldValues = "old_values";  ///< of a critic
+inline constexpr const char* kReturns = "returns";       ///< likewise
 inline constexpr const char* kSampleOldLogprobs = "sample_old_logprobs";
 inline constexpr const char* kSampleAdvantages = "sample_advantages";
 inline constexpr const char* kSampleWeights = "sample_weights";
@@ -60,6 +62,7 @@ inline constexpr const char* kAlternatives = "sampled.2";          ///< i32[N,K]
 inline constexpr const char* kAlternativeLogprobs = "sampled.3";   ///< f64[N,K]
 
 // Outputs.
+inline constexpr const char* kValues = "values";  ///< [T,1], per micro-batch: of a critic
 inline constexpr const char* kLossOfTokens = "loss.of_tokens";  ///< beside a loss of samples
 /// [T,V], per micro-batch; of generation [N,V].
 inline constexpr const char* kLogits = "logits";

@@ -20,6 +20,7 @@ struct Generation {
   int64_t changes = 1;       ///< changed logits (ops/sample.h), of all rows together
   int64_t alternatives = 1;  ///< most likely tokens that are reported, at most
   int64_t vocab = 0;         ///< tokens that may be drawn; 0: all of the model's
+  int64_t head_parts = 1;    ///< parts of the vocabulary that training's head adds up
 };
 
 /// Loss of reinforcement learning: policy_loss of every target (ops/policy_loss.cc), and with
@@ -65,6 +66,8 @@ struct BuildOptions {
   std::optional<PolicyLoss> policy = {};
   /// train with a policy's loss, logprobs: logits are divided by it.
   double temperature = 1;
+  /// train, of a model with a value head: clip of its loss (ops/policy_loss.cc); 0: none.
+  double value_clip = 0;
   Generation generation = {};
   /// generate: sequences lie in so many equal parts, each with pages and new tokens of its own, so
   /// that as many data-parallel ranks divide them.
@@ -89,10 +92,10 @@ struct BuildOptions {
 /// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
 /// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_pages` [P,G,d,32]
 /// and `….attn.v_pages` [P,G,32,d], P the pages of all parts. losses: "loss" first, then
-/// "moe.balance.<layer>". outputs: "logits", [T,V], of generate [N,V] with what `sample` makes; in
-/// training "moe.counts.<layer>" (graph/names.h has the names for the host). Initial values:
-/// matrices normal(0, initializer_range), the two projections per block that write to the residual
-/// stream times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
+/// "moe.balance.<layer>". outputs: of a value head "values" [T,1]; "logits", [T,V], of generate
+/// [N,V] with what `sample` makes; in training "moe.counts.<layer>" (graph/names.h has the names
+/// for the host). Initial values: matrices normal(0, initializer_range), the two projections per
+/// block that write to the residual stream times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
 graph::Graph build(const ModelConfig& config, const BuildOptions& options);
 
 /// Elements of all parameters.

@@ -212,9 +212,11 @@ void Builder::sampled(TensorId hidden, TensorId weight) {
       whole(names::kChangeCounts, DType::i32, {changes}),
       whole(names::kChangeBiases, DType::f64, {changes})};
   const int64_t vocab = sizes.vocab > 0 ? sizes.vocab : config_.vocab_size;
-  const std::vector<TensorId> made =
-      ops::apply(graph_, "sample", {{"top", std::min(sizes.alternatives, vocab)}, {"vocab", vocab}},
-                 in, names::kSampled, last);
+  Attrs attrs{{"top", std::min(sizes.alternatives, vocab)}, {"vocab", vocab}};
+  if (sizes.head_parts > 1) {
+    attrs.set("parts", sizes.head_parts);
+  }
+  const std::vector<TensorId> made = ops::apply(graph_, "sample", attrs, in, names::kSampled, last);
   graph_.outputs.push_back(all);
   graph_.outputs.insert(graph_.outputs.end(), made.begin(), made.end());
 }
@@ -278,6 +280,7 @@ void Builder::head(TensorId hidden) {
     normed = ops::apply(graph_, "scale", {{"factor", form.logits_scale}}, {normed},
                         "model.norm.scaled", last)[0];
   }
+  if (config_.value_head) return values(normed);
   const TensorId weight = config_.tie_word_embeddings
                               ? embedding_
                               : plain("lm_head.weight", table, last, matrix_init(), table);
@@ -321,6 +324,27 @@ std::vector<TensorId> Builder::token_logprobs(TensorId hidden, TensorId weight, 
   }
   return ops::apply(graph_, "token_logprobs", attrs, {hidden, weight, targets}, names::kLogprobs,
                     graph_.num_layers);
+}
+
+void Builder::values(TensorId hidden) {
+  using Mode = BuildOptions::Mode;
+  const int32_t last = graph_.num_layers;
+  if (options_.mode != Mode::train && options_.mode != Mode::logprobs) {
+    fail("model", "it is a critic, with a value per token and no words; expected a language model");
+  }
+  const Dims vector{1, config_.hidden_size};
+  // transformers' name of the head of one label.
+  const TensorId weight = plain("score.weight", vector, last, matrix_init(), vector);
+  const TensorId made = ops::apply(graph_, "linear", {}, {hidden, weight}, names::kValues, last)[0];
+  graph_.outputs.push_back(made);
+  if (options_.mode == Mode::logprobs) return;
+  const auto per_token = [&](const char* name) { return input(name, DType::f64, options_.tokens); };
+  const std::vector<TensorId> in{made, per_token(names::kOldValues), per_token(names::kReturns),
+                                 per_token(names::kTokenWeights),
+                                 input(names::kLossScale, DType::f64, 1, true)};
+  const Attrs attrs{{"clip", options_.value_clip}, {"grad", int64_t{options_.grad ? 1 : 0}}};
+  graph_.losses.push_back(ops::apply(graph_, "value_loss", attrs, in, "loss", last)[0]);
+  graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
 }
 
 void Builder::policy_loss(TensorId hidden, TensorId weight, TensorId targets, TensorId scale) {

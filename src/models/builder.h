@@ -100,6 +100,8 @@ class Builder {
   /// Log-probabilities of the targets, and their sums over answers if there are any; returns those.
   std::vector<TensorId> token_logprobs(TensorId hidden, TensorId weight, TensorId targets);
   TensorId logprobs(TensorId hidden, TensorId weight, TensorId targets);
+  /// The head of a critic, and in training its loss.
+  void values(TensorId hidden);
   void policy_loss(TensorId hidden, TensorId weight, TensorId targets, TensorId scale);
   /// The loss over answers of these log-probabilities.
   TensorId answer_loss(TensorId logprobs, TensorId scale);

@@ -70,6 +70,7 @@ constexpr const char* kCommonKeys[] = {"_name_or_path",
                                        "transformers_version",
                                        "use_cache",
                                        "use_sliding_window",
+                                       "value_head",
                                        "vocab_size",
                                        "layer_types"};
 
@@ -299,6 +300,7 @@ void read_common(const JsonView& in, const Family& family, ModelConfig& config) 
   config.rms_norm_eps = read_number(in, family.key("rms_norm_eps"), 0, 1, defaults.norm_eps);
   config.initializer_range = read_number(in, "initializer_range", 0, 1, 0.02);
   config.tie_word_embeddings = in.get_bool("tie_word_embeddings", defaults.tied);
+  config.value_head = in.get_bool("value_head", false);
   const auto layers = static_cast<size_t>(config.num_layers);
   config.windows.assign(layers, 0);
   config.rope_layer.assign(layers, true);
@@ -447,7 +449,7 @@ nlohmann::ordered_json values_of(const ModelConfig& config) {
   // A field more does not compile until it has a name here, and then a row below.
   const auto& [family, vocab_size, hidden_size, num_layers, num_heads, num_kv_heads, head_dim,
                intermediate_size, max_position, rms_norm_eps, initializer_range,
-               tie_word_embeddings, form, rope, window_rope, num_experts, top_k,
+               tie_word_embeddings, value_head, form, rope, window_rope, num_experts, top_k,
                moe_intermediate_size, norm_topk_prob, router_aux_loss_coef, windows, rope_layer,
                moe_layer, bos_token_id, pad_token_id, eos_token_ids, text] = config;
   const auto or_null = [](const std::optional<int64_t>& id) { return id ? json(*id) : json(); };
@@ -463,7 +465,8 @@ nlohmann::ordered_json values_of(const ModelConfig& config) {
                                    {"sliding_window", windows},
                                    {"rms_norm_eps", rms_norm_eps},
                                    {"initializer_range", initializer_range},
-                                   {"tie_word_embeddings", tie_word_embeddings}};
+                                   {"tie_word_embeddings", tie_word_embeddings},
+                                   {"value_head", value_head}};
   values.update(values_of(form));
   values.update(values_of(rope, ""));
   values.update(values_of(window_rope.value_or(rope), "window "));
@@ -494,6 +497,9 @@ nlohmann::ordered_json features_of(const ModelConfig& config) {
   if (family.norms.attention_out != nullptr || family.norms.mlp_out != nullptr) {
     features["norms of outputs"] = true;
   }
+  if (config.value_head) {
+    features["value_head"] = true;
+  }
   if (config.window_rope && !(*config.window_rope == config.rope)) {
     features["window rope_theta"] = config.window_rope->theta;
   }
@@ -512,6 +518,9 @@ std::string config_json(const ModelConfig& config, std::string_view torch_dtype)
   json object = json::parse(config.json);
   object["architectures"] = {family_of(config).architecture};
   object["model_type"] = config.family;
+  if (config.value_head) {
+    object["value_head"] = true;
+  }
   if (!object.contains("pad_token_id")) {
     // Some classes of transformers have a default beyond a small vocabulary, and then do not open.
     object["pad_token_id"] = nullptr;

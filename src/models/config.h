@@ -59,6 +59,7 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;  ///< of LayerNorm, too
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
+  bool value_head = false;  ///< a critic: the head is a vector, and gives a value per token
   Form form;
   Rope rope;
   std::optional<Rope> window_rope;  ///< of layers with a window, where it is another

@@ -37,6 +37,9 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   if (vocab < 1 || vocab > in[kLogits].dims[1]) {
     fail(kOp, "vocab is {}; expected 1 to the {} logits", vocab, in[kLogits].dims[1]);
   }
+  if (const int64_t parts = attrs.i_or("parts", 1); parts < 1) {
+    fail(kOp, "parts is {}; expected 1 or more", parts);
+  }
   return {{DType::i32, {rows}},
           {DType::f64, {rows, 2}},
           {DType::i32, {rows, top}},
@@ -74,6 +77,9 @@ std::vector<Sample> samples() {
                    greedy,
                    {}},
                   {}});
+  list.push_back(list[0]);
+  list.back().name += ", in 3 parts";
+  list.back().attrs.set("parts", int64_t{3});
   return list;
 }
 
@@ -85,7 +91,8 @@ void add_to(std::vector<Op>& ops) {
                      "id[R], (log p of the model, log p of what it was drawn from)[R,2], with "
                      "setting `tempered` the first at the temperature, and "
                      "the `top` most likely tokens of the model with log p, from logits[R,V], of "
-                     "which the first `vocab` are tokens; settings, draws, masks, and changes of "
+                     "which the first `vocab` are tokens, summed as in so many `parts` of the "
+                     "vocabulary; settings, draws, masks, and changes of "
                      "logits of tokens are data (ops/sample.h)",
                  .infer = infer,
                  .layout = {"rv,rs,rn,rm,rc,a,a,a->r,rx,ry,ry", "r"},

@@ -124,6 +124,23 @@ void Packing::add_inputs(engine::Batch& batch, int64_t samples_per_row) const {
   }
 }
 
+void Packing::add_critic_inputs(engine::Batch& batch) const {
+  double tokens = 0;
+  for (const Item& item : items_) {
+    tokens += static_cast<double>(item.turn->returns.size());
+  }
+  std::vector<double> weights(static_cast<size_t>(rows() * seq_len_), 0);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    std::fill_n(weights.begin() + static_cast<int64_t>(first_target(i)),
+                items_[i].turn->returns.size(), 1 / std::max(tokens, 1.0));
+  }
+  batch.more.keep(names::kOldValues,
+                  spread([](const Turn& turn) -> const auto& { return turn.values; }));
+  batch.more.keep(names::kReturns,
+                  spread([](const Turn& turn) -> const auto& { return turn.returns; }));
+  batch.more.keep(names::kTokenWeights, std::move(weights));
+}
+
 /// A sample's advantage is that of its tokens, which all have the same; its weight is their sum.
 void Packing::add_samples(engine::Batch& batch, int64_t samples_per_row) const {
   const auto size = static_cast<size_t>(rows() * samples_per_row);
@@ -137,13 +154,16 @@ void Packing::add_samples(engine::Batch& batch, int64_t samples_per_row) const {
     HOCKET_CHECK(number < samples_per_row, "a row has more than {} samples", samples_per_row);
     const auto at = static_cast<size_t>(row * samples_per_row + number);
     const size_t first = first_target(i);
+    int64_t length = 0;
     for (size_t t = 0; t < turn.old.size(); ++t) {
+      if (turn.weights[t] == 0) continue;  // left out
+      ++length;
       old[at] += turn.old[t];
       weights[at] += turn.weights[t];
       of_token[first + t] = static_cast<int32_t>(row % rows_at_once_ * samples_per_row + number);
     }
     advantages[at] = turn.advantages.empty() ? 0 : turn.advantages[0];
-    lengths[at] = std::max<double>(static_cast<double>(turn.old.size()), 1);
+    lengths[at] = static_cast<double>(std::max<int64_t>(length, 1));
   }
   batch.more.keep(names::kAnswers, std::move(of_token));
   batch.more.keep(names::kSampleOldLogprobs, std::move(old));

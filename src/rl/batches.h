@@ -41,6 +41,8 @@ class Packing {
   /// Adds the inputs of policy_loss; with `samples_per_row` above 0 those of sequence_policy_loss,
   /// too. `reference`: turns have log-probabilities of one.
   void add_inputs(engine::Batch& batch, int64_t samples_per_row) const;
+  /// Adds the inputs of value_loss: the mean over all tokens of samples that count.
+  void add_critic_inputs(engine::Batch& batch) const;
   /// Returns the values of an output by token, [rows, seq_len], of every sampled token of the items
   /// in their order.
   std::vector<std::vector<double>> by_item(std::span<const double> values) const;

@@ -14,7 +14,7 @@ namespace hocket::rl {
 
 namespace {
 
-serve::StepLimits limits_of(const engine::Run& run, const PromptData& data) {
+serve::StepLimits limits_of(const engine::Run& run, const PromptData& data, int64_t head_parts) {
   const engine::RlSection& rl = run.config.rl;
   serve::StepLimits limits;
   limits.parts = engine::generation_parts(run);
@@ -35,6 +35,7 @@ serve::StepLimits limits_of(const engine::Run& run, const PromptData& data) {
   limits.rows = limits.parts * limits.sequences;
   limits.changes = 1024;
   limits.alternatives = 1;
+  limits.head_parts = head_parts;
   return limits;
 }
 
@@ -59,8 +60,9 @@ int64_t longest_text(const engine::Run& run, const PromptData& data) {
   return data.longest() + run.config.rl.max_new_tokens;
 }
 
-Rollout::Rollout(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data)
-    : run_(run), readers_(readers), data_(data), limits_(limits_of(run, data)) {}
+Rollout::Rollout(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data,
+                 int64_t head_parts)
+    : run_(run), readers_(readers), data_(data), limits_(limits_of(run, data, head_parts)) {}
 
 serve::Request Rollout::request_of(const Order& order, const Order::Group& group,
                                    int64_t index) const {
@@ -80,20 +82,18 @@ serve::Request Rollout::request_of(const Order& order, const Order::Group& group
   request.stop_tokens = data_.stop_tokens();
   request.max_tokens = rl.max_new_tokens;
   request.logprobs = 0;
+  // Those that training computes: of all logits, at the temperature.
+  request.sampling.tempered_logprobs = true;
   request.answer = true;
   return request;
 }
 
 /// Appends the news of a sample.
 void Rollout::take(const serve::Update& update, Sample* sample) const {
-  // Without limits the distribution that is drawn from is that of the temperature, which training
-  // computes; with them it is the model's own at temperature 1.
-  const engine::RlSection& rl = run_.config.rl;
-  const bool limited = rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0;
   sample->text += update.text;
   for (const serve::TokenLogprobs& token : update.logprobs) {
     sample->tokens.push_back(token.token);
-    sample->logprobs.push_back(limited ? token.logprob : token.sampled_logprob);
+    sample->logprobs.push_back(token.logprob);
     sample->sampled_logprobs.push_back(token.sampled_logprob);
   }
   switch (update.finish) {

@@ -42,8 +42,10 @@ struct RolloutStats {
 
 class Rollout {
  public:
-  /// Requires: run, readers and data outlive it.
-  Rollout(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data);
+  /// `head_parts`: of the program that trains (models::Generation). Requires: run, readers and data
+  /// outlive it.
+  Rollout(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data,
+          int64_t head_parts);
 
   /// Returns the program that samples.
   engine::ProgramSpec spec() const { return serve::generation_spec(run_, limits_); }

@@ -228,6 +228,10 @@ models::PolicyLoss policy_loss_of(const Run& run, const ProgramSpec& spec) {
 
 /// Gives the head the loss of the run's objective: of tokens, of answers, or of a policy.
 void set_loss(const Run& run, const ProgramSpec& spec, models::BuildOptions* how) {
+  if (run.model.value_head) {
+    how->value_clip = run.config.rl.critic.clip;
+    return;
+  }
   if (run.config.objective == Objective::rl) {
     how->policy = policy_loss_of(run, spec);
     how->temperature = run.config.rl.temperature;
@@ -375,8 +379,9 @@ ProgramSpec generation(const Run& run, int64_t new_tokens, const models::Generat
   }
   std::erase_if(spec.how.passes,
                 [](const std::string& pass) { return pass.starts_with(passes::kCommand); });
-  spec.key += fmt::format(" {} {} {} {} {} {} {} {}", new_tokens, sizes.sequences, sizes.longest,
-                          sizes.pages, sizes.rows, sizes.changes, sizes.alternatives, sizes.vocab);
+  spec.key += fmt::format(" {} {} {} {} {} {} {} {} {}", new_tokens, sizes.sequences, sizes.longest,
+                          sizes.pages, sizes.rows, sizes.changes, sizes.alternatives, sizes.vocab,
+                          sizes.head_parts);
   spec.graph = graph_of(run, how, nullptr);
   return spec;
 }

@@ -419,25 +419,20 @@ void expect_rl(const Run& run) {
   if (rl.advantage == "rloo" && rl.samples_per_prompt < 2) {
     fail(name, "rl.advantage is rloo, and rl.samples_per_prompt 1; expected 2 or more");
   }
-  const bool per_token = rl.advantage == "gae" || (rl.kl_coef > 0 && rl.kl_in == "reward") ||
-                         (rl.advantage == "reinforce_plus_plus" && rl.gamma < 1);
+  const bool discounts = rl.advantage == "reinforce_plus_plus";
+  const bool per_token = rl.advantage == "gae" || (discounts && rl.gamma < 1) ||
+                         (discounts && rl.kl_coef > 0 && rl.kl_in == "reward") ||
+                         (rl.correction.type == "tis" && rl.correction.level == "token");
   if (rl.loss == "gspo" && per_token) {
     fail(name,
          "rl.loss is gspo, whose ratio is of whole samples, and advantages differ from token to "
-         "token (rl.advantage {}, kl_in {}, gamma {}); try rl.loss: ppo",
-         rl.advantage, rl.kl_in, rl.gamma);
+         "token (rl.advantage {}, kl_in {}, gamma {}, correction {} of a {}); try rl.loss: ppo",
+         rl.advantage, rl.kl_in, rl.gamma, rl.correction.type, rl.correction.level);
   }
   if (rl.dual_clip > 0 && !(rl.dual_clip > 1)) {
     fail(name, "rl.dual_clip is {}; expected a number above 1, or 0 for none", rl.dual_clip);
   }
-  const bool limited = rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0;
   const bool again = rl.old_logprobs == "trainer";
-  if (limited && rl.temperature != 1 && !again) {
-    fail(name,
-         "rl.temperature is {} with top_k, top_p or min_p: sampling does not report the "
-         "log-probabilities that training needs; try rl.old_logprobs: trainer",
-         rl.temperature);
-  }
   if (rl.correction.type != "none" && !again) {
     fail(name,
          "rl.correction.type is {}, and rl.old_logprobs rollout: the ratio is anchored at the "
@@ -464,6 +459,9 @@ void expect_strict(const Run& run) {
     if (run.plan.world() > 1 && options.text(key) != passes::PassOptions().text(key)) {
       refuse(fmt::format("plan.{} is {}: sums have another order", key, options.text(key)));
     }
+  }
+  if (const std::string& type = run.config.model.dtype; type == "bf16" || type == "f16") {
+    refuse(fmt::format("model.dtype is {}: sampling rounds logits to it", type));
   }
   if (run.config.train.dropout > 0) {
     refuse(fmt::format("train.dropout is {}", run.config.train.dropout));

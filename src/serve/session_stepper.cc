@@ -176,7 +176,8 @@ models::Generation generation_of(const StepLimits& limits) {
           .rows = limits.rows,
           .changes = limits.changes,
           .alternatives = limits.alternatives,
-          .vocab = limits.vocab};
+          .vocab = limits.vocab,
+          .head_parts = limits.head_parts};
 }
 
 engine::ProgramSpec generation_spec(const engine::Run& run, const StepLimits& limits) {

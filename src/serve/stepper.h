@@ -22,6 +22,7 @@ struct StepLimits {
   int64_t changes = 4096;     ///< changed logits of a step
   int64_t alternatives = 20;  ///< reported per row
   int64_t vocab = 0;          ///< tokens that may be drawn
+  int64_t head_parts = 1;     ///< models::Generation::head_parts
 };
 
 /// Inputs of a step. Tokens of a sequence stand one behind the other, those of a part, too.

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/rng.h"
+#include "graph/layout.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/vocabulary.h"
@@ -38,14 +39,14 @@ class SampledRow {
                  static_cast<double>(logits_[i]));
       }
     }
-    double lse = log_sum_exp(logits_, width_);
+    double lse = in_parts(logits_);
     report_alternatives(lse);
     T factor = 1;
     if (setting(Setting::tempered) != 0 && setting(Setting::temperature) > 0) {
       factor = static_cast<T>(1 / setting(Setting::temperature));
       std::copy_n(logits_, width_, z_);
       temper_row(z_, width_, factor);
-      lse = log_sum_exp(z_, width_);
+      lse = in_parts(z_);
     }
     const int64_t given = draw_of(Draw::given);
     double sampled = 0;
@@ -75,6 +76,19 @@ class SampledRow {
     return in<int64_t>(args_, 2)[row_ * ops::kNumDraws + static_cast<int64_t>(which)];
   }
 
+  /// Returns log sum e^z in the order of training's head: parts of the vocabulary on as many ranks,
+  /// then their sums in the order of ranks.
+  double in_parts(const T* z) const {
+    const int64_t parts = args_.attrs->i_or("parts", 1);
+    if (parts == 1) return log_sum_exp(z, width_);
+    const T top = greatest(z, width_);
+    double sum = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      const graph::Run run = graph::share(width_, parts, part);
+      sum += sum_of_exponentials(z + run.begin, run.length, top);
+    }
+    return static_cast<double>(top) + std::log(sum);
+  }
   /// Returns a logit over the temperature as rows in memory have it.
   static double tempered(T z, T factor) {
     volatile T rounded = z * factor;  // else the product may be fused with what follows

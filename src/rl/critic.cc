@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rl/critic.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/resolve.h"
+#include "comm/run_on_all.h"
+#include "engine/params.h"
+#include "engine/weights.h"
+#include "graph/names.h"
+#include "train/resume.h"
+
+namespace hocket::rl {
+
+namespace names = graph::names;
+
+engine::Run critic_run(const engine::Run& policy) {
+  engine::Run run = policy;
+  const engine::CriticSection& section = policy.config.rl.critic;
+  run.lora.reset();
+  run.config.train.freeze.clear();
+  if (!section.path.empty()) {
+    const checkpoint::ModelLocation at =
+        checkpoint::resolve_model(section.path, checkpoint::Need::weights);
+    run.weights = at.folder;
+    run.adapter = at.adapter;
+    run.config.model.path = section.path;
+    run.model = models::read_config(at.folder);
+  }
+  run.model.value_head = true;
+  if (section.lr > 0) {
+    run.config.train.lr = section.lr;
+  }
+  run.config.output.dir = join_path(policy.config.output.dir, "critic");
+  return run;
+}
+
+Critic::Critic(const engine::Run& policy, runtime::LocalRanks& ranks, train::StopSignals& stop)
+    : policy_(policy), run_(critic_run(policy)), programs_(run_, ranks), saver_(run_, stop) {
+  make_dirs(run_.config.output.dir);
+  saver_.open(ranks);
+}
+
+engine::ProgramSpec Critic::spec(int64_t micro_batches) const {
+  engine::ProgramSpec spec = engine::training(run_, {.num_micro_batches = micro_batches});
+  spec.key = "critic " + spec.key;
+  return spec;
+}
+
+const engine::Compiled& Critic::compiled(int64_t micro_batches) {
+  return programs_.compiled(spec(micro_batches));
+}
+
+void Critic::load(const train::Start& policy, const PromptData& data, int64_t micro_batches) {
+  least_ = micro_batches;
+  const engine::RlSection& rl = policy_.config.rl;
+  saver_.read_files(data);
+  engine::Session& session = programs_.session(spec(micro_batches));
+  comm::Processes& processes = session.ranks().processes();
+  if (policy.from) {
+    const int64_t step = policy.done.step;
+    const int64_t steps = step / rl.updates_per_step() + rl.critic.warmup_steps;
+    updates_ = steps * (rl.prompts_per_step / rl.update_prompts()) * rl.critic.epochs;
+    const std::string folder = saver_.folder_of(step);
+    if (!is_directory(folder)) {
+      fail(folder, "is absent: the critic of the policy's checkpoint of step {}; expected both",
+           step);
+    }
+    const checkpoint::Checkpoint from(folder, checkpoint::Verify::all);
+    train::restore(from, session.compiled(), session.store());
+    began_with_ = train::Position::of(from).began_with;
+  } else {
+    if (!run_.weights.empty()) {
+      const std::string folder =
+          checkpoint::resolve_model(run_.weights, checkpoint::Need::intact, processes).folder;
+      // Of a language model all but the head; of a critic that, too.
+      models::ModelConfig model = run_.model;
+      model.value_head = models::read_config(folder).value_head;
+      engine::load_weights(checkpoint::ModelWeights(folder, model, run_.adapter),
+                           session.compiled(), session.store());
+    }
+    began_with_ = run_.weights.empty() ? "random" : "from " + run_.weights;
+  }
+  engine::initialise(session.graph(), session.program(),
+                     static_cast<uint64_t>(run_.config.train.seed), session.store());
+}
+
+namespace {
+
+/// Collects values of all tokens, [rows, seq_len].
+std::vector<double> values_of(engine::Session& session) {
+  const graph::DType type = session.graph().tensor(session.graph().find(names::kValues)).type.dtype;
+  std::vector<double> all;
+  for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
+    if (type == graph::DType::f64) {
+      const auto some = session.collect_as<double>(names::kValues, m);
+      all.insert(all.end(), some.begin(), some.end());
+    } else {
+      HOCKET_CHECK(type == graph::DType::f32, "values are {}", to_string(type));
+      const auto some = session.collect_as<float>(names::kValues, m);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
+  engine::ProgramSpec spec = engine::logprobs(run_, {.num_micro_batches = packing.micro_batches()});
+  spec.key = "critic " + spec.key;
+  engine::Session& session = programs_.session(spec);
+  session.feed(packing.batch());
+  session.step();
+  std::vector<std::vector<double>> values = packing.by_item(values_of(session));
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i].turn->values = std::move(values[i]);
+  }
+}
+
+/// Makes one update; returns its loss.
+double Critic::update(std::span<const Item> items) {
+  const Packing packing(items, run_.config.train.seq_len, run_.plan.sequences(), least_);
+  engine::Session& session = programs_.session(spec(packing.micro_batches()));
+  engine::Batch batch = packing.batch();
+  packing.add_critic_inputs(batch);
+  ++updates_;
+  batch.hyper = engine::hyper_of(run_.config.optimizer, run_.config.train.lr, updates_);
+  session.feed(batch);
+  session.step();
+  const double loss = session.loss();
+  const double norm = session.collect_as<double>(names::kGradNorm)[0];
+  if (!std::isfinite(loss) || !std::isfinite(norm)) {
+    fail_run("rl",
+             "the critic's update {} has loss {} and gradient norm {}; try a lower "
+             "rl.critic.lr",
+             updates_, loss, norm);
+  }
+  return loss;
+}
+
+train::Values Critic::learn(const std::vector<Item>& items, size_t at_once) {
+  double losses = 0, updates = 0;
+  for (int64_t epoch = 0; epoch < policy_.config.rl.critic.epochs; ++epoch) {
+    for (size_t begin = 0; begin < items.size(); begin += at_once) {
+      const size_t end = std::min(begin + at_once, items.size());
+      losses += update(std::span(items).subspan(begin, end - begin));
+      ++updates;
+    }
+  }
+  // Shares of the returns' variance that the values before the updates had explained.
+  double n = 0, sum = 0, squares = 0, rest = 0, rest_sum = 0, values = 0;
+  for (const Item& item : items) {
+    for (size_t t = 0; t < item.turn->returns.size(); ++t) {
+      const double target = item.turn->returns[t], apart = target - item.turn->values[t];
+      n += 1;
+      sum += target;
+      squares += target * target;
+      rest += apart * apart;
+      rest_sum += apart;
+      values += item.turn->values[t];
+    }
+  }
+  n = std::max(n, 1.0);
+  const double variance = squares / n - sum / n * (sum / n);
+  const double unexplained = rest / n - rest_sum / n * (rest_sum / n);
+  const double explained = variance > 0 ? 1 - unexplained / variance : 0;
+  text_ = fmt::format("loss {:.4f}, explained variance {:.3f}", losses / updates, explained);
+  return {{"critic/loss", losses / updates},
+          {"critic/explained_variance", explained},
+          {"critic/values_mean", values / n},
+          {"critic/returns_mean", sum / n}};
+}
+
+void Critic::save(const train::StepsDone& done, const PromptData& data, train::Position position) {
+  position.began_with = began_with_;
+  saver_.save(done.step, programs_.session(spec(least_)), data, position, done.losses);
+  saver_.prune(done.step, 0);
+}
+
+}  // namespace hocket::rl

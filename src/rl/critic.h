@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The value model of advantage: gae: values of samples, and updates of it, in a store of its own on
+// the ranks of the policy.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/programs.h"
+#include "rl/batches.h"
+#include "rl/prompts.h"
+#include "train/evaluate.h"
+#include "train/saver.h"
+#include "train/start.h"
+
+namespace hocket::rl {
+
+/// Returns the run of a policy's critic: its model with a value head, without an adapter, in
+/// output.dir/critic.
+engine::Run critic_run(const engine::Run& policy);
+
+class Critic {
+ public:
+  /// `policy`: its run, which outlives the critic, as do ranks and stop.
+  Critic(const engine::Run& policy, runtime::LocalRanks& ranks, train::StopSignals& stop);
+
+  /// Returns the program of its updates with so many micro-batches; nothing is taken of the ranks
+  /// for it.
+  const engine::Compiled& compiled(int64_t micro_batches);
+  /// Reads the critic that belongs to the policy's start: of the checkpoint of the same step, else
+  /// of rl.critic.path, else the policy's weights with a new head. All processes call. Throws Error
+  /// if the checkpoint is absent.
+  void load(const train::Start& policy, const PromptData& data, int64_t micro_batches);
+  /// Gives the turns of these samples the critic's values of their tokens. All processes call.
+  void evaluate(std::span<const Item> items, const Packing& packing);
+  /// Makes its updates by returns, `at_once` samples at a time, rl.critic.epochs times. Returns
+  /// metrics. All processes call. Throws Error if a gradient is not finite.
+  train::Values learn(const std::vector<Item>& items, size_t at_once);
+  /// Returns "loss 0.1, explained variance 0.5" of the last learn().
+  const std::string& text() const { return text_; }
+  /// Saves a checkpoint of the policy's step. All processes call.
+  void save(const train::StepsDone& done, const PromptData& data, train::Position position);
+
+ private:
+  engine::ProgramSpec spec(int64_t micro_batches) const;
+  double update(std::span<const Item> items);
+
+  const engine::Run& policy_;
+  const engine::Run run_;
+  engine::Programs programs_;
+  train::Saver saver_;
+  int64_t updates_ = 0;  ///< so far
+  int64_t least_ = 1;    ///< micro-batches of the program that holds its parameters
+  std::string began_with_, text_;
+};
+
+}  // namespace hocket::rl

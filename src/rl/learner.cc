@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rl/learner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "graph/names.h"
+
+namespace hocket::rl {
+
+namespace names = graph::names;
+
+std::vector<double> outputs_of(engine::Session& session, const char* name) {
+  std::vector<double> all;
+  for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
+    const std::vector<double> some = session.collect_as<double>(name, m);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+int64_t head_parts(const engine::Run& run, const engine::Compiled& training) {
+  const auto is_part = [&](const program::Kind& kind) {
+    return kind.op == "sumexp" && kind.in[0].dims[1] != run.model.vocab_size;
+  };
+  const auto& kinds = training.program.kinds;
+  return std::any_of(kinds.begin(), kinds.end(), is_part) ? run.plan.tp : 1;
+}
+
+Learner::Learner(const engine::Run& run, engine::Programs& programs, train::TrainedReaders& readers)
+    : run_(run), rl_(run.config.rl), programs_(programs), readers_(readers) {
+  if (rl_.kl_coef > 0) {
+    reference_.emplace(run, rl_.reference, programs, readers);
+  }
+}
+
+engine::ProgramSpec Learner::spec(int64_t micro_batches) const {
+  return engine::training(run_, {.num_micro_batches = micro_batches});
+}
+
+Packing Learner::pack(std::span<const Item> items) const {
+  return {items, run_.config.train.seq_len, run_.plan.sequences(), multiple()};
+}
+
+void Learner::prepare(std::span<const Item> items) {
+  mismatch_ = {};
+  reference_s_ = old_s_ = 0;
+  const bool again = rl_.old_logprobs == "trainer";
+  if (!reference_ && !again) return;
+  const Packing packing = pack(items);
+  const engine::Sizes sizes{.num_micro_batches = packing.micro_batches()};
+  const auto logprobs = [&](engine::Session& session) {
+    session.feed(packing.batch());
+    session.step();
+    return packing.by_item(outputs_of(session, names::kLogprobs));
+  };
+  if (reference_) {
+    const int64_t begin = now_ns();
+    std::vector<std::vector<double>> found = logprobs(reference_->session(sizes));
+    for (size_t i = 0; i < items.size(); ++i) {
+      items[i].turn->reference = std::move(found[i]);
+    }
+    reference_s_ = seconds_since(begin);
+  }
+  if (again) {
+    const int64_t begin = now_ns();
+    std::vector<std::vector<double>> found = logprobs(readers_.now(engine::logprobs(run_, sizes)));
+    for (size_t i = 0; i < items.size(); ++i) {
+      mismatch_.add(items[i].sample->logprobs, found[i]);
+      items[i].turn->old = std::move(found[i]);
+    }
+    old_s_ = seconds_since(begin);
+    judge();
+  }
+}
+
+void Learner::judge() const {
+  if (!rl_.strict || mismatch_.unequal == 0) return;
+  fail_run("rl",
+           "log-probabilities of sampling and training differ by {}; expected equal ones "
+           "(rl.strict)",
+           mismatch_.text());
+}
+
+void Learner::update(std::vector<Item> items, bool first, train::Stepper& stepper, double lr) {
+  items_ = std::move(items);
+  packing_.emplace(pack(items_));
+  session_ = &programs_.session(spec(packing_->micro_batches()));
+  compares_ = first && rl_.old_logprobs == "rollout";
+  stepper.prepare(0);
+  stepper.run(lr);
+  if (compares_) {
+    judge();
+  }
+}
+
+train::StepData Learner::data() {
+  engine::Batch batch = packing_->batch();
+  packing_->add_inputs(batch, engine::answers_per_sequence(run_));
+  // Weights make the mean; the loss needs no further scale.
+  const bool first = session_->ranks().processes().index() == 0;
+  return {std::move(batch), first ? 1 : 0, session_};
+}
+
+void Learner::measure(train::StepMetrics& metrics) {
+  const auto logprobs = packing_->by_item(outputs_of(*session_, names::kLogprobs));
+  const auto entropies = packing_->by_item(outputs_of(*session_, names::kEntropies));
+  UpdateStats stats(rl_);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    stats.add(*items_[i].turn, logprobs[i], entropies[i]);
+    if (compares_) {
+      mismatch_.add(items_[i].sample->logprobs, logprobs[i]);
+    }
+  }
+  metrics.tokens = packing_->tokens();
+  const train::Values means = stats.means();
+  metrics.values.insert(metrics.values.end(), means.begin(), means.end());
+  if (mismatch_.tokens > 0) {
+    metrics.values.push_back({"rollout/logprob_diff_max", mismatch_.largest});
+    metrics.values.push_back(
+        {"rollout/logprob_diff_mean", mismatch_.sum / static_cast<double>(mismatch_.tokens)});
+  }
+}
+
+}  // namespace hocket::rl

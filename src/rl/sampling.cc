@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rl/sampling.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "comm/run_on_all.h"
+
+namespace hocket::rl {
+
+Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data,
+                   int64_t head_parts, comm::Processes& processes)
+    : run_(run),
+      rl_(run.config.rl),
+      data_(data),
+      processes_(processes),
+      rollout_(run, readers, data, head_parts) {
+  if (is_first()) {
+    rewards_.emplace(rl_, run.name);
+  }
+}
+
+int Sampling::gather(int64_t first, int64_t version, const Signal& signal, Experience* experience) {
+  sampling_s_ = waiting_s_ = 0;
+  rounds_ = 0;
+  stats_ = {};
+  for (;;) {
+    const int64_t have = std::ssize(experience->samples) / rl_.samples_per_prompt;
+    if (have >= rl_.prompts_per_step) return 0;
+    if (rounds_ >= std::max<int64_t>(rl_.dynamic_sampling.max_rounds, 1)) {
+      fail_run("rl",
+               "after {} of generation {} of {} prompts have samples of unlike rewards "
+               "(rl.dynamic_sampling); try an easier task, more samples_per_prompt, or more "
+               "max_rounds",
+               counted(rounds_, "round"), have, rl_.prompts_per_step);
+    }
+    Order order;
+    order.samples = rl_.samples_per_prompt;
+    order.temperature = rl_.temperature;
+    order.seed = static_cast<uint64_t>(run_.config.train.seed);
+    order.version = version;
+    for (int64_t i = have; i < rl_.prompts_per_step; ++i) {
+      const int64_t number = first + experience->prompts++;
+      order.groups.push_back({number, &data_.at(number)});
+    }
+    ++rounds_;
+    if (const int stopped = sample_round(order, signal, experience); stopped != 0) return stopped;
+  }
+}
+
+/// Samples and scores an order, and adds its groups to the experience.
+int Sampling::sample_round(const Order& order, const Signal& signal, Experience* experience) {
+  int mine = 0;
+  std::vector<Sample> samples = rollout_.run(
+      order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); },
+      [&] { return (mine = signal()) != 0; });
+  sampling_s_ += rollout_.stats().seconds;
+  stats_.tokens += rollout_.stats().tokens;
+  stats_.prompt_tokens += rollout_.stats().prompt_tokens;
+  stats_.cached_tokens += rollout_.stats().cached_tokens;
+  stats_.preemptions += rollout_.stats().preemptions;
+  const int64_t begin = now_ns();
+  if (is_first()) {
+    rewards_->wait();
+  }
+  waiting_s_ += seconds_since(begin);
+  int largest = 0;
+  for (const std::string& one : processes_.all_gather(std::to_string(mine))) {
+    largest = std::max(largest, std::stoi(one));
+  }
+  if (largest != 0) return largest;
+  comm::run_on_all(processes_, [&] {
+    refuse_failed_rewards(samples);
+    return std::string();
+  });
+  for (Sample& sample : samples) {
+    shape_reward(rl_, &sample);
+  }
+  share(&samples);
+  keep_uneven(&samples, experience);
+  std::move(samples.begin(), samples.end(), std::back_inserter(experience->samples));
+  return 0;
+}
+
+void Sampling::refuse_failed_rewards(const std::vector<Sample>& samples) const {
+  int64_t failed = 0;
+  std::string first;
+  for (const Sample& sample : samples) {
+    failed += sample.reward_failed ? 1 : 0;
+    for (const auto& [name, part] : sample.rewards) {
+      if (first.empty() && part.failed) {
+        first = name + ": " + part.error;
+      }
+    }
+  }
+  if (static_cast<double>(failed) <= rl_.max_failed_rewards * static_cast<double>(samples.size())) {
+    return;
+  }
+  fail_run("rl",
+           "the reward of {} of {} failed; expected at most the share {} (rl.max_failed_rewards); "
+           "the first: {}",
+           failed, counted(std::ssize(samples), "sample"), rl_.max_failed_rewards, first);
+}
+
+/// Gives the samples of the first process to all.
+void Sampling::share(std::vector<Sample>* samples) {
+  if (processes_.size() == 1) return;
+  const std::string bytes = processes_.broadcast(is_first() ? to_bytes(*samples) : "");
+  if (!is_first()) {
+    *samples = samples_of(bytes);
+  }
+}
+
+/// With dynamic sampling: removes groups whose samples all have the same reward.
+void Sampling::keep_uneven(std::vector<Sample>* samples, Experience* experience) const {
+  if (!rl_.dynamic_sampling.on) return;
+  const auto n = static_cast<size_t>(rl_.samples_per_prompt);
+  std::vector<Sample> kept;
+  for (size_t i = 0; i + n <= samples->size(); i += n) {
+    if (is_even(std::span(*samples).subspan(i, n))) {
+      ++experience->groups_left_out;
+      continue;
+    }
+    std::move(samples->begin() + static_cast<int64_t>(i),
+              samples->begin() + static_cast<int64_t>(i + n), std::back_inserter(kept));
+  }
+  *samples = std::move(kept);
+}
+
+Evaluated Sampling::evaluate(const PromptSet& set, int64_t version) {
+  Order order;
+  order.samples = rl_.eval_samples;
+  order.temperature =
+      rl_.eval_samples > 1 && rl_.eval_temperature == 0 ? rl_.temperature : rl_.eval_temperature;
+  order.limited = order.temperature > 0;
+  // Evaluations of a training draw alike, and unlike its own samples.
+  order.seed =
+      random_bits(static_cast<uint64_t>(run_.config.train.seed), hash_name("rl evaluation"), 0);
+  order.version = version;
+  const int64_t all = std::ssize(set.prompts);
+  const int64_t count = rl_.eval_prompts > 0 ? std::min(rl_.eval_prompts, all) : all;
+  Evaluated evaluated;
+  for (int64_t i = 0; i < count; ++i) {
+    const Prompt& prompt = set.prompts[static_cast<size_t>(i * all / count)];
+    order.groups.push_back({prompt.index, &prompt});
+  }
+  evaluated.samples = rollout_.run(
+      order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); },
+      [] { return false; });
+  if (!is_first()) return evaluated;
+  rewards_->wait();
+  for (const Order::Group& group : order.groups) {
+    evaluated.prompts.insert(evaluated.prompts.end(), static_cast<size_t>(order.samples),
+                             group.prompt);
+  }
+  return evaluated;
+}
+
+}  // namespace hocket::rl

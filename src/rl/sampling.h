@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Samples of a step and of evaluations, scored: rounds of rollouts until a step is full, with
+// rewards computed beside them, the same in all processes.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rl/experience.h"
+#include "rl/reward.h"
+#include "rl/rollout.h"
+
+namespace hocket::rl {
+
+/// Samples of an evaluation, with the prompt of each.
+struct Evaluated {
+  std::vector<Sample> samples;
+  std::vector<const Prompt*> prompts;
+};
+
+class Sampling {
+ public:
+  /// Returns the signal that this process got; 0: none.
+  using Signal = std::function<int()>;
+  /// `head_parts` as of Rollout. With ranks as processes, the first scores. Requires: all outlive
+  /// it. Throws Error for rewards that cannot be made.
+  Sampling(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data,
+           int64_t head_parts, comm::Processes& processes);
+
+  Rollout& rollout() { return rollout_; }
+  /// Samples prompts number `first` and on until the step is full: all of them, with dynamic
+  /// sampling those whose samples have unlike rewards. `version`: of the policy. Returns the signal
+  /// that came to some process, 0: none; then the step is not full. Throws Error if too many
+  /// rewards fail, or rounds do not fill the step. All processes call.
+  int gather(int64_t first, int64_t version, const Signal& signal, Experience* experience);
+  /// Samples rl.eval_prompts of a held-out set. In all processes but the first there are none.
+  Evaluated evaluate(const PromptSet& set, int64_t version);
+
+  double sampling_s() const { return sampling_s_; }  ///< of the last gather()
+  double waiting_s() const { return waiting_s_; }    ///< of it, for rewards after the last sample
+  int64_t rounds() const { return rounds_; }
+  const RolloutStats& stats() const { return stats_; }  ///< sums of its rounds
+
+ private:
+  bool is_first() const { return processes_.index() == 0; }
+  int sample_round(const Order& order, const Signal& signal, Experience* experience);
+  void refuse_failed_rewards(const std::vector<Sample>& samples) const;
+  void share(std::vector<Sample>* samples);
+  void keep_uneven(std::vector<Sample>* samples, Experience* experience) const;
+
+  const engine::Run& run_;
+  const engine::RlSection& rl_;
+  const PromptData& data_;
+  comm::Processes& processes_;
+  Rollout rollout_;
+  std::optional<RewardPool> rewards_;  ///< of the first process
+  double sampling_s_ = 0, waiting_s_ = 0;
+  int64_t rounds_ = 0;
+  RolloutStats stats_;
+};
+
+}  // namespace hocket::rl

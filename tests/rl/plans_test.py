@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=900
+"""`hocket rl` under every plan: log-probabilities of sampling and of training are equal in every bit (rl.strict ends a run
+otherwise, and the metric is 0), samples are those of one rank, and so are losses, up to the order of sums."""
+import unittest
+
+import rl_util
+
+PLANS = {"dp 2": {"dp": 2}, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}, "dp 2, tp 2": {"dp": 2, "tp": 2},
+         "dp 2, pp 2": {"dp": 2, "pp": 2}, "sharded": {"dp": 2, "shard": {"params": "all"}}}
+OF_EXPERTS = {"ep 2": {"dp": 2, "ep": 2}, "dp 2, tp 2, ep 2": {"dp": 2, "tp": 2, "ep": 2}}
+
+
+class Plans(rl_util.RlTest):
+    def compare(self, plans, config=None, **sections):
+        self.write_run("one", config, **sections)
+        self.rl("one")
+        updates, evaluations = self.metrics("one")
+        samples = self.samples("one")
+        self.assertEqual(3, len(updates))
+        self.assertEqual(48, len(samples))
+        self.assertTrue(any(advantage != 0 for row in samples for advantage in row[4]), "no sample has an advantage")
+        self.assertGreater(abs(updates[0]["train/grad_norm"]), 1e-4)
+        self.expect_equal_logprobs(updates)
+        self.assertEqual([0, 3], [line["step"] for line in evaluations])
+        for title, plan in plans.items():
+            with self.subTest(plan=title):
+                self.write_run("other", config, plan=plan, **sections)
+                self.rl("other")
+                others, _ = self.metrics("other")
+                self.expect_equal_logprobs(others)
+                # The first step has the weights of one rank, and so its samples.
+                for one, other in zip(samples[:16], self.samples("other")[:16]):
+                    self.assertEqual(one[:3], other[:3])
+                    for a, b in zip(one[3], other[3]):
+                        self.assertAlmostEqual(a, b, delta=1e-5)
+                for key in ("train/loss", "train/grad_norm", "entropy", "reward"):
+                    self.assertAlmostEqual(updates[0][key], others[0][key], delta=2e-5 * max(1, abs(updates[0][key])),
+                                           msg=key)
+                self.remove("other")
+        self.remove("one")
+
+    def expect_equal_logprobs(self, updates):
+        for line in updates:
+            self.assertEqual((0, 0), (line["rollout/logprob_diff_max"], line["rollout/logprob_diff_mean"]))
+
+    def test_dense(self):
+        self.compare(PLANS)
+
+    def test_experts(self):
+        self.compare({**OF_EXPERTS, "pp 2": {"pp": 2}}, rl_util.MOE)
+
+    def test_two_updates_of_a_step_at_a_temperature(self):
+        self.compare({"dp 2": {"dp": 2}},
+                     rl={"temperature": 0.7, "top_k": 12, "prompts_per_update": 4, "epochs": 1, "kl_coef": 0.1,
+                         "entropy_coef": 0.01})
+
+    def test_samples_as_units_of_the_ratio(self):
+        self.compare({"dp 2, tp 2": {"dp": 2, "tp": 2}}, rl={"loss": "gspo", "aggregation": "seq-mean-token-mean"})
+
+    def test_critic(self):
+        self.compare({"dp 2": {"dp": 2}, "tp 2": {"tp": 2}}, rl={"advantage": "gae", "lambda": 0.95})
+
+    def test_few_pages_preempt(self):
+        """With little room in the cache samples give way to each other, and are computed again."""
+        self.write_run("one", rl={"kv_cache_memory": 16 * 1024, "max_num_seqs": 8})
+        self.rl("one")
+        self.write_run("all")
+        self.rl("all")
+        self.assertEqual(self.samples("one")[:16], self.samples("all")[:16])
+        self.expect_equal_logprobs(self.metrics("one")[0])
+
+    def test_adapter(self):
+        """Beside a frozen base: the weights of one step of the warm-up."""
+        self.hocket("train", self.path("task/warmup.yaml"), "--set", "train.steps=1", "--set", "output.report=false")
+        self.compare({"dp 2, tp 2": {"dp": 2, "tp": 2}, "pp 2": {"pp": 2}}, model={"path": self.path("task/warmup")},
+                     adapter={"type": "lora", "r": 2, "targets": ["all-linear"]}, rl={"kl_coef": 0.1})
+
+    def test_refuses_plans_whose_bits_differ(self):
+        self.write_run("one", plan={"cp": 2})
+        self.assertIn("rl.strict", self.rl("one", code=2))
+        self.write_run("one", plan={"cp": 2}, rl={"strict": False})
+        self.rl("one")
+        for line in self.metrics("one")[0]:
+            self.assertLess(line["rollout/logprob_diff_max"], 1e-4)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=900
+"""A training by rewards that was killed, in any phase, goes on with the samples and losses that it would have had, bit for
+bit: in every phase once, and at random moments (HOCKET_LONG=1: 30). Prints the seed."""
+import os
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+import rl_util
+from rl_util import cli_util
+
+SCORER = """import json, sys, time
+for line in sys.stdin:
+    row = json.loads(line)
+    time.sleep(0.002)
+    right = sum(a == b for a, b in zip(row["solution_str"], row["ground_truth"]))
+    print(json.dumps({"score": right}), flush=True)
+"""
+
+
+class Resume(rl_util.RlTest):
+    def run_config(self, name):
+        with open(self.path("scorer.py"), "w", encoding="utf-8") as f:
+            f.write(SCORER)
+        return self.write_run(name, train={"steps": 12, "save_every": 2, "eval_every": 4},
+                              rl={"prompts_per_update": 2, "dynamic_sampling": {"on": True, "max_rounds": 40},
+                                  "rewards": [{"type": "exec", "command": "python3 " + self.path("scorer.py")}],
+                                  "advantage": "gae", "kl_coef": 0.05})
+
+    def lines(self, name):
+        """What must be equal: losses and metrics of samples, not times."""
+        updates, evaluations = self.metrics(name)
+        return [{key: value for key, value in line.items() if not key.startswith(("time", "perf/", "memory/"))}
+                for line in updates + evaluations]
+
+    def test_kills(self):
+        whole = self.run_config("whole")
+        begin = time.monotonic()
+        self.rl("whole")
+        took = time.monotonic() - begin
+        self.assertTrue(os.path.exists(whole))
+        self.run_config("killed")
+        seed = int(os.environ.get("SEED", random.randrange(10**6)))
+        kills = 30 if os.environ.get("HOCKET_LONG") else 6
+        print(f"seed {seed}, {kills} kills in {took:.1f} s", flush=True)
+        draw = random.Random(seed)
+        for kill in range(kills):
+            process = subprocess.Popen([cli_util.HOCKET, "rl", self.path("killed.yaml")], cwd=self.folder,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+            try:
+                process.wait(draw.uniform(0.05, 1) * took)
+            except subprocess.TimeoutExpired:
+                pass
+            process.send_signal(signal.SIGKILL)
+            error = process.communicate()[1]
+            self.assertIn(process.returncode, (-signal.SIGKILL, 0), f"kill {kill}: {error}")
+        self.rl("killed")
+        self.assertEqual(self.lines("whole"), self.lines("killed"))
+        self.assertEqual(self.samples("whole"), self.samples("killed"))
+
+    def test_signal_saves(self):
+        self.run_config("whole")
+        self.rl("whole")
+        self.run_config("stopped")
+        process = subprocess.Popen([cli_util.HOCKET, "rl", self.path("stopped.yaml")], cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        while not os.path.exists(self.path("stopped", "trajectories", "step-000003.jsonl")):
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=120)[0]
+        self.assertEqual(143, process.returncode, said)
+        self.assertIn("the same command goes on from there", said)
+        self.rl("stopped")
+        self.assertEqual(self.lines("whole"), self.lines("stopped"))
+
+
+if __name__ == "__main__":
+    unittest.main()
