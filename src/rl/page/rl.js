@@ -78,6 +78,7 @@ function allCharts(box) {
       lines(curve("rollout/logprob_diff_max", "largest difference")), {zero: true, yText: small});
   }
   panel(two, "Corrections", "Mean and largest ratio of the old policy to the one that sampled.", lines(curve("correction/ratio_mean", "mean"), curve("correction/ratio_max", "largest", "--second")));
+  panel(two, "Critic", "Share of the returns' variance that its values explain; 1 is all of it.", lines(curve("critic/explained_variance", "explained variance")));
   if (has(C["train/loss"])) panel(two, "Loss", "Of an update. It has no meaning as a level: advantages change with the samples.", lines(curve("train/loss", "loss")));
   if (has(C["train/grad_norm"])) panel(two, "Gradient norm", fromTo(C["train/grad_norm"], "Before clipping:"), lines(curve("train/grad_norm", "gradient norm")), {zero: true});
   if (has(C["train/lr"])) panel(two, "Learning rate", "", lines(curve("train/lr", "learning rate")), {zero: true, yText: small});
