@@ -9,6 +9,7 @@ import re
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STYLE = "src/diagnose/page/style.css"
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 260, 46, 40  # px of a chart, and of its axes' labels
+LINE = 112  # characters
 OWN_STYLE = """
 .chats td, .chats th { text-align: left; white-space: pre-wrap; vertical-align: top; overflow-wrap: anywhere; }
 .chats { table-layout: fixed; }
@@ -26,6 +27,12 @@ document.querySelector("#theme").addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
 });
 """
+
+
+def one_line(text):
+    """Returns a text for a line of the terminal; dots stand for the rest."""
+    text = " ".join(text.split())
+    return text if len(text) <= LINE else text[:LINE].rsplit(" ", 1)[0] + " .."
 
 
 def text_of(value):
@@ -126,14 +133,13 @@ def summary(results):
     if before and after:
         count = len(after["held_out"])
         for b, a in list(zip(before["chats"], after["chats"]))[:2]:
-            lines += [f"asked    {b['prompt']}", "before   " + " ".join(b["text"].split())[:110],
-                      "after    " + " ".join(a["text"].split())[:110]]
+            lines += [f"asked    {b['prompt']}", f"before   {one_line(b['text'])}", f"after    {one_line(a['text'])}"]
         lines.append(f"answers  {before['right']} of {count} held-out questions right before, {after['right']} after")
     if before and tune:
         steps = tune["train"][-1][0]
         lines.append(f"loss     {before['loss']:.4f} held-out before, {tune['loss']:.4f} after {steps} steps")
     if serve:
-        lines.append(f"served   {' '.join(serve['text'].split())[:110]}")
+        lines.append(f"served   {one_line(serve['text'])}")
     if results["rl"]:
         right = results["rl"]["right"]
         lines.append(f"reverse  {right[0][1]:.3f} of held-out problems solved before, {right[-1][1]:.3f} after "
