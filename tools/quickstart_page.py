@@ -239,7 +239,7 @@ def rl_section(results, left_out):
     curves = chart([("mean reward of the samples", "--accent", rl["rewards"], False),
                     ("mean reward of held-out answers, greedy", "--good", rl["held_out_rewards"], True),
                     ("share of held-out answers that are right", "--second", rl["right"], True)],
-                   "update", "reward, share", 0, 1)
+                   "update", "reward, share", 0, max(1, *(y for _, y in rl["rewards"] + rl["held_out_rewards"])))
     warm = chart([("training", "--accent", warmup["train"], False)], "step", "loss, nats per token")
     rows = []
     for sample in rl["samples"]:
