@@ -5,6 +5,7 @@
 #   tools/setup.sh --torch    also what ranks as processes need: Gloo's headers, and PyTorch in .venv
 #   tools/setup.sh --tests    also what the tests compare with: Python packages in .venv (PyTorch,
 #                             transformers, ...) and on Debian Chromium
+#   tools/setup.sh --chat     also what ./quickstart chat needs: Python with pip in .venv, and curl
 #   tools/setup.sh --sim      only what `make sim` needs
 #   tools/setup.sh --format   only clang-format, in the version that the sources are laid out by
 #   tools/setup.sh --list     prints the packages of the chosen set and ends
@@ -19,21 +20,23 @@ sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev
   zlib1g-dev liblzma-dev libzstd-dev libpcre2-dev libutf8proc-dev libxxhash-dev libtomlplusplus-dev)
 build_packages=(make g++ ccache libcpp-httplib-dev)
 torch_packages=(ca-certificates python3 python3-venv libgloo-dev)
-test_packages=(libgtest-dev libbenchmark-dev xz-utils
+chat_packages=(ca-certificates curl python3 python3-venv)
+test_packages=(libgtest-dev libbenchmark-dev xz-utils curl
   iproute2 openmpi-bin)  # tools/cluster, and one of the launchers that it tries
 format_packages=(clang-format-14)  # another version lays out differently
 test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml pyarrow)
 
-tests=0 torch_only=0 sim=0 format=0 list=0
+tests=0 torch_only=0 chat=0 sim=0 format=0 list=0
 for arg in "$@"; do
   case "$arg" in
     --tests) tests=1 ;;
     --torch) torch_only=1 ;;
+    --chat) chat=1 ;;
     --sim) sim=1 ;;
     --format) format=1 ;;
     --list) list=1 ;;
-    -h | --help) sed -n '3,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "[setup] unknown argument '$arg'; expected --tests, --torch, --sim, --format or --list" >&2; exit 2 ;;
+    -h | --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "[setup] unknown argument '$arg'; expected --tests, --torch, --chat, --sim, --format or --list" >&2; exit 2 ;;
   esac
 done
 
@@ -55,6 +58,9 @@ else
 fi
 if [ $tests = 1 ] || [ $torch_only = 1 ]; then
   packages+=("${torch_packages[@]}")
+fi
+if [ $chat = 1 ]; then
+  packages+=("${chat_packages[@]}")
 fi
 if [ $tests = 1 ]; then
   packages+=("${test_packages[@]}")
@@ -117,6 +123,10 @@ install_packages() {
 [ "${HOCKET_SKIP_PACKAGES:-0}" = 1 ] || install_packages
 if [ $tests = 1 ] && ! command -v chromium chromium-browser google-chrome >/dev/null; then
   say "no Chromium here: tests/diagnose/report_browser_test.py will be skipped"
+fi
+if [ $chat = 1 ] && [ ! -x .venv/bin/pip ]; then
+  say "making .venv with $(python3 --version)"
+  python3 -m venv .venv
 fi
 [ $tests = 1 ] || [ $torch_only = 1 ] || exit 0
 

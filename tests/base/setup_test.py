@@ -33,6 +33,10 @@ class Setup(unittest.TestCase):
         torch = self.packages("--torch")
         self.assertLess(build, torch)
         self.assertLess(torch, tests)
+        chat = self.packages("--chat")
+        self.assertLess(build, chat)
+        self.assertLess(chat, tests)
+        self.assertIn("curl", chat)
         # The layout of the sources differs between versions.
         self.assertEqual({"clang-format-14"}, self.packages("--format"))
 
@@ -43,6 +47,7 @@ class Setup(unittest.TestCase):
             self.assertIn(what, r.stdout)
             self.assertNotIn("#", r.stdout)
             self.assertNotIn("set -", r.stdout)
+            self.assertEqual(name == "quickstart", "./quickstart chat" in r.stdout)
         for words in (["quickstart", "soon"], ["quickstart", "1", "2"], ["test", "--fast"], ["test", "a", "b"],
                       ["test", "peers", "a", "b"]):
             r = subprocess.run([os.path.join(ROOT, words[0]), *words[1:]], stdout=subprocess.PIPE,
