@@ -28,7 +28,7 @@ namespace hocket::rl {
 namespace {
 
 // Nanoseconds: between two looks at stop_if_asked(), and for a process to end by itself.
-constexpr int64_t kLookSlice = 50'000'000, kEndGrace = 300'000'000;
+constexpr int64_t kLookSlice = 50'000'000, kEndGrace = 500'000'000;
 constexpr size_t kMaxErrorLine = 400;  // of standard error in a message
 constexpr int kFirstFd = 10;           // above the numbers that a child's files get
 

@@ -11,7 +11,7 @@
 namespace hocket::rl {
 
 /// Most bytes of an answer's line, and of standard error for one line.
-inline constexpr size_t kMaxAnswerLine = size_t{1} << 20, kMaxErrorBytes = size_t{16} << 20;
+inline constexpr size_t kMaxAnswerLine = size_t{1} << 20, kMaxErrorBytes = size_t{4} << 20;
 
 /// One process, in a process group of its own, run by the shell. After an Error of ask() it is of
 /// no use: destroy it. One thread at a time.

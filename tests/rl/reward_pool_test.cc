@@ -148,7 +148,7 @@ TEST(RewardPool, EndsWhileRewardsHang) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  EXPECT_LT(seconds_since(start), 5);
+  EXPECT_LT(seconds_since(start), 30);
 }
 
 TEST(RewardPool, SlowRewardsRunBesideOthers) {
