@@ -39,8 +39,8 @@ TASKS = {
     "countdown-products": (["countdown", "--operators", "+-*"], {"train.steps": 300}),
     "multi-addition": (["multi_addition"], {}),
 }
-# DAPO with four updates a step: with one, no ratio is far enough from 1 to be clipped.
-DAPO = {"rl.prompts_per_update": 8, "rl.clip_low": 0.2, "rl.clip_high": 0.28, "rl.dynamic_sampling.on": True,
+# DAPO with four updates a step: with one, every ratio is 1, and none is clipped.
+DAPO = {"train.steps": 400, "rl.prompts_per_update": 8, "rl.clip_low": 0.2, "rl.clip_high": 0.28, "rl.dynamic_sampling.on": True,
         "rl.aggregation": "token-mean"}
 ABLATIONS = {
     "dapo": {},
@@ -77,12 +77,17 @@ def call(words, log, deadline):
         out.write(f"$ {' '.join(words)}\n".encode())
         out.flush()
         begin = time.monotonic()
-        process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
+        # In a session of its own: a second Ctrl-C would end it without a checkpoint.
+        process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             code = process.wait(timeout=None if deadline is None else max(0.1, deadline - time.monotonic()))
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             process.send_signal(signal.SIGINT)
-            process.wait(timeout=STOP_S)
+            try:
+                process.wait(timeout=STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
             raise OutOfTime from None
     if code != 0:
         with open(log, encoding="utf-8", errors="replace") as text:

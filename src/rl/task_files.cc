@@ -149,7 +149,7 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
       "objective: rl\n"
       "model: {{path: {}}}\n"
       "{}"
-      "train: {{steps: 200, seq_len: {}, lr: 5.0e-4, schedule: constant, warmup_steps: 5, "
+      "train: {{steps: 400, seq_len: {}, lr: 5.0e-4, schedule: constant, warmup_steps: 5, "
       "eval_every: 20, seed: {}}}\n"
       "optimizer: {{weight_decay: 0}}\n"
       "rl:\n"

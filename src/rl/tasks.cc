@@ -56,7 +56,7 @@ const std::vector<TaskKind>& task_kinds() {
        "{type: exact, extract: answer}", 200, make_sort_task},
       {"addition", "sum of two numbers", 3, 17, 0, 0, 8192, "{type: digits}",
        "{type: exact, extract: answer}", 200, make_addition_task},
-      {"multi_addition", "sum of several numbers, step by step", 2, 12, 8, 64, 8192,
+      {"multi_addition", "sum of several numbers, step by step", 1, 12, 8, 64, 8192,
        "{type: exact, extract: \"after:=\"}", "{type: exact, extract: answer}", 400,
        make_multi_addition_task},
       {"countdown", "an expression of given numbers that has a given value", 1, 3, 3, 6, 1100,

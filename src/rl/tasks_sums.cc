@@ -98,10 +98,11 @@ class MultiAdditionTask : public Task {
     out.key = key_of(numbers);
     return out;
   }
-  /// The completion of few operands is right; of more it has the right steps, and each sum is as
-  /// likely a wrong one.
+  /// Half of the examples have few operands, and are right; the others have the right steps, and
+  /// with more operands each sum is as likely a wrong one.
   WarmUpExample draw_warm_up(Rng* rng) const override {
-    const std::vector<int64_t> numbers = draw_operands(operands_, rng);
+    const int64_t most = rng->below(2) == 0 ? std::min(operands_, kRightOperands) : operands_;
+    const std::vector<int64_t> numbers = draw_operands(most, rng);
     std::vector<int64_t> sums = sums_of(numbers);
     if (std::ssize(numbers) > kRightOperands) {
       for (size_t i = 1; i < sums.size(); ++i) {

@@ -176,7 +176,7 @@ TEST(Tasks, WarmUpHasTheFormAndIsMostlyWrong) {
   // Most right answers by chance, of kDraws.
   const std::map<std::string, std::pair<int64_t, int64_t>> bounds = {
       {"copy", {0, 8}},     {"reverse", {0, 8}},     {"sort", {0, 8}},
-      {"addition", {0, 8}}, {"countdown", {8, 120}}, {"multi_addition", {80, 260}}};
+      {"addition", {0, 8}}, {"countdown", {8, 120}}, {"multi_addition", {200, 360}}};
   for (const TaskOptions& options : all_options()) {
     const auto task = make_task(options);
     int64_t right_ones = 0;

@@ -79,7 +79,7 @@ void declare_data_task(Args& args) {
   args.option("--out", "DIR", &command->files.folder, "the folder");
   args.option("--digits", "N", &command->files.task.digits,
               "copy, reverse, sort: digits of a problem; otherwise most digits of a number; 0: 8, "
-              "of addition 3, of multi_addition 2, of countdown 1",
+              "of addition 3, of multi_addition and countdown 1",
               0, 64);
   args.option("--operands", "N", &command->files.task.operands,
               "multi_addition: most numbers of a problem; countdown: its numbers; 0: 8 and 3", 0,
