@@ -182,9 +182,9 @@ int64_t ranks_of(const Mesh& mesh, std::span<const size_t> axes) {
   return ranks;
 }
 
-/// A dim of a parameter, split over the first axes of a list.
+/// A dim of a parameter, or of a KV cache, split over the first axes of a list.
 struct SplitDim {
-  TensorId param = kNone;
+  TensorId tensor = kNone;
   int dim = 0;
   std::vector<size_t> axes;
 };
@@ -283,7 +283,8 @@ Applications forward_applications(const Graph& graph) {
 /// makes the dim to the product that sums over it, no op needs all of it, and it is no dim of
 /// tokens. So heads and the width of an MLP are inner; the hidden width is not, since norms need it
 /// whole. They are split over the outermost axes of tp that may split all their parameters together
-/// (axes_for). Experts are split over the axes for their widths.
+/// (axes_for). Experts are split over the axes for their widths. A KV cache is split as the heads
+/// that it holds.
 std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
   const std::vector<size_t> tp = axes_that(mesh, splits_parameters);
   const std::vector<size_t> widths = axes_that(mesh, splits_expert_widths);
@@ -303,7 +304,7 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
     }
   };
   for_each_dim([&](const graph::Tensor& tensor, const graph::Dim& size, int all, TensorId, int) {
-    if (tensor.kind == TensorKind::input || tensor.kind == TensorKind::state) {
+    if (tensor.kind == TensorKind::input) {
       left_out.insert(all);
     }
     if (tensor.kind != TensorKind::param) return;
@@ -313,6 +314,7 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
     known->second = std::min(known->second, number);
   });
   std::vector<SplitDim> dims;
+  std::map<int, std::vector<size_t>> axes_of;  // by united dim
   std::map<TensorId, size_t> less;
   for_each_dim([&](const graph::Tensor& tensor, const graph::Dim& size, int all, TensorId id,
                    int dim) {
@@ -330,7 +332,13 @@ std::vector<SplitDim> inner_dims(const Graph& graph, const Mesh& mesh) {
     if (number < axes.size() && ranks_of(mesh, axes) % size != 0) {
       less.emplace(id, number);
     }
-    dims.push_back({id, dim, {axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(number)}});
+    axes_of[all] = {axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(number)};
+    dims.push_back({id, dim, axes_of[all]});
+  });
+  for_each_dim([&](const graph::Tensor& tensor, const graph::Dim&, int all, TensorId id, int dim) {
+    if (tensor.state == graph::StateKind::cache && axes_of.contains(all)) {
+      dims.push_back({id, dim, axes_of[all]});
+    }
   });
   warn_of_whole(graph, mesh, tp, less);
   return dims;
@@ -385,7 +393,7 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
     by_position = positional_dims(graph);
     for (const SplitDim& split : inner_dims(graph, mesh)) {
       for (size_t axis : split.axes) {
-        layouts[static_cast<size_t>(split.param)].set(axis, Placement::split(split.dim));
+        layouts[static_cast<size_t>(split.tensor)].set(axis, Placement::split(split.dim));
       }
     }
   }
