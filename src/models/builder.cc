@@ -329,7 +329,7 @@ std::vector<TensorId> Builder::token_logprobs(TensorId hidden, TensorId weight, 
 void Builder::values(TensorId hidden) {
   using Mode = BuildOptions::Mode;
   const int32_t last = graph_.num_layers;
-  if (options_.mode != Mode::train && options_.mode != Mode::logprobs) {
+  if (options_.mode != Mode::train && options_.mode != Mode::logprobs && !collect_weights_) {
     fail("model", "it is a critic, with a value per token and no words; expected a language model");
   }
   const Dims vector{1, config_.hidden_size};
@@ -337,7 +337,7 @@ void Builder::values(TensorId hidden) {
   const TensorId weight = plain("score.weight", vector, last, matrix_init(), vector);
   const TensorId made = ops::apply(graph_, "linear", {}, {hidden, weight}, names::kValues, last)[0];
   graph_.outputs.push_back(made);
-  if (options_.mode == Mode::logprobs) return;
+  if (options_.mode != Mode::train) return;
   const auto per_token = [&](const char* name) { return input(name, DType::f64, options_.tokens); };
   const std::vector<TensorId> in{made, per_token(names::kOldValues), per_token(names::kReturns),
                                  per_token(names::kTokenWeights),

@@ -239,7 +239,8 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
   return values;
 }
 
-train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt) {
+train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt,
+                                 const std::string& deciding) {
   const auto n = static_cast<size_t>(samples_per_prompt);
   const auto groups = static_cast<double>(std::max<size_t>(samples.size() / n, 1));
   train::Values values;
@@ -250,7 +251,8 @@ train::Values evaluation_metrics(std::span<const Sample> samples, int64_t sample
     rewards.add(sample.reward);
     lengths.add(static_cast<double>(sample.tokens.size()));
     truncated.add(sample.status == SampleStatus::truncated ? 1 : 0);
-    right[i / n] += !sample.rewards.empty() && sample.rewards.begin()->second.score >= 1 ? 1 : 0;
+    const auto part = sample.rewards.find(deciding);
+    right[i / n] += part != sample.rewards.end() && part->second.score >= 1 ? 1 : 0;
   }
   values.push_back({"reward", rewards.mean()});
   for (int64_t k = 1; k <= samples_per_prompt; k *= 2) {

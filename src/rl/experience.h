@@ -41,13 +41,14 @@ std::vector<Sample> samples_of(std::string_view bytes);
 /// Returns the line of a sample in a trajectory file, without its end: slime's field names.
 std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn);
 
-/// Means of a step's samples under TRL's names: reward, reward_std, frac_reward_zero_std,
-/// completions/..., rewards/NAME/mean.
+/// Means of a step's samples under TRL's names: reward, reward_std (the mean of the groups'
+/// deviations), frac_reward_zero_std, completions/..., rewards/NAME/mean.
 train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt);
 
 /// Means of an evaluation's samples: reward, pass@k for k = 1, 2, 4, ... up to the samples of a
-/// prompt, completions/.... A sample is right if its first reward is 1 or more.
-train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt);
+/// prompt, completions/.... A sample is right if its reward `deciding` is 1 or more.
+train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt,
+                                 const std::string& deciding);
 
 /// Sums over the tokens of updates, for their means: clip shares, entropy, divergence, ratio.
 class UpdateStats {

@@ -473,6 +473,8 @@ void Trainer::evaluate(bool final) {
   evaluated_ = step;
   const int64_t begin = now_ns();
   train::Values values;
+  const engine::RewardSection& reward = rl_.rewards.front();
+  const std::string& deciding = reward.name.empty() ? reward.type : reward.name;
   for (const PromptSet& set : data_.held_out()) {
     const Evaluated evaluated = sampling_->evaluate(set, step);
     if (!is_first()) continue;
@@ -483,7 +485,8 @@ void Trainer::evaluate(bool final) {
       write_samples(evaluated.samples, {}, prompt_of,
                     fmt::format("eval-{}{:06d}", set.name.empty() ? "" : set.name + "-", step));
     }
-    for (const auto& [name, value] : evaluation_metrics(evaluated.samples, rl_.eval_samples)) {
+    for (const auto& [name, value] :
+         evaluation_metrics(evaluated.samples, rl_.eval_samples, deciding)) {
       values.push_back({"eval/" + group + name, value});
     }
   }
