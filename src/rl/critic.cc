@@ -79,7 +79,7 @@ void Critic::load(const train::Start& policy, const PromptData& data, int64_t mi
     if (!run_.weights.empty()) {
       const std::string folder =
           checkpoint::resolve_model(run_.weights, checkpoint::Need::intact, processes).folder;
-      // Of a language model all but the head; of a critic that, too.
+      // Loads all but the head from a language model; from a critic that, too.
       models::ModelConfig model = run_.model;
       model.value_head = models::read_config(folder).value_head;
       engine::load_weights(checkpoint::ModelWeights(folder, model, run_.adapter),

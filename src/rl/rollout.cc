@@ -82,7 +82,7 @@ serve::Request Rollout::request_of(const Order& order, const Order::Group& group
   request.stop_tokens = data_.stop_tokens();
   request.max_tokens = rl.max_new_tokens;
   request.logprobs = 0;
-  // Those that training computes: of all logits, at the temperature.
+  // Asks for the log-probabilities that training computes: of all logits, at the temperature.
   request.sampling.tempered_logprobs = true;
   request.answer = true;
   return request;

@@ -32,7 +32,7 @@ class Resume(rl_util.RlTest):
                                   "advantage": "gae", "kl_coef": 0.05})
 
     def lines(self, name):
-        """What must be equal: losses and metrics of samples, not times."""
+        """Losses and metrics of samples, which must be equal; not times."""
         updates, evaluations = self.metrics(name)
         return [{key: value for key, value in line.items() if not key.startswith(("time", "perf/", "memory/"))}
                 for line in updates + evaluations]
