@@ -181,7 +181,8 @@ train::Values Critic::learn(const std::vector<Item>& items, size_t at_once) {
 void Critic::save(const train::StepsDone& done, const PromptData& data, train::Position position) {
   position.began_with = began_with_;
   saver_.save(done.step, programs_.session(spec(least_)), data, position, done.losses);
-  saver_.prune(done.step, 0);
 }
+
+void Critic::prune(int64_t step) const { saver_.prune(step, 0); }
 
 }  // namespace hocket::rl

@@ -554,6 +554,9 @@ void Trainer::save() {
   progress_->print("saved " + saver_.save(done.step, session, data_, position, done.losses));
   saved_at_ = done.step;
   saver_.prune(done.step, 0);
+  if (critic_) {
+    critic_->prune(done.step);
+  }
 }
 
 }  // namespace
