@@ -14,6 +14,8 @@
 
 namespace hocket::rl {
 
+constexpr double kRewardSlice = 10;  // seconds between two words of a process that waits
+
 Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data,
                    int64_t head_parts, comm::Processes& processes)
     : run_(run),
@@ -66,9 +68,7 @@ int Sampling::sample_round(const Order& order, const Signal& signal, Experience*
   stats_.cached_tokens += rollout_.stats().cached_tokens;
   stats_.preemptions += rollout_.stats().preemptions;
   const int64_t begin = now_ns();
-  if (is_first()) {
-    rewards_->wait();
-  }
+  await_rewards();
   waiting_s_ += seconds_since(begin);
   int largest = 0;
   for (const std::string& one : processes_.all_gather(std::to_string(mine))) {
@@ -86,6 +86,19 @@ int Sampling::sample_round(const Order& order, const Signal& signal, Experience*
   keep_uneven(&samples, experience);
   std::move(samples.begin(), samples.end(), std::back_inserter(experience->samples));
   return 0;
+}
+
+/// Waits for the rewards of the first process. The others hear from it meanwhile, since judges may
+/// take longer than plan.timeout_s.
+void Sampling::await_rewards() {
+  if (processes_.size() == 1) {
+    rewards_->wait();
+    return;
+  }
+  const double slice_s = std::min(kRewardSlice, run_.config.plan.timeout_s / 4);
+  const auto is_done = [&] { return is_first() && rewards_->wait_for(slice_s); };
+  while (processes_.broadcast(is_done() ? "done" : "") != "done") {
+  }
 }
 
 void Sampling::refuse_failed_rewards(const std::vector<Sample>& samples) const {
@@ -153,8 +166,8 @@ Evaluated Sampling::evaluate(const PromptSet& set, int64_t version) {
   evaluated.samples = rollout_.run(
       order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); },
       [] { return false; });
+  await_rewards();
   if (!is_first()) return evaluated;
-  rewards_->wait();
   for (const Order::Group& group : order.groups) {
     evaluated.prompts.insert(evaluated.prompts.end(), static_cast<size_t>(order.samples),
                              group.prompt);

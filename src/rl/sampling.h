@@ -46,6 +46,7 @@ class Sampling {
  private:
   bool is_first() const { return processes_.index() == 0; }
   int sample_round(const Order& order, const Signal& signal, Experience* experience);
+  void await_rewards();
   void refuse_failed_rewards(const std::vector<Sample>& samples) const;
   void share(std::vector<Sample>* samples);
   void keep_uneven(std::vector<Sample>* samples, Experience* experience) const;
