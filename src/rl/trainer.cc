@@ -499,7 +499,10 @@ void Trainer::evaluate(bool final) {
   record(line.member("eval/final", final).end().take());
   std::string text = fmt::format("update {}:", step);
   for (const auto& [name, value] : values) {
-    if (name.find("reward") != name.npos || name.find("pass@") != name.npos) {
+    const bool is_shown = name.ends_with("/failed")
+                              ? value > 0
+                              : name.find("reward") != name.npos || name.find("pass@") != name.npos;
+    if (is_shown) {
       text += fmt::format(" {} {:.4f}", name, value);
     }
   }
