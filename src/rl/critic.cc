@@ -32,6 +32,10 @@ engine::Run critic_run(const engine::Run& policy) {
     run.adapter = at.adapter;
     run.config.model.path = section.path;
     run.model = models::read_config(at.folder);
+    if (run.model.vocab_size != policy.model.vocab_size) {
+      fail(policy.name, "rl.critic.path {} has {} tokens, and the policy {}; expected as many",
+           section.path, run.model.vocab_size, policy.model.vocab_size);
+    }
   }
   run.model.value_head = true;
   if (section.lr > 0) {
