@@ -30,7 +30,7 @@ Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const
 
 int Sampling::gather(int64_t first, int64_t version, const Signal& signal, Experience* experience) {
   sampling_s_ = waiting_s_ = 0;
-  rounds_ = 0;
+  rounds_ = scored_ = failed_ = 0;
   stats_ = {};
   for (;;) {
     const int64_t have = std::ssize(experience->samples) / rl_.samples_per_prompt;
@@ -101,24 +101,23 @@ void Sampling::await_rewards() {
   }
 }
 
-void Sampling::refuse_failed_rewards(const std::vector<Sample>& samples) const {
-  int64_t failed = 0;
+void Sampling::refuse_failed_rewards(const std::vector<Sample>& samples) {
   std::string first;
   for (const Sample& sample : samples) {
-    failed += sample.reward_failed ? 1 : 0;
+    failed_ += sample.reward_failed ? 1 : 0;
     for (const auto& [name, part] : sample.rewards) {
       if (first.empty() && part.failed) {
         first = name + ": " + part.error;
       }
     }
   }
-  if (static_cast<double>(failed) <= rl_.max_failed_rewards * static_cast<double>(samples.size())) {
-    return;
-  }
+  scored_ += std::ssize(samples);
+  const double most = rl_.max_failed_rewards * static_cast<double>(scored_);
+  if (static_cast<double>(failed_) <= most) return;
   fail_run("rl",
            "the reward of {} of {} failed; expected at most the share {} (rl.max_failed_rewards); "
            "the first: {}",
-           failed, counted(std::ssize(samples), "sample"), rl_.max_failed_rewards, first);
+           failed_, counted(scored_, "sample"), rl_.max_failed_rewards, first);
 }
 
 /// Gives the samples of the first process to all.
