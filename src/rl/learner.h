@@ -33,7 +33,7 @@ class Learner {
   /// Returns the program of an update with so many micro-batches.
   engine::ProgramSpec spec(int64_t micro_batches) const;
   /// Divisor of the number of micro-batches of an update, and the least there are.
-  int64_t multiple() const { return run_.plan.pp > 1 ? run_.plan.pp : 1; }
+  int64_t multiple() const { return run_.plan.num_micro_batches; }
   /// Packs samples into the rows of an update.
   Packing pack(std::span<const Item> items) const;
   /// Null: there is none.

@@ -519,9 +519,10 @@ void derive(Run& run) {
   expect_preference(config, run.name);
   if (config.objective == Objective::rl) {
     expect_rl(run);
-    // Samples decide how many micro-batches an update has.
+    // Samples decide how many micro-batches an update has: a multiple of what the pipeline needs.
+    const int64_t ways = config.plan.pp_schedule.starts_with("dualpipe") ? 2 : 1;
     run.config.train.global_batch =
-        config.plan.dp * config.plan.micro_batch * std::max<int64_t>(config.plan.pp, 1);
+        config.plan.sequences() * (config.plan.pp > 1 ? config.plan.pp * ways : 1);
   }
   run.ranks = ranks_of(config.plan);
   run.c10d = config.plan.collectives == "c10d" ||
