@@ -64,10 +64,15 @@ std::string to_line(const StepMetrics& metrics) {
   for (const auto& [name, value] : metrics.values) {
     line.member(name, value);
   }
-  line.member("perf/step_s", metrics.step_s)
-      .member("perf/predicted_step_s", metrics.predicted_step_s)
-      .member("perf/tokens_per_s_per_device", metrics.tokens_per_s() / world)
-      .member("perf/tflops_per_device", metrics.flops_per_s() / world / 1e12);
+  line.member("perf/step_s", metrics.step_s);
+  // Updates by rewards are of unlike sizes, and have neither a prediction nor a count of FLOPs.
+  if (metrics.predicted_step_s > 0) {
+    line.member("perf/predicted_step_s", metrics.predicted_step_s);
+  }
+  line.member("perf/tokens_per_s_per_device", metrics.tokens_per_s() / world);
+  if (metrics.flops_per_s() > 0) {
+    line.member("perf/tflops_per_device", metrics.flops_per_s() / world / 1e12);
+  }
   // Unknown until a profile has timed a product; a model without experts has no load.
   if (metrics.peak_flops > 0) {
     line.member("perf/mfu", metrics.flops_per_s() / world / metrics.peak_flops);
