@@ -113,27 +113,26 @@ void Rollout::take(const serve::Update& update, Sample* sample) const {
   }
 }
 
-std::vector<Sample> Rollout::run(const Order& order,
-                                 const std::function<void(const Prompt&, Sample&)>& finished,
-                                 const std::function<bool()>& stop) {
+void Rollout::run(const Order& order, const std::function<void(const Prompt&, Sample&)>& finished,
+                  const std::function<bool()>& stop, std::vector<Sample>* samples) {
   stats_ = {};
   const int64_t begin = now_ns();
   engine::Session& session = readers_.now(spec());
   serve::SessionStepper stepper(session, limits_);
-  std::vector<Sample> samples;
+  samples->clear();
   if (session.ranks().processes().index() != 0) {
     stepper.follow();
-    return samples;
+    return;
   }
   // A new scheduler has no prefixes of earlier parameters.
   serve::SchedulerOptions how;
   how.prefix_caching = run_.config.rl.prefix_caching;
   how.max_waiting = 0;
   serve::Scheduler scheduler(stepper, &data_.tokenizer(), how);
-  samples.resize(order.groups.size() * static_cast<size_t>(order.samples));
+  samples->resize(order.groups.size() * static_cast<size_t>(order.samples));
   std::string error;
-  for (size_t i = 0; i < samples.size(); ++i) {
-    Sample* const sample = &samples[i];
+  for (size_t i = 0; i < samples->size(); ++i) {
+    Sample* const sample = &(*samples)[i];
     const Order::Group& group = order.groups[i / static_cast<size_t>(order.samples)];
     sample->group = group.number;
     sample->index = static_cast<int64_t>(i) % order.samples;
@@ -153,7 +152,7 @@ std::vector<Sample> Rollout::run(const Order& order,
   while (scheduler.step()) {
     if (!error.empty()) fail_run("rl", "a sample failed: {}", error);
     if (stop()) {
-      for (size_t i = 0; i < samples.size(); ++i) {
+      for (size_t i = 0; i < samples->size(); ++i) {
         scheduler.cancel(static_cast<int64_t>(i) + 1);
       }
     }
@@ -164,7 +163,6 @@ std::vector<Sample> Rollout::run(const Order& order,
   stats_.prompt_tokens = counts.prompt_tokens - counts.prefix_hits;
   stats_.cached_tokens = counts.prefix_hits;
   stats_.preemptions = counts.preemptions;
-  return samples;
 }
 
 }  // namespace hocket::rl

@@ -52,11 +52,10 @@ class Rollout {
   const serve::StepLimits& limits() const { return limits_; }
 
   /// Draws samples with the parameters as they are now, by group and index. All processes call, and
-  /// the first gets the samples; `finished` is called there for each as soon as it ends, and
-  /// `stop` between steps: if it returns true, the rest is aborted.
-  std::vector<Sample> run(const Order& order,
-                          const std::function<void(const Prompt&, Sample&)>& finished,
-                          const std::function<bool()>& stop);
+  /// the first gets the samples, which do not move; `finished` is called there for each as soon as
+  /// it ends, and `stop` between steps: if it returns true, the rest is aborted.
+  void run(const Order& order, const std::function<void(const Prompt&, Sample&)>& finished,
+           const std::function<bool()>& stop, std::vector<Sample>* samples);
   /// Returns the counts of the last run().
   const RolloutStats& stats() const { return stats_; }
 

@@ -59,17 +59,13 @@ int Sampling::gather(int64_t first, int64_t version, const Signal& signal, Exper
 /// Samples and scores an order, and adds its groups to the experience.
 int Sampling::sample_round(const Order& order, const Signal& signal, Experience* experience) {
   int mine = 0;
-  std::vector<Sample> samples = rollout_.run(
-      order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); },
-      [&] { return (mine = signal()) != 0; });
+  std::vector<Sample> samples = scored(order, [&] { return (mine = signal()) != 0; });
   sampling_s_ += rollout_.stats().seconds;
   stats_.tokens += rollout_.stats().tokens;
   stats_.prompt_tokens += rollout_.stats().prompt_tokens;
   stats_.cached_tokens += rollout_.stats().cached_tokens;
   stats_.preemptions += rollout_.stats().preemptions;
-  const int64_t begin = now_ns();
-  await_rewards();
-  waiting_s_ += seconds_since(begin);
+  waiting_s_ += waited_s_;
   int largest = 0;
   for (const std::string& one : processes_.all_gather(std::to_string(mine))) {
     largest = std::max(largest, std::stoi(one));
@@ -86,6 +82,23 @@ int Sampling::sample_round(const Order& order, const Signal& signal, Experience*
   keep_uneven(&samples, experience);
   std::move(samples.begin(), samples.end(), std::back_inserter(experience->samples));
   return 0;
+}
+
+/// Samples an order, and waits for the rewards.
+std::vector<Sample> Sampling::scored(const Order& order, const std::function<bool()>& stop) {
+  std::vector<Sample> samples;
+  try {
+    rollout_.run(
+        order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); }, stop,
+        &samples);
+    const int64_t begin = now_ns();
+    await_rewards();
+    waited_s_ = seconds_since(begin);
+  } catch (...) {
+    rewards_.reset();  // its threads still write to the samples
+    throw;
+  }
+  return samples;
 }
 
 /// Waits for the rewards of the first process. The others hear from it meanwhile, since judges may
@@ -162,10 +175,7 @@ Evaluated Sampling::evaluate(const PromptSet& set, int64_t version) {
     const Prompt& prompt = set.prompts[static_cast<size_t>(i * all / count)];
     order.groups.push_back({prompt.index, &prompt});
   }
-  evaluated.samples = rollout_.run(
-      order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); },
-      [] { return false; });
-  await_rewards();
+  evaluated.samples = scored(order, [] { return false; });
   if (!is_first()) return evaluated;
   for (const Order::Group& group : order.groups) {
     evaluated.prompts.insert(evaluated.prompts.end(), static_cast<size_t>(order.samples),
