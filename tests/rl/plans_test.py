@@ -3,9 +3,19 @@
 # ctest: timeout=900
 """`hocket rl` under every plan: log-probabilities of sampling and of training are equal in every bit (rl.strict ends a run
 otherwise, and the metric is 0), samples are those of one rank, and so are losses, up to the order of sums."""
+import os
 import unittest
 
 import rl_util
+from rl_util import cli_util
+
+# A command for rewards whose first answer takes 12 s.
+SLOW = """import sys, json, time
+time.sleep(12)
+for line in sys.stdin:
+    row = json.loads(line)
+    print(sum(a == b for a, b in zip(row["solution_str"], row["ground_truth"])), flush=True)
+"""
 
 PLANS = {"dp 2": {"dp": 2}, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}, "dp 2, tp 2": {"dp": 2, "tp": 2},
          "dp 2, pp 2": {"dp": 2, "pp": 2}, "sharded": {"dp": 2, "shard": {"params": "all"}}}
@@ -76,6 +86,20 @@ class Plans(rl_util.RlTest):
         self.hocket("train", self.path("task/warmup.yaml"), "--set", "train.steps=1", "--set", "output.report=false")
         self.compare({"dp 2, tp 2": {"dp": 2, "tp": 2}, "pp 2": {"pp": 2}}, model={"path": self.path("task/warmup")},
                      adapter={"type": "lora", "r": 2, "targets": ["all-linear"]}, rl={"kl_coef": 0.1})
+
+    @unittest.skipUnless(os.path.exists(os.path.join(cli_util.BINARY_DIR, "libhocket_torch.so")), "no c10d")
+    def test_processes_wait_for_a_slow_reward(self):
+        """Longer than they wait for one another; the samples are those of threads."""
+        with open(self.path("slow.py"), "w", encoding="utf-8") as f:
+            f.write(SLOW)
+        rewards = [{"type": "exec", "command": "python3 " + self.path("slow.py"), "timeout_s": 60}]
+        keys = {"train": {"steps": 1}, "rl": {"rewards": rewards, "dynamic_sampling": {"on": True}}}
+        self.write_run("threads", plan={"dp": 2}, **keys)
+        self.rl("threads")
+        self.write_run("processes", plan={"dp": 2, "ranks": "gloo", "timeout_s": 8}, **keys)
+        self.hocket("launch", "-n", 2, "rl", self.path("processes.yaml"))
+        self.assertEqual(self.samples("threads"), self.samples("processes"))
+        self.expect_equal_logprobs(self.metrics("processes")[0])
 
     def test_refuses_plans_whose_bits_differ(self):
         self.write_run("one", plan={"cp": 2})
