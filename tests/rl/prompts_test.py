@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts of `hocket rl`: what is held out, and prompts that cannot be sampled."""
+import json
+import unittest
+
+import rl_util
+
+
+class Prompts(rl_util.RlTest):
+    def lines(self, name, rows):
+        with open(self.path(name), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
+        return self.path(name)
+
+    def test_sources_that_are_held_out_are_one_set(self):
+        held_out = [self.lines(f"{digit}.jsonl", [{"prompt": f"{digit}234=", "ground_truth": f"432{digit}"}]) for digit in (1, 2)]
+        sources = [{"path": self.path("task/train.jsonl")}] + [{"path": path, "split": "valid"} for path in held_out]
+        self.write_run("run", data={"sources": sources, "evaluation": []}, train={"steps": 1})
+        self.rl("run")
+        with open(self.path("run", "metrics.jsonl"), encoding="utf-8") as f:
+            for line in f:
+                names = [name for name, _ in json.loads(line, object_pairs_hook=list)]
+                self.assertEqual(len(names), len(set(names)), line)
+        with open(self.path("run", "trajectories", "eval-000001.jsonl"), encoding="utf-8") as f:
+            self.assertEqual(["4321", "4322"], [json.loads(line)["label"] for line in f])
+
+    def test_prompts_without_a_ground_truth_are_told(self):
+        path = self.lines("bare.jsonl", [{"prompt": "1234="}])
+        self.write_run("run", data={"sources": [{"path": path}], "evaluation": []}, rl={"max_failed_rewards": 1},
+                       train={"steps": 1})
+        said = self.rl("run")
+        self.assertIn("without a ground truth", said)
+        update = self.metrics("run")[0][0]
+        self.assertEqual(1, update["rewards/failed"])
+        self.assertEqual(0, update["reward"])
+
+
+if __name__ == "__main__":
+    unittest.main()
