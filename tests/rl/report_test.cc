@@ -441,7 +441,7 @@ TEST(RlReportMetrics, EveryMetricHasAMeaning) {
   for (const auto& [name, value] : stats.means()) {
     all.emplace_back(name, value);
   }
-  for (const auto& [name, value] : evaluation_metrics(step.samples, 2)) {
+  for (const auto& [name, value] : evaluation_metrics(step.samples, 2, "exact")) {
     all.emplace_back("eval/held_out/" + name, value);
   }
   for (const auto& [name, value] : all) {
