@@ -110,9 +110,10 @@ void set_generalized(const RlSection& section, Turn& turn) {
   want_length("values", turn.values, turn);
   const std::vector<double> rewards = token_rewards(section, turn);
   const auto n = std::ssize(rewards);
-  const double lambda = section.lambda_length > 0
-                            ? 1 - 1 / (section.lambda_length * static_cast<double>(n))
-                            : section.lambda;
+  const double lambda =
+      section.lambda_length > 0
+          ? std::max(0.0, 1 - 1 / (section.lambda_length * static_cast<double>(n)))
+          : section.lambda;
   turn.advantages.assign(rewards.size(), 0);
   turn.returns.assign(rewards.size(), 0);
   double next_value = 0, next_advantage = 0;

@@ -32,6 +32,10 @@ engine::Run critic_run(const engine::Run& policy) {
     run.adapter = at.adapter;
     run.config.model.path = section.path;
     run.model = models::read_config(at.folder);
+    if (run.model.vocab_size != policy.model.vocab_size) {
+      fail(policy.name, "rl.critic.path {} has {} tokens, and the policy {}; expected as many",
+           section.path, run.model.vocab_size, policy.model.vocab_size);
+    }
   }
   run.model.value_head = true;
   if (section.lr > 0) {
@@ -181,7 +185,8 @@ train::Values Critic::learn(const std::vector<Item>& items, size_t at_once) {
 void Critic::save(const train::StepsDone& done, const PromptData& data, train::Position position) {
   position.began_with = began_with_;
   saver_.save(done.step, programs_.session(spec(least_)), data, position, done.losses);
-  saver_.prune(done.step, 0);
 }
+
+void Critic::prune(int64_t step) const { saver_.prune(step, 0); }
 
 }  // namespace hocket::rl

@@ -43,6 +43,9 @@ class Critic {
   const std::string& text() const { return text_; }
   /// Saves a checkpoint of the policy's step. All processes call.
   void save(const train::StepsDone& done, const PromptData& data, train::Position position);
+  /// Removes checkpoints before those that train.keep_last keeps. Requires: the policy of this step
+  /// is saved, so that none that is removed belongs to its newest checkpoint. All processes call.
+  void prune(int64_t step) const;
 
  private:
   engine::ProgramSpec spec(int64_t micro_batches) const;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "rl/divergence.h"
 
 namespace hocket::rl {
 
@@ -244,15 +245,17 @@ train::Values evaluation_metrics(std::span<const Sample> samples, int64_t sample
   const auto n = static_cast<size_t>(samples_per_prompt);
   const auto groups = static_cast<double>(std::max<size_t>(samples.size() / n, 1));
   train::Values values;
-  Moments rewards, lengths, truncated;
+  Moments rewards, lengths, truncated, failed;
   std::vector<int64_t> right(samples.size() / n, 0);
   for (size_t i = 0; i < samples.size(); ++i) {
     const Sample& sample = samples[i];
     rewards.add(sample.reward);
     lengths.add(static_cast<double>(sample.tokens.size()));
     truncated.add(sample.status == SampleStatus::truncated ? 1 : 0);
+    failed.add(sample.reward_failed ? 1 : 0);
     const auto part = sample.rewards.find(deciding);
-    right[i / n] += part != sample.rewards.end() && part->second.score >= 1 ? 1 : 0;
+    const bool is_scored = part != sample.rewards.end() && !part->second.failed;
+    right[i / n] += is_scored && part->second.score >= 1 ? 1 : 0;
   }
   values.push_back({"reward", rewards.mean()});
   for (int64_t k = 1; k <= samples_per_prompt; k *= 2) {
@@ -264,12 +267,30 @@ train::Values evaluation_metrics(std::span<const Sample> samples, int64_t sample
   }
   values.push_back({"completions/mean_length", lengths.mean()});
   values.push_back({"completions/clipped_ratio", truncated.mean()});
+  values.push_back({"rewards/failed", failed.mean()});
   return values;
 }
+
+namespace {
+
+/// Returns the ratio of a sample that gspo clips: the geometric mean over the tokens that count.
+double sample_ratio(const Turn& turn, std::span<const double> logprobs) {
+  double sum = 0, tokens = 0;
+  for (size_t t = 0; t < logprobs.size(); ++t) {
+    if (turn.weights[t] == 0) continue;
+    sum += logprobs[t] - turn.old[t];
+    tokens += 1;
+  }
+  return std::exp(std::min(sum / std::max(tokens, 1.0), 10.0));  // the limit of the loss
+}
+
+}  // namespace
 
 void UpdateStats::add(const Turn& turn, std::span<const double> logprobs,
                       std::span<const double> entropies) {
   has_reference_ = has_reference_ || !turn.reference.empty();
+  const bool clips = section_.loss != "reinforce", of_samples = section_.loss == "gspo";
+  const double of_sample = of_samples ? sample_ratio(turn, logprobs) : 1;
   for (size_t t = 0; t < logprobs.size(); ++t) {
     if (turn.weights[t] == 0) continue;
     tokens_ += 1;
@@ -279,12 +300,11 @@ void UpdateStats::add(const Turn& turn, std::span<const double> logprobs,
     moved_ += ratio - 1 - moved;  // k3 of the old policy
     ratio_ += ratio;
     // A clipped ratio stops its token's gradient where the advantage pushes it further out.
-    const double advantage = turn.advantages[t];
-    low_ += ratio < 1 - section_.clip_low && advantage < 0 ? 1 : 0;
-    high_ += ratio > 1 + section_.clip_high && advantage > 0 ? 1 : 0;
+    const double advantage = turn.advantages[t], clipped = of_samples ? of_sample : ratio;
+    low_ += clips && clipped < 1 - section_.clip_low && advantage < 0 ? 1 : 0;
+    high_ += clips && clipped > 1 + section_.clip_high && advantage > 0 ? 1 : 0;
     if (!turn.reference.empty()) {
-      const double apart = turn.reference[t] - logprobs[t];
-      kl_ += std::exp(apart) - 1 - apart;
+      kl_ += divergence("k3", logprobs[t] - turn.reference[t]);
     }
   }
 }

@@ -46,7 +46,8 @@ std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn
 train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt);
 
 /// Means of an evaluation's samples: reward, pass@k for k = 1, 2, 4, ... up to the samples of a
-/// prompt, completions/.... A sample is right if its reward `deciding` is 1 or more.
+/// prompt, completions/..., rewards/failed. A sample is right if its reward `deciding` is 1 or more
+/// and did not fail.
 train::Values evaluation_metrics(std::span<const Sample> samples, int64_t samples_per_prompt,
                                  const std::string& deciding);
 

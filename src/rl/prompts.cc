@@ -76,7 +76,8 @@ PromptData::PromptData(const engine::Run& run, int64_t longest)
   Hasher hasher;
   for (const Prompt& prompt : train_.prompts) {
     longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
-    hasher.add(prompt.text).add(prompt.ground_truth.dump());
+    // All columns: commands as rewards see them.
+    hasher.add(prompt.text).add(prompt.ground_truth.dump()).add(prompt.columns.dump());
   }
   fingerprint_ = hasher.finish().hex();
   for (const PromptSet& set : held_out_) {
@@ -95,6 +96,7 @@ PromptSet PromptData::read(const std::string& name, const std::vector<data::Sour
                            const std::string& split) {
   PromptSet set;
   set.name = name;
+  std::vector<data::SourceOptions> held_out_sources;
   for (const data::SourceOptions& source : sources) {
     if (source.weight && *source.weight != 1) {
       fail(run_.name,
@@ -102,8 +104,7 @@ PromptSet PromptData::read(const std::string& name, const std::vector<data::Sour
            source.path, *source.weight);
     }
     if (split == "train" && is_held_out(source)) {
-      PromptSet own = read("", {source}, "valid");
-      held_out_.push_back(std::move(own));
+      held_out_sources.push_back(source);
       continue;
     }
     const data::ReadReport report =
@@ -123,6 +124,9 @@ PromptSet PromptData::read(const std::string& name, const std::vector<data::Sour
                                    report.first_unreadable.front()));
     }
   }
+  if (!held_out_sources.empty()) {
+    held_out_.push_back(read("", held_out_sources, "valid"));
+  }
   if (set.too_long > 0) {
     notes_.push_back(fmt::format("{} left out of {}: longer than {} tokens",
                                  counted(set.too_long, "prompt"),
@@ -139,6 +143,9 @@ Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) 
   }
   if (text == nullptr) fail("prompt", "it has no column prompt (columns: {{prompt: NAME}})");
   set_text(*text, &prompt);
+  if (prompt.ids.empty()) {
+    fail("prompt", "it has no token; expected some text, or a tokenizer with a token that begins");
+  }
   prompt.ground_truth = truth_of(source, columns);
   without_truth_ += prompt.ground_truth.is_null() ? 1 : 0;
   if (const Json* name = column(source, columns, "data_source"); name && name->is_string()) {

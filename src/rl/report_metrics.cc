@@ -249,7 +249,7 @@ std::string meaning_of(std::string_view name) {
       return "held-out prompts with a right one among " + std::string(value.substr(5));
     }
     if (value == "reward") return "mean reward of held-out samples";
-    const size_t at = name.find("completions/");
+    const size_t at = value == "failed" ? name.find("rewards/") : name.find("completions/");
     return at == name.npos ? "" : "held out: " + meaning_of(name.substr(at));
   }
   if (name.starts_with("rewards/") && name.ends_with("/mean")) return "mean of this reward";

@@ -52,6 +52,8 @@ class RewardPool {
   /// Returns once all samples are scored: rewards, reward, reward_failed and shaped_reward (as
   /// reward) are set.
   void wait();
+  /// Waits for at most so many seconds. Returns whether all samples are scored.
+  bool wait_for(double seconds);
   /// Returns the seconds that threads spent in scoring since the start.
   double busy_s() const;
 

@@ -222,6 +222,12 @@ void RewardPool::wait() {
   impl_->done.wait(lock, [&] { return impl_->open == 0; });
 }
 
+bool RewardPool::wait_for(double seconds) {
+  std::unique_lock lock(impl_->mutex);
+  return impl_->done.wait_for(lock, std::chrono::duration<double>(seconds),
+                              [&] { return impl_->open == 0; });
+}
+
 double RewardPool::busy_s() const { return static_cast<double>(impl_->busy_ns.load()) * 1e-9; }
 
 }  // namespace hocket::rl

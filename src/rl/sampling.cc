@@ -14,6 +14,8 @@
 
 namespace hocket::rl {
 
+constexpr double kRewardSlice = 10;  // seconds between two words of a process that waits
+
 Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data,
                    int64_t head_parts, comm::Processes& processes)
     : run_(run),
@@ -28,7 +30,7 @@ Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const
 
 int Sampling::gather(int64_t first, int64_t version, const Signal& signal, Experience* experience) {
   sampling_s_ = waiting_s_ = 0;
-  rounds_ = 0;
+  rounds_ = scored_ = failed_ = 0;
   stats_ = {};
   for (;;) {
     const int64_t have = std::ssize(experience->samples) / rl_.samples_per_prompt;
@@ -66,9 +68,7 @@ int Sampling::sample_round(const Order& order, const Signal& signal, Experience*
   stats_.cached_tokens += rollout_.stats().cached_tokens;
   stats_.preemptions += rollout_.stats().preemptions;
   const int64_t begin = now_ns();
-  if (is_first()) {
-    rewards_->wait();
-  }
+  await_rewards();
   waiting_s_ += seconds_since(begin);
   int largest = 0;
   for (const std::string& one : processes_.all_gather(std::to_string(mine))) {
@@ -88,24 +88,36 @@ int Sampling::sample_round(const Order& order, const Signal& signal, Experience*
   return 0;
 }
 
-void Sampling::refuse_failed_rewards(const std::vector<Sample>& samples) const {
-  int64_t failed = 0;
+/// Waits for the rewards of the first process. The others hear from it meanwhile, since judges may
+/// take longer than plan.timeout_s.
+void Sampling::await_rewards() {
+  if (processes_.size() == 1) {
+    rewards_->wait();
+    return;
+  }
+  const double slice_s = std::min(kRewardSlice, run_.config.plan.timeout_s / 4);
+  const auto is_done = [&] { return is_first() && rewards_->wait_for(slice_s); };
+  while (processes_.broadcast(is_done() ? "done" : "") != "done") {
+  }
+}
+
+void Sampling::refuse_failed_rewards(const std::vector<Sample>& samples) {
   std::string first;
   for (const Sample& sample : samples) {
-    failed += sample.reward_failed ? 1 : 0;
+    failed_ += sample.reward_failed ? 1 : 0;
     for (const auto& [name, part] : sample.rewards) {
       if (first.empty() && part.failed) {
         first = name + ": " + part.error;
       }
     }
   }
-  if (static_cast<double>(failed) <= rl_.max_failed_rewards * static_cast<double>(samples.size())) {
-    return;
-  }
+  scored_ += std::ssize(samples);
+  const double most = rl_.max_failed_rewards * static_cast<double>(scored_);
+  if (static_cast<double>(failed_) <= most) return;
   fail_run("rl",
            "the reward of {} of {} failed; expected at most the share {} (rl.max_failed_rewards); "
            "the first: {}",
-           failed, counted(std::ssize(samples), "sample"), rl_.max_failed_rewards, first);
+           failed_, counted(scored_, "sample"), rl_.max_failed_rewards, first);
 }
 
 /// Gives the samples of the first process to all.
@@ -153,8 +165,8 @@ Evaluated Sampling::evaluate(const PromptSet& set, int64_t version) {
   evaluated.samples = rollout_.run(
       order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); },
       [] { return false; });
+  await_rewards();
   if (!is_first()) return evaluated;
-  rewards_->wait();
   for (const Order::Group& group : order.groups) {
     evaluated.prompts.insert(evaluated.prompts.end(), static_cast<size_t>(order.samples),
                              group.prompt);

@@ -46,7 +46,8 @@ class Sampling {
  private:
   bool is_first() const { return processes_.index() == 0; }
   int sample_round(const Order& order, const Signal& signal, Experience* experience);
-  void refuse_failed_rewards(const std::vector<Sample>& samples) const;
+  void await_rewards();
+  void refuse_failed_rewards(const std::vector<Sample>& samples);
   void share(std::vector<Sample>* samples);
   void keep_uneven(std::vector<Sample>* samples, Experience* experience) const;
 
@@ -58,6 +59,7 @@ class Sampling {
   std::optional<RewardPool> rewards_;  ///< of the first process
   double sampling_s_ = 0, waiting_s_ = 0;
   int64_t rounds_ = 0;
+  int64_t scored_ = 0, failed_ = 0;  ///< samples of the step, in the first process
   RolloutStats stats_;
 };
 

@@ -78,7 +78,8 @@ class Trainer {
   bool signalled(int mine);
   /// Makes the next step; false: a signal came before it was sampled.
   bool step();
-  void update(Experience& experience);
+  bool warms_up() const;
+  void update(Experience& experience, int64_t begin_ns);
   std::vector<Item> items_of(Experience& experience, size_t begin, size_t end) const;
   void measure(train::StepMetrics& metrics);
   void tell(const train::StepMetrics& metrics);
@@ -111,6 +112,7 @@ class Trainer {
   std::vector<program::Memory> planned_;
   train::Course course_;
   int64_t prompts_ = 0;  ///< that were sampled so far
+  int64_t tokens_ = 0;   ///< in updates so far
   int64_t warmups_ = 0;  ///< steps that trained the critic alone
   int64_t evaluated_ = -1, saved_at_ = -1;
   int stopped_by_ = 0;         ///< the signal that ended the steps; 0: none
@@ -135,6 +137,7 @@ int Trainer::go() {
   choose_length();
   if (nothing_left()) return 0;
   prompts_ = start_.prompts;
+  tokens_ = start_.tokens;
   saver_.set_last(start_.from ? start_.from->folder() : "");
   for (const std::string& note : saver_.read_files(data_)) {
     say("{}\n", note);
@@ -356,7 +359,7 @@ int Trainer::run_to_end(int64_t first) {
 }
 
 bool Trainer::step() {
-  const int64_t version = stepper_->done().step;
+  const int64_t version = stepper_->done().step, begin = now_ns();
   stop_.begin_step(version + 1);
   if (signalled(stop_.requested())) return false;
   Experience experience;
@@ -391,10 +394,11 @@ bool Trainer::step() {
     report_.take_step(version + 1, experience.samples, experience.turns, prompt_of);
     if (rl_.trajectories) {
       write_samples(experience.samples, experience.turns, prompt_of,
-                    fmt::format("step-{:06d}", version + 1));
+                    warms_up() ? fmt::format("critic-{:06d}", warmups_ + 1)
+                               : fmt::format("step-{:06d}", version + 1));
     }
   }
-  update(experience);
+  update(experience, begin);
   return true;
 }
 
@@ -407,20 +411,26 @@ std::vector<Item> Trainer::items_of(Experience& experience, size_t begin, size_t
   return items;
 }
 
-/// Makes the updates of a step: its groups in order, some prompts at a time, `epochs` times. The
-/// critic's come first, by the same samples.
-void Trainer::update(Experience& experience) {
+/// True while the critic alone is trained.
+bool Trainer::warms_up() const {
+  return critic_ && warmups_ < rl_.critic.warmup_steps && stepper_->done().step == 0;
+}
+
+/// Makes the updates of a step, which began at a time: its groups in order, some prompts at a time,
+/// `epochs` times. The critic's come first, by the same samples.
+void Trainer::update(Experience& experience, int64_t begin_ns) {
   const auto at_once = static_cast<size_t>(rl_.update_prompts() * rl_.samples_per_prompt);
   const size_t size = experience.samples.size();
   if (critic_) {
     const train::Values values = critic_->learn(items_of(experience, 0, size), at_once);
     step_values_.insert(step_values_.end(), values.begin(), values.end());
-    if (warmups_ < rl_.critic.warmup_steps && stepper_->done().step == 0) {
-      ++warmups_;
-      progress_->print(
-          fmt::format("critic {}/{}: {}", warmups_, rl_.critic.warmup_steps, critic_->text()));
-      return;
-    }
+  }
+  stepper_->spend(seconds_since(begin_ns));
+  if (warms_up()) {
+    ++warmups_;
+    progress_->print(
+        fmt::format("critic {}/{}: {}", warmups_, rl_.critic.warmup_steps, critic_->text()));
+    return;
   }
   bool first = true;
   for (int64_t epoch = 0; epoch < rl_.epochs; ++epoch) {
@@ -438,6 +448,8 @@ void Trainer::update(Experience& experience) {
 void Trainer::measure(train::StepMetrics& metrics) {
   metrics.values = step_values_;
   learner_->measure(metrics);
+  tokens_ += metrics.tokens;
+  metrics.tokens_seen = tokens_;
   metrics.values.push_back({"rl/prompts", static_cast<double>(prompts_)});
   metrics.values.push_back(
       {"rl/cached_tokens", static_cast<double>(sampling_->stats().cached_tokens)});
@@ -499,7 +511,10 @@ void Trainer::evaluate(bool final) {
   record(line.member("eval/final", final).end().take());
   std::string text = fmt::format("update {}:", step);
   for (const auto& [name, value] : values) {
-    if (name.find("reward") != name.npos || name.find("pass@") != name.npos) {
+    const bool is_shown = name.ends_with("/failed")
+                              ? value > 0
+                              : name.find("reward") != name.npos || name.find("pass@") != name.npos;
+    if (is_shown) {
       text += fmt::format(" {} {:.4f}", name, value);
     }
   }
@@ -546,6 +561,7 @@ void Trainer::save() {
   position.time_s = done.seconds;
   position.kernels = kernels::cpu_level();
   position.prompts = prompts_;
+  position.tokens = tokens_;
   // The critic's first: a start looks for the one that the policy's newest checkpoint goes with.
   if (critic_) {
     critic_->save(done, data_, position);
@@ -554,6 +570,9 @@ void Trainer::save() {
   progress_->print("saved " + saver_.save(done.step, session, data_, position, done.losses));
   saved_at_ = done.step;
   saver_.prune(done.step, 0);
+  if (critic_) {
+    critic_->prune(done.step);
+  }
 }
 
 }  // namespace

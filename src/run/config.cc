@@ -432,6 +432,31 @@ void expect_rl(const Run& run) {
   if (rl.dual_clip > 0 && !(rl.dual_clip > 1)) {
     fail(name, "rl.dual_clip is {}; expected a number above 1, or 0 for none", rl.dual_clip);
   }
+  if (rl.dynamic_sampling.on && rl.samples_per_prompt < 2) {
+    fail(
+        name,
+        "rl.dynamic_sampling.on is true, and rl.samples_per_prompt 1: no group has unlike rewards; "
+        "expected 2 or more");
+  }
+  if (rl.overlong.buffer > rl.max_new_tokens) {
+    fail(name, "rl.overlong.buffer is {}; expected at most rl.max_new_tokens {}",
+         rl.overlong.buffer, rl.max_new_tokens);
+  }
+  if (rl.correction.type == "mis" && rl.correction.low > rl.correction.high) {
+    fail(name, "rl.correction.low is {}; expected at most rl.correction.high {}", rl.correction.low,
+         rl.correction.high);
+  }
+  const std::string& type = run.config.model.dtype;
+  if (rl.advantage == "gae" && (type == "bf16" || type == "f16")) {
+    fail(name, "rl.advantage is gae, and model.dtype {}; expected f32 or f64", type);
+  }
+  if (run.config.train.compares()) {
+    fail(
+        name,
+        "train.{} goes by held-out loss, and objective is rl; expected it left out; try eval_every "
+        "and save_every",
+        run.config.train.keep_best ? "keep_best" : "early_stopping");
+  }
   const bool again = rl.old_logprobs == "trainer";
   if (rl.correction.type != "none" && !again) {
     fail(name,
@@ -454,6 +479,9 @@ void expect_strict(const Run& run) {
   };
   if (run.plan.cp > 1) {
     refuse(fmt::format("plan.cp is {}: keys are added in the order of ranks", run.plan.cp));
+  }
+  if (run.c10d && run.plan.tp > 1) {
+    refuse("plan.collectives is c10d: sums have an order of its own");
   }
   for (const char* key : {"comm_tiles", "all_reduce", "reduce_scatter", "all_gather"}) {
     if (run.plan.world() > 1 && options.text(key) != passes::PassOptions().text(key)) {

@@ -131,10 +131,10 @@ void RlSection::fields(Fields& fields) {
                "reinforce_plus_plus_baseline", "gae"});
   fields("gamma", gamma, "gae, reinforce_plus_plus: discount").min(0).max(1);
   fields("lambda", lambda, "gae: lambda").min(0).max(1);
-  fields(
-      "lambda_length", lambda_length,
-      "gae: if above 0, lambda of a sample of n tokens is 1 - 1 / (lambda_length n), in place of "
-      "`lambda` (arXiv 2504.05118)")
+  fields("lambda_length", lambda_length,
+         "gae: if above 0, lambda of a sample of n tokens is 1 - 1 / (lambda_length n), or 0 if "
+         "that is "
+         "below, in place of `lambda` (arXiv 2504.05118)")
       .min(0);
   fields("loss", loss,
          "ppo, clipped ratio of a token; gspo, of a sample (arXiv 2507.18071); cispo, clipped "

@@ -111,6 +111,7 @@ std::string Position::to_json() const {
       .member("best_of", best.set)
       .member("evaluations_worse", best.worse)
       .member("prompts", prompts)
+      .member("tokens", tokens)
       .end()
       .take();
 }
@@ -143,6 +144,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   }
   position.best.worse = in.get_int("evaluations_worse", 0);
   position.prompts = in.get_int("prompts", 0);
+  position.tokens = in.get_int("tokens", 0);
   if (in.has("best_of")) {
     position.best.set = in.get_string("best_of");
   }

@@ -27,6 +27,7 @@ struct Position {
   Best best;            ///< of the evaluations so far
   std::string kernels;  ///< kernels::cpu_level of its last steps; empty: not known
   int64_t prompts = 0;  ///< rl: that were sampled so far, groups left out among them
+  int64_t tokens = 0;   ///< rl: of samples, with their prompts, in updates so far
 
   std::string to_json() const;
   /// Throws Error if the checkpoint's state is invalid.

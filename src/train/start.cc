@@ -60,6 +60,7 @@ bool find_checkpoint(const engine::Run& run, const RunData& data,
   start.began_with = position.began_with;
   start.best = position.best;
   start.prompts = position.prompts;
+  start.tokens = position.tokens;
   // The same bits again: not the fastest kernels of this processor, but those of the steps before.
   if (!position.kernels.empty() && !kernels::use_cpu_level(position.kernels)) {
     start.kernels = position.kernels;

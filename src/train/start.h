@@ -27,6 +27,7 @@ struct Start {
   Course course;
   Best best;            ///< of the evaluations so far
   int64_t prompts = 0;  ///< rl: Position::prompts
+  int64_t tokens = 0;   ///< rl: Position::tokens
   std::string kernels;  ///< that the steps so far ran on, where they are not those of here
 
   /// "of checkpoint runs/x/checkpoints/step-000040 (step 40)", "random, seed 1".

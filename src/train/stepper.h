@@ -64,6 +64,8 @@ class Stepper {
   /// rejects changes nothing and counts as skipped. Throws Error if its loss or norm is not finite
   /// and should be, or after ten consecutive skipped steps.
   StepMetrics run(double learning_rate);
+  /// Adds seconds that were spent for the next step outside of it, such as on its samples.
+  void spend(double seconds) { done_.seconds += seconds; }
 
   /// Returns whether a checkpoint is due: by steps (train.save_every) or by time
   /// (train.save_minutes, on the clock of the first process).

@@ -19,7 +19,7 @@ import nccl_log
 # `hocket ...`, also behind a pipe, with $ or build/ before it.
 COMMAND = re.compile(r"^(?:\$ )?((?:echo [^|]*\| )?(?:build/)?hocket .*?)(?:\s+# .*)?$")
 # The order of a workday: commands come after those that they depend on.
-ORDER = ["data train-tokenizer", "data prepare", "train", "plan", "profile", "graph", "simulate"]
+ORDER = ["data train-tokenizer", "data prepare", "data task", "train", "rl", "plan", "profile", "graph", "simulate"]
 
 
 def printed_commands():
@@ -74,7 +74,7 @@ LIBRARY = os.path.exists(os.path.join(cli_util.BINARY_DIR, "libhocket_torch.so")
 
 
 # A search with a limit of three seconds takes the same options as a longer or unlimited one. Tasks of short sequences
-# are measured like those of a model's 4,096 tokens.
+# are measured like those of a model's 4,096 tokens. Trainings of tasks make one update.
 SEARCH_S = 3
 LONG = os.environ.get("HOCKET_LONG", "0") not in ("", "0")
 
@@ -91,6 +91,9 @@ def shortened(commands):
             short += f" --time-limit {SEARCH_S}"
         if re.search(r"hocket profile configs/models/", command):
             short += " --set train.seq_len=128"
+        # Of a task's trainings one update, on few held-out problems.
+        short = re.sub(r"(hocket train runs/\S+/warmup\.yaml)", r"\1 --set train.steps=1", short)
+        short = re.sub(r"(hocket rl runs/\S+/rl\.yaml)", r"\1 --set train.steps=1 --set rl.eval_prompts=4", short)
         kept.setdefault(re.sub(r"\bbuild/hocket", "hocket", short), command)
     return {command: short for short, command in kept.items()}
 

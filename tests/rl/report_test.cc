@@ -430,6 +430,40 @@ TEST(RlReportMetrics, ResumedLinesReplaceThose) {
   EXPECT_EQ(read_metric_table(path).updates.rows(), 0u);
 }
 
+TEST(RlReportMetrics, ClipsAreThoseOfTheLoss) {
+  const auto shares = [](const char* loss) {
+    engine::RlSection section;
+    section.loss = loss;
+    Turn turn;
+    turn.old = {0, 0, 0, 0};
+    turn.weights = {1, 1, 1, 0};
+    turn.advantages = {1, 1, 1, 1};
+    UpdateStats stats(section);
+    // Ratios 1.65, 0.90, 0.90: their geometric mean is 1.10, within the clip at 1.2.
+    stats.add(turn, std::vector<double>{0.5, -0.1, -0.1, 9}, std::vector<double>{1, 1, 1, 1});
+    std::map<std::string, double> values;
+    for (const auto& [name, value] : stats.means()) {
+      values[name] = value;
+    }
+    return values;
+  };
+  EXPECT_NEAR(shares("ppo").at("clip_ratio/high_mean"), 1.0 / 3, 1e-12);
+  EXPECT_EQ(shares("gspo").at("clip_ratio/high_mean"), 0);
+  EXPECT_EQ(shares("reinforce").at("clip_ratio/high_mean"), 0);
+}
+
+TEST(RlReportMetrics, FailedRewardsOfAnEvaluationAreCounted) {
+  std::vector<Sample> samples(4);
+  for (Sample& sample : samples) {
+    sample.rewards["exact"].score = 1;
+  }
+  samples[3].rewards["exact"].failed = samples[3].reward_failed = true;
+  for (const auto& [name, value] : evaluation_metrics(samples, 1, "exact")) {
+    if (name == "pass@1") EXPECT_EQ(value, 0.75);
+    if (name == "rewards/failed") EXPECT_EQ(value, 0.25);
+  }
+}
+
 TEST(RlReportMetrics, EveryMetricHasAMeaning) {
   Step step = step_of(2, 2, {1, 2});
   engine::RlSection section;

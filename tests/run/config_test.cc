@@ -133,6 +133,25 @@ TEST(RunConfig, AReferenceComputedBeforehandNeedsKnownRows) {
   run_of({keys[0], keys[1]});
 }
 
+TEST(RunConfig, RewardsRefuseWhatWouldChangeThemInSilence) {
+  const auto rl = [](std::vector<std::string> keys) {
+    keys.insert(keys.end(), {"objective=rl", "rl.rewards=[{type: exact}]"});
+    return run_of(keys);
+  };
+  EXPECT_EQ(rl({}).config.rl.rewards.size(), 1u);
+  EXPECT_ERROR(rl({"rl.dynamic_sampling.on=true", "rl.samples_per_prompt=1"}), "unlike rewards");
+  EXPECT_ERROR(rl({"rl.overlong.buffer=65", "rl.max_new_tokens=64"}), "rl.overlong.buffer is 65");
+  const std::vector<std::string> mis = {"rl.old_logprobs=trainer", "rl.correction.type=mis",
+                                        "rl.correction.low=3"};
+  EXPECT_ERROR(rl(mis), "rl.correction.low is 3");
+  EXPECT_ERROR(rl({"train.keep_best=true", "train.eval_every=5"}), "objective is rl");
+  EXPECT_ERROR(rl({"rl.advantage=gae", "model.dtype=bf16"}), "expected f32 or f64");
+  // Sums of tp in an order of c10d's own.
+  const std::vector<std::string> c10d = {"plan.tp=2", "plan.ranks=gloo", "plan.collectives=c10d"};
+  EXPECT_ERROR(rl(c10d), "rl.strict");
+  rl({"rl.strict=false", c10d[0], c10d[1], c10d[2]});
+}
+
 TEST(RunConfig, DecisionsNeedEvaluations) {
   EXPECT_ERROR(run_of({"train.keep_best=true"}), "train.eval_every");
   EXPECT_ERROR(run_of({"train.early_stopping.patience=2"}), "train.eval_every");

@@ -37,8 +37,10 @@ void verb_rl(Args& args) {
       "hocket data task reverse --out runs/reverse && hocket train "
       "runs/reverse/warmup.yaml && hocket rl runs/reverse/rl.yaml",
       "a small model learns to reverse digits, in a few minutes");
-  args.example("hocket rl run.yaml --set plan.dp=2 --set rl.samples_per_prompt=16",
-               "on two data-parallel ranks, larger groups");
+  args.example(
+      "hocket rl runs/reverse/rl.yaml --set plan.dp=2 --set rl.samples_per_prompt=32 --set "
+      "output.dir=runs/reverse/dp2",
+      "on two data-parallel ranks, larger groups");
   args.run([options] {
     if (options->print_config) {
       engine::Run run = engine::resolve_run(options->run, options->set);
