@@ -5,7 +5,7 @@
     .venv-peers/tune/bin/python bench/compare_trl_grpo.py --rounds 5
 
 The task is `reverse` (hocket data task), the model its warm-up of 1.3 M parameters, which transformers opens. Both get the
-same prompts, 32 of them with 16 samples each for an update, at most 10 tokens, temperature 1, one update a step, GRPO with
+same prompts, by default 32 of them with 16 samples each for an update, at most 10 tokens, temperature 1, one update a step, GRPO with
 the mean over tokens, no divergence, AdamW, the same learning rate, fp32, 2 threads. TRL samples with transformers' generate.
 The reward is the same rule: TRL's a Python function, ours the built-in `digits`, or with --python-reward that same function
 through tools/reward_shim.py. Whole processes alternate, and their order changes from round to round. An update's time is
@@ -26,7 +26,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 HOCKET = str(pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build")) / "hocket")
 PROMPTS, SAMPLES, TOKENS, LR, BETAS, EPS = 32, 16, 10, 5e-4, (0.9, 0.95), 1e-8
-SPEED, MEMORY, LIKE = 3.0, 0.6, 0.12  # bars; rewards at the start: five deviations of a mean of 512 samples, or more
+SPEED, MEMORY = 3.0, 0.6  # bars
+LIKE, DEVIATION = 4, 0.1  # standard errors of the difference of mean rewards at the start; of the mean of a prompt's samples
 REWARD = '''# The rule `digits`: the share of right places, and 1 more for the whole.
 def digits(completions, ground_truth, **kwargs):
     scores = []
@@ -38,23 +39,21 @@ def digits(completions, ground_truth, **kwargs):
 '''
 
 
-def peer(folder, updates, threads, batch):
+def peer(folder, args):
     """Trains with TRL; prints a line of JSON."""
     import runpy
     import datasets
     import torch
     import transformers
     import trl
-    torch.set_num_threads(threads)
+    torch.set_num_threads(args.threads)
     transformers.set_seed(1)
-    ends = []
+    ends, cpu = [], []
 
     class Watch(transformers.TrainerCallback):
-        def on_train_begin(self, *_, **__):
-            ends.append(time.monotonic())
-
         def on_step_end(self, *_, **__):
             ends.append(time.monotonic())
+            cpu.append(time.process_time())
 
     with open(folder / "train.jsonl", encoding="utf-8") as f:
         rows = [json.loads(line) for line in f]
@@ -64,8 +63,9 @@ def peer(folder, updates, threads, batch):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     config = trl.GRPOConfig(
         output_dir=str(folder / "trl"), use_cpu=True, bf16=False, fp16=False, gradient_checkpointing=False, report_to="none",
-        max_steps=updates, per_device_train_batch_size=batch, gradient_accumulation_steps=PROMPTS * SAMPLES // batch,
-        num_generations=SAMPLES, max_completion_length=TOKENS, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, num_iterations=1,
+        max_steps=args.updates, per_device_train_batch_size=args.batch,
+        gradient_accumulation_steps=args.prompts * args.samples // args.batch, num_generations=args.samples,
+        max_completion_length=TOKENS, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, num_iterations=1,
         epsilon=0.2, loss_type="dapo", scale_rewards="group", learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0,
         adam_beta1=BETAS[0], adam_beta2=BETAS[1], adam_epsilon=EPS, weight_decay=0.0, max_grad_norm=1.0, logging_steps=1,
         save_strategy="no", disable_tqdm=True, dataloader_num_workers=0, seed=1)
@@ -73,19 +73,19 @@ def peer(folder, updates, threads, batch):
                               train_dataset=data, processing_class=tokenizer, callbacks=[Watch()])
     trainer.train()
     logged = [row for row in trainer.state.log_history if "reward" in row]
-    print(json.dumps({"ends": ends, "rewards": [row["reward"] for row in logged],
+    print(json.dumps({"ends": ends, "cpu": cpu, "rewards": [row["reward"] for row in logged],
                       "lengths": [row["completions/mean_length"] for row in logged], "versions":
                       f"torch {torch.__version__}, transformers {transformers.__version__}, trl {trl.__version__}"}))
 
 
 def run(command, watched=None):
-    """Returns the output of a command, its peak RSS in MiB, and the times at which `watched` got further lines."""
+    """Returns the output of a command, its peak RSS in MiB, and (time, CPU seconds) at which `watched` got further lines."""
     times = []
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen([str(word) for word in command], stdout=out, stderr=err,
                                    env=dict(os.environ, OMP_WAIT_POLICY="passive", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false"))
         ended = threading.Event()
-        watch = threading.Thread(target=stamp, args=(watched, ended, times)) if watched else None
+        watch = threading.Thread(target=stamp, args=(watched, process.pid, ended, times)) if watched else None
         if watch:
             watch.start()
         _, status, usage = os.wait4(process.pid, 0)
@@ -99,8 +99,18 @@ def run(command, watched=None):
         return out.read(), usage.ru_maxrss / 1024, times
 
 
-def stamp(path, ended, times):
-    """Notes the time of each new line of a file, to 10 ms."""
+def cpu_seconds(pid):
+    """Returns those of a process so far; 0 once it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+            words = f.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def stamp(path, pid, ended, times):
+    """Notes time and CPU seconds of the process at each new line of a file, to 10 ms."""
     at = 0
     while True:
         last = ended.is_set()
@@ -109,7 +119,7 @@ def stamp(path, ended, times):
                 f.seek(at)
                 news = f.read()
             at += len(news)
-            times.extend([time.monotonic()] * news.count(b"\n"))
+            times.extend([(time.monotonic(), cpu_seconds(pid))] * news.count(b"\n"))
         if last:
             return
         ended.wait(0.01)
@@ -136,26 +146,28 @@ def prepare(folder, args):
         "data": {"sources": [{"path": str(folder / "train.jsonl")}], "valid_fraction": 0},
         "train": {"steps": args.updates, "seq_len": 256, "lr": LR, "schedule": "constant", "warmup_steps": 0, "max_grad_norm": 1,
                   "eval_every": 0, "save_every": args.updates, "save_minutes": 0, "seed": 1},
-        "optimizer": {"weight_decay": 0, "beta1": BETAS[0], "beta2": BETAS[1], "eps": EPS}, "plan": {"threads_per_rank": args.threads},
-        "rl": {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES, "max_new_tokens": TOKENS, "rewards": [reward],
-               "max_num_seqs": 256, "max_num_batched_tokens": 1024},
+        "optimizer": {"weight_decay": 0, "beta1": BETAS[0], "beta2": BETAS[1], "eps": EPS}, 
+        "plan": {"micro_batch": 4, "threads_per_rank": args.threads},
+        "rl": {"prompts_per_step": args.prompts, "samples_per_prompt": args.samples, "max_new_tokens": TOKENS, "rewards": [reward],
+               "max_num_seqs": 512, "max_num_batched_tokens": 1024},
         "output": {"report": False, "trace": False}}
     (folder / "run.yaml").write_text(json.dumps(config), encoding="utf-8")
 
 
-def ours(folder, name):
+def ours(folder, name, keys):
     """Trains with Hocket; returns ends of updates, rewards and lengths, and the peak RSS."""
     out = folder / name
-    _, peak, ends = run([HOCKET, "rl", folder / "run.yaml", "--set", f"output.dir={out}"], out / "metrics.jsonl")
+    _, peak, seen = run([HOCKET, "rl", folder / "run.yaml", "--set", f"output.dir={out}",
+                         *(word for key in keys for word in ("--set", key))], out / "metrics.jsonl")
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    if len(ends) != len(rows) or any("reward" not in row for row in rows):
-        sys.exit(f"compare_trl_grpo.py: {len(ends)} lines seen of {len(rows)}, which should be updates alone")
-    return {"ends": ends, "rewards": [row["reward"] for row in rows], "lengths": [row["completions/mean_length"] for row in rows]}, peak
+    if len(seen) != len(rows) or any("reward" not in row for row in rows):
+        sys.exit(f"compare_trl_grpo.py: {len(seen)} lines seen of {len(rows)}, which should be updates alone")
+    return {"ends": [time for time, _ in seen], "cpu": [cpu for _, cpu in seen], "rewards": [row["reward"] for row in rows],
+            "lengths": [row["completions/mean_length"] for row in rows]}, peak
 
 
-def step_seconds(ends, updates):
-    """Median time between the ends of updates, of the last `updates` - 1."""
-    ends = ends[-updates:]
+def between(ends):
+    """Median of what passes from one update's end to the next one's."""
     return statistics.median(b - a for a, b in zip(ends, ends[1:]))
 
 
@@ -164,49 +176,61 @@ def main():
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--updates", type=int, default=12, help="of each process; the first is not timed")
     ap.add_argument("--threads", type=int, default=2)
-    ap.add_argument("--batch", type=int, default=512, help="TRL's per_device_train_batch_size, in samples; generation is of all 512")
+    ap.add_argument("--batch", type=int, help="TRL's per_device_train_batch_size, in samples; default: all of an update's. "
+                    "Generation is of all of them in any case")
+    ap.add_argument("--prompts", type=int, default=PROMPTS, help="of an update")
+    ap.add_argument("--samples", type=int, default=SAMPLES, help="of a prompt")
+    ap.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrides a key of our run, as of `hocket rl`")
     ap.add_argument("--task", type=pathlib.Path, help="folder of `hocket data task reverse` with its trained warm-up")
     ap.add_argument("--python-reward", action="store_true", help="our reward, too, is the Python function")
     ap.add_argument("--peer", help=argparse.SUPPRESS)
     args = ap.parse_args()
+    args.batch = args.batch or args.prompts * args.samples
+    if args.prompts * args.samples % args.batch != 0 or args.updates < 3 or args.rounds < 1:
+        ap.error("--batch must divide prompts x samples; at least 3 updates and 1 round")
     if args.peer:
-        peer(pathlib.Path(args.peer), args.updates, args.threads, args.batch)
+        peer(pathlib.Path(args.peer), args)
         return 0
     with tempfile.TemporaryDirectory(prefix="compare-trl.") as top:
         folder = pathlib.Path(top)
         prepare(folder, args)
         sides = ("trl", "hocket")
-        ratios, peaks, times, starts, versions = [], {s: [] for s in sides}, {s: [] for s in sides}, {s: [] for s in sides}, ""
+        peaks, times, cpu, starts = ({side: [] for side in sides} for _ in range(4))
+        ratios, versions = [], ""
         for number in range(args.rounds):
             found = {}
             for side in sides if number % 2 == 0 else sides[::-1]:
                 if side == "trl":
                     said, peak, _ = run([sys.executable, __file__, "--peer", folder, "--updates", args.updates, "--threads", args.threads,
-                                         "--batch", args.batch])
+                                         "--batch", args.batch, "--prompts", args.prompts, "--samples", args.samples])
                     found[side] = json.loads(said.splitlines()[-1])
                     versions = found[side]["versions"]
                 else:
-                    found[side], peak = ours(folder, f"out-{number}")
+                    found[side], peak = ours(folder, f"out-{number}", args.set)
                 peaks[side].append(peak)
-                times[side].append(step_seconds(found[side]["ends"], args.updates))
+                times[side].append(between(found[side]["ends"]))
+                cpu[side].append(between(found[side]["cpu"]))
                 starts[side].append(found[side]["rewards"][0])
             ratios.append(times["trl"][-1] / times["hocket"][-1])
             print(f"round {number + 1}: " + "; ".join(
-                f"{side} {times[side][-1]:.3f} s/update, {peaks[side][-1]:.0f} MiB, reward {found[side]['rewards'][0]:.3f} to "
+                f"{side} {times[side][-1]:.3f} s/update ({cpu[side][-1]:.3f} s CPU), {peaks[side][-1]:.0f} MiB, reward {found[side]['rewards'][0]:.3f} to "
                 f"{found[side]['rewards'][-1]:.3f}, {found[side]['lengths'][0]:.1f} to {found[side]['lengths'][-1]:.1f} tokens" for side in sides)
                   + f"; speed ratio {ratios[-1]:.2f}; load {os.getloadavg()[0]:.1f}", flush=True)
     middle = {side: statistics.median(times[side]) for side in sides}
     peak = {side: statistics.median(peaks[side]) for side in sides}
     start = {side: statistics.median(starts[side]) for side in sides}
     speed, memory = statistics.median(ratios), peak["hocket"] / peak["trl"]
-    print(f"{versions}; {args.threads} threads, {PROMPTS} x {SAMPLES} samples of at most {TOKENS} tokens, fp32, per-device batch {args.batch}, "
+    print(f"{versions}; {args.threads} threads, {args.prompts} x {args.samples} samples of at most {TOKENS} tokens, fp32, per-device batch {args.batch}, "
           f"our reward {'Python' if args.python_reward else 'built in'}, {args.rounds} rounds of {args.updates} updates\n")
     print("| | TRL GRPOTrainer | here | ratio | bar |\n|---|---|---|---|---|")
     print(f"| updates per hour | {3600 / middle['trl']:.0f} | {3600 / middle['hocket']:.0f} | {speed:.2f} ({min(ratios):.2f} to "
           f"{max(ratios):.2f}) | ≥ {SPEED:g} |")
+    spent = {side: statistics.median(cpu[side]) for side in sides}
+    print(f"| CPU seconds per update | {spent['trl']:.2f} | {spent['hocket']:.2f} | {spent['trl'] / spent['hocket']:.2f} | |")
     print(f"| peak RSS, MiB | {peak['trl']:.0f} | {peak['hocket']:.0f} | {memory:.2f} | ≤ {MEMORY:g} |")
     print(f"| reward before the first update | {start['trl']:.3f} | {start['hocket']:.3f} | | |")
-    if abs(start["trl"] - start["hocket"]) > LIKE:
+    # Samples of a prompt resemble one another, so the error is that of the prompts' means.
+    if abs(start["trl"] - start["hocket"]) > LIKE * DEVIATION * (2 / args.prompts) ** 0.5:
         sys.exit("compare_trl_grpo.py: rewards at the start differ: not the same task")
     return 0 if speed >= SPEED and memory <= MEMORY else 1
 

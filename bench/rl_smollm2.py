@@ -5,7 +5,7 @@
     bench/rl_smollm2.py --model .venv-peers/models/SmolLM2-135M-Instruct.Q4_1.gguf
     bench/rl_smollm2.py --minutes 10           # a part; the same command goes on where it ended
 
-The reward is the rule `regex` alone: 1 if the whole answer is one sentence of at most 90 characters, with a capital at its
+The reward is the rule `regex` alone: 1 if the whole answer is one sentence of 6 to 16 words, with a capital at its
 beginning, a full stop at its end and none before, else 0. Prompts are chats that ask for such a sentence, made here from
 templates and things; no thing of a held-out prompt is in one that is trained on. Evaluations draw the most likely tokens.
 Everything lies in --work: a finished run is read again, an interrupted one resumes from its checkpoint.
@@ -22,7 +22,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 HOCKET = str(pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build")) / "hocket")
-PATTERN = r"\A[A-Z][^.!?\n]{3,88}\.\z"
+PATTERN = r"\A[A-Z][^\s.!?]*(?: [^\s.!?]+){5,15}\.\z"
 NAME, EVAL = "one_sentence", "eval/held_out/reward"
 START, GAIN, UPDATES, STOP_S = (0.05, 0.4), 0.3, 36, 180
 HELD_OUT = 200
@@ -133,7 +133,7 @@ def tell(args, folder, counts):
           "seconds an update, median | sampled reward, first and last five | log-probabilities differ at most |\n"
           "|---|---|---|---|---|---|---|---|---|---|---|")
     ends = [statistics.fmean(row["reward"] for row in part) for part in (trained[:5], trained[-5:])]
-    print(f"| `regex`, one sentence of at most 90 characters | {counts['held_out']} | {first[EVAL]:.3f} | {last[EVAL]:.3f} | {gain:+.3f} | "
+    print(f"| `regex`, one sentence of 6 to 16 words | {counts['held_out']} | {first[EVAL]:.3f} | {last[EVAL]:.3f} | {gain:+.3f} | "
           f"{args.updates} | {args.prompts} × {args.samples} | {minutes:.1f} | {seconds:.1f} | {ends[0]:.2f}, {ends[1]:.2f} | "
           f"{difference:.1e} |")
     return 0 if gain >= GAIN and START[0] <= first[EVAL] <= START[1] and args.updates <= UPDATES else 1
@@ -143,10 +143,10 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--model", default=str(ROOT / ".venv-peers/models/SmolLM2-135M-Instruct.Q4_1.gguf"))
     ap.add_argument("--work", type=pathlib.Path, default=ROOT / "runs/rl-smollm2", help="folder of the prompts and the run")
-    ap.add_argument("--updates", type=int, default=30)
+    ap.add_argument("--updates", type=int, default=24)
     ap.add_argument("--prompts", type=int, default=8, help="of an update")
     ap.add_argument("--samples", type=int, default=8, help="of a prompt")
-    ap.add_argument("--lr", type=float, default=1e-3)
+    ap.add_argument("--lr", type=float, default=5e-4)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--minutes", type=float, help="interrupt the run after as many; the same command goes on")
