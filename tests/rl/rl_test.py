@@ -33,7 +33,7 @@ for line in sys.stdin:
               "two": "1\n1", "error": '{"error": "too hard"}'}.get(fault, '{"score": 0.5, "style": 2}')
     print(answer, flush=True)
 """
-# Of every fault, what the trajectory says.
+# Words of the trajectory, by fault.
 FAULTS = {"nan": "NaN", "nan in text": "expected a finite number", "huge": "1e999", "string": "expected a finite number",
           "words": "which is no JSON", "none": "expected a finite number", "list": "expected a finite number",
           "no score": "expected a finite number", "other": "answered -1 to", "two": "more than one line", "error": "too hard",
