@@ -38,7 +38,9 @@ void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = kOp,
                  .doc = "y[R,D] = x[rows[R]], x[T,D]; 0 for a negative row number",
                  .infer = infer,
-                 .layout = {"td,r->rd", "rd", "1"},
+                 // Not declared linear: rows of an unfinished sum would be added up in another
+                 // place, and so in another order, than those of a training.
+                 .layout = {"td,r->rd", "rd"},
                  .work = work,
                  .samples = samples,
                  .family = Family::moving,

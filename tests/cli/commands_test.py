@@ -91,7 +91,7 @@ def shortened(commands):
             short += f" --time-limit {SEARCH_S}"
         if re.search(r"hocket profile configs/models/", command):
             short += " --set train.seq_len=128"
-        # Trainings of a task make one update, on few held-out problems.
+        # One update of a task's trainings, on few held-out problems.
         short = re.sub(r"(hocket train runs/\S+/warmup\.yaml)", r"\1 --set train.steps=1", short)
         short = re.sub(r"(hocket rl runs/\S+/rl\.yaml)", r"\1 --set train.steps=1 --set rl.eval_prompts=4", short)
         kept.setdefault(re.sub(r"\bbuild/hocket", "hocket", short), command)

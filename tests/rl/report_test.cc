@@ -459,12 +459,8 @@ TEST(RlReportMetrics, FailedRewardsOfAnEvaluationAreCounted) {
   }
   samples[3].rewards["exact"].failed = samples[3].reward_failed = true;
   for (const auto& [name, value] : evaluation_metrics(samples, 1, "exact")) {
-    if (name == "pass@1") {
-      EXPECT_EQ(value, 0.75);
-    }
-    if (name == "rewards/failed") {
-      EXPECT_EQ(value, 0.25);
-    }
+    const double expected = name == "pass@1" ? 0.75 : name == "rewards/failed" ? 0.25 : value;
+    EXPECT_EQ(value, expected) << name;
   }
 }
 

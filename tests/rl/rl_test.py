@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`hocket rl` with hostile rewards, killed reward processes, data of other trainers, and configurations that are none."""
+import glob
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+import rl_util
+from rl_util import cli_util
+
+# Does what the column `fault` of a prompt says.
+HOSTILE = r"""import json, os, signal, sys
+for line in sys.stdin:
+    row = json.loads(line)
+    fault = row["fault"]
+    if fault == "flood":
+        while True:
+            sys.stdout.write("1" * 65536)
+    elif fault == "noise":
+        while True:
+            sys.stderr.write("trouble\n" * 8192)
+    elif fault == "exit":
+        sys.stderr.write("no more of this\n")
+        sys.exit(3)
+    elif fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    answer = {"nan": "NaN", "nan in text": '{"score": "nan"}', "huge": "1e999", "string": '"good"', "words": "well done",
+              "none": "null", "list": "[1]", "no score": '{"reward": 1}', "other": '{"request_id": -1, "score": 1}',
+              "two": "1\n1", "error": '{"error": "too hard"}'}.get(fault, '{"score": 0.5, "style": 2}')
+    print(answer, flush=True)
+"""
+# Words of the trajectory, by fault.
+FAULTS = {"nan": "NaN", "nan in text": "expected a finite number", "huge": "1e999", "string": "expected a finite number",
+          "words": "which is no JSON", "none": "expected a finite number", "list": "expected a finite number",
+          "no score": "expected a finite number", "other": "answered -1 to", "two": "more than one line", "error": "too hard",
+          "flood": "without a line's end", "noise": "to standard error for one sample",
+          "exit": "ended with status 3; the last line of its standard error: no more of this", "killed": "signal 9"}
+# Scores as it should, and is killed with the first sample of the run; tells its number.
+SCORER = """import json, os, signal, sys, time
+here = os.path.dirname(os.path.abspath(__file__))
+open(os.path.join(here, "pids", str(os.getpid())), "w").close()
+for line in sys.stdin:
+    row = json.loads(line)
+    if len(sys.argv) > 1:
+        try:
+            os.close(os.open(os.path.join(here, sys.argv[1]), os.O_CREAT | os.O_EXCL))
+            os.kill(os.getpid(), signal.SIGKILL)
+        except FileExistsError:
+            pass
+    time.sleep(0.01)
+    print(sum(a == b for a, b in zip(row["solution_str"], row["ground_truth"])), flush=True)
+"""
+
+
+class HostileRewards(rl_util.RlTest):
+    """One step, whose prompts each have a fault, and as many that have none."""
+
+    def setUp(self):
+        super().setUp()
+        self.scorer = self.path("hostile.py")
+        with open(self.scorer, "w", encoding="utf-8") as f:
+            f.write(HOSTILE)
+        names = [*FAULTS, *("" for _ in FAULTS)]
+        with open(self.path("faults.jsonl"), "w", encoding="utf-8") as f:
+            for i, fault in enumerate(names):
+                f.write(json.dumps({"prompt": f"r{i:04}=", "ground_truth": f"{i:04}"[::-1], "fault": fault}) + "\n")
+        self.prompts = len(names)
+
+    def write(self, name, **keys):
+        reward = {"type": "exec", "command": "exec python3 -S " + self.scorer, "retries": 0, "timeout_s": 100, "failed_score": -0.25,
+                  "processes": 4}
+        self.write_run(name, data={"sources": [{"path": self.path("faults.jsonl")}], "evaluation": [], "valid_fraction": 0},
+                       train={"steps": 1}, rl={"prompts_per_step": self.prompts, "samples_per_prompt": 2, "rewards": [reward], **keys})
+
+    def test_hangs(self):
+        hangs = {"type": "exec", "command": "exec sleep 100", "retries": 1, "timeout_s": 0.2, "failed_score": 3}
+        self.write("hangs", max_failed_rewards=1, prompts_per_step=1, rewards=[hangs, {"type": "digits"}])
+        self.rl("hangs")
+        rows = self.rows("hangs")
+        self.assertEqual(2, len(rows))
+        for row in rows:
+            hung, right = row["rewards"]["exec"], row["rewards"]["digits"]
+            self.assertIn("gave no answer within 0.2 s", hung["error"])
+            self.assertEqual((True, 3, 2), (hung["failed"], hung["score"], hung["tries"]))
+            self.assertFalse(right.get("failed"))
+            self.assertEqual(3 + right["score"], row["reward"])
+        self.assertEqual(1, self.metrics("hangs")[0][0]["rewards/failed"])
+
+    def rows(self, name):
+        with open(self.path(name, "trajectories", "step-000001.jsonl"), encoding="utf-8") as f:
+            return [json.loads(line) for line in f]
+
+    def test_below_the_limit(self):
+        self.write("below", max_failed_rewards=0.5)
+        self.rl("below")
+        updates, _ = self.metrics("below")
+        self.assertEqual([0.5], [line["rewards/failed"] for line in updates])
+        rows = self.rows("below")
+        self.assertEqual(2 * self.prompts, len(rows))
+        with open(self.path("faults.jsonl"), encoding="utf-8") as f:
+            faults = {row["prompt"]: row["fault"] for row in map(json.loads, f)}
+        seen = set()
+        for row in rows:
+            fault, part = faults[row["prompt"]], row["rewards"]["exec"]
+            seen.add(fault)
+            if fault:
+                self.assertTrue(part["failed"], f"{fault}: {part}")
+                self.assertIn(FAULTS[fault], part["error"], fault)
+                self.assertEqual((-0.25, -0.25, 1), (part["score"], row["reward"], part.get("tries", 1)), fault)
+            else:
+                self.assertFalse(part.get("failed"), part)
+                self.assertEqual((0.5, 0.5, {"style": 2}), (part["score"], row["reward"], part["details"]))
+        self.assertEqual({*FAULTS, ""}, seen)
+        # The reward of the step is that of all samples, those with a failure too.
+        self.assertAlmostEqual(0.125, updates[0]["reward"])
+
+    def test_above_the_limit(self):
+        self.write("above", max_failed_rewards=0.49)
+        said = self.rl("above", code=1)
+        self.assertIn(f"the reward of {self.prompts} of {2 * self.prompts} samples failed; expected at most the share 0.49 "
+                      "(rl.max_failed_rewards); the first: exec: ", said)
+        self.assertFalse(glob.glob(self.path("above", "trajectories", "step-*")))
+        self.assertFalse(glob.glob(self.path("above", "checkpoints", "step-*")))
+
+
+class KilledRewards(rl_util.RlTest):
+    def run_config(self, name, *words):
+        with open(self.path("scorer.py"), "w", encoding="utf-8") as f:
+            f.write(SCORER)
+        os.makedirs(self.path("pids"), exist_ok=True)
+        command = " ".join(["exec python3 -S", self.path("scorer.py"), *words])
+        self.write_run(name, train={"steps": 6}, rl={"rewards": [{"type": "exec", "command": command, "retries": 40}],
+                                                     "max_failed_rewards": 0})
+
+    def lines(self, name):
+        updates, evaluations = self.metrics(name)
+        return [{key: value for key, value in line.items() if not key.startswith(("time", "perf/", "memory/"))}
+                for line in updates + evaluations]
+
+    def test_run_goes_on(self):
+        self.run_config("whole")
+        self.rl("whole")
+        self.run_config("disturbed", "killed-once")
+        for path in glob.glob(self.path("pids", "*")):
+            os.remove(path)
+        process = subprocess.Popen([cli_util.HOCKET, "rl", self.path("disturbed.yaml")], cwd=self.folder, text=True,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        kills = 0
+        while process.poll() is None:
+            # A command that ends at the very beginning of a run is refused.
+            begun = os.path.exists(self.path("disturbed", "metrics.jsonl"))
+            for path in glob.glob(self.path("pids", "*"))[:1] if begun else []:
+                os.remove(path)
+                try:
+                    os.kill(int(os.path.basename(path)), signal.SIGKILL)
+                    kills += 1
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.05)
+        self.assertEqual(0, process.returncode, process.communicate()[1])
+        process.stderr.close()
+        self.assertGreater(kills, 2)
+        self.assertTrue(os.path.exists(self.path("killed-once")))
+        self.assertEqual(self.lines("whole"), self.lines("disturbed"))
+        self.assertEqual(self.samples("whole"), self.samples("disturbed"))
+        tries = []
+        for path in glob.glob(self.path("disturbed", "trajectories", "*.jsonl")):
+            with open(path, encoding="utf-8") as f:
+                tries += [part.get("tries", 1) for row in map(json.loads, f) for part in row["rewards"].values()]
+        self.assertGreater(max(tries), 1)
+
+
+class Columns(rl_util.RlTest):
+    def read(self, name, rows, **data):
+        """Trains on the rows with an evaluation on the same; returns the samples of a step by prompt."""
+        with open(self.path(name + ".jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
+        source = {"path": self.path(name + ".jsonl"), **data.pop("source", {})}
+        self.write_run(name, data={"sources": [source], "evaluation": [], "valid_fraction": 0, **data}, train={"steps": 1},
+                       rl={"prompts_per_step": len(rows), "samples_per_prompt": 2})
+        said = self.rl(name)
+        with open(self.path(name, "trajectories", "step-000001.jsonl"), encoding="utf-8") as f:
+            samples = [json.loads(line) for line in f]
+        for sample in samples:
+            # The rule `digits`, by its words in docs/rewards.md.
+            text, truth = sample["response"].strip(), str(sample["label"])
+            share = sum(a == b for a, b in zip(text, truth)) / max(len(text), len(truth))
+            self.assertAlmostEqual(share + (text == truth), sample["reward"])
+        self.assertEqual(2 * len(rows), len(samples))
+        return {sample["prompt"]: sample for sample in samples}, said
+
+    def test_verl(self):
+        rows = [{"data_source": "numbers", "prompt": [{"role": "user", "content": f"r{i:04}="}], "ability": "math",
+                 "reward_model": {"style": "rule", "ground_truth": f"{i:04}"[::-1]}, "extra_info": {"split": "train", "index": i}}
+                for i in (1234, 5678, 9012)]
+        with open(self.path("chat.jinja"), "w", encoding="utf-8") as f:
+            f.write("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+        found, said = self.read("verl", rows, chat_template=self.path("chat.jinja"))
+        self.assertNotIn("without a ground truth", said)
+        self.assertEqual({"r1234=": "4321", "r5678=": "8765", "r9012=": "2109"},
+                         {prompt.removeprefix("<|endoftext|>"): row["label"] for prompt, row in found.items()})
+        self.assertEqual([{"split": "train", "index": i} for i in (1234, 5678, 9012)],
+                         sorted((row["metadata"] for row in found.values()), key=lambda extra: extra["index"]))
+
+    def test_trl(self):
+        rows = [{"prompt": "r1234=", "ground_truth": "4321"}, {"prompt": "r5678=", "answer": "8765"},
+                {"prompt": "r9012=", "solution": "2109"}, {"prompt": "r3456=", "label": "6543"}, {"prompt": "r7890=", "target": "0987"}]
+        found, _ = self.read("trl", rows)
+        self.assertEqual({row["prompt"]: row["prompt"][4:0:-1] for row in rows},
+                         {prompt.removeprefix("<|endoftext|>"): row["label"] for prompt, row in found.items()})
+
+    def test_renamed(self):
+        rows = [{"question": "r1234=", "prompt": "never this", "final": "4321"}, {"question": "r5678=", "final": "8765"}]
+        found, _ = self.read("renamed", rows, source={"columns": {"prompt": "question", "ground_truth": "final"}})
+        self.assertEqual({"4321", "8765"}, {row["label"] for row in found.values()})
+
+    def test_prompts_too_long_are_counted(self):
+        rows = [{"prompt": "r1234=", "ground_truth": "4321"}, {"prompt": "r" + "1" * 40 + "=", "ground_truth": "1"},
+                {"prompt": "r" + "2" * 60 + "=", "ground_truth": "2"}]
+        with open(self.path("long.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
+        self.write_run("long", data={"sources": [{"path": self.path("long.jsonl")}], "evaluation": [], "valid_fraction": 0},
+                       train={"steps": 1}, rl={"prompts_per_step": 2})
+        said = self.rl("long")
+        # Rows of 32: 33 tokens of prompt and answer, of which the answer may have 6.
+        self.assertIn("2 prompts left out of train: longer than 27 tokens", said)
+        with open(self.path("long", "trajectories", "step-000001.jsonl"), encoding="utf-8") as f:
+            self.assertEqual({"r1234="}, {json.loads(line)["prompt"].removeprefix("<|endoftext|>") for line in f})
+
+
+class BadRuns(rl_util.RlTest):
+    def refused(self, message, words=("rl",), code=2, **sections):
+        path = self.write_run("bad", **sections)
+        said = self.hocket(*words, path, code=code)
+        self.assertIn(message, said)
+        self.assertFalse(os.path.exists(self.path("bad", "metrics.jsonl")), message)
+
+    def test_keys(self):
+        for message, keys in (
+                ("rl.prompts_per_update is 3; expected a divisor of rl.prompts_per_step 4", {"prompts_per_update": 3}),
+                ("rl.rewards is empty; expected at least one", {"rewards": []}),
+                ("reinforce_plus_plus_baseline", {"advantage": "best"}),
+                ("rl.loss is gspo, whose ratio is of whole samples", {"loss": "gspo", "advantage": "gae"}),
+                ("rl.advantage is rloo, and rl.samples_per_prompt 1", {"advantage": "rloo", "samples_per_prompt": 1}),
+                ("rl.dual_clip is 0.5; expected a number above 1", {"dual_clip": 0.5}),
+                ("try rl.old_logprobs: trainer", {"correction": {"type": "tis"}}),
+                ("a prompt and its answer have 33 tokens at most", {"max_new_tokens": 40}),
+                ("two rewards are named 'digits'", {"rewards": [{"type": "digits"}, {"type": "digits"}]}),
+                ("rewards[1]] exec needs command", {"rewards": [{"type": "digits"}, {"type": "exec"}]}),
+                ("regex needs pattern", {"rewards": [{"type": "regex"}]}),
+                ("pattern is a key of regex; the type is exact", {"rewards": [{"type": "exact", "pattern": "a"}]}),
+                ("ended with status 7 at once", {"rewards": [{"type": "exec", "command": "exit 7"}]}),
+                ("group_size", {"group_size": 4})):
+            with self.subTest(message):
+                self.refused(message, rl=keys)
+
+    def test_data(self):
+        def source(*rows):
+            with open(self.path("some.jsonl"), "w", encoding="utf-8") as f:
+                f.writelines(json.dumps(row) + "\n" for row in rows)
+            return {"sources": [{"path": self.path("some.jsonl")}], "evaluation": []}
+
+        self.refused("data.sources is empty; expected files of prompts", data={"sources": [], "evaluation": []})
+        self.refused("has no examples: it is empty", data=source())
+        self.refused("has no column prompt", data=source({"question": "r1234="}))
+        self.refused("it is a list of messages", data=source({"prompt": [{"role": "user", "content": "r1234="}]}))
+        self.refused("has no chat template", data=source({"messages": [{"role": "user", "content": "r1234="}]}))
+        self.refused("it is a number; expected a string or a list of messages", data=source({"prompt": 5}))
+        self.refused("has no prompt to train on: 1 are longer than 27 tokens", data=source({"prompt": "1" * 60}))
+        self.refused("has weight 2", data={"sources": [{"path": self.path("task/train.jsonl"), "weight": 2}]})
+
+    def test_lengths(self):
+        self.refused("train.minutes gives no length of objective rl", train={"steps": None, "minutes": 1})
+
+    def test_other_commands(self):
+        self.refused("objective is rl; try: hocket rl", words=("train",))
+        path = self.write_run("sft")
+        with open(path, encoding="utf-8") as f:
+            run = json.load(f)
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump({**run, "objective": "sft"}, f)
+        self.assertIn("objective is not rl; expected objective: rl, or `hocket train`", self.hocket("rl", path, code=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
