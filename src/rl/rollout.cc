@@ -79,6 +79,7 @@ serve::Request Rollout::request_of(const Order& order, const Order::Group& group
       random_bits(order.seed, hash_name("rl samples"), static_cast<uint64_t>(group.number));
   request.sampling.sample = index;
   request.stops = rl.stop;
+  request.include_stop = true;  // as the text of all tokens has it
   request.stop_tokens = data_.stop_tokens();
   request.max_tokens = rl.max_new_tokens;
   request.logprobs = 0;

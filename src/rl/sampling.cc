@@ -36,11 +36,7 @@ int Sampling::gather(int64_t first, int64_t version, const Signal& signal, Exper
     const int64_t have = std::ssize(experience->samples) / rl_.samples_per_prompt;
     if (have >= rl_.prompts_per_step) return 0;
     if (rounds_ >= std::max<int64_t>(rl_.dynamic_sampling.max_rounds, 1)) {
-      fail_run("rl",
-               "after {} of generation {} of {} prompts have samples of unlike rewards "
-               "(rl.dynamic_sampling); try an easier task, more samples_per_prompt, or more "
-               "max_rounds",
-               counted(rounds_, "round"), have, rl_.prompts_per_step);
+      return kExhausted;
     }
     Order order;
     order.samples = rl_.samples_per_prompt;
@@ -158,7 +154,7 @@ void Sampling::keep_uneven(std::vector<Sample>* samples, Experience* experience)
   *samples = std::move(kept);
 }
 
-Evaluated Sampling::evaluate(const PromptSet& set, int64_t version) {
+Evaluated Sampling::evaluate(const PromptSet& set, int64_t version, const Signal& signal) {
   Order order;
   order.samples = rl_.eval_samples;
   order.temperature =
@@ -175,7 +171,7 @@ Evaluated Sampling::evaluate(const PromptSet& set, int64_t version) {
     const Prompt& prompt = set.prompts[static_cast<size_t>(i * all / count)];
     order.groups.push_back({prompt.index, &prompt});
   }
-  evaluated.samples = scored(order, [] { return false; });
+  evaluated.samples = scored(order, [&] { return signal() != 0; });
   if (!is_first()) return evaluated;
   for (const Order::Group& group : order.groups) {
     evaluated.prompts.insert(evaluated.prompts.end(), static_cast<size_t>(order.samples),

@@ -32,11 +32,13 @@ class Sampling {
   Rollout& rollout() { return rollout_; }
   /// Samples prompts number `first` and on until the step is full: all of them, with dynamic
   /// sampling those whose samples have unlike rewards. `version`: of the policy. Returns the signal
-  /// that came to some process, 0: none; then the step is not full. Throws Error if too many
-  /// rewards fail, or rounds do not fill the step. All processes call.
+  /// that came to some process, kExhausted if the rounds of dynamic sampling do not fill the step,
+  /// or 0: it is full. Throws Error if too many rewards fail. All processes call.
+  static constexpr int kExhausted = -1;
   int gather(int64_t first, int64_t version, const Signal& signal, Experience* experience);
-  /// Samples rl.eval_prompts of a held-out set. In all processes but the first there are none.
-  Evaluated evaluate(const PromptSet& set, int64_t version);
+  /// Samples rl.eval_prompts of a held-out set, unless a signal comes. In all processes but the
+  /// first there are none.
+  Evaluated evaluate(const PromptSet& set, int64_t version, const Signal& signal);
 
   double sampling_s() const { return sampling_s_; }  ///< of the last gather()
   double waiting_s() const { return waiting_s_; }    ///< of it, for rewards after the last sample

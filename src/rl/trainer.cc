@@ -365,6 +365,18 @@ bool Trainer::step() {
   Experience experience;
   stopped_by_ = sampling_->gather(
       prompts_, version, [this] { return stop_.requested(); }, &experience);
+  if (stopped_by_ == Sampling::kExhausted) {
+    // As where a task is solved: nothing that was learned is lost.
+    if (version > 0 && saved_at_ != version) {
+      stepper_->save();
+    }
+    fail_run("rl",
+             "after {} of generation {} of {} prompts have samples of unlike rewards "
+             "(rl.dynamic_sampling); try a harder or an easier task, more samples_per_prompt, or "
+             "more max_rounds",
+             counted(sampling_->rounds(), "round"),
+             std::ssize(experience.samples) / rl_.samples_per_prompt, rl_.prompts_per_step);
+  }
   if (stopped_by_ != 0) return false;
   prompts_ += experience.prompts;
   experience.turns = turns_of(rl_, experience.samples);
@@ -488,8 +500,9 @@ void Trainer::evaluate(bool final) {
   const engine::RewardSection& reward = rl_.rewards.front();
   const std::string& deciding = reward.name.empty() ? reward.type : reward.name;
   for (const PromptSet& set : data_.held_out()) {
-    const Evaluated evaluated = sampling_->evaluate(set, step);
-    if (!is_first()) continue;
+    const Evaluated evaluated =
+        sampling_->evaluate(set, step, [this] { return stop_.requested(); });
+    if (!is_first() || stop_.requested() != 0) continue;
     const PromptOf prompt_of = [&](size_t i) -> const Prompt& { return *evaluated.prompts[i]; };
     report_.take_evaluation(set.name, step, evaluated.samples, prompt_of);
     const std::string group = set.name.empty() ? "" : set.name + "/";
@@ -502,7 +515,7 @@ void Trainer::evaluate(bool final) {
       values.push_back({"eval/" + group + name, value});
     }
   }
-  if (!is_first()) return;
+  if (!is_first() || stop_.requested() != 0) return;
   JsonWriter line;
   line.object().member("step", step).member("time_s", stepper_->done().seconds);
   for (const auto& [name, value] : values) {
