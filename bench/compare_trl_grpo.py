@@ -4,9 +4,9 @@
 
     .venv-peers/tune/bin/python bench/compare_trl_grpo.py --rounds 5
 
-The task is `reverse` (hocket data task), the model its warm-up of 1.3 M parameters, which transformers opens. Both get
-the same prompts, by default 32 of them with 16 samples each for an update, at most 10 tokens, temperature 1, one
-update a step, GRPO with the mean over tokens, no divergence, AdamW, the same learning rate, fp32, 2 threads. TRL
+The task is `reverse` (hocket data task; --kind: another), the model its warm-up of 1.3 M parameters, which
+transformers opens. Both get the same prompts, by default 32 of them with 16 samples each for an update, temperature 1,
+one update a step, GRPO with the mean over tokens, no divergence, AdamW, the same learning rate, fp32, 2 threads. TRL
 samples with transformers' generate. The reward is the same rule: TRL's a Python function, ours the built-in `digits`,
 or with --python-reward that same function through tools/reward_shim.py. Whole processes alternate, and their order
 changes from round to round. An update's time is that between the ends of two updates, so sampling, rewards and all
@@ -26,10 +26,12 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 HOCKET = str(pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build")) / "hocket")
-PROMPTS, SAMPLES, TOKENS, LR, BETAS, EPS = 32, 16, 10, 5e-4, (0.9, 0.95), 1e-8
+PROMPTS, SAMPLES, LR, BETAS, EPS = 32, 16, 5e-4, (0.9, 0.95), 1e-8
 SPEED, MEMORY = 3.0, 0.6  # bars
 LIKE = 4  # standard errors by which mean rewards at the start may differ
 DEVIATION = 0.1  # of a prompt's mean reward
+# Of every task: most tokens of an answer, and our reward, whose function has the name of its type.
+TASKS = {"reverse": (10, {"type": "digits"}), "multi_addition": (58, {"type": "exact", "extract": "after:="})}
 REWARD = '''# The rule `digits`: the share of right places, and 1 more for the whole.
 def digits(completions, ground_truth, **kwargs):
     scores = []
@@ -38,6 +40,12 @@ def digits(completions, ground_truth, **kwargs):
         right = sum(a == b for a, b in zip(text, truth)) / max(len(text), len(truth))
         scores.append(right + (text == truth))
     return scores
+
+
+# The rule `exact`, of what stands behind the last "=".
+def exact(completions, ground_truth, **kwargs):
+    return [float("=" in text and text.rsplit("=", 1)[1].strip() == truth)
+            for text, truth in zip(completions, ground_truth)]
 '''
 
 
@@ -68,10 +76,10 @@ def peer(folder, args):
         seed=1, use_cpu=True, bf16=False, fp16=False, gradient_checkpointing=False, dataloader_num_workers=0,
         max_steps=args.updates, per_device_train_batch_size=args.batch,
         gradient_accumulation_steps=args.prompts * args.samples // args.batch, num_generations=args.samples,
-        max_completion_length=TOKENS, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, num_iterations=1,
+        max_completion_length=TASKS[args.kind][0], temperature=1.0, top_p=1.0, top_k=0, beta=0.0, num_iterations=1,
         epsilon=0.2, loss_type="dapo", scale_rewards="group", learning_rate=LR, lr_scheduler_type="constant",
         warmup_steps=0, adam_beta1=BETAS[0], adam_beta2=BETAS[1], adam_epsilon=EPS, weight_decay=0.0, max_grad_norm=1.0)
-    reward = runpy.run_path(str(folder / "reward.py"))["digits"]
+    reward = runpy.run_path(str(folder / "reward.py"))[TASKS[args.kind][1]["type"]]
     trainer = trl.GRPOTrainer(model=model, reward_funcs=reward, args=config, train_dataset=data,
                               processing_class=tokenizer, callbacks=[Watch()])
     trainer.train()
@@ -135,15 +143,15 @@ def prepare(folder, args):
         task = args.task.resolve()
     else:
         print("training the warm-up", flush=True)
-        run([HOCKET, "data", "task", "reverse", "--out", task])
+        run([HOCKET, "data", "task", args.kind, "--out", task])
         run([HOCKET, "train", task / "warmup.yaml", "--set", f"plan.threads_per_rank={args.threads}"])
     checkpoints = sorted((task / "warmup/checkpoints").iterdir())
     (folder / "model").symlink_to(checkpoints[-1])
     (folder / "train.jsonl").symlink_to(task / "train.jsonl")
     (folder / "reward.py").write_text(REWARD, encoding="utf-8")
-    reward = {"type": "digits"}
+    tokens, reward = TASKS[args.kind]
     if args.python_reward:
-        command = f"{sys.executable} {ROOT}/tools/reward_shim.py {folder}/reward.py:digits"
+        command = f"{sys.executable} {ROOT}/tools/reward_shim.py {folder}/reward.py:{reward['type']}"
         reward = {"type": "exec", "command": command, "processes": 1}
     config = {
         "objective": "rl", "model": {"path": str(folder / "model"), "dtype": "f32"},
@@ -152,7 +160,7 @@ def prepare(folder, args):
                   "max_grad_norm": 1, "eval_every": 0, "save_every": args.updates, "save_minutes": 0, "seed": 1},
         "optimizer": {"weight_decay": 0, "beta1": BETAS[0], "beta2": BETAS[1], "eps": EPS}, 
         "plan": {"micro_batch": 4, "threads_per_rank": args.threads},
-        "rl": {"prompts_per_step": args.prompts, "samples_per_prompt": args.samples, "max_new_tokens": TOKENS,
+        "rl": {"prompts_per_step": args.prompts, "samples_per_prompt": args.samples, "max_new_tokens": tokens,
                "rewards": [reward], "max_num_seqs": 512, "max_num_batched_tokens": 1024},
         "output": {"report": False, "trace": False}}
     (folder / "run.yaml").write_text(json.dumps(config), encoding="utf-8")
@@ -186,7 +194,8 @@ def main():
     ap.add_argument("--prompts", type=int, default=PROMPTS, help="of an update")
     ap.add_argument("--samples", type=int, default=SAMPLES, help="of a prompt")
     ap.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrides a key of our run")
-    ap.add_argument("--task", type=pathlib.Path, help="folder of `hocket data task reverse` with its trained warm-up")
+    ap.add_argument("--kind", choices=TASKS, default="reverse", help="task; multi_addition has answers of unlike lengths")
+    ap.add_argument("--task", type=pathlib.Path, help="folder of that task with its trained warm-up")
     ap.add_argument("--python-reward", action="store_true", help="our reward, too, is the Python function")
     ap.add_argument("--peer", help=argparse.SUPPRESS)
     args = ap.parse_args()
@@ -208,7 +217,7 @@ def main():
                 if side == "trl":
                     said, peak, _ = run([sys.executable, __file__, "--peer", folder, "--updates", args.updates,
                                          "--threads", args.threads, "--batch", args.batch, "--prompts", args.prompts,
-                                         "--samples", args.samples])
+                                         "--samples", args.samples, "--kind", args.kind])
                     found[side] = json.loads(said.splitlines()[-1])
                     versions = found[side]["versions"]
                 else:
@@ -227,8 +236,8 @@ def main():
     peak = {side: statistics.median(peaks[side]) for side in sides}
     start = {side: statistics.median(starts[side]) for side in sides}
     speed, memory = statistics.median(ratios), peak["hocket"] / peak["trl"]
-    print(f"{versions}; {args.threads} threads, {args.prompts} x {args.samples} samples of at most {TOKENS} tokens, "
-          f"fp32, per-device batch {args.batch}, our reward {'Python' if args.python_reward else 'built in'}, "
+    print(f"{versions}; {args.kind}, {args.threads} threads, {args.prompts} x {args.samples} samples of at most "
+          f"{TASKS[args.kind][0]} tokens, fp32, per-device batch {args.batch}, our reward {'Python' if args.python_reward else 'built in'}, "
           f"{args.rounds} rounds of {args.updates} updates\n")
     print("| | TRL GRPOTrainer | here | ratio | bar |\n|---|---|---|---|---|")
     print(f"| updates per hour | {3600 / middle['trl']:.0f} | {3600 / middle['hocket']:.0f} | {speed:.2f} "

@@ -147,8 +147,8 @@ def main():
                 if found[side][-1]["losses"] != losses:
                     sys.exit(f"judge_overlap.py: losses {side}: {found[side][-1]['losses']}; before: {losses}")
             alone, beside, after = (found[side][-1] for side in ("alone", "beside", "after"))
-            print(f"round {number + 1}: generation alone {alone['sampling']:.2f} s a step ({alone['length']:.1f} tokens "
-                  f"a sample); judge {1e3 * seconds:.1f} ms a sample; beside {beside['sampling']:.2f} + "
+            print(f"round {number + 1}: generation alone {alone['sampling']:.2f} s a step, {alone['length']:.1f} "
+                  f"tokens a sample; judge {1e3 * seconds:.1f} ms a sample; beside {beside['sampling']:.2f} + "
                   f"{beside['wait']:.2f} s; after {after['sampling']:.2f} + {after['wait']:.2f} s; ratio "
                   f"{after['scored'] / beside['scored']:.2f}; load {os.getloadavg()[0]:.1f}", flush=True)
     pairs = list(zip(found["after"], found["beside"]))
