@@ -77,7 +77,7 @@ def peer(folder, args):
         max_steps=args.updates, per_device_train_batch_size=args.batch,
         gradient_accumulation_steps=args.prompts * args.samples // args.batch, num_generations=args.samples,
         max_completion_length=TASKS[args.kind][0], temperature=1.0, top_p=1.0, top_k=0, beta=0.0, num_iterations=1,
-        epsilon=0.2, loss_type="dapo", scale_rewards="group", learning_rate=LR, lr_scheduler_type="constant",
+        epsilon=0.2, loss_type="dapo", scale_rewards="group", learning_rate=args.lr, lr_scheduler_type="constant",
         warmup_steps=0, adam_beta1=BETAS[0], adam_beta2=BETAS[1], adam_epsilon=EPS, weight_decay=0.0, max_grad_norm=1.0)
     reward = runpy.run_path(str(folder / "reward.py"))[TASKS[args.kind][1]["type"]]
     trainer = trl.GRPOTrainer(model=model, reward_funcs=reward, args=config, train_dataset=data,
@@ -156,7 +156,7 @@ def prepare(folder, args):
     config = {
         "objective": "rl", "model": {"path": str(folder / "model"), "dtype": "f32"},
         "data": {"sources": [{"path": str(folder / "train.jsonl")}], "valid_fraction": 0},
-        "train": {"steps": args.updates, "seq_len": 256, "lr": LR, "schedule": "constant", "warmup_steps": 0,
+        "train": {"steps": args.updates, "seq_len": 256, "lr": args.lr, "schedule": "constant", "warmup_steps": 0,
                   "max_grad_norm": 1, "eval_every": 0, "save_every": args.updates, "save_minutes": 0, "seed": 1},
         "optimizer": {"weight_decay": 0, "beta1": BETAS[0], "beta2": BETAS[1], "eps": EPS}, 
         "plan": {"micro_batch": 4, "threads_per_rank": args.threads},
@@ -189,12 +189,14 @@ def main():
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--updates", type=int, default=12, help="of each process; the first is not timed")
     ap.add_argument("--threads", type=int, default=2)
+    ap.add_argument("--lr", type=float, default=LR, help="a small one keeps lengths as they are at the start")
     ap.add_argument("--batch", type=int, help="TRL's per_device_train_batch_size, in samples; default: all of an "
                     "update's. Generation is of all of them in any case")
     ap.add_argument("--prompts", type=int, default=PROMPTS, help="of an update")
     ap.add_argument("--samples", type=int, default=SAMPLES, help="of a prompt")
     ap.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrides a key of our run")
-    ap.add_argument("--kind", choices=TASKS, default="reverse", help="task; multi_addition has answers of unlike lengths")
+    ap.add_argument("--kind", choices=TASKS, default="reverse",
+                    help="task; answers of multi_addition have unlike lengths")
     ap.add_argument("--task", type=pathlib.Path, help="folder of that task with its trained warm-up")
     ap.add_argument("--python-reward", action="store_true", help="our reward, too, is the Python function")
     ap.add_argument("--peer", help=argparse.SUPPRESS)
@@ -209,7 +211,7 @@ def main():
         folder = pathlib.Path(top)
         prepare(folder, args)
         sides = ("trl", "hocket")
-        peaks, times, cpu, starts = ({side: [] for side in sides} for _ in range(4))
+        peaks, times, cpu, starts, lengths = ({side: [] for side in sides} for _ in range(5))
         ratios, versions = [], ""
         for number in range(args.rounds):
             found = {}
@@ -217,7 +219,7 @@ def main():
                 if side == "trl":
                     said, peak, _ = run([sys.executable, __file__, "--peer", folder, "--updates", args.updates,
                                          "--threads", args.threads, "--batch", args.batch, "--prompts", args.prompts,
-                                         "--samples", args.samples, "--kind", args.kind])
+                                         "--samples", args.samples, "--kind", args.kind, "--lr", args.lr])
                     found[side] = json.loads(said.splitlines()[-1])
                     versions = found[side]["versions"]
                 else:
@@ -225,6 +227,7 @@ def main():
                 peaks[side].append(peak)
                 times[side].append(between(found[side]["ends"]))
                 cpu[side].append(between(found[side]["cpu"]))
+                lengths[side].append(statistics.fmean(found[side]["lengths"][1:]))
                 starts[side].append(found[side]["rewards"][0])
             ratios.append(times["trl"][-1] / times["hocket"][-1])
             print(f"round {number + 1}: " + "; ".join(
@@ -237,7 +240,8 @@ def main():
     start = {side: statistics.median(starts[side]) for side in sides}
     speed, memory = statistics.median(ratios), peak["hocket"] / peak["trl"]
     print(f"{versions}; {args.kind}, {args.threads} threads, {args.prompts} x {args.samples} samples of at most "
-          f"{TASKS[args.kind][0]} tokens, fp32, per-device batch {args.batch}, our reward {'Python' if args.python_reward else 'built in'}, "
+          f"{TASKS[args.kind][0]} tokens, fp32, per-device batch {args.batch}, our reward "
+          f"{'Python' if args.python_reward else 'built in'}, "
           f"{args.rounds} rounds of {args.updates} updates\n")
     print("| | TRL GRPOTrainer | here | ratio | bar |\n|---|---|---|---|---|")
     print(f"| updates per hour | {3600 / middle['trl']:.0f} | {3600 / middle['hocket']:.0f} | {speed:.2f} "
@@ -246,6 +250,8 @@ def main():
     print(f"| CPU seconds per update | {spent['trl']:.2f} | {spent['hocket']:.2f} | "
           f"{spent['trl'] / spent['hocket']:.2f} | |")
     print(f"| peak RSS, MiB | {peak['trl']:.0f} | {peak['hocket']:.0f} | {memory:.2f} | ≤ {MEMORY:g} |")
+    length = {side: statistics.median(lengths[side]) for side in sides}
+    print(f"| tokens of a sample, of the timed updates | {length['trl']:.1f} | {length['hocket']:.1f} | | |")
     print(f"| reward before the first update | {start['trl']:.3f} | {start['hocket']:.3f} | | |")
     # Samples of a prompt resemble one another, so the error is that of the prompts' means.
     if abs(start["trl"] - start["hocket"]) > LIKE * DEVIATION * (2 / args.prompts) ** 0.5:
