@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`hocket rl` with hostile rewards, killed reward processes, data of other trainers, and configurations that are none."""
+"""`hocket rl` with hostile rewards, killed reward processes, data of other trainers, and bad configurations."""
 import glob
 import json
 import os
@@ -28,15 +28,16 @@ for line in sys.stdin:
         sys.exit(3)
     elif fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    answer = {"nan": "NaN", "nan in text": '{"score": "nan"}', "huge": "1e999", "string": '"good"', "words": "well done",
-              "none": "null", "list": "[1]", "no score": '{"reward": 1}', "other": '{"request_id": -1, "score": 1}',
-              "two": "1\n1", "error": '{"error": "too hard"}'}.get(fault, '{"score": 0.5, "style": 2}')
+    answer = {"nan": "NaN", "nan in text": '{"score": "nan"}', "huge": "1e999", "string": '"good"',
+              "words": "well done", "none": "null", "list": "[1]", "no score": '{"reward": 1}',
+              "other": '{"request_id": -1, "score": 1}', "two": "1\n1", "error": '{"error": "too hard"}'
+              }.get(fault, '{"score": 0.5, "style": 2}')
     print(answer, flush=True)
 """
 # Words of the trajectory, by fault.
-FAULTS = {"nan": "NaN", "nan in text": "expected a finite number", "huge": "1e999", "string": "expected a finite number",
-          "words": "which is no JSON", "none": "expected a finite number", "list": "expected a finite number",
-          "no score": "expected a finite number", "other": "answered -1 to", "two": "more than one line", "error": "too hard",
+NONE = "expected a finite number"
+FAULTS = {"nan": "NaN", "nan in text": NONE, "huge": "1e999", "string": NONE, "words": "which is no JSON", "none": NONE,
+          "list": NONE, "no score": NONE, "other": "answered -1 to", "two": "more than one line", "error": "too hard",
           "flood": "without a line's end", "noise": "to standard error for one sample",
           "exit": "ended with status 3; the last line of its standard error: no more of this", "killed": "signal 9"}
 # Scores as it should, and is killed with the first sample of the run; tells its number.
@@ -71,10 +72,10 @@ class HostileRewards(rl_util.RlTest):
         self.prompts = len(names)
 
     def write(self, name, **keys):
-        reward = {"type": "exec", "command": "exec python3 -S " + self.scorer, "retries": 0, "timeout_s": 100, "failed_score": -0.25,
-                  "processes": 4}
-        self.write_run(name, data={"sources": [{"path": self.path("faults.jsonl")}], "evaluation": [], "valid_fraction": 0},
-                       train={"steps": 1}, rl={"prompts_per_step": self.prompts, "samples_per_prompt": 2, "rewards": [reward], **keys})
+        reward = {"type": "exec", "command": "exec python3 -S " + self.scorer, "processes": 4, "retries": 0,
+                  "timeout_s": 100, "failed_score": -0.25}
+        self.write_run(name, data=rl_util.only(self.path("faults.jsonl")), train={"steps": 1},
+                       rl={"prompts_per_step": self.prompts, "samples_per_prompt": 2, "rewards": [reward], **keys})
 
     def test_hangs(self):
         hangs = {"type": "exec", "command": "exec sleep 100", "retries": 1, "timeout_s": 0.2, "failed_score": 3}
@@ -121,8 +122,8 @@ class HostileRewards(rl_util.RlTest):
     def test_above_the_limit(self):
         self.write("above", max_failed_rewards=0.49)
         said = self.rl("above", code=1)
-        self.assertIn(f"the reward of {self.prompts} of {2 * self.prompts} samples failed; expected at most the share 0.49 "
-                      "(rl.max_failed_rewards); the first: exec: ", said)
+        self.assertIn(f"the reward of {self.prompts} of {2 * self.prompts} samples failed; expected at most the "
+                      "share 0.49 (rl.max_failed_rewards); the first: exec: ", said)
         self.assertFalse(glob.glob(self.path("above", "trajectories", "step-*")))
         self.assertFalse(glob.glob(self.path("above", "checkpoints", "step-*")))
 
@@ -180,7 +181,7 @@ class Columns(rl_util.RlTest):
         with open(self.path(name + ".jsonl"), "w", encoding="utf-8") as f:
             f.writelines(json.dumps(row) + "\n" for row in rows)
         source = {"path": self.path(name + ".jsonl"), **data.pop("source", {})}
-        self.write_run(name, data={"sources": [source], "evaluation": [], "valid_fraction": 0, **data}, train={"steps": 1},
+        self.write_run(name, data={**rl_util.only(""), "sources": [source], **data}, train={"steps": 1},
                        rl={"prompts_per_step": len(rows), "samples_per_prompt": 2})
         said = self.rl(name)
         with open(self.path(name, "trajectories", "step-000001.jsonl"), encoding="utf-8") as f:
@@ -195,7 +196,8 @@ class Columns(rl_util.RlTest):
 
     def test_verl(self):
         rows = [{"data_source": "numbers", "prompt": [{"role": "user", "content": f"r{i:04}="}], "ability": "math",
-                 "reward_model": {"style": "rule", "ground_truth": f"{i:04}"[::-1]}, "extra_info": {"split": "train", "index": i}}
+                 "reward_model": {"style": "rule", "ground_truth": f"{i:04}"[::-1]},
+                 "extra_info": {"split": "train", "index": i}}
                 for i in (1234, 5678, 9012)]
         with open(self.path("chat.jinja"), "w", encoding="utf-8") as f:
             f.write("{% for m in messages %}{{ m['content'] }}{% endfor %}")
@@ -208,13 +210,15 @@ class Columns(rl_util.RlTest):
 
     def test_trl(self):
         rows = [{"prompt": "r1234=", "ground_truth": "4321"}, {"prompt": "r5678=", "answer": "8765"},
-                {"prompt": "r9012=", "solution": "2109"}, {"prompt": "r3456=", "label": "6543"}, {"prompt": "r7890=", "target": "0987"}]
+                {"prompt": "r9012=", "solution": "2109"}, {"prompt": "r3456=", "label": "6543"},
+                {"prompt": "r7890=", "target": "0987"}]
         found, _ = self.read("trl", rows)
         self.assertEqual({row["prompt"]: row["prompt"][4:0:-1] for row in rows},
                          {prompt.removeprefix("<|endoftext|>"): row["label"] for prompt, row in found.items()})
 
     def test_renamed(self):
-        rows = [{"question": "r1234=", "prompt": "never this", "final": "4321"}, {"question": "r5678=", "final": "8765"}]
+        rows = [{"question": "r1234=", "prompt": "never this", "final": "4321"},
+                {"question": "r5678=", "final": "8765"}]
         found, _ = self.read("renamed", rows, source={"columns": {"prompt": "question", "ground_truth": "final"}})
         self.assertEqual({"4321", "8765"}, {row["label"] for row in found.values()})
 
@@ -223,8 +227,8 @@ class Columns(rl_util.RlTest):
                 {"prompt": "r" + "2" * 60 + "=", "ground_truth": "2"}]
         with open(self.path("long.jsonl"), "w", encoding="utf-8") as f:
             f.writelines(json.dumps(row) + "\n" for row in rows)
-        self.write_run("long", data={"sources": [{"path": self.path("long.jsonl")}], "evaluation": [], "valid_fraction": 0},
-                       train={"steps": 1}, rl={"prompts_per_step": 2})
+        self.write_run("long", data=rl_util.only(self.path("long.jsonl")), train={"steps": 1},
+                       rl={"prompts_per_step": 2})
         said = self.rl("long")
         # Rows of 32: 33 tokens of prompt and answer, of which the answer may have 6.
         self.assertIn("2 prompts left out of train: longer than 27 tokens", said)

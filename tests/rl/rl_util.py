@@ -22,6 +22,11 @@ MOE = dict(WIDTHS, model_type="qwen3_moe", tie_word_embeddings=False, num_expert
            router_aux_loss_coef=0.0)
 
 
+def only(path):
+    """Returns section data with these prompts to train on, and none held out."""
+    return {"sources": [{"path": path}], "evaluation": [], "valid_fraction": 0}
+
+
 class RlTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
