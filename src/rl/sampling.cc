@@ -24,7 +24,7 @@ Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const
       processes_(processes),
       rollout_(run, readers, data, head_parts) {
   if (is_first()) {
-    rewards_.emplace(rl_, run.name);
+    rewards_.emplace(rl_, "rl");
   }
 }
 
