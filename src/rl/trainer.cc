@@ -75,6 +75,8 @@ class Trainer {
   void load();
   train::StepperParts parts_of_stepper();
   int run_to_end(int64_t first);
+  bool crossed(int64_t step, int64_t every) const;
+  bool lacks_evaluation(int64_t first) const;
   bool signalled(int mine);
   /// Makes the next step; false: a signal came before it was sampled.
   bool step();
@@ -318,22 +320,34 @@ bool Trainer::signalled(int mine) {
   return stopped_by_ != 0;
 }
 
+/// True if the updates of the step that ended at `step` crossed a multiple of `every`.
+bool Trainer::crossed(int64_t step, int64_t every) const {
+  const int64_t before = step - rl_.updates_per_step();
+  return every > 0 && step > 0 && step / every > before / every;
+}
+
+/// True if a run that starts after `first` lacks an evaluation: that before all updates, or one
+/// that a signal left out.
+bool Trainer::lacks_evaluation(int64_t first) const {
+  if (first == 0) return true;
+  const bool lacks = crossed(first, section_.eval_every) && first < course_.steps &&
+                     !(is_first() && metrics_.ends_with_evaluation());
+  return ranks_.processes().broadcast(lacks ? "lacks" : "") != "";
+}
+
 int Trainer::run_to_end(int64_t first) {
   const train::StepsDone& done = stepper_->done();
-  if (first == 0) {
+  if (lacks_evaluation(first)) {
     evaluate(false);
   }
   while (done.step < course_.steps) {
-    const int64_t before = done.step;
     if (!step()) break;
-    const auto crossed = [&](int64_t every) {
-      return every > 0 && done.step / every > before / every;
-    };
     const bool last = done.step >= course_.steps;
-    if (!last && crossed(section_.eval_every)) {
+    if (!last && crossed(done.step, section_.eval_every)) {
       evaluate(false);
     }
-    if (!last && done.step > 0 && (stepper_->save_is_due() || crossed(section_.save_every))) {
+    if (!last && done.step > 0 &&
+        (stepper_->save_is_due() || crossed(done.step, section_.save_every))) {
       stepper_->save();
     }
     if (is_first() && report_.is_due()) {

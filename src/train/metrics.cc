@@ -183,10 +183,23 @@ void MetricsFile::begin_after(int64_t step) const {
   }
 }
 
+namespace {
+
+/// Returns the last line of a file; discarded: there is none.
+nlohmann::json last_line(const std::string& path) {
+  const std::string text = file_exists(path) ? read_file(path) : "";
+  return nlohmann::json::parse(split(trim(text), '\n').back(), nullptr, false);
+}
+
+}  // namespace
+
+bool MetricsFile::ends_with_evaluation() const {
+  const nlohmann::json last = last_line(path_);
+  return last.is_object() && last.contains("eval/final");
+}
+
 bool MetricsFile::ends_with_final_evaluation() const {
-  const std::string text = file_exists(path_) ? read_file(path_) : "";
-  const auto lines = split(trim(text), '\n');
-  const auto last = nlohmann::json::parse(lines.back(), nullptr, false);
+  const nlohmann::json last = last_line(path_);
   // Runs of earlier versions always took all at the end, and only there.
   const char* key = last.contains("eval/final") ? "eval/final" : "eval/complete";
   return last.is_object() && last.value(key, nlohmann::json()) == true;

@@ -70,6 +70,8 @@ class MetricsFile {
   void append(const std::string& line) const;
   /// True if the last line is the evaluation at the end of a run.
   bool ends_with_final_evaluation() const;
+  /// True if the last line is any evaluation.
+  bool ends_with_evaluation() const;
 
  private:
   std::string path_;
