@@ -30,7 +30,7 @@ PROMPTS, SAMPLES, LR, BETAS, EPS = 32, 16, 5e-4, (0.9, 0.95), 1e-8
 SPEED, MEMORY = 3.0, 0.6  # bars
 LIKE = 4  # standard errors by which mean rewards at the start may differ
 DEVIATION = 0.1  # of a prompt's mean reward
-# Of every task: most tokens of an answer, and our reward, whose function has the name of its type.
+# Settings of every task: most tokens of an answer, and our reward, whose function has the name of its type.
 TASKS = {"reverse": (10, {"type": "digits"}), "multi_addition": (58, {"type": "exact", "extract": "after:="})}
 REWARD = '''# The rule `digits`: the share of right places, and 1 more for the whole.
 def digits(completions, ground_truth, **kwargs):
