@@ -341,7 +341,7 @@ def arguments():
                         "model")
     parser.add_argument("--skip", action="append", default=[], choices=list(STEPS), metavar="STEP",
                         help="leave a step out (" + ", ".join(STEPS) + "); repeatable")
-    parser.add_argument("--rl-updates", type=int, default=200, metavar="N", help="of reinforcement learning [200]")
+    parser.add_argument("--rl-updates", type=int, default=300, metavar="N", help="of reinforcement learning [300]")
     parser.add_argument("--out", default=os.path.join(ROOT, "runs/quickstart-chat"), metavar="DIR",
                         help="[runs/quickstart-chat]")
     parser.add_argument("--hocket", metavar="FILE",
