@@ -158,6 +158,7 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
       "  max_new_tokens: {}\n"
       "  rewards: [{}]\n"
       "  overlong: {{buffer: 1, penalty: 0.5}}  # of samples that do not end\n"
+      "  entropy_coef: 0.01  # else a seed now and then stops exploring before it is right\n"
       "  eval_prompts: 0\n"
       "  max_num_seqs: 256\n"
       "  max_num_batched_tokens: 1024\n"
