@@ -27,8 +27,8 @@ class Critic {
   /// `policy`: its run, which outlives the critic, as do ranks and stop.
   Critic(const engine::Run& policy, runtime::LocalRanks& ranks, train::StopSignals& stop);
 
-  /// Returns the program of its updates with so many micro-batches; nothing is taken of the ranks
-  /// for it.
+  /// Returns the program of its updates by the number of micro-batches; nothing is taken of the
+  /// ranks for it.
   const engine::Compiled& compiled(int64_t micro_batches);
   /// Reads the critic that belongs to the policy's start: of the checkpoint of the same step, else
   /// of rl.critic.path, else the policy's weights with a new head. All processes call. Throws Error

@@ -21,8 +21,8 @@ namespace hocket::rl {
 /// processes call.
 std::vector<double> outputs_of(engine::Session& session, const char* name);
 
-/// Returns the parts of the vocabulary whose sums the program's head adds up: 1, or where ranks of
-/// tp have each a part, as many as these.
+/// Returns the number of parts of the vocabulary whose sums the program's head adds up: plan.tp
+/// where ranks of tp have a part each, else 1.
 int64_t head_parts(const engine::Run& run, const engine::Compiled& training);
 
 class Learner {
@@ -30,7 +30,7 @@ class Learner {
   /// Requires: all outlive it.
   Learner(const engine::Run& run, engine::Programs& programs, train::TrainedReaders& readers);
 
-  /// Returns the program of an update with so many micro-batches.
+  /// Returns the program of an update by its number of micro-batches.
   engine::ProgramSpec spec(int64_t micro_batches) const;
   /// Divisor of the number of micro-batches of an update, and the least there are.
   int64_t multiple() const { return run_.plan.num_micro_batches; }
@@ -43,8 +43,9 @@ class Learner {
   /// Adds log-probabilities of the reference, and with old_logprobs: trainer those of the policy,
   /// to the turns. Throws Error if sampling and training differ (rl.strict). All processes call.
   void prepare(std::span<const Item> items);
-  /// Makes an optimizer step of these samples, whose weights are set. `first`: it is the first of
-  /// its step, and the policy is the one that sampled. All processes call.
+  /// Makes an optimizer step of these samples. `first`: the policy is still the one that sampled
+  /// them. Requires: their weights are set. Throws Error if sampling and training differ
+  /// (rl.strict), or as Stepper::run. All processes call.
   void update(std::vector<Item> items, bool first, train::Stepper& stepper, double lr);
 
   /// The data of the update that is made, for its stepper.

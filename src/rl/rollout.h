@@ -18,7 +18,7 @@
 
 namespace hocket::rl {
 
-/// Samples that are wanted: of each prompt so many.
+/// Request for samples of several prompts.
 struct Order {
   struct Group {
     int64_t number = 0;  ///< Sample::group
