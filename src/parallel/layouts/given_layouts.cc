@@ -49,7 +49,7 @@ class UnitedDims {
     positional = 1,  ///< some op indexes it by position
     fixed = 2,       ///< some op needs all of it
     contracted = 4,  ///< some op sums over it
-    followed = 8,    ///< the indices that some op needs follow from another dim
+    followed = 8,    ///< the indices that some op needs follow from those of another dim
   };
 
   /// Unites the dims of one application. `values`: types by value.
@@ -69,10 +69,16 @@ class UnitedDims {
       return;
     }
     std::map<char, int> seen;
+    std::map<char, graph::Dim> sizes;
+    std::set<char> grouped;  // letters of dims of unlike size, such as heads of queries and of keys
     const auto unite = [&](const std::vector<std::string>& operands, const std::vector<int>& ids) {
       for (size_t i = 0; i < operands.size(); ++i) {
         for (size_t dim = 0; dim < operands[i].size(); ++dim) {
           const char letter = operands[i][dim];
+          const graph::Dim& size = values[static_cast<size_t>(ids[i])].dims[dim];
+          if (sizes.emplace(letter, size).first->second != size) {
+            grouped.insert(letter);
+          }
           const int mine = root(place(ids[i], static_cast<int>(dim)));
           const int other = root(seen.emplace(letter, mine).first->second);
           parent_[static_cast<size_t>(mine)] = other;
@@ -88,6 +94,7 @@ class UnitedDims {
         return dims.find(letter) != std::string::npos;
       });
       const bool follows =
+          grouped.contains(letter) ||
           std::any_of(op.layout.support.begin(), op.layout.support.end(),
                       [&](const ops::Support& support) { return support.letter == letter; });
       marks_[static_cast<size_t>(root(dim))] |= static_cast<uint8_t>(
