@@ -49,7 +49,7 @@ inline constexpr const char* kNumChanges = "num_changes";          ///< C
 inline constexpr const char* kSequences = "sequences";             ///< i32[T]: of a token
 inline constexpr const char* kPageTable = "page_table";            ///< i32[R,B]
 inline constexpr const char* kRows = "rows";                       ///< i32[N]: tokens, -1: none
-inline constexpr const char* kSampleSettings = "sample.settings";  ///< f64[N,9]
+inline constexpr const char* kSampleSettings = "sample.settings";  ///< f64[N,ops::kNumSettings]
 inline constexpr const char* kSampleDraws = "sample.draws";        ///< i64[N,4]
 inline constexpr const char* kSampleMask = "sample.mask";          ///< i32[N,W]
 inline constexpr const char* kSampleRanges = "sample.ranges";      ///< i32[N,2]
@@ -72,6 +72,7 @@ inline constexpr const char* kAnswerLogprobs = "answer_logprobs";  ///< f64[A], 
 inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, before clipping
 inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
 inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch
+inline constexpr const char* kRoutesOf = "moe.routes.";  ///< of a layer: i32[T,K], of generation
 
 // States of optimizers, each of a parameter and of its shape: means of the gradient and of its
 // square, and the parameter in the type of its update. Files name them so; code reads Tensor::of.

@@ -334,6 +334,10 @@ TensorId Builder::experts(int32_t layer, TensorId hidden) {
   const TensorId weights = route[0];
   const TensorId ids = route[1];
   const TensorId psum = route[3];
+  if (options_.mode == BuildOptions::Mode::generate && options_.generation.routes) {
+    graph_.tensors[static_cast<size_t>(ids)].name = fmt::format("{}{}", names::kRoutesOf, layer);
+    graph_.outputs.push_back(ids);
+  }
   const std::vector<TensorId> plan =
       ops::apply(graph_, "route_plan", {{"num_experts", E}}, {ids},
                  fmt::format("{}{}", names::kCountsOf, layer), layer);

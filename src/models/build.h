@@ -21,6 +21,7 @@ struct Generation {
   int64_t alternatives = 1;  ///< most likely tokens that are reported, at most
   int64_t vocab = 0;         ///< tokens that may be drawn; 0: all of the model's
   int64_t head_parts = 1;    ///< parts of the vocabulary that training's head adds up
+  bool routes = false;       ///< outputs "moe.routes.<layer>" [T,K]: every token's experts
 };
 
 /// Loss of reinforcement learning: policy_loss of every target (ops/policy_loss.cc), and with
@@ -93,9 +94,10 @@ struct BuildOptions {
 /// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_pages` [P,G,d,32]
 /// and `….attn.v_pages` [P,G,32,d], P the pages of all parts. losses: "loss" first, then
 /// "moe.balance.<layer>". outputs: of a value head "values" [T,1]; "logits", [T,V], of generate
-/// [N,V] with what `sample` makes; in training "moe.counts.<layer>" (graph/names.h has the names
-/// for the host). Initial values: matrices normal(0, initializer_range), the two projections per
-/// block that write to the residual stream times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
+/// [N,V] with what `sample` makes; in training "moe.counts.<layer>", of generate
+/// "moe.routes.<layer>" (graph/names.h has the names for the host). Initial values: matrices
+/// normal(0, initializer_range), the two projections per block that write to the residual stream
+/// times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
 graph::Graph build(const ModelConfig& config, const BuildOptions& options);
 
 /// Elements of all parameters.

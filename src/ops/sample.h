@@ -24,8 +24,11 @@ enum class Setting : uint8_t {
   /// 1: the first log-probability is of softmax(logits / temperature) over all ids, as
   /// token_logprobs computes it, if the temperature is above 0.
   tempered,
+  /// 1: alternatives are, in place of the most likely tokens, those that the token was drawn from,
+  /// by id, with their log-probabilities there; none if none are left out or they have no room.
+  candidates,
 };
-inline constexpr int64_t kNumSettings = 10;
+inline constexpr int64_t kNumSettings = 11;
 
 /// Columns of the draws, i64: a uniform number follows from seed, stream and position. `given`: a
 /// token in place of a draw, whose log-probabilities are wanted; negative: none.

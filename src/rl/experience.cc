@@ -92,6 +92,8 @@ std::string to_bytes(std::span<const Sample> samples) {
                     {"text", Json::binary(text)},
                     {"logprobs", sample.logprobs},
                     {"sampled_logprobs", sample.sampled_logprobs},
+                    {"nuclei", sample.nuclei},
+                    {"routes", sample.routes},
                     {"status", static_cast<int>(sample.status)},
                     {"version", sample.version},
                     {"rewards", rewards},
@@ -116,6 +118,8 @@ std::vector<Sample> samples_of(std::string_view bytes) {
     sample.text.assign(text.begin(), text.end());
     sample.logprobs = json.at("logprobs").get<std::vector<double>>();
     sample.sampled_logprobs = json.at("sampled_logprobs").get<std::vector<double>>();
+    sample.nuclei = json.at("nuclei").get<std::vector<std::vector<int32_t>>>();
+    sample.routes = json.at("routes").get<std::vector<int32_t>>();
     sample.status = static_cast<SampleStatus>(json.at("status").get<int>());
     sample.version = json.at("version").get<int64_t>();
     for (const auto& [name, part] : json.at("rewards").items()) {
@@ -129,7 +133,40 @@ std::vector<Sample> samples_of(std::string_view bytes) {
   return samples;
 }
 
-std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn) {
+namespace {
+
+/// Adds the tokens that each token was drawn from: all ids, and where those of a token begin.
+void add_nuclei(const Sample& sample, Json* line) {
+  std::vector<int32_t> ids;
+  std::vector<int64_t> offsets{0};
+  for (const std::vector<int32_t>& nucleus : sample.nuclei) {
+    ids.insert(ids.end(), nucleus.begin(), nucleus.end());
+    offsets.push_back(std::ssize(ids));
+  }
+  if (ids.empty()) return;
+  (*line)["rollout_top_p_token_ids"] = std::move(ids);
+  (*line)["rollout_top_p_token_offsets"] = std::move(offsets);
+}
+
+/// Adds the experts of every token, by layer.
+void add_routes(const Sample& sample, int64_t top_k, Json* line) {
+  if (sample.routes.empty()) return;
+  const auto tokens = static_cast<int64_t>(std::size((*line)["tokens"])) - 1;
+  const int64_t width = std::ssize(sample.routes) / std::max<int64_t>(tokens, 1);
+  Json& all = (*line)["rollout_routed_experts"] = Json::array();
+  for (int64_t token = 0; token < tokens; ++token) {
+    Json layers = Json::array();
+    for (int64_t at = token * width; at < (token + 1) * width; at += top_k) {
+      const auto begin = sample.routes.begin() + at;
+      layers.push_back(std::vector<int32_t>(begin, begin + top_k));
+    }
+    all.push_back(std::move(layers));
+  }
+}
+
+}  // namespace
+
+std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn, int64_t top_k) {
   Json rewards = Json::object();
   for (const auto& [name, part] : sample.rewards) {
     rewards[name] = part_json(part);
@@ -154,6 +191,8 @@ std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn
   if (sample.sampled_logprobs != sample.logprobs) {
     line["rollout_sampled_log_probs"] = sample.sampled_logprobs;
   }
+  add_nuclei(sample, &line);
+  add_routes(sample, top_k, &line);
   if (sample.shaped_reward != sample.reward) {
     line["shaped_reward"] = sample.shaped_reward;
   }

@@ -39,7 +39,8 @@ std::string to_bytes(std::span<const Sample> samples);
 std::vector<Sample> samples_of(std::string_view bytes);
 
 /// Returns the line of a sample in a trajectory file, without its end: slime's field names.
-std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn);
+/// `top_k`: experts of a token in a layer.
+std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn, int64_t top_k);
 
 /// Means of a step's samples under TRL's names: reward, reward_std (the mean of the groups'
 /// deviations), frac_reward_zero_std, completions/..., rewards/NAME/mean.

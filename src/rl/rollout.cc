@@ -14,6 +14,16 @@ namespace hocket::rl {
 
 namespace {
 
+constexpr int64_t kMostCandidates = 1024;  // of a token, that are recorded without top_k
+
+/// Returns whether trajectories have the tokens that each one was drawn from.
+bool records_nuclei(const engine::RlSection& rl) {
+  return rl.trajectories && (rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0);
+}
+int64_t most_candidates(const engine::RlSection& rl, int64_t vocabulary) {
+  return std::min(rl.top_k > 0 ? rl.top_k : kMostCandidates, vocabulary);
+}
+
 serve::StepLimits limits_of(const engine::Run& run, const PromptData& data, int64_t head_parts) {
   const engine::RlSection& rl = run.config.rl;
   serve::StepLimits limits;
@@ -34,7 +44,8 @@ serve::StepLimits limits_of(const engine::Run& run, const PromptData& data, int6
   limits.vocab = std::min<int64_t>(data.tokenizer().vocab_size(), run.model.vocab_size);
   limits.rows = limits.parts * limits.sequences;
   limits.changes = 1024;
-  limits.alternatives = 1;
+  limits.alternatives = records_nuclei(rl) ? most_candidates(rl, limits.vocab) : 1;
+  limits.routes = rl.trajectories && run.model.num_experts > 0;
   limits.head_parts = head_parts;
   return limits;
 }
@@ -82,7 +93,9 @@ serve::Request Rollout::request_of(const Order& order, const Order::Group& group
   request.include_stop = true;  // as the text of all tokens has it
   request.stop_tokens = data_.stop_tokens();
   request.max_tokens = rl.max_new_tokens;
-  request.logprobs = 0;
+  request.candidates = records_nuclei(rl);
+  request.logprobs = request.candidates ? limits_.alternatives : 0;
+  request.routes = limits_.routes;
   // Asks for the log-probabilities that training computes: of all logits, at the temperature.
   request.sampling.tempered_logprobs = true;
   request.answer = true;
@@ -96,7 +109,14 @@ void Rollout::take(const serve::Update& update, Sample* sample) const {
     sample->tokens.push_back(token.token);
     sample->logprobs.push_back(token.logprob);
     sample->sampled_logprobs.push_back(token.sampled_logprob);
+    if (records_nuclei(run_.config.rl)) {
+      std::vector<int32_t>& nucleus = sample->nuclei.emplace_back();
+      for (const auto& [id, logprob] : token.top) {
+        nucleus.push_back(id);
+      }
+    }
   }
+  sample->routes.insert(sample->routes.end(), update.routes.begin(), update.routes.end());
   switch (update.finish) {
     case serve::Finish::running:
       return;

@@ -564,7 +564,9 @@ void Trainer::write_samples(std::span<const Sample> samples, std::span<const Tur
   const std::string folder = join_path(run_.config.output.dir, "trajectories");
   std::string text;
   for (size_t i = 0; i < samples.size(); ++i) {
-    text += to_line(samples[i], prompt_of(i), turns.empty() ? nullptr : &turns[i]) + "\n";
+    text +=
+        to_line(samples[i], prompt_of(i), turns.empty() ? nullptr : &turns[i], run_.model.top_k) +
+        "\n";
   }
   saver_.storing([&] {
     make_dirs(folder);

@@ -60,6 +60,10 @@ struct Request {
   int64_t min_tokens = 0;            ///< stop tokens are not drawn before so many tokens
   /// Alternatives whose log-probabilities are reported with every token; -1: not even its own.
   int64_t logprobs = -1;
+  /// The alternatives are instead the tokens that one was drawn from, by id, with their
+  /// log-probabilities there. None: nothing was left out, or there were more than `logprobs`.
+  bool candidates = false;
+  bool routes = false;  ///< Update::routes are wanted; the engine must record them (StepLimits)
   int64_t prompt_logprobs = -1;  ///< the same for the tokens of the prompt but the first
   /// The text is an answer of its own, without special tokens; else it continues the prompt's.
   bool answer = false;
@@ -74,7 +78,8 @@ struct TokenLogprobs {
   double logprob = 0;  ///< under the model: of its logits, as they are
   /// Under the distribution that it was drawn from (Sampling); of a prompt's token as `logprob`.
   double sampled_logprob = 0;
-  std::vector<std::pair<int32_t, double>> top;  ///< the most likely ones under the model, falling
+  /// The most likely ones under the model, falling, or Request::candidates.
+  std::vector<std::pair<int32_t, double>> top;
 };
 
 enum class Finish : uint8_t {
@@ -94,7 +99,10 @@ struct Update {
   int64_t cached_tokens = 0;                   ///< of the prompt, found in the prefix cache
   /// When its first step began, by the scheduler's clock, ns; in the first update, else 0.
   int64_t started_ns = 0;
-  Finish finish = Finish::running;    ///< else this is the last update
+  Finish finish = Finish::running;  ///< else this is the last update
+  /// Experts of all tokens of prompt and text but the last drawn one, [tokens, width]: those of
+  /// every layer with experts, in order; in the last update, if asked for.
+  std::vector<int32_t> routes;
   std::optional<int32_t> stop_token;  ///< that ended the text
   std::string stop;                   ///< the string that ended the text
   std::string error;

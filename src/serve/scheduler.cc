@@ -46,7 +46,8 @@ Scheduler::Scheduler(Stepper& stepper, const data::Tokenizer* tokenizer, Schedul
     : stepper_(stepper),
       tokenizer_(tokenizer),
       options_(std::move(options)),
-      pages_(static_cast<size_t>(stepper.limits().parts), PagePool(stepper.limits().pages)) {}
+      pages_(static_cast<size_t>(stepper.limits().parts), PagePool(stepper.limits().pages)),
+      routes_(pages_.size()) {}
 
 Scheduler::~Scheduler() = default;
 
@@ -66,6 +67,9 @@ void Scheduler::check(const Request& request, const StepLimits& limits) {
          "prompt and max_tokens are {} + {} = {} tokens; expected at most the {} of the longest "
          "text",
          prompt, request.max_tokens, prompt + request.max_tokens, limits.longest);
+  }
+  if (request.routes && !limits.routes) {
+    fail(kWhere, "routes are wanted, and the engine does not record them");
   }
   if (request.min_tokens < 0 || request.min_tokens > request.max_tokens) {
     fail(kWhere, "min_tokens is {}; expected 0 to max_tokens, {}", request.min_tokens,
@@ -369,7 +373,43 @@ Scheduler::Sequence* Scheduler::behind(const Sequence& sequence) const {
   return nullptr;
 }
 
+void Scheduler::keep_routes(const std::vector<Planned>& planned, const StepOutput& output) {
+  size_t tokens = 0;
+  for (const Planned& each : planned) {
+    tokens += static_cast<size_t>(each.count);
+  }
+  route_width_ = output.routes.size() / tokens;
+  const auto width = static_cast<int64_t>(route_width_);
+  auto from = output.routes.begin();
+  for (const Planned& each : planned) {
+    std::vector<int32_t>& kept = routes_[static_cast<size_t>(each.sequence->part)];
+    kept.resize(static_cast<size_t>(stepper_.limits().pages * PagePool::kTokens) * route_width_);
+    for (int64_t i = each.begin; i < each.begin + each.count; ++i) {
+      const int64_t page = each.sequence->pages[static_cast<size_t>(i / PagePool::kTokens)];
+      const int64_t place = page * PagePool::kTokens + i % PagePool::kTokens;
+      std::copy_n(from, width, kept.begin() + place * width);
+      from += width;
+    }
+  }
+}
+
+std::vector<int32_t> Scheduler::routes_of(const Sequence& sequence) const {
+  std::vector<int32_t> all;
+  const auto width = static_cast<int64_t>(route_width_);
+  const std::vector<int32_t>& kept = routes_[static_cast<size_t>(sequence.part)];
+  for (int64_t i = 0; i < sequence.computed; ++i) {
+    const int64_t page = sequence.pages[static_cast<size_t>(i / PagePool::kTokens)];
+    const int64_t place = page * PagePool::kTokens + i % PagePool::kTokens;
+    const auto begin = kept.begin() + place * width;
+    all.insert(all.end(), begin, begin + width);
+  }
+  return all;
+}
+
 void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutput& output) {
+  if (!output.routes.empty()) {
+    keep_routes(planned, output);
+  }
   for (const Planned& each : planned) {
     Sequence& sequence = *each.sequence;
     const int64_t given = each.rows - (each.draws ? 1 : 0);
@@ -455,6 +495,9 @@ void Scheduler::finish(Sequence& sequence, Finish how) {
   sequence.finished = true;
   sequence.has_news = true;
   sequence.update.finish = how;
+  if (sequence.request.routes && route_width_ > 0) {
+    sequence.update.routes = routes_of(sequence);
+  }
   pool_of(sequence).release(sequence.pages);
   sequence.pages.clear();
 }

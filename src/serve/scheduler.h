@@ -82,6 +82,9 @@ class Scheduler {
   void wait_again(Sequence& sequence);
   void start(Sequence& sequence);
   void take_results(const std::vector<Planned>& planned, const StepOutput& output);
+  /// Keeps the experts of a step's tokens beside the pages that hold these.
+  void keep_routes(const std::vector<Planned>& planned, const StepOutput& output);
+  std::vector<int32_t> routes_of(const Sequence& sequence) const;
   void take_token(Sequence& sequence, const StepOutput& output, size_t row);
   /// Ends a text whose constraint allows no token.
   void end_without_token(Sequence& sequence);
@@ -93,6 +96,9 @@ class Scheduler {
   const data::Tokenizer* const tokenizer_;
   const SchedulerOptions options_;
   std::vector<PagePool> pages_;  ///< of every part
+  /// Of every part: experts of the tokens in its pages, [pages, PagePool::kTokens, route_width_].
+  std::vector<std::vector<int32_t>> routes_;
+  size_t route_width_ = 0;
   /// Waiting ones in order of priority and arrival; running ones in the same order.
   std::map<std::pair<int64_t, int64_t>, SequencePtr> waiting_;
   std::vector<SequencePtr> running_;

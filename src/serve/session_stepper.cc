@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -167,6 +168,32 @@ class Parts {
   int64_t each_ = 0;  ///< places of a part
 };
 
+/// Returns the experts of a step's first `tokens` tokens, [tokens, width], those of a layer behind
+/// those of the layer before. All processes call.
+std::vector<int32_t> routes_of(const engine::Session& session, const Parts& parts, int64_t tokens) {
+  std::vector<int32_t> places(static_cast<size_t>(tokens));
+  std::iota(places.begin(), places.end(), 0);
+  places = parts.places(std::move(places));
+  std::vector<std::vector<int32_t>> layers;
+  size_t width = 0;
+  for (const graph::TensorId id : session.graph().outputs) {
+    const std::string& name = session.graph().tensor(id).name;
+    if (!name.starts_with(names::kRoutesOf)) continue;
+    layers.push_back(session.collect_as<int32_t>(name, 0));
+    width += layers.back().size() / static_cast<size_t>(parts.tokens());
+  }
+  std::vector<int32_t> all;
+  all.reserve(width * places.size());
+  for (const int32_t place : places) {
+    for (const std::vector<int32_t>& layer : layers) {
+      const size_t k = layer.size() / static_cast<size_t>(parts.tokens());
+      const auto begin = layer.begin() + static_cast<std::ptrdiff_t>(k) * place;
+      all.insert(all.end(), begin, begin + static_cast<std::ptrdiff_t>(k));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 models::Generation generation_of(const StepLimits& limits) {
@@ -177,7 +204,8 @@ models::Generation generation_of(const StepLimits& limits) {
           .changes = limits.changes,
           .alternatives = limits.alternatives,
           .vocab = limits.vocab,
-          .head_parts = limits.head_parts};
+          .head_parts = limits.head_parts,
+          .routes = limits.routes};
 }
 
 engine::ProgramSpec generation_spec(const engine::Run& run, const StepLimits& limits) {
@@ -284,6 +312,9 @@ StepOutput SessionStepper::run(const StepInput& input) {
     output.alternatives = session_.collect_as<int32_t>(names::kAlternatives, 0);
     output.alternative_logprobs = session_.collect_as<double>(names::kAlternativeLogprobs, 0);
     output.num_alternatives = std::ssize(output.alternatives) / N;
+  }
+  if (limits_.routes) {
+    output.routes = routes_of(session_, parts, std::ssize(input.tokens));
   }
   return output;
 }

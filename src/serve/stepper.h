@@ -23,6 +23,7 @@ struct StepLimits {
   int64_t alternatives = 20;  ///< reported per row
   int64_t vocab = 0;          ///< tokens that may be drawn
   int64_t head_parts = 1;     ///< models::Generation::head_parts
+  bool routes = false;        ///< models::Generation::routes
 };
 
 /// Inputs of a step. Tokens of a sequence stand one behind the other, those of a part, too.
@@ -47,6 +48,8 @@ struct StepOutput {
   int64_t num_alternatives = 0;              ///< K
   std::vector<int32_t> alternatives;         ///< [N, K], -1: none; empty if not wanted
   std::vector<double> alternative_logprobs;  ///< [N, K]
+  /// [T, width]: the experts of every token, by layer; empty without StepLimits::routes.
+  std::vector<int32_t> routes;
 };
 
 class Stepper {

@@ -40,7 +40,7 @@ class SampledRow {
       }
     }
     double lse = in_parts(logits_);
-    report_alternatives(lse);
+    report_alternatives(setting(Setting::candidates) == 0 ? lse : kNone);
     T factor = 1;
     if (setting(Setting::tempered) != 0 && setting(Setting::temperature) > 0) {
       factor = static_cast<T>(1 / setting(Setting::temperature));
@@ -95,7 +95,7 @@ class SampledRow {
     return static_cast<double>(rounded);
   }
 
-  /// The most likely tokens under the model; of equal ones the lower ids.
+  /// The most likely tokens under the model; of equal ones the lower ids. `lse` kNone: no tokens.
   void report_alternatives(double lse) {
     const int64_t top = args_.attrs->i("top");
     int32_t* ids = out<int32_t>(args_, 2) + row_ * top;
@@ -103,7 +103,7 @@ class SampledRow {
     const int64_t n = std::min({static_cast<int64_t>(setting(Setting::alternatives)), top, vocab_});
     std::fill_n(ids, top, -1);
     std::fill_n(logprobs, top, 0.0);
-    if (n <= 0) return;
+    if (n <= 0 || lse == kNone) return;
     const auto before = [this](int32_t a, int32_t b) {
       return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
     };
@@ -211,8 +211,22 @@ class SampledRow {
       id = candidate;
       if ((u -= static_cast<double>(z_[candidate])) < 0) break;
     }
-    *logprob = tempered(changed_logit(id), factor) - (static_cast<double>(top) + std::log(total));
+    const double drawn_lse = static_cast<double>(top) + std::log(total);
+    if (kept >= 0 && setting(Setting::candidates) != 0) {
+      report_candidates(kept, factor, drawn_lse);
+    }
+    *logprob = tempered(changed_logit(id), factor) - drawn_lse;
     return id;
+  }
+
+  /// Reports the tokens drawn from, kept_[0, kept), as alternatives, if there is room for all.
+  void report_candidates(int64_t kept, T factor, double lse) {
+    const int64_t top = args_.attrs->i("top");
+    if (kept > std::min(static_cast<int64_t>(setting(Setting::alternatives)), top)) return;
+    for (int64_t i = 0; i < kept; ++i) {
+      out<int32_t>(args_, 2)[row_ * top + i] = kept_[i];
+      out<double>(args_, 3)[row_ * top + i] = tempered(changed_logit(kept_[i]), factor) - lse;
+    }
   }
 
   /// Keeps the tokens that top_k, top_p and min_p leave, in order of their ids; returns their
@@ -260,6 +274,8 @@ class SampledRow {
     std::sort(kept_, kept_ + kept, [](const auto& a, const auto& b) { return a < b; });
     return kept;
   }
+
+  static constexpr double kNone = std::numeric_limits<double>::infinity();
 
   const KernelArgs& args_;
   const int64_t row_, width_, vocab_;

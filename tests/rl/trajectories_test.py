@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Trajectories of `hocket rl` beside transformers on the same checkpoint: the experts of every token, and the tokens that
+each one was drawn from; the same under every plan, from cached prefixes and after preemption."""
+import glob
+import json
+import unittest
+
+import torch
+import transformers
+
+import rl_util
+
+LIMITS = {"temperature": 0.7, "top_k": 6, "top_p": 0.9}
+PLANS = {"dp 2": {"dp": 2}, "ep 2": {"dp": 2, "ep": 2}, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}}
+
+
+class Trajectories(rl_util.RlTest):
+    def rows(self, name, **sections):
+        keys = {"train": {"steps": 1, "lr": 0, "save_every": 1}, **sections}
+        self.write_run(name, rl_util.MOE, rl={**LIMITS, **keys.pop("rl", {})}, **keys)
+        self.rl(name)
+        with open(self.path(name, "trajectories/step-000001.jsonl"), encoding="utf-8") as f:
+            return [json.loads(line) for line in f]
+
+    def test_experts_and_nuclei(self):
+        rows = self.rows("one")
+        folder = sorted(glob.glob(self.path("one", "checkpoints", "step-*")))[-1]
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        routes, cut = 0, 0
+        for row in rows:
+            ids = row["tokens"]
+            out = model(torch.tensor([ids]), output_router_logits=True)
+            found = row["rollout_routed_experts"]
+            self.assertEqual((len(ids) - 1, 4, 2), (len(found), len(found[0]), len(found[0][0])))
+            for layer, logits in enumerate(out.router_logits):
+                for token in range(len(ids) - 1):
+                    best = torch.topk(logits[token], 3)
+                    if best.values[1] - best.values[2] < 1e-4:
+                        continue
+                    routes += 1
+                    self.assertEqual(set(best.indices[:2].tolist()), set(found[token][layer]))
+            offsets, drawn = row["rollout_top_p_token_offsets"], row["rollout_top_p_token_ids"]
+            self.assertEqual(row["response_length"] + 1, len(offsets))
+            for i in range(row["response_length"]):
+                at = len(ids) - row["response_length"] + i
+                kept = drawn[offsets[i]:offsets[i + 1]]
+                self.assertIn(ids[at], kept)
+                logits = out.logits[0, at - 1] / LIMITS["temperature"]
+                best = torch.topk(logits, LIMITS["top_k"])
+                shares = torch.softmax(best.values, 0).cumsum(0)
+                wanted = int((shares < LIMITS["top_p"]).sum()) + 1
+                if (shares - LIMITS["top_p"]).abs().min() < 1e-4:
+                    continue
+                cut += wanted < LIMITS["top_k"]
+                self.assertEqual(sorted(best.indices[:wanted].tolist()), kept)
+        print(f"{routes} routes, {cut} nuclei smaller than top_k")
+        self.assertGreater(routes, 500)
+        self.assertGreater(cut, 10)
+        for title, plan in PLANS.items():
+            with self.subTest(plan=title):
+                self.expect_same(rows, self.rows("other", plan=plan))
+                self.remove("other")
+        self.expect_same(rows, self.rows("preempted", rl={"kv_cache_memory": 16 * 1024}))
+        self.expect_same(rows, self.rows("uncached", rl={"prefix_caching": False}))
+
+    def expect_same(self, rows, others):
+        for row, other in zip(rows, others, strict=True):
+            for key in ("tokens", "rollout_routed_experts", "rollout_top_p_token_ids", "rollout_top_p_token_offsets"):
+                self.assertEqual(row[key], other[key], key)
+
+    def test_dense_without_limits(self):
+        self.write_run("one", train={"steps": 1})
+        self.rl("one")
+        with open(self.path("one/trajectories/step-000001.jsonl"), encoding="utf-8") as f:
+            row = json.loads(f.readline())
+        for key in ("rollout_routed_experts", "rollout_top_p_token_ids"):
+            self.assertNotIn(key, row)
+
+
+if __name__ == "__main__":
+    unittest.main()
