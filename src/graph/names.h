@@ -72,7 +72,9 @@ inline constexpr const char* kAnswerLogprobs = "answer_logprobs";  ///< f64[A], 
 inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, before clipping
 inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
 inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch
-inline constexpr const char* kRoutesOf = "moe.routes.";  ///< of a layer: i32[T,K], of generation
+/// Of a layer: i32[T,K], the experts of every token; an output of generation, an input where its
+/// choices are taken again.
+inline constexpr const char* kRoutesOf = "moe.routes.";
 
 // States of optimizers, each of a parameter and of its shape: means of the gradient and of its
 // square, and the parameter in the type of its update. Files name them so; code reads Tensor::of.

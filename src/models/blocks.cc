@@ -328,9 +328,15 @@ TensorId Builder::experts(int32_t layer, TensorId hidden) {
   const std::string base = prefix(layer) + "mlp.";
   const TensorId gate = plain(base + "gate.weight", {E, D}, layer, matrix_init(), {E, D});
   const TensorId logits = node(layer, "linear", {}, {hidden, gate}, "mlp.router_logits");
-  const std::vector<TensorId> route = ops::apply(
-      graph_, "router", {{"top_k", K}, {"norm", int64_t{config_.norm_topk_prob ? 1 : 0}}}, {logits},
-      prefix(layer) + "mlp.route", layer);
+  Attrs attrs{{"top_k", K}, {"norm", int64_t{config_.norm_topk_prob ? 1 : 0}}};
+  std::vector<TensorId> in{logits};
+  if (options_.routes_given) {
+    attrs.set("given", int64_t{1});
+    in.push_back(graph_.input(fmt::format("{}{}", names::kRoutesOf, layer),
+                              {graph::DType::i32, {num_tokens_, K}}));
+  }
+  const std::vector<TensorId> route =
+      ops::apply(graph_, "router", attrs, in, prefix(layer) + "mlp.route", layer);
   const TensorId weights = route[0];
   const TensorId ids = route[1];
   const TensorId psum = route[3];

@@ -65,6 +65,9 @@ struct BuildOptions {
   graph::Attrs answer_loss_attrs = {};
   /// train: this loss, and outputs as of mode logprobs.
   std::optional<PolicyLoss> policy = {};
+  /// train, logprobs: inputs "moe.routes.<layer>" i32[T,K], the experts of every token, in place of
+  /// the router's choice.
+  bool routes_given = false;
   /// train with a policy's loss, logprobs: logits are divided by it.
   double temperature = 1;
   /// train, of a model with a value head: clip of its loss (ops/policy_loss.cc); 0: none.

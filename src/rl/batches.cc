@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rl/batches.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -121,6 +123,31 @@ void Packing::add_inputs(engine::Batch& batch, int64_t samples_per_row) const {
                   spread([](const Turn& turn) -> const auto& { return turn.weights; }));
   if (samples_per_row > 0) {
     add_samples(batch, samples_per_row);
+  }
+}
+
+void Packing::add_routes(engine::Batch& batch, const models::ModelConfig& model) const {
+  const int64_t k = model.top_k;
+  const auto width = k * std::count(model.moe_layer.begin(), model.moe_layer.end(), true);
+  int64_t before = 0;  // experts of earlier layers
+  for (size_t layer = 0; layer < model.moe_layer.size(); ++layer) {
+    if (!model.moe_layer[layer]) continue;
+    std::vector<int32_t> routes(static_cast<size_t>(rows() * seq_len_ * k));
+    for (size_t i = 0; i < routes.size(); ++i) {
+      routes[i] = static_cast<int32_t>(i) % static_cast<int32_t>(k);  // of padding
+    }
+    for (size_t i = 0; i < items_.size(); ++i) {
+      const std::vector<int32_t>& from = items_[i].sample->routes;
+      HOCKET_CHECK(std::ssize(from) == places_of(items_[i]) * width,
+                   "{} experts of a sample of {} tokens, expected {} a token", from.size(),
+                   places_of(items_[i]), width);
+      const int64_t begin = places_[i].row * seq_len_ + places_[i].begin;
+      for (int64_t p = 0; p < places_of(items_[i]); ++p) {
+        std::copy_n(from.begin() + p * width + before, k, routes.begin() + (begin + p) * k);
+      }
+    }
+    batch.more.keep(fmt::format("{}{}", names::kRoutesOf, layer), std::move(routes));
+    before += k;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/batch.h"
+#include "models/config.h"
 #include "rl/advantage.h"
 #include "rl/prompts.h"
 #include "rl/sample.h"
@@ -41,6 +42,8 @@ class Packing {
   /// Adds the inputs of policy_loss; with `samples_per_row` above 0 those of sequence_policy_loss,
   /// too. `reference`: turns have log-probabilities of one.
   void add_inputs(engine::Batch& batch, int64_t samples_per_row) const;
+  /// Adds the experts that the samples' tokens had, of the layers that have experts, `top_k` each.
+  void add_routes(engine::Batch& batch, const models::ModelConfig& model) const;
   /// Adds the inputs of value_loss: the mean over all tokens of samples that count.
   void add_critic_inputs(engine::Batch& batch) const;
   /// Returns the values of an output by token, [rows, seq_len], of every sampled token of the items

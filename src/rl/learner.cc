@@ -51,14 +51,18 @@ void Learner::prepare(std::span<const Item> items) {
   if (!reference_ && !again) return;
   const Packing packing = pack(items);
   const engine::Sizes sizes{.num_micro_batches = packing.micro_batches()};
-  const auto logprobs = [&](engine::Session& session) {
-    session.feed(packing.batch());
+  const auto logprobs = [&](engine::Session& session, bool replays) {
+    engine::Batch batch = packing.batch();
+    if (replays) {
+      packing.add_routes(batch, run_.model);
+    }
+    session.feed(batch);
     session.step();
     return packing.by_item(outputs_of(session, names::kLogprobs));
   };
   if (reference_) {
     const int64_t begin = now_ns();
-    std::vector<std::vector<double>> found = logprobs(reference_->session(sizes));
+    std::vector<std::vector<double>> found = logprobs(reference_->session(sizes), false);
     for (size_t i = 0; i < items.size(); ++i) {
       items[i].turn->reference = std::move(found[i]);
     }
@@ -66,7 +70,8 @@ void Learner::prepare(std::span<const Item> items) {
   }
   if (again) {
     const int64_t begin = now_ns();
-    std::vector<std::vector<double>> found = logprobs(readers_.now(engine::logprobs(run_, sizes)));
+    std::vector<std::vector<double>> found =
+        logprobs(readers_.now(engine::logprobs(run_, sizes)), run_.replays_routes());
     for (size_t i = 0; i < items.size(); ++i) {
       mismatch_.add(items[i].sample->logprobs, found[i]);
       items[i].turn->old = std::move(found[i]);
@@ -99,6 +104,9 @@ void Learner::update(std::vector<Item> items, bool first, train::Stepper& steppe
 train::StepData Learner::data() {
   engine::Batch batch = packing_->batch();
   packing_->add_inputs(batch, engine::answers_per_sequence(run_));
+  if (run_.replays_routes()) {
+    packing_->add_routes(batch, run_.model);
+  }
   // Weights make the mean; the loss needs no further scale.
   const bool first = session_->ranks().processes().index() == 0;
   return {std::move(batch), first ? 1 : 0, session_};

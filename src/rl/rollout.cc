@@ -45,7 +45,7 @@ serve::StepLimits limits_of(const engine::Run& run, const PromptData& data, int6
   limits.rows = limits.parts * limits.sequences;
   limits.changes = 1024;
   limits.alternatives = records_nuclei(rl) ? most_candidates(rl, limits.vocab) : 1;
-  limits.routes = rl.trajectories && run.model.num_experts > 0;
+  limits.routes = (rl.trajectories && run.model.num_experts > 0) || run.replays_routes();
   limits.head_parts = head_parts;
   return limits;
 }

@@ -307,6 +307,7 @@ ProgramSpec training(const Run& run, const Sizes& sizes) {
   how.balance_coef = train.balance_coef.value_or(run.model.router_aux_loss_coef);
   how.dropout = train.dropout;
   how.dropout_seed = train.seed;
+  how.routes_given = run.replays_routes();
   set_loss(run, spec, &how);
   const autodiff::OptimizerConfig optimizer = optimizer_of(run.config.optimizer, train);
   spec.graph = graph_of(
@@ -330,6 +331,7 @@ ProgramSpec logprobs(const Run& run, const Sizes& sizes) {
   how.mode = models::BuildOptions::Mode::logprobs;
   if (run.config.objective == Objective::rl) {
     how.temperature = run.config.rl.temperature;
+    how.routes_given = run.replays_routes();
   } else {
     how.answers = spec.plan.sequences() * answers_per_sequence(run);
   }

@@ -248,6 +248,12 @@ struct Run {
   /// training starts from.
   std::string adapter;
   std::optional<models::Lora> lora;  ///< the adapter that is trained
+
+  /// Returns whether updates take the experts that samples had: rl.routing_replay of a policy.
+  bool replays_routes() const {
+    return config.objective == Objective::rl && config.rl.routing_replay && model.num_experts > 0 &&
+           !model.value_head;
+  }
 };
 
 /// Reads the configuration of `path` (a run.yaml, or the text of a program: its embedded one) with

@@ -85,10 +85,66 @@ const Row kRows[] = {
     {"all_gather", kNoNodes, [](const Run& run) { return is_for_nodes(run, "all_gather"); }},
 };
 
+/// A key of section rl, and what it needs to have an effect.
+struct RlRow {
+  const char* key;
+  const char* why;
+  bool (*works)(const Run& run);
+};
+
+bool has_critic(const Run& run) { return run.config.rl.advantage == "gae"; }
+bool has_reference(const Run& run) { return run.config.rl.kl_coef > 0; }
+bool clips(const Run& run) { return run.config.rl.loss != "reinforce"; }
+bool corrects(const Run& run) { return run.config.rl.correction.type != "none"; }
+
+constexpr const char* kNoCritic = "has no effect: rl.advantage is not gae";
+constexpr const char* kNoReference = "has no effect: rl.kl_coef is 0";
+constexpr const char* kNoClip = "has no effect: rl.loss is reinforce";
+
+const RlRow kRlRows[] = {
+    {"lambda", kNoCritic, has_critic},
+    {"lambda_length", kNoCritic, has_critic},
+    {"critic.path", kNoCritic, has_critic},
+    {"critic.lr", kNoCritic, has_critic},
+    {"critic.clip", kNoCritic, has_critic},
+    {"critic.warmup_steps", kNoCritic, has_critic},
+    {"critic.epochs", kNoCritic, has_critic},
+    {"gamma", "has no effect: rl.advantage is neither gae nor reinforce_plus_plus",
+     [](const Run& run) {
+       return has_critic(run) || run.config.rl.advantage == "reinforce_plus_plus";
+     }},
+    {"kl_estimator", kNoReference, has_reference},
+    {"kl_in", kNoReference, has_reference},
+    {"reference", kNoReference, has_reference},
+    {"clip_low", kNoClip, clips},
+    {"clip_high", kNoClip, clips},
+    {"dual_clip", "has no effect: rl.loss is not ppo",
+     [](const Run& run) { return run.config.rl.loss == "ppo"; }},
+    {"horizon", "has no effect: rl.aggregation is not seq-mean-token-sum-norm",
+     [](const Run& run) { return run.config.rl.aggregation == "seq-mean-token-sum-norm"; }},
+    {"correction.level", "has no effect: rl.correction.type is none", corrects},
+    {"correction.high", "has no effect: rl.correction.type is none", corrects},
+    {"correction.low", "has no effect: rl.correction.type is not mis",
+     [](const Run& run) { return run.config.rl.correction.type == "mis"; }},
+    {"dynamic_sampling.max_rounds", "has no effect: rl.dynamic_sampling.on is false",
+     [](const Run& run) { return run.config.rl.dynamic_sampling.on; }},
+    {"overlong.penalty", "has no effect: rl.overlong.buffer is 0",
+     [](const Run& run) { return run.config.rl.overlong.buffer > 0; }},
+    {"routing_replay", "has no effect: the model has no experts",
+     [](const Run& run) { return !is_dense(run); }},
+};
+
 }  // namespace
 
 std::vector<std::string> idle_keys(const Run& run) {
   std::vector<std::string> lines;
+  if (run.config.objective == Objective::rl) {
+    for (const RlRow& row : kRlRows) {
+      if (!run.resolved.is_default(fmt::format("rl.{}", row.key)) && !row.works(run)) {
+        lines.push_back(fmt::format("rl.{} {}", row.key, row.why));
+      }
+    }
+  }
   for (const Row& row : kRows) {
     if (row.idle(run)) {
       lines.push_back(fmt::format("plan.{} {}", row.key, row.why));

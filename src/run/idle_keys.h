@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of a plan that are given and change nothing under the rest of it, or less than they say.
+// Keys of plan and rl that are given and change nothing under the rest of it, or less than they
+// say.
 #pragma once
 
 #include <string>

@@ -170,6 +170,9 @@ void RlSection::fields(Fields& fields) {
          "anchor of the ratio: rollout, the log-probabilities of sampling; trainer, computed again "
          "before the first update of a step")
       .one_of({"rollout", "trainer"});
+  fields("routing_replay", routing_replay,
+         "updates send every token to the experts that it had when it was sampled "
+         "(arXiv 2510.11370), also after the first update of a step");
   fields("correction", correction, "for samples of another policy than the ratio's anchor");
   fields("dynamic_sampling", dynamic_sampling, "DAPO's: only groups with unlike rewards");
   fields("overlong", overlong, "DAPO's: samples that are too long");

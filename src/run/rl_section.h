@@ -87,6 +87,7 @@ struct RlSection {
   std::string reference;
   double entropy_coef = 0;
   std::string old_logprobs = "rollout";
+  bool routing_replay = false;
   CorrectionSection correction;
   DynamicSamplingSection dynamic_sampling;
   OverlongSection overlong;

@@ -23,17 +23,17 @@ OF_EXPERTS = {"ep 2": {"dp": 2, "ep": 2}, "dp 2, tp 2, ep 2": {"dp": 2, "tp": 2,
 
 
 class Plans(rl_util.RlTest):
-    def compare(self, plans, config=None, **sections):
+    def compare(self, plans, config=None, updates_made=3, **sections):
         self.write_run("one", config, **sections)
         self.rl("one")
         updates, evaluations = self.metrics("one")
         samples = self.samples("one")
-        self.assertEqual(3, len(updates))
+        self.assertEqual(updates_made, len(updates))
         self.assertEqual(48, len(samples))
         self.assertTrue(any(advantage != 0 for row in samples for advantage in row[4]), "no sample has an advantage")
         self.assertGreater(abs(updates[0]["train/grad_norm"]), 1e-4)
         self.expect_equal_logprobs(updates)
-        self.assertEqual([0, 3], [line["step"] for line in evaluations])
+        self.assertEqual([0, updates_made], [line["step"] for line in evaluations])
         for title, plan in plans.items():
             with self.subTest(plan=title):
                 self.write_run("other", config, plan=plan, **sections)
@@ -60,6 +60,21 @@ class Plans(rl_util.RlTest):
 
     def test_experts(self):
         self.compare({**OF_EXPERTS, "pp 2": {"pp": 2}}, rl_util.MOE)
+
+    def test_experts_of_sampling_are_taken_again(self):
+        """In every update of a step, by the policy's own log-probabilities, too."""
+        keys = {"routing_replay": True, "prompts_per_update": 2, "old_logprobs": "trainer", "kl_coef": 0.1}
+        self.compare({"ep 2": {"dp": 2, "ep": 2}, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}}, rl_util.MOE, 6,
+                     rl=keys, train={"steps": 6, "lr": 0.01})
+        losses = {}
+        for replays in (True, False):
+            self.write_run("one", rl_util.MOE, rl={**keys, "routing_replay": replays},
+                           train={"lr": 0.1, "steps": 2})
+            self.rl("one")
+            losses[replays] = [line["train/loss"] for line in self.metrics("one")[0]]
+            self.remove("one")
+        self.assertEqual(losses[True][0], losses[False][0])
+        self.assertNotEqual(losses[True][1], losses[False][1])
 
     def test_two_updates_of_a_step_at_a_temperature(self):
         self.compare({"dp 2": {"dp": 2}},
