@@ -64,7 +64,7 @@ class Plans(rl_util.RlTest):
     def test_experts_of_sampling_are_taken_again(self):
         """In every update of a step, by the policy's own log-probabilities, too."""
         keys = {"routing_replay": True, "prompts_per_update": 2, "old_logprobs": "trainer", "kl_coef": 0.1}
-        self.compare({"ep 2": {"dp": 2, "ep": 2}, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}}, rl_util.MOE, 6,
+        self.compare({**OF_EXPERTS, "tp 2": {"tp": 2}, "pp 2": {"pp": 2}}, rl_util.MOE, 6,
                      rl=keys, train={"steps": 6, "lr": 0.01})
         losses = {}
         for replays in (True, False):
