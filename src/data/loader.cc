@@ -134,7 +134,7 @@ int64_t ValidLoader::fill(int64_t index, const SequenceOut& out) const {
   for (int64_t i = count; i < seq_len_; ++i) {
     out.tokens[i] = eos_;
     out.targets[i] = kIgnoredTarget;
-    out.positions[i] = i - count;
+    out.positions[i] = padding_position(i - count);
   }
   return bytes;
 }

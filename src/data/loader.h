@@ -18,8 +18,9 @@ namespace hocket::data {
 /// Destination of a sequence: three rows of seq_len.
 struct SequenceOut {
   std::span<int32_t> tokens;
-  std::span<int32_t> targets;    ///< -100: nothing to predict
-  std::span<int32_t> positions;  ///< in the document within this sequence; 0 begins one
+  std::span<int32_t> targets;  ///< -100: nothing to predict
+  /// In the document within this sequence; 0 begins one. Padding has padding_position() instead.
+  std::span<int32_t> positions;
   /// The answer that a target belongs to, where losses are of whole answers (2 a for the chosen or
   /// desirable one, 2 a + 1 for the rejected or undesirable one, a = 0, 1, ... in this sequence),
   /// and -1 for the rest; empty: the losses are of tokens.
@@ -27,6 +28,10 @@ struct SequenceOut {
 };
 
 inline constexpr int32_t kIgnoredTarget = -100;
+
+/// Returns the mark of padding at this place among padding, the documents that it forms: -1, -2,
+/// ....
+inline int32_t padding_position(int64_t place) { return static_cast<int32_t>(-1 - place); }
 
 /// A permutation of [0, size): a Feistel network of four rounds over the next even power of two,
 /// walked until the value falls inside (Black and Rogaway, "Ciphers with arbitrary finite domains",

@@ -35,7 +35,7 @@ Batch::Batch(int64_t rows, int64_t seq_len)
       seq_len(seq_len),
       tokens(static_cast<size_t>(rows * seq_len), 0),
       targets(tokens.size(), data::kIgnoredTarget),
-      positions(tokens.size(), 0) {}
+      positions(tokens.size(), data::padding_position(0)) {}
 
 data::SequenceOut Batch::row(int64_t r) {
   const auto part = [&](std::vector<int32_t>& all) {
@@ -64,7 +64,14 @@ FeedMap Batch::feeds() const {
   feeds.keep(names::kTokenNumbers, std::move(numbers));
   feeds.add(names::kTokens, std::span<const int32_t>(tokens));
   feeds.add(names::kTargets, std::span<const int32_t>(targets));
-  feeds.add(names::kPositions, std::span<const int32_t>(positions));
+  // Padding is a document, too.
+  std::vector<int32_t> places(positions.size()), is_token(positions.size());
+  for (size_t i = 0; i < positions.size(); ++i) {
+    is_token[i] = positions[i] >= 0 ? 1 : 0;
+    places[i] = positions[i] >= 0 ? positions[i] : data::padding_position(positions[i]);
+  }
+  feeds.keep(names::kPositions, std::move(places));
+  feeds.keep(names::kIsToken, std::move(is_token));
   feeds.add(names::kLossScale, std::span<const double>(&loss_scale, 1));
   feeds.add(names::kHyper, std::span<const double>(hyper));
   return feeds;

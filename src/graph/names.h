@@ -8,6 +8,7 @@ namespace hocket::graph::names {
 inline constexpr const char* kTokens = "tokens";        ///< i32[T], per micro-batch
 inline constexpr const char* kTargets = "targets";      ///< i32[T], per micro-batch; < 0: none
 inline constexpr const char* kPositions = "positions";  ///< i32[T], per micro-batch
+inline constexpr const char* kIsToken = "is_token";     ///< i32[T], per micro-batch; 0: padding
 /// i64[T], per micro-batch: the number of every token in the training, sequences of a step one
 /// after the other, and step after step.
 inline constexpr const char* kTokenNumbers = "token_numbers";

@@ -335,6 +335,13 @@ TensorId Builder::experts(int32_t layer, TensorId hidden) {
     in.push_back(graph_.input(fmt::format("{}{}", names::kRoutesOf, layer),
                               {graph::DType::i32, {num_tokens_, K}}));
   }
+  if (options_.padded) {
+    if (is_token_ == graph::kNone) {
+      is_token_ = input(names::kIsToken, graph::DType::i32, num_tokens_);
+    }
+    attrs.set("padded", int64_t{1});
+    in.push_back(is_token_);
+  }
   const std::vector<TensorId> route =
       ops::apply(graph_, "router", attrs, in, prefix(layer) + "mlp.route", layer);
   const TensorId weights = route[0];

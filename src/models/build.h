@@ -65,6 +65,8 @@ struct BuildOptions {
   graph::Attrs answer_loss_attrs = {};
   /// train: this loss, and outputs as of mode logprobs.
   std::optional<PolicyLoss> policy = {};
+  /// train: input `is_token` i32[T]: padding goes to no expert, and counts in no balance loss.
+  bool padded = false;
   /// train, logprobs: inputs "moe.routes.<layer>" i32[T,K], the experts of every token, in place of
   /// the router's choice.
   bool routes_given = false;

@@ -118,6 +118,7 @@ class Builder {
   TensorId tokens_ = graph::kNone, positions_ = graph::kNone, embedding_ = graph::kNone;
   TensorId sequences_ = graph::kNone, page_table_ = graph::kNone;  // generate
   TensorId token_numbers_ = graph::kNone;                          // with dropout
+  TensorId is_token_ = graph::kNone;                               // with padding and experts
   int64_t num_dropouts_ = 0;
   std::vector<TensorId> balance_losses_;
   std::map<TensorId, TensorId> float8_of_;  // 8-bit casts for linear layers, by operand

@@ -8,8 +8,8 @@ namespace hocket::ops::router {
 namespace {
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
-  const bool given = attrs.i_or("given", 0) != 0;
-  want_inputs("router", in, given ? 2 : 1);
+  const bool given = attrs.i_or("given", 0) != 0, padded = attrs.i_or("padded", 0) != 0;
+  want_inputs("router", in, 1 + (given ? 1 : 0) + (padded ? 1 : 0));
   want_rank("router", in[0], 2);
   want_float("router", in[0]);
   const Dim t = in[0].dims[0];
@@ -19,6 +19,9 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   if (k < 1 || k > e) fail("router", "top_k is {}; expected 1 to {}", k, e);
   if (given) {
     want_same("router", in[1], {DType::i32, {t, k}});
+  }
+  if (padded) {
+    want_same("router", in.back(), {DType::i32, {t}});
   }
   return {{in[0].dtype, {t, k}}, {DType::i32, {t, k}}, in[0], {sum_dtype(in[0].dtype), {e}}};
 }
@@ -52,6 +55,7 @@ void grad(GradContext& context) {
   const auto& node = context.node();
   Attrs attrs = node.attrs;
   attrs.erase("given");
+  attrs.erase("padded");
   TensorId dpsum = context.grad_out(3);
   attrs.set("has_dpsum", int64_t{dpsum != graph::kNone});
   if (context.grad_out(0) == graph::kNone) fail("router", "the weights have no gradient");
@@ -80,6 +84,19 @@ std::vector<Sample> samples() {
                     given,
                     {{DType::f64, {6, 4}}, {DType::i32, {6, 2}}},
                     {{}, {.kind = Fill::Kind::routes, .hi = 3}},
+                    {}});
+    Attrs padded = attrs_of(2, norm);
+    padded.set("padded", int64_t{1});
+    list.push_back({norm ? "padded, normalised" : "padded",
+                    padded,
+                    {{DType::f64, {6, 4}}, {DType::i32, {6}}},
+                    {{}, {.kind = Fill::Kind::halves}},
+                    {}});
+    padded.set("given", int64_t{1});
+    list.push_back({norm ? "given, padded, normalised" : "given, padded",
+                    padded,
+                    {{DType::f64, {6, 4}}, {DType::i32, {6, 2}}, {DType::i32, {6}}},
+                    {{}, {.kind = Fill::Kind::routes, .hi = 3}, {.kind = Fill::Kind::halves}},
                     {}});
   }
   return list;
@@ -116,16 +133,18 @@ std::vector<Sample> samples_bwd() {
 }  // namespace
 
 void add_to(std::vector<Op>& ops) {
-  ops.push_back({.name = "router",
-                 .doc = "probs = softmax(logits); ids[T,K] = top-k, or as given; w = probs[ids] (/ "
-                        "their sum if norm); psum[E] = sum_t probs",
-                 .infer = infer,
-                 .layout = {"te->tk,tk,te,e|te,tk->tk,tk,te,e", "t"},
-                 .work = work,
-                 .grad = grad,
-                 .samples = samples,
-                 .workspace = workspace,
-                 .family = Family::routing});
+  ops.push_back(
+      {.name = "router",
+       .doc = "probs = softmax(logits); ids[T,K] = top-k, or as given; w = probs[ids] (/ "
+              "their sum if norm); psum[E] = sum_t probs; with `padded`, a token whose "
+              "last input is 0 has ids -1, weights 0 and no part in psum",
+       .infer = infer,
+       .layout = {"te->tk,tk,te,e|te,tk->tk,tk,te,e|te,t->tk,tk,te,e|te,tk,t->tk,tk,te,e", "t"},
+       .work = work,
+       .grad = grad,
+       .samples = samples,
+       .workspace = workspace,
+       .family = Family::routing});
   ops.push_back({.name = "router_bwd",
                  .doc = "dlogits from dw[T,K] and dpsum[E] (added to every row of dprobs)",
                  .infer = infer_bwd,

@@ -308,6 +308,7 @@ ProgramSpec training(const Run& run, const Sizes& sizes) {
   how.dropout = train.dropout;
   how.dropout_seed = train.seed;
   how.routes_given = run.replays_routes();
+  how.padded = run.config.objective != Objective::pretrain;
   set_loss(run, spec, &how);
   const autodiff::OptimizerConfig optimizer = optimizer_of(run.config.optimizer, train);
   spec.graph = graph_of(
@@ -320,6 +321,7 @@ ProgramSpec losses(const Run& run, const Sizes& sizes) {
   models::BuildOptions how;
   ProgramSpec spec = sized(run, "evaluate", sizes, &how);
   how.grad = false;
+  how.padded = run.config.objective != Objective::pretrain;
   set_loss(run, spec, &how);
   spec.graph = graph_of(run, how, nullptr);
   return spec;

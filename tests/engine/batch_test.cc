@@ -108,7 +108,7 @@ TEST(Batch, OfAnotherSizeIsRefused) {
 TEST(Batch, IsPaddingUntilItIsFilled) {
   Batch batch(2, 3);
   EXPECT_EQ(batch.num_targets(), 0);
-  EXPECT_EQ(batch.positions, std::vector<int32_t>(6, 0));
+  EXPECT_EQ(batch.positions, std::vector<int32_t>(6, data::padding_position(0)));
   const data::SequenceOut second = batch.row(1);
   second.targets[2] = 0;
   second.targets[1] = 7;

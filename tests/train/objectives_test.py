@@ -259,6 +259,29 @@ class Objectives(Folder):
     def test_sft(self):
         self.compare("dense", DENSE, "sft", [{}])
 
+    def test_padding_goes_to_no_expert(self):
+        """The balance loss is of tokens alone: gradients are those of the examples without their padding."""
+        weights = self.prepare("moe", MOE, "sft")
+        norms = {}
+        for i, plan in enumerate(({}, {"dp": 2, "ep": 2, "threads_per_rank": 1}, {"pp": 2, "threads_per_rank": 1})):
+            run = self.run_file(f"balance-{i}", "moe", "sft", plan, {})
+            for seq_len in (SEQ, 2 * SEQ):
+                dir_ = self.path(f"balance-{i}-{seq_len}")
+                self.hocket("train", run, "--set", "train.balance_coef=0.7", "--set", f"train.seq_len={seq_len}",
+                            "--set", "plan.micro_batch=6" if not plan.get("dp") else "plan.micro_batch=3",
+                            "--set", f"output.dir={dir_}", "--set", "train.max_grad_norm=0", "--set", "train.steps=1")
+                with open(dir_ + "/metrics.jsonl", encoding="utf-8") as f:
+                    norms[i, seq_len] = next(x["train/grad_norm"] for x in map(json.loads, f) if "train/loss" in x)
+        groups = self.shown(run)
+        w = {n: t.double().clone().requires_grad_() for n, t in weights.items()}
+        loss, _ = self.loss_of(w, w, MOE, "sft", groups, {})
+        ids = [s[0] for (s,) in groups]
+        _, balance = forward(w, torch.tensor(sum(ids, [])), torch.cat([torch.arange(len(x)) for x in ids]), MOE)
+        (loss + 0.7 * balance).backward()
+        want = torch.sqrt(sum((t.grad**2).sum() for t in w.values() if t.grad is not None)).item()
+        for key, got in norms.items():
+            self.assertLess(abs(got - want), 1e-9 * want, (key, norms, want))
+
     def test_dpo(self):
         self.compare("dense", DENSE, "dpo",
                      [{"loss_type": "sigmoid", "beta": 0.3}, {"loss_type": "sigmoid", "label_smoothing": 0.2},

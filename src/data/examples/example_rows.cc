@@ -299,7 +299,7 @@ void ExampleRows::fill(int64_t index, const SequenceOut& out) const {
   for (int32_t position = 0; at < options_.seq_len; ++at, ++position) {
     out.tokens[at] = options_.pad;
     out.targets[at] = kIgnoredTarget;
-    out.positions[at] = position;
+    out.positions[at] = padding_position(position);
     if (!out.answers.empty()) {
       out.answers[at] = -1;
     }

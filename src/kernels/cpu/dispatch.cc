@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // route_plan, dispatch, combine and their gradients: every pass goes over tokens, so that a
-// token's k rows are scattered or gathered by one thread in the order of k.
+// token's k rows are scattered or gathered by one thread in the order of k. A token whose experts
+// are -1 has rows -1: none.
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
@@ -14,10 +15,13 @@ void route_plan(const KernelArgs& args) {
   const int64_t n = count(args.in[0]), e = args.attrs->i("num_experts");
   std::fill(counts, counts + e, int64_t{0});
   for (int64_t i = 0; i < n; ++i) {
-    if (ids[i] < 0 || ids[i] >= e) {
-      fail_run("route_plan", "expert {} at {}; expected 0 <= expert < {}", ids[i], i, e);
+    if (ids[i] < -1 || ids[i] >= e) {
+      fail_run("route_plan", "expert {} at {}; expected 0 <= expert < {}, or -1 for none", ids[i],
+               i, e);
     }
-    ++counts[ids[i]];
+    if (ids[i] >= 0) {
+      ++counts[ids[i]];
+    }
   }
   int64_t* next = Scratch(args).take<int64_t>(e);
   int64_t at = 0;
@@ -26,7 +30,7 @@ void route_plan(const KernelArgs& args) {
     at += counts[i];
   }
   for (int64_t i = 0; i < n; ++i) {
-    row_of[i] = static_cast<int32_t>(next[ids[i]]++);
+    row_of[i] = ids[i] < 0 ? -1 : static_cast<int32_t>(next[ids[i]]++);
   }
 }
 
@@ -38,6 +42,7 @@ void dispatch(const KernelArgs& args) {
   const int64_t bytes = d * element_bytes(args.in[0]);
   parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * k; i < end * k; ++i) {
+      if (row_of[i] < 0) continue;
       std::memcpy(xs + row_of[i] * bytes, x + i / k * bytes, static_cast<size_t>(bytes));
     }
   });
@@ -56,7 +61,7 @@ void dispatch_bwd(const KernelArgs& args) {
       if (!add) {
         std::fill(to, to + d, T(0));
       }
-      for (int64_t j = 0; j < k; ++j) {
+      for (int64_t j = 0; j < k && row_of[t * k + j] >= 0; ++j) {
         const T* __restrict from = dxs + row_of[t * k + j] * d;
 #pragma omp simd
         for (int64_t i = 0; i < d; ++i) to[i] += from[i];
@@ -126,6 +131,10 @@ void combine(const KernelArgs& args) {
   parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       T* __restrict to = y + t * d;
+      if (row_of[t * k] < 0) {
+        std::fill_n(to, d, T(0));
+        continue;
+      }
       for (int64_t j = 0; j < k; ++j) {
         const T* __restrict from = ys + row_of[t * k + j] * d;
         const T f = w[t * k + j];
@@ -149,6 +158,10 @@ void combine_bwd(const KernelArgs& args) {
   const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), k = args.in[3].dim(1);
   parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * k; i < end * k; ++i) {
+      if (row_of[i] < 0) {
+        dw[i] = 0;
+        continue;
+      }
       const T* __restrict from = dy + i / k * d;
       const T* __restrict saved = ys + row_of[i] * d;
       T* __restrict to = dys + row_of[i] * d;
@@ -172,6 +185,7 @@ void combine_dys(const KernelArgs& args) {
   const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), k = args.in[2].dim(1);
   parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * k; i < end * k; ++i) {
+      if (row_of[i] < 0) continue;
       const T* __restrict from = dy + i / k * d;
       T* __restrict to = dys + row_of[i] * d;
       const T f = w[i];
@@ -191,6 +205,10 @@ void combine_dw(const KernelArgs& args) {
   const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), k = args.in[2].dim(1);
   parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * k; i < end * k; ++i) {
+      if (row_of[i] < 0) {
+        dw[i] = 0;
+        continue;
+      }
       const T* __restrict from = dy + i / k * d;
       const T* __restrict saved = ys + row_of[i] * d;
       T dot = 0;

@@ -29,6 +29,13 @@ void choose(const T* p, int64_t e, int64_t k, int32_t* id) {
   }
 }
 
+/// Marks a token that goes to no expert.
+template <typename T>
+void leave_out(int64_t k, int32_t* ids, T* weights) {
+  std::fill_n(ids, k, -1);
+  std::fill_n(weights, k, T(0));
+}
+
 /// Copies the choices that a router is given.
 void take_given(const int32_t* given, int64_t n, int64_t e, int32_t* ids) {
   for (int64_t i = 0; i < n; ++i) {
@@ -50,7 +57,9 @@ void router(const KernelArgs& args) {
   T *w = out<T>(args, 0), *probs = out<T>(args, 2), *psum = out<T>(args, 3);
   int32_t* ids = out<int32_t>(args, 1);
   const int64_t tokens = args.in[0].dim(0), e = args.in[0].dim(1), k = args.attrs->i("top_k");
-  const bool norm = args.attrs->i("norm") != 0, given = args.in.size() == 2;
+  const bool norm = args.attrs->i("norm") != 0, given = args.attrs->i_or("given", 0) != 0;
+  const int32_t* is_token =
+      args.attrs->i_or("padded", 0) != 0 ? in<int32_t>(args, args.in.size() - 1) : nullptr;
   if (given) {
     take_given(in<int32_t>(args, 1), tokens * k, e, ids);
   }
@@ -73,9 +82,15 @@ void router(const KernelArgs& args) {
         }
         for (int64_t i = 0; i < e; ++i) {
           p[i] /= sum;
-          acc[i] += p[i];
         }
         int32_t* id = ids + t * k;
+        if (is_token != nullptr && is_token[t] == 0) {
+          leave_out(k, id, w + t * k);
+          continue;
+        }
+        for (int64_t i = 0; i < e; ++i) {
+          acc[i] += p[i];
+        }
         if (!given) {
           choose(p, e, k, id);
         }
@@ -111,7 +126,11 @@ void router_bwd(const KernelArgs& args) {
   parallel_for(tokens, row_grain(4 * e), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const T* p = probs + t * e;
-      T* d = dx + t * e;  // holds dprobs first
+      T* d = dx + t * e;     // holds dprobs first
+      if (ids[t * k] < 0) {  // padding
+        std::fill_n(d, e, T(0));
+        continue;
+      }
       for (int64_t i = 0; i < e; ++i) {
         d[i] = dpsum ? dpsum[i] : T(0);
       }
@@ -160,7 +179,7 @@ void balance_loss(const KernelArgs& args) {
   const double k = static_cast<double>(args.attrs->i("top_k"));
   const double tokens = routed_tokens(counts, e, k);
   double sum = 0;
-  for (int64_t i = 0; i < e; ++i) {
+  for (int64_t i = 0; i < e && tokens > 0; ++i) {
     sum += static_cast<double>(counts[i]) / (tokens * k) * (static_cast<double>(psum[i]) / tokens);
   }
   double* loss = out<double>(args, 0);
@@ -174,7 +193,8 @@ void balance_loss_bwd(const KernelArgs& args) {
   const int64_t e = count(args.in[0]);
   const double k = static_cast<double>(args.attrs->i("top_k"));
   const double tokens = routed_tokens(counts, e, k);
-  const double c = args.attrs->f("coef") * static_cast<double>(e) / (tokens * k * tokens);
+  const double c =
+      tokens > 0 ? args.attrs->f("coef") * static_cast<double>(e) / (tokens * k * tokens) : 0;
   for (int64_t i = 0; i < e; ++i) {
     dpsum[i] = static_cast<T>(c * static_cast<double>(counts[i]));
   }

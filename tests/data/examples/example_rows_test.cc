@@ -116,7 +116,7 @@ class Rows : public testing::Test {
     for (int32_t position = 0; at < n; ++at, ++position) {
       ASSERT_EQ(row.tokens[at], kRowPad);
       ASSERT_EQ(row.targets[at], kIgnoredTarget);
-      ASSERT_EQ(row.positions[at], position);
+      ASSERT_EQ(row.positions[at], padding_position(position));
     }
   }
 
