@@ -330,17 +330,21 @@ TensorId Builder::experts(int32_t layer, TensorId hidden) {
   const TensorId logits = node(layer, "linear", {}, {hidden, gate}, "mlp.router_logits");
   Attrs attrs{{"top_k", K}, {"norm", int64_t{config_.norm_topk_prob ? 1 : 0}}};
   std::vector<TensorId> in{logits};
+  // Inputs are whole on ranks of tp; each rank of a copy may have tokens of its own.
+  const auto given = [&](const char* attribute, TensorId tensor, const std::string& name) {
+    attrs.set(attribute, int64_t{1});
+    in.push_back(node(layer, "copy", {}, {tensor}, name));
+  };
   if (options_.routes_given) {
-    attrs.set("given", int64_t{1});
-    in.push_back(graph_.input(fmt::format("{}{}", names::kRoutesOf, layer),
-                              {graph::DType::i32, {num_tokens_, K}}));
+    const TensorId routes = graph_.input(fmt::format("{}{}", names::kRoutesOf, layer),
+                                         {graph::DType::i32, {num_tokens_, K}});
+    given("given", routes, "mlp.given_route");
   }
   if (options_.padded) {
     if (is_token_ == graph::kNone) {
       is_token_ = input(names::kIsToken, graph::DType::i32, num_tokens_);
     }
-    attrs.set("padded", int64_t{1});
-    in.push_back(is_token_);
+    given("padded", is_token_, "mlp.is_token");
   }
   const std::vector<TensorId> route =
       ops::apply(graph_, "router", attrs, in, prefix(layer) + "mlp.route", layer);

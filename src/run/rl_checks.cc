@@ -82,6 +82,13 @@ void expect_strict(const Run& run) {
   if (run.plan.cp > 1) {
     refuse(fmt::format("plan.cp is {}: keys are added in the order of ranks", run.plan.cp));
   }
+  const int64_t key_heads = run.model.num_kv_heads;
+  if (key_heads != run.model.num_heads && key_heads % run.plan.tp != 0) {
+    refuse(
+        fmt::format("plan.tp is {}, which does not divide the {} key heads: sampling attends "
+                    "with all heads on every rank",
+                    run.plan.tp, key_heads));
+  }
   if (run.c10d && run.plan.tp > 1) {
     refuse("plan.collectives is c10d: sums have an order of its own");
   }

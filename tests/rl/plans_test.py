@@ -116,7 +116,24 @@ class Plans(rl_util.RlTest):
         self.assertEqual(self.samples("threads"), self.samples("processes"))
         self.expect_equal_logprobs(self.metrics("processes")[0])
 
+    def test_further_plans(self):
+        for plan in ({"pp": 4}, {"pp": 2, "pp_schedule": "zb-h1"}, {"pp": 2, "pp_schedule": "gpipe"}, {"dp": 2, "micro_batch": 2},
+                     {"tp": 2, "sequence_parallel": False, "recompute": "full"}):
+            self.write_run("one", plan=plan)
+            self.rl("one")
+            self.expect_equal_logprobs(self.metrics("one")[0])
+            self.remove("one")
+        for plan in ({"tp": 2, "etp": 2}, {"dp": 2, "ep": 2, "moe_chunks": 2}, {"dp": 4, "ep": 4, "ranks_per_node": 2},
+                     {"dp": 2, "ep": 2, "tp": 2, "sequence_parallel": True}):
+            self.write_run("one", rl_util.MOE, plan=plan, rl={"routing_replay": True})
+            self.rl("one")
+            self.expect_equal_logprobs(self.metrics("one")[0])
+            self.remove("one")
+
     def test_refuses_plans_whose_bits_differ(self):
+        for tp in (3, 4):
+            self.write_run("one", plan={"tp": tp})
+            self.assertIn(f"plan.tp is {tp}, which does not divide the", self.rl("one", code=2))
         self.write_run("one", plan={"cp": 2})
         self.assertIn("rl.strict", self.rl("one", code=2))
         self.write_run("one", plan={"cp": 2}, rl={"strict": False})
