@@ -51,6 +51,13 @@ ABLATIONS = {
 }
 
 
+EXHAUSTED = "samples of unlike rewards (rl.dynamic_sampling)"  # nothing is left to learn from
+
+
+class Failed(Exception):
+    """A command's error; its log."""
+
+
 class OutOfTime(Exception):
     """The minutes are over; what is not finished resumes in the next call."""
 
@@ -91,7 +98,7 @@ def call(words, log, deadline):
             raise OutOfTime from None
     if code != 0:
         with open(log, encoding="utf-8", errors="replace") as text:
-            sys.exit(f"{' '.join(words)}: exit code {code}\n{text.read()[-2000:]}")
+            raise Failed(f"{' '.join(words)}: exit code {code}\n{text.read()[-2000:]}")
     return time.monotonic() - begin
 
 
@@ -126,10 +133,18 @@ def finish(options, run, deadline):
         task = task_folder(options, run, deadline)
         write_json(plan, run)
         keys = {**run["keys"], "train.seed": run["seed"], "output.dir": folder / "rl"}
-        call([options.hocket, "rl", str(task / "rl.yaml"),
-              *(word for key, value in keys.items() for word in ("--set", f"{key}={str(value).lower() if value in (True, False) else value}"))],
-             folder / "log", deadline)
-        write_json(done, {"warm_up_s": json.loads((task / "warmup-done.json").read_text(encoding="utf-8"))["seconds"]})
+        exhausted = False
+        try:
+            call([options.hocket, "rl", str(task / "rl.yaml"),
+                  *(word for key, value in keys.items()
+                    for word in ("--set", f"{key}={str(value).lower() if value in (True, False) else value}"))],
+                 folder / "log", deadline)
+        except Failed as error:
+            exhausted = EXHAUSTED in str(error)
+            if not exhausted:
+                raise
+        write_json(done, {"exhausted": exhausted,
+                          "warm_up_s": json.loads((task / "warmup-done.json").read_text(encoding="utf-8"))["seconds"]})
     return folder
 
 
@@ -141,8 +156,8 @@ def read_run(folder, run):
     trained = [row for row in rows if "reward" in row]
     if not evaluated or not trained:
         sys.exit(f"{folder}/rl/metrics.jsonl has no {EVAL if trained else 'reward'}; it has {sorted(set().union(*rows))}")
-    return {**run, "warm_up_s": json.loads((folder / "done.json").read_text(encoding="utf-8"))["warm_up_s"],
-            "train": trained, "eval": evaluated}
+    done = json.loads((folder / "done.json").read_text(encoding="utf-8"))
+    return {**run, "warm_up_s": done["warm_up_s"], "exhausted": done.get("exhausted", False), "train": trained, "eval": evaluated}
 
 
 def seconds_at(run, step):
@@ -182,7 +197,7 @@ def page(options, finished, picture, planned_runs):
              f"`bench/rl_curves.py --mode {options.mode}`; {os.cpu_count()} CPUs, {platform.machine()}. "
              f"{len(finished)} of {len(planned_runs)} runs. Held out: greedy answers to problems that no training saw, share of right ones "
              "(pass@1). Reward, entropy and length: means of the first and the last tenth of the updates. Time: of `hocket rl`, without "
-             "evaluations.", "",
+             "evaluations. †: ended early, since no round of dynamic sampling had groups of unlike rewards enough.", "",
              "| run | seed | warm-up s | held out: first | last | best | updates | minutes | to 0.9, minutes | reward | entropy | length |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for name in names:
@@ -190,7 +205,7 @@ def page(options, finished, picture, planned_runs):
             of = summary(run)
             lines.append(
                 f"| {name} | {run['seed']} | {of['warm_up_s']:.0f} | {shown(of['from'])} (update {of['from_step']}) | "
-                f"{shown(of['to'])} | {shown(of['best'])} | {of['updates']} | {shown(of['minutes'], 1)} | {shown(of['to_90_minutes'], 1)} | "
+                f"{shown(of['to'])} | {shown(of['best'])} | {of['updates']}{'†' if run['exhausted'] else ''} | {shown(of['minutes'], 1)} | {shown(of['to_90_minutes'], 1)} | "
                 f"{shown(of['reward_first'], 2)} → {shown(of['reward_last'], 2)} | {shown(of['entropy_first'], 2)} → "
                 f"{shown(of['entropy_last'], 2)} | {shown(of['length_first'], 1)} → {shown(of['length_last'], 1)} |")
     lines += ["", "| run | seeds | held out, last: median | lowest | highest | minutes: median |", "|---|---|---|---|---|---|"]
@@ -292,6 +307,8 @@ def main():
         except OutOfTime:
             print(f"interrupted in {run['name']}, seed {run['seed']}; the same command goes on")
             break
+        except Failed as error:
+            sys.exit(str(error))
         finished.append(read_run(folder, run))
         of = summary(finished[-1])
         print(f"{run['name']:26} seed {run['seed']}  held out {shown(of['from'])} -> {shown(of['to'])}  {of['updates']} updates, "
