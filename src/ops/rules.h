@@ -166,7 +166,8 @@ inline double head_flops(Types in) {
 }
 
 /// Returns the workspace of the LM head, h[T,D] and W[V,D], over chunks of tokens: the logits of
-/// one, a term per token, and the scratch of the largest product; `grad`: with those of dh and dW.
+/// one and its rows of h, a term per token, the numbers of tokens with a target, and the scratch of
+/// the largest product; `grad`: with those of dh and dW.
 inline int64_t head_workspace(const Call& call, bool grad) {
   const int64_t d = call.in[0].dims[1], v = call.in[1].dims[0], e = element(call.in[0]);
   const int64_t rows = cross_entropy_rows(call.in[0].dims[0], v, e);
@@ -175,7 +176,8 @@ inline int64_t head_workspace(const Call& call, bool grad) {
     scratch = std::max(
         {scratch, product_scratch(call.attrs, d, v, e), product_scratch(call.attrs, d, rows, e)});
   }
-  return round_up(rows * v * e, 64) + round_up(rows * 8, 64) + scratch;
+  return round_up(rows * v * e, 64) + round_up(rows * d * e, 64) + round_up(rows * 8, 64) +
+         round_up(call.in[0].dims[0] * 4, 64) + scratch;
 }
 
 }  // namespace hocket::ops

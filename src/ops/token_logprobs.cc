@@ -11,6 +11,9 @@
 namespace hocket::ops::token_logprobs {
 namespace {
 
+/// Returns whether W has no gradient.
+bool is_frozen(const Attrs& attrs) { return attrs.i_or("frozen", 0) != 0; }
+
 void want_head(std::string_view op, const Attrs& attrs, Types in) {
   want_lm_head(op, attrs, in);
   if (!attrs.has("temperature")) return;
@@ -37,11 +40,14 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   for (size_t i = 3; i < in.size(); ++i) {
     want_same(kOp, in[i], per_token(in));
   }
+  if (is_frozen(attrs)) return {in[0]};
   return {in[0], {grad_dtype(attrs, in[1].dtype), in[1].dims}};
 }
 
-template <int products>
-Work work(const Call& call) {
+Work work(const Call& call) { return {head_flops(call.in), total_bytes(call.in, call.out)}; }
+/// The logits, dh, and dW where W is trained.
+Work work_bwd(const Call& call) {
+  const double products = is_frozen(call.attrs) ? 2 : 3;
   return {products * head_flops(call.in), total_bytes(call.in, call.out)};
 }
 double model_flops(const Attrs&, Types in, double) { return head_flops(in); }
@@ -60,10 +66,17 @@ void grad(GradContext& context) {
   if (of_entropies != graph::kNone) {
     in.insert(in.end(), {node.out[1], of_entropies});
   }
-  const std::vector<TensorId> grads =
-      context.emit_grad("token_logprobs_bwd", node.attrs, std::move(in), 1, 1);
+  constexpr const char* kBackward = "token_logprobs_bwd";
+  Attrs attrs = node.attrs;
+  TensorId dh;
+  if (context.needs(1)) {
+    dh = context.emit_grad(kBackward, attrs, std::move(in), 1, 1)[0];
+  } else {
+    attrs.set("frozen", int64_t{1});
+    dh = context.emit(kBackward, attrs, std::move(in))[0];
+  }
   if (context.needs(0)) {
-    context.add_grad(0, grads[0]);
+    context.add_grad(0, dh);
   }
 }
 
@@ -92,8 +105,8 @@ std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const i
   const int z = define_logits(graph, attrs, in).made;
   const int lse = graph.apply("lse", {}, {z})[0];
   const int logit = graph.apply("pick", vocabulary, {z, in[2]})[0];
-  const int logprob = graph.apply("token_logprob", {}, {logit, lse, in[2]})[0];
-  return {logprob, graph.apply("token_entropy", {}, {z, in[2], lse})[0], lse};
+  const std::vector<int> kept = graph.apply("token_logprob", {}, {logit, lse, in[2]});
+  return {kept[0], graph.apply("token_entropy", {}, {z, in[2], lse})[0], kept[1]};
 }
 
 std::vector<int> define_bwd(Definition& graph, const Attrs& attrs, std::span<const int> in) {
@@ -109,6 +122,7 @@ std::vector<int> define_bwd(Definition& graph, const Attrs& attrs, std::span<con
     dz = graph.apply("softcap_bwd", z.cap, {dz, z.product})[0];
   }
   const int dh = graph.apply("linear_dx", {}, {dz, in[1]})[0];
+  if (is_frozen(attrs)) return {dh};
   Attrs of_dw;
   if (attrs.has("short_gradient")) {
     of_dw.set("short_gradient", attrs.i("short_gradient"));
@@ -160,6 +174,11 @@ std::vector<Sample> samples_bwd() {
     sample.name += ", entropies";
     list.push_back(std::move(sample));
   }
+  for (const size_t i : {size_t{1}, list.size() / 2 + 1}) {  // of 12 tokens
+    list.push_back(list[i]);
+    list.back().name += ", W frozen";
+    list.back().attrs.set("frozen", int64_t{1});
+  }
   return list;
 }
 
@@ -169,10 +188,10 @@ void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "token_logprobs",
                  .doc = "log p[t,targets[t]], -sum_v p log p and log sum_v e^z of p = softmax(z), "
                         "z = h[T,D] W^T, logits below `softcap` and over `temperature` if there "
-                        "are these; the first two are 0 where the target is -100",
+                        "are these; 0 where the target is -100",
                  .infer = infer,
                  .layout = {"td,vd,t->t,t,t", "t"},
-                 .work = work<1>,
+                 .work = work,
                  .grad = grad,
                  .samples = [] { return samples_with(0); },
                  .fd_inputs = {0, 1},
@@ -183,11 +202,14 @@ void add_to(std::vector<Op>& ops) {
                  .define = define,
                  .defined = Defined::expands});
   ops.push_back({.name = "token_logprobs_bwd",
-                 .doc = "dh[T,D] and dW[V,D] of token_logprobs, from the gradients of its "
+                 .doc = "dh[T,D] and, unless W is `frozen`, dW[V,D] of token_logprobs, from the "
+                        "gradients of its "
                         "log-probabilities and, optionally, entropies; logits are formed again",
                  .infer = infer_bwd,
-                 .layout = {"td,vd,t,t,t->td,vd|td,vd,t,t,t,t,t->td,vd", "t"},
-                 .work = work<3>,
+                 .layout = {"td,vd,t,t,t->td,vd|td,vd,t,t,t,t,t->td,vd|"
+                            "td,vd,t,t,t->td|td,vd,t,t,t,t,t->td",
+                            "t"},
+                 .work = work_bwd,
                  .samples = samples_bwd,
                  .accumulates = {1},
                  .workspace = workspace_bwd,

@@ -86,7 +86,7 @@ std::vector<TensorType> infer_token_logprob(const Attrs&, Types in) {
   want_float(kOp, in[0]);
   want_same(kOp, in[1], per_token(DType::f64, in[0]));
   want_targets(kOp, in[2], in[0].dims[0]);
-  return {in[1]};
+  return {in[1], in[1]};
 }
 
 std::vector<TensorType> infer_token_entropy(const Attrs&, Types in) {
@@ -222,9 +222,9 @@ void add_to(std::vector<Op>& ops) {
                  .family = Family::loss});
   ops.push_back(
       {.name = "token_logprob",
-       .doc = "x[t] - l[t], 0 where the target is ignored",
+       .doc = "x[t] - l[t], and l[t], 0 where the target is ignored",
        .infer = infer_token_logprob,
-       .layout = {"t,t,t->t", "t"},
+       .layout = {"t,t,t->t,t", "t"},
        .work = per_element<1>,
        .samples =
            [] {

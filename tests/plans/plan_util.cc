@@ -476,7 +476,7 @@ engine::Compiled compile(const engine::ProgramSpec& spec, const Case& c) {
       copy.out = {graph.add_tensor(taken)};
       add(copy);
       node.attrs.set("given", int64_t{1});
-      node.in.push_back(copy.out[0]);
+      node.in.insert(node.in.begin() + 1, copy.out[0]);  // before that of padding
     } else if (node.op == "router") {
       graph.outputs.push_back(node.out[1]);
     }

@@ -3,7 +3,6 @@
 // once, turned in place into their gradient, and multiplied back into dh and dW; there are never
 // more than ops::cross_entropy_rows() x V of them.
 #include <cmath>
-#include <cstring>
 
 #include "kernels/cpu/lm_head.h"
 #include "kernels/cpu/vocabulary.h"
@@ -12,16 +11,10 @@ namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 /// Turns a row of logits into scale * (softmax - onehot(target)); returns its negative log
-/// likelihood. A negative target zeroes the row. Without `grad` the row keeps the exponentials.
+/// likelihood. Without `grad` the row keeps the exponentials.
 template <typename T>
 double softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale) {
   constexpr int64_t L = kLanes<T>;
-  if (target < 0) {
-    if (grad) {
-      std::memset(x, 0, static_cast<size_t>(v) * sizeof(T));
-    }
-    return 0;
-  }
   const T logit = x[target];
   const T top = vmax(x, v);
   const Vec<T> shift = splat(top);
@@ -58,12 +51,6 @@ double softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale) {
 template <typename T>
 double capped_softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale, T cap) {
   constexpr int64_t L = kLanes<T>;
-  if (target < 0) {
-    if (grad) {
-      std::memset(x, 0, static_cast<size_t>(v) * sizeof(T));
-    }
-    return 0;
-  }
   tanh_row(x, v, cap);
   const T of_target = x[target];
   const T top = cap * vmax(x, v);
@@ -107,18 +94,17 @@ double capped_softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale, T
 template <typename T>
 void linear_cross_entropy(const KernelArgs& args) {
   LmHead<T> head(args);
-  const int32_t* targets = in<int32_t>(args, 2);
   const double scale = *in<double>(args, 3);
   const bool grad = args.attrs->i("grad") != 0;
   // A frozen W has no gradient.
   T* const dw = args.out.size() > 2 ? out<T>(args, 2) : nullptr;
   const bool add = dw != nullptr && accumulates(args, 2);
   const T cap = softcap_of<T>(args);
-  check_targets("linear_cross_entropy", targets, head.tokens(), head.vocab());
+  check_targets("linear_cross_entropy", in<int32_t>(args, 2), head.tokens(), head.vocab());
   double loss = 0;
-  head.for_chunks([&](int64_t first, int64_t n) {
+  head.for_chunks([&](int64_t n) {
     head.for_rows(n, [&](int64_t r) {
-      const int32_t target = targets[first + r];
+      const int32_t target = head.target(r);
       const T factor = static_cast<T>(scale);
       head.terms()[r] =
           cap > 0 ? capped_softmax_row(head.row(r), head.vocab(), target, grad, factor, cap)
@@ -128,11 +114,11 @@ void linear_cross_entropy(const KernelArgs& args) {
       loss += head.terms()[r];
     }
     if (grad) {
-      head.back(first, n, out<T>(args, 1), dw, add);
+      head.back(n, out<T>(args, 1), dw, add);
     }
   });
-  if (dw != nullptr) {
-    head.clear_without_tokens(dw, add);
+  if (grad) {
+    head.clear_others(out<T>(args, 1), dw, add);
   }
   double* total = out<double>(args, 0);
   *total = (accumulates(args, 0) ? *total : 0) + scale * loss;

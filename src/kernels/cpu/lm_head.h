@@ -9,43 +9,55 @@
 
 namespace hocket::kernels::HOCKET_CPU {
 
-/// Inputs 0 and 1 of a kernel as the LM head. There are never more logits than of one chunk.
+/// Inputs 0 to 2 of a kernel, h, W and targets, as the LM head. Only tokens with a target have
+/// logits, and there are never more of them than of one chunk.
 template <typename T>
 class LmHead {
  public:
   explicit LmHead(const KernelArgs& args)
       : h_(in<T>(args, 0)),
         w_(in<T>(args, 1)),
+        targets_(in<int32_t>(args, 2)),
         tokens_(args.in[0].dim(0)),
         width_(args.in[0].dim(1)),
         vocab_(args.in[1].dim(0)),
         chunk_(ops::cross_entropy_rows(tokens_, vocab_, sizeof(T))),
         scratch_(args),
         logits_(scratch_.take<T>(chunk_ * vocab_)),
-        terms_(scratch_.take<double>(chunk_)) {}
+        rows_(scratch_.take<T>(chunk_ * width_)),
+        terms_(scratch_.take<double>(chunk_)),
+        predicting_(scratch_.take<int32_t>(tokens_)) {
+    for (int64_t t = 0; t < tokens_; ++t) {
+      if (targets_[t] >= 0) {
+        predicting_[count_++] = static_cast<int32_t>(t);
+      }
+    }
+  }
 
   int64_t tokens() const { return tokens_; }
   int64_t vocab() const { return vocab_; }
-  T* row(int64_t r) const { return logits_ + r * vocab_; }  ///< logits of token r of the chunk
-  double* terms() const { return terms_; }                  ///< a number per token of the chunk
+  T* row(int64_t r) const { return logits_ + r * vocab_; }  ///< logits of row r of the chunk
+  double* terms() const { return terms_; }                  ///< a number per row of the chunk
+  int64_t token(int64_t r) const { return predicting_[first_ + r]; }  ///< of row r of the chunk
+  int32_t target(int64_t r) const { return targets_[token(r)]; }      ///< likewise
 
-  /// Calls fn(t, n) for every chunk of n tokens from t on, its logits formed.
+  /// Calls fn(n) for every chunk of n tokens with targets, its logits formed.
   template <class F>
   void for_chunks(const F& fn) {
-    for (int64_t t = 0; t < tokens_; t += chunk_) {
-      const int64_t n = std::min(chunk_, tokens_ - t);
+    for (first_ = 0; first_ < count_; first_ += chunk_) {
+      const int64_t n = std::min(chunk_, count_ - first_);
       gemm<T>({.trans_b = true,
                .m = n,
                .n = vocab_,
                .k = width_,
-               .a = h_ + t * width_,
+               .a = hidden(n),
                .lda = width_,
                .b = w_,
                .ldb = width_,
                .c = logits_,
                .ldc = vocab_},
               scratch_);
-      fn(t, n);
+      fn(n);
     }
   }
   /// Calls fn(r) for every row of a chunk, in parallel.
@@ -57,9 +69,24 @@ class LmHead {
       }
     });
   }
-  /// Multiplies the gradients of a chunk's logits, which replaced them, into its rows of dh, and
-  /// into dW unless that is null; `add`: onto what dW has.
-  void back(int64_t t, int64_t n, T* dh, T* dw, bool add) {
+  /// Multiplies the gradients of a chunk's logits, which replaced them, into dW unless that is
+  /// null, and into the rows of dh; `add`: onto what dW has.
+  void back(int64_t n, T* dh, T* dw, bool add) {
+    if (dw != nullptr) {
+      gemm<T>({.trans_a = true,
+               .m = vocab_,
+               .n = width_,
+               .k = n,
+               .a = logits_,
+               .lda = vocab_,
+               .b = hidden(n),
+               .ldb = width_,
+               .add = add || first_ > 0,
+               .c = dw,
+               .ldc = width_},
+              scratch_);
+    }
+    T* const to = is_run(n) ? dh + token(0) * width_ : rows_;
     gemm<T>({.m = n,
              .n = width_,
              .k = vocab_,
@@ -67,36 +94,46 @@ class LmHead {
              .lda = vocab_,
              .b = w_,
              .ldb = width_,
-             .c = dh + t * width_,
+             .c = to,
              .ldc = width_},
             scratch_);
-    if (dw == nullptr) return;
-    gemm<T>({.trans_a = true,
-             .m = vocab_,
-             .n = width_,
-             .k = n,
-             .a = logits_,
-             .lda = vocab_,
-             .b = h_ + t * width_,
-             .ldb = width_,
-             .add = add || t > 0,
-             .c = dw,
-             .ldc = width_},
-            scratch_);
+    for (int64_t r = 0; to == rows_ && r < n; ++r) {
+      std::copy_n(rows_ + r * width_, width_, dh + token(r) * width_);
+    }
   }
-  /// Sets dW of no tokens, which back() is not called for.
-  void clear_without_tokens(T* dw, bool add) const {
-    if (tokens_ == 0 && !add) {
+  /// Sets the gradients of tokens without targets, and dW if no token has one.
+  void clear_others(T* dh, T* dw, bool add) const {
+    for (int64_t t = 0; t < tokens_; ++t) {
+      if (targets_[t] < 0) {
+        std::fill_n(dh + t * width_, width_, T(0));
+      }
+    }
+    if (dw != nullptr && count_ == 0 && !add) {
       std::fill_n(dw, vocab_ * width_, T(0));
     }
   }
 
  private:
+  /// Returns whether the tokens of a chunk stand one behind the other.
+  bool is_run(int64_t n) const { return token(n - 1) - token(0) == n - 1; }
+  /// Returns the hidden states of a chunk, [n, width].
+  const T* hidden(int64_t n) const {
+    if (is_run(n)) return h_ + token(0) * width_;
+    for (int64_t r = 0; r < n; ++r) {
+      std::copy_n(h_ + token(r) * width_, width_, rows_ + r * width_);
+    }
+    return rows_;
+  }
+
   const T *h_, *w_;
+  const int32_t* targets_;
   int64_t tokens_, width_, vocab_, chunk_;
   Scratch scratch_;
-  T* logits_;
+  T *logits_, *rows_;
   double* terms_;
+  int32_t* predicting_;  ///< tokens with a target
+  int64_t count_ = 0;    ///< of them
+  int64_t first_ = 0;    ///< of the chunk, among them
 };
 
 /// Attribute `softcap` of a head, 0: none.

@@ -15,7 +15,10 @@ void token_logprobs(const KernelArgs& args) {
   check_targets("token_logprobs", targets, head.tokens(), v);
   double *logprobs = out<double>(args, 0), *entropies = out<double>(args, 1);
   double* lses = out<double>(args, 2);
-  head.for_chunks([&](int64_t first, int64_t n) {
+  for (double* const per_token : {logprobs, entropies, lses}) {
+    std::fill_n(per_token, head.tokens(), 0.0);
+  }
+  head.for_chunks([&](int64_t n) {
     head.for_rows(n, [&](int64_t r) {
       T* const z = head.row(r);
       if (cap > 0) {
@@ -25,12 +28,11 @@ void token_logprobs(const KernelArgs& args) {
         });
       }
       temper_row(z, v, temper);
-      const int64_t t = first + r;
+      const int64_t t = head.token(r);
       const double lse = log_sum_exp(z, v);
-      const bool counts = targets[t] >= 0;
       lses[t] = lse;
-      logprobs[t] = counts ? static_cast<double>(z[targets[t]]) - lse : 0;
-      entropies[t] = counts ? entropy_of(z, v, lse) : 0;
+      logprobs[t] = static_cast<double>(z[targets[t]]) - lse;
+      entropies[t] = entropy_of(z, v, lse);
     });
   });
 }
@@ -44,15 +46,13 @@ void token_logprobs_bwd(const KernelArgs& args) {
   const int64_t v = head.vocab();
   const T cap = softcap_of<T>(args), temper = temper_of<T>(args);
   check_targets("token_logprobs_bwd", targets, head.tokens(), v);
-  T *dh = out<T>(args, 0), *dw = out<T>(args, 1);
-  head.for_chunks([&](int64_t first, int64_t n) {
+  T* const dh = out<T>(args, 0);
+  T* const dw = args.out.size() > 1 ? out<T>(args, 1) : nullptr;  // null: W is frozen
+  const bool add = dw != nullptr && accumulates(args, 1);
+  head.for_chunks([&](int64_t n) {
     head.for_rows(n, [&](int64_t r) {
       T* const z = head.row(r);
-      const int64_t t = first + r;
-      if (targets[t] < 0) {
-        std::fill_n(z, v, T(0));
-        return;
-      }
+      const int64_t t = head.token(r);
       if (cap > 0) {
         tanh_row(z, v, cap);
       }
@@ -63,9 +63,9 @@ void token_logprobs_bwd(const KernelArgs& args) {
       }
       token_gradient_row(z, v, targets[t], lses[t], g, cap, temper);
     });
-    head.back(first, n, dh, dw, accumulates(args, 1));
+    head.back(n, dh, dw, add);
   });
-  head.clear_without_tokens(dw, accumulates(args, 1));
+  head.clear_others(dh, dw, add);
 }
 
 HOCKET_KERNEL(token_logprobs)

@@ -134,9 +134,11 @@ void token_logprob(const KernelArgs& args) {
   const T* x = in<T>(args, 0);
   const double* lse = in<double>(args, 1);
   const int32_t* targets = in<int32_t>(args, 2);
-  double* logprob = out<double>(args, 0);
+  double *logprob = out<double>(args, 0), *kept = out<double>(args, 1);
   for_rows(args.in[0].dim(0), 1, [&](int64_t t) {
-    logprob[t] = targets[t] < 0 ? 0 : static_cast<double>(x[t]) - lse[t];
+    const bool counts = targets[t] >= 0;
+    logprob[t] = counts ? static_cast<double>(x[t]) - lse[t] : 0;
+    kept[t] = counts ? lse[t] : 0;
   });
 }
 
