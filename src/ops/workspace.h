@@ -25,10 +25,10 @@ inline constexpr int64_t kSumBlock = 16384;  ///< elements summed at once by sum
 /// Rows per block of the reductions over rows (at most 64 blocks, at least 64 rows each).
 inline int64_t norm_block_rows(int64_t rows) { return std::max<int64_t>(64, ceil_div(rows, 64)); }
 
-/// Tokens per block of logits in linear_cross_entropy and token_logprobs: about 16 MiB, 32 to 512
+/// Tokens per block of logits in linear_cross_entropy and token_logprobs: about 64 MiB, 32 to 512
 /// rows.
 inline int64_t cross_entropy_rows(int64_t tokens, int64_t vocab, int64_t element) {
-  int64_t fit = (int64_t{16} << 20) / std::max<int64_t>(vocab * element, 1);
+  int64_t fit = (int64_t{64} << 20) / std::max<int64_t>(vocab * element, 1);
   return std::min(tokens, std::clamp<int64_t>(fit / 32 * 32, 32, 512));
 }
 
