@@ -230,7 +230,11 @@ std::vector<std::string> PromptData::notes() const {
                     "of messages for a chat",
                     texts_ == 1 ? "1 prompt is" : fmt::format("{} prompts are", texts_)));
   }
-  if (without_truth_ > 0) {
+  const std::vector<engine::RewardSection>& rewards = run_.config.rl.rewards;
+  const bool needs_truth = std::any_of(rewards.begin(), rewards.end(), [](const auto& reward) {
+    return reward.type != "regex" && reward.type != "length" && reward.type != "json_schema";
+  });
+  if (without_truth_ > 0 && needs_truth) {
     notes.push_back(fmt::format("{} without a ground truth ({})", counted(without_truth_, "prompt"),
                                 fmt::join(kTruths, ", ")));
   }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "parallel/schedules/schedule.h"
 
 namespace hocket::engine {
 
@@ -15,6 +16,12 @@ void expect_rl(const Run& run) {
   if (rl.prompts_per_step % rl.update_prompts() != 0) {
     fail(name, "rl.prompts_per_update is {}; expected a divisor of rl.prompts_per_step {}",
          rl.update_prompts(), rl.prompts_per_step);
+  }
+  if (parallel::is_schedule_file(run.config.plan.pp_schedule)) {
+    fail(name,
+         "plan.pp_schedule is the file {}, which is of one number of micro-batches, and updates "
+         "have as many as their samples need; expected the name of a schedule",
+         run.config.plan.pp_schedule);
   }
   if (rl.rewards.empty()) {
     fail(name, "rl.rewards is empty; expected at least one, such as {{type: exact}}");

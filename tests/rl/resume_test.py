@@ -3,6 +3,7 @@
 # ctest: timeout=900
 """A training by rewards that was killed, in any phase, goes on with the samples and losses that it would have had, bit for
 bit: in every phase once, and at random moments (HOCKET_LONG=1: 30). Prints the seed."""
+import json
 import os
 import random
 import signal
@@ -59,6 +60,39 @@ class Resume(rl_util.RlTest):
             error = process.communicate()[1]
             self.assertIn(process.returncode, (-signal.SIGKILL, 0), f"kill {kill}: {error}")
         self.rl("killed")
+        self.assertEqual(self.lines("whole"), self.lines("killed"))
+        self.assertEqual(self.samples("whole"), self.samples("killed"))
+
+    @unittest.skipUnless(os.path.exists(os.path.join(cli_util.BINARY_DIR, "libhocket_torch.so")), "no c10d")
+    def test_kills_of_a_rank(self):
+        """Ranks are processes; one of them is killed, and the launcher ends the other."""
+        for name in ("whole", "killed"):
+            path = self.run_config(name)
+            with open(path, encoding="utf-8") as f:
+                run = json.load(f)
+            run["plan"] = {"dp": 2, "ranks": "gloo", "timeout_s": 10}
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump(run, f)
+        launch = ["launch", "-n", 2, "rl"]
+        begin = time.monotonic()
+        self.hocket(*launch, self.path("whole.yaml"))
+        took = time.monotonic() - begin
+        seed = int(os.environ.get("SEED", random.randrange(10**6)))
+        kills = 30 if os.environ.get("HOCKET_LONG") else 3
+        print(f"seed {seed}, {kills} kills of a rank in {took:.1f} s", flush=True)
+        draw, killed = random.Random(seed), 0
+        for _ in range(kills):
+            process = subprocess.Popen([cli_util.HOCKET, *map(str, launch), self.path("killed.yaml")], cwd=self.folder,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+            time.sleep(draw.uniform(0.2, 1) * took)
+            with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as f:
+                ranks = [int(pid) for pid in f.read().split()]
+            if ranks:
+                os.kill(draw.choice(ranks), signal.SIGKILL)
+                killed += 1
+            process.wait(60)
+        self.assertGreater(killed, 0)
+        self.hocket(*launch, self.path("killed.yaml"))
         self.assertEqual(self.lines("whole"), self.lines("killed"))
         self.assertEqual(self.samples("whole"), self.samples("killed"))
 
