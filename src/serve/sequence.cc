@@ -78,8 +78,7 @@ void Scheduler::StepBuilder::add_row(const Sequence& sequence, int64_t position,
   for (const double setting :
        {how.temperature, static_cast<double>(how.top_k), how.top_p, how.min_p,
         how.repetition_penalty, how.presence_penalty, how.frequency_penalty, 0.0,
-        static_cast<double>(std::max<int64_t>(alternatives, 0)),
-        how.tempered_logprobs ? 1.0 : 0.0,
+        static_cast<double>(std::max<int64_t>(alternatives, 0)), how.tempered_logprobs ? 1.0 : 0.0,
         given < 0 && sequence.request.candidates ? 1.0 : 0.0}) {
     input_.settings.push_back(setting);
   }
