@@ -73,7 +73,7 @@ inline constexpr const char* kAnswerLogprobs = "answer_logprobs";  ///< f64[A], 
 inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, before clipping
 inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
 inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch
-/// Of a layer: i32[T,K], the experts of every token; an output of generation, an input where its
+/// The experts of every token in a layer, i32[T,K]; an output of generation, an input where its
 /// choices are taken again.
 inline constexpr const char* kRoutesOf = "moe.routes.";
 

@@ -96,7 +96,7 @@ class Scheduler {
   const data::Tokenizer* const tokenizer_;
   const SchedulerOptions options_;
   std::vector<PagePool> pages_;  ///< of every part
-  /// Of every part: experts of the tokens in its pages, [pages, PagePool::kTokens, route_width_].
+  /// Experts of the tokens in every part's pages, [pages, PagePool::kTokens, route_width_].
   std::vector<std::vector<int32_t>> routes_;
   size_t route_width_ = 0;
   /// Waiting ones in order of priority and arrival; running ones in the same order.
