@@ -72,6 +72,8 @@ class Losses(unittest.TestCase):
                 worst = 0.0
                 for number, (ours, theirs) in enumerate(zip(got, held["steps"]), 1):
                     for key, value in theirs.items():
+                        if key == "rewards/accuracies" and abs(theirs["rewards/margins"]) < 1e-9:
+                            continue  # rounding decides between equals
                         error = abs(ours["train/loss" if key == "loss" else key] - value) / max(1, abs(value))
                         worst = max(worst, error)
                         self.assertLess(error, TOLERANCE, f"step {number}, {key}: {ours} against {theirs}")
