@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of the search's queue: plans in the order of a penalized estimate, and the corrections of
+// estimates that simulated plans give.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "planner/search.h"
+#include "planner/space.h"
+
+namespace hocket::planner {
+
+/// A plan that may be simulated. The queue is in the order of penalized_s, the smallest first.
+struct QueuedPlan {
+  PlanCandidate plan;
+  float lower_bound_s = 0;
+  float lower_bound_any_s = 0;  ///< lower bound over all collective algorithms
+  float penalized_s = 0;
+  float estimated_s = 0, bytes = 0;  ///< estimated
+  uint32_t order = 0;                ///< among those with one penalized_s
+  bool replayed = false;             ///< estimated with its schedule replayed
+  bool varied = false;               ///< plan.ep_inner is not the one that it was bounded with
+  /// It stands for the ways to lay the plan's layers by memory, which are worked out when its turn
+  /// comes. Its bounds are those of all plans of the mesh.
+  bool stands_for_layers = false;
+};
+
+/// Orders a heap: the smallest penalized estimate first.
+struct Later {
+  bool operator()(const QueuedPlan& left, const QueuedPlan& right) const {
+    return left.penalized_s != right.penalized_s ? left.penalized_s > right.penalized_s
+                                                 : left.order > right.order;
+  }
+};
+
+/// Plans of a mesh with their bounds.
+struct BoundedPlans {
+  std::vector<QueuedPlan> plans;
+  Counts counts;
+  TooLarge nearest;
+};
+
+/// Ratios of simulated to estimated time and memory, by schedule, recomputation, sharding, and
+/// number of pipeline and expert ranks; applied to further estimates of the same group. A group
+/// without simulated plans is not corrected (ratio 1).
+class EstimateCorrection {
+ public:
+  void record(const PlanCandidate& plan, double ratio) {
+    groups_[group_of(plan)].add(ratio);
+    all_.add(ratio);
+  }
+  double ratio(const PlanCandidate& plan) const {
+    const auto group = groups_.find(group_of(plan));
+    return group == groups_.end() ? 1 : group->second.mean();
+  }
+  /// Returns the ratio over all plans.
+  double ratio() const { return all_.count == 0 ? 1 : all_.mean(); }
+
+ private:
+  struct Ratios {
+    double sum = 0;
+    int count = 0;
+    void add(double ratio) {
+      sum += ratio;
+      ++count;
+    }
+    double mean() const { return sum / count; }
+  };
+  static std::array<int, 5> group_of(const PlanCandidate& plan) {
+    return {plan.schedule, plan.recompute, plan.shard, static_cast<int>(std::log2(plan.pp)),
+            static_cast<int>(std::log2(plan.ep))};
+  }
+  std::map<std::array<int, 5>, Ratios> groups_;
+  Ratios all_;
+};
+
+}  // namespace hocket::planner
