@@ -20,6 +20,7 @@
 #include "program/memory.h"
 #include "run/compile.h"
 #include "run/machine.h"
+#include "sim/sim_trace.h"
 #include "sim/simulator.h"
 
 namespace hocket::planner {
@@ -298,6 +299,17 @@ Outcome extrapolated(const Outcome& one, const Outcome& two, double count, int64
 }
 
 }  // namespace
+
+trace::Trace Trial::timeline(const PlanCandidate& plan, const SearchSpace& space,
+                             int64_t micro_batches) const {
+  const engine::Run run = run_of(plan, space, micro_batches);
+  const engine::Compiled compiled = engine::compile(run);
+  const cost::CostModel costs(cluster_, profile_, sim::threads_per_rank(compiled.program, cluster_),
+                              engine::collectives_of(run));
+  sim::Replay replay;
+  sim::simulate(compiled.program, costs, {}, &replay);
+  return sim::to_trace(compiled.program, replay);
+}
 
 Trial Trial::with(cost::Cluster cluster, std::optional<cost::Profile> profile) const {
   Trial other = *this;

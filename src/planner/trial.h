@@ -15,6 +15,7 @@
 #include "planner/model_table.h"
 #include "planner/space.h"
 #include "run/config.h"
+#include "trace/trace.h"
 
 namespace hocket::planner {
 
@@ -70,6 +71,10 @@ class Trial {
   /// a step is short.
   std::optional<Outcome> extrapolate(const PlanCandidate& plan, const SearchSpace& space,
                                      double enough_s, const std::function<bool()>& stop) const;
+  /// Returns the timeline of a step with this number of micro-batches. Throws Error if there is no
+  /// such program.
+  trace::Trace timeline(const PlanCandidate& plan, const SearchSpace& space,
+                        int64_t micro_batches) const;
   /// The same run on another cluster or with another profile.
   Trial with(cost::Cluster cluster, std::optional<cost::Profile> profile) const;
   const std::optional<cost::Profile>& profile() const { return profile_; }
