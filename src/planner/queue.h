@@ -43,18 +43,22 @@ struct BoundedPlans {
   TooLarge nearest;
 };
 
-/// Ratios of simulated to estimated time and memory, by schedule, recomputation, sharding, and
-/// number of pipeline and expert ranks; applied to further estimates of the same group. A group
-/// without simulated plans is not corrected (ratio 1).
+/// Ratios of simulated to estimated time and memory. Further estimates are corrected by the mean of
+/// simulated plans of the same schedule, recomputation, sharding, and numbers of pipeline ranks,
+/// expert ranks and sequences of a micro-batch; else of the same schedule, recomputation and
+/// sharding; else not (ratio 1).
 class EstimateCorrection {
  public:
   void record(const PlanCandidate& plan, double ratio) {
-    groups_[group_of(plan)].add(ratio);
+    alike_[alike_to(plan)].add(ratio);
+    similar_[similar_to(plan)].add(ratio);
     all_.add(ratio);
   }
   double ratio(const PlanCandidate& plan) const {
-    const auto group = groups_.find(group_of(plan));
-    return group == groups_.end() ? 1 : group->second.mean();
+    const auto alike = alike_.find(alike_to(plan));
+    if (alike != alike_.end()) return alike->second.mean();
+    const auto similar = similar_.find(similar_to(plan));
+    return similar == similar_.end() ? 1 : similar->second.mean();
   }
   /// Returns the ratio over all plans.
   double ratio() const { return all_.count == 0 ? 1 : all_.mean(); }
@@ -69,11 +73,18 @@ class EstimateCorrection {
     }
     double mean() const { return sum / count; }
   };
-  static std::array<int, 5> group_of(const PlanCandidate& plan) {
-    return {plan.schedule, plan.recompute, plan.shard, static_cast<int>(std::log2(plan.pp)),
-            static_cast<int>(std::log2(plan.ep))};
+  using Similar = std::array<int, 3>;
+  using Alike = std::array<int, 6>;
+  static Similar similar_to(const PlanCandidate& plan) {
+    return {plan.schedule, plan.recompute, plan.shard};
   }
-  std::map<std::array<int, 5>, Ratios> groups_;
+  static Alike alike_to(const PlanCandidate& plan) {
+    const auto doublings = [](int32_t number) { return static_cast<int>(std::log2(number)); };
+    return {plan.schedule,      plan.recompute,     plan.shard,
+            doublings(plan.pp), doublings(plan.ep), doublings(plan.micro_batch)};
+  }
+  std::map<Alike, Ratios> alike_;
+  std::map<Similar, Ratios> similar_;
   Ratios all_;
 };
 

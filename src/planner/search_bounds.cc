@@ -182,7 +182,7 @@ void Search::keep(BoundedPlans found) {
 void Search::lay_by_memory(const QueuedPlan& of, Estimator* estimator) {
   BoundedPlans found;
   const double limit = static_cast<double>(trial_.memory());
-  for (StageLayers& layers : estimator->layers_by_memory(of.plan, limit)) {
+  for (StageLayers& layers : estimator->layers_by_memory(of.plan, limit / arena_ratio(of.plan))) {
     PlanCandidate laid = of.plan;
     laid.layers = std::move(layers);
     bound_plan(laid, estimator, &found);

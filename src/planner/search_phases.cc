@@ -76,8 +76,9 @@ void Search::simulate_usual() {
     }
   });
   const int64_t simulated = result_.counts.simulated;
-  queue_.clear();
   next_mesh_ = 0;
+  if (ends()) return;  // the others are left
+  queue_.clear();
   next_order_ = 0;
   result_.counts.plans = simulated;
   result_.counts.too_large = 0;
