@@ -161,12 +161,13 @@ def compare(case, seconds):
     if "error" in said:
         return {**result, "error": said["error"]}
     best = said["best"][0]
-    result.update({"step_s": best["step_s"], "plan": best["plan"], "extrapolated": best["extrapolated"],
+    result.update({"step_s": best["step_s"], "fits": True, "plan": best["plan"], "extrapolated": best["extrapolated"],
                    "counts": said["counts"], "gains": said["gains_of_ten_percent"]})
     if best["extrapolated"]:
         result["extrapolated_s"] = best["step_s"]
-        result["step_s"] = case.simulate(best["set"], case.setup["global_batch"])["step_s"]
-    if experts:
+        full = case.simulate(best["set"], case.setup["global_batch"])
+        result.update({"step_s": full["step_s"], "fits": full["fits"]})
+    if experts and result["fits"]:
         result["expert_s"] = min(found["full_s"] for found in experts[:2])
         result["ratio"] = result["step_s"] / result["expert_s"]
     return result
@@ -182,8 +183,8 @@ def table(results):
                          f"{r['wall_s']:.0f} s, {r['processor_s']:.0f} s | |")
             continue
         expert = r["experts"][0] if r["experts"] else None
-        said = f"{r['expert_s']:.4g} s: {expert['plan']}, recompute {expert['recompute']}" if expert else "none fits"
-        lines.append(f"| {r['name']}: {r['what']} | {r['step_s']:.4g} s: {r['plan']} | {said} | "
+        said = f"{min(e['full_s'] for e in r['experts'][:2]):.4g} s: {expert['plan']}, recompute {expert['recompute']}" if expert else "none fits"
+        lines.append(f"| {r['name']}: {r['what']} | {r['step_s']:.4g} s{'' if r['fits'] else ', does not fit'}: {r['plan']} | {said} | "
                      f"{r.get('ratio', 0):.3f} | {r['wall_s']:.0f} s, {r['processor_s']:.0f} s | "
                      f"{r['counts']['simulated']}, {r['counts']['over_memory']} |")
     ratios = [r["ratio"] for r in results if "ratio" in r]

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/bottleneck.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "base/stop.h"
+#include "run/compile.h"
+#include "sim/simulator.h"
 
 namespace hocket::planner {
 
@@ -83,6 +88,48 @@ std::vector<BetterResource> better_resources(const Trial& trial) {
     raise_links(add("network"), false);
   }
   return found;
+}
+
+std::vector<double> steps_with(const Trial& trial, const PlanCandidate& plan,
+                               const SearchSpace& space, const std::vector<BetterResource>& better,
+                               const std::function<bool()>& stop) {
+  const int64_t all = num_micro_batches(space, plan);
+  std::vector<int64_t> counts = shortened_micro_batches(plan, space);
+  counts.resize(std::min<size_t>(2, counts.size()));
+  if (counts.empty()) {
+    counts = {all};
+  }
+  std::vector<std::vector<double>> steps;  // by number of micro-batches
+  const StopWhen given_up(stop);
+  try {
+    for (const int64_t count : counts) {
+      const engine::Run run = trial.run_of(plan, space, count);
+      const engine::Compiled compiled = engine::compile(run);
+      std::vector<double>& here = steps.emplace_back();
+      const auto add = [&](const cost::Cluster& cluster,
+                           const std::optional<cost::Profile>& profile) {
+        const cost::CostModel costs(cluster, profile,
+                                    sim::threads_per_rank(compiled.program, cluster),
+                                    engine::collectives_of(run));
+        sim::SimOptions options;
+        options.record = false;
+        here.push_back(
+            static_cast<double>(sim::simulate(compiled.program, costs, options).step_ns) * 1e-9);
+      };
+      add(trial.cluster(), trial.profile());
+      for (const BetterResource& resource : better) {
+        add(resource.cluster, resource.profile);
+      }
+    }
+  } catch (const Stopped&) {
+    return {};
+  }
+  std::vector<double> seconds = steps.back();
+  for (size_t i = 0; i < seconds.size() && counts.size() > 1; ++i) {
+    const double slope = (steps[1][i] - steps[0][i]) / static_cast<double>(counts[1] - counts[0]);
+    seconds[i] += slope * static_cast<double>(all - counts[1]);
+  }
+  return seconds;
 }
 
 }  // namespace hocket::planner

@@ -14,8 +14,6 @@ namespace hocket::planner {
 
 /// Factor by which a resource is better.
 inline constexpr double kBetter = 1.1;
-/// Simulations that the gains take: of five resources, and of the plan as it is.
-inline constexpr double kResources = 6;
 
 /// A resource, and the cluster and profile that have more of it.
 struct BetterResource {
@@ -27,5 +25,12 @@ struct BetterResource {
 /// inside nodes and between them, where the cluster has them. With a profile, which does not
 /// tell arithmetic from memory: kernels, and links.
 std::vector<BetterResource> better_resources(const Trial& trial);
+
+/// Returns the seconds of a plan's step as the cluster is, and then with each of the resources.
+/// Long steps are extrapolated from two numbers of micro-batches; a program is compiled once for
+/// all. Returns nothing if `stop` became true. Requires: the plan has a program.
+std::vector<double> steps_with(const Trial& trial, const PlanCandidate& plan,
+                               const SearchSpace& space, const std::vector<BetterResource>& better,
+                               const std::function<bool()>& stop);
 
 }  // namespace hocket::planner

@@ -25,8 +25,7 @@ double Search::final_s() const {
   full_s = std::max(full_s, all_s / num_threads());
   const double once_s = best.whole_s * passes(best.plan) /
                         program_passes(best.plan, space_, num_micro_batches(space_, best.plan));
-  const double gains_s = std::ceil(kResources / num_threads()) * once_s;
-  return std::min(most, (full_s > most ? 0 : full_s) + gains_s);
+  return std::min(most, (full_s > most ? 0 : full_s) + kGainsOverOnce * once_s);
 }
 
 /// Takes the usual plan with the least corrected estimate, of a family with fewest simulated ones.
@@ -127,21 +126,14 @@ void Search::simulate_best_in_full() {
 void Search::measure_gains() {
   const std::vector<BetterResource> better = better_resources(trial_);
   const PlanCandidate plan = result_.best.front().plan;
-  std::vector<double> step_s(better.size() + 1, 0);
-  std::atomic<size_t> next{0};
-  in_threads([&](int) {
-    for (size_t i = next++; i < step_s.size() && !stopped(); i = next++) {
-      const Trial trial =
-          i == 0 ? trial_ : trial_.with(better[i - 1].cluster, better[i - 1].profile);
-      const std::optional<Outcome> outcome = trial.extrapolate(
-          plan, space_, std::numeric_limits<double>::infinity(), [&] { return stopped(); });
-      step_s[i] = outcome && outcome->refused.empty() ? outcome->step_s : 0;
+  std::vector<double> step_s;
+  in_threads([&](int thread) {
+    if (thread == 0) {
+      step_s = steps_with(trial_, plan, space_, better, [&] { return stopped(); });
     }
   });
-  for (size_t i = 0; i < better.size() && step_s[0] > 0; ++i) {
-    if (step_s[i + 1] > 0) {
-      result_.gains.push_back({better[i].name, 1 - step_s[i + 1] / step_s[0]});
-    }
+  for (size_t i = 1; i < step_s.size(); ++i) {
+    result_.gains.push_back({better[i - 1].name, 1 - step_s[i] / step_s[0]});
   }
 }
 

@@ -45,6 +45,8 @@ inline constexpr double kBoundingShare = 0.5;
 inline constexpr size_t kEnoughToChoose = 5000;
 /// Shares of the time limit: for usual plans, and at most for the simulations at the end.
 inline constexpr double kUsualShare = 0.3, kFinalShare = 0.4;
+/// Seconds of the simulations with better resources over those of one extrapolation.
+inline constexpr double kGainsOverOnce = 1.5;
 /// Usual plans of a family that are simulated, and how many more if none of these fits.
 inline constexpr int kUsualOfFamily = 3, kMoreUsualOfFamily = 6;
 /// A plan is extrapolated from two steps alone if it is slower than this times the best one.

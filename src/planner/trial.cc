@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "cost/flops.h"
 #include "parallel/schedules/schedule.h"
+#include "planner/pipeline_shape.h"
 #include "program/memory.h"
 #include "run/compile.h"
 #include "run/machine.h"
@@ -280,10 +281,20 @@ std::vector<int64_t> shortened_micro_batches(const PlanCandidate& plan, const Se
 
 namespace {
 
+/// Returns whether some rank keeps the activations of all micro-batches.
+bool keeps_all_micro_batches(const PlanCandidate& plan, int64_t count) {
+  PipelineShapes shapes;
+  const PipelineShape& shape = shapes.of(plan, count);
+  return std::any_of(shape.ranks.begin(), shape.ranks.end(), [&](const PipelineShape::Rank& rank) {
+    return shape.live(rank, count) > rank.live;
+  });
+}
+
 /// Returns the outcome for `count` micro-batches on the line through two shorter steps. `step`:
-/// micro-batches between these; `longer`: micro-batches of the second one.
+/// micro-batches between these; `longer`: micro-batches of the second one. Memory does not grow
+/// with micro-batches, except for their inputs, unless a rank keeps the activations of all.
 Outcome extrapolated(const Outcome& one, const Outcome& two, double count, int64_t step,
-                     int64_t longer) {
+                     int64_t longer, bool keeps_all) {
   const double times = (count - static_cast<double>(longer)) / static_cast<double>(step);
   Outcome whole = two;
   whole.extrapolated = true;
@@ -292,7 +303,12 @@ Outcome extrapolated(const Outcome& one, const Outcome& two, double count, int64
     whole.*part += times * (two.*part - one.*part);
   }
   whole.whole_s *= count / static_cast<double>(longer);
-  whole.bytes += static_cast<int64_t>(times * static_cast<double>(two.bytes - one.bytes));
+  const double inputs = static_cast<double>(two.input_bytes) / static_cast<double>(longer);
+  const double grown = keeps_all
+                           ? times * static_cast<double>(two.bytes - one.bytes)
+                           : inputs * (count - static_cast<double>(longer)) +
+                                 std::max<double>(0, static_cast<double>(one.bytes - two.bytes));
+  whole.bytes += static_cast<int64_t>(grown);
   // Useful work is proportional to the micro-batches.
   whole.mfu *= count / static_cast<double>(longer) * two.step_s / whole.step_s;
   return whole;
@@ -311,13 +327,6 @@ trace::Trace Trial::timeline(const PlanCandidate& plan, const SearchSpace& space
   return sim::to_trace(compiled.program, replay);
 }
 
-Trial Trial::with(cost::Cluster cluster, std::optional<cost::Profile> profile) const {
-  Trial other = *this;
-  other.cluster_ = std::move(cluster);
-  other.profile_ = std::move(profile);
-  return other;
-}
-
 std::optional<Outcome> Trial::simulate(const PlanCandidate& plan, const SearchSpace& space,
                                        const std::function<bool()>& stop) const {
   return simulate_micro_batches(plan, space, num_micro_batches(space, plan), stop);
@@ -330,12 +339,13 @@ std::optional<Outcome> Trial::extrapolate(const PlanCandidate& plan, const Searc
   if (counts.empty()) return simulate(plan, space, stop);
   const auto count = static_cast<double>(num_micro_batches(space, plan));
   const int64_t step = counts[1] - counts[0];
+  const bool keeps_all = keeps_all_micro_batches(plan, num_micro_batches(space, plan));
   std::optional<Outcome> last, whole;
   for (const int64_t shorter : counts) {
     std::optional<Outcome> here = simulate_micro_batches(plan, space, shorter, stop);
     if (!here || !here->refused.empty()) return here;
     if (last) {
-      Outcome longer = extrapolated(*last, *here, count, step, shorter);
+      Outcome longer = extrapolated(*last, *here, count, step, shorter, keeps_all);
       longer.fits = here->fits && longer.bytes <= memory_;
       // Later micro-batches settle further: a second line shows how far the first one was off.
       longer.error_s =
@@ -392,7 +402,10 @@ std::optional<Outcome> Trial::simulate_micro_batches(const PlanCandidate& plan,
       *seconds /= std::max(1.0, ranks);
     }
     for (const program::Memory& memory : report.memory) {
-      outcome.bytes = std::max(outcome.bytes, memory.total());
+      if (memory.total() > outcome.bytes) {
+        outcome.bytes = memory.total();
+        outcome.input_bytes = memory.inputs_outputs;
+      }
     }
     outcome.fits = report.fits();
     outcome.whole_s =

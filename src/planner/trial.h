@@ -33,8 +33,9 @@ struct Outcome {
   double error_s = 0;
   double whole_s = 0;  ///< seconds that a simulation of the whole step takes
   double compute_s = 0, exposed_s = 0, bubble_s = 0, idle_s = 0;
-  double mfu = 0;     ///< 0: unknown
-  int64_t bytes = 0;  ///< planned memory of the rank that takes most
+  double mfu = 0;           ///< 0: unknown
+  int64_t bytes = 0;        ///< planned memory of the rank that takes most
+  int64_t input_bytes = 0;  ///< part of it that is proportional to the micro-batches
   bool fits = false;
   bool good() const { return refused.empty() && fits; }
 };
@@ -62,6 +63,9 @@ class Trial {
 
   /// The run under a plan. Error: there is no such plan.
   engine::Run run_of(const PlanCandidate& plan, const SearchSpace& space) const;
+  /// The same with another number of micro-batches, and a batch to match.
+  engine::Run run_of(const PlanCandidate& plan, const SearchSpace& space,
+                     int64_t micro_batches) const;
   /// Safe from several threads. `stop` is asked all the while (base/stop.h): true gives it up, and
   /// nothing comes of it.
   std::optional<Outcome> simulate(const PlanCandidate& plan, const SearchSpace& space,
@@ -75,13 +79,9 @@ class Trial {
   /// such program.
   trace::Trace timeline(const PlanCandidate& plan, const SearchSpace& space,
                         int64_t micro_batches) const;
-  /// The same run on another cluster or with another profile.
-  Trial with(cost::Cluster cluster, std::optional<cost::Profile> profile) const;
   const std::optional<cost::Profile>& profile() const { return profile_; }
 
  private:
-  engine::Run run_of(const PlanCandidate& plan, const SearchSpace& space,
-                     int64_t micro_batches) const;
   std::optional<Outcome> simulate_micro_batches(const PlanCandidate& plan, const SearchSpace& space,
                                                 int64_t micro_batches,
                                                 const std::function<bool()>& stop) const;
