@@ -43,7 +43,9 @@ bool Search::take_usual(QueuedPlan* queued) {
   double least = 0;
   for (size_t i = 0; i < queue_.size(); ++i) {
     const auto family = static_cast<size_t>(family_of(queue_[i].plan));
-    if (enough(family) || (next < queue_.size() && tried_of_[family] > fewest)) continue;
+    if (queue_[i].stands_for_layers || enough(family) ||
+        (next < queue_.size() && tried_of_[family] > fewest))
+      continue;
     const double here = corrected_estimate(queue_[i]);
     if (next < queue_.size() && tried_of_[family] == fewest && here >= least) continue;
     next = i;
@@ -65,7 +67,6 @@ void Search::simulate_usual() {
   in_threads([&](int) {
     QueuedPlan queued;
     while (take_usual(&queued)) {
-      if (queued.stands_for_layers) continue;
       std::optional<Outcome> outcome =
           trial_.extrapolate(queued.plan, space_, enough_s(), [&] { return ends(); });
       if (!outcome) return;
