@@ -303,12 +303,9 @@ Outcome extrapolated(const Outcome& one, const Outcome& two, double count, int64
     whole.*part += times * (two.*part - one.*part);
   }
   whole.whole_s *= count / static_cast<double>(longer);
-  const double inputs = static_cast<double>(two.input_bytes) / static_cast<double>(longer);
-  const double grown = keeps_all
-                           ? times * static_cast<double>(two.bytes - one.bytes)
-                           : inputs * (count - static_cast<double>(longer)) +
-                                 std::max<double>(0, static_cast<double>(one.bytes - two.bytes));
-  whole.bytes += static_cast<int64_t>(grown);
+  const int64_t grown_once = keeps_all ? two.bytes - one.bytes : two.input_bytes - one.input_bytes;
+  const int64_t fuller = keeps_all ? 0 : std::max<int64_t>(0, one.bytes - two.bytes);
+  whole.bytes += fuller + static_cast<int64_t>(times * static_cast<double>(grown_once));
   // Useful work is proportional to the micro-batches.
   whole.mfu *= count / static_cast<double>(longer) * two.step_s / whole.step_s;
   return whole;
