@@ -40,7 +40,12 @@ struct Later {
 struct BoundedPlans {
   std::vector<QueuedPlan> plans;
   Counts counts;
-  TooLarge nearest;
+  std::array<TooLarge, kFamilies> nearest_of;
+  /// Drops a plan that takes more memory than there is.
+  void drop(const PlanCandidate& plan, double bytes) {
+    ++counts.too_large;
+    nearest_of[static_cast<size_t>(family_of(plan))].take({plan, bytes});
+  }
 };
 
 /// Ratios of simulated to estimated time and memory. Further estimates are corrected by the mean of

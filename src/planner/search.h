@@ -6,6 +6,7 @@
 // or with its time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "planner/trial.h"
+#include "planner/usual.h"
 
 namespace hocket::planner {
 
@@ -58,16 +60,17 @@ struct Gain {
 
 struct SearchResult {
   Counts counts;
-  bool complete = false;                    ///< no plan of the space is faster than the best one
-  std::string ended;                        ///< why it is not complete: "the time is up", ..
-  std::vector<Outcome> best;                ///< good ones, the fastest first
-  std::vector<Outcome> over_memory;         ///< simulated ones that do not fit
-  std::vector<Gain> gains;                  ///< of the best plan; empty: there was no time for them
-  TooLarge nearest;                         ///< of the dropped plans the one with the least bound
-  TooLarge nearest_simulated;               ///< of the simulated ones
-  std::map<std::string, int64_t> refusals;  ///< why there is no program: how often
-  double seconds = 0;                       ///< that the search took
-  double bounding_s = 0;                    ///< part of it for bounds
+  bool complete = false;             ///< no plan of the space is faster than the best one
+  std::string ended;                 ///< why it is not complete: "the time is up", ..
+  std::vector<Outcome> best;         ///< good ones, the fastest first
+  std::vector<Outcome> over_memory;  ///< simulated ones that do not fit
+  std::vector<Gain> gains;           ///< of the best plan; empty: there was no time for them
+  TooLarge nearest;                  ///< of the dropped plans the one with the least bound
+  std::array<TooLarge, kFamilies> nearest_of;  ///< the same of every family
+  TooLarge nearest_simulated;                  ///< of the simulated ones
+  std::map<std::string, int64_t> refusals;     ///< why there is no program: how often
+  double seconds = 0;                          ///< that the search took
+  double bounding_s = 0;                       ///< part of it for bounds
   double lower_bound_s = 0;  ///< no plan of the space is faster than this; 0: not known
 };
 

@@ -48,8 +48,7 @@ Estimate Search::bound_plan(const PlanCandidate& plan, Estimator* estimator,
   ++found->counts.plans;
   const Estimate estimate = estimator->estimate(plan);
   if (estimate.lower_bound_bytes > static_cast<double>(trial_.memory()) && !options_.everything) {
-    ++found->counts.too_large;
-    found->nearest.take({plan, estimate.lower_bound_bytes});
+    found->drop(plan, estimate.lower_bound_bytes);
     return estimate;
   }
   found->plans.push_back(queued_plan(plan, estimate));
@@ -73,8 +72,7 @@ void Search::bound_mesh(const PlanCandidate& mesh, Estimator* estimator,
         if (!fits) {
           // For any layers of its stages.
           ++found->counts.plans;
-          ++found->counts.too_large;
-          found->nearest.take({plan, floor.lower_bound_bytes});
+          found->drop(plan, floor.lower_bound_bytes);
           return;
         }
         const Estimate even = bound_plan(plan, estimator, found);
@@ -158,11 +156,19 @@ void Search::bound_meshes() {
   std::make_heap(queue_.begin(), queue_.end(), Later());
 }
 
+/// Records the dropped plans that are nearest to fitting. Requires: the mutex is held.
+void Search::take_nearest(const BoundedPlans& found) {
+  for (size_t family = 0; family < kFamilies; ++family) {
+    result_.nearest.take(found.nearest_of[family]);
+    result_.nearest_of[family].take(found.nearest_of[family]);
+  }
+}
+
 void Search::keep(BoundedPlans found) {
   const std::lock_guard lock(mutex_);
   result_.counts.plans += found.counts.plans;
   result_.counts.too_large += found.counts.too_large;
-  result_.nearest.take(found.nearest);
+  take_nearest(found);
   queue_.insert(queue_.end(), found.plans.begin(), found.plans.end());
   held_ = queue_.size();
   if (queue_.size() <= kMaxQueuedPlans) return;
@@ -193,7 +199,7 @@ void Search::lay_by_memory(const QueuedPlan& of, Estimator* estimator) {
   }
   result_.counts.plans += found.counts.plans - 1;
   result_.counts.too_large += found.counts.too_large;
-  result_.nearest.take(found.nearest);
+  take_nearest(found);
 }
 
 /// Returns the penalized estimate with the corrections by simulated plans.

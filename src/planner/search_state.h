@@ -28,7 +28,7 @@ namespace hocket::planner {
 /// dropped.
 inline constexpr size_t kMaxQueuedPlans = 4'000'000;
 /// Growth of the penalized estimate per excess of estimated memory: such plans are tried late.
-inline constexpr double kMemoryPenalty = 4;
+inline constexpr double kMemoryPenalty = 15;
 /// kMemoryPenalty while no plan fits: a plan that fits is then worth more than a fast one.
 inline constexpr double kMemoryPenaltyAtFirst = 100;
 /// Share of the memory: a rank estimated below it counts as certain to fit.
@@ -99,6 +99,7 @@ class Search {
   void lay_by_memory(const QueuedPlan& of, Estimator* estimator);
   QueuedPlan queued_plan(const PlanCandidate& plan, const Estimate& estimate) const;
   void keep(BoundedPlans found);
+  void take_nearest(const BoundedPlans& found);
   bool take(QueuedPlan* queued, Estimator* estimator);
   double corrected_estimate(const QueuedPlan& queued) const;
   bool put_off_if_worse(QueuedPlan queued);

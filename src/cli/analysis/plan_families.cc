@@ -68,7 +68,10 @@ std::vector<FamilyRow> families_of(const planner::SearchResult& result) {
   std::vector<FamilyRow> found;
   for (size_t family = 0; family < rows.size(); ++family) {
     rows[family].family = static_cast<planner::Family>(family);
-    if (rows[family].simulated > 0) {
+    if (rows[family].simulated == 0) {
+      rows[family].dropped = result.nearest_of[family];
+    }
+    if (rows[family].simulated > 0 || rows[family].dropped.bytes > 0) {
       found.push_back(rows[family]);
     }
   }
@@ -82,8 +85,12 @@ std::vector<FamilyRow> families_of(const planner::SearchResult& result) {
 std::string cause_text(const planner::SearchResult& result, const FamilyRow& row,
                        const planner::SearchSpace& space) {
   if (!row.best) {
-    if (!row.too_large) return "none fits";
-    return fmt::format("none of {} fits; the nearest takes {}: {}", row.simulated,
+    if (!row.too_large) {
+      return fmt::format("none simulated; of those too large the least takes at least {}: {}",
+                         human_bytes(row.dropped.bytes),
+                         planner::describe(row.dropped.plan, space));
+    }
+    return fmt::format("none of {} simulated fits; the nearest takes {}: {}", row.simulated,
                        memory_text(*row.too_large), planner::describe(row.too_large->plan, space));
   }
   const planner::Outcome& best = result.best.front();

@@ -18,9 +18,11 @@ struct FamilyRow {
   /// A plan that does not fit: the fastest that is faster than `best`; without `best` the one that
   /// takes the least memory. Null: there is none.
   const planner::Outcome* too_large = nullptr;
+  planner::TooLarge dropped;  ///< without simulated plans: the one with the least bound on memory
   int64_t simulated = 0;
 };
-/// Returns the families with simulated plans, the fastest first. Requires: `result` outlives them.
+/// Returns the families with simulated or dropped plans, the fastest first. Requires: `result`
+/// outlives them.
 std::vector<FamilyRow> families_of(const planner::SearchResult& result);
 
 /// Returns where a plan loses time against the best one, largest part first: "+1.2 s bubble, -300
