@@ -54,6 +54,13 @@ double ranks_of_parameters(const PlanCandidate& plan, Share share) {
 
 }  // namespace
 
+double arena_ratio(const PlanCandidate& plan) {
+  // Measured on programs of 1 to 70 G parameters (bench/results/2026-11-29-planner.md).
+  constexpr double kSharded = 1.28, kInV = 1.15, kOthers = 1.03;
+  if (plan.shard >= kZero2) return kSharded;
+  return stages_of(plan).is_v ? kInV : kOthers;
+}
+
 Estimator::Estimator(const SearchSpace& space, const graph::Graph& graph,
                      const cost::CostModel& costs, EstimatorOptions options)
     : space_(space), costs_(costs), options_(options) {
@@ -521,6 +528,7 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
         std::max(estimate.lower_bound_bytes, held_bytes(plan, count, dense, experts, true) +
                                                  live * std::max(0.0, least_kept - sent));
   }
+  estimate.bytes *= arena_ratio(plan);
   // The network may be slower than the passes.
   const double micro_batches = static_cast<double>(count);
   estimate.messages_s = micro_batches * between.shared_s(load);

@@ -38,6 +38,10 @@ struct Estimate {
   double messages_s = 0;  ///< for which messages between stages keep a link busy
 };
 
+/// Returns the ratio of a rank's planned memory to the sum of its tensors at their peak: gathered
+/// parameters and gradients, and activations of stages in a V, leave gaps in the arena.
+double arena_ratio(const PlanCandidate& plan);
+
 struct EstimatorOptions {
   /// Forward passes wait for their all-reduces over tp: no rewrite (src/passes) chunks these.
   bool blocking = true;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search for the plan with the shortest simulated step: every plan of a space is bounded, plans
-// that cannot fit into memory are dropped, and the rest is simulated in the order of an estimate;
-// plans that cannot beat the best are pruned. It ends when nothing is left, so that the best plan
-// is that of the whole space, or with its time; but not without a plan, if one that fits is found
-// soon.
+// The search for the plan with the shortest simulated step. The best usual plans of every family
+// are simulated first. Then every plan of the space is bounded, plans that cannot fit into memory
+// are dropped, and the rest is simulated in the order of an estimate; plans that cannot beat the
+// best are pruned. It ends when nothing is left, so that the best plan is that of the whole space,
+// or with its time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "planner/trial.h"
+#include "planner/usual.h"
 
 namespace hocket::planner {
 
@@ -22,11 +24,12 @@ struct Counts {
   int64_t too_large = 0;  ///< dropped: their bound on memory is above the limit
   int64_t slower = 0;     ///< passed over: their bound on time is above the best
   int64_t simulated = 0;
-  int64_t over_memory = 0;  ///< of the simulated ones
-  int64_t refused = 0;      ///< of the simulated ones: there is no such program
-  int64_t left = 0;         ///< neither
-  int64_t meshes = 0;       ///< of the space
-  int64_t meshes_left = 0;  ///< meshes without visited plans
+  int64_t extrapolated = 0;  ///< of the simulated ones: from fewer micro-batches
+  int64_t over_memory = 0;   ///< of the simulated ones
+  int64_t refused = 0;       ///< of the simulated ones: there is no such program
+  int64_t left = 0;          ///< neither
+  int64_t meshes = 0;        ///< of the space
+  int64_t meshes_left = 0;   ///< meshes without visited plans
 };
 
 struct SearchOptions {
@@ -49,17 +52,25 @@ struct TooLarge {
   void take(const TooLarge& other);
 };
 
+/// Share of the best step that a resource saves if it is 10 % better.
+struct Gain {
+  std::string resource;
+  double share = 0;
+};
+
 struct SearchResult {
   Counts counts;
-  bool complete = false;                    ///< no plan of the space is faster than the best one
-  std::string ended;                        ///< why it is not complete: "the time is up", ..
-  std::vector<Outcome> best;                ///< good ones, the fastest first
-  std::vector<Outcome> over_memory;         ///< simulated ones that do not fit
-  TooLarge nearest;                         ///< of the dropped plans the one with the least bound
-  TooLarge nearest_simulated;               ///< of the simulated ones
-  std::map<std::string, int64_t> refusals;  ///< why there is no program: how often
-  double seconds = 0;                       ///< that the search took
-  double bounding_s = 0;                    ///< part of it for bounds
+  bool complete = false;             ///< no plan of the space is faster than the best one
+  std::string ended;                 ///< why it is not complete: "the time is up", ..
+  std::vector<Outcome> best;         ///< good ones, the fastest first
+  std::vector<Outcome> over_memory;  ///< simulated ones that do not fit
+  std::vector<Gain> gains;           ///< of the best plan; empty: there was no time for them
+  TooLarge nearest;                  ///< of the dropped plans the one with the least bound
+  std::array<TooLarge, kFamilies> nearest_of;  ///< the same of every family
+  TooLarge nearest_simulated;                  ///< of the simulated ones
+  std::map<std::string, int64_t> refusals;     ///< why there is no program: how often
+  double seconds = 0;                          ///< that the search took
+  double bounding_s = 0;                       ///< part of it for bounds
   double lower_bound_s = 0;  ///< no plan of the space is faster than this; 0: not known
 };
 

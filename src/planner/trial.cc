@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,9 +16,12 @@
 #include "base/stop.h"
 #include "base/text.h"
 #include "cost/flops.h"
+#include "parallel/schedules/schedule.h"
+#include "planner/pipeline_shape.h"
 #include "program/memory.h"
 #include "run/compile.h"
 #include "run/machine.h"
+#include "sim/sim_trace.h"
 #include "sim/simulator.h"
 
 namespace hocket::planner {
@@ -26,6 +31,13 @@ namespace {
 /// Keys of a plan that say how a mesh is cut, or name its ranks: none of them fits another mesh.
 constexpr const char* kOfOneMesh[] = {"plan.cp_shares", "plan.layouts", "plan.shard.group",
                                       "plan.expert_ranks", "plan.ranks_per_node"};
+
+/// A step with fewer passes through layers takes less than a second to simulate.
+constexpr double kLongProgramPasses = 2048;
+/// A step is shortened if it has this many times the micro-batches of all shorter steps together.
+constexpr int64_t kShorterBy = 2;
+/// Bound on the error of a line through two steps alone, as a share of the step.
+constexpr double kErrorShareOfOneLine = 0.05;
 
 bool is_searched(const std::string& path) {
   const std::vector<std::string>& keys = searched_keys();
@@ -227,19 +239,133 @@ double Trial::bucket_bytes() const {
 }
 
 engine::Run Trial::run_of(const PlanCandidate& plan, const SearchSpace& space) const {
+  return run_of(plan, space, num_micro_batches(space, plan));
+}
+
+engine::Run Trial::run_of(const PlanCandidate& plan, const SearchSpace& space,
+                          int64_t micro_batches) const {
   std::vector<std::string> all = kept_;
   const std::vector<std::string> chosen = assignments(plan, space);
   all.insert(all.end(), chosen.begin(), chosen.end());
+  if (micro_batches != num_micro_batches(space, plan)) {
+    constexpr const char* kBatch = "train.global_batch=";
+    const int64_t each = plan.sequences > 0 ? plan.sequences : int64_t{plan.dp} * plan.micro_batch;
+    std::erase_if(all, [](const std::string& key) { return key.starts_with(kBatch); });
+    all.push_back(kBatch + std::to_string(micro_batches * each));
+  }
   return engine::parse_run("{}", base_.name, all);
+}
+
+double program_passes(const PlanCandidate& plan, const SearchSpace& space, int64_t micro_batches) {
+  constexpr double kRingSteps = 8;
+  const bool in_ring = plan.cp > 1 && plan.keys == kKeysInRing;
+  return static_cast<double>(micro_batches * space.model.num_layers) *
+         (in_ring ? std::max(1.0, plan.cp / kRingSteps) : 1);
+}
+
+std::vector<int64_t> shortened_micro_batches(const PlanCandidate& plan, const SearchSpace& space) {
+  const int64_t all = num_micro_batches(space, plan);
+  if (program_passes(plan, space, all) < kLongProgramPasses) return {};
+  const int64_t step = std::max<int64_t>(2, plan.pp);
+  std::vector<int64_t> counts = {2 * step, 3 * step, 4 * step};
+  if (all < kShorterBy * (counts[0] + counts[1] + counts[2])) return {};
+  const parallel::BuiltIn& schedule = parallel::built_in_schedules()[plan.schedule];
+  for (const int64_t count : counts) {
+    const auto least = static_cast<int>(count);
+    if (plan.pp > 1 && schedule.fitting && schedule.fitting(plan.pp, plan.chunks, least) != least) {
+      return {};
+    }
+  }
+  return counts;
+}
+
+namespace {
+
+/// Returns whether some rank keeps the activations of all micro-batches.
+bool keeps_all_micro_batches(const PlanCandidate& plan, int64_t count) {
+  PipelineShapes shapes;
+  const PipelineShape& shape = shapes.of(plan, count);
+  return std::any_of(shape.ranks.begin(), shape.ranks.end(), [&](const PipelineShape::Rank& rank) {
+    return shape.live(rank, count) > rank.live;
+  });
+}
+
+/// Returns the outcome for `count` micro-batches on the line through two shorter steps. `step`:
+/// micro-batches between these; `longer`: micro-batches of the second one. Memory does not grow
+/// with micro-batches, except for their inputs, unless a rank keeps the activations of all.
+Outcome extrapolated(const Outcome& one, const Outcome& two, double count, int64_t step,
+                     int64_t longer, bool keeps_all) {
+  const double times = (count - static_cast<double>(longer)) / static_cast<double>(step);
+  Outcome whole = two;
+  whole.extrapolated = true;
+  for (double Outcome::*part : {&Outcome::step_s, &Outcome::compute_s, &Outcome::exposed_s,
+                                &Outcome::bubble_s, &Outcome::idle_s}) {
+    whole.*part += times * (two.*part - one.*part);
+  }
+  whole.whole_s *= count / static_cast<double>(longer);
+  const int64_t grown_once = keeps_all ? two.bytes - one.bytes : two.input_bytes - one.input_bytes;
+  const int64_t fuller = keeps_all ? 0 : std::max<int64_t>(0, one.bytes - two.bytes);
+  whole.bytes += fuller + static_cast<int64_t>(times * static_cast<double>(grown_once));
+  // Useful work is proportional to the micro-batches.
+  whole.mfu *= count / static_cast<double>(longer) * two.step_s / whole.step_s;
+  return whole;
+}
+
+}  // namespace
+
+trace::Trace Trial::timeline(const PlanCandidate& plan, const SearchSpace& space,
+                             int64_t micro_batches) const {
+  const engine::Run run = run_of(plan, space, micro_batches);
+  const engine::Compiled compiled = engine::compile(run);
+  const cost::CostModel costs(cluster_, profile_, sim::threads_per_rank(compiled.program, cluster_),
+                              engine::collectives_of(run));
+  sim::Replay replay;
+  sim::simulate(compiled.program, costs, {}, &replay);
+  return sim::to_trace(compiled.program, replay);
 }
 
 std::optional<Outcome> Trial::simulate(const PlanCandidate& plan, const SearchSpace& space,
                                        const std::function<bool()>& stop) const {
+  return simulate_micro_batches(plan, space, num_micro_batches(space, plan), stop);
+}
+
+std::optional<Outcome> Trial::extrapolate(const PlanCandidate& plan, const SearchSpace& space,
+                                          double enough_s,
+                                          const std::function<bool()>& stop) const {
+  const std::vector<int64_t> counts = shortened_micro_batches(plan, space);
+  if (counts.empty()) return simulate(plan, space, stop);
+  const auto count = static_cast<double>(num_micro_batches(space, plan));
+  const int64_t step = counts[1] - counts[0];
+  const bool keeps_all = keeps_all_micro_batches(plan, num_micro_batches(space, plan));
+  std::optional<Outcome> last, whole;
+  for (const int64_t shorter : counts) {
+    std::optional<Outcome> here = simulate_micro_batches(plan, space, shorter, stop);
+    if (!here || !here->refused.empty()) return here;
+    if (last) {
+      Outcome longer = extrapolated(*last, *here, count, step, shorter, keeps_all);
+      longer.fits = here->fits && longer.bytes <= memory_;
+      // Later micro-batches settle further: a second line shows how far the first one was off.
+      longer.error_s =
+          whole ? std::abs(longer.step_s - whole->step_s) : kErrorShareOfOneLine * longer.step_s;
+      const bool ends = whole || !longer.fits || longer.step_s > enough_s;
+      whole = std::move(longer);
+      if (ends) return whole;
+    }
+    last = std::move(here);
+  }
+  return whole;
+}
+
+std::optional<Outcome> Trial::simulate_micro_batches(const PlanCandidate& plan,
+                                                     const SearchSpace& space,
+                                                     int64_t micro_batches,
+                                                     const std::function<bool()>& stop) const {
   Outcome outcome;
   outcome.plan = plan;
   const StopWhen given_up(stop);
+  const auto begun = std::chrono::steady_clock::now();
   try {
-    const engine::Run run = run_of(plan, space);
+    const engine::Run run = run_of(plan, space, micro_batches);
     const engine::Compiled compiled = engine::compile(run);
     std::optional<engine::Compiled> evaluation;
     if (engine::evaluates(run)) {
@@ -273,9 +399,14 @@ std::optional<Outcome> Trial::simulate(const PlanCandidate& plan, const SearchSp
       *seconds /= std::max(1.0, ranks);
     }
     for (const program::Memory& memory : report.memory) {
-      outcome.bytes = std::max(outcome.bytes, memory.total());
+      if (memory.total() > outcome.bytes) {
+        outcome.bytes = memory.total();
+        outcome.input_bytes = memory.inputs_outputs;
+      }
     }
     outcome.fits = report.fits();
+    outcome.whole_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   } catch (const Stopped&) {
     return std::nullopt;
   } catch (const Error& error) {

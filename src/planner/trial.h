@@ -15,6 +15,7 @@
 #include "planner/model_table.h"
 #include "planner/space.h"
 #include "run/config.h"
+#include "trace/trace.h"
 
 namespace hocket::planner {
 
@@ -26,9 +27,15 @@ struct Outcome {
   PlanCandidate plan;
   std::string refused;  ///< why there is no such program; empty: there is
   double step_s = 0;
+  /// The step was simulated with fewer micro-batches, and extrapolated. `error_s`: bound on the
+  /// error of `step_s` (docs/planner.md).
+  bool extrapolated = false;
+  double error_s = 0;
+  double whole_s = 0;  ///< seconds that a simulation of the whole step takes
   double compute_s = 0, exposed_s = 0, bubble_s = 0, idle_s = 0;
-  double mfu = 0;     ///< 0: unknown
-  int64_t bytes = 0;  ///< planned memory of the rank that takes most
+  double mfu = 0;           ///< 0: unknown
+  int64_t bytes = 0;        ///< planned memory of the rank that takes most
+  int64_t input_bytes = 0;  ///< part of it that is proportional to the micro-batches
   bool fits = false;
   bool good() const { return refused.empty() && fits; }
 };
@@ -56,12 +63,28 @@ class Trial {
 
   /// The run under a plan. Error: there is no such plan.
   engine::Run run_of(const PlanCandidate& plan, const SearchSpace& space) const;
+  /// The same with another number of micro-batches, and a batch to match.
+  engine::Run run_of(const PlanCandidate& plan, const SearchSpace& space,
+                     int64_t micro_batches) const;
   /// Safe from several threads. `stop` is asked all the while (base/stop.h): true gives it up, and
   /// nothing comes of it.
   std::optional<Outcome> simulate(const PlanCandidate& plan, const SearchSpace& space,
                                   const std::function<bool()>& stop) const;
+  /// Simulates steps of shortened_micro_batches() and extrapolates all figures linearly. The last
+  /// step is omitted if the plan is slower than `enough_s` without it. The same as simulate() where
+  /// a step is short.
+  std::optional<Outcome> extrapolate(const PlanCandidate& plan, const SearchSpace& space,
+                                     double enough_s, const std::function<bool()>& stop) const;
+  /// Returns the timeline of a step with this number of micro-batches. Throws Error if there is no
+  /// such program.
+  trace::Trace timeline(const PlanCandidate& plan, const SearchSpace& space,
+                        int64_t micro_batches) const;
+  const std::optional<cost::Profile>& profile() const { return profile_; }
 
  private:
+  std::optional<Outcome> simulate_micro_batches(const PlanCandidate& plan, const SearchSpace& space,
+                                                int64_t micro_batches,
+                                                const std::function<bool()>& stop) const;
   int64_t threads() const;
   std::vector<double> speed_of_device_types(const ModelTable& table) const;
   void balance_layers(const LayerCosts& costs, SearchSpace* space) const;
@@ -73,6 +96,14 @@ class Trial {
   cost::Cluster cluster_;
   int64_t ranks_, memory_;
 };
+
+/// Returns the length of a plan's program: passes of its micro-batches through layers. Keys around
+/// a ring add the length of a pass with every eight ranks.
+double program_passes(const PlanCandidate& plan, const SearchSpace& space, int64_t micro_batches);
+/// Returns three numbers of micro-batches in equal steps, from which longer steps of a plan are
+/// extrapolated: two, three and four times its pipeline ranks. Empty: its own step is short, or not
+/// much longer.
+std::vector<int64_t> shortened_micro_batches(const PlanCandidate& plan, const SearchSpace& space);
 
 /// Returns a run.yaml of a run's keys, with `comment` above it, line by line.
 std::string run_text(const engine::Run& run, const std::string& comment);

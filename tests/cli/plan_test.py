@@ -35,6 +35,31 @@ class PlanTest(PlanBox):
         simulated = json.loads(self.good("simulate", "plan.yaml", "--json"))
         self.assertAlmostEqual(simulated["step_s"], best["step_s"], delta=1e-9)
 
+    def test_the_best_of_every_family(self):
+        self.model()
+        search = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "16",
+                  "--seq-len", "64", "--ranks", "4", "--time-limit", "30"]
+        found = json.loads(self.good(*search, "--json", "--html", "plan.html"))
+        families = {row["family"]: row for row in found["families"]}
+        self.assertLessEqual({"data parallel", "FSDP", "tensor", "pipeline", "pp x tp"}, set(families))
+        steps = [row["step_s"] for row in found["families"]]
+        self.assertEqual(steps, sorted(steps))
+        self.assertEqual(steps[0], found["best"][0]["step_s"])
+        self.assertEqual([bool(row["cause"]) for row in found["families"]], [False] + [True] * (len(steps) - 1))
+        gains = found["gains_of_ten_percent"]
+        self.assertGreater(max(gains.values()), 0.01)
+        self.assertLess(sum(gains.values()), 0.12)
+        with open(os.path.join(self.folder, "plan.html"), encoding="utf-8") as f:
+            page = f.read()
+        for part in ('id="families"', 'id="bottleneck"', 'id="best"', "FSDP", found["best"][0]["plan"], "10 % more of"):
+            self.assertIn(part, page)
+        self.assertEqual(page.count('<svg class="tl"'), len(families))
+        self.assertNotIn("<script src", page)
+        shown = self.good(*search)
+        self.assertRegex(shown, r"\nfamily +step")
+        self.assertRegex(shown, r"\nnext +10 % more of")
+        self.refused("both go to standard output", *search, "--json", "--html", "-")
+
     def test_the_plan_trains(self):
         self.model()
         self.good("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "8",

@@ -13,7 +13,9 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/analysis/plan_codecs.h"
+#include "cli/analysis/plan_families.h"
 #include "cli/analysis/plan_files.h"
+#include "cli/analysis/plan_page.h"
 #include "cli/analysis/plan_report.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
@@ -31,7 +33,7 @@ constexpr int64_t kMaxSearchRanks = 1 << 16;
 
 struct PlanOptions {
   PlanFile file;
-  std::string cluster, profile, out, emit;
+  std::string cluster, profile, out, emit, html;
   std::optional<int64_t> ranks, threads;
   int64_t top = 5;
   double time_limit_s = 50;
@@ -41,7 +43,9 @@ struct PlanOptions {
   /// Returns the path for the plan: "-" is standard output; empty prints only the table.
   std::string destination() const { return out.empty() && !emit.empty() ? "-" : out; }
   /// Returns the stream for messages.
-  std::FILE* words() const { return json ? stderr : words_beside(destination()); }
+  std::FILE* words() const {
+    return json ? stderr : words_beside(html == "-" ? html : destination());
+  }
 };
 
 /// Returns the number of ranks for another trainer's file. A number in the file stays, since its
@@ -269,11 +273,12 @@ planner::SearchResult run_search(const PlanOptions& options, const planner::Tria
 int search_plan(const PlanOptions& options) {
   std::map<std::string, std::string> given;
   const engine::Run run = read_target(options, &given);
-  const PredictionBasis basis = prediction_basis(run, {.verb = "hocket plan",
-                                                       .source = options.file.path,
-                                                       .cluster = options.cluster,
-                                                       .profile = options.profile,
-                                                       .outputs = {{"--out", options.out}}});
+  const PredictionBasis basis =
+      prediction_basis(run, {.verb = "hocket plan",
+                             .source = options.file.path,
+                             .cluster = options.cluster,
+                             .profile = options.profile,
+                             .outputs = {{"--out", options.out}, {"--html", options.html}}});
   expect_nodes_of(basis.cluster, options.file.set);
   const planner::Trial trial(run, basis.cluster_file, basis.profile, options.ranks.value_or(0));
   planner::SearchSpace space = trial.space(given);
@@ -289,15 +294,22 @@ int search_plan(const PlanOptions& options) {
   if (options.json) {
     fmt::print("{}\n", search_json(result, space, trial.costs().calibrated(), options.rows()));
   } else {
-    fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}{}\nsearch   {}\n\n{}{}",
+    fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}{}\nsearch   {}\n\n{}{}{}",
                engine::describe(run.model), trial.cluster().name, space.ranks,
                trial.cluster().capacity(), trial.cluster().device_names(trial.cluster().capacity()),
                trial.costs().calibrated() ? "" : " (uncalibrated; try --profile)",
                ending_text(result), table_text(result, space, options.rows()),
-               why_text(result, space));
+               why_text(result, space), families_text(result, space));
+    for (const std::string& line : gains_lines(result, space, trial.memory())) {
+      fmt::print(words, "next     {}\n", line);
+    }
     for (const auto& [why, count] : result.refusals) {
       fmt::print(words, "no program of {}: {}\n", counted(count, "plan"), why);
     }
+  }
+  if (!options.html.empty()) {
+    emit(options.html,
+         plan_page(result, trial, space, engine::describe(run.model), options.rows()));
   }
   if (options.destination().empty()) return 0;
   const planner::Outcome& best = result.best.front();
@@ -322,6 +334,10 @@ int plan_run(const PlanOptions& options) {
     fail("hocket plan",
          "--json and the plan both go to standard output; expected --out FILE for the plan");
   }
+  if (options.html == "-" && (options.json || options.destination() == "-")) {
+    fail("hocket plan", "--html - and {} both go to standard output; expected one there",
+         options.json ? "--json" : "the plan");
+  }
   expect_formats("hocket plan", options.file, options.emit);
   if (options.cluster.empty() && !(options.file.from.empty() && options.emit.empty())) {
     fail("hocket plan",
@@ -342,9 +358,14 @@ void verb_plan(Args& args) {
       "step or two), schedule and number of chunks, micro-batch (by speed where replicas are "
       "heterogeneous), recompute, sharding (ZeRO-1 to 3) and algorithm of collectives that the "
       "model, the batch and the ranks allow. Candidates that cannot fit into memory are dropped by "
-      "a bound; the rest is simulated, the most promising first, by the replay of `hocket "
-      "simulate`, until no candidate can beat the best plan or the time is up. Ctrl-C ends the "
-      "search with the best plan so far, and once more without a plan. Other keys of the run stay "
+      "a bound; the rest is simulated by the replay of `hocket simulate`, first the best plans of "
+      "every family that practitioners start with, then the most promising of all, until no "
+      "candidate can beat the best plan or the time is up. Long steps are extrapolated from "
+      "fewer micro-batches (+- a bound on the error), the two best simulated in full. The output "
+      "has the best plans, the best of every family (FSDP, tp, pp, ...) with the cause of its "
+      "distance to the best, and the gains from 10 % more of each resource of the cluster. "
+      "Ctrl-C ends the search with the best plan so far, and once more without a plan. Other keys "
+      "of the run stay "
       "as they are, and so does every key that --set gives. The plan is written as a run.yaml that "
       "train, check and simulate take. docs/planner.md.");
   add_plan_file(args, &options->file);
@@ -355,10 +376,13 @@ void verb_plan(Args& args) {
   args.option("--out", "FILE", &options->out,
               "write the best plan's run here (-: standard output)");
   args.option("--time-limit", "SECONDS", &options->time_limit_s,
-              "end with the best plan so far after this time, or with the first plan that fits if "
-              "there is none by then; 0: never");
+              "end with the best plan so far after this time, or up to five seconds later with the "
+              "first plan that fits; 0: never");
   args.option("--threads", "N", &options->threads, "threads that simulate; default: one per core",
               1, 1024);
+  args.option("--html", "FILE", &options->html,
+              "write a page with the best of every family, their timelines, and the next "
+              "bottleneck (-: standard output)");
   args.flag("--json", &options->json, "the best plans and the search's counts, as JSON");
   add_emit(args, &options->emit,
            "write the plan for megatron or torchtitan; the search looks only at plans that it can "

@@ -14,30 +14,11 @@
 #include <vector>
 
 #include "base/text.h"
+#include "cli/analysis/plan_families.h"
 
 namespace hocket::cli {
 
 namespace {
-
-/// Returns where a plan loses time against the best one, largest part first.
-std::string loss_text(const planner::Outcome& best, const planner::Outcome& other) {
-  std::vector<std::pair<double, const char*>> parts = {
-      {other.compute_s - best.compute_s, "compute"},
-      {other.exposed_s - best.exposed_s, "exposed communication"},
-      {other.bubble_s - best.bubble_s, "bubble"},
-      {other.idle_s - best.idle_s, "idle"}};
-  std::sort(parts.begin(), parts.end(),
-            [](const auto& left, const auto& right) { return left.first > right.first; });
-  std::vector<std::string> words;
-  for (const auto& [seconds, what] : parts) {
-    if (seconds > 0.05 * std::max(1e-12, other.step_s - best.step_s)) {
-      words.push_back(fmt::format("+{} {}", human_time(seconds), what));
-    } else if (seconds < -0.05 * std::max(1e-12, other.step_s - best.step_s)) {
-      words.push_back(fmt::format("-{} {}", human_time(-seconds), what));
-    }
-  }
-  return join(words, ", ");
-}
 
 /// Choices of a plan by key; keys that only go together are one choice.
 struct Chosen {
@@ -101,6 +82,8 @@ nlohmann::json json_of(const planner::Outcome& outcome, const planner::SearchSpa
     keys[assignment.substr(0, equal)] = assignment.substr(equal + 1);
   }
   return {{"step_s", outcome.step_s},
+          {"extrapolated", outcome.extrapolated},
+          {"error_s", outcome.error_s},
           {"compute_s", outcome.compute_s},
           {"exposed_communication_s", outcome.exposed_s},
           {"bubble_s", outcome.bubble_s},
@@ -128,6 +111,9 @@ std::string ending_text(const planner::SearchResult& result) {
     text += fmt::format("; of the simulated {} too large, {} without a program", counts.over_memory,
                         counts.refused);
   }
+  if (counts.extrapolated > 0) {
+    text += fmt::format("; {} extrapolated from fewer micro-batches", counts.extrapolated);
+  }
   if (result.complete) {
     return text + "; nothing is left" +
            (result.best.empty() ? "" : ": no plan of the space is faster");
@@ -141,7 +127,7 @@ std::string ending_text(const planner::SearchResult& result) {
 
 std::string table_text(const planner::SearchResult& result, const planner::SearchSpace& space,
                        size_t top) {
-  std::string text = fmt::format("{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "",
+  std::string text = fmt::format("{:>3}  {:>18}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "",
                                  "step", "compute", "exposed", "bubble", "idle", "memory", "plan");
   const planner::Outcome& best = result.best.front();
   for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
@@ -150,11 +136,11 @@ std::string table_text(const planner::SearchResult& result, const planner::Searc
       return fmt::format("{:.1f} %", 100 * seconds / row.step_s);
     };
     text += fmt::format(
-        "{:>3}  {:>11}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1, human_time(row.step_s),
+        "{:>3}  {:>18}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1, step_text(row),
         share(row.compute_s), share(row.exposed_s), share(row.bubble_s), share(row.idle_s),
         human_bytes(static_cast<double>(row.bytes)), planner::describe(row.plan, space));
     if (i > 0) {
-      text += fmt::format("{:>3}  {:>11}  {}\n", "",
+      text += fmt::format("{:>3}  {:>18}  {}\n", "",
                           fmt::format("+{:.2f} %", 100 * (row.step_s / best.step_s - 1)),
                           loss_text(best, row));
     }
@@ -185,6 +171,8 @@ std::string search_json(const planner::SearchResult& result, const planner::Sear
     best.push_back(json_of(result.best[i], space));
   }
   const nlohmann::json all = {{"best", best},
+                              {"families", families_json(result, space)},
+                              {"gains_of_ten_percent", gains_json(result)},
                               {"calibrated", calibrated},
                               {"complete", result.complete},
                               {"ended", result.ended},
@@ -196,6 +184,7 @@ std::string search_json(const planner::SearchResult& result, const planner::Sear
                                 {"too_large", counts.too_large},
                                 {"slower", counts.slower},
                                 {"simulated", counts.simulated},
+                                {"extrapolated", counts.extrapolated},
                                 {"over_memory", counts.over_memory},
                                 {"refused", counts.refused},
                                 {"left", counts.left},

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The best plan of every family beside the best of all, and the next bottleneck, of a plan search.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "planner/search.h"
+#include "planner/usual.h"
+
+namespace hocket::cli {
+
+/// Simulated plans of a family.
+struct FamilyRow {
+  planner::Family family{};
+  const planner::Outcome* best = nullptr;  ///< null: none fits
+  /// A plan that does not fit: the fastest that is faster than `best`; without `best` the one that
+  /// takes the least memory. Null: there is none.
+  const planner::Outcome* too_large = nullptr;
+  planner::TooLarge dropped;  ///< without simulated plans: the one with the least bound on memory
+  int64_t simulated = 0;
+};
+/// Returns the families with simulated or dropped plans, the fastest first. Requires: `result`
+/// outlives them.
+std::vector<FamilyRow> families_of(const planner::SearchResult& result);
+
+/// Returns where a plan loses time against the best one, largest part first: "+1.2 s bubble, -300
+/// ms compute".
+std::string loss_text(const planner::Outcome& best, const planner::Outcome& other);
+/// Returns the cause of a family's distance to the best plan: parts of the step, recomputation,
+/// memory. Empty for the best plan.
+std::string cause_text(const planner::SearchResult& result, const FamilyRow& row,
+                       const planner::SearchSpace& space);
+/// Returns "1 min 48 s", with "+- 0.2 %" for an extrapolated step.
+std::string step_text(const planner::Outcome& outcome);
+
+/// Returns the table of families.
+std::string families_text(const planner::SearchResult& result, const planner::SearchSpace& space);
+
+/// Returns what 10 % more of each resource would save, largest first; of memory by the simulated
+/// plans that would fit then. `memory`: bytes of a rank.
+std::vector<std::string> gains_lines(const planner::SearchResult& result,
+                                     const planner::SearchSpace& space, int64_t memory);
+
+/// The same as JSON: a list of families, and shares of the step by resource.
+nlohmann::json families_json(const planner::SearchResult& result,
+                             const planner::SearchSpace& space);
+nlohmann::json gains_json(const planner::SearchResult& result);
+
+}  // namespace hocket::cli

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of the search's queue: plans in the order of a penalized estimate, and the corrections of
+// estimates that simulated plans give.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "planner/search.h"
+#include "planner/space.h"
+
+namespace hocket::planner {
+
+/// A plan that may be simulated. The queue is in the order of penalized_s, the smallest first.
+struct QueuedPlan {
+  PlanCandidate plan;
+  float lower_bound_s = 0;
+  float lower_bound_any_s = 0;  ///< lower bound over all collective algorithms
+  float penalized_s = 0;
+  float estimated_s = 0, bytes = 0;  ///< estimated
+  uint32_t order = 0;                ///< among those with one penalized_s
+  bool replayed = false;             ///< estimated with its schedule replayed
+  bool varied = false;               ///< plan.ep_inner is not the one that it was bounded with
+  /// It stands for the ways to lay the plan's layers by memory, which are worked out when its turn
+  /// comes. Its bounds are those of all plans of the mesh.
+  bool stands_for_layers = false;
+};
+
+/// Orders a heap: the smallest penalized estimate first.
+struct Later {
+  bool operator()(const QueuedPlan& left, const QueuedPlan& right) const {
+    return left.penalized_s != right.penalized_s ? left.penalized_s > right.penalized_s
+                                                 : left.order > right.order;
+  }
+};
+
+/// Plans of a mesh with their bounds.
+struct BoundedPlans {
+  std::vector<QueuedPlan> plans;
+  Counts counts;
+  std::array<TooLarge, kFamilies> nearest_of;
+  /// Drops a plan that takes more memory than there is.
+  void drop(const PlanCandidate& plan, double bytes) {
+    ++counts.too_large;
+    nearest_of[static_cast<size_t>(family_of(plan))].take({plan, bytes});
+  }
+};
+
+/// Ratios of simulated to estimated time and memory. Further estimates are corrected by the mean of
+/// simulated plans of the same schedule, recomputation, sharding, and numbers of pipeline ranks,
+/// expert ranks and sequences of a micro-batch; else of the same schedule, recomputation and
+/// sharding; else not (ratio 1).
+class EstimateCorrection {
+ public:
+  void record(const PlanCandidate& plan, double ratio) {
+    alike_[alike_to(plan)].add(ratio);
+    similar_[similar_to(plan)].add(ratio);
+    all_.add(ratio);
+  }
+  double ratio(const PlanCandidate& plan) const {
+    const auto alike = alike_.find(alike_to(plan));
+    if (alike != alike_.end()) return alike->second.mean();
+    const auto similar = similar_.find(similar_to(plan));
+    return similar == similar_.end() ? 1 : similar->second.mean();
+  }
+  /// Returns the ratio over all plans.
+  double ratio() const { return all_.count == 0 ? 1 : all_.mean(); }
+
+ private:
+  struct Ratios {
+    double sum = 0;
+    int count = 0;
+    void add(double ratio) {
+      sum += ratio;
+      ++count;
+    }
+    double mean() const { return sum / count; }
+  };
+  using Similar = std::array<int, 3>;
+  using Alike = std::array<int, 6>;
+  static Similar similar_to(const PlanCandidate& plan) {
+    return {plan.schedule, plan.recompute, plan.shard};
+  }
+  static Alike alike_to(const PlanCandidate& plan) {
+    const auto doublings = [](int32_t number) { return static_cast<int>(std::log2(number)); };
+    return {plan.schedule,      plan.recompute,     plan.shard,
+            doublings(plan.pp), doublings(plan.ep), doublings(plan.micro_batch)};
+  }
+  std::map<Alike, Ratios> alike_;
+  std::map<Similar, Ratios> similar_;
+  Ratios all_;
+};
+
+}  // namespace hocket::planner

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements: the first and the last phase of a search (search_state.h).
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/log.h"
+#include "planner/bottleneck.h"
+#include "planner/search_state.h"
+
+namespace hocket::planner {
+
+/// Returns the seconds that the simulations at the end take: of the best plan in full and with
+/// better resources, beside the second best. Requires: the mutex is held.
+double Search::final_s() const {
+  if (result_.best.empty()) return 0;
+  const Outcome& best = result_.best.front();
+  const double most = kFinalShare * options_.time_limit_s;
+  double full_s = 0, all_s = 0;
+  for (size_t i = 0; i < std::min<size_t>(2, result_.best.size()); ++i) {
+    const double whole_s = result_.best[i].extrapolated ? result_.best[i].whole_s : 0;
+    full_s = std::max(full_s, whole_s);
+    all_s += whole_s;
+  }
+  full_s = std::max(full_s, all_s / num_threads());
+  const double once_s = best.whole_s * passes(best.plan) /
+                        program_passes(best.plan, space_, num_micro_batches(space_, best.plan));
+  return std::min(most, (full_s > most ? 0 : full_s) + kGainsOverOnce * once_s);
+}
+
+/// Takes the usual plan with the least corrected estimate, of a family with fewest simulated ones.
+/// Returns false once there are enough of every family, or their time is up.
+bool Search::take_usual(QueuedPlan* queued) {
+  const std::lock_guard lock(mutex_);
+  const bool late =
+      options_.time_limit_s > 0 && spent_s() >= kUsualShare * options_.time_limit_s && fits_;
+  if (ends() || late || (options_.stop && options_.stop() && fits_)) return false;
+  const auto enough = [&](size_t family) {
+    return tried_of_[family] >= kUsualOfFamily + (fitting_of_[family] > 0 ? 0 : kMoreUsualOfFamily);
+  };
+  size_t next = queue_.size();
+  int fewest = 0;
+  double least = 0;
+  for (size_t i = 0; i < queue_.size(); ++i) {
+    const auto family = static_cast<size_t>(family_of(queue_[i].plan));
+    if (queue_[i].stands_for_layers || enough(family) ||
+        (next < queue_.size() && tried_of_[family] > fewest))
+      continue;
+    const double here = corrected_estimate(queue_[i]);
+    if (next < queue_.size() && tried_of_[family] == fewest && here >= least) continue;
+    next = i;
+    fewest = tried_of_[family];
+    least = here;
+  }
+  if (next == queue_.size()) return false;
+  *queued = queue_[next];
+  queue_[next] = queue_.back();
+  queue_.pop_back();
+  ++tried_of_[static_cast<size_t>(family_of(queued->plan))];
+  return true;
+}
+
+/// Simulates the best usual plans of every family. The whole space is bounded after that, and
+/// these plans with it.
+void Search::simulate_usual() {
+  bound_meshes();
+  in_threads([&](int) {
+    QueuedPlan queued;
+    while (take_usual(&queued)) {
+      std::optional<Outcome> outcome =
+          trial_.extrapolate(queued.plan, space_, enough_s(), [&] { return ends(); });
+      if (!outcome) return;
+      const std::lock_guard lock(mutex_);
+      fitting_of_[static_cast<size_t>(family_of(queued.plan))] += outcome->fits ? 1 : 0;
+      tried_[queued.plan] = record(queued, std::move(*outcome));
+    }
+  });
+  const int64_t simulated = result_.counts.simulated;
+  next_mesh_ = 0;
+  if (ends()) return;  // the others are left
+  queue_.clear();
+  next_order_ = 0;
+  result_.counts.plans = simulated;
+  result_.counts.too_large = 0;
+}
+
+/// Takes the next plan to be simulated in full: one of the two best, or one that may be as fast.
+bool Search::take_for_full(PlanCandidate* plan) {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < result_.best.size() && !stopped(); ++i) {
+    const Outcome& next = result_.best[i];
+    if (i >= 2 && next.step_s - next.error_s > best_s_) break;
+    const bool in_time =
+        options_.time_limit_s <= 0 || spent_s() + next.whole_s < options_.time_limit_s;
+    if (!next.extrapolated || !in_time || !in_full_.insert(next.plan).second) continue;
+    *plan = next.plan;
+    return true;
+  }
+  return false;
+}
+
+/// Simulates the best plans in full that were extrapolated.
+void Search::simulate_best_in_full() {
+  in_threads([&](int) {
+    PlanCandidate plan;
+    while (take_for_full(&plan)) {
+      std::optional<Outcome> outcome = trial_.simulate(plan, space_, [&] { return stopped(); });
+      if (!outcome) return;
+      const std::lock_guard lock(mutex_);
+      const auto shorter = std::find_if(result_.best.begin(), result_.best.end(),
+                                        [&](const Outcome& of) { return of.plan == plan; });
+      log_debug("plan {}: {:.6g} s, extrapolated {:.6g} +- {:.2g}", describe(plan, space_),
+                outcome->step_s, shorter->step_s, shorter->error_s);
+      result_.best.erase(shorter);
+      if (outcome->good()) {
+        best_s_ = std::min(best_s_, outcome->step_s);
+        insert(std::move(*outcome));
+      } else {
+        ++result_.counts.over_memory;
+        result_.over_memory.push_back(std::move(*outcome));
+      }
+    }
+  });
+}
+
+/// Simulates the best plan once more with each resource better, and records the gains.
+void Search::measure_gains() {
+  const std::vector<BetterResource> better = better_resources(trial_);
+  const PlanCandidate plan = result_.best.front().plan;
+  std::vector<double> step_s;
+  in_threads([&](int thread) {
+    if (thread == 0) {
+      step_s = steps_with(trial_, plan, space_, better, [&] { return stopped(); });
+    }
+  });
+  for (size_t i = 1; i < step_s.size(); ++i) {
+    result_.gains.push_back({better[i - 1].name, 1 - step_s[i] / step_s[0]});
+  }
+}
+
+}  // namespace hocket::planner

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// State of a search, shared by its phases: search_bounds.cc bounds and estimates plans,
+// search_phases.cc has the first and the last phase, search.cc the one between them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "planner/estimate.h"
+#include "planner/queue.h"
+#include "planner/search.h"
+#include "planner/usual.h"
+
+namespace hocket::planner {
+
+/// Maximum number of queued plans; beyond it those with the largest penalized estimates are
+/// dropped.
+inline constexpr size_t kMaxQueuedPlans = 4'000'000;
+/// Growth of the penalized estimate per excess of estimated memory: such plans are tried late.
+inline constexpr double kMemoryPenalty = 15;
+/// kMemoryPenalty while no plan fits: a plan that fits is then worth more than a fast one.
+inline constexpr double kMemoryPenaltyAtFirst = 100;
+/// Share of the memory: a rank estimated below it counts as certain to fit.
+inline constexpr double kCertainToFitShare = 0.9;
+/// While no plan fits: growth of the penalized estimate per doubling of a program's length. A short
+/// program is simulated sooner, and corrects estimates sooner.
+inline constexpr double kSizePenaltyAtFirst = 0.1;
+/// Growth of the penalized estimate with every doubling of passes through layers beyond
+/// kShortProgramPasses, so that among equal plans the shorter program comes first.
+inline constexpr double kSizePenalty = 0.02, kShortProgramPasses = 1024;
+/// Share of the remaining time after which bounding stops and simulation begins, once there are
+/// kEnoughToChoose candidates.
+inline constexpr double kBoundingShare = 0.5;
+inline constexpr size_t kEnoughToChoose = 5000;
+/// Shares of the time limit: for usual plans, and at most for the simulations at the end.
+inline constexpr double kUsualShare = 0.3, kFinalShare = 0.4;
+/// Seconds of the simulations with better resources over those of one extrapolation.
+inline constexpr double kGainsOverOnce = 1.5;
+/// Usual plans of a family that are simulated, and how many more if none of these fits.
+inline constexpr int kUsualOfFamily = 3, kMoreUsualOfFamily = 6;
+/// A plan is extrapolated from two steps alone if it is slower than this times the best one.
+inline constexpr double kClearlySlower = 1.06;
+/// Requeues a candidate whose corrected estimate exceeds its penalized one by more than this
+/// factor.
+inline constexpr double kRequeueRatio = 1.02;
+/// Other collective algorithms are tried for plans within this factor of the best one
+/// (kNearBestRatio), and for others last (kTriedLastPenalty, added to the penalized estimate).
+inline constexpr double kNearBestRatio = 1.05;
+inline constexpr float kTriedLastPenalty = 1e6f;
+/// Seconds for which a search without a plan goes on after its time.
+inline constexpr double kMoreSeconds = 5;
+
+/// A thread's estimators.
+struct Pricing {
+  Pricing(const Trial& trial, const SearchSpace& space)
+      : costs(trial.costs()),
+        estimator(space, trial.graph(), costs,
+                  {.blocking = trial.blocking(), .bucket_bytes = trial.bucket_bytes()}) {}
+  cost::CostModel costs;
+  Estimator estimator;
+};
+
+class Search {
+ public:
+  Search(const Trial& trial, const SearchSpace& space, const SearchOptions& options)
+      : trial_(trial), space_(space), options_(options) {}
+
+  SearchResult run();
+
+ private:
+  int num_threads() const;
+  double spent_s() const;
+  bool out_of_time() const;
+  /// Returns whether the search was asked to end, or the time of this phase is up.
+  bool stopped() const { return stop_.load(std::memory_order_relaxed); }
+  /// Returns whether the phase ends: it stopped, with a plan, or without one some time ago.
+  bool ends() const { return failed_ || gave_up_ || (stopped() && fits_); }
+  double enough_s();
+  void look_whether_to_stop();
+  double final_s() const;
+  void in_threads(const std::function<void(int)>& body);
+  Estimator* estimator_of(int thread);
+  void bound_meshes();
+  bool bounds_enough() const;
+  void bound(Estimator* estimator);
+  void bound_mesh(const PlanCandidate& mesh, Estimator* estimator, BoundedPlans* found) const;
+  Estimate bound_plan(const PlanCandidate& plan, Estimator* estimator, BoundedPlans* found) const;
+  void lay_by_memory(const QueuedPlan& of, Estimator* estimator);
+  QueuedPlan queued_plan(const PlanCandidate& plan, const Estimate& estimate) const;
+  void keep(BoundedPlans found);
+  void take_nearest(const BoundedPlans& found);
+  bool take(QueuedPlan* queued, Estimator* estimator);
+  double corrected_estimate(const QueuedPlan& queued) const;
+  bool put_off_if_worse(QueuedPlan queued);
+  void replay_schedule(QueuedPlan* queued, Estimator* estimator,
+                       std::unique_lock<std::mutex>* lock);
+  double passes(const PlanCandidate& plan) const;
+  double doublings(const PlanCandidate& plan) const;
+  double penalized_estimate(const QueuedPlan& queued) const;
+  void forget_what_was_put_off();
+  void simulate_usual();
+  bool take_usual(QueuedPlan* queued);
+  void simulate(Estimator* estimator);
+  void add_other_exchanges(const QueuedPlan& queued, Estimator* estimator);
+  void add_other_collectives(const QueuedPlan& queued, bool near);
+  void add(const QueuedPlan& queued);
+  void add_others(const QueuedPlan& queued, bool near, Estimator* estimator);
+  bool record(const QueuedPlan& queued, Outcome outcome);
+  void insert(Outcome outcome);
+  void simulate_best_in_full();
+  bool take_for_full(PlanCandidate* plan);
+  void measure_gains();
+  void report();
+  void finish();
+
+  const Trial& trial_;
+  const SearchSpace& space_;
+  const SearchOptions& options_;
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+  std::vector<PlanCandidate> meshes_;
+  std::atomic<size_t> next_mesh_{0};
+  double bound_until_s_ = 0;
+  std::atomic<size_t> held_{0};  // candidates
+  // stop_: asked to end, or the phase's time is up. fits_: there is a plan. failed_: a thread
+  // threw. gave_up_: no plan was found in kMoreSeconds after the time limit.
+  std::atomic<bool> stop_{false}, fits_{false}, failed_{false}, gave_up_{false};
+  /// The first phase looks at usual plans alone; the last one needs all the time that is left.
+  enum class Phase { usual, all, final } phase_ = Phase::usual;
+  std::map<PlanCandidate, bool> tried_;  // usual plans that were simulated; near the best one
+  std::array<int, kFamilies> tried_of_{}, fitting_of_{};
+  std::set<PlanCandidate> in_full_;  // begun
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  int running_ = 0;
+  std::exception_ptr failure_;
+  std::vector<std::unique_ptr<Pricing>> pricing_;  // by thread
+  std::vector<QueuedPlan> queue_;                  // a heap, the next one first
+  int busy_ = 0;                                   // threads that simulate, and may add candidates
+  std::condition_variable more_;
+  uint32_t next_order_ = 0;
+  double best_s_ = std::numeric_limits<double>::infinity();
+  double left_lower_bound_s_ = std::numeric_limits<double>::infinity();
+  EstimateCorrection bytes_correction_, seconds_correction_;
+  EstimateCorrection schedule_correction_;  // by estimates beside those with the schedule replayed
+  SearchResult result_;
+};
+
+}  // namespace hocket::planner

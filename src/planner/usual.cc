@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/usual.h"
+
+#include <bit>
+#include <string_view>
+
+#include "parallel/schedules/schedule.h"
+
+namespace hocket::planner {
+
+namespace {
+
+constexpr int64_t kUsualTokensOfCp = 4096;
+constexpr int32_t kUsualMicroBatch = 8;
+
+bool is_power_of_two(int64_t number) { return std::has_single_bit(static_cast<uint64_t>(number)); }
+
+}  // namespace
+
+Family family_of(const PlanCandidate& plan) {
+  if (plan.ep > 1) {
+    if (plan.pp > 1) return Family::experts_pipeline;
+    return plan.tp > 1 ? Family::experts_tensor : Family::experts;
+  }
+  if (plan.pp > 1) return plan.tp > 1 ? Family::pipeline_tensor : Family::pipeline;
+  if (plan.tp > 1) return Family::tensor;
+  return plan.shard == kZero3 || plan.shard == kHybrid ? Family::fsdp : Family::data;
+}
+
+bool is_usual_mesh(const SearchSpace& space, const PlanCandidate& mesh) {
+  const bool splits_tokens = mesh.tp > 1 && space.seq_len / mesh.cp % mesh.tp == 0;
+  const bool usual_cp = mesh.cp == 1 || (space.seq_len / mesh.cp >= kUsualTokensOfCp &&
+                                         mesh.keys != kHeadsForTokens && is_power_of_two(mesh.cp));
+  return usual_cp && is_power_of_two(mesh.tp) && mesh.tp <= space.ranks_per_node &&
+         mesh.sequence_parallel == splits_tokens && mesh.etp == 1;
+}
+
+bool is_usual(const PlanCandidate& plan) {
+  if (plan.sequences == 0 &&
+      (plan.micro_batch > kUsualMicroBatch || !is_power_of_two(plan.micro_batch))) {
+    return false;
+  }
+  if (plan.pp == 1) return true;
+  const std::string_view schedule = parallel::built_in_schedules()[plan.schedule].name;
+  return (schedule == "1f1b" || schedule == "interleaved") && plan.shard <= kZero1;
+}
+
+}  // namespace hocket::planner
