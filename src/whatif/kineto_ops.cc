@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "whatif/kineto_steps.h"
+
 namespace hocket::whatif::kineto {
 
 RankOps::RankOps(const Profile& profile, PatternWorkerId worker,
-                 const std::map<int64_t, double>& begins, Names* names)
-    : profile_(profile), worker_(worker), begins_(begins), names_(*names) {
+                 const std::map<int64_t, double>& begins, double least_idle, Names* names)
+    : profile_(profile), worker_(worker), begins_(begins), least_idle_(least_idle), names_(*names) {
   for (const Activity& call : profile.host) {
     if (call.step != kNone && call_of(call.name) != Call::makes_streams_wait) {
       threads_.try_emplace(call.thread, threads_.size());
@@ -40,11 +42,7 @@ void RankOps::go(const std::set<int64_t>& steps) {
       begin_step(call);
     }
     if (call_of(call.name) == Call::makes_streams_wait) {
-      for (auto* streams : {&streams_, &left_}) {
-        for (auto& [number, stream] : *streams) {
-          stream.may_meet = true;
-        }
-      }
+      let_streams_meet();
       continue;
     }
     const Place place = add_call(call);
@@ -74,12 +72,13 @@ void RankOps::begin_step(const Activity& call) {
   last_by_.clear();
   ended_ = {};
   const auto begins = begins_.find(step_);
-  earliest_ = !follows && begins != begins_.end() ? begins->second : -1e300;
+  earlier_ = follows ? std::map<int32_t, double>() : ends_of_earlier(profile_, step_);
   if (begins == begins_.end()) return;
-  Observed start = observed("host start", kCallStream);
+  Observed start = observed(kHostStart, kCallStream);
   start.start = !last.empty() ? last[0].end : follows ? call.start : begins->second;
-  start.duration = std::max(call.start - start.start, 0.0);
-  ended_ = {start.name, start.sequence, std::max(call.start, earliest_)};
+  start.start = std::min(start.start, call.start);
+  start.duration = call.start - start.start;
+  ended_ = {start.name, start.sequence, call.start};
   add(start, std::move(last));
 }
 
@@ -96,8 +95,8 @@ Place RankOps::add_call(const Activity& call) {
       observed(thread == 0 ? "host " + call.name : fmt::format("host {} ({})", call.name, thread),
                kCallStream - thread);
   std::vector<Place> waits = calls_before(call);
-  const double end = std::max(call.end, earliest_);
-  double begin = std::max(waits.empty() ? call.start : std::min(waits.front().end, end), earliest_);
+  const double end = call.end;
+  double begin = waits.empty() ? call.start : std::min(waits.front().end, end);
   if (call_of(call.name) == Call::waits_for_device) {
     for (const auto& [number, stream] : streams_now()) {
       if (stream.last.end <= call.end + kClockError) {
@@ -120,7 +119,7 @@ Place RankOps::add_call(const Activity& call) {
 /// pass does to its own thread. Concurrent calls do not depend on each other.
 std::vector<Place> RankOps::calls_before(const Activity& call) {
   std::erase_if(running_, [&](const Place& other) {
-    if (other.end > std::max(call.start, earliest_) + kClockError) return false;
+    if (other.end > call.start + kClockError) return false;
     if (ended_.name == kNone || other.end >= ended_.end) {
       ended_ = other;
     }
@@ -131,16 +130,28 @@ std::vector<Place> RankOps::calls_before(const Activity& call) {
     before.push_back(ended_);
   }
   const auto own = last_by_.find(call.thread);
-  if (own != last_by_.end() && own->second.end <= std::max(call.start, earliest_) + kClockError) {
+  if (own != last_by_.end() && own->second.end <= call.start + kClockError) {
     before.push_back(own->second);
   }
   return before;
 }
 
-/// Adds a launched op. It depends on its launch, on the last op of its stream, and on ops of other
-/// streams that the host made the stream wait for.
+/// Adds what a call launches: one op, or those of a graph. A graph's first ops depend on all
+/// streams that had ended before, and its branches on each other; so does what follows it.
 void RankOps::add_launched(const Activity& call, const Place& launch) {
-  const Activity& activity = profile_.device[call.launches];
+  const bool is_graph = profile_.device[call.launches].next != kNone;
+  if (is_graph) {
+    let_streams_meet();
+  }
+  for (ActivityIndex at = call.launches; at != kNone; at = profile_.device[at].next) {
+    add_activity(call, profile_.device[at], is_graph, {launch});
+  }
+}
+
+/// Adds an op that depends on `waits`, on the last op of its stream, and on ops of other streams
+/// that its stream was made to wait for.
+void RankOps::add_activity(const Activity& call, const Activity& activity, bool may_meet,
+                           std::vector<Place> waits) {
   Observed kernel = observed(activity.name, activity.stream);
   kernel.start = activity.start;
   kernel.duration = activity.end - activity.start;
@@ -152,16 +163,48 @@ void RankOps::add_launched(const Activity& call, const Place& launch) {
         activity.bytes > 0 ? activity.bytes : marked_bytes(profile_, call),
         threads_.at(call.thread) > 0 && is_sum(activity.name)};
   }
-  std::vector<Place> waits = {launch};
   for (const auto& [number, stream] : streams_now()) {
     if (number == activity.stream ||
         (stream.may_meet && stream.last.end <= activity.start + kClockError)) {
       waits.push_back(stream.last);
     }
   }
-  streams_[activity.stream] = {{kernel.name, kernel.sequence, activity.end}, false};
+  streams_[activity.stream] = {{kernel.name, kernel.sequence, activity.end}, may_meet};
   left_.erase(activity.stream);
+  add_idle(activity, &waits);
   add(kernel, std::move(waits));
+}
+
+/// Adds the time before an activity in which it waited for none of `waits`. A collective waits for
+/// other ranks, and on a rank with lost records an activity may wait for one of those.
+void RankOps::add_idle(const Activity& activity, std::vector<Place>* waits) {
+  if (is_collective(activity.name) || profile_.lost_records()) return;
+  double ready = -1e300;
+  for (const Place& place : *waits) {
+    ready = std::max(ready, place.end);
+  }
+  for (const auto& [stream, end] : earlier_) {
+    ready = end <= activity.start + kClockError ? std::max(ready, end) : ready;
+  }
+  Observed idle = observed(kDeviceIdle, activity.stream);
+  idle.start = ready;
+  idle.duration = activity.start - ready;
+  const Place place{idle.name, idle.sequence, activity.start};
+  if (waits_ != nullptr && step_ == step_of_waits_) {
+    waits_->of[{worker_, idle.name, idle.sequence}] = *waits;
+  }
+  waits->push_back(place);
+  if (seen_ != nullptr && idle.duration >= least_idle_) {
+    seen_->push_back(idle);
+  }
+}
+
+void RankOps::let_streams_meet() {
+  for (auto* streams : {&streams_, &left_}) {
+    for (auto& [number, stream] : *streams) {
+      stream.may_meet = true;
+    }
+  }
 }
 
 void RankOps::add(const Observed& op, std::vector<Place> waits) {
