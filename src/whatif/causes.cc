@@ -66,11 +66,14 @@ class Search {
   /// Returns whether a cause is the run's. The first that explains half of the loss is, from causes
   /// of one op to causes of a whole stage. Pauses are named even where S does not show them: a
   /// pause in every other step, or on all workers, is part of the mean or median that the ideal
-  /// uses.
+  /// uses. So is a slow rank of few, in profiles, whose ops are known one by one.
   bool names(const CauseFound& cause) const {
     if (!cause.doubt.empty()) return false;
-    if (out_.S < kStragglingSlowdown)
-      return cause.cause == Cause::pauses && cause.gain >= kStragglingSlowdown;
+    if (out_.S < kStragglingSlowdown) {
+      const bool hidden =
+          cause.cause == Cause::pauses || (cause.cause == Cause::slow_worker && run_.has_hosts);
+      return hidden && cause.gain >= kStragglingSlowdown;
+    }
     return cause.explains >= kMainCauseShare &&
            (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
   }
@@ -314,9 +317,35 @@ class Search {
     for (const WorkerId worker : out_.slowest) {
       slow[worker] = 1;
     }
-    add(Cause::slow_worker, names(out_.slowest), as_others(slow),
+    const std::vector<double> cured = as_others(slow);
+    add(Cause::slow_worker, names(out_.slowest), cured,
         fmt::format("the slowest 3 % of {}, at least one, as fast as others",
                     counted(std::ssize(run_.workers), "worker")));
+    std::string& doubt = out_.causes.back().doubt;
+    doubt = doubt.empty() ? doubt_of_one_op(cured) : doubt;
+  }
+
+  /// In a profile of few steps, time that one op takes longer may be a pause of it.
+  std::string doubt_of_one_op(const std::vector<double>& cured) const {
+    constexpr int64_t kFewSteps = 3;
+    constexpr double kMost = 0.7;  // of the time, in one op
+    if (!run_.has_hosts || std::ssize(run_.steps) >= kFewSteps) return "";
+    double all = 0, most = 0;
+    OpId longest = 0;
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
+      if (run_.kind(op).communicates()) continue;
+      double longer = 0;
+      for (SampleId sample = 0; sample < run_.samples(); ++sample) {
+        longer += std::max(run_.duration[run_.at(op, sample)] - cured[run_.at(op, sample)], 0.0);
+      }
+      all += longer;
+      longest = longer > most ? op : longest;
+      most = std::max(most, longer);
+    }
+    if (most <= kMost * all) return "";
+    return fmt::format(
+        "one op takes most of the time, {}, and few steps cannot tell it from a pause",
+        run_.kind(longest).name);
   }
 
   /// Returns whether the worker is alone in a stage of several stages. No other worker has the same

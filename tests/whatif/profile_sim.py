@@ -292,11 +292,13 @@ def simulate(job):
     return ranks, ends
 
 
-def step_seconds(job, steps=None):
-    """Returns the true mean of the steps of a profile, from the end of one to the end of the next. A cold first step, whose
-    predecessor is not comparable, does not count."""
-    ends = simulate(job)[1]
-    first = 1 if job.cold or not job.before else 0
+def step_seconds(job):
+    """Returns the true mean of the steps of a profile, from the end of one to the end of the next. A cold first step counts
+    from its mark where hosts wait for their device in every step, and else not: its begin is unlike the others'."""
+    ranks, ends = simulate(job)
+    if job.cold and job.wait == "device":
+        ends[-1] = max(rank.marks[0][0] for rank in ranks)
+    first = 1 if job.cold and job.wait != "device" and job.steps > 1 else 0
     return 1e-6 * (ends[job.steps - 1] - ends[first - 1]) / (job.steps - first)
 
 
