@@ -35,6 +35,7 @@ void RankOps::add_waits(const std::set<int64_t>& steps, int64_t step, Waits* wai
 
 void RankOps::go(const std::set<int64_t>& steps) {
   count_.clear();
+  untold_.clear();
   step_ = kNone;
   for (const Activity& call : profile_.host) {
     if (!steps.count(call.step)) continue;
@@ -61,10 +62,11 @@ void RankOps::begin_step(const Activity& call) {
   for (Place& place : last) {
     place.of_last_step = true;
   }
-  left_ = follows ? streams_now() : std::map<int32_t, Stream>();
+  left_ = follows ? std::move(streams_) : Streams();
   for (auto& [number, stream] : left_) {
-    stream.last.of_last_step = true;
-    stream.may_meet = false;
+    for (Place& place : stream.ops) {
+      place.of_last_step = true;
+    }
   }
   step_ = call.step;
   streams_.clear();
@@ -82,10 +84,45 @@ void RankOps::begin_step(const Activity& call) {
   add(start, std::move(last));
 }
 
-std::map<int32_t, RankOps::Stream> RankOps::streams_now() const {
-  std::map<int32_t, Stream> all = streams_;
-  all.insert(left_.begin(), left_.end());
-  return all;
+std::vector<std::pair<int32_t, Place>> RankOps::last_ops() const {
+  std::vector<std::pair<int32_t, Place>> last;
+  for (const auto& [number, stream] : streams_) {
+    last.push_back({number, stream.ops.back()});
+  }
+  for (const auto& [number, stream] : left_) {
+    if (!streams_.count(number)) {
+      last.push_back({number, stream.ops.back()});
+    }
+  }
+  return last;
+}
+
+/// An activity waits for the last op of its stream. If it is the first there since the host made
+/// streams wait, it also waits for ops of others: for the last that had ended when it began, among
+/// those launched before.
+std::vector<Place> RankOps::stream_waits(const Activity& activity) const {
+  std::map<int32_t, Place> found;
+  for (const Streams* streams : {&left_, &streams_}) {
+    for (const auto& [number, stream] : *streams) {
+      if (number == activity.stream) {
+        found[number] = stream.ops.back();
+        continue;
+      }
+      if (untold_.count(activity.stream)) continue;
+      const auto end = stream.ops.begin() + stream.met;
+      const auto after =
+          std::upper_bound(stream.ops.begin(), end, activity.start + kClockError,
+                           [](double time, const Place& place) { return time < place.end; });
+      if (after != stream.ops.begin()) {
+        found[number] = *(after - 1);
+      }
+    }
+  }
+  std::vector<Place> waits;
+  for (const auto& [number, place] : found) {
+    waits.push_back(place);
+  }
+  return waits;
 }
 
 /// Adds a call of the host, with the time since the one that it waits for.
@@ -98,10 +135,10 @@ Place RankOps::add_call(const Activity& call) {
   const double end = call.end;
   double begin = waits.empty() ? call.start : std::min(waits.front().end, end);
   if (call_of(call.name) == Call::waits_for_device) {
-    for (const auto& [number, stream] : streams_now()) {
-      if (stream.last.end <= call.end + kClockError) {
-        begin = std::max(begin, std::min(stream.last.end, end));
-        waits.push_back(stream.last);
+    for (const auto& [number, last] : last_ops()) {
+      if (last.end <= call.end + kClockError) {
+        begin = std::max(begin, std::min(last.end, end));
+        waits.push_back(last);
       }
     }
   }
@@ -144,14 +181,16 @@ void RankOps::add_launched(const Activity& call, const Place& launch) {
     let_streams_meet();
   }
   for (ActivityIndex at = call.launches; at != kNone; at = profile_.device[at].next) {
-    add_activity(call, profile_.device[at], is_graph, {launch});
+    add_activity(call, profile_.device[at], launch);
+    if (is_graph) {
+      let_streams_meet();
+    }
   }
 }
 
-/// Adds an op that depends on `waits`, on the last op of its stream, and on ops of other streams
+/// Adds an op that depends on its launch, on the last op of its stream, and on ops of other streams
 /// that its stream was made to wait for.
-void RankOps::add_activity(const Activity& call, const Activity& activity, bool may_meet,
-                           std::vector<Place> waits) {
+void RankOps::add_activity(const Activity& call, const Activity& activity, const Place& launch) {
   Observed kernel = observed(activity.name, activity.stream);
   kernel.start = activity.start;
   kernel.duration = activity.end - activity.start;
@@ -163,14 +202,10 @@ void RankOps::add_activity(const Activity& call, const Activity& activity, bool 
         activity.bytes > 0 ? activity.bytes : marked_bytes(profile_, call),
         threads_.at(call.thread) > 0 && is_sum(activity.name)};
   }
-  for (const auto& [number, stream] : streams_now()) {
-    if (number == activity.stream ||
-        (stream.may_meet && stream.last.end <= activity.start + kClockError)) {
-      waits.push_back(stream.last);
-    }
-  }
-  streams_[activity.stream] = {{kernel.name, kernel.sequence, activity.end}, may_meet};
-  left_.erase(activity.stream);
+  std::vector<Place> waits = stream_waits(activity);
+  waits.push_back(launch);
+  untold_.insert(activity.stream);
+  streams_[activity.stream].ops.push_back({kernel.name, kernel.sequence, activity.end});
   add_idle(activity, &waits);
   add(kernel, std::move(waits));
 }
@@ -200,9 +235,10 @@ void RankOps::add_idle(const Activity& activity, std::vector<Place>* waits) {
 }
 
 void RankOps::let_streams_meet() {
+  untold_.clear();
   for (auto* streams : {&streams_, &left_}) {
     for (auto& [number, stream] : *streams) {
-      stream.may_meet = true;
+      stream.met = stream.ops.size();
     }
   }
 }

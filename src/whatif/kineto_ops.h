@@ -64,21 +64,22 @@ class RankOps {
 
  private:
   struct Stream {
-    Place last;             ///< its last op
-    bool may_meet = false;  ///< since then the host made streams wait
+    std::vector<Place> ops;  ///< of a step, in their order
+    size_t met = 0;          ///< how many the host had launched when it last made streams wait
   };
+  using Streams = std::map<int32_t, Stream>;
 
   void go(const std::set<int64_t>& steps);
   void begin_step(const Activity& call);
-  /// Returns the streams at this point; before the step's first op, with the ops of the step
-  /// before.
-  std::map<int32_t, Stream> streams_now() const;
+  /// Returns the last op of every stream, in this step or else in the one before.
+  std::vector<std::pair<int32_t, Place>> last_ops() const;
+  /// Returns what an activity waits for in streams.
+  std::vector<Place> stream_waits(const Activity& activity) const;
   Place add_call(const Activity& call);
   std::vector<Place> calls_before(const Activity& call);
   void let_streams_meet();
   void add_launched(const Activity& call, const Place& launch);
-  void add_activity(const Activity& call, const Activity& activity, bool may_meet,
-                    std::vector<Place> waits);
+  void add_activity(const Activity& call, const Activity& activity, const Place& launch);
   void add_idle(const Activity& activity, std::vector<Place>* waits);
   void add(const Observed& op, std::vector<Place> waits);
   Observed observed(const std::string& name, int32_t stream);
@@ -97,11 +98,12 @@ class RankOps {
   std::map<std::pair<int64_t, NameId>, int32_t> count_;  ///< of ops, by step
   // The current step.
   int64_t step_ = kNone;
-  std::map<int32_t, double> earlier_;         ///< by stream: end of work of absent steps before
-  std::map<int32_t, Stream> streams_, left_;  ///< `left_`: with ops of the step before
-  std::vector<Place> running_;                ///< calls that have not ended
-  Place ended_;                               ///< the call that ended last
-  std::map<int64_t, Place> last_by_;          ///< by thread: its last call
+  std::map<int32_t, double> earlier_;  ///< by stream: end of work of absent steps before
+  Streams streams_, left_;             ///< `left_`: with ops of the step before
+  std::set<int32_t> untold_;           ///< streams with an op since the host last made streams wait
+  std::vector<Place> running_;         ///< calls that have not ended
+  Place ended_;                        ///< the call that ended last
+  std::map<int64_t, Place> last_by_;   ///< by thread: its last call
 };
 
 }  // namespace hocket::whatif::kineto
