@@ -9,6 +9,33 @@
 #include "whatif/kineto_steps.h"
 
 namespace hocket::whatif::kineto {
+namespace {
+
+/// Returns how many of the first `count` ops of a stream, which end in their order, had ended.
+size_t ended_by(double time, const std::vector<Place>& ops, size_t count) {
+  const auto after =
+      std::upper_bound(ops.begin(), ops.begin() + count, time + kClockError,
+                       [](double seconds, const Place& place) { return seconds < place.end; });
+  return after - ops.begin();
+}
+
+double last_end(const std::vector<Place>& places) {
+  double end = -1e300;
+  for (const Place& place : places) {
+    end = std::max(end, place.end);
+  }
+  return end;
+}
+
+std::vector<Place> values(const std::map<int32_t, Place>& places) {
+  std::vector<Place> list;
+  for (const auto& [key, place] : places) {
+    list.push_back(place);
+  }
+  return list;
+}
+
+}  // namespace
 
 RankOps::RankOps(const Profile& profile, PatternWorkerId worker,
                  const std::map<int64_t, double>& begins, double least_idle, Names* names)
@@ -84,17 +111,22 @@ void RankOps::begin_step(const Activity& call) {
   add(start, std::move(last));
 }
 
-std::vector<std::pair<int32_t, Place>> RankOps::last_ops() const {
-  std::vector<std::pair<int32_t, Place>> last;
-  for (const auto& [number, stream] : streams_) {
-    last.push_back({number, stream.ops.back()});
-  }
-  for (const auto& [number, stream] : left_) {
-    if (!streams_.count(number)) {
-      last.push_back({number, stream.ops.back()});
+/// Returns what a call that waits for the device waits for: the last ops of streams, if they had
+/// ended; of one that waits for an event, the last ones that had.
+std::vector<Place> RankOps::waits_of_host(const Activity& call) const {
+  const bool for_event = call_of(call.name) == Call::waits_for_event;
+  std::map<int32_t, Place> found;
+  for (const Streams* streams : {&left_, &streams_}) {
+    for (const auto& [number, stream] : *streams) {
+      const size_t ended = ended_by(call.end, stream.ops, stream.ops.size());
+      if (ended == stream.ops.size() || (for_event && ended > 0)) {
+        found[number] = stream.ops[ended - 1];
+      } else {
+        found.erase(number);
+      }
     }
   }
-  return last;
+  return values(found);
 }
 
 /// An activity waits for the last op of its stream. If it is the first there since the host made
@@ -109,20 +141,28 @@ std::vector<Place> RankOps::stream_waits(const Activity& activity) const {
         continue;
       }
       if (untold_.count(activity.stream)) continue;
-      const auto end = stream.ops.begin() + stream.met;
-      const auto after =
-          std::upper_bound(stream.ops.begin(), end, activity.start + kClockError,
-                           [](double time, const Place& place) { return time < place.end; });
-      if (after != stream.ops.begin()) {
-        found[number] = *(after - 1);
+      if (const size_t ended = ended_by(activity.start, stream.ops, stream.met); ended > 0) {
+        found[number] = stream.ops[ended - 1];
       }
     }
   }
-  std::vector<Place> waits;
-  for (const auto& [number, place] : found) {
-    waits.push_back(place);
+  return values(found);
+}
+
+/// Adds ops of other streams after which an activity began at once, although it could have begun
+/// earlier: a profile need not show what made its stream wait.
+void RankOps::add_unseen(const Activity& activity, std::vector<Place>* waits) const {
+  constexpr double kLatency = 1.5e-5;  // of a launch
+  constexpr double kAtOnce = 1e-5;
+  if (activity.start - last_end(*waits) <= kLatency) return;
+  for (const Streams* streams : {&left_, &streams_}) {
+    for (const auto& [number, stream] : *streams) {
+      const size_t ended = ended_by(activity.start, stream.ops, stream.ops.size());
+      if (ended > 0 && stream.ops[ended - 1].end >= activity.start - kAtOnce) {
+        waits->push_back(stream.ops[ended - 1]);
+      }
+    }
   }
-  return waits;
 }
 
 /// Adds a call of the host, with the time since the one that it waits for.
@@ -134,12 +174,11 @@ Place RankOps::add_call(const Activity& call) {
   std::vector<Place> waits = calls_before(call);
   const double end = call.end;
   double begin = waits.empty() ? call.start : std::min(waits.front().end, end);
-  if (call_of(call.name) == Call::waits_for_device) {
-    for (const auto& [number, last] : last_ops()) {
-      if (last.end <= call.end + kClockError) {
-        begin = std::max(begin, std::min(last.end, end));
-        waits.push_back(last);
-      }
+  const Call kind = call_of(call.name);
+  if (kind == Call::waits_for_device || kind == Call::waits_for_event) {
+    for (const Place& place : waits_of_host(call)) {
+      begin = std::max(begin, std::min(place.end, end));
+      waits.push_back(place);
     }
   }
   op.start = begin;
@@ -204,6 +243,7 @@ void RankOps::add_activity(const Activity& call, const Activity& activity, const
   }
   std::vector<Place> waits = stream_waits(activity);
   waits.push_back(launch);
+  add_unseen(activity, &waits);
   untold_.insert(activity.stream);
   streams_[activity.stream].ops.push_back({kernel.name, kernel.sequence, activity.end});
   add_idle(activity, &waits);
@@ -214,10 +254,7 @@ void RankOps::add_activity(const Activity& call, const Activity& activity, const
 /// other ranks, and on a rank with lost records an activity may wait for one of those.
 void RankOps::add_idle(const Activity& activity, std::vector<Place>* waits) {
   if (is_collective(activity.name) || profile_.lost_records()) return;
-  double ready = -1e300;
-  for (const Place& place : *waits) {
-    ready = std::max(ready, place.end);
-  }
+  double ready = last_end(*waits);
   for (const auto& [stream, end] : earlier_) {
     ready = end <= activity.start + kClockError ? std::max(ready, end) : ready;
   }

@@ -71,10 +71,9 @@ class RankOps {
 
   void go(const std::set<int64_t>& steps);
   void begin_step(const Activity& call);
-  /// Returns the last op of every stream, in this step or else in the one before.
-  std::vector<std::pair<int32_t, Place>> last_ops() const;
-  /// Returns what an activity waits for in streams.
+  std::vector<Place> waits_of_host(const Activity& call) const;
   std::vector<Place> stream_waits(const Activity& activity) const;
+  void add_unseen(const Activity& activity, std::vector<Place>* waits) const;
   Place add_call(const Activity& call);
   std::vector<Place> calls_before(const Activity& call);
   void let_streams_meet();

@@ -306,6 +306,7 @@ std::string fault_of(const Profile& profile) {
 
 Call call_of(std::string_view name) {
   if (name.find("StreamWaitEvent") != name.npos) return Call::makes_streams_wait;
+  if (name.find("EventSynchronize") != name.npos) return Call::waits_for_event;
   if (name.find("DeviceSynchronize") != name.npos || name.find("StreamSynchronize") != name.npos) {
     return Call::waits_for_device;
   }

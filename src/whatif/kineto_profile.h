@@ -38,7 +38,7 @@ struct Activity {
 };
 
 /// Meaning of a host call for the device.
-enum class Call { launches, waits_for_device, makes_streams_wait, other };
+enum class Call { launches, waits_for_device, waits_for_event, makes_streams_wait, other };
 Call call_of(std::string_view name);
 
 bool is_collective(std::string_view name);

@@ -202,6 +202,43 @@ class Kineto(unittest.TestCase):
         self.near(found["T_measured"], step_time([("AllReduce", 100)] * 2))
         self.near(found["T"], step_time([("AllReduce", 100)] * 2))
 
+    def two_streams(self):
+        """Returns a profile of a host that is ahead: a copy on a stream of its own runs between two kernels. No call says
+        that the streams wait for each other."""
+        events, correlation = [], 0
+        for step in range(4):
+            host, device = 1000 + 100 * step, 1010 + 1000 * step
+            events.append(event("user_annotation", f"ProfilerStep#{step}", 1, host, 100))
+            for k, (name, stream, us) in enumerate((("gemm", 7, 300), ("copy", 9, 400), ("gemm", 7, 300))):
+                correlation += 1
+                events += [event("cuda_runtime", "cudaLaunchKernel", 1, host + 10 * k, 10, correlation=correlation),
+                           event("kernel", name, 7, device, us, stream=stream, correlation=correlation)]
+                device += us
+        return document(events)
+
+    def test_streams_that_wait_unseen(self):
+        """A kernel that begins when one of another stream has just ended waits for it; it is not paused."""
+        found = self.step(self.two_streams(), measured=1000)
+        self.assertEqual(found["ops"], 4 * 7)  # no time of an idle device
+        self.near(self.analyse(*self.write([self.two_streams()]), "--scale", "copy=4")["scaled"][0]["T"], 700)
+
+    def test_a_host_that_waits_for_an_event(self):
+        """The time in which a host waits for an event is the device's, even where kernels behind the event still run."""
+        events = []
+        for step in range(3):
+            t = 1000 + 1000 * step
+            events += [event("user_annotation", f"ProfilerStep#{step}", 1, t, 990),
+                       event("cuda_runtime", "cudaLaunchKernel", 1, t, 10, correlation=10 * step + 1),
+                       event("kernel", "gemm", 7, t + 10, 500, stream=7, correlation=10 * step + 1),
+                       event("cuda_runtime", "cudaLaunchKernel", 1, t + 10, 10, correlation=10 * step + 2),
+                       event("kernel", "norm", 7, t + 510, 400, stream=7, correlation=10 * step + 2),
+                       event("cuda_runtime", "cudaEventSynchronize", 1, t + 20, 490, correlation=10 * step + 3),
+                       event("cuda_runtime", "cudaDeviceSynchronize", 1, t + 950, 50, correlation=10 * step + 4)]
+        found = self.analyse(*self.write([document(events)]), "--scale", "gemm=10")
+        self.near(found["T"], 1000)
+        # The host's 440 us until its last call run beside the second kernel.
+        self.near(found["scaled"][0]["T"], 1000 - 450, 2e-2)
+
     def test_kernels_of_a_graph(self):
         """All kernels of a graph have the correlation id of its launch. A branch on another stream runs beside them."""
         events = []
