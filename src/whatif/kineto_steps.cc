@@ -10,6 +10,32 @@ namespace {
 
 constexpr double kNever = 1e300;
 
+/// Returns whether an activity began when another one had just ended.
+bool begins_at_an_end(const Activity& activity, const Profile& profile) {
+  constexpr double kAtOnce = 1e-5;  // seconds
+  return std::any_of(profile.device.begin(), profile.device.end(), [&](const Activity& other) {
+    return other.end <= activity.start + kClockError && other.end >= activity.start - kAtOnce;
+  });
+}
+
+/// Returns by stream when a device ends work that is not in the profile. The first activity that a
+/// step launches in a stream then begins long after its launch.
+std::map<int32_t, double> unrecorded_ends(const Profile& profile, int64_t step) {
+  constexpr double kLongest = 1e-4;  // seconds from a launch to its activity, on an idle device
+  std::map<int32_t, double> ends;
+  std::set<int32_t> seen;
+  for (const Activity& call : profile.host) {
+    if (call.step != step || call.launches == kNone) continue;
+    const Activity& activity = profile.device[call.launches];
+    if (!seen.insert(activity.stream).second || activity.start - call.end <= kLongest ||
+        begins_at_an_end(activity, profile)) {
+      continue;
+    }
+    ends[activity.stream] = activity.start;
+  }
+  return ends;
+}
+
 }  // namespace
 
 std::map<int32_t, double> ends_of_earlier(const Profile& profile, int64_t step) {
@@ -19,7 +45,7 @@ std::map<int32_t, double> ends_of_earlier(const Profile& profile, int64_t step) 
     const auto [at, added] = ends.try_emplace(activity.stream, activity.end);
     at->second = std::max(at->second, activity.end);
   }
-  return ends;
+  return ends.empty() ? unrecorded_ends(profile, step) : ends;
 }
 
 double StepTimes::begin(int64_t step) const {
