@@ -40,11 +40,11 @@ class Analyst {
     // Replays the baselines (all measured, all ideal), then one part measured and the rest ideal,
     // then one part ideal and the rest measured: the last stage and the slowest workers.
     out_.step_measured = run_.measured_step;
-    out_.measured = mean_of(run_.measured_step);
+    out_.measured = run_.mean_of_steps(run_.measured_step);
     out_.step_T = replayer_.replay(run_.duration);
     out_.step_ideal = replayer_.replay(ideal_);
-    out_.T = mean_of(out_.step_T);
-    out_.T_ideal = mean_of(out_.step_ideal);
+    out_.T = run_.mean_of_steps(out_.step_T);
+    out_.T_ideal = run_.mean_of_steps(out_.step_ideal);
     if (!(*std::min_element(out_.step_ideal.begin(), out_.step_ideal.end()) > 0)) {
       fail("hocket whatif",
            "got steps of zero length once all ops of a kind take equal times; expected "
@@ -68,6 +68,7 @@ class Analyst {
       return run_.worker(op, replica).stage == run_.stages - 1;
     });
     out_.M_S = has_last_stage() ? share(out_.T_without_last_stage) : std::nan("");
+    out_.T_without_host = without_host();
     out_.off = run_.has_starts ? out_.T / out_.measured - 1 : 0;
     find_causes(run_, ideal_, &replayer_, &out_);
     for (CauseFound& cause : out_.causes) {
@@ -97,6 +98,18 @@ class Analyst {
     }
   }
 
+  /// Returns seconds per step if calls of hosts took no time; 0 where the trace has none.
+  double without_host() {
+    std::vector<double> durations = run_.duration;
+    bool any = false;
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
+      if (!run_.is_of_host(op)) continue;
+      any = true;
+      std::fill_n(&durations[run_.at(op, 0)], run_.samples(), 0.0);
+    }
+    return any ? replayer_.mean(durations) : 0;
+  }
+
   bool has_last_stage() const {
     return std::any_of(run_.workers.begin(), run_.workers.end(),
                        [&](const Worker& worker) { return worker.stage == run_.stages - 1; });
@@ -117,7 +130,7 @@ class Analyst {
     durations.replicas_alike = ideal_alike_;
     const std::vector<double> steps = replayer_.replay(durations);
     Slowdown slowdown;
-    slowdown.mean = mean_of(steps) / out_.T_ideal;
+    slowdown.mean = run_.mean_of_steps(steps) / out_.T_ideal;
     for (size_t step = 0; step < steps.size(); ++step) {
       slowdown.by_step.push_back(steps[step] / out_.step_ideal[step]);
     }
@@ -192,7 +205,11 @@ std::vector<double> ideal_durations(const MeasuredRun& run) {
   for (BlockId block = 0; block < run.blocks.size(); ++block) {
     std::vector<double>& of_kind = values[run.blocks[block].kind];
     const std::span<const double> of_block = elements_of(block);
-    of_kind.insert(of_kind.end(), of_block.begin(), of_block.end());
+    for (SampleId sample = 0; sample < of_block.size(); ++sample) {
+      if (run.counts(run.step_of(sample))) {
+        of_kind.push_back(of_block[sample]);
+      }
+    }
   }
   std::vector<double> ideal_of_kind(run.kinds.size(), 0);
   for (KindId kind = 0; kind < run.kinds.size(); ++kind) {

@@ -20,6 +20,8 @@ namespace hocket::whatif {
 inline constexpr double kStragglingSlowdown = 1.1, kMinNamedShare = 0.01;
 /// Share of the measured step: a replay that is off by more cannot explain why the step is slow.
 inline constexpr double kMaxReplayError = 0.1;
+/// Share of the loss that a named cause must explain.
+inline constexpr double kMainCauseShare = 0.5;
 
 /// Slowdown caused by the part left as measured while all else is ideal: over the mean step, and
 /// per step.
@@ -39,6 +41,7 @@ struct CauseFound {
   double explains = 0;   ///< (T - fixed) / (T - T_ideal), likewise; see Analysis::loses()
   bool named = false;    ///< the run's cause: explains half of the loss, or passes its own test
   std::string evidence;  ///< one sentence
+  std::string doubt;     ///< why the trace's own steps do not confirm it; empty: they do
 };
 
 struct Analysis {
@@ -56,10 +59,13 @@ struct Analysis {
   double off = 0;  ///< how much longer the replay is than the measured step, over that; with pauses
                    ///< between ops. 0 where it is not known
   double T_without_last_stage = 0, T_without_slowest = 0;
+  double T_without_host = 0;       ///< with hosts that take no time; 0: the trace has none
   std::vector<WorkerId> slowest;   ///< those 3 %, at least one
   double correlation = 0;          ///< Pearson's, of a micro-batch's forward and backward time
   std::vector<CauseFound> causes;  ///< the named cause first, then by gain
 
+  /// Returns whether devices wait for their hosts, as much as would make a run straggle.
+  bool is_behind() const { return T_without_host > 0 && T >= kStragglingSlowdown * T_without_host; }
   bool is_far_off() const { return off > kMaxReplayError || off < -kMaxReplayError; }
   /// Returns whether the loss is large enough for shares of it to mean something.
   bool loses() const { return T - T_ideal >= kMinNamedShare * T; }

@@ -23,7 +23,8 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr double kMainCauseShare = 0.5;  // share of the loss that a named cause must explain
+constexpr double kHitShare = 0.05;       // of a step: a gain from which a pause costs it
+constexpr double kConfirmedShare = 0.5;  // of a gain that the trace's own steps show
 constexpr double kCorrelated = 0.9;  // forward and backward times of a micro-batch (the paper's)
 constexpr double kRelated = 0.5;     // the same, from where on long passes may be sequences
 constexpr size_t kLinksTried = 6;    // links that are replayed, those of most excess first
@@ -65,22 +66,80 @@ class Search {
   /// Returns whether a cause is the run's. The first that explains half of the loss is, from causes
   /// of one op to causes of a whole stage. Pauses are named even where S does not show them: a
   /// pause in every other step, or on all workers, is part of the mean or median that the ideal
-  /// uses.
+  /// uses. So is a slow rank of few, in profiles, whose ops are known one by one.
   bool names(const CauseFound& cause) const {
-    if (out_.S < kStragglingSlowdown)
-      return cause.cause == Cause::pauses && cause.gain >= kStragglingSlowdown;
+    if (!cause.doubt.empty()) return false;
+    if (out_.S < kStragglingSlowdown) {
+      const bool hidden =
+          cause.cause == Cause::pauses || (cause.cause == Cause::slow_worker && run_.has_hosts);
+      return hidden && cause.gain >= kStragglingSlowdown;
+    }
     return cause.explains >= kMainCauseShare &&
            (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
   }
 
-  /// Adds a cause: a step takes `fixed` seconds without it, `with` with it.
-  void add(Cause cause, std::string where, double with, double fixed, std::string evidence) {
-    const double loss = with - out_.T_ideal;
-    out_.causes.push_back({cause, std::move(where), fixed, fixed > 0 ? with / fixed : 1,
-                           loss != 0 ? (with - fixed) / loss : 0, false, std::move(evidence)});
+  /// Adds a cause: steps take `with` seconds with it, and without it what they take with `cured`
+  /// durations.
+  void add(Cause cause, std::string where, const std::vector<double>& with,
+           const std::vector<double>& cured, std::string evidence) {
+    const std::vector<double> without = replayer_.replay(cured);
+    const double all = run_.mean_of_steps(with), fixed = run_.mean_of_steps(without);
+    const double loss = all - out_.T_ideal;
+    out_.causes.push_back({cause, std::move(where), fixed, fixed > 0 ? all / fixed : 1,
+                           loss != 0 ? (all - fixed) / loss : 0, false, std::move(evidence),
+                           doubt(cause, with, without)});
   }
-  void add(Cause cause, std::string where, double fixed, std::string evidence) {
-    add(cause, std::move(where), out_.T, fixed, std::move(evidence));
+  void add(Cause cause, std::string where, const std::vector<double>& cured, std::string evidence) {
+    add(cause, std::move(where), out_.step_T, cured, std::move(evidence));
+  }
+
+  /// Returns why the trace's own steps do not confirm a cause; empty if they do.
+  std::string doubt(Cause cause, const std::vector<double>& with,
+                    const std::vector<double>& without) const {
+    std::vector<double> gains, measured;
+    for (StepIndex step = 0; step < with.size(); ++step) {
+      if (!run_.counts(step)) continue;
+      gains.push_back(with[step] - without[step]);
+      measured.push_back(run_.measured_step[step]);
+    }
+    if (cause == Cause::pauses) return doubt_of_pauses(gains, measured);
+    return cause == Cause::slow_worker ? doubt_of_worker(std::move(gains)) : "";
+  }
+
+  /// A pause that costs some steps makes them longer than the others, by half of the replayed time
+  /// or more. A profile's only step has no other to compare with.
+  std::string doubt_of_pauses(const std::vector<double>& gains,
+                              const std::vector<double>& measured) const {
+    if (!run_.has_starts) return "";
+    if (gains.size() == 1) {
+      return run_.source == "kineto" ? "no other step shows the time without them" : "";
+    }
+    double longer = 0, others = 0, gain = 0, gain_of_others = 0;
+    int64_t hit = 0;
+    for (size_t i = 0; i < gains.size(); ++i) {
+      const bool is_hit = gains[i] >= kHitShare * out_.T;
+      hit += is_hit;
+      (is_hit ? longer : others) += measured[i];
+      (is_hit ? gain : gain_of_others) += gains[i];
+    }
+    const int64_t rest = std::ssize(gains) - hit;
+    if (hit == 0 || rest == 0) return "";
+    const double replayed = gain / hit - gain_of_others / rest;
+    const double seen = longer / hit - others / rest;
+    if (seen >= kConfirmedShare * replayed) return "";
+    return fmt::format("the {} with them took {} longer than the others, not the {} of the replay",
+                       counted(hit, "step"), human_time(std::max(seen, 0.0)), human_time(replayed));
+  }
+
+  /// A slow worker costs most steps. What costs few of them is another thing.
+  std::string doubt_of_worker(std::vector<double> gains) const {
+    double sum = 0;
+    for (const double gain : gains) {
+      sum += gain;
+    }
+    const int64_t count = std::ssize(gains);
+    if (count < 3 || median(std::move(gains)) >= kConfirmedShare * sum / count) return "";
+    return "it costs few of the steps";
   }
 
   /// Tests for uneven sequence lengths: micro-batches whose forward and backward passes are long
@@ -124,7 +183,7 @@ class Search {
     }
     compared_ = xx > 0 && yy > 0;
     out_.correlation = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
-    add(Cause::uneven_sequences, "", replayer_.mean(even),
+    add(Cause::uneven_sequences, "", even,
         fmt::format("forward and backward times of a micro-batch correlate by {:.2f}; cured by "
                     "passes of equal work",
                     out_.correlation));
@@ -133,9 +192,10 @@ class Search {
   void pauses() {
     const bool may_be_sequences = !compared_ || out_.correlation >= kRelated;
     Pauses found = find_pauses(run_, times_, out_.T, may_be_sequences);
-    const double with = found.between_ops ? replayer_.mean(found.paused) : out_.T;
-    out_.off += run_.has_starts ? (with - out_.T) / out_.measured : 0;
-    add(Cause::pauses, "", with, replayer_.mean(found.cured), std::move(found.evidence));
+    const std::vector<double> with =
+        found.between_ops ? replayer_.replay(found.paused) : out_.step_T;
+    out_.off += run_.has_starts ? (run_.mean_of_steps(with) - out_.T) / out_.measured : 0;
+    add(Cause::pauses, "", with, found.cured, std::move(found.evidence));
   }
 
   /// Transfers among one set of workers.
@@ -233,7 +293,7 @@ class Search {
       }
     }
     if (worst == nullptr) return;
-    add(Cause::slow_link, names(*worst), least,
+    add(Cause::slow_link, names(*worst), as_usual(links, *worst),
         fmt::format("transfers among {}, all steps together, take {} longer than the usual ones",
                     counted(std::ssize(*worst), "worker"),
                     human_time(std::max(links.at(*worst).excess(), 0.0))));
@@ -257,9 +317,35 @@ class Search {
     for (const WorkerId worker : out_.slowest) {
       slow[worker] = 1;
     }
-    add(Cause::slow_worker, names(out_.slowest), replayer_.mean(as_others(slow)),
+    const std::vector<double> cured = as_others(slow);
+    add(Cause::slow_worker, names(out_.slowest), cured,
         fmt::format("the slowest 3 % of {}, at least one, as fast as others",
                     counted(std::ssize(run_.workers), "worker")));
+    std::string& doubt = out_.causes.back().doubt;
+    doubt = doubt.empty() ? doubt_of_one_op(cured) : doubt;
+  }
+
+  /// In a profile of few steps, time that one op takes longer may be a pause of it.
+  std::string doubt_of_one_op(const std::vector<double>& cured) const {
+    constexpr int64_t kFewSteps = 3;
+    constexpr double kMost = 0.7;  // of the time, in one op
+    if (!run_.has_hosts || std::ssize(run_.steps) >= kFewSteps) return "";
+    double all = 0, most = 0;
+    OpId longest = 0;
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
+      if (run_.kind(op).communicates()) continue;
+      double longer = 0;
+      for (SampleId sample = 0; sample < run_.samples(); ++sample) {
+        longer += std::max(run_.duration[run_.at(op, sample)] - cured[run_.at(op, sample)], 0.0);
+      }
+      all += longer;
+      longest = longer > most ? op : longest;
+      most = std::max(most, longer);
+    }
+    if (most <= kMost * all) return "";
+    return fmt::format(
+        "one op takes most of the time, {}, and few steps cannot tell it from a pause",
+        run_.kind(longest).name);
   }
 
   /// Returns whether the worker is alone in a stage of several stages. No other worker has the same
@@ -336,8 +422,7 @@ class Search {
         alone.push_back(run_.workers[worker].name);
       }
     }
-    add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst),
-        replayer_.mean(even.duration),
+    add(last ? Cause::last_stage : Cause::slow_stage, fmt::format("stage {}", worst), even.duration,
         fmt::format("{:.2f} times the mean of all stages{}; cured by equal passes through all "
                     "stages, as if layers were moved",
                     all[worst] * all.size() / std::accumulate(all.begin(), all.end(), 0.0),

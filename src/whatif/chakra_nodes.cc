@@ -255,6 +255,8 @@ bool parse_node(std::string_view bytes, ChakraNode* node) {
         set_type(wire.integer(), node);
         break;
       case 4:
+        good = parse_ids(wire, &node->controls);
+        break;
       case 5:
         good = parse_ids(wire, &node->waits);
         break;
@@ -357,7 +359,8 @@ void json_member(std::string_view key, trace::JsonStream& json, ChakraNode* node
     set_type(json.next() == '"' ? json.string() : json.token(), node);
   } else if (key == "ctrl_deps" || key == "ctrlDeps" || key == "data_deps" || key == "dataDeps") {
     if (json.next() != '[') return json.skip_value();
-    json.array([&] { node->waits.push_back(json.integer()); });
+    std::vector<int64_t>& ids = key.starts_with("ctrl") ? node->controls : node->waits;
+    json.array([&] { ids.push_back(json.integer()); });
   } else if (key == "start_time_micros" || key == "startTimeMicros") {
     if (json.number(&number)) {
       set_start(number, node);

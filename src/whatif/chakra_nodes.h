@@ -34,7 +34,8 @@ struct ChakraNode {
   std::string name, group;
   ChakraType type = ChakraType::invalid;
   std::string unknown_type;        ///< one that the schema does not have; else empty
-  std::vector<int64_t> waits;      ///< control and data
+  std::vector<int64_t> waits;      ///< for data
+  std::vector<int64_t> controls;   ///< of control; in PyTorch's traces the op that called it
   double start = 0, duration = 0;  ///< seconds
   bool timed = false, started = false;
   bool negative = false;   ///< its duration was, and is taken as 0

@@ -95,7 +95,82 @@ class CycleBreaker {
   std::vector<GroupId> order_;            ///< by when their first member could
 };
 
+/// Searches depth first, with a stack of its own: chains of dependencies are long.
+class CycleFinder {
+ public:
+  explicit CycleFinder(const MeasuredRun& run) : run_(run), state_(run.ops.size(), State::fresh) {}
+
+  std::vector<OpId> find() {
+    for (OpId op = 0; op < run_.ops.size(); ++op) {
+      if (state_[op] == State::fresh && closes_from(op)) return cycle();
+    }
+    return {};
+  }
+
+ private:
+  enum class State : char { fresh, open, done };
+  struct Frame {
+    OpId op;
+    std::vector<OpId> before;  ///< not yet visited
+  };
+
+  /// Returns the ops that an op, and the others of its group, wait for.
+  std::vector<OpId> waits_of(OpId op) const {
+    std::vector<OpId> all = run_.waits_for[op];
+    const GroupId group = run_.ops[op].group;
+    if (group == kNone) return all;
+    const Group& of = run_.groups[group];
+    for (const OpId other : of.ops) {
+      if (other == op || (of.eager && op == of.ops.front())) continue;
+      const std::vector<OpId>& more = run_.waits_for[other];
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+  }
+
+  bool closes_from(OpId first) {
+    open(first);
+    while (!path_.empty()) {
+      Frame& top = path_.back();
+      if (top.before.empty()) {
+        state_[top.op] = State::done;
+        path_.pop_back();
+        continue;
+      }
+      const OpId next = top.before.back();
+      top.before.pop_back();
+      if (state_[next] == State::open) {
+        closing_ = next;
+        return true;
+      }
+      if (state_[next] == State::fresh) {
+        open(next);
+      }
+    }
+    return false;
+  }
+  void open(OpId op) {
+    state_[op] = State::open;
+    path_.push_back({op, waits_of(op)});
+  }
+  std::vector<OpId> cycle() const {
+    std::vector<OpId> ops;
+    for (auto at = path_.rbegin(); at != path_.rend(); ++at) {
+      ops.push_back(at->op);
+      if (at->op == closing_) break;
+    }
+    return {ops.rbegin(), ops.rend()};
+  }
+
+  const MeasuredRun& run_;
+  std::vector<State> state_;
+  std::vector<Frame> path_;
+  OpId closing_ = kNone;
+};
+
 }  // namespace
+
+std::vector<OpId> find_cycle(const MeasuredRun& run) { return CycleFinder(run).find(); }
 
 int64_t break_cycles(MeasuredRun* run) { return CycleBreaker(run).break_all(); }
 

@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "whatif/chakra_nodes.h"
+#include "whatif/cycles.h"
 #include "whatif/importers.h"
 #include "whatif/match_collectives.h"
 #include "whatif/transfers.h"
@@ -52,10 +53,11 @@ class ChakraReader {
     }
     kinds();
     waits();
-    queues();
     messages();
     collectives();
     uneven_messages();
+    refuse_circles();
+    queues();
     settle_transfers(&run_);
     return std::move(run_);
   }
@@ -179,17 +181,33 @@ class ChakraReader {
     }
   }
 
+  /// Returns whether some node waits for data; a trace without such waits has its order in those of
+  /// control.
+  bool has_data_waits() const {
+    return std::any_of(nodes_.begin(), nodes_.end(), [](const ChakraNodes& nodes) {
+      return std::any_of(nodes.begin(), nodes.end(),
+                         [](const auto& node) { return !node.second.waits.empty(); });
+    });
+  }
+
+  /// Adds data dependencies, by which Chakra's feeder issues nodes. A control dependency of PyTorch
+  /// is the op that called a node: it begins before, and ends after it.
   void waits() {
-    int64_t absent = 0, own = 0;
+    const bool by_data = has_data_waits();
+    int64_t absent = 0, own = 0, unused = 0;
+    std::string example;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
       for (const auto& [id, node] : nodes_[rank]) {
-        for (const int64_t before : node.waits) {
+        unused += by_data ? std::ssize(node.controls) : 0;
+        for (const int64_t before : by_data ? node.waits : node.controls) {
           const OpId op = op_at(rank, before);
           if (op == kNone) {
             ++absent;
             continue;
           }
-          own += before == id;
+          if (before == id && own++ == 0) {
+            example = fmt::format("{} of {}", id, paths_[rank]);
+          }
           add_wait(&run_, op_at(rank, id), op);
         }
       }
@@ -198,14 +216,52 @@ class ChakraReader {
       note(0, fmt::format("{} for nodes that are not in the files", counted(absent, "wait")));
     }
     if (own > 0) {
-      note(0, fmt::format("{} of nodes for themselves", counted(own, "wait")));
+      note(0, fmt::format("{} of nodes for themselves, one is node {}", counted(own, "wait"),
+                          example));
     }
+    if (unused > 0) {
+      note(0, fmt::format("{} of control: nodes are issued by their data, as by Chakra's feeder",
+                          counted(unused, "wait")));
+    }
+    if (!by_data) {
+      run_.waits_from = "the trace's, of control: it has none for data";
+    }
+  }
+
+  /// Throws Error if nodes wait for each other in a circle; the message names them by their ids.
+  void refuse_circles() const {
+    const std::vector<OpId> circle = find_cycle(run_);
+    if (circle.empty()) return;
+    std::map<OpId, std::pair<size_t, int64_t>> node_of;
+    for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+      for (const auto& [id, node] : nodes_[rank]) {
+        node_of[op_at(rank, id)] = {rank, id};
+      }
+    }
+    const auto named = [&](OpId op) {
+      const auto& [rank, id] = node_of.at(op);
+      return paths_.size() > 1 ? fmt::format("{} of rank {}", id, rank) : fmt::format("{}", id);
+    };
+    constexpr size_t kShown = 12;
+    std::vector<std::string> list;
+    for (size_t i = 0; i < std::min(circle.size(), kShown); ++i) {
+      list.push_back(named(circle[i]));
+    }
+    if (circle.size() > kShown) {
+      list.push_back(fmt::format("{} more", circle.size() - kShown));
+    }
+    list.push_back(named(circle.front()));
+    fail(
+        paths_[node_of.at(circle.front()).first],
+        "has nodes that wait for each other in a circle, so that none can start: node {}; expected "
+        "{} without circles (a collective or a receive waits for what its other members wait for)",
+        join(list, " for "), has_data_waits() ? "data_deps" : "ctrl_deps");
   }
 
   /// Adds stream order, which linked profiles often lack (mlcommons/chakra#215). A kernel depends
   /// on the last compute or communication kernel of its device that had ended when it started.
   void queues() {
-    int64_t inferred = 0;
+    std::set<std::pair<OpId, OpId>> added;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
       std::array<std::vector<const ChakraNode*>, 2> queues;
       for (const auto& [id, node] : nodes_[rank]) {
@@ -227,12 +283,36 @@ class ChakraReader {
           running.push_back(node);
           if (before == nullptr) continue;
           add_wait(&run_, op_at(rank, node->id), op_at(rank, before->id));
-          ++inferred;
+          added.insert({op_at(rank, node->id), op_at(rank, before->id)});
         }
       }
     }
-    if (inferred > 0) {
-      run_.waits_from = "the trace's; of kernels of a device also by when they ran";
+    if (!added.empty()) {
+      run_.waits_from += "; of kernels of a device also by when they ran";
+    }
+    remove_from_cycles(added);
+  }
+
+  /// Removes waits that were `added` from every circle that they close. The trace's own have none.
+  void remove_from_cycles(const std::set<std::pair<OpId, OpId>>& added) {
+    int64_t removed = 0;
+    for (std::vector<OpId> circle = find_cycle(run_); !circle.empty(); circle = find_cycle(run_)) {
+      const int64_t before = removed;
+      for (const OpId op : circle) {
+        const GroupId group = run_.ops[op].group;
+        const std::vector<OpId> alone = {op};
+        for (const OpId member : group == kNone ? alone : run_.groups[group].ops) {
+          removed += std::erase_if(run_.waits_for[member], [&](OpId other) {
+            return added.count({member, other}) > 0 &&
+                   std::find(circle.begin(), circle.end(), other) != circle.end();
+          });
+        }
+      }
+      HOCKET_CHECK(removed > before, "{} ops in a cycle", circle.size());
+    }
+    if (removed > 0) {
+      note(0, fmt::format("{} of kernels by when they ran: the trace's own say otherwise",
+                          counted(removed, "wait")));
     }
   }
 

@@ -23,12 +23,15 @@ namespace hocket::whatif {
 namespace kineto {
 namespace {
 
+constexpr double kLeastIdleShare = 0.05;  // of a step: idle time of a device that is an op
+
 class KinetoReader {
  public:
   MeasuredRun read(const std::vector<std::string>& paths) {
     // Reads files, chooses ranks and steps, sets one clock, matches collectives, adds ops with
     // their dependencies within a rank, then groups.
     run_.source = "kineto";
+    run_.has_hosts = true;
     run_.waits_from = "of streams and of the host's calls";
     for (const std::string& path : paths) {
       profiles_.push_back(read_profile(path, &run_.dropped));
@@ -60,7 +63,8 @@ class KinetoReader {
     std::vector<RankOps> ranks;
     for (const Profile& profile : profiles_) {
       const PatternWorkerId worker = run_.workers.size();
-      ranks.emplace_back(profile, worker, times.begins, &names);
+      ranks.emplace_back(profile, worker, times.begins, kLeastIdleShare * times.usual_length(steps),
+                         &names);
       ranks.back().add_ops(steps, &seen);
       run_.workers.push_back({profile.rank, 0, worker.value(), fmt::format("rank {}", profile.rank),
                               profile.lost_records()});
@@ -68,7 +72,11 @@ class KinetoReader {
     }
     run_.pattern_workers = profiles_.size();
     run_.names = names.list;
-    assemble(std::move(seen), profiles_[0].path, &run_);
+    const auto idle = names.ids.find(kDeviceIdle);
+    assemble(std::move(seen), profiles_[0].path, &run_,
+             idle == names.ids.end() ? NameId(kNone) : idle->second);
+    leave_out_cold(times);
+    carry_in(times);
     for (StepIndex step = 0; step < run_.steps.size() && !times.begins.empty(); ++step) {
       run_.measured_step[step] = times.length(run_.steps[step]);
     }
@@ -78,6 +86,45 @@ class KinetoReader {
     }
     if (run_.follows(step)) {
       run_.waits_for_last.resize(run_.ops.size());
+    }
+  }
+
+  /// Sets from when ops of the first step can begin: a host from where it was, a stream from the
+  /// end of earlier work.
+  void carry_in(const StepTimes& times) {
+    if (times.begins.empty()) return;
+    const int64_t step = run_.steps.front();
+    const double begin = times.begin(step);
+    run_.ready.assign(run_.ops.size(), -1e300);
+    std::vector<std::map<int32_t, double>> earlier;
+    for (const Profile& profile : profiles_) {
+      earlier.push_back(ends_of_earlier(profile, step));
+    }
+    for (OpId op = 0; op < run_.ops.size(); ++op) {  // of a worker in the order of starts
+      const Op& row = run_.ops[op];
+      std::map<int32_t, double>& of_worker = earlier[row.worker];
+      const auto stream = of_worker.find(row.stream);
+      if (run_.names[row.name] == kHostStart) {
+        run_.ready[op] = std::min(run_.start[run_.at(op, 0)] - begin, 0.0);
+      } else if (stream != of_worker.end() && run_.names[row.name] != kDeviceIdle) {
+        run_.ready[op] = stream->second - begin;
+        of_worker.erase(stream);
+      }
+    }
+  }
+
+  /// Takes steps that begin cold for warm-up, if others remain.
+  void leave_out_cold(const StepTimes& times) {
+    const std::set<int64_t> cold = times.cold(run_.steps);
+    if (cold.empty() || cold.size() == run_.steps.size()) return;
+    for (const int64_t step : run_.steps) {
+      run_.warms_up.push_back(cold.count(step) ? 1 : 0);
+      if (!cold.count(step)) continue;
+      note(0,
+           fmt::format("no event, but step {} counts in no mean: it begins with an idle device, "
+                       "while hosts begin other steps before their device ends the last one",
+                       step),
+           &run_.dropped);
     }
   }
 

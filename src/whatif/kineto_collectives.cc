@@ -179,12 +179,13 @@ std::vector<ByRank> collectives_of(std::vector<Profile>* profiles) {
   for (size_t i = 0; i < profiles->size(); ++i) {
     Profile& profile = (*profiles)[i];
     for (const Activity& call : profile.host) {
-      if (call.launches == kNone) continue;
-      Activity& activity = profile.device[call.launches];
-      if (!is_collective(activity.name)) continue;
-      ByRank& by_rank = all[{activity.step, activity.name}];
-      by_rank.resize(profiles->size());
-      by_rank[i].push_back(&activity);
+      for (ActivityIndex at = call.launches; at != kNone; at = profile.device[at].next) {
+        Activity& activity = profile.device[at];
+        if (!is_collective(activity.name)) continue;
+        ByRank& by_rank = all[{activity.step, activity.name}];
+        by_rank.resize(profiles->size());
+        by_rank[i].push_back(&activity);
+      }
     }
   }
   std::vector<ByRank> list;

@@ -6,11 +6,40 @@
 #include <algorithm>
 #include <utility>
 
+#include "whatif/kineto_steps.h"
+
 namespace hocket::whatif::kineto {
+namespace {
+
+/// Returns how many of the first `count` ops of a stream, which end in their order, had ended.
+size_t ended_by(double time, const std::vector<Place>& ops, size_t count) {
+  const auto after =
+      std::upper_bound(ops.begin(), ops.begin() + count, time + kClockError,
+                       [](double seconds, const Place& place) { return seconds < place.end; });
+  return after - ops.begin();
+}
+
+double last_end(const std::vector<Place>& places) {
+  double end = -1e300;
+  for (const Place& place : places) {
+    end = std::max(end, place.end);
+  }
+  return end;
+}
+
+std::vector<Place> values(const std::map<int32_t, Place>& places) {
+  std::vector<Place> list;
+  for (const auto& [key, place] : places) {
+    list.push_back(place);
+  }
+  return list;
+}
+
+}  // namespace
 
 RankOps::RankOps(const Profile& profile, PatternWorkerId worker,
-                 const std::map<int64_t, double>& begins, Names* names)
-    : profile_(profile), worker_(worker), begins_(begins), names_(*names) {
+                 const std::map<int64_t, double>& begins, double least_idle, Names* names)
+    : profile_(profile), worker_(worker), begins_(begins), least_idle_(least_idle), names_(*names) {
   for (const Activity& call : profile.host) {
     if (call.step != kNone && call_of(call.name) != Call::makes_streams_wait) {
       threads_.try_emplace(call.thread, threads_.size());
@@ -33,6 +62,7 @@ void RankOps::add_waits(const std::set<int64_t>& steps, int64_t step, Waits* wai
 
 void RankOps::go(const std::set<int64_t>& steps) {
   count_.clear();
+  untold_.clear();
   step_ = kNone;
   for (const Activity& call : profile_.host) {
     if (!steps.count(call.step)) continue;
@@ -40,11 +70,7 @@ void RankOps::go(const std::set<int64_t>& steps) {
       begin_step(call);
     }
     if (call_of(call.name) == Call::makes_streams_wait) {
-      for (auto* streams : {&streams_, &left_}) {
-        for (auto& [number, stream] : *streams) {
-          stream.may_meet = true;
-        }
-      }
+      let_streams_meet();
       continue;
     }
     const Place place = add_call(call);
@@ -63,10 +89,11 @@ void RankOps::begin_step(const Activity& call) {
   for (Place& place : last) {
     place.of_last_step = true;
   }
-  left_ = follows ? streams_now() : std::map<int32_t, Stream>();
+  left_ = follows ? std::move(streams_) : Streams();
   for (auto& [number, stream] : left_) {
-    stream.last.of_last_step = true;
-    stream.may_meet = false;
+    for (Place& place : stream.ops) {
+      place.of_last_step = true;
+    }
   }
   step_ = call.step;
   streams_.clear();
@@ -74,19 +101,68 @@ void RankOps::begin_step(const Activity& call) {
   last_by_.clear();
   ended_ = {};
   const auto begins = begins_.find(step_);
-  earliest_ = !follows && begins != begins_.end() ? begins->second : -1e300;
+  earlier_ = follows ? std::map<int32_t, double>() : ends_of_earlier(profile_, step_);
   if (begins == begins_.end()) return;
-  Observed start = observed("host start", kCallStream);
+  Observed start = observed(kHostStart, kCallStream);
   start.start = !last.empty() ? last[0].end : follows ? call.start : begins->second;
-  start.duration = std::max(call.start - start.start, 0.0);
-  ended_ = {start.name, start.sequence, std::max(call.start, earliest_)};
+  start.start = std::min(start.start, call.start);
+  start.duration = call.start - start.start;
+  ended_ = {start.name, start.sequence, call.start};
   add(start, std::move(last));
 }
 
-std::map<int32_t, RankOps::Stream> RankOps::streams_now() const {
-  std::map<int32_t, Stream> all = streams_;
-  all.insert(left_.begin(), left_.end());
-  return all;
+/// Returns what a call that waits for the device waits for: the last ops of streams, if they had
+/// ended; of one that waits for an event, the last ones that had.
+std::vector<Place> RankOps::waits_of_host(const Activity& call) const {
+  const bool for_event = call_of(call.name) == Call::waits_for_event;
+  std::map<int32_t, Place> found;
+  for (const Streams* streams : {&left_, &streams_}) {
+    for (const auto& [number, stream] : *streams) {
+      const size_t ended = ended_by(call.end, stream.ops, stream.ops.size());
+      if (ended == stream.ops.size() || (for_event && ended > 0)) {
+        found[number] = stream.ops[ended - 1];
+      } else {
+        found.erase(number);
+      }
+    }
+  }
+  return values(found);
+}
+
+/// An activity waits for the last op of its stream. If it is the first there since the host made
+/// streams wait, it also waits for ops of others: for the last that had ended when it began, among
+/// those launched before.
+std::vector<Place> RankOps::stream_waits(const Activity& activity) const {
+  std::map<int32_t, Place> found;
+  for (const Streams* streams : {&left_, &streams_}) {
+    for (const auto& [number, stream] : *streams) {
+      if (number == activity.stream) {
+        found[number] = stream.ops.back();
+        continue;
+      }
+      if (untold_.count(activity.stream)) continue;
+      if (const size_t ended = ended_by(activity.start, stream.ops, stream.met); ended > 0) {
+        found[number] = stream.ops[ended - 1];
+      }
+    }
+  }
+  return values(found);
+}
+
+/// Adds ops of other streams after which an activity began at once, although it could have begun
+/// earlier: a profile need not show what made its stream wait.
+void RankOps::add_unseen(const Activity& activity, std::vector<Place>* waits) const {
+  constexpr double kLatency = 1.5e-5;  // of a launch
+  constexpr double kAtOnce = 1e-5;
+  if (activity.start - last_end(*waits) <= kLatency) return;
+  for (const Streams* streams : {&left_, &streams_}) {
+    for (const auto& [number, stream] : *streams) {
+      const size_t ended = ended_by(activity.start, stream.ops, stream.ops.size());
+      if (ended > 0 && stream.ops[ended - 1].end >= activity.start - kAtOnce) {
+        waits->push_back(stream.ops[ended - 1]);
+      }
+    }
+  }
 }
 
 /// Adds a call of the host, with the time since the one that it waits for.
@@ -96,14 +172,13 @@ Place RankOps::add_call(const Activity& call) {
       observed(thread == 0 ? "host " + call.name : fmt::format("host {} ({})", call.name, thread),
                kCallStream - thread);
   std::vector<Place> waits = calls_before(call);
-  const double end = std::max(call.end, earliest_);
-  double begin = std::max(waits.empty() ? call.start : std::min(waits.front().end, end), earliest_);
-  if (call_of(call.name) == Call::waits_for_device) {
-    for (const auto& [number, stream] : streams_now()) {
-      if (stream.last.end <= call.end + kClockError) {
-        begin = std::max(begin, std::min(stream.last.end, end));
-        waits.push_back(stream.last);
-      }
+  const double end = call.end;
+  double begin = waits.empty() ? call.start : std::min(waits.front().end, end);
+  const Call kind = call_of(call.name);
+  if (kind == Call::waits_for_device || kind == Call::waits_for_event) {
+    for (const Place& place : waits_of_host(call)) {
+      begin = std::max(begin, std::min(place.end, end));
+      waits.push_back(place);
     }
   }
   op.start = begin;
@@ -120,7 +195,7 @@ Place RankOps::add_call(const Activity& call) {
 /// pass does to its own thread. Concurrent calls do not depend on each other.
 std::vector<Place> RankOps::calls_before(const Activity& call) {
   std::erase_if(running_, [&](const Place& other) {
-    if (other.end > std::max(call.start, earliest_) + kClockError) return false;
+    if (other.end > call.start + kClockError) return false;
     if (ended_.name == kNone || other.end >= ended_.end) {
       ended_ = other;
     }
@@ -131,16 +206,30 @@ std::vector<Place> RankOps::calls_before(const Activity& call) {
     before.push_back(ended_);
   }
   const auto own = last_by_.find(call.thread);
-  if (own != last_by_.end() && own->second.end <= std::max(call.start, earliest_) + kClockError) {
+  if (own != last_by_.end() && own->second.end <= call.start + kClockError) {
     before.push_back(own->second);
   }
   return before;
 }
 
-/// Adds a launched op. It depends on its launch, on the last op of its stream, and on ops of other
-/// streams that the host made the stream wait for.
+/// Adds what a call launches: one op, or those of a graph. A graph's first ops depend on all
+/// streams that had ended before, and its branches on each other; so does what follows it.
 void RankOps::add_launched(const Activity& call, const Place& launch) {
-  const Activity& activity = profile_.device[call.launches];
+  const bool is_graph = profile_.device[call.launches].next != kNone;
+  if (is_graph) {
+    let_streams_meet();
+  }
+  for (ActivityIndex at = call.launches; at != kNone; at = profile_.device[at].next) {
+    add_activity(call, profile_.device[at], launch);
+    if (is_graph) {
+      let_streams_meet();
+    }
+  }
+}
+
+/// Adds an op that depends on its launch, on the last op of its stream, and on ops of other streams
+/// that its stream was made to wait for.
+void RankOps::add_activity(const Activity& call, const Activity& activity, const Place& launch) {
   Observed kernel = observed(activity.name, activity.stream);
   kernel.start = activity.start;
   kernel.duration = activity.end - activity.start;
@@ -152,16 +241,43 @@ void RankOps::add_launched(const Activity& call, const Place& launch) {
         activity.bytes > 0 ? activity.bytes : marked_bytes(profile_, call),
         threads_.at(call.thread) > 0 && is_sum(activity.name)};
   }
-  std::vector<Place> waits = {launch};
-  for (const auto& [number, stream] : streams_now()) {
-    if (number == activity.stream ||
-        (stream.may_meet && stream.last.end <= activity.start + kClockError)) {
-      waits.push_back(stream.last);
+  std::vector<Place> waits = stream_waits(activity);
+  waits.push_back(launch);
+  add_unseen(activity, &waits);
+  untold_.insert(activity.stream);
+  streams_[activity.stream].ops.push_back({kernel.name, kernel.sequence, activity.end});
+  add_idle(activity, &waits);
+  add(kernel, std::move(waits));
+}
+
+/// Adds the time before an activity in which it waited for none of `waits`. A collective waits for
+/// other ranks, and on a rank with lost records an activity may wait for one of those.
+void RankOps::add_idle(const Activity& activity, std::vector<Place>* waits) {
+  if (is_collective(activity.name) || profile_.lost_records()) return;
+  double ready = last_end(*waits);
+  for (const auto& [stream, end] : earlier_) {
+    ready = end <= activity.start + kClockError ? std::max(ready, end) : ready;
+  }
+  Observed idle = observed(kDeviceIdle, activity.stream);
+  idle.start = ready;
+  idle.duration = activity.start - ready;
+  const Place place{idle.name, idle.sequence, activity.start};
+  if (waits_ != nullptr && step_ == step_of_waits_) {
+    waits_->of[{worker_, idle.name, idle.sequence}] = *waits;
+  }
+  waits->push_back(place);
+  if (seen_ != nullptr && idle.duration >= least_idle_) {
+    seen_->push_back(idle);
+  }
+}
+
+void RankOps::let_streams_meet() {
+  untold_.clear();
+  for (auto* streams : {&streams_, &left_}) {
+    for (auto& [number, stream] : *streams) {
+      stream.met = stream.ops.size();
     }
   }
-  streams_[activity.stream] = {{kernel.name, kernel.sequence, activity.end}, false};
-  left_.erase(activity.stream);
-  add(kernel, std::move(waits));
 }
 
 void RankOps::add(const Observed& op, std::vector<Place> waits) {

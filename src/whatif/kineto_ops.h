@@ -14,6 +14,11 @@
 
 namespace hocket::whatif::kineto {
 
+/// Op of a device that waits for nothing that the profile shows.
+inline constexpr const char* kDeviceIdle = "device idle";
+/// Op of a host before its first call in a step.
+inline constexpr const char* kHostStart = "host start";
+
 /// Worker, name and sequence: the key of an op in assemble().
 using OpKey = std::tuple<PatternWorkerId, NameId, int32_t>;
 
@@ -48,10 +53,10 @@ struct Waits {
 /// before ended, and streams finish the ops of that step first.
 class RankOps {
  public:
-  /// `begins` gives the begin of steps whose predecessor is absent; earlier work of the host is
-  /// left out.
+  /// `begins` gives the begin of steps whose predecessor is absent. Time of `least_idle` seconds or
+  /// more in which an activity could have begun and did not becomes an op of its own, kDeviceIdle.
   RankOps(const Profile& profile, PatternWorkerId worker, const std::map<int64_t, double>& begins,
-          Names* names);
+          double least_idle, Names* names);
 
   void add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen);
   /// Adds the dependencies of one step, with those on the step before if that is among `steps`.
@@ -59,24 +64,29 @@ class RankOps {
 
  private:
   struct Stream {
-    Place last;             ///< its last op
-    bool may_meet = false;  ///< since then the host made streams wait
+    std::vector<Place> ops;  ///< of a step, in their order
+    size_t met = 0;          ///< how many the host had launched when it last made streams wait
   };
+  using Streams = std::map<int32_t, Stream>;
 
   void go(const std::set<int64_t>& steps);
   void begin_step(const Activity& call);
-  /// Returns the streams at this point; before the step's first op, with the ops of the step
-  /// before.
-  std::map<int32_t, Stream> streams_now() const;
+  std::vector<Place> waits_of_host(const Activity& call) const;
+  std::vector<Place> stream_waits(const Activity& activity) const;
+  void add_unseen(const Activity& activity, std::vector<Place>* waits) const;
   Place add_call(const Activity& call);
   std::vector<Place> calls_before(const Activity& call);
+  void let_streams_meet();
   void add_launched(const Activity& call, const Place& launch);
+  void add_activity(const Activity& call, const Activity& activity, const Place& launch);
+  void add_idle(const Activity& activity, std::vector<Place>* waits);
   void add(const Observed& op, std::vector<Place> waits);
   Observed observed(const std::string& name, int32_t stream);
 
   const Profile& profile_;
   const PatternWorkerId worker_;
   const std::map<int64_t, double>& begins_;
+  const double least_idle_;
   Names& names_;
   std::map<int64_t, int32_t> threads_;  ///< in the order of their first calls
   // Receives the ops seen; null to skip them.
@@ -87,11 +97,12 @@ class RankOps {
   std::map<std::pair<int64_t, NameId>, int32_t> count_;  ///< of ops, by step
   // The current step.
   int64_t step_ = kNone;
-  double earliest_ = -1e300;                  ///< earlier work is not part of the step
-  std::map<int32_t, Stream> streams_, left_;  ///< `left_`: with ops of the step before
-  std::vector<Place> running_;                ///< calls that have not ended
-  Place ended_;                               ///< the call that ended last
-  std::map<int64_t, Place> last_by_;          ///< by thread: its last call
+  std::map<int32_t, double> earlier_;  ///< by stream: end of work of absent steps before
+  Streams streams_, left_;             ///< `left_`: with ops of the step before
+  std::set<int32_t> untold_;           ///< streams with an op since the host last made streams wait
+  std::vector<Place> running_;         ///< calls that have not ended
+  Place ended_;                        ///< the call that ended last
+  std::map<int64_t, Place> last_by_;   ///< by thread: its last call
 };
 
 }  // namespace hocket::whatif::kineto

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -230,12 +232,40 @@ int64_t step_at(const Profile& profile, double time) {
   return last == nullptr ? kNone : last->number;
 }
 
+/// Returns the first activity of each correlation id, and links it to the others: a graph's kernels
+/// share the id of its launch.
+std::map<int64_t, ActivityIndex> first_of_launches(Profile* profile) {
+  std::map<int64_t, ActivityIndex> first, last;
+  for (ActivityIndex i = 0; i < profile->device.size(); ++i) {
+    const int64_t correlation = profile->device[i].correlation;
+    if (correlation != kNone && !first.try_emplace(correlation, i).second) {
+      profile->device[last.at(correlation)].next = i;
+    }
+    last[correlation] = i;
+  }
+  return first;
+}
+
+/// Marks activities without a launch that their stream ran before any that was launched in the
+/// profile: streams keep the order of launches.
+void mark_earlier(Profile* profile) {
+  std::set<int32_t> reached;  // streams
+  std::set<int64_t> called;
+  for (const Activity& call : profile->host) {
+    called.insert(call.correlation);
+  }
+  for (Activity& activity : profile->device) {
+    if (activity.step != kNone) {
+      reached.insert(activity.stream);
+    } else if (!reached.count(activity.stream) && !called.count(activity.correlation)) {
+      activity.earlier = true;
+    }
+  }
+}
+
 /// Assigns steps to host calls, and to the activities that they launch.
 void give_steps(Profile* profile) {
-  std::map<int64_t, ActivityIndex> activity_of;  // by correlation
-  for (ActivityIndex i = 0; i < profile->device.size(); ++i) {
-    activity_of[profile->device[i].correlation] = i;
-  }
+  std::map<int64_t, ActivityIndex> activity_of = first_of_launches(profile);
   profile->orphans = profile->device.size();
   for (Activity& call : profile->host) {
     call.step = step_at(*profile, call.start);
@@ -250,15 +280,18 @@ void give_steps(Profile* profile) {
       ++profile->unrecorded;
       continue;
     }
-    Activity& activity = profile->device[made->second];
-    if (activity.step != kNone) continue;  // an earlier call's
-    --profile->orphans;
+    if (profile->device[made->second].step != kNone) continue;  // an earlier call's
     call.launches = made->second;
-    activity.step = call.step;
+    for (ActivityIndex at = call.launches; at != kNone; at = profile->device[at].next) {
+      profile->device[at].step = call.step;
+      --profile->orphans;
+    }
   }
+  mark_earlier(profile);
   profile->orphans_within =
       std::count_if(profile->device.begin(), profile->device.end(), [&](const Activity& activity) {
-        return activity.step == kNone && step_at(*profile, activity.start) != kNone;
+        return activity.step == kNone && !activity.earlier &&
+               step_at(*profile, activity.start) != kNone;
       });
 }
 
@@ -273,6 +306,7 @@ std::string fault_of(const Profile& profile) {
 
 Call call_of(std::string_view name) {
   if (name.find("StreamWaitEvent") != name.npos) return Call::makes_streams_wait;
+  if (name.find("EventSynchronize") != name.npos) return Call::waits_for_event;
   if (name.find("DeviceSynchronize") != name.npos || name.find("StreamSynchronize") != name.npos) {
     return Call::waits_for_device;
   }

@@ -30,13 +30,15 @@ struct Activity {
   int64_t thread = 0;  ///< of the host
   int32_t stream = kCallStream;
   int64_t step = kNone;            ///< in which the host called or launched it
-  ActivityIndex launches = kNone;  ///< of a call
+  bool earlier = false;            ///< of the device: launched before the profile began
+  ActivityIndex launches = kNone;  ///< of a call: the first activity; a graph has many
+  ActivityIndex next = kNone;      ///< of an activity: the next one of its launch, by start
   int32_t number = kNone;          ///< of a collective: the how many-th of its name in the step
   int64_t bytes = 0;               ///< of a collective; 0: not said
 };
 
 /// Meaning of a host call for the device.
-enum class Call { launches, waits_for_device, makes_streams_wait, other };
+enum class Call { launches, waits_for_device, waits_for_event, makes_streams_wait, other };
 Call call_of(std::string_view name);
 
 bool is_collective(std::string_view name);

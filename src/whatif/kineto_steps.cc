@@ -3,32 +3,85 @@
 
 #include <algorithm>
 
+#include "base/stats.h"
+
 namespace hocket::whatif::kineto {
 namespace {
 
 constexpr double kNever = 1e300;
 
-/// Returns when a rank's device reaches a step: at its first activity, or earlier, once all work
-/// before the step has ended.
-double device_comes_to(int64_t step, const Profile& profile) {
-  double first = kNever, before = -kNever;
-  for (const Activity& activity : profile.device) {  // in the order of their starts
-    if (activity.step == step) {
-      first = activity.start;
-      break;
+/// Returns whether an activity began when another one had just ended.
+bool begins_at_an_end(const Activity& activity, const Profile& profile) {
+  constexpr double kAtOnce = 1e-5;  // seconds
+  return std::any_of(profile.device.begin(), profile.device.end(), [&](const Activity& other) {
+    return other.end <= activity.start + kClockError && other.end >= activity.start - kAtOnce;
+  });
+}
+
+/// Returns by stream when a device ends work that is not in the profile. The first activity that a
+/// step launches in a stream then begins long after its launch.
+std::map<int32_t, double> unrecorded_ends(const Profile& profile, int64_t step) {
+  constexpr double kLongest = 1e-4;  // seconds from a launch to its activity, on an idle device
+  std::map<int32_t, double> ends;
+  std::set<int32_t> seen;
+  for (const Activity& call : profile.host) {
+    if (call.step != step || call.launches == kNone) continue;
+    const Activity& activity = profile.device[call.launches];
+    if (!seen.insert(activity.stream).second || activity.start - call.end <= kLongest ||
+        begins_at_an_end(activity, profile)) {
+      continue;
     }
-    if (activity.step < step) {  // kNone: of no step, or launched before the profile began
-      before = std::max(before, activity.end);
-    }
+    ends[activity.stream] = activity.start;
   }
-  return std::min(first, before);
+  return ends;
 }
 
 }  // namespace
 
-double StepTimes::length(int64_t step) const {
+std::map<int32_t, double> ends_of_earlier(const Profile& profile, int64_t step) {
+  std::map<int32_t, double> ends;
+  for (const Activity& activity : profile.device) {
+    if (!activity.earlier && (activity.step == kNone || activity.step >= step)) continue;
+    const auto [at, added] = ends.try_emplace(activity.stream, activity.end);
+    at->second = std::max(at->second, activity.end);
+  }
+  return ends.empty() ? unrecorded_ends(profile, step) : ends;
+}
+
+double StepTimes::begin(int64_t step) const {
   const auto before = ends.find(step - 1);
-  return ends.at(step) - (before != ends.end() ? before->second : begins.at(step));
+  return before != ends.end() ? before->second : begins.at(step);
+}
+
+double StepTimes::length(int64_t step) const { return ends.at(step) - begin(step); }
+
+double StepTimes::usual_length(const std::set<int64_t>& steps) const {
+  std::vector<double> lengths;
+  for (const int64_t step : steps) {
+    if (ends.count(step) && (ends.count(step - 1) || begins.count(step))) {
+      lengths.push_back(length(step));
+    }
+  }
+  return lengths.empty() ? 0 : median(lengths);
+}
+
+std::set<int64_t> StepTimes::cold(const std::vector<int64_t>& steps) const {
+  constexpr double kAhead = 0.002;  // of a step
+  const std::set<int64_t> used(steps.begin(), steps.end());
+  std::vector<double> ahead;
+  for (const int64_t step : steps) {
+    if (used.count(step - 1) && marks.count(step)) {
+      ahead.push_back(std::max(ends.at(step - 1) - marks.at(step), 0.0));
+    }
+  }
+  std::set<int64_t> cold;
+  if (ahead.empty() || median(ahead) <= kAhead * usual_length(used)) return cold;
+  for (const int64_t step : steps) {
+    if (!used.count(step - 1) && marks.count(step) && begins.at(step) <= marks.at(step)) {
+      cold.insert(step);
+    }
+  }
+  return cold;
 }
 
 StepTimes step_times(const std::set<int64_t>& steps, const std::vector<Profile>& profiles) {
@@ -36,7 +89,7 @@ StepTimes step_times(const std::set<int64_t>& steps, const std::vector<Profile>&
   for (const Profile& profile : profiles) {
     for (const Step& step : profile.steps) {
       const auto [at, added] = times.begins.try_emplace(step.number, step.start);
-      at->second = std::min(at->second, step.start);
+      at->second = std::max(at->second, step.start);
     }
     for (const auto* list : {&profile.host, &profile.device}) {
       for (const Activity& activity : *list) {
@@ -46,12 +99,14 @@ StepTimes step_times(const std::set<int64_t>& steps, const std::vector<Profile>&
       }
     }
   }
+  times.marks = times.begins;
   for (auto& [step, begin] : times.begins) {
-    double comes = kNever;
+    if (!steps.count(step) || steps.count(step - 1)) continue;
     for (const Profile& profile : profiles) {
-      comes = std::min(comes, device_comes_to(step, profile));
+      for (const auto& [stream, end] : ends_of_earlier(profile, step)) {
+        begin = std::max(begin, end);
+      }
     }
-    begin = std::max(begin, comes);
   }
   double last = -kNever;
   for (auto& [step, end] : times.ends) {

@@ -383,6 +383,17 @@ void assemble(std::vector<Observed> seen, const std::string& where, MeasuredRun*
   Table(std::move(seen), where, optional, run).fill();
 }
 
+double MeasuredRun::mean_of_steps(const std::vector<double>& by_step) const {
+  double sum = 0;
+  int64_t count = 0;
+  for (StepIndex step = 0; step < by_step.size(); ++step) {
+    if (!counts(step)) continue;
+    sum += by_step[step];
+    ++count;
+  }
+  return sum / count;
+}
+
 void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run) {
   if (!cut || run->steps.size() != 1 || run->steps[0] != last_step) return;
   run->dropped.notes.push_back(

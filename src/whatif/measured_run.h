@@ -95,6 +95,13 @@ struct MeasuredRun {
   /// By step: from the first start to the last end; with waits_for_last from the end of the step
   /// before, or where that is not in the trace from when the device could begin.
   std::vector<double> measured_step;
+  /// By op: seconds from the begin of the first step before which it cannot begin, for work that
+  /// was queued earlier: negative where a host was ahead. -1e300: no limit. Empty: ops without
+  /// dependencies begin with the step.
+  std::vector<double> ready;
+  /// By step: whether it only fills queues for the next one, and means leave it out. Empty: none.
+  std::vector<char> warms_up;
+  bool has_hosts = false;     ///< ops in streams below 0 are calls of hosts, which launch others
   bool has_starts = true;     ///< else it is not known how long a step took
   bool clocks_apart = false;  ///< waiting among members is unknown (settle_transfers())
   Dropped dropped;
@@ -107,6 +114,7 @@ struct MeasuredRun {
   StepIndex step_of(SampleId sample) const { return sample.value() / replicas; }
   ReplicaId replica_of(SampleId sample) const { return sample.value() % replicas; }
   const OpKind& kind(OpId op) const { return kinds[blocks[ops[op].block].kind]; }
+  bool is_of_host(OpId op) const { return has_hosts && ops[op].stream < 0; }
   KindId kind_of(OpId op) const { return blocks[ops[op].block].kind; }
   WorkerId worker_id(PatternWorkerId worker, ReplicaId replica) const {
     return worker.value() * replicas + replica;
@@ -118,6 +126,9 @@ struct MeasuredRun {
   }
   size_t num_ops() const { return ops.size() * samples(); }
   bool steps_overlap() const { return !waits_for_last.empty(); }
+  bool counts(StepIndex step) const { return warms_up.empty() || warms_up[step] == 0; }
+  /// Returns the mean of values by step, over the steps that count.
+  double mean_of_steps(const std::vector<double>& by_step) const;
   /// Returns whether the run's previous step is also the trace's previous step.
   bool follows(StepIndex step) const { return step > 0 && steps[step] == steps[step - 1] + 1; }
 };

@@ -59,8 +59,10 @@ class PauseSearch {
   }
   const OpKind& kind_of(BlockId block) const { return run_.kinds[run_.blocks[block].kind]; }
   bool is_collection(BlockId block) const { return kind_of(block).name == "gc"; }
+  /// Returns whether a block is a device that waits for nothing ("device idle 12").
+  bool is_idle(BlockId block) const { return kind_of(block).name.starts_with("device idle"); }
   bool is_computation(BlockId block) const {
-    return !kind_of(block).communicates() && !is_collection(block);
+    return !kind_of(block).communicates() && !is_collection(block) && !is_idle(block);
   }
   WorkerId worker_of(const Place& place) const {
     return run_.worker_id(run_.blocks[place.first].worker, place.second);
@@ -78,10 +80,13 @@ class PauseSearch {
 
   void collections() {
     for (BlockId block = 0; block < run_.blocks.size(); ++block) {
-      if (!is_collection(block)) continue;
+      if (!is_collection(block) && !is_idle(block)) continue;
       for (SampleId sample = 0; sample < samples_; ++sample) {
         if (times_.time(block, sample) <= 0) continue;
-        ++collections_;
+        ++(is_idle(block) ? idle_ : collections_);
+        if (is_idle(block)) {
+          hit(block, sample);
+        }
         seconds_ += times_.time(block, sample);
         times_.set(block, sample, 0, &cured_);
       }
@@ -167,7 +172,8 @@ class PauseSearch {
 
   /// Finds pauses beside passes. A paused worker holds up every group it belongs to, including
   /// transfers: they exceed other steps by as much as long passes do. Where no pass is long, looks
-  /// for ops with two clusters of times, long in one step and short in another.
+  /// for ops with two clusters of times, long in one step and short in another; in traces without
+  /// passes also for ops that are long in a few steps.
   void beside_passes() {
     const double least = excess_.empty() ? kMinPauseShare * step_ : median(excess_) / 2;
     std::vector<char> is_pass(run_.blocks.size(), 0);
@@ -175,12 +181,12 @@ class PauseSearch {
       is_pass[pass.block] = 1;
     }
     for (BlockId block = 0; block < run_.blocks.size(); ++block) {
-      if (is_pass[block] != 0 || is_collection(block)) continue;
+      if (is_pass[block] != 0 || is_collection(block) || is_idle(block)) continue;
       for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
         const Cells cells = times_.steps_of(block, replica);
         if (!differ_by(least, cells)) continue;
         const Usual usual = usual_of(cells);
-        if (excess_.empty() && !usual.of_two_sorts) continue;
+        if (excess_.empty() && !usual.of_two_sorts && !times_.passes().empty()) continue;
         for (const auto& [of, sample] : cells) {
           const double now = times_.time(block, sample);
           if (now <= usual.limit || now - usual.seconds < least) continue;
@@ -196,11 +202,12 @@ class PauseSearch {
   /// in a single op.
   void beside_other_workers() {
     std::map<WorkerId, std::vector<Long>> found;
-    for (const std::vector<Place>& places : same_work()) {
+    const std::vector<std::vector<Place>> work = same_work();
+    for (const std::vector<Place>& places : work) {
       longer_than_others(places, &found);
     }
     for (const auto& [worker, list] : found) {
-      if (!are_few(worker, list)) continue;
+      if (!are_few(worker, list) || is_slow(worker, list, work)) continue;
       for (const Long& at : list) {
         for (const auto& [block, sample] : times_.steps_of(at.place.first, at.place.second)) {
           if (left(block, sample) <= kFarLongerRatio * at.usual) continue;
@@ -289,6 +296,32 @@ class PauseSearch {
       rest -= at.takes;
     }
     return list.size() <= std::max(1.0, kRare * places) && usual < rest;
+  }
+
+  bool is_of_host(BlockId block) const { return kind_of(block).name.starts_with("host "); }
+
+  /// Returns whether a worker is far slower than others in half of the ops of the same sort, those
+  /// of its host or of its device: then long ones are no pauses.
+  bool is_slow(WorkerId worker, const std::vector<Long>& list,
+               const std::vector<std::vector<Place>>& work) {
+    const bool host = is_of_host(list.front().place.first);
+    int64_t all = 0, slow = 0;
+    for (const std::vector<Place>& places : work) {
+      if (is_of_host(places.front().first) != host) continue;
+      double own = 0;
+      std::vector<double> others;
+      for (const Place& place : places) {
+        if (worker_of(place) == worker) {
+          own = std::max(own, median_left(place));
+        } else {
+          others.push_back(median_left(place));
+        }
+      }
+      if (others.empty() || own <= 0) continue;
+      ++all;
+      slow += own > kFarLongerRatio * median(others);
+    }
+    return all > 1 && slow * 2 >= all;
   }
 
   double median_left(const Place& place) {
@@ -382,6 +415,10 @@ class PauseSearch {
           "; {} far longer than the same op of other workers, unlike the rest of their ops",
           counted(beside_workers_, "op"));
     }
+    if (idle_ > 0) {
+      out += fmt::format("; {} of a device between ops in which nothing is waited for",
+                         counted(idle_, "gap"));
+    }
     if (gaps_ > 0) {
       out += fmt::format("; {} between ops in which nothing is waited for, which T leaves out",
                          counted(gaps_, "gap"));
@@ -413,7 +450,7 @@ class PauseSearch {
   std::vector<double> excess_;  ///< of long passes
   std::map<Place, int64_t> hits_;
   int64_t collections_ = 0, passes_ = 0, long_passes_ = 0, others_ = 0, beside_workers_ = 0,
-          gaps_ = 0;
+          gaps_ = 0, idle_ = 0;
   double seconds_ = 0, gap_seconds_ = 0;
   bool too_many_ = false;
 };

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "base/error.h"
 
@@ -132,7 +131,7 @@ void Replayer::begin(const Unit& unit, size_t samples) {
   const bool goes_on = !end_before_.empty() && unit.waits_for_last.count > 0;
   for (size_t sample = 0; sample < samples; sample += kVectorSamples) {
     std::array<double, kVectorSamples> most;
-    most.fill((goes_on ? unit.from_begin : unit.from_zero) ? step_begin_ : -1e300);
+    most.fill(!goes_on ? first_begin(unit) : unit.from_begin ? step_begin_ : -1e300);
     const auto wait_for = [&](OpId op, const std::vector<double>& ends) {
       const double* before = ends.data() + size_t{op} * stride_ + sample;
       for (size_t i = 0; i < kVectorSamples; ++i) {
@@ -147,6 +146,16 @@ void Replayer::begin(const Unit& unit, size_t samples) {
     }
     std::copy(most.begin(), most.end(), &begin_[sample]);
   }
+}
+
+double Replayer::first_begin(const Unit& unit) const {
+  double earliest = -1e300;
+  if (end_before_.empty() && !run_.ready.empty()) {
+    for (size_t m = unit.members.first; m < unit.members.first + unit.members.count; ++m) {
+      earliest = std::max(earliest, run_.ready[members_[m]]);
+    }
+  }
+  return earliest == -1e300 && unit.from_zero ? step_begin_ : earliest;
 }
 
 size_t Replayer::steps_at_once() const {
@@ -249,9 +258,6 @@ double Replayer::mean(std::span<const double> duration) {
   return mean(Blend{{}, duration, {}, false});
 }
 
-double Replayer::mean(const Blend& durations) {
-  const std::vector<double> steps = replay(durations);
-  return std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
-}
+double Replayer::mean(const Blend& durations) { return run_.mean_of_steps(replay(durations)); }
 
 }  // namespace hocket::whatif

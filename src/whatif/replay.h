@@ -26,7 +26,7 @@ class Replayer {
   /// as MeasuredRun::duration.
   std::vector<double> replay(std::span<const double> duration);
   std::vector<double> replay(const Blend& durations);
-  /// Returns the mean over the steps of replay().
+  /// Returns the mean over the steps of replay() that count.
   double mean(std::span<const double> duration);
   double mean(const Blend& durations);
   /// Returns the end of every op in seconds from the start of its step, laid out as
@@ -57,6 +57,8 @@ class Replayer {
   /// Fills begin_ with the end of a unit's last dependency. That may be before 0, the start of the
   /// step: transfers can take negative time (Early::kept).
   void begin(const Unit& unit, size_t samples);
+  /// Returns the earliest begin of a unit that continues no step before.
+  double first_begin(const Unit& unit) const;
   /// Chooses the replicas to replay: one of each set of equal replicas.
   void choose_replicas(const Blend& durations);
   /// Returns an op's durations in the samples of the tile.

@@ -74,7 +74,7 @@ std::string causes_text(const MeasuredRun& run, const Analysis& found) {
     more_than_all = more_than_all || (found.loses() && cause.explains > 1);
     out += fmt::format("  {:<18}{:>21}  {:>9}  {}{}{}\n", to_string(cause.cause), share,
                        human_time(cause.fixed), cause.where, cause.where.empty() ? "" : ": ",
-                       cause.evidence);
+                       evidence_text(cause));
   }
   if (more_than_all) {
     out += fmt::format("  {}\n", kAboveAllNote);
@@ -138,6 +138,7 @@ void put_causes(JsonWriter& json, const Analysis& found) {
         .member("gain", cause.gain)
         .member("explains", found.loses() ? cause.explains : std::nan(""))
         .member("evidence", cause.evidence)
+        .member("doubt", cause.doubt)
         .end();
   }
   json.end();
@@ -214,11 +215,31 @@ std::string cause_text(const MeasuredRun& run, const Analysis& found) {
         "{:g} %, so it cannot explain the step: records may be missing",
         100 * found.off, 100 * kMaxReplayError);
   }
-  if (found.S >= kStragglingSlowdown) return "no cause below explains half of the loss";
+  if (found.S >= kStragglingSlowdown) {
+    const bool doubted =
+        std::any_of(found.causes.begin(), found.causes.end(), [](const CauseFound& cause) {
+          return !cause.doubt.empty() && cause.explains >= kMainCauseShare;
+        });
+    return doubted ? "none is named: the trace's own steps confirm no cause that the replay finds"
+                   : "no cause below explains half of the loss";
+  }
   return found.loses()
              ? fmt::format("none: S is below {}", kStragglingSlowdown)
              : fmt::format("none: less than {:g} % of a step is lost, nothing worth naming",
                            100 * kMinNamedShare);
+}
+
+std::string evidence_text(const CauseFound& cause) {
+  return cause.doubt.empty() ? cause.evidence
+                             : fmt::format("{}; not confirmed: {}", cause.evidence, cause.doubt);
+}
+
+std::string host_text(const Analysis& found) {
+  if (!found.is_behind()) return "";
+  return fmt::format(
+      "is behind: if it took no time, {} a step, {:.2f}x as fast; devices wait for launches "
+      "(graphs, larger kernels, or fewer waits of the host shorten that)",
+      human_time(found.T_without_host), found.T / found.T_without_host);
 }
 
 bool shows_causes(const Analysis& found) {
@@ -260,6 +281,8 @@ std::string to_text(const MeasuredRun& run, const Findings& findings) {
   out += fmt::format("slowdown  S {:.4f}: T {}, ideal {}; {}\n", found.S, human_time(found.T),
                      human_time(found.T_ideal), loss_text(found));
   out += causes_text(run, found);
+  const std::string host = host_text(found);
+  out += host.empty() ? "" : fmt::format("host      {}\n", host);
   out += heat_map(run, found);
   out += "stages      ";
   for (const Slowdown& stage : found.S_stage) {
@@ -310,6 +333,7 @@ std::string to_json(const MeasuredRun& run, const Findings& findings) {
       .member("M_W", found.M_W)
       .member("T_without_last_stage", found.T_without_last_stage)
       .member("T_without_slowest_workers", found.T_without_slowest)
+      .member("T_without_host", found.T_without_host > 0 ? found.T_without_host : std::nan(""))
       .member("forward_backward_correlation", found.correlation);
   put_causes(json, found);
   put_by_step(json, "T_step", run, [&](size_t step) { json.value(found.step_T[step]); });

@@ -39,6 +39,10 @@ inline constexpr const char* kNotSeen =
 std::string loss_text(const Analysis& found);
 /// Returns the cause of the slowness, or the reason that none is named.
 std::string cause_text(const MeasuredRun& run, const Analysis& found);
+/// Returns the evidence of a cause, with why it is not confirmed.
+std::string evidence_text(const CauseFound& cause);
+/// Returns a sentence on devices that wait for their hosts; empty if they hardly do.
+std::string host_text(const Analysis& found);
 /// Returns whether to print a table of causes: the run straggles, or a cause is named.
 bool shows_causes(const Analysis& found);
 /// Returns "3 steps, 8 workers".

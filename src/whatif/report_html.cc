@@ -128,6 +128,9 @@ std::string steps_table(const MeasuredRun& run, const Analysis& found) {
 std::string causes_part(const MeasuredRun& run, const Analysis& found) {
   std::string out =
       fmt::format("<h2>Causes</h2><p>Cause: {}.</p>\n", escaped(cause_text(run, found)));
+  if (const std::string host = host_text(found); !host.empty()) {
+    out += fmt::format("<p>The host {}.</p>\n", escaped(host));
+  }
   if (!shows_causes(found)) return out + fmt::format("<p>{}</p>\n", escaped(kNotSeen));
   out +=
       "<table><tr><th>cause</th><th>of the loss</th><th>step without it</th><th>where</th>"
@@ -141,7 +144,7 @@ std::string causes_part(const MeasuredRun& run, const Analysis& found) {
         "class=\"t\">{}</td>",
         cause.named ? " class=\"named\"" : "", to_string(cause.cause),
         found.loses() ? fmt::format("{:.1f} %", 100 * cause.explains) : "", human_time(cause.fixed),
-        escaped(cause.where), escaped(cause.evidence));
+        escaped(cause.where), escaped(evidence_text(cause)));
   }
   out += "</tr></table>\n";
   if (!found.loses()) {

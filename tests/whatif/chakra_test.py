@@ -54,7 +54,7 @@ class Chakra(unittest.TestCase):
                 [node(0, "mm", "COMP_NODE", duration=300),
                  node(1, "sum", "COMM_COLL_NODE", [0], 50, pg_name=("string", "0")),
                  node(2, "recv", "COMM_RECV_NODE", [], 20, comm_src=(kind, 0), comm_tag=(kind, 4)),
-                 node(3, "mm", "COMP_NODE", [2, 1], 40, control=[9], packed=packed)]]
+                 node(3, "mm", "COMP_NODE", [2, 1, 9], 40, control=[3, 8], packed=packed)]]
 
     def test_protobuf(self):
         for packed, kind, version in ((True, "int64", "0.0.4"), (False, "sint32", None), (True, "fixed32", "1"),
@@ -68,6 +68,50 @@ class Chakra(unittest.TestCase):
             self.assertAlmostEqual(found["T"], (300 + 50 + 20 + 40) * 1e-6, places=12, msg=kind)
             # Dependencies on missing nodes are reported (astra-sim#338 refuses them).
             self.assertIn("1 wait for nodes that are not in the files", self.notes(found))
+
+    def test_control_dependencies_in_circles(self):
+        """Linked traces have nodes that are their own parent, and parents that wait for what they call. Chakra's feeder
+        issues nodes by their data."""
+        nodes = [node(1, "root", "COMP_NODE", [], 10, control=[1]),
+                 node(2, "call", "COMP_NODE", [1], 20, control=[3]),
+                 node(3, "mm", "COMP_NODE", [2], 30, control=[2]),
+                 node(4, "apart", "COMP_NODE", [], 5, control=[3])]
+        found = self.analyse(self.write("0.et", trace(nodes)))
+        self.assertAlmostEqual(found["T"], 60e-6, places=12)
+        self.assertIn("4 waits of control: nodes are issued by their data", self.notes(found))
+        # Without any for data, control is all there is.
+        nodes = [node(1, "root", "COMP_NODE", [], 10, control=[1]), node(2, "mm", "COMP_NODE", [], 20, control=[1])]
+        found = self.analyse(self.write("1.et", trace(nodes)))
+        self.assertAlmostEqual(found["T"], 30e-6, places=12)
+        self.assertIn("of control", found["dependencies"])
+        self.assertIn("1 wait of nodes for themselves, one is node 1 of", self.notes(found))
+
+    def refused(self, *ranks):
+        paths = [self.write(f"c{i}.et", trace(nodes)) for i, nodes in enumerate(ranks)]
+        done = run("whatif", *paths)
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assertNotIn("one order of messages", done.stderr)
+        return done.stderr
+
+    def test_circles_are_named_by_ids(self):
+        said = self.refused([node(11, "a", "COMP_NODE", [14], 10), node(12, "b", "COMP_NODE", [11], 10),
+                             node(14, "c", "COMP_NODE", [12], 10), node(15, "d", "COMP_NODE", [14], 10)])
+        self.assertRegex(said, "node (11 for 14 for 12 for 11|14 for 12 for 11 for 14|12 for 11 for 14 for 12);")
+        self.assertIn("data_deps", said)
+        # Two collectives in opposite orders.
+        group = {"pg_name": ("string", "0")}
+        said = self.refused([node(1, "x", "COMM_COLL_NODE", [], 10, **group), node(2, "y", "COMM_COLL_NODE", [1], 10, **group)],
+                            [node(5, "y", "COMM_COLL_NODE", [], 10, **group), node(6, "x", "COMM_COLL_NODE", [5], 10, **group)])
+        self.assertRegex(said, "[12] of rank 0|[56] of rank 1")
+
+    def test_kernels_that_ran_against_their_dependencies(self):
+        """Where a kernel began before what it waits for, its times give no dependency that closes a circle."""
+        device = {"is_cpu_op": ("bool", 0)}
+        nodes = [node(1, "early", "COMP_NODE", [2], 10, start=100, **device),
+                 node(2, "late", "COMP_NODE", [], 10, start=200, **device)]
+        found = self.analyse(self.write("0.et", trace(nodes)))
+        self.assertAlmostEqual(found["T"], 20e-6, places=12)
+        self.assertIn("1 wait of kernels by when they ran", self.notes(found))
 
     def test_json_of_both_kinds(self):
         # protobuf's JSON leaves out zeros, also the id of the first node.
