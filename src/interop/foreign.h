@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "interop/known_keys.h"
 #include "planner/space.h"
 #include "run/config.h"
 
@@ -23,7 +24,6 @@ struct Imported {
   /// one of its own.
   std::string config_json;
   std::string model_name;            ///< as the file names it, where it does
-  std::vector<std::string> lacks;    ///< parts of the model that `config_json` is without
   std::vector<std::string> ignored;  ///< each argument that is not in `keys` or the model, and why
   std::vector<std::string> notes;    ///< where a run says the same in another way
 };
@@ -34,13 +34,14 @@ struct RanksOfFile {
   int64_t otherwise = 0;  ///< where the file does not say; 0: not known
 };
 
-/// Reads a Megatron-LM script. `name` is the file, for errors. With `has_model` the run names its
-/// model, so the script need not have one. Throws Error, naming the argument, for settings that
-/// Hocket cannot express.
+/// Reads a Megatron-LM script. `name` is the file, for errors. If `beside` names a model, the
+/// script need not have one. Throws Error, naming the argument, for settings that Hocket cannot
+/// express, and for those that no release has.
 Imported import_megatron(const std::string& text, const std::string& name, const RanksOfFile& ranks,
-                         bool has_model);
+                         const Beside& beside = {});
+/// Reads a job file of torchtitan: TOML, or the JSON that debug.save_config_file writes.
 Imported import_torchtitan(const std::string& text, const std::string& name,
-                           const RanksOfFile& ranks);
+                           const RanksOfFile& ranks, const Beside& beside = {});
 
 /// A run as their file.
 struct Emitted {

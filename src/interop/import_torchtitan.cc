@@ -614,7 +614,8 @@ class Import {
 }  // namespace
 
 Imported import_torchtitan(const std::string& text, const std::string& name,
-                           const RanksOfFile& ranks) {
+                           const RanksOfFile& ranks, const Beside& beside) {
+  static_cast<void>(beside);
   return Import(text, name, ranks).run();
 }
 

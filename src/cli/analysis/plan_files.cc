@@ -80,9 +80,14 @@ engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks
                          std::FILE* words, std::string* model_name) {
   const std::string text = read_file(file.path);
   const bool named = file.sets_model();
-  const interop::Imported imported = file.from == "megatron"
-                                         ? interop::import_megatron(text, file.path, ranks, named)
-                                         : interop::import_torchtitan(text, file.path, ranks);
+  interop::Beside beside;
+  beside.keeps_plan = keeps_plan;
+  for (const std::string& key : file.overrides()) {
+    beside.keys.insert(key.substr(0, key.find('=')));
+  }
+  const interop::Imported imported =
+      file.from == "megatron" ? interop::import_megatron(text, file.path, ranks, beside)
+                              : interop::import_torchtitan(text, file.path, ranks, beside);
   std::vector<std::string> all;
   for (const auto& [key, value] : imported.keys) {
     all.push_back(fmt::format("{}={}", key, value));
@@ -102,11 +107,6 @@ engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks
          "names the model {} without its sizes; expected --set model.path=MODEL, a folder with its "
          "config.json",
          quote(imported.model_name));
-  }
-  if (!imported.lacks.empty()) {
-    const models::ModelConfig model = models::parse_config(imported.config_json, file.path);
-    fmt::print(words, "note     this is another model here, of {}: without {}\n",
-               parameters_text(model), join(imported.lacks, ", "));
   }
   for (const std::string& line : imported.notes) {
     fmt::print(words, "note     {}\n", line);
