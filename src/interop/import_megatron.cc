@@ -19,10 +19,10 @@ namespace hocket::interop {
 
 namespace {
 
-class Import {
+class MegatronImport {
  public:
-  Import(const std::string& text, const std::string& name, const RanksOfFile& ranks,
-         const Beside& beside)
+  MegatronImport(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                 const Beside& beside)
       : arguments_(text, name),
         name_(name),
         ranks_(ranks),
@@ -688,7 +688,7 @@ class Import {
 
 Imported import_megatron(const std::string& text, const std::string& name, const RanksOfFile& ranks,
                          const Beside& beside) {
-  return Import(text, name, ranks, beside).run();
+  return MegatronImport(text, name, ranks, beside).run();
 }
 
 }  // namespace hocket::interop

@@ -90,16 +90,33 @@ const KnownKeys::Key* KnownKeys::find(std::string_view key) const {
   return nullptr;
 }
 
+bool KnownKeys::has_section(std::string_view section) const {
+  const std::string prefix = std::string(section) + ".";
+  const auto next = keys_.lower_bound(prefix);
+  if (next != keys_.end() && next->first.starts_with(prefix)) return true;
+  const std::vector<std::string> parts = split(section, '.');
+  return std::any_of(patterns_.begin(), patterns_.end(), [&](const auto& pattern) {
+    const std::vector<std::string>& names = pattern.first;
+    if (names.size() <= parts.size()) return false;
+    return fits({names.begin(), names.begin() + static_cast<std::ptrdiff_t>(parts.size())}, parts);
+  });
+}
+
 std::string KnownKeys::nearest(std::string_view key) const {
   const std::string section = section_of(key), name = last_part(key);
   std::vector<std::string> beside, all;
   std::string elsewhere;
+  int least = 0;
   for (const auto& [known, unused] : keys_) {
     all.push_back(known);
     if (section_of(known) == section) {
       beside.push_back(last_part(known));
-    } else if (last_part(known) == name && elsewhere.empty()) {
-      elsewhere = known;
+    } else if (last_part(known) == name) {
+      const int distance = edit_distance(section, section_of(known));
+      if (elsewhere.empty() || distance < least) {
+        elsewhere = known;
+        least = distance;
+      }
     }
   }
   const std::string here = hocket::nearest(name, beside);

@@ -46,6 +46,8 @@ class KnownKeys {
 
   /// Null: no release has it.
   const Key* find(std::string_view key) const;
+  /// True if a known key is below `section`.
+  bool has_section(std::string_view section) const;
   /// The known name that is nearest to `key`: of the same section first, then the same name in
   /// another section, then by all letters. Empty: none is near.
   std::string nearest(std::string_view key) const;
@@ -62,7 +64,7 @@ class KnownKeys {
 /// "; try NAME", or nothing if no name is near.
 std::string try_nearest(const KnownKeys& known, std::string_view key, std::string_view prefix = "");
 
-/// What a caller says beside another trainer's file.
+/// Words of a caller beside another trainer's file.
 struct Beside {
   std::set<std::string> keys;  ///< of --set
   bool keeps_plan = true;      ///< false: a search replaces the file's plan

@@ -7,14 +7,14 @@ namespace hocket::interop {
 
 namespace {
 
-constexpr KeyGroup kGroups[] = {
+constexpr KeyGroup kMegatronGroups[] = {
 #include "interop/megatron_keys.inc"
 };
 
 }  // namespace
 
 const KnownKeys& megatron_keys() {
-  static const KnownKeys keys(kGroups);
+  static const KnownKeys keys(kMegatronGroups);
   return keys;
 }
 

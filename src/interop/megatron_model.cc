@@ -61,9 +61,10 @@ int64_t window_of(MegatronArguments& arguments, const std::string& name) {
 }
 
 /// Builds a config.json from the file's model, with notes on differences.
-class ModelOf {
+class MegatronModelOf {
  public:
-  ModelOf(MegatronArguments& arguments, const std::string& name, std::vector<std::string>* notes)
+  MegatronModelOf(MegatronArguments& arguments, const std::string& name,
+                  std::vector<std::string>* notes)
       : arguments_(arguments), name_(name), notes_(*notes) {}
 
   MegatronModel model() {
@@ -328,7 +329,7 @@ class ModelOf {
 
 MegatronModel megatron_model(MegatronArguments& arguments, const std::string& name,
                              std::vector<std::string>* notes) {
-  return ModelOf(arguments, name, notes).model();
+  return MegatronModelOf(arguments, name, notes).model();
 }
 
 }  // namespace hocket::interop

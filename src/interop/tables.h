@@ -8,6 +8,7 @@ namespace hocket::interop {
 
 const KnownKeys& megatron_keys();
 const KnownKeys& torchtitan_keys();
+const KnownKeys& torchtitan_json_keys();
 const KnownKeys& deepspeed_keys();
 const KnownKeys& verl_keys();
 const KnownKeys& axolotl_keys();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of importers share.
+// Helpers of tests of importers.
 #pragma once
 
 #include <gtest/gtest.h>
