@@ -103,11 +103,18 @@ bool KnownKeys::has_section(std::string_view section) const {
 }
 
 std::string KnownKeys::nearest(std::string_view key) const {
-  const std::string section = section_of(key), name = last_part(key);
+  // Indices of lists are stars in names.
+  std::vector<std::string> parts = split(key, '.');
+  const std::vector<std::string> given = parts;
+  for (std::string& part : parts) {
+    int64_t index = 0;
+    part = parse_int(part, &index) ? "*" : part;
+  }
+  const std::string path = join(parts, "."), section = section_of(path), name = last_part(path);
   std::vector<std::string> beside, all;
   std::string elsewhere;
   int least = 0;
-  for (const auto& [known, unused] : keys_) {
+  for (const std::string& known : names()) {
     all.push_back(known);
     if (section_of(known) == section) {
       beside.push_back(last_part(known));
@@ -120,8 +127,16 @@ std::string KnownKeys::nearest(std::string_view key) const {
     }
   }
   const std::string here = hocket::nearest(name, beside);
-  if (!here.empty()) return section.empty() ? here : section + "." + here;
-  return elsewhere.empty() ? hocket::nearest(key, all) : elsewhere;
+  const std::string found = !here.empty()       ? (section.empty() ? here : section + "." + here)
+                            : elsewhere.empty() ? hocket::nearest(path, all)
+                                                : elsewhere;
+  parts = split(found, '.');
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i] == "*") {
+      parts[i] = i < given.size() ? given[i] : "0";
+    }
+  }
+  return join(parts, ".");
 }
 
 std::vector<std::string> KnownKeys::names() const {
@@ -129,6 +144,14 @@ std::vector<std::string> KnownKeys::names() const {
   for (const auto& [name, unused] : keys_) {
     names.push_back(name);
   }
+  for (const auto& [pattern, unused] : patterns_) {
+    std::vector<std::string> parts = pattern;
+    if (parts.back() == "**") {
+      parts.pop_back();
+    }
+    names.push_back(join(parts, "."));
+  }
+  std::sort(names.begin(), names.end());
   return names;
 }
 

@@ -51,7 +51,7 @@ class KnownKeys {
   /// The known name that is nearest to `key`: of the same section first, then the same name in
   /// another section, then by all letters. Empty: none is near.
   std::string nearest(std::string_view key) const;
-  /// All names without a star, sorted.
+  /// All names, sorted; of "a.**" a.
   std::vector<std::string> names() const;
 
  private:

@@ -87,8 +87,32 @@ void MegatronArguments::find_command(const ShellScript& script) {
       fail(name_, "line {}: a second command with {}; expected one", program->line, program->text);
     }
     found = true;
+    expect_torchrun({words.begin(), program});
     launcher_ = std::move(launcher);
     flags_ = std::move(flags);
+  }
+}
+
+void MegatronArguments::expect_torchrun(const std::vector<ShellWord>& words) const {
+  static const KnownKeys kTorchrun(std::vector<KeyGroup>{
+      {KeyEffect::none, "",
+       "nnodes nproc-per-node node-rank master-addr master-port rdzv-backend rdzv-endpoint rdzv-id "
+       "rdzv-conf standalone max-restarts monitor-interval start-method role module no-python "
+       "run-path log-dir redirects tee local-ranks-filter local-addr node-addr logs-specs use-env "
+       "event-log-handler virtual-local-rank numa-binding local-rank signals-to-handle "
+       "duplicate-stdout-filters duplicate-stderr-filters rdzv-timeout help"}});
+  const auto launcher = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+    return word.text.ends_with("torchrun") || word.text.starts_with("torch.distributed.");
+  });
+  if (launcher == words.end()) return;
+  Flags flags;
+  collect({launcher + 1, words.end()}, &flags);
+  for (const auto& [flag, values] : flags) {
+    std::string name = flag.substr(2);
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (kTorchrun.find(name) == nullptr) {
+      fail(name_, "{} is no argument of torchrun{}", flag, try_nearest(kTorchrun, name, "--"));
+    }
   }
 }
 

@@ -46,6 +46,8 @@ class MegatronArguments {
   /// Reads the arguments of a script's trainer and of its launcher. Error: it starts two.
   void find_command(const ShellScript& script);
   void refuse_unknown() const;
+  /// Error: torchrun stands in front of a program, with a flag that it has not.
+  void expect_torchrun(const std::vector<ShellWord>& words) const;
   const std::vector<std::string>* find(const std::string& flag);
 
   std::string name_;

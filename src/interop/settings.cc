@@ -147,7 +147,7 @@ Settings::Settings(ConfigNode root, std::string name, std::string tool, const Kn
       known_(known),
       names_(names ? std::move(names)
                    : [](const std::string& path) { return std::vector<std::string>{path}; }) {
-  if (root_.kind != ConfigNode::Kind::map) {
+  if (root_.kind != ConfigNode::Kind::map || root_.keys.empty()) {
     fail(name_, "has no keys; expected a file of {}", tool_);
   }
   list(root_, "");

@@ -141,6 +141,20 @@ interop::Emitted text_of(const engine::Run& run, const std::string& emit_format,
 
 namespace {
 
+/// Sharded parameters beside whole gradients are no FSDP: the gradients of all micro-batches are
+/// kept whole.
+void note_gradients(std::FILE* words, const engine::Run& run) {
+  const parallel::Sharding& shard = run.plan.shard;
+  if (shard.params == parallel::Shard::none || shard.grads != parallel::Shard::none ||
+      !shard.reshard_after_backward || run.plan.num_micro_batches <= 1) {
+    return;
+  }
+  fmt::print(words,
+             "note     plan.shard.grads is none: gradients stay whole over the {} micro-batches of "
+             "a step, unlike FSDP's; try --set plan.shard.grads={}\n",
+             run.plan.num_micro_batches, shard.params == parallel::Shard::all ? "all" : "group");
+}
+
 struct ConvertOptions {
   PlanFile file;
   std::string emit, out;
@@ -163,6 +177,7 @@ int convert(const ConvertOptions& options) {
           ? read_source(file.path, file.overrides(), true).run
           : read_foreign(file, {.asked = options.ranks.value_or(0)}, true, words, &model_name);
   note_model(words, model_name, run);
+  note_gradients(words, run);
   if (options.ranks && run.plan.world() != *options.ranks) {
     fail(verb, "--ranks is {}; expected {}, which the plan has with the keys of --set",
          *options.ranks, run.plan.world());
