@@ -231,7 +231,9 @@ class AxolotlImport : public TreeImport {
     const bool shards = file_.has("fsdp_config") || !words.empty() || file_.has("dp_shard_size");
     if (!shards) return;
     for (const std::string& word : words) {
-      if (word == "offload") file_.refuse("fsdp", "no offload: nothing is offloaded here");
+      if (word == "offload") {
+        file_.refuse("fsdp", "no offload: nothing is offloaded here");
+      }
     }
     const std::string in = "fsdp_config.";
     const auto either = [&](const std::string& key) {

@@ -139,7 +139,9 @@ class DeepspeedImport : public TreeImport {
       file_.refuse(zero + "cpu_offload", "false: nothing is offloaded here");
     }
     const int64_t stage = has(zero + "stage") ? file_.integer(zero + "stage", 0) : 0;
-    if (stage < 0 || stage > 3) file_.refuse(zero + "stage", "0 to 3");
+    if (stage < 0 || stage > 3) {
+      file_.refuse(zero + "stage", "0 to 3");
+    }
     if (pp_ > 1 && stage > 1) {
       file_.refuse(zero + "stage", "0 or 1 beside pipeline.stages, as in DeepSpeed");
     }
@@ -170,7 +172,9 @@ class DeepspeedImport : public TreeImport {
 
   void expect_no_offload(const std::string& path) {
     const std::string device = file_.text(path, "none");
-    if (device != "none") file_.refuse(path, "none: nothing is offloaded here");
+    if (device != "none") {
+      file_.refuse(path, "none: nothing is offloaded here");
+    }
   }
 
   void read_prefetch(const std::string& zero) {

@@ -225,7 +225,9 @@ class VerlImport : public TreeImport {
     const std::string each = kActor + "ppo_micro_batch_size_per_gpu";
     if (file_.truth(kActor + "use_dynamic_bsz", false)) {
       const int64_t most = product_at_most({file_.at_least(1, tokens, 16384), cp_});
-      if (most < sample) file_.refuse(tokens, fmt::format("at least {}, a sample", sample / cp_));
+      if (most < sample) {
+        file_.refuse(tokens, fmt::format("at least {}, a sample", sample / cp_));
+      }
       set("train.seq_len", most);
       set("plan.micro_batch", int64_t{1});
       file_.leave(each, "use_dynamic_bsz counts tokens");
@@ -278,7 +280,9 @@ class VerlImport : public TreeImport {
         {"vanilla", "ppo"}, {"gspo", "gspo"}, {"cispo", "cispo"}};
     const std::string path = kActor + "policy_loss.loss_mode";
     const auto found = kLosses.find(file_.text(path, "vanilla"));
-    if (found == kLosses.end()) file_.refuse(path, "vanilla, gspo or cispo");
+    if (found == kLosses.end()) {
+      file_.refuse(path, "vanilla, gspo or cispo");
+    }
     set("rl.loss", found->second);
     const double clip = file_.number(kActor + "clip_ratio", 0.2);
     set("rl.clip_low", file_.number(kActor + "clip_ratio_low", clip));
@@ -307,7 +311,9 @@ class VerlImport : public TreeImport {
                                                             {"low_var_kl", "k3"}, {"k3", "k3"}};
     const std::string path = in_loss ? kActor + "kl_loss_type" : "algorithm.kl_penalty";
     const auto found = kEstimators.find(file_.text(path, in_loss ? "low_var_kl" : "kl"));
-    if (found == kEstimators.end()) file_.refuse(path, "kl, mse or low_var_kl");
+    if (found == kEstimators.end()) {
+      file_.refuse(path, "kl, mse or low_var_kl");
+    }
     set("rl.kl_estimator", found->second);
     set("rl.kl_in", std::string(in_loss ? "loss" : "reward"));
     set("rl.kl_coef",
@@ -332,7 +338,9 @@ class VerlImport : public TreeImport {
     set("optimizer.beta1", beta1);
     set("optimizer.beta2", beta2);
     const std::string type = lower_of(file_.text(in + "optimizer", "adamw"));
-    if (type != "adamw" && type != "adam") file_.refuse(in + "optimizer", "AdamW");
+    if (type != "adamw" && type != "adam") {
+      file_.refuse(in + "optimizer", "AdamW");
+    }
     set("train.max_grad_norm",
         file_.number(in + "clip_grad", file_.number(kActor + "grad_clip", 1)));
     const std::string style = file_.has(in + "warmup_style")     ? in + "warmup_style"

@@ -97,6 +97,16 @@ bool parse_whole(const ConfigNode& node, int64_t* out) {
          node.text.ends_with(".0");
 }
 
+/// A value as errors show it: texts in quotes.
+std::string shown(const ConfigNode& node) {
+  double number = 0;
+  bool truth = false;
+  const bool is_plain =
+      node.kind != ConfigNode::Kind::scalar ||
+      (!node.quoted && (parse_double(node.text, &number) || parse_truth(node.text, &truth)));
+  return is_plain ? text_of(node) : quote(node.text);
+}
+
 }  // namespace
 
 ConfigNode tree_of_toml(const std::string& text, const std::string& name) {
@@ -180,7 +190,7 @@ void Settings::refuse_unknown() const {
     const bool says_nothing = node->items.empty() && node->kind != ConfigNode::Kind::scalar;
     if (says_nothing && known_.has_section(path)) continue;
     fail(name_, "{}{} is {}, and no release of {} has that key; expected a known one{}",
-         line_of(*node), path, quote(text_of(*node)), tool_, try_nearest(known_, path));
+         line_of(*node), path, shown(*node), tool_, try_nearest(known_, path));
   }
 }
 
@@ -292,7 +302,7 @@ std::string Settings::one_of(const std::string& path, const std::string& otherwi
 void Settings::refuse(const std::string& path, const std::string& expected) {
   const ConfigNode* found = node(path);
   fail(name_, "{}{} is {}; expected {}", found ? line_of(*found) : "", name_of(path),
-       found ? quote(text_of(*found)) : "absent", expected);
+       found ? shown(*found) : "absent", expected);
 }
 
 void Settings::need_key(const std::string& path, const std::string& key, const std::string& why,
@@ -304,7 +314,7 @@ void Settings::need_key(const std::string& path, const std::string& key, const s
   fail(name_,
        "{}{} is {}, which would make another plan: {}; expected {} beside it; try --set "
        "{}=VALUE",
-       line_of(*node(path)), name_of(path), quote(text_of(*node(path))), why, key, key);
+       line_of(*node(path)), name_of(path), shown(*node(path)), why, key, key);
 }
 
 bool Settings::is_used(const std::string& path) const {

@@ -204,7 +204,9 @@ class Reader {
     } else if (!holds) {
       branch.is_known = false;
       branch.is_read = true;
-      if (outside) note_unread(line, word);
+      if (outside) {
+        note_unread(line, word);
+      }
     } else {
       branch.is_read = *holds;
       branch.is_taken = branch.is_taken || *holds;
@@ -305,7 +307,9 @@ class Reader {
     while (at_ < text_.size()) {
       if (blank()) {
         next();
-        if (any) words->push_back(std::exchange(word, ""));
+        if (any) {
+          words->push_back(std::exchange(word, ""));
+        }
         any = false;
         continue;
       }
@@ -313,7 +317,9 @@ class Reader {
       const Piece piece = read_piece();
       word += piece.is_array ? join(piece.array, " ") : piece.text;
     }
-    if (any) words->push_back(word);
+    if (any) {
+      words->push_back(word);
+    }
     text_ = outer;
     at_ = place;
     line_ = line;
@@ -356,7 +362,9 @@ class Reader {
     branch.is_case = true;
     branch.is_word_known = words_in(text, &words) && words.size() <= 1;
     branch.word = words.empty() ? "" : words[0];
-    if (!branch.is_word_known && is_read()) note_unread(line, "case");
+    if (!branch.is_word_known && is_read()) {
+      note_unread(line, "case");
+    }
     branch.is_known = branch.is_word_known;
     branch.is_read = false;
     branches_.push_back(std::move(branch));
@@ -369,7 +377,9 @@ class Reader {
            text_[end] != ' ' && text_[end] != '(' && text_[end] != '$') {
       ++end;
     }
-    if (end >= text_.size() || text_[end] != ')' || end == at_) return false;
+    if (end >= text_.size() || text_[end] != ')' || end == at_) {
+      return false;
+    }
     Branch& branch = branches_.back();
     bool fits = false;
     for (std::string pattern : split(text_.substr(at_, end - at_), '|')) {

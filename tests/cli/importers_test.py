@@ -84,7 +84,7 @@ class ImportersTest(PlanBox):
         plan, train = self.keys("run.yaml")
         self.assertEqual((plan["dp"], plan["shard"]["params"], train["global_batch"], train["steps"]), (4, "all", 8, 10))
         self.put("file", AXOLOTL.replace("learning_rate", "learning_rat"))
-        self.refused("line 10: learning_rat is '1e-4', and no release of Axolotl has that key; expected a known one; try "
+        self.refused("line 10: learning_rat is 1e-4, and no release of Axolotl has that key; expected a known one; try "
                      "learning_rate", "plan", "convert", "--from", "axolotl", "file")
 
     def test_json_of_torchtitan(self):

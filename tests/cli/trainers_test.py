@@ -283,7 +283,7 @@ class TrainersTest(PlanBox):
         self.assertEqual(plan["ranks_per_node"], 8)
         self.assertIn("note     plan.ranks_per_node is 8, as run_train.sh starts them", told)
         self.assertIn("torchtitan accumulates 2 of training.local_batch_size 4", told)
-        self.assertIn("ignored  quantize.linear.float8.filter_fqns = [ 'output' ]\n", told)
+        self.assertIn("ignored  quantize.linear.float8.filter_fqns = [output]\n", told)
         self.assertEqual(train["schedule"], "linear")
         self.assertRegex(told, "note     the file names the model 'llama3 debugmodel'; the one of this run has [0-9.]+ k "
                          r"parameters \(llama: 4 layers")

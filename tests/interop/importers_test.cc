@@ -278,7 +278,7 @@ TEST(Axolotl, Refusals) {
       {"gradient_checkpointing: true", "gradient_checkpointing: offload", "nothing is offloaded"},
       {"bf16: auto", "rl: orpo", "expected dpo, ipo or kto"},
       {"bf16: auto", "unfrozen_parameters: [lm_head]", "would make another plan"},
-      {"micro_batch_size: 2", "micro_batchsize: 2", "line 20: micro_batchsize is '2'"},
+      {"micro_batch_size: 2", "micro_batchsize: 2", "line 20: micro_batchsize is 2"},
       {"micro_batch_size: 2", "micro_batchsize: 2", "try micro_batch_size"}};
   for (const auto& row : kRows) {
     const std::string text = refusal_of([&] {

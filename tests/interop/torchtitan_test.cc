@@ -130,8 +130,7 @@ TEST(Torchtitan, UnknownKeysAreRefusedWithTheNearest) {
     const char* job;
     const char* part;
   } kRows[] = {
-      {"[parallelism]\nspmd_degree = 2\n",
-       "line 2: parallelism.spmd_degree is '2', and no release"},
+      {"[parallelism]\nspmd_degree = 2\n", "line 2: parallelism.spmd_degree is 2, and no release"},
       {"[training]\nmax_seq_len = 4096\n", "training.max_seq_len"},
       {"[trainig]\nlocal_batch_size = 4\n", "try training.local_batch_size"},
       {"[quantize]\nenable_float8_linear = true\n", "try float8.enable_float8_linear"},
