@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans of other trainers: Megatron-LM's command line, in a shell script, and torchtitan's job
-// files, read into a run and written from one. docs/interop.md describes the mapping,
+// Files of other trainers, read into a run: Megatron-LM's command line in a shell script,
+// torchtitan's job files, DeepSpeed's JSON, verl's and Axolotl's YAML. The first two are also
+// written from one. docs/interop.md describes the mapping,
 // docs/config.md has the names on both sides.
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "interop/known_keys.h"
 #include "planner/space.h"
 #include "run/config.h"
 
@@ -22,8 +24,8 @@ struct Imported {
   /// The model as a Hugging Face config.json; empty where the file only names it, or the run has
   /// one of its own.
   std::string config_json;
-  std::string model_name;            ///< as the file names it, where it does
-  std::vector<std::string> lacks;    ///< parts of the model that `config_json` is without
+  std::string model_name;            ///< as the file names it, where it does, for people
+  std::string model_path;            ///< a folder or hub id of the model; empty: the file has none
   std::vector<std::string> ignored;  ///< each argument that is not in `keys` or the model, and why
   std::vector<std::string> notes;    ///< where a run says the same in another way
 };
@@ -34,13 +36,30 @@ struct RanksOfFile {
   int64_t otherwise = 0;  ///< where the file does not say; 0: not known
 };
 
-/// Reads a Megatron-LM script. `name` is the file, for errors. With `has_model` the run names its
-/// model, so the script need not have one. Throws Error, naming the argument, for settings that
-/// Hocket cannot express.
+/// Reads a Megatron-LM script. `name` is the file, for errors. If `beside` names a model, the
+/// script need not have one. Throws Error, naming the argument, for settings that Hocket cannot
+/// express, and for those that no release has.
 Imported import_megatron(const std::string& text, const std::string& name, const RanksOfFile& ranks,
-                         bool has_model);
+                         const Beside& beside = {});
+/// Reads a job file of torchtitan: TOML, or the JSON that debug.save_config_file writes.
 Imported import_torchtitan(const std::string& text, const std::string& name,
-                           const RanksOfFile& ranks);
+                           const RanksOfFile& ranks, const Beside& beside = {});
+/// Reads DeepSpeed's JSON, which has neither the model nor the length of sequences.
+Imported import_deepspeed(const std::string& text, const std::string& name,
+                          const RanksOfFile& ranks, const Beside& beside = {});
+/// Reads verl's YAML, or a script that starts one of its trainers with overrides.
+Imported import_verl(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                     const Beside& beside = {});
+/// Reads Axolotl's YAML.
+Imported import_axolotl(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                        const Beside& beside = {});
+
+/// An importer by the name of --from; null: there is none.
+using Importer = Imported (*)(const std::string& text, const std::string& name,
+                              const RanksOfFile& ranks, const Beside& beside);
+Importer importer_of(const std::string& format);
+/// Names that importer_of knows.
+std::vector<std::string> import_formats();
 
 /// A run as their file.
 struct Emitted {

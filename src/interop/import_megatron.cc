@@ -19,10 +19,15 @@ namespace hocket::interop {
 
 namespace {
 
-class Import {
+class MegatronImport {
  public:
-  Import(const std::string& text, const std::string& name, const RanksOfFile& ranks, bool has_model)
-      : arguments_(text, name), name_(name), ranks_(ranks), has_model_(has_model) {}
+  MegatronImport(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                 const Beside& beside)
+      : arguments_(text, name),
+        name_(name),
+        ranks_(ranks),
+        beside_(beside),
+        has_model_(beside.has_model()) {}
 
   Imported run() {
     // Reads the model, the mesh, and the training settings that a run has keys for.
@@ -32,10 +37,11 @@ class Import {
     read_sharding();
     read_batch();
     read_training();
+    read_optimizer();
     say_why();
-    imported_.ignored = arguments_.ignored();
-    const std::vector<std::string>& notes = arguments_.notes();
-    imported_.notes.insert(imported_.notes.begin(), notes.begin(), notes.end());
+    KeyReport report = arguments_.unread(beside_);
+    imported_.ignored = std::move(report.ignored);
+    imported_.notes.insert(imported_.notes.begin(), report.notes.begin(), report.notes.end());
     return std::move(imported_);
   }
 
@@ -61,7 +67,6 @@ class Import {
     } else {
       MegatronModel model = megatron_model(arguments_, name_, &imported_.notes);
       imported_.config_json = std::move(model.config_json);
-      imported_.lacks = std::move(model.lacks);
     }
   }
 
@@ -101,6 +106,29 @@ class Import {
     if (arguments_.has("--sequence-parallel") && tp_ > 1) {
       set("plan.sequence_parallel", true);
     }
+    read_tiles();
+    read_experts();
+    if (cp_ > 1) {
+      read_context();
+    }
+  }
+
+  /// Transformer Engine splits a product and its collective into as many blocks.
+  void read_tiles() {
+    constexpr int64_t kBlocks = 4;
+    if (!arguments_.has("--tp-comm-overlap")) return;
+    if (tp_ > 1 && arguments_.has("--sequence-parallel")) {
+      set("plan.comm_tiles", kBlocks);
+      imported_.notes.push_back(
+          fmt::format("plan.comm_tiles is {}, for --tp-comm-overlap", kBlocks));
+    } else {
+      arguments_.leave("--tp-comm-overlap",
+                       "there is nothing to overlap without "
+                       "--sequence-parallel over tp");
+    }
+  }
+
+  void read_experts() {
     const bool may_have = has_model_ && arguments_.has("--expert-model-parallel-size");
     if (arguments_.integer("--num-experts", 0) > 0 || may_have) {
       const int64_t ep = arguments_.integer("--expert-model-parallel-size", 1);
@@ -111,20 +139,28 @@ class Import {
       if (etp > 1) {
         set("plan.etp", etp);
       }
+      return;
     }
-    if (cp_ > 1) {
-      const std::string type =
-          arguments_.has("--cp-comm-type") ? arguments_.text("--cp-comm-type") : "p2p";
-      const std::map<std::string, std::string> known = {
-          {"p2p", "p2p"}, {"a2a", "a2a"}, {"allgather", "all_gather"}};
-      const auto found = known.find(type);
-      if (found == known.end()) {
-        fail(name_, "--cp-comm-type is {}; expected p2p, a2a or allgather", quote(type));
+    for (const char* flag : {"--expert-model-parallel-size", "--expert-tensor-parallel-size"}) {
+      if (arguments_.integer(flag, 1) > 1) {
+        fail(name_, "{} is {}, and the model has no experts; expected --num-experts beside it",
+             flag, arguments_.integer(flag, 1));
       }
-      set("plan.cp_comm_type", found->second);
-      if (type == "p2p") {
-        set("plan.cp_order", std::string("zigzag"));
-      }
+    }
+  }
+
+  void read_context() {
+    const std::string type =
+        arguments_.has("--cp-comm-type") ? arguments_.text("--cp-comm-type") : "p2p";
+    const std::map<std::string, std::string> known = {
+        {"p2p", "p2p"}, {"a2a", "a2a"}, {"allgather", "all_gather"}};
+    const auto found = known.find(type);
+    if (found == known.end()) {
+      fail(name_, "--cp-comm-type is {}; expected p2p, a2a or allgather", quote(type));
+    }
+    set("plan.cp_comm_type", found->second);
+    if (type == "p2p") {
+      set("plan.cp_order", std::string("zigzag"));
     }
   }
 
@@ -138,6 +174,10 @@ class Import {
       const bool overlaps = arguments_.has("--overlap-moe-expert-parallel-comm");
       set("plan.pp_schedule", std::string(overlaps ? "interleaved-overlap" : "interleaved"));
     }
+    const char* const kOverlap = "--overlap-moe-expert-parallel-comm";
+    if (arguments_.has(kOverlap) && (pp_ == 1 || chunks == 1)) {
+      need_key(kOverlap, "plan.pp_schedule", "it goes with virtual stages of a pipeline here");
+    }
     const bool no_overlap = arguments_.has("--no-overlap-p2p-communication");
     if (pp_ > 1 && (chunks == 1 || no_overlap)) {
       set("plan.overlap_p2p_comm", false);
@@ -148,11 +188,40 @@ class Import {
         arguments_.leave(flag, "--pipeline-model-parallel-layout says so");
       }
     }
+    read_groups_of_micro_batches(chunks);
+    if (pp_ == 1) {
+      expect_pipeline(chunks);
+    }
     if (pp_ == 1 || !layout.empty()) return;
     if (first >= 0 || last >= 0) {
       read_ends(first, last, chunks);
     } else {
       read_even(chunks);
+    }
+  }
+
+  /// A rank's chunk gets as many micro-batches in turn as the pipeline has ranks.
+  void read_groups_of_micro_batches(int64_t chunks) {
+    const char* const flag = "--microbatch-group-size-per-virtual-pipeline-stage";
+    const int64_t group = arguments_.integer(flag, pp_);
+    if (chunks > 1 && group != pp_ && !beside_.has("plan.pp_schedule") && beside_.keeps_plan) {
+      fail(name_, "{} is {}; expected {}, the ranks of the pipeline; try --set plan.pp_schedule",
+           flag, group, pp_);
+    }
+  }
+
+  /// Error: a flag divides a pipeline that there is not.
+  void expect_pipeline(int64_t chunks) {
+    for (const char* flag :
+         {"--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers",
+          "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
+          "--pipeline-model-parallel-layout"}) {
+      if (!arguments_.has(flag)) continue;
+      const bool is_one = std::string_view(flag) == "--num-virtual-stages-per-pipeline-rank" ||
+                          std::string_view(flag) == "--pipeline-model-parallel-layout";
+      if (is_one && chunks == 1) continue;
+      fail(name_, "{} is {} without a pipeline; expected --pipeline-model-parallel-size above 1",
+           flag, arguments_.text(flag));
     }
   }
 
@@ -263,8 +332,8 @@ class Import {
     if (arguments_.has("--use-distributed-optimizer")) {
       split = "optim";
     }
-    if (arguments_.has("--use-megatron-fsdp") ||
-        arguments_.has("--data-parallel-sharding-strategy")) {
+    const bool fsdp = arguments_.has("--use-custom-fsdp") || arguments_.has("--use-megatron-fsdp");
+    if (fsdp || arguments_.has("--data-parallel-sharding-strategy")) {
       const std::string given = arguments_.text("--data-parallel-sharding-strategy");
       split = given.empty() ? "no_shard" : given;
     }
@@ -302,6 +371,9 @@ class Import {
     if (const int64_t bucket = arguments_.integer("--ddp-bucket-size", 0); bucket > 0) {
       constexpr double kMib = 1 << 20;
       set("plan.bucket_mib", static_cast<double>(bucket) * 4 / kMib);
+    }
+    if (arguments_.has("--ddp-num-buckets")) {
+      need_key("--ddp-num-buckets", "plan.bucket_mib", "buckets have a size here");
     }
     if (arguments_.has("--delay-wgrad-compute")) {
       set("plan.delay_wgrad_compute", true);
@@ -342,17 +414,34 @@ class Import {
     expect_one_of("--recompute-method", {"uniform", "block"});
     if (granularity == "full") {
       set("plan.recompute", std::string("full"));
-      const std::string method = arguments_.text("--recompute-method");
-      const int64_t layers = arguments_.integer("--recompute-num-layers", 1);
-      if (method == "block" || layers > 1) {
-        arguments_.leave("--recompute-num-layers",
-                         "every layer is computed again, and keeps its input");
-        arguments_.leave("--recompute-method",
-                         "every layer is computed again, and keeps its input");
-      }
-    } else if (granularity == "selective" || some) {
+      read_recompute_layers();
+    } else if (granularity == "selective" || some || arguments_.has("--moe-layer-recompute")) {
       read_recompute_modules();
     }
+  }
+
+  /// Full recomputation repeats every layer from its input here. Megatron-LM repeats some layers of
+  /// a stage (block), or keeps the input of every few layers (uniform).
+  void read_recompute_layers() {
+    const bool block = arguments_.text("--recompute-method") == "block";
+    const int64_t layers = arguments_.at_least(0, "--recompute-num-layers", 1);
+    const int64_t of_stage = (layers_ + pp_ - 1) / pp_;
+    const bool is_all = block ? layers_ > 0 && layers >= of_stage : layers == 1;
+    if (!is_all) {
+      need_key("--recompute-num-layers", "plan.recompute",
+               block ? fmt::format("all {} layers of a stage are computed again here", of_stage)
+                     : "every layer keeps its input here");
+    }
+  }
+
+  /// Error: a flag has no equal here, and neither --set nor a search gives `key`.
+  void need_key(const std::string& flag, const std::string& key, const std::string& why) {
+    if (beside_.has(key) || !beside_.keeps_plan) {
+      arguments_.leave(flag, why);
+      return;
+    }
+    fail(name_, "{} {} would make another plan: {}; expected {} beside it; try --set {}=VALUE",
+         flag, join(arguments_.words(flag), " "), why, key, key);
   }
 
   /// selective repeats ops of some kinds here, wherever they stand.
@@ -360,6 +449,9 @@ class Import {
     std::vector<std::string> modules = arguments_.words("--recompute-modules");
     if (modules.empty()) {
       modules = {"core_attn"};
+    }
+    if (arguments_.has("--moe-layer-recompute")) {
+      need_key("--moe-layer-recompute", "plan.recompute", "selective repeats no products here");
     }
     std::set<std::string> ops;
     std::vector<std::string> left;
@@ -376,10 +468,9 @@ class Import {
       }
     }
     if (!left.empty()) {
-      arguments_.leave("--recompute-modules", join(left, ", ") +
-                                                  (left.size() == 1 ? " is" : " are") +
-                                                  " not computed again: selective repeats no "
-                                                  "products; try --set plan.recompute=full");
+      need_key("--recompute-modules", "plan.recompute",
+               join(left, ", ") + (left.size() == 1 ? " is" : " are") +
+                   " not computed again, since selective repeats no products here");
     }
     if (!ops.empty()) {
       set("plan.recompute", std::string("selective"));
@@ -402,6 +493,7 @@ class Import {
       imported_.notes.push_back(
           "model.dtype is bf16, for --fp16: equal bytes, without loss scaling");
     }
+    read_float8();
     arguments_.at_least(1, "--train-iters", 1);
     steps_ = read_steps("--train-iters", "--train-samples", "train.steps");
     if (arguments_.has("--lr")) {
@@ -419,11 +511,61 @@ class Import {
     set("train.seed", arguments_.integer("--seed", 1234));
     set("train.dropout", arguments_.number("--hidden-dropout", 0.1));
     if (arguments_.integer("--num-experts", 0) > 0) {
-      set("train.balance_coef", arguments_.number("--moe-aux-loss-coeff", 0));
+      set("train.balance_coef", balance_coef());
     }
     if (arguments_.has("--distributed-timeout-minutes")) {
       set("plan.timeout_s",
           product_at_most({arguments_.integer("--distributed-timeout-minutes", 10), 60}));
+    }
+  }
+
+  double balance_coef() {
+    const char* const flag = "--moe-router-load-balancing-type";
+    const std::string type = arguments_.has(flag) ? arguments_.text(flag) : "aux_loss";
+    expect_one_of(flag, {"aux_loss", "seq_aux_loss", "global_aux_loss", "none"});
+    if (type != "aux_loss" && type != "none") {
+      imported_.notes.push_back(fmt::format(
+          "experts are balanced over a global micro-batch here, for {} {}", flag, type));
+    }
+    return type == "none" ? 0 : arguments_.number("--moe-aux-loss-coeff", 0);
+  }
+
+  void read_float8() {
+    std::string format = arguments_.text("--fp8-format");
+    for (const auto& [flag, name] : {std::pair{"--fp8-e4m3", "e4m3"}, {"--fp8-hybrid", "hybrid"}}) {
+      if (arguments_.has(flag)) {
+        format = name;
+      }
+    }
+    if (format.empty()) return;
+    if (format != "e4m3" && format != "hybrid") {
+      fail(name_, "--fp8-format is {}; expected e4m3 or hybrid", quote(format));
+    }
+    if (!arguments_.has("--bf16")) {
+      fail(name_, "--fp8-format is {} without --bf16; expected both: model.float8 goes with bf16",
+           format);
+    }
+    set("model.float8", true);
+    imported_.notes.push_back(fmt::format(
+        "model.float8 is true, for --fp8-format {}: linear layers but those of experts, all "
+        "operands e4m3, without scales",
+        format));
+  }
+
+  void read_optimizer() {
+    const std::string given = arguments_.text("--optimizer");
+    const std::string name = given.empty() ? "adam" : given;
+    if (name == "sgd") {
+      set("optimizer.name", name);
+      set("optimizer.momentum", arguments_.number("--sgd-momentum", 0.9));
+    } else if (name == "muon" || name == "dist_muon") {
+      set("optimizer.name", std::string("muon"));
+      set("optimizer.momentum", arguments_.number("--muon-momentum", 0.9));
+      const bool uses = arguments_.has("--muon-use-nesterov");
+      set("optimizer.nesterov", arguments_.has("--muon-nesterov") || uses);
+      set("optimizer.ns_steps", arguments_.at_least(1, "--muon-num-ns-steps", 5));
+    } else if (name != "adam") {
+      fail(name_, "--optimizer is {}; expected adam, sgd or muon", quote(name));
     }
   }
 
@@ -434,6 +576,7 @@ class Import {
                   {"cosine", "linear", "constant", "inverse-square-root", "WSD"});
     const std::string given = arguments_.text("--lr-decay-style");
     const std::string style = given.empty() ? "linear" : given;
+    if (style == "WSD" && read_stable()) return;
     if (style == "cosine" || style == "linear" || style == "constant") {
       set("train.schedule", style);
     } else {
@@ -445,6 +588,22 @@ class Import {
         arguments_.leave(flag, "the learning rate falls up to the last step");
       }
     }
+  }
+
+  /// Reads the schedule that is constant up to its last steps. False: it has no equal here.
+  bool read_stable() {
+    const std::string form = arguments_.text("--lr-wsd-decay-style");
+    const std::map<std::string, std::string> kForms = {
+        {"linear", "linear"}, {"cosine", "cosine"}, {"minus_sqrt", "1-sqrt"}};
+    const auto found = kForms.find(form);
+    const int64_t batch = std::max<int64_t>(1, global_batch_);
+    const int64_t samples = arguments_.integer("--lr-wsd-decay-samples", 0);
+    const int64_t steps = arguments_.integer("--lr-wsd-decay-iters", samples / batch);
+    if (found == kForms.end() || steps <= 0 || steps_ < steps) return false;
+    set("train.schedule", std::string("wsd"));
+    set("train.decay", found->second);
+    set("train.decay_share", static_cast<double>(steps) / static_cast<double>(steps_));
+    return true;
   }
 
   /// Steps in which the learning rate falls there; 0: the script does not say.
@@ -506,17 +665,18 @@ class Import {
   }
 
   void say_why() {
-    arguments_.leave("--fp8-format", "model.float8 is of linear layers alone, and without scales");
-    arguments_.leave("--attention-dropout", "attention here drops nothing");
     arguments_.leave("--rampup-batch-size", "every step has equally many sequences here");
     arguments_.leave("--distributed-backend", "plan.ranks follows from the launcher");
-    arguments_.leave("--tp-comm-overlap", "plan.comm_tiles says so here");
-    arguments_.leave("--use-tp-pp-dp-mapping", "pp is the outermost axis here");
+    if (arguments_.has("--num-query-groups") && !arguments_.has("--group-query-attention") &&
+        !has_model_) {
+      arguments_.leave("--num-query-groups", "--group-query-attention is not given");
+    }
   }
 
   MegatronArguments arguments_;
   std::string name_;
   RanksOfFile ranks_;
+  Beside beside_;
   bool has_model_ = false;
   int64_t layers_ = 0;  // 0: the script does not say
   int64_t steps_ = 0;   // likewise
@@ -527,8 +687,8 @@ class Import {
 }  // namespace
 
 Imported import_megatron(const std::string& text, const std::string& name, const RanksOfFile& ranks,
-                         bool has_model) {
-  return Import(text, name, ranks, has_model).run();
+                         const Beside& beside) {
+  return MegatronImport(text, name, ranks, beside).run();
 }
 
 }  // namespace hocket::interop

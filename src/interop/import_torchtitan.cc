@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: import_torchtitan (foreign.h), for job files (TOML). Names and defaults are those of
-// torchtitan/config/job_config.py; names of earlier releases are read as well.
+// Implements: import_torchtitan (foreign.h), for job files (TOML) and the JSON of a configuration.
+// Names and defaults are those of torchtitan/config; names of other releases are read as well.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
-#include <sstream>
+#include <cctype>
 #include <utility>
-
-// Errors as values need another interface of the parser.
-#define TOML_EXCEPTIONS 1
-#include <toml++/toml.h>
 
 #include "base/error.h"
 #include "base/product.h"
 #include "base/text.h"
 #include "interop/foreign.h"
+#include "interop/settings.h"
+#include "interop/tables.h"
+#include "interop/torchtitan_model.h"
 #include "interop/torchtitan_names.h"
 
 namespace hocket::interop {
@@ -33,6 +30,13 @@ constexpr std::pair<const char*, const char*> kFormerNames[] = {
     {"lr_scheduler.min_lr_factor", "lr_scheduler.lr_min"},
     {"checkpoint.enable", "checkpoint.enable_checkpoint"},
     {"validation.enable", "validation.enabled"},
+    {"validation.enable", "validator.enable"},
+    {"validation.freq", "validator.freq"},
+    {"training.seq_len", "training.max_context_length"},
+    {"parallelism.module_fqns_per_model_part",
+     "parallelism.pipeline_parallel_module_fqns_per_model_part"},
+    {"compile.enable_async_tensor_parallel", "parallelism.enable_async_tensor_parallel"},
+    {"compile.enable_async_tensor_parallel", "experimental.enable_async_tensor_parallel"},
     {"debug.seed", "training.seed"}};
 constexpr const char* kFormerSections[] = {"training", "experimental"};
 
@@ -55,211 +59,52 @@ std::vector<std::string> names_of(const std::string& path) {
   return names;
 }
 
-class Job {
+class TorchtitanImport {
  public:
-  Job(const std::string& text, const std::string& name) : name_(name) {
-    try {
-      table_ = toml::parse(text, name);
-    } catch (const toml::parse_error& error) {
-      fail(name, "line {}: {}; expected a job file of torchtitan (TOML)", error.source().begin.line,
-           error.description());
-    }
-    for (const auto& [section, value] : table_) {
-      if (!value.is_table()) {
-        others_.push_back(std::string(section.str()));
-        continue;
-      }
-      list_keys(*value.as_table(), std::string(section.str()));
-    }
-  }
-
-  bool has(const std::string& path) { return node(path) != nullptr; }
-  /// The name under which the file has a key; the present one if it has not.
-  std::string name_of(const std::string& path) const {
-    for (const std::string& name : names_of(path)) {
-      if (table_.at_path(name).node() != nullptr) return name;
-    }
-    return path;
-  }
-  int64_t integer(const std::string& path, int64_t otherwise) {
-    const toml::node* found = node(path);
-    if (!found) return otherwise;
-    if (!found->is_integer()) refuse(path, *found, "an integer");
-    return found->value<int64_t>().value_or(otherwise);
-  }
-  double number(const std::string& path, double otherwise) {
-    const toml::node* found = node(path);
-    if (!found) return otherwise;
-    if (!found->is_number()) refuse(path, *found, "a number");
-    return found->value<double>().value_or(otherwise);
-  }
-  std::string text(const std::string& path, const std::string& otherwise) {
-    const toml::node* found = node(path);
-    if (!found) return otherwise;
-    if (!found->is_string()) refuse(path, *found, "a text");
-    return found->value<std::string>().value_or(otherwise);
-  }
-  bool truth(const std::string& path, bool otherwise) {
-    const toml::node* found = node(path);
-    if (!found) return otherwise;
-    if (!found->is_boolean()) refuse(path, *found, "true or false");
-    return found->value<bool>().value_or(otherwise);
-  }
-  int64_t at_least(int64_t least, const std::string& path, int64_t otherwise) {
-    const int64_t value = integer(path, otherwise);
-    if (has(path) && value < least) {
-      refuse(path, *node(path), fmt::format("at least {}", least));
-    }
-    return value;
-  }
-  std::vector<std::string> texts(const std::string& path) {
-    const toml::node* found = node(path);
-    std::vector<std::string> list;
-    if (!found) return list;
-    if (!found->is_array()) refuse(path, *found, "a list of names");
-    for (const toml::node& entry : *found->as_array()) {
-      if (!entry.is_string()) refuse(path, entry, "a name");
-      list.push_back(entry.value<std::string>().value_or(""));
-    }
-    return list;
-  }
-  /// Returns, for a list of lists of texts, the number of entries of each that begin with `prefix`.
-  std::vector<int64_t> counts(const std::string& path, const std::string& prefix) {
-    const toml::node* found = node(path);
-    std::vector<int64_t> list;
-    if (!found) return list;
-    if (!found->is_array()) refuse(path, *found, "a list of lists of names");
-    for (const toml::node& part : *found->as_array()) {
-      if (!part.is_array()) refuse(path, part, "a list of lists of names");
-      int64_t count = 0;
-      for (const toml::node& entry : *part.as_array()) {
-        count += entry.value<std::string>().value_or("").starts_with(prefix) ? 1 : 0;
-      }
-      list.push_back(count);
-    }
-    return list;
-  }
-  void leave(const std::string& path, const std::string& why) { reasons_[name_of(path)] = why; }
-  /// Throws Error if the file has an unread key that changes the plan.
-  void refuse_other_plans() const {
-    for (const std::string& path : others_) {
-      const toml::node* value = table_.at_path(path).node();
-      const std::string_view key = std::string_view(path).substr(path.rfind('.') + 1);
-      if (value == nullptr || asked_.count(path) > 0 || !makes_a_plan(path, key, *value)) continue;
-      fail(name_,
-           "line {}: {} is {}, which is not read and would be another plan; expected a key "
-           "of [parallelism] or [training] as in torchtitan/config/job_config.py; try one "
-           "of these, or leave it out",
-           value->source().begin.line, path, text_of(*value));
-    }
-  }
-  std::vector<std::string> ignored() const {
-    std::vector<std::string> lines;
-    for (const std::string& path : others_) {
-      const auto reason = reasons_.find(path);
-      if (reason == reasons_.end() && asked_.count(path) > 0) continue;
-      std::ostringstream value;
-      value << table_.at_path(path);
-      lines.push_back(fmt::format("{} = {}", path, in_one_line(value.str())));
-      if (reason != reasons_.end()) {
-        lines.back() += ": " + reason->second;
-      }
-    }
-    return lines;
-  }
-
- private:
-  /// Returns whether a key changes the plan: the mesh, the content of a step, or the stages of a
-  /// pipeline.
-  static bool makes_a_plan(const std::string& path, std::string_view key, const toml::node& value) {
-    if (path.starts_with("validation.")) return false;  // is no part of a step
-    if (key.ends_with("_degree")) {
-      const int64_t ranks = value.value<int64_t>().value_or(0);
-      return ranks != 1 && ranks != -1;  // 1: one rank; -1: those that are left
-    }
-    for (const char* part : {"num_tokens", "batch_size", "microbatch", "seq_len"}) {
-      if (key.find(part) != key.npos) return true;
-    }
-    for (const char* part : {"fp8_linear", "float8_linear"}) {
-      if (key.find(part) != key.npos) return value.value<bool>().value_or(true);
-    }
-    return false;
-  }
-  void list_keys(const toml::table& section, const std::string& name) {
-    for (const auto& [key, inside] : section) {
-      const std::string path = fmt::format("{}.{}", name, key.str());
-      if (inside.is_table()) {
-        list_keys(*inside.as_table(), path);
-      } else {
-        others_.push_back(path);
-      }
-    }
-  }
-  static std::string in_one_line(const std::string& text) {
-    std::istringstream words(text);
-    std::string line;
-    for (std::string word; words >> word;) {
-      line += (line.empty() ? "" : " ") + word;
-    }
-    return line;
-  }
-  static std::string text_of(const toml::node& value) {
-    std::ostringstream text;
-    value.visit([&](const auto& of_type) { text << of_type; });
-    return in_one_line(text.str());
-  }
-  /// The value of a key under whichever name the file has it. Error: two names say two things.
-  const toml::node* node(const std::string& path) {
-    const toml::node* found = nullptr;
-    std::string found_as;
-    for (const std::string& name : names_of(path)) {
-      asked_.insert(name);
-      const toml::node* here = table_.at_path(name).node();
-      if (here == nullptr) continue;
-      if (found != nullptr && text_of(*found) != text_of(*here)) {
-        fail(name_, "{} is {} and {}, its name in another release, is {}; expected one of them",
-             found_as, text_of(*found), name, text_of(*here));
-      }
-      if (found == nullptr) {
-        found = here;
-        found_as = name;
-      }
-    }
-    return found;
-  }
-  [[noreturn]] void refuse(const std::string& path, const toml::node& value,
-                           const std::string& expected) const {
-    fail(name_, "line {}: {} is {}; expected {}", value.source().begin.line, name_of(path),
-         text_of(value), expected);
-  }
-
-  std::string name_;
-  toml::table table_;
-  std::vector<std::string> others_;
-  std::set<std::string> asked_;
-  std::map<std::string, std::string> reasons_;
-};
-
-class Import {
- public:
-  Import(const std::string& text, const std::string& name, const RanksOfFile& ranks)
-      : job_(text, name), name_(name), ranks_(ranks) {}
+  TorchtitanImport(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                   const Beside& beside)
+      : is_json_(is_json(text)),
+        job_(is_json_ ? tree_of_json(text, name) : tree_of_toml(text, name), name, "torchtitan",
+             is_json_ ? torchtitan_json_keys() : torchtitan_keys(), names_of),
+        name_(name),
+        ranks_(ranks),
+        beside_(beside) {}
 
   Imported run() {
-    imported_.model_name = fmt::format("{} {}", job_.text("model.name", "llama3"),
-                                       job_.text("model.flavor", "debugmodel"));
+    read_model();
     read_mesh();
     read_sharding();
     read_pipeline();
     read_precision();
     read_training();
+    read_optimizer();
     say_why();
-    job_.refuse_other_plans();
-    imported_.ignored = job_.ignored();
+    KeyReport report = job_.unread(beside_);
+    imported_.ignored = std::move(report.ignored);
+    imported_.notes.insert(imported_.notes.end(), report.notes.begin(), report.notes.end());
     return std::move(imported_);
   }
 
  private:
+  static bool is_json(const std::string& text) {
+    return trim(std::string_view(text).substr(0, 4096)).starts_with("{");
+  }
+  /// Its JSON has the model's sizes; a job file only names it.
+  void read_model() {
+    const bool has_spec = is_json_ && job_.has("model_spec.name");
+    const std::string section = has_spec ? "model_spec" : "model";
+    imported_.model_name =
+        fmt::format("{} {}", job_.text(section + ".name", has_spec ? "" : "llama3"),
+                    job_.text(section + ".flavor", has_spec ? "" : "debugmodel"));
+    const std::string sizes = has_spec ? "model_spec.model" : "model";
+    if (!is_json_ || !job_.has(sizes + ".layers")) return;
+    job_.use_all(section);
+    if (beside_.has_model()) return;
+    imported_.config_json = torchtitan_model(job_, sizes, name_, &imported_.notes);
+    if (!imported_.config_json.empty()) {
+      imported_.model_name.clear();
+    }
+  }
   void set(const std::string& key, const std::string& value) { imported_.keys[key] = value; }
   void set(const std::string& key, int64_t value) { set(key, std::to_string(value)); }
   void set(const std::string& key, double value) { set(key, fmt::format("{:.12g}", value)); }
@@ -317,7 +162,12 @@ class Import {
     }
     read_nodes(all);
     if (tp_ > 1) {
-      set("plan.sequence_parallel", true);
+      set("plan.sequence_parallel", job_.truth("parallelism.enable_sequence_parallel", true));
+    }
+    if (job_.truth("compile.enable_async_tensor_parallel", false) && tp_ > 1) {
+      set("plan.comm_tiles", tp_);
+      imported_.notes.push_back(fmt::format("plan.comm_tiles is {}, for {}", tp_,
+                                            job_.name_of("compile.enable_async_tensor_parallel")));
     }
     if (const int64_t ep = degree("expert_parallel"); ep > 1) {
       set("plan.ep", ep);
@@ -367,6 +217,9 @@ class Import {
     if (replicate_ > 1) {
       set("plan.shard.group", group);
     }
+    if (job_.truth("parallelism.fsdp_defer_gradient_reduction", false)) {
+      set("plan.shard.grads", std::string("none"));
+    }
     if (reshard == "never" || (reshard == "default" && pp_ > 1)) {
       set("plan.shard.reshard_after_forward", false);
     }
@@ -376,8 +229,7 @@ class Import {
     const std::string csv = job_.text("parallelism.pipeline_parallel_schedule_csv", "");
     const std::string name = job_.text("parallelism.pipeline_parallel_schedule", "1F1B");
     const int64_t per_stage = job_.integer("parallelism.pipeline_parallel_layers_per_stage", 0);
-    const std::vector<int64_t> layers =
-        job_.counts("parallelism.module_fqns_per_model_part", "layers.");
+    const std::vector<int64_t> layers = layers_of_parts();
     const std::vector<std::string> points =
         job_.texts("parallelism.pipeline_parallel_split_points");
     if (pp_ == 1) return;
@@ -432,6 +284,24 @@ class Import {
       job_.leave("parallelism.pipeline_parallel_last_stage_less_layers",
                  "layers are shared evenly");
     }
+  }
+
+  /// Layers among the modules of each part of the model.
+  std::vector<int64_t> layers_of_parts() {
+    const char* const path = "parallelism.module_fqns_per_model_part";
+    std::vector<int64_t> layers;
+    const ConfigNode* parts = job_.node(path);
+    if (parts == nullptr) return layers;
+    const bool is_list = parts->kind == ConfigNode::Kind::list;
+    for (const ConfigNode& part : parts->items) {
+      if (!is_list || part.kind != ConfigNode::Kind::list) {
+        job_.refuse(path, "a list of lists of names");
+      }
+      layers.push_back(std::count_if(part.items.begin(), part.items.end(), [](const auto& name) {
+        return name.text.starts_with("layers.");
+      }));
+    }
+    return layers;
   }
 
   /// FSDP has parameters in bf16 by default, and so does autocast where nothing is split at all;
@@ -490,6 +360,37 @@ class Import {
 
   void read_training() {
     const int64_t dp = product_at_most({replicate_, split_});
+    if (job_.has(kTokens) || job_.has("training.max_context_length")) {
+      read_tokens(dp);
+    } else {
+      read_batch(dp);
+    }
+    set("train.steps", job_.at_least(1, "training.steps", 10000));
+    set("train.max_grad_norm", job_.number("training.max_norm", 1.0));
+    if (job_.has("debug.seed")) {
+      set("train.seed", job_.integer("debug.seed", 1));
+    }
+    set("train.warmup_steps", job_.at_least(0, "lr_scheduler.warmup_steps", 200));
+    const std::string mode = checkpointing();
+    if (mode != "none" && mode != "selective" && mode != "full") {
+      fail(name_, "activation_checkpoint.mode is {}; expected none, selective or full",
+           quote(mode));
+    }
+    set("plan.recompute", mode);
+    if (mode == "selective") {
+      job_.leave("activation_checkpoint.selective_ac_option",
+                 "selective recomputation repeats ops with much memory and little arithmetic");
+    }
+    if (job_.has("comm.train_timeout_seconds")) {
+      set("plan.timeout_s", job_.integer("comm.train_timeout_seconds", 100));
+    }
+    read_decay();
+    read_intervals();
+  }
+
+  static constexpr const char* kTokens = "training.num_tokens_per_microbatch_per_dp_rank";
+
+  void read_batch(int64_t dp) {
     const int64_t local = job_.at_least(1, "training.local_batch_size", 8);
     // Batch of all ranks together; negative for unset.
     const int64_t global = job_.integer("training.global_batch_size", -1);
@@ -508,34 +409,35 @@ class Import {
           global / dp, rounds, local));
     }
     set("train.seq_len", job_.at_least(1, "training.seq_len", 2048));
-    set("train.steps", job_.at_least(1, "training.steps", 10000));
-    set("train.max_grad_norm", job_.number("training.max_norm", 1.0));
-    if (job_.has("debug.seed")) {
-      set("train.seed", job_.integer("debug.seed", 1));
+  }
+
+  /// Reads batches that are counted in tokens, of sequences of the full context each.
+  void read_tokens(int64_t dp) {
+    const int64_t length = job_.at_least(1, "training.seq_len", 2048);
+    const int64_t tokens = job_.at_least(1, kTokens, 16384);
+    const int64_t passes = pp_ > 1 ? job_.at_least(1, "parallelism.num_pp_microbatches", 1) : 1;
+    if (tokens % length != 0) {
+      job_.refuse(kTokens, fmt::format("a multiple of {} {}, as a micro-batch has whole sequences "
+                                       "here",
+                                       job_.name_of("training.seq_len"), length));
     }
-    const double lr = job_.number("optimizer.lr", 8e-4);
-    set("train.lr", lr);
-    set("train.min_lr", lr * job_.number("lr_scheduler.min_lr_factor", 0.0));
-    set("train.warmup_steps", job_.at_least(0, "lr_scheduler.warmup_steps", 200));
-    set("optimizer.beta1", job_.number("optimizer.beta1", 0.9));
-    set("optimizer.beta2", job_.number("optimizer.beta2", 0.95));
-    set("optimizer.eps", job_.number("optimizer.eps", 1e-8));
-    set("optimizer.weight_decay", job_.number("optimizer.weight_decay", 0.1));
-    const std::string mode = job_.text("activation_checkpoint.mode", "selective");
-    if (mode != "none" && mode != "selective" && mode != "full") {
-      fail(name_, "activation_checkpoint.mode is {}; expected none, selective or full",
-           quote(mode));
+    set("train.seq_len", length);
+    set("plan.micro_batch", tokens / length);
+    const int64_t of_pass = product_at_most({tokens, passes, dp});
+    const char* const kStep = "training.num_tokens_per_train_step";
+    const int64_t given = job_.integer(kStep, -1);
+    const int64_t of_step = given > 0 ? given : of_pass;
+    if (of_step % of_pass != 0 || given == 0 || given < -1) {
+      job_.refuse(kStep, fmt::format("a multiple of {}, the tokens of all micro-batches of a pass",
+                                     of_pass));
     }
-    set("plan.recompute", mode);
-    if (mode == "selective") {
-      job_.leave("activation_checkpoint.selective_ac_option",
-                 "selective recomputation repeats ops with much memory and little arithmetic");
+    set("train.global_batch", of_step / length);
+    if (pp_ > 1 && of_step > of_pass) {
+      imported_.notes.push_back(fmt::format(
+          "a step is one pass through the pipeline here; torchtitan accumulates {} passes of {} "
+          "micro-batches, which wait for the pipeline to fill and empty each",
+          of_step / of_pass, passes));
     }
-    if (job_.has("comm.train_timeout_seconds")) {
-      set("plan.timeout_s", job_.integer("comm.train_timeout_seconds", 100));
-    }
-    read_decay();
-    read_intervals();
   }
 
   /// Returns the sequences per pipeline pass. Releases with the degree in [experimental] counted
@@ -557,11 +459,74 @@ class Import {
     return local / passes;
   }
 
+  /// Its JSON has the class's fields in place of a mode.
+  std::string checkpointing() {
+    const std::string section = "activation_checkpoint";
+    if (!is_json_ || job_.has(section + ".mode")) {
+      return job_.text(section + ".mode", "selective");
+    }
+    if (job_.has(section + ".memory_budget")) {
+      job_.need_key(section + ".memory_budget", "plan.recompute",
+                    "a compiler chooses what is computed again", beside_);
+      return "none";
+    }
+    if (!job_.has(section)) return "none";
+    return job_.has(section + ".force_recompute_mm_shapes_by_fqns") ? "selective" : "full";
+  }
+
+  /// One group of parameters, in its JSON with the arguments of an optimizer's class.
+  void read_optimizer() {
+    const std::string group = "optimizer.param_groups.0";
+    std::string name = job_.text("optimizer.name", "AdamW");
+    double lr = job_.number("optimizer.lr", 8e-4);
+    double beta1 = job_.number("optimizer.beta1", 0.9);
+    double beta2 = job_.number("optimizer.beta2", 0.95);
+    double eps = job_.number("optimizer.eps", 1e-8);
+    double decay = job_.number("optimizer.weight_decay", 0.1);
+    if (job_.has(group)) {
+      if (job_.has("optimizer.param_groups.1")) {
+        fail(name_,
+             "optimizer.param_groups has several groups; expected one; try a file with one, and "
+             "optimizer.groups in the run that comes out");
+      }
+      job_.use_all(group);
+      const std::string with = group + ".optimizer_kwargs";
+      name = job_.text(group + ".optimizer_name", name);
+      lr = job_.number(with + ".lr", lr);
+      const std::vector<std::string> betas = job_.texts(with + ".betas");
+      if (betas.size() == 2 &&
+          !(parse_double(betas[0], &beta1) && parse_double(betas[1], &beta2))) {
+        job_.refuse(with + ".betas", "two numbers");
+      }
+      eps = job_.number(with + ".eps", eps);
+      decay = job_.number(with + ".weight_decay", decay);
+    }
+    if (name != "AdamW" && name != "Adam") {
+      fail(name_, "{} is {}; expected AdamW", job_.has(group) ? "optimizer_name" : "optimizer.name",
+           quote(name));
+    }
+    set("train.lr", lr);
+    set("train.min_lr", lr * job_.number("lr_scheduler.min_lr_factor", 0.0));
+    set("optimizer.beta1", beta1);
+    set("optimizer.beta2", beta2);
+    set("optimizer.eps", eps);
+    set("optimizer.weight_decay", decay);
+  }
+
   /// Its learning rate falls in a line if nothing else is said.
   void read_decay() {
     const std::string type = job_.text("lr_scheduler.decay_type", "linear");
     if (type != "linear" && type != "sqrt" && type != "cosine") {
       fail(name_, "lr_scheduler.decay_type is {}; expected linear, sqrt or cosine", quote(type));
+    }
+    if (const double share = job_.number("lr_scheduler.decay_ratio", 1); share < 1) {
+      if (share < 0) {
+        job_.refuse("lr_scheduler.decay_ratio", "0 to 1");
+      }
+      set("train.schedule", std::string("wsd"));
+      set("train.decay_share", share);
+      set("train.decay", type == "sqrt" ? std::string("1-sqrt") : type);
+      return;
     }
     set("train.schedule", type == "sqrt" ? "cosine" : type);
     if (type == "sqrt") {
@@ -600,12 +565,18 @@ class Import {
                  "model.float8 is of the blocks' linear layers, and without scales");
     }
     job_.leave("training.mixed_precision_reduce", "model.dtype is f32");
-    job_.leave("lr_scheduler.decay_ratio", "the learning rate follows a cosine to its end");
+    job_.leave("lr_scheduler.total_steps", "the learning rate ends with the last step");
+    if (cp_ == 1) {
+      job_.leave("parallelism.context_parallel_rotate_method", "context_parallel_degree is 1");
+      job_.leave("parallelism.context_parallel_load_balancer", "context_parallel_degree is 1");
+    }
   }
 
-  Job job_;
+  bool is_json_ = false;
+  Settings job_;
   std::string name_;
   RanksOfFile ranks_;
+  Beside beside_;
   int64_t tp_ = 1, pp_ = 1, cp_ = 1, replicate_ = 1, split_ = 1;
   int64_t stages_ = 1;  ///< of the pipeline, chunks of a rank counted
   Imported imported_;
@@ -614,8 +585,8 @@ class Import {
 }  // namespace
 
 Imported import_torchtitan(const std::string& text, const std::string& name,
-                           const RanksOfFile& ranks) {
-  return Import(text, name, ranks).run();
+                           const RanksOfFile& ranks, const Beside& beside) {
+  return TorchtitanImport(text, name, ranks, beside).run();
 }
 
 }  // namespace hocket::interop

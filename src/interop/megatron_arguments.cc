@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/product.h"
 #include "base/text.h"
+#include "interop/tables.h"
 
 namespace hocket::interop {
 
@@ -18,20 +20,8 @@ MegatronArguments::MegatronArguments(const std::string& text, const std::string&
   // its launcher; a file without such a command only assigns them.
   const ShellScript script = read_shell(text, name);
   notes_ = script.notes;
-  bool found = false;
-  for (const std::vector<ShellWord>& command : script.commands) {
-    const auto program = std::find_if(command.begin(), command.end(), [](const ShellWord& word) {
-      return word.text.ends_with(".py");
-    });
-    if (program == command.end()) continue;
-    if (found) {
-      fail(name, "line {}: a second command with {}; expected one", program->line, program->text);
-    }
-    found = true;
-    collect({command.begin(), program}, &launcher_);
-    collect({program + 1, command.end()}, &flags_);
-  }
-  if (!found) {
+  find_command(script);
+  if (flags_.empty()) {
     collect(script.assigned, &flags_);
   }
   if (flags_.empty()) {
@@ -39,6 +29,114 @@ MegatronArguments::MegatronArguments(const std::string& text, const std::string&
          "has no arguments of Megatron-LM; expected a command with pretrain_gpt.py and arguments "
          "such as --num-layers 32 behind it, or assignments of them");
   }
+  refuse_unknown();
+}
+
+namespace {
+
+/// Commands that only name a program, or handle its file.
+bool only_names(const std::string& word) {
+  constexpr std::string_view kNames[] = {
+      "echo", "printf", "[",      "[[",    "test",    "ls",   "cat",   "cp",   "mv",
+      "rm",   "mkdir",  "cd",     "touch", "chmod",   "grep", "sed",   "awk",  "basename",
+      "exit", "return", "source", ".",     "dirname", "set",  "unset", "which"};
+  return std::find(std::begin(kNames), std::end(kNames), word) != std::end(kNames);
+}
+
+/// A command's words, where `sh -c "a b"` and `eval "a b"` are a and b.
+std::vector<ShellWord> words_within(const std::vector<ShellWord>& command) {
+  std::vector<ShellWord> words;
+  for (const ShellWord& word : command) {
+    const bool is_command =
+        word.text.find(".py ") != std::string::npos && word.text.find(" --") != std::string::npos;
+    if (!is_command) {
+      words.push_back(word);
+      continue;
+    }
+    for (const std::string& part : split(word.text, ' ')) {
+      if (!part.empty()) {
+        words.push_back({part, word.line});
+      }
+    }
+  }
+  return words;
+}
+
+}  // namespace
+
+void MegatronArguments::find_command(const ShellScript& script) {
+  bool found = false;
+  for (const std::vector<ShellWord>& command : script.commands) {
+    if (only_names(command.front().text)) continue;
+    const std::vector<ShellWord> words = words_within(command);
+    const auto program = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+      return word.text.ends_with(".py");
+    });
+    if (program == words.end()) continue;
+    Flags launcher, flags;
+    collect({words.begin(), program}, &launcher);
+    collect({program + 1, words.end()}, &flags);
+    // Programs beside the trainer prepare its data.
+    const size_t slash = program->text.rfind('/') + 1;
+    const std::string file = program->text.substr(slash);
+    if (flags.empty() || (file.find("pretrain") == file.npos && file.find("train") == file.npos &&
+                          file.starts_with("preprocess"))) {
+      continue;
+    }
+    if (found) {
+      fail(name_, "line {}: a second command with {}; expected one", program->line, program->text);
+    }
+    found = true;
+    expect_torchrun({words.begin(), program});
+    launcher_ = std::move(launcher);
+    flags_ = std::move(flags);
+  }
+}
+
+void MegatronArguments::expect_torchrun(const std::vector<ShellWord>& words) const {
+  static const KnownKeys kTorchrun(std::vector<KeyGroup>{
+      {KeyEffect::none, "",
+       "nnodes nproc-per-node node-rank master-addr master-port rdzv-backend rdzv-endpoint rdzv-id "
+       "rdzv-conf standalone max-restarts monitor-interval start-method role module no-python "
+       "run-path log-dir redirects tee local-ranks-filter local-addr node-addr logs-specs use-env "
+       "event-log-handler virtual-local-rank numa-binding local-rank signals-to-handle "
+       "duplicate-stdout-filters duplicate-stderr-filters rdzv-timeout help"}});
+  const auto launcher = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+    return word.text.ends_with("torchrun") || word.text.starts_with("torch.distributed.");
+  });
+  if (launcher == words.end()) return;
+  Flags flags;
+  collect({launcher + 1, words.end()}, &flags);
+  for (const auto& [flag, values] : flags) {
+    std::string name = flag.substr(2);
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (kTorchrun.find(name) == nullptr) {
+      fail(name_, "{} is no argument of torchrun{}", flag, try_nearest(kTorchrun, name, "--"));
+    }
+  }
+}
+
+void MegatronArguments::refuse_unknown() const {
+  const KnownKeys& known = megatron_keys();
+  for (const auto& [flag, words] : flags_) {
+    const std::string name = flag.substr(2);
+    if (find_known(name) != nullptr) continue;
+    std::string dashed = name;
+    std::replace(dashed.begin(), dashed.end(), '_', '-');
+    if (dashed != name && known.find(dashed) != nullptr) {
+      fail(name_, "{} has underscores; expected dashes, as Megatron-LM does; try --{}", flag,
+           dashed);
+    }
+    fail(name_, "{} is no argument of Megatron-LM; expected one of megatron/training{}", flag,
+         try_nearest(known, dashed, "--"));
+  }
+}
+
+const KnownKeys::Key* MegatronArguments::find_known(std::string_view name) {
+  const KnownKeys& known = megatron_keys();
+  const KnownKeys::Key* key = known.find(name);
+  // Flags that are on by default have one with no- in front.
+  return key == nullptr && name.starts_with("no-") ? known.find(name.substr(3)) : key;
 }
 
 std::string MegatronArguments::text(const std::string& flag) {
@@ -103,17 +201,21 @@ int64_t MegatronArguments::launcher(const std::string& flag, int64_t otherwise) 
   return otherwise;
 }
 
-std::vector<std::string> MegatronArguments::ignored() const {
-  std::vector<std::string> lines;
+KeyReport MegatronArguments::unread(const Beside& beside) const {
+  KeyReport report;
+  report.notes = notes_;
   for (const auto& [flag, words] : flags_) {
     const auto reason = reasons_.find(flag);
     if (reason == reasons_.end() && asked_.count(flag) > 0) continue;
-    lines.push_back(flag + (words.empty() ? "" : " " + join(words, " ")));
+    const std::string text = flag + (words.empty() ? "" : " " + join(words, " "));
     if (reason != reasons_.end()) {
-      lines.back() += ": " + reason->second;
+      report.ignored.push_back(text + ": " + reason->second);
+    } else {
+      const std::string value = words.empty() ? "on" : join(words, " ");
+      report_unread(*find_known(flag.substr(2)), value, text, name_, beside, &report);
     }
   }
-  return lines;
+  return report;
 }
 
 void MegatronArguments::collect(const std::vector<ShellWord>& words, Flags* flags) {

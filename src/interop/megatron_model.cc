@@ -61,23 +61,27 @@ int64_t window_of(MegatronArguments& arguments, const std::string& name) {
 }
 
 /// Builds a config.json from the file's model, with notes on differences.
-class ModelOf {
+class MegatronModelOf {
  public:
-  ModelOf(MegatronArguments& arguments, const std::string& name, std::vector<std::string>* notes)
+  MegatronModelOf(MegatronArguments& arguments, const std::string& name,
+                  std::vector<std::string>* notes)
       : arguments_(arguments), name_(name), notes_(*notes) {}
 
   MegatronModel model() {
+    read_form();
     read_sizes();
     read_feed_forward();
     read_rest();
     if (experts_ > 0) {
       read_experts();
-    } else if (arguments_.has("--qk-layernorm")) {
-      arguments_.leave("--qk-layernorm",
-                       "models without experts do not normalise queries and keys");
     }
-    note_differences();
-    return {model_.dump(2) + "\n", std::move(lacks_)};
+    if (is_classic_) {
+      rename_for_classic();
+    } else {
+      read_rotary();
+      note_differences();
+    }
+    return {model_.dump(2) + "\n"};
   }
 
  private:
@@ -89,17 +93,106 @@ class ModelOf {
     return arguments_.at_least(1, flag, 0);
   }
 
+  /// Decides between the families of GPT, with LayerNorm, biases and MLPs of two products, and
+  /// those of Llama.
+  void read_form() {
+    const std::string norm = arguments_.text("--normalization");
+    const std::string positions = arguments_.text("--position-embedding-type");
+    is_rotary_ = positions == "rope" || arguments_.has("--use-rotary-position-embeddings");
+    const bool is_learned = !is_rotary_ && (positions.empty() || positions == "learned_absolute");
+    if (!is_rotary_ && !is_learned) {
+      fail(name_, "--position-embedding-type is {}; expected learned_absolute or rope",
+           quote(positions));
+    }
+    // These make a block that only Llama's families are near to.
+    const bool is_llama = std::any_of(std::begin(kOfLlama), std::end(kOfLlama),
+                                      [&](const char* flag) { return arguments_.has(flag); });
+    is_classic_ = !is_llama && (norm.empty() || norm == "LayerNorm") &&
+                  arguments_.integer("--num-experts", 0) == 0 &&
+                  arguments_.text("--window-size").empty();
+    if (arguments_.has("--rotary-percent") && !(is_classic_ && is_rotary_) &&
+        arguments_.number("--rotary-percent", 1) != 1) {
+      fail(name_, "--rotary-percent is {}; expected 1: all of a head turns in this model",
+           arguments_.text("--rotary-percent"));
+    }
+  }
+
+  /// gpt2 has learned positions, gpt_neox rotary ones. Their keys have names of their own.
+  void rename_for_classic() {
+    const int64_t heads = model_["num_attention_heads"];
+    if (model_["head_dim"] != hidden_ / heads) {
+      fail(name_, "--kv-channels is {}; expected {}, hidden size by heads, in this model",
+           model_["head_dim"].dump(), hidden_ / heads);
+    }
+    nlohmann::json model = {{"vocab_size", model_["vocab_size"]},
+                            {"initializer_range", model_["initializer_range"]},
+                            {"tie_word_embeddings", model_["tie_word_embeddings"]}};
+    if (is_rotary_) {
+      model["model_type"] = "gpt_neox";
+      model["hidden_size"] = hidden_;
+      model["num_hidden_layers"] = layers_;
+      model["num_attention_heads"] = heads;
+      model["intermediate_size"] = wide_;
+      model["max_position_embeddings"] = model_["max_position_embeddings"];
+      model["layer_norm_eps"] = model_["rms_norm_eps"];
+      model["rotary_emb_base"] = arguments_.number("--rotary-base", 10000);
+      model["rotary_pct"] = arguments_.number("--rotary-percent", 1);
+      model["use_parallel_residual"] = false;
+      model["hidden_act"] = "gelu";
+    } else {
+      model["model_type"] = "gpt2";
+      model["n_embd"] = hidden_;
+      model["n_layer"] = layers_;
+      model["n_head"] = heads;
+      model["n_inner"] = wide_;
+      model["n_positions"] = model_["max_position_embeddings"];
+      model["layer_norm_epsilon"] = model_["rms_norm_eps"];
+      model["activation_function"] = "gelu";
+    }
+    model_ = std::move(model);
+  }
+
+  /// Scaled angles: Llama 3's, or all by one factor.
+  void read_rotary() {
+    model_["rope_theta"] = arguments_.number("--rotary-base", 10000);
+    const double factor = arguments_.number("--rotary-seq-len-interpolation-factor", 1);
+    if (arguments_.has("--use-rope-scaling")) {
+      model_["rope_scaling"] = {{"rope_type", "llama3"},
+                                {"factor", arguments_.number("--rope-scaling-factor", 8)},
+                                {"low_freq_factor", 1.0},
+                                {"high_freq_factor", 4.0},
+                                {"original_max_position_embeddings", 8192}};
+    } else if (factor != 1) {
+      model_["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
+    }
+  }
+
   void read_sizes() {
     layers_ = need_size("--num-layers");
     hidden_ = need_size("--hidden-size");
     const int64_t heads = need_size("--num-attention-heads");
     experts_ = arguments_.integer("--num-experts", 0);
     const int64_t window = window_of(arguments_, name_);
-    const char* const dense = window > 0 ? "mistral" : "llama";
-    model_["model_type"] = experts_ > 0 ? "qwen3_moe" : dense;
+    const bool has_norms = arguments_.has("--qk-layernorm"), has_bias = has_attention_bias();
+    if (has_bias && (experts_ > 0 || has_norms || window > 0)) {
+      fail(name_,
+           "--add-qkv-bias is given beside {}; expected it in a model without; try --set "
+           "model.path=MODEL of another model, to which the script's plan then belongs",
+           experts_ > 0 ? "--num-experts"
+           : has_norms  ? "--qk-layernorm"
+                        : "--window-size");
+    }
+    std::string type = experts_ > 0 ? "qwen3_moe" : has_norms ? "qwen3" : "llama";
+    if (type == "llama") {
+      type = has_bias ? "qwen2" : window > 0 ? "mistral" : type;
+    }
+    model_["model_type"] = type;
     if (window > 0) {
       model_["sliding_window"] = window;
       model_["use_sliding_window"] = true;
+      if (type == "qwen3") {
+        model_["max_window_layers"] = 0;
+      }
     }
     model_["num_hidden_layers"] = layers_;
     model_["hidden_size"] = hidden_;
@@ -116,7 +209,7 @@ class ModelOf {
     wide_ = arguments_.integer("--ffn-hidden-size", narrow ? product_at_most({hidden_ / 24, 64})
                                                            : product_at_most({hidden_, 4}));
     is_gated_ = narrow || arguments_.has("--quick-geglu");
-    if (is_gated_) {
+    if (is_gated_ || is_classic_) {
       model_["intermediate_size"] = wide_;
       return;
     }
@@ -143,8 +236,8 @@ class ModelOf {
     model_["vocab_size"] = vocabulary;
     model_["max_position_embeddings"] =
         arguments_.integer("--max-position-embeddings", arguments_.integer("--seq-length", 4096));
-    model_["rope_theta"] = arguments_.number("--rotary-base", 10000);
-    model_["rms_norm_eps"] = arguments_.number("--norm-epsilon", 1e-5);
+    model_["rms_norm_eps"] =
+        arguments_.number("--norm-epsilon", arguments_.number("--layernorm-epsilon", 1e-5));
     model_["initializer_range"] = arguments_.number("--init-method-std", 0.02);
     model_["tie_word_embeddings"] = !arguments_.has("--untie-embeddings-and-output-weights");
     model_["hidden_act"] = "silu";
@@ -201,39 +294,42 @@ class ModelOf {
     if (norm != "RMSNorm") {
       note(fmt::format("norms are RMSNorm here, for {}", norm.empty() ? "LayerNorm" : norm));
     }
-    const std::string positions = arguments_.text("--position-embedding-type");
-    if (positions != "rope" && !arguments_.has("--use-rotary-position-embeddings")) {
-      note(fmt::format("positions are rotary here, for {}",
-                       positions.empty() ? "learned_absolute" : positions));
+    if (!is_rotary_) {
+      note("positions are rotary here, for learned_absolute");
     }
     if (!arguments_.has("--disable-bias-linear")) {
       note("products have no bias here");
     }
-    lack("--moe-shared-expert-intermediate-size", "shared experts",
-         "models here have no shared experts");
-    lack("--multi-latent-attention", "latent attention", "attention here has whole heads");
-    lack("--mtp-num-layers", "layers that predict further tokens", "models here predict one token");
   }
-  void lack(const std::string& flag, const std::string& what, const std::string& why) {
-    if (!arguments_.has(flag)) return;
-    arguments_.leave(flag, why);
-    lacks_.push_back(fmt::format("{} ({})", what, flag));
-  }
+
+  /// Flags of a block that no GPT has.
+  static constexpr const char* kOfLlama[] = {"--swiglu",
+                                             "--quick-geglu",
+                                             "--disable-bias-linear",
+                                             "--group-query-attention",
+                                             "--qk-layernorm",
+                                             "--squared-relu",
+                                             "--add-qkv-bias",
+                                             "--apply-layernorm-1p",
+                                             "--use-rope-scaling",
+                                             "--rotary-seq-len-interpolation-factor"};
+  bool has_attention_bias() { return arguments_.has("--add-qkv-bias"); }
 
   MegatronArguments& arguments_;
   const std::string& name_;
   std::vector<std::string>& notes_;
   int64_t layers_ = 1, hidden_ = 1, experts_ = 0, wide_ = 1;
-  bool is_gated_ = false;  ///< MLPs have three products, one of them a gate
+  bool is_gated_ = false;    ///< MLPs have three products, one of them a gate
+  bool is_classic_ = false;  ///< LayerNorm, biases, MLPs of two products: a GPT
+  bool is_rotary_ = false;
   nlohmann::json model_;
-  std::vector<std::string> lacks_;
 };
 
 }  // namespace
 
 MegatronModel megatron_model(MegatronArguments& arguments, const std::string& name,
                              std::vector<std::string>* notes) {
-  return ModelOf(arguments, name, notes).model();
+  return MegatronModelOf(arguments, name, notes).model();
 }
 
 }  // namespace hocket::interop

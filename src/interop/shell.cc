@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -73,8 +74,12 @@ class Reader {
   void read_command() {
     std::vector<ShellWord> words;
     skip_blanks(false);
+    if (read_keyword()) return;
+    std::string here;  // word that ends the text behind <<
     while (!ends()) {
-      if (now() == '<' || now() == '>' || now() == '(' || now() == ')') {
+      if (now() == '<' && after() == '<') {
+        here = read_here();
+      } else if (now() == '<' || now() == '>' || now() == '(' || now() == ')') {
         next();
       } else if (!words.empty() || !read_assignment()) {
         const int line = line_;
@@ -84,17 +89,310 @@ class Reader {
       }
       skip_blanks(false);
     }
-    if (at_ < text_.size()) {
+    if (!here.empty()) {
+      skip_here(here);
+    } else if (at_ < text_.size()) {
       next();
     }
-    if (words.empty()) return;
+    if (words.empty() || !is_read()) return;
     if (words[0].text == "export" || words[0].text == "local") return;
-    for (const char* word : {"if", "for", "while", "case", "until", "elif"}) {
-      if (words[0].text != word) continue;
-      script_.notes.push_back(fmt::format(
-          "line {}: {} is not evaluated: its content is read as written", words[0].line, word));
+    if (words[0].text == "for" || words[0].text == "while" || words[0].text == "until") {
+      note_unread(words[0].line, words[0].text);
     }
     script_.commands.push_back(std::move(words));
+  }
+
+  void note_unread(int line, const std::string& word) {
+    script_.notes.push_back(
+        fmt::format("line {}: {} is not evaluated: its content is read as written", line, word));
+  }
+
+  /// The word behind <<, without quotes. "<<<" has a text in place of lines.
+  std::string read_here() {
+    next();
+    next();
+    if (now() == '<') {
+      next();
+      return "";
+    }
+    if (now() == '-') {
+      next();
+    }
+    skip_blanks(false);
+    std::string word;
+    while (!ends() && !blank()) {
+      word += next();
+    }
+    std::erase_if(word,
+                  [](char letter) { return letter == '\'' || letter == '"' || letter == '\\'; });
+    return word;
+  }
+
+  /// Skips the rest of a line and the lines up to `word`.
+  void skip_here(const std::string& word) {
+    std::string line;
+    while (at_ < text_.size() && next() != '\n') {
+    }
+    while (at_ < text_.size()) {
+      const char letter = next();
+      if (letter == '\n') {
+        if (trim(line) == word) return;
+        line.clear();
+      } else {
+        line += letter;
+      }
+    }
+  }
+
+  /// Takes the branch of an `if` or a `case` whose condition is known; where it is not, all of
+  /// them.
+  struct Branch {
+    bool is_case = false;
+    bool is_known = true;  ///< false: some condition was not
+    bool is_taken = false;
+    bool is_read = true;  ///< this part of it
+    std::string word;     ///< of a case
+    bool is_word_known = true;
+  };
+  bool is_read() const {
+    return std::all_of(branches_.begin(), branches_.end(),
+                       [](const Branch& branch) { return branch.is_read; });
+  }
+
+  /// True of a keyword that stands at `at_`, which is then behind it.
+  bool take_keyword(std::string_view word) {
+    if (text_.substr(at_, word.size()) != word) return false;
+    const size_t end = at_ + word.size();
+    const bool ends_there = end >= text_.size() || text_[end] == ' ' || text_[end] == '\n' ||
+                            text_[end] == ';' || text_[end] == '\t' || text_[end] == '\r';
+    if (!ends_there) return false;
+    at_ = end;
+    return true;
+  }
+
+  bool read_keyword() {
+    const int line = line_;
+    if (!branches_.empty() && branches_.back().is_case && read_pattern_of_case()) return true;
+    for (const char* word : {"then", "do", "{", "}", "done", "!", "time", "exec", "nohup"}) {
+      if (take_keyword(word)) return true;
+    }
+    if (take_keyword("if")) {
+      branches_.push_back({});
+      enter(line, "if");
+    } else if (!branches_.empty() && take_keyword("elif")) {
+      enter(line, "elif");
+    } else if (!branches_.empty() && take_keyword("else")) {
+      Branch& branch = branches_.back();
+      branch.is_read = !branch.is_taken || !branch.is_known;
+    } else if (!branches_.empty() && (take_keyword("fi") || take_keyword("esac"))) {
+      branches_.pop_back();
+    } else if (take_keyword("case")) {
+      read_case(line);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  void enter(int line, const char* word) {
+    const bool outside = is_read_outside();
+    const std::string condition = rest_of_condition();
+    Branch& branch = branches_.back();
+    const std::optional<bool> holds = truth_of(condition);
+    if (branch.is_taken && branch.is_known) {
+      branch.is_read = false;
+    } else if (!holds) {
+      branch.is_known = false;
+      branch.is_read = true;
+      if (outside) {
+        note_unread(line, word);
+      }
+    } else {
+      branch.is_read = *holds;
+      branch.is_taken = branch.is_taken || *holds;
+      // Behind a condition that holds for sure nothing else is read.
+      branch.is_known = branch.is_known || *holds;
+    }
+  }
+  bool is_read_outside() const {
+    return std::all_of(branches_.begin(), branches_.end() - 1,
+                       [](const Branch& branch) { return branch.is_read; });
+  }
+
+  /// Text up to `then`, as it stands.
+  std::string rest_of_condition() {
+    std::string text;
+    char quote = 0;
+    while (at_ < text_.size()) {
+      const char letter = now();
+      if (quote == 0 && (letter == ';' || letter == '\n')) {
+        next();
+        break;
+      }
+      if (quote == 0 && joined()) {
+        skip_blanks(false);
+        text += ' ';
+        continue;
+      }
+      quote = quote == letter                                   ? 0
+              : quote == 0 && (letter == '"' || letter == '\'') ? letter
+                                                                : quote;
+      text += next();
+    }
+    return text;
+  }
+
+  /// Evaluates tests of texts and numbers joined by && and ||; none: something in it is not known.
+  std::optional<bool> truth_of(const std::string& condition) {
+    const size_t either = condition.rfind("||"), both = condition.rfind("&&");
+    const size_t cut = either == condition.npos ? both
+                       : both == condition.npos ? either
+                                                : std::max(either, both);
+    if (cut == condition.npos) return truth_of_test(condition);
+    const std::optional<bool> left = truth_of(condition.substr(0, cut)),
+                              right = truth_of_test(condition.substr(cut + 2));
+    const bool wins = condition[cut] == '|';  // true for ||, false for &&
+    if ((left && *left == wins) || (right && *right == wins)) return wins;
+    return left && right ? std::optional<bool>(!wins) : std::nullopt;
+  }
+
+  /// "((a > b))" of two sums.
+  std::optional<bool> truth_of_numbers(std::string_view inside) {
+    std::vector<std::string> words;
+    if (!words_in(std::string(inside), &words)) return std::nullopt;
+    for (std::string& word : words) {
+      const auto known = values_.find(word);
+      if (known != values_.end() && known->second.words.size() == 1) {
+        word = known->second.words[0];
+      }
+    }
+    constexpr std::pair<const char*, const char*> kSigns[] = {
+        {">", "-gt"}, {">=", "-ge"}, {"<", "-lt"}, {"<=", "-le"}, {"==", "-eq"}, {"!=", "-ne"}};
+    for (const auto& [sign, as_test] : kSigns) {
+      if (words.size() == 3 && words[1] == sign) {
+        return truth_of_words({words[0], as_test, words[2]});
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<bool> truth_of_test(const std::string& condition) {
+    const std::string_view all = trim(condition);
+    if (all.starts_with("((") && all.ends_with("))")) {
+      return truth_of_numbers(all.substr(2, all.size() - 4));
+    }
+    std::vector<std::string> words;
+    if (!words_in(condition, &words) || words.size() < 3) return std::nullopt;
+    const bool one = words.front() == "[" && words.back() == "]";
+    const bool two = words.front() == "[[" && words.back() == "]]";
+    if (!one && !two) return std::nullopt;
+    words.erase(words.begin());
+    words.pop_back();
+    bool negated = false;
+    while (!words.empty() && words.front() == "!") {
+      negated = !negated;
+      words.erase(words.begin());
+    }
+    const std::optional<bool> holds = truth_of_words(words);
+    return holds ? std::optional<bool>(*holds != negated) : std::nullopt;
+  }
+
+  /// Words of a text with its variables; false: one has no value here.
+  bool words_in(const std::string& text, std::vector<std::string>* words) {
+    const std::string_view outer = std::exchange(text_, text);
+    const size_t place = std::exchange(at_, 0);
+    const int line = line_;
+    std::string word;
+    bool any = false;
+    while (at_ < text_.size()) {
+      if (blank()) {
+        next();
+        if (any) {
+          words->push_back(std::exchange(word, ""));
+        }
+        any = false;
+        continue;
+      }
+      any = true;
+      const Piece piece = read_piece();
+      word += piece.is_array ? join(piece.array, " ") : piece.text;
+    }
+    if (any) {
+      words->push_back(word);
+    }
+    text_ = outer;
+    at_ = place;
+    line_ = line;
+    return std::none_of(words->begin(), words->end(), [](const std::string& one) {
+      return one.find('$') != one.npos || one.find('`') != one.npos;
+    });
+  }
+
+  static std::optional<bool> truth_of_words(const std::vector<std::string>& words) {
+    if (words.size() == 2 && words[0] == "-n") return !words[1].empty();
+    if (words.size() == 2 && words[0] == "-z") return words[1].empty();
+    if (words.size() != 3) return std::nullopt;
+    const std::string& left = words[0];
+    const std::string& sign = words[1];
+    const std::string& right = words[2];
+    int64_t a = 0, b = 0;
+    const bool numbers = parse_int(left, &a) && parse_int(right, &b);
+    if (sign == "==" || sign == "=") {
+      if (right.find_first_of("*?") != right.npos) return std::nullopt;
+      return left == right;
+    }
+    if (sign == "!=" && right.find_first_of("*?") == right.npos) return left != right;
+    if (!numbers) return std::nullopt;
+    if (sign == "-eq") return a == b;
+    if (sign == "-ne") return a != b;
+    if (sign == "-gt") return a > b;
+    if (sign == "-ge") return a >= b;
+    if (sign == "-lt") return a < b;
+    if (sign == "-le") return a <= b;
+    return std::nullopt;
+  }
+
+  void read_case(int line) {
+    std::string text;
+    while (at_ < text_.size() && now() != '\n' && !take_keyword("in")) {
+      text += next();
+    }
+    std::vector<std::string> words;
+    Branch branch;
+    branch.is_case = true;
+    branch.is_word_known = words_in(text, &words) && words.size() <= 1;
+    branch.word = words.empty() ? "" : words[0];
+    if (!branch.is_word_known && is_read()) {
+      note_unread(line, "case");
+    }
+    branch.is_known = branch.is_word_known;
+    branch.is_read = false;
+    branches_.push_back(std::move(branch));
+  }
+
+  /// "a|b)" at the head of a part of a case.
+  bool read_pattern_of_case() {
+    size_t end = at_;
+    while (end < text_.size() && text_[end] != ')' && text_[end] != '\n' && text_[end] != '=' &&
+           text_[end] != ' ' && text_[end] != '(' && text_[end] != '$') {
+      ++end;
+    }
+    if (end >= text_.size() || text_[end] != ')' || end == at_) {
+      return false;
+    }
+    Branch& branch = branches_.back();
+    bool fits = false;
+    for (std::string pattern : split(text_.substr(at_, end - at_), '|')) {
+      std::erase_if(pattern, [](char letter) { return letter == '"' || letter == '\''; });
+      const size_t star = pattern.find('*');
+      fits = fits || pattern == branch.word ||
+             (star != pattern.npos && star + 1 == pattern.size() &&
+              branch.word.starts_with(pattern.substr(0, star)));
+    }
+    at_ = end + 1;
+    branch.is_read = !branch.is_known || (fits && !branch.is_taken);
+    branch.is_taken = branch.is_taken || fits;
+    return true;
   }
 
   /// NAME=word, NAME+=word or NAME=(words), also behind `export`; false: it is none.
@@ -135,7 +433,11 @@ class Reader {
                variable, now());
         }
         for (std::string& word : read_word()) {
-          script_.assigned.push_back({word, word_line});
+          for (const std::string& part : words_of(word)) {
+            if (is_read()) {
+              script_.assigned.push_back({part, word_line});
+            }
+          }
           value.words.push_back(std::move(word));
         }
         skip_blanks(true);
@@ -144,9 +446,12 @@ class Reader {
     } else if (!ends() && !blank()) {
       value.words = {read_text()};
       for (const std::string& word : words_of(value.words[0])) {
-        script_.assigned.push_back({word, line});
+        if (is_read()) {
+          script_.assigned.push_back({word, line});
+        }
       }
     }
+    if (!is_read()) return true;
     Value& known = values_[variable];
     if (more) {
       known.words.insert(known.words.end(), value.words.begin(), value.words.end());
@@ -197,7 +502,15 @@ class Reader {
       const bool quoted = now() == '"' || now() == '\'';
       Piece piece = read_piece();
       if (piece.is_array) {
-        words.insert(words.end(), piece.array.begin(), piece.array.end());
+        for (const std::string& element : piece.array) {
+          if (quoted) {
+            words.push_back(element);
+            continue;
+          }
+          // Outside of quotes an element of several words is several words.
+          const std::vector<std::string> parts = words_of(element);
+          words.insert(words.end(), parts.begin(), parts.end());
+        }
         continue;
       }
       if (!piece.splits) {
@@ -448,6 +761,7 @@ class Reader {
   int line_ = 1;
   int defaults_ = 0;
   std::map<std::string, Value> values_;
+  std::vector<Branch> branches_;
   ShellScript script_;
 };
 

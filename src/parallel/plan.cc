@@ -341,9 +341,12 @@ std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {
 }
 
 void Sharding::fields(Fields& fields) {
-  fields("params", params,
-         "sharding of parameters, which are gathered before each use and freed after it: over all "
-         "ranks (ZeRO-3, FSDP), or inside each group (MiCS, HSDP); generation holds them whole");
+  fields(
+      "params", params,
+      "sharding of parameters, which are gathered before each use and freed after it: over all "
+      "ranks, or inside each group; ZeRO-3 and FSDP (in groups MiCS and HSDP) have grads sharded "
+      "alike, without which gradients stay whole, f32, over a step's micro-batches; generation "
+      "holds them whole");
   fields(
       "grads", grads,
       "sharding of gradients, which are reduce-scattered after every micro-batch (ZeRO-2); none: "

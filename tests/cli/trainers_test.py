@@ -56,7 +56,7 @@ class TrainersTest(PlanBox):
         self.assertEqual(json.loads(self.read("model/config.json"))["intermediate_size"], 128)
         self.assertEqual(self.keys("run.yaml")[1]["min_lr"], 0)
         self.assertEqual(self.keys("run.yaml")[1]["schedule"], "linear")
-        self.put("args.sh", script.replace("--swiglu", "--lr-decay-style cosine --min-lr 2e-5"))
+        self.put("args.sh", script.replace("--swiglu", "--disable-bias-linear --lr-decay-style cosine --min-lr 2e-5"))
         told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         self.assertIn("two thirds of their width here: 170 for 256", told)
         self.assertNotIn("--lr-decay-style", told)
@@ -83,11 +83,10 @@ class TrainersTest(PlanBox):
                  .replace("--overlap-grad-reduce --bf16", "--overlap-grad-reduce --overlap-param-gather --fp16")
                  .replace("--lr-warmup-iters 100", "--lr-warmup-samples 2560")
                  .replace("granularity full --recompute-method uniform --recompute-num-layers 1",
-                          "granularity selective --recompute-modules moe_act layernorm core_attn moe"))
+                          "granularity selective --recompute-modules moe_act layernorm core_attn"))
         told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
         for line in ("note     train.steps is 100: --train-samples 25600 in steps of 256 sequences",
-                     "note     model.dtype is bf16, for --fp16", "note     core_attn need not be computed again",
-                     "ignored  --recompute-modules moe_act layernorm core_attn moe: moe is not computed again"):
+                     "note     model.dtype is bf16, for --fp16", "note     core_attn need not be computed again"):
             self.assertIn(line, told)
         for flag in ("--overlap-param-gather", "--fp16", "--train-samples"):
             self.assertNotIn("ignored  " + flag, told)
@@ -235,14 +234,17 @@ class TrainersTest(PlanBox):
             self.assertEqual("ignored  --lr-decay-iters 800: the learning rate falls up to the last step" in told, ignored)
             self.assertEqual("ignored  --lr" in told, ignored)
 
-    def test_another_model_is_told_first(self):
-        self.put("args.sh", EXPERTS.replace("--swiglu", "--swiglu --multi-latent-attention --kv-lora-rank 512 "
-                                            "--moe-shared-expert-intermediate-size 2048 --mtp-num-layers 1"))
-        told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--model-out", "model")
-        self.assertRegex(told.split("\n")[0],
-                         r"^note     this is another model here, of [0-9.]+ B parameters: without shared experts "
-                         r"\(--moe-shared-expert-intermediate-size\), latent attention \(--multi-latent-attention\), "
-                         r"layers that predict further tokens \(--mtp-num-layers\)$")
+    def test_another_model_is_refused(self):
+        """A part of the model that does not exist here is refused; beside a model of the run it does not matter."""
+        self.model(num_attention_heads=16, num_key_value_heads=16, num_hidden_layers=16, hidden_size=1024, head_dim=64)
+        for more, why in (("--multi-latent-attention --kv-lora-rank 512", "latent attention"),
+                          ("--moe-shared-expert-intermediate-size 2048", "shared experts"),
+                          ("--mtp-num-layers 1", "predict one token")):
+            self.put("args.sh", EXPERTS.replace("--swiglu", "--swiglu " + more))
+            self.refused(why, "plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml")
+            told = self.good("plan", "convert", "--from", "megatron", "args.sh", "--out", "run.yaml", "--set",
+                             "model.path=model", "--set", "plan.ep=1", "--set", "plan.etp=1")
+            self.assertIn("ignored  " + more.split(" ", maxsplit=1)[0], told)
 
     def test_what_a_script_says_of_intervals_comes_back(self):
         self.put("args.sh", DENSE_SCRIPT.replace("--train-iters 10", "--train-iters 10 --save-interval 5 --eval-interval 2 "
@@ -281,7 +283,7 @@ class TrainersTest(PlanBox):
         self.assertEqual(plan["ranks_per_node"], 8)
         self.assertIn("note     plan.ranks_per_node is 8, as run_train.sh starts them", told)
         self.assertIn("torchtitan accumulates 2 of training.local_batch_size 4", told)
-        self.assertIn("ignored  quantize.linear.float8.filter_fqns = [ 'output' ]\n", told)
+        self.assertIn("ignored  quantize.linear.float8.filter_fqns = [output]\n", told)
         self.assertEqual(train["schedule"], "linear")
         self.assertRegex(told, "note     the file names the model 'llama3 debugmodel'; the one of this run has [0-9.]+ k "
                          r"parameters \(llama: 4 layers")

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "interop/foreign.h"
+#include "tests/interop/importers_util.h"
 
 namespace hocket::interop {
 namespace {
@@ -16,7 +17,7 @@ Imported import(const std::string& more) {
       "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 96 "
       "--num-attention-heads 4 --vocab-size 512 " +
           more + "\n",
-      "args.sh", {}, false);
+      "args.sh", {});
 }
 
 TEST(Megatron, ExpertsWithoutAGateAreRefused) {
@@ -49,13 +50,149 @@ TEST(Megatron, WidthOfMlps) {
     int64_t width;
   } kRows[] = {{"--swiglu", 256},
                {"--quick-geglu", 384},
-               {"", 256},
+               {"--disable-bias-linear", 256},
                {"--quick-geglu --ffn-hidden-size 128", 128},
-               {"--ffn-hidden-size 192", 128}};
+               {"--disable-bias-linear --ffn-hidden-size 192", 128}};
   for (const auto& row : kRows) {
     const auto model = nlohmann::json::parse(import(row.flags).config_json);
     EXPECT_EQ(model.at("intermediate_size"), row.width) << row.flags;
   }
+}
+
+/// Sizes of a GPT, a GPT-NeoX and the families of Llama, as the flags say.
+TEST(Megatron, FamilyOfTheModel) {
+  const struct {
+    const char* flags;
+    const char* type;
+  } kRows[] = {
+      {"", "gpt2"},
+      {"--position-embedding-type rope --rotary-percent 0.5", "gpt_neox"},
+      {"--position-embedding-type rope --swiglu --normalization RMSNorm", "llama"},
+      {"--position-embedding-type rope --swiglu --window-size 15,0", "mistral"},
+      {"--position-embedding-type rope --swiglu --disable-bias-linear --add-qkv-bias", "qwen2"},
+      {"--position-embedding-type rope --swiglu --qk-layernorm", "qwen3"},
+      {"--position-embedding-type rope --swiglu --num-experts 4", "qwen3_moe"}};
+  for (const auto& row : kRows) {
+    const auto model = nlohmann::json::parse(import(row.flags).config_json);
+    EXPECT_EQ(model.at("model_type"), row.type) << row.flags;
+  }
+  const auto gpt2 = nlohmann::json::parse(import("--seq-length 64").config_json);
+  EXPECT_EQ(gpt2.at("n_inner"), 384);
+  EXPECT_EQ(gpt2.at("n_positions"), 64);
+  EXPECT_TRUE(import("").notes.empty() || !says(import("").notes[0], "norms are RMSNorm"));
+  const auto scaled = nlohmann::json::parse(
+      import("--swiglu --position-embedding-type rope --use-rope-scaling").config_json);
+  EXPECT_EQ(scaled.at("rope_scaling").at("factor"), 8);
+}
+
+/// Flags that no release has, or that would make another model or plan, are refused by name.
+TEST(Megatron, NothingIsIgnoredThatCounts) {
+  const struct {
+    const char* flags;
+    const char* part;
+  } kRows[] = {
+      {"--swigl",
+       "--swigl is no argument of Megatron-LM; expected one of megatron/training; try "
+       "--swiglu"},
+      {"--tensor_model_parallel_size 2",
+       "has underscores; expected dashes, as Megatron-LM does; "
+       "try --tensor-model-parallel-size"},
+      {"--multi-latent-attention", "would make another model: latent attention"},
+      {"--mtp-num-layers 1", "would make another model: models here predict one token"},
+      {"--num-experts 4 --swiglu --moe-shared-expert-intermediate-size 64", "shared experts"},
+      {"--model-parallel-size 2", "its present name is --tensor-model-parallel-size"},
+      {"--use-tp-pp-dp-mapping", "would make another plan"},
+      {"--cpu-offloading-num-layers 2", "nothing is offloaded here"},
+      {"--expert-model-parallel-size 2", "the model has no experts"},
+      {"--decoder-last-pipeline-num-layers 1", "is 1 without a pipeline"},
+      {"--num-layers-per-virtual-pipeline-stage 2", "is 2 without a pipeline"},
+      {"--num-virtual-stages-per-pipeline-rank 2", "is 2 without a pipeline"},
+      {"--recompute-granularity selective --recompute-modules moe", "try --set plan.recompute"},
+      {"--recompute-granularity full --recompute-method block --recompute-num-layers 1",
+       "all 4 layers of a stage are computed again here"},
+      {"--exp-avg-dtype bf16", "moments and master weights are f32 here"},
+      {"--rotary-percent 0.5 --swiglu", "--rotary-percent is 0.5; expected 1"},
+      {"--optimizer lion", "--optimizer is 'lion'; expected adam, sgd or muon"},
+      {"--fp8-format hybrid", "without --bf16"},
+      {"--position-embedding-type none", "expected learned_absolute or rope"}};
+  for (const auto& row : kRows) {
+    const std::string text = refusal_of([&] { import(row.flags); });
+    EXPECT_TRUE(says(text, row.part)) << row.flags << ": " << text;
+  }
+  for (const char* flags : {"--mtp-num-layers 0", "--cpu-offloading-num-layers 0",
+                            "--exp-avg-dtype fp32", "--no-manual-gc-eval",
+                            "--recompute-granularity full --recompute-method block "
+                            "--recompute-num-layers 4"}) {
+    EXPECT_EQ(refusal_of([&] { import(flags); }), "") << flags;
+  }
+}
+
+TEST(Megatron, SettingsBesideTheScript) {
+  const std::string script =
+      "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 96 "
+      "--num-attention-heads 4 --vocab-size 512 ";
+  // A model that the run names, a key of --set and a search replace what the script has.
+  EXPECT_NO_THROW(
+      import_megatron(script + "--multi-latent-attention", "args.sh", {}, beside({"model.path"})));
+  const std::string recomputes = script + "--recompute-activations --recompute-modules moe";
+  EXPECT_NO_THROW(import_megatron(recomputes, "args.sh", {}, beside({"plan.recompute"})));
+  EXPECT_NO_THROW(import_megatron(recomputes, "args.sh", {}, beside({}, false)));
+  EXPECT_THROW(import_megatron(recomputes, "args.sh", {}, beside({"plan.tp"})), Error);
+}
+
+TEST(Megatron, MoreThatIsRead) {
+  const Imported muon =
+      import("--bf16 --fp8-format e4m3 --optimizer dist_muon --muon-momentum .95");
+  EXPECT_EQ(muon.keys.at("model.float8"), "true");
+  EXPECT_EQ(muon.keys.at("optimizer.name"), "muon");
+  EXPECT_EQ(muon.keys.at("optimizer.momentum"), "0.95");
+  EXPECT_EQ(import("--optimizer sgd").keys.at("optimizer.name"), "sgd");
+  const Imported tiles = import(
+      "--tensor-model-parallel-size 2 --sequence-parallel "
+      "--tp-comm-overlap");
+  EXPECT_EQ(tiles.keys.at("plan.comm_tiles"), "4");
+  const Imported wsd = import(
+      "--train-iters 100 --lr-decay-style WSD --lr-wsd-decay-style "
+      "minus_sqrt --lr-wsd-decay-iters 20");
+  EXPECT_EQ(wsd.keys.at("train.schedule"), "wsd");
+  EXPECT_EQ(wsd.keys.at("train.decay"), "1-sqrt");
+  EXPECT_EQ(wsd.keys.at("train.decay_share"), "0.2");
+}
+
+/// Scripts as people write them: tests of files, messages that name the program, array elements of
+/// several words, conditions, texts for other programs.
+TEST(Megatron, ScriptsAroundTheCommand) {
+  const std::string head =
+      "PROGRAM=tools/pretrain_gpt.py\nKIND=${3:-\"MOCK\"}\nTP=2\n"
+      "if [ ! -f \"$PROGRAM\" ]; then\n  echo \"no pretrain_gpt.py at $PROGRAM\"\n  exit 1\nfi\n"
+      "cat <<'END'\nit's: python pretrain_gpt.py --num-layers 9\nEND\n"
+      "python tools/preprocess_data.py --input a.json --workers 4\n"
+      "DATA=()\n";
+  const std::string tail =
+      "torchrun --nproc_per_node 8 \"$PROGRAM\" ${SIZES[@]} ${DATA[@]} "
+      "--tensor-model-parallel-size $TP\n";
+  const std::string sizes =
+      "SIZES=(\"--num-layers 4\" --hidden-size 96 \"--num-attention-heads 4\")\n";
+  const auto vocabulary = [&](const std::string& choice) {
+    const Imported found = import_megatron(head + sizes + choice + tail, "args.sh", {});
+    EXPECT_EQ(found.keys.at("plan.tp"), "2");
+    EXPECT_EQ(found.keys.at("plan.dp"), "4");
+    return nlohmann::json::parse(found.config_json).at("vocab_size").get<int64_t>();
+  };
+  const std::string both =
+      " then\n  DATA+=(\"--vocab-size 1024\")\nelse\n  DATA+=(\"--vocab-size 2048\")\nfi\n";
+  EXPECT_EQ(vocabulary("if [[ \"$KIND\" == \"MOCK\" ]] || [[ -z \"$KIND\" ]];" + both), 1024);
+  EXPECT_EQ(vocabulary("if [ $KIND != MOCK ];" + both), 2048);
+  EXPECT_EQ(vocabulary("if [ \"$TP\" -gt 2 ];" + both), 2048);
+  EXPECT_EQ(vocabulary("if (( TP >= 2 ));" + both), 1024);
+  EXPECT_EQ(vocabulary("if [[ -n \"\" && $TP == 2 ]];" + both), 2048);
+  EXPECT_EQ(vocabulary("case \"$KIND\" in\n  REAL|x)\n    DATA+=(--vocab-size 4096)\n    ;;\n"
+                       "  MOCK)\n    DATA+=(--vocab-size 1024)\n    ;;\n  *)\n    exit 1\n    ;;\n"
+                       "esac\n"),
+            1024);
+  EXPECT_EQ(vocabulary("if [ -f x ]; then\n  TP=2\nelif [ $TP = 2 ]; then\n"
+                       "  DATA+=(--vocab-size 1024)\nelse\n  DATA+=(--vocab-size 2048)\nfi\n"),
+            1024);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "interop/foreign.h"
+#include "tests/interop/importers_util.h"
 
 namespace hocket::interop {
 namespace {
@@ -26,10 +27,6 @@ std::string refusal_of_job(const std::string& text) {
     return error.what();
   }
   return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // torchtitan's own train_configs of 2024.
@@ -64,7 +61,7 @@ TEST(Torchtitan, KeysOf2024) {
     EXPECT_EQ(at == found.keys.end() ? "" : at->second, value) << key;
   }
   for (const std::string& line : found.ignored) {
-    EXPECT_FALSE(has(line, "degree") || has(line, "warmup") || has(line, "float8")) << line;
+    EXPECT_FALSE(says(line, "degree") || says(line, "warmup") || says(line, "float8")) << line;
   }
 }
 
@@ -106,8 +103,8 @@ TEST(Torchtitan, PassesThroughThePipelineThatWereCounted) {
   EXPECT_EQ(import_job(job + "pipeline_parallel_schedule = \"interleaved_1f1b\"\n")
                 .keys["plan.micro_batch"],
             "2");
-  EXPECT_TRUE(has(refusal_of_job(job + "pipeline_parallel_microbatches = 3\n"),
-                  "training.batch_size is 8; expected a multiple of the 3 passes"));
+  EXPECT_TRUE(says(refusal_of_job(job + "pipeline_parallel_microbatches = 3\n"),
+                   "training.batch_size is 8; expected a multiple of the 3 passes"));
   // The present release has a size, 1 by default.
   EXPECT_EQ(import_job("[parallelism]\npipeline_parallel_degree = 2\n").keys["plan.micro_batch"],
             "1");
@@ -128,33 +125,133 @@ TEST(Torchtitan, ReplicasByTheirFormerType) {
   EXPECT_EQ(found.keys.at("plan.dp"), "64");
 }
 
-TEST(Torchtitan, WhatWouldBeAnotherPlanIsRefusedByName) {
-  for (const char* job :
-       {"[training]\nnum_tokens_per_train_step = 4096\n",
-        "[training]\nnum_tokens_per_microbatch_per_dp_rank = 4096\n",
-        "[parallelism]\nspmd_degree = 2\n", "[fault_tolerance]\nsome_degree = 2\n",
-        "[training]\nmax_seq_len = 4096\n", "[training.batch]\nlocal_batch_size = 4\n",
-        "[quantize]\nenable_float8_linear = true\n"}) {
-    EXPECT_TRUE(has(refusal_of_job(job), "is not read and would be another plan")) << job;
+TEST(Torchtitan, UnknownKeysAreRefusedWithTheNearest) {
+  const struct {
+    const char* job;
+    const char* part;
+  } kRows[] = {
+      {"[parallelism]\nspmd_degree = 2\n", "line 2: parallelism.spmd_degree is 2, and no release"},
+      {"[training]\nmax_seq_len = 4096\n", "training.max_seq_len"},
+      {"[trainig]\nlocal_batch_size = 4\n", "try training.local_batch_size"},
+      {"[quantize]\nenable_float8_linear = true\n", "try float8.enable_float8_linear"},
+      {"[training]\nlocal_batchsize = 4\n", "try training.local_batch_size"},
+      {"[metrics]\nlog_frek = 4\n", "try metrics.log_freq"},
+      {"[paralelism]\ntensor_parallel_degree = 2\n", "try parallelism.tensor_parallel_degree"},
+      {"[training]\nenable_cpu_offload = true\n", "nothing is offloaded here"},
+      {"[optimizer]\nearly_step_in_backward = true\n", "would make another plan"},
+      {"[optimizer]\nname = \"Muon\"\n", "expected AdamW"}};
+  for (const auto& row : kRows) {
+    const std::string text = refusal_of_job(row.job);
+    EXPECT_TRUE(says(text, row.part)) << row.job << text;
   }
-  EXPECT_TRUE(has(refusal_of_job("[training]\nnum_tokens_per_train_step = 4096\n"),
-                  "line 2: training.num_tokens_per_train_step is 4096"));
-  // Unknown keys without effect are accepted.
   for (const char* job :
-       {"[parallelism]\nspmd_degree = 1\n", "[validation]\nlocal_batch_size = 4\n",
-        "[quantize]\nenable_float8_linear = false\n"}) {
+       {"[validation]\nlocal_batch_size = 4\n", "[training]\nenable_cpu_offload = false\n",
+        "[optimizer]\nimplementation = \"foreach\"\n"}) {
     EXPECT_EQ(refusal_of_job(job), "") << job;
   }
-  EXPECT_TRUE(has(refusal_of_job("[experimental]\npipeline_parallel_degree = 2\n"
-                                 "pipeline_parallel_split_points = [\"layers.4\"]\n"),
-                  "experimental.pipeline_parallel_split_points is [layers.4]"));
-  EXPECT_TRUE(has(refusal_of_job("[training]\nfp8_linear = \"delayed\"\n"), "expected dynamic"));
+  EXPECT_TRUE(says(refusal_of_job("[experimental]\npipeline_parallel_degree = 2\n"
+                                  "pipeline_parallel_split_points = [\"layers.4\"]\n"),
+                   "experimental.pipeline_parallel_split_points is [layers.4]"));
+  EXPECT_TRUE(says(refusal_of_job("[training]\nfp8_linear = \"delayed\"\n"), "expected dynamic"));
+}
+
+/// A configuration as debug.save_config_file writes it: the model's sizes, batches in tokens.
+std::string of_2026(const std::string& training, const std::string& parallelism,
+                    const std::string& checkpointing, const std::string& more = "") {
+  const std::string layer =
+      "{\"attention\": {\"n_heads\": 8, \"n_kv_heads\": 2, \"head_dim\": null, \"wo\": "
+      "{\"in_features\": 64, \"out_features\": 64, \"bias\": false}, \"qk_norm\": null, \"rope\": "
+      "{\"dim\": 8, \"max_seq_len\": 4096, \"theta\": 500000.0, \"scaling\": \"llama\", "
+      "\"scaling_factor\": 8.0}}, \"feed_forward\": {\"w1\": {\"in_features\": 64, "
+      "\"out_features\": 192, \"bias\": false}}, \"moe\": null}";
+  return "{\"model_spec\": {\"name\": \"llama3\", \"flavor\": \"tiny\", \"model\": {\"dim\": 64, "
+         "\"vocab_size\": 512, \"layers\": [" +
+         layer + ", " + layer +
+         "]}}, \"dump_folder\": \"out\", \"dataloader\": {\"dataset\": {\"any\": 1}}, "
+         "\"optimizer\": "
+         "{\"param_groups\": [{\"pattern\": \".*\", \"optimizer_name\": \"AdamW\", "
+         "\"optimizer_kwargs\": {\"lr\": 0.0003, \"betas\": [0.9, 0.98], \"eps\": 1e-8, "
+         "\"weight_decay\": 0.1}}], \"implementation\": \"fused\"}, \"lr_scheduler\": "
+         "{\"warmup_steps\": 5, \"total_steps\": null, \"decay_ratio\": 0.2, \"decay_type\": "
+         "\"sqrt\", \"min_lr_factor\": 0.1}, \"training\": {" +
+         training + "}, \"parallelism\": {" + parallelism +
+         "}, \"activation_checkpoint\": " + checkpointing + more + "}";
+}
+
+TEST(Torchtitan, JsonOf2026) {
+  const char* const kSelective =
+      "{\"preserve_rng_state\": true, \"force_recompute_mm_shapes_by_fqns\": "
+      "[\"moe.router.gate\"]}";
+  const std::string tokens =
+      "\"num_tokens_per_microbatch_per_dp_rank\": 8192, \"num_tokens_per_train_step\": 524288, "
+      "\"max_context_length\": 4096, \"steps\": 100";
+  Imported found =
+      import_torchtitan(of_2026(tokens,
+                                "\"data_parallel_shard_degree\": 8, \"tensor_parallel_degree\": 2, "
+                                "\"pipeline_parallel_degree\": 2, \"num_pp_microbatches\": 4",
+                                kSelective),
+                        "config.json", {});
+  const Keys expected = {{"train.seq_len", "4096"},
+                         {"plan.micro_batch", "2"},
+                         {"train.global_batch", "128"},
+                         {"plan.tp", "2"},
+                         {"plan.pp", "2"},
+                         {"plan.dp", "8"},
+                         {"plan.recompute", "selective"},
+                         {"train.lr", "0.0003"},
+                         {"optimizer.beta2", "0.98"},
+                         {"train.schedule", "wsd"},
+                         {"train.decay", "1-sqrt"},
+                         {"train.decay_share", "0.2"},
+                         {"plan.shard.params", "all"}};
+  for (const auto& [key, value] : expected) {
+    EXPECT_EQ(found.keys[key], value) << key;
+  }
+  EXPECT_EQ(found.model_name, "");
+  for (const char* part : {"\"model_type\": \"llama\"", "\"intermediate_size\": 192",
+                           "\"num_key_value_heads\": 2", "\"llama3\"", "\"head_dim\": 8"}) {
+    EXPECT_TRUE(says(found.config_json, part)) << part << found.config_json;
+  }
+  // By sequences, as 0.3.0 counts; null is no checkpointing, a class without fields of its own
+  // full.
+  const std::string sequences = "\"local_batch_size\": 2, \"seq_len\": 2048, \"steps\": 10";
+  const std::string ranks = "\"data_parallel_shard_degree\": 4";
+  found = import_torchtitan(of_2026(sequences, ranks, "null"), "config.json", {});
+  EXPECT_EQ(found.keys["train.global_batch"], "8");
+  EXPECT_EQ(found.keys["plan.recompute"], "none");
+  found = import_torchtitan(of_2026(sequences, ranks, "{\"preserve_rng_state\": true}"),
+                            "config.json", {});
+  EXPECT_EQ(found.keys["plan.recompute"], "full");
+}
+
+TEST(Torchtitan, JsonThatIsRefused) {
+  const auto refused = [](const std::string& training, const std::string& parallelism,
+                          const std::string& checkpointing = "null", const std::string& more = "") {
+    return refusal_of([&] {
+      import_torchtitan(of_2026(training, parallelism, checkpointing, more), "config.json", {8, 0});
+    });
+  };
+  const std::string length = "\"max_context_length\": 4096, ";
+  EXPECT_TRUE(says(refused(length + "\"num_tokens_per_microbatch_per_dp_rank\": 6000", ""),
+                   "expected a multiple of training.max_context_length 4096"));
+  EXPECT_TRUE(says(refused(length + "\"num_tokens_per_microbatch_per_dp_rank\": 4096, "
+                                    "\"num_tokens_per_train_step\": 50000",
+                           ""),
+                   "expected a multiple of 32768"));
+  EXPECT_TRUE(says(refused(length + "\"num_token_per_train_step\": 4096", ""),
+                   "try training.num_tokens_per_train_step"));
+  EXPECT_TRUE(says(refused(length + "\"steps\": 1", "\"tensor_paralel_degree\": 2"),
+                   "try parallelism.tensor_parallel_degree"));
+  EXPECT_TRUE(says(refused(length + "\"steps\": 1", "", "{\"memory_budget\": 0.5}"),
+                   "try --set plan.recompute"));
+  EXPECT_TRUE(says(refused(length + "\"steps\": 1", "", "null", ", \"traning\": {\"steps\": 2}"),
+                   "try training.steps"));
 }
 
 TEST(Torchtitan, TwoNamesThatSayTwoThings) {
   const std::string former = "[training]\ntensor_parallel_degree = 8\n[parallelism]\n";
-  EXPECT_TRUE(has(refusal_of_job(former + "tensor_parallel_degree = 4\n"),
-                  "parallelism.tensor_parallel_degree is 4 and training.tensor_parallel_degree"));
+  EXPECT_TRUE(says(refusal_of_job(former + "tensor_parallel_degree = 4\n"),
+                   "parallelism.tensor_parallel_degree is 4 and training.tensor_parallel_degree"));
   EXPECT_EQ(import_job(former + "tensor_parallel_degree = 8\n").keys.at("plan.tp"), "8");
 }
 
@@ -163,7 +260,7 @@ TEST(Torchtitan, CheckpointsByTime) {
       "[checkpoint]\nenable_checkpoint = true\ninterval_type = \"seconds\"\ninterval = 3600\n");
   EXPECT_EQ(found.keys.count("train.save_every"), 0u);
   ASSERT_EQ(found.ignored.size(), 1u);
-  EXPECT_TRUE(has(found.ignored[0], "checkpoint.interval = 3600: it is in seconds"));
+  EXPECT_TRUE(says(found.ignored[0], "checkpoint.interval = 3600: it is in seconds"));
 }
 
 }  // namespace

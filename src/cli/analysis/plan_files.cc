@@ -11,9 +11,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "cli/analysis/run_text.h"
 #include "cli/inputs.h"
 #include "models/build.h"
-#include "planner/search.h"
 #include "run/describe.h"
 
 namespace hocket::cli {
@@ -37,16 +37,17 @@ bool PlanFile::sets_model() const {
 
 void add_plan_file(Args& args, PlanFile* file) {
   args.positional("RUN", &file->path,
-                  "a run.yaml, or a MODEL (its config.json); with --from a shell script of "
-                  "Megatron-LM or a job file of torchtitan");
+                  "a run.yaml, or a MODEL (its config.json); with --from another trainer's file: a "
+                  "shell script of Megatron-LM or verl, a job file or the JSON of torchtitan, "
+                  "DeepSpeed's JSON, verl's or Axolotl's YAML");
   add_set(args, &file->set);
   args.option("--global-batch", "N", &file->global_batch, "train.global_batch: sequences a step", 1,
               int64_t{1} << 40);
   args.option("--seq-len", "N", &file->seq_len, "train.seq_len: tokens a sequence", 1,
               int64_t{1} << 27);
   args.option("--from", "FORMAT", &file->from,
-              "format of RUN, megatron or torchtitan: read its model and plan, and list which of "
-              "its options are ignored");
+              "format of RUN, megatron, torchtitan, deepspeed, verl or axolotl: read its model and "
+              "plan, and list which of its options are ignored");
   args.option("--model-out", "FOLDER", &file->model_out,
               "with --from megatron: write the model's config.json here; default: into the run");
 }
@@ -56,14 +57,17 @@ void add_emit(Args& args, std::string* emit, std::string help) {
 }
 
 void expect_formats(const std::string& verb, const PlanFile& file, const std::string& emit) {
-  for (const auto& [option, value] : {std::pair{"--from", file.from}, {"--emit", emit}}) {
-    if (!value.empty() && value != "megatron" && value != "torchtitan") {
-      fail(fmt::format("{} {}", verb, option), "is {}; expected megatron or torchtitan",
-           quote(value));
-    }
+  if (!file.from.empty() && interop::importer_of(file.from) == nullptr) {
+    fail(verb + " --from", "is {}; expected one of {}", quote(file.from),
+         join(interop::import_formats(), ", "));
   }
-  if (!file.model_out.empty() && file.from != "megatron") {
-    fail(verb, "--model-out goes with --from megatron: its files have the model's sizes");
+  if (!emit.empty() && emit != "megatron" && emit != "torchtitan") {
+    fail(verb + " --emit", "is {}; expected megatron or torchtitan", quote(emit));
+  }
+  if (!file.model_out.empty() && file.from != "megatron" && file.from != "torchtitan") {
+    fail(verb,
+         "--model-out goes with --from megatron, and the JSON of torchtitan: these have the "
+         "model's sizes");
   }
 }
 
@@ -80,9 +84,13 @@ engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks
                          std::FILE* words, std::string* model_name) {
   const std::string text = read_file(file.path);
   const bool named = file.sets_model();
-  const interop::Imported imported = file.from == "megatron"
-                                         ? interop::import_megatron(text, file.path, ranks, named)
-                                         : interop::import_torchtitan(text, file.path, ranks);
+  interop::Beside beside;
+  beside.keeps_plan = keeps_plan;
+  for (const std::string& key : file.overrides()) {
+    beside.keys.insert(key.substr(0, key.find('=')));
+  }
+  const interop::Imported imported =
+      interop::importer_of(file.from)(text, file.path, ranks, beside);
   std::vector<std::string> all;
   for (const auto& [key, value] : imported.keys) {
     all.push_back(fmt::format("{}={}", key, value));
@@ -97,16 +105,13 @@ engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks
       write_output(config_file, imported.config_json);
       tree["model"]["path"] = config_file;
     }
+  } else if (!named && !imported.model_path.empty()) {
+    tree["model"]["path"] = imported.model_path;
   } else if (!named) {
-    fail(file.path,
-         "names the model {} without its sizes; expected --set model.path=MODEL, a folder with its "
-         "config.json",
-         quote(imported.model_name));
-  }
-  if (!imported.lacks.empty()) {
-    const models::ModelConfig model = models::parse_config(imported.config_json, file.path);
-    fmt::print(words, "note     this is another model here, of {}: without {}\n",
-               parameters_text(model), join(imported.lacks, ", "));
+    const std::string& model = imported.model_name;
+    fail(file.path, "{}; expected --set model.path=MODEL, a folder with its config.json",
+         model.empty() ? "names no model"
+                       : fmt::format("names the model {} without its sizes", quote(model)));
   }
   for (const std::string& line : imported.notes) {
     fmt::print(words, "note     {}\n", line);
@@ -131,10 +136,24 @@ interop::Emitted text_of(const engine::Run& run, const std::string& emit_format,
                          const std::string& comment) {
   if (emit_format == "megatron") return interop::emit_megatron(run);
   if (emit_format == "torchtitan") return interop::emit_torchtitan(run);
-  return {planner::run_text(run, comment), {}};
+  return {run_yaml(run, comment), {}};
 }
 
 namespace {
+
+/// Sharded parameters beside whole gradients are no FSDP: the gradients of all micro-batches are
+/// kept whole.
+void note_gradients(std::FILE* words, const engine::Run& run) {
+  const parallel::Sharding& shard = run.plan.shard;
+  if (shard.params == parallel::Shard::none || shard.grads != parallel::Shard::none ||
+      !shard.reshard_after_backward || run.plan.num_micro_batches <= 1) {
+    return;
+  }
+  fmt::print(words,
+             "note     plan.shard.grads is none: gradients stay whole over the {} micro-batches of "
+             "a step, unlike FSDP's; try --set plan.shard.grads={}\n",
+             run.plan.num_micro_batches, shard.params == parallel::Shard::all ? "all" : "group");
+}
 
 struct ConvertOptions {
   PlanFile file;
@@ -158,6 +177,7 @@ int convert(const ConvertOptions& options) {
           ? read_source(file.path, file.overrides(), true).run
           : read_foreign(file, {.asked = options.ranks.value_or(0)}, true, words, &model_name);
   note_model(words, model_name, run);
+  note_gradients(words, run);
   if (options.ranks && run.plan.world() != *options.ranks) {
     fail(verb, "--ranks is {}; expected {}, which the plan has with the keys of --set",
          *options.ranks, run.plan.world());
@@ -178,8 +198,10 @@ void declare_plan_convert(Args& args) {
   auto options = std::make_shared<ConvertOptions>();
   args.about("read or write the plan of another trainer",
              "Converts a run between our run.yaml, scripts of Megatron-LM and job files of "
-             "torchtitan, with the plan that it has. Prints which options of a file are ignored, "
-             "and says which key a format cannot express. docs/interop.md lists the options.");
+             "torchtitan, with the plan that it has, and reads files of DeepSpeed, verl and "
+             "Axolotl. Prints which options of a file are ignored, refuses unknown ones with the "
+             "nearest name, and says which key a format cannot express. docs/interop.md lists the "
+             "options.");
   add_plan_file(args, &options->file);
   args.option("--ranks", "N", &options->ranks, "ranks of the file, where it does not say", 1,
               int64_t{1} << 16);

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/analysis/run_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+
+namespace hocket::cli {
+
+namespace {
+
+/// Key of a section, or an index of a list, with its value or what is inside.
+struct Branch {
+  std::string name, value;
+  std::vector<Branch> inside;
+
+  Branch& at(const std::string& key) {
+    for (Branch& branch : inside) {
+      if (branch.name == key) return branch;
+    }
+    inside.push_back({key, "", {}});
+    return inside.back();
+  }
+};
+
+void write(const Branch& branch, const std::string& indent, std::string* text) {
+  int64_t index = 0;
+  const bool is_list = !branch.inside.empty() && parse_int(branch.inside[0].name, &index);
+  for (const Branch& child : branch.inside) {
+    if (is_list) {
+      std::string item;
+      write(child, indent + "  ", &item);
+      *text += indent + "- " + item.substr(std::min(item.size(), indent.size() + 2));
+    } else if (child.inside.empty()) {
+      *text += fmt::format("{}{}: {}\n", indent, child.name, child.value);
+    } else {
+      *text += fmt::format("{}{}:\n", indent, child.name);
+      write(child, indent + "  ", text);
+    }
+  }
+}
+
+}  // namespace
+
+std::string run_yaml(const engine::Run& run, const std::string& comment) {
+  std::string text;
+  for (const std::string& line : split(comment, '\n')) {
+    text += fmt::format("# {}\n", line);
+  }
+  Branch root;
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.origin == "default") continue;
+    Branch* branch = &root;
+    for (const std::string& part : split(entry.path, '.')) {
+      branch = &branch->at(part);
+    }
+    branch->value = entry.value;
+  }
+  write(root, "", &text);
+  return text;
+}
+
+}  // namespace hocket::cli

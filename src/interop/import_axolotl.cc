@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements: import_axolotl (foreign.h). Names and defaults are those of axolotl/utils/schemas.
+#include <fmt/format.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/product.h"
+#include "base/text.h"
+#include "interop/foreign.h"
+#include "interop/import_base.h"
+#include "interop/tables.h"
+
+namespace hocket::interop {
+
+namespace {
+
+class AxolotlImport : public TreeImport {
+ public:
+  AxolotlImport(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                const Beside& beside)
+      : TreeImport(Settings(parse_config_tree(text, name), name, "Axolotl", axolotl_keys()), name,
+                   ranks, beside) {}
+
+  Imported run() {
+    imported_.model_path = file_.text("base_model", "");
+    read_objective();
+    read_data();
+    read_mesh();
+    read_sharding();
+    read_types();
+    read_adapter();
+    read_length();
+    read_optimizer();
+    read_intervals();
+    return finish();
+  }
+
+ private:
+  void read_objective() {
+    const std::string method = file_.text("rl", "");
+    const bool texts = file_.has("pretraining_dataset");
+    if (method.empty()) {
+      set("objective", std::string(texts ? "pretrain" : "sft"));
+      return;
+    }
+    if (method != "dpo" && method != "ipo" && method != "kto") {
+      file_.refuse("rl", "dpo, ipo or kto");
+    }
+    set("objective", std::string(method == "kto" ? "kto" : "dpo"));
+    set("preference.beta", file_.number("dpo_beta", file_.number("rl_beta", 0.1)));
+    if (method == "ipo") {
+      set("preference.loss_type", std::string("[ipo]"));
+    } else if (file_.has("dpo_loss_type")) {
+      set("preference.loss_type", fmt::format("[{}]", join(file_.texts("dpo_loss_type"), ", ")));
+    }
+    if (file_.has("dpo_loss_weights")) {
+      set("preference.loss_weights",
+          fmt::format("[{}]", join(file_.texts("dpo_loss_weights"), ", ")));
+    }
+    set("preference.label_smoothing", file_.number("dpo_label_smoothing", 0));
+    set("preference.desirable_weight", file_.number("kto_desirable_weight", 1));
+    set("preference.undesirable_weight", file_.number("kto_undesirable_weight", 1));
+    set("preference.precompute_ref_log_probs", file_.truth("precompute_ref_log_probs", false));
+  }
+
+  void read_data() {
+    std::string sources;
+    for (int64_t i = 0; file_.has(fmt::format("datasets.{}.path", i)); ++i) {
+      sources += (sources.empty() ? "" : ", ") + source(fmt::format("datasets.{}", i), "train");
+    }
+    const bool has_tests = file_.has("test_datasets.0.path");
+    for (int64_t i = 0; file_.has(fmt::format("test_datasets.{}.path", i)); ++i) {
+      sources +=
+          (sources.empty() ? "" : ", ") + source(fmt::format("test_datasets.{}", i), "valid");
+    }
+    if (!sources.empty()) {
+      set("data.sources", "[" + sources + "]");
+    }
+    if (file_.has("pretraining_dataset")) {
+      file_.use_all("pretraining_dataset");
+      note("texts are prepared by `hocket data prepare` here: set data.files");
+    }
+    if (!has_tests) {
+      const double share = file_.number("val_set_size", 0);
+      if (share >= 1)
+        file_.refuse("val_set_size", "a share below 1: examples are not counted here");
+      set("data.valid_fraction", share);
+    }
+    set("data.packing", file_.truth("sample_packing", false));
+    set("data.train_on", std::string(file_.truth("train_on_inputs", false) ? "all" : "assistant"));
+    const std::string longer =
+        file_.one_of("excess_length_strategy", "drop", {"drop", "truncate", "raise"});
+    set("data.truncate", std::string(longer == "drop"       ? "drop"
+                                     : longer == "truncate" ? "keep_start"
+                                                            : "refuse"));
+  }
+
+  /// One source as YAML. Types of prompts become formats of examples.
+  std::string source(const std::string& at, const std::string& part) {
+    const std::map<std::string, std::string> kFormats = {
+        {"completion", "text"},   {"chat_template", "chat"}, {"alpaca", "alpaca"},
+        {"sharegpt", "sharegpt"}, {"input_output", ""},      {"", "auto"}};
+    const ConfigNode* given = file_.node(at + ".type");
+    const bool is_own = given != nullptr && given->kind == ConfigNode::Kind::map;
+    const std::string whole = is_own ? "" : file_.text(at + ".type", "");
+    // "alpaca:chat" and "chat_template.default" are kinds of one type.
+    std::string type = whole.substr(0, whole.find_first_of(":."));
+    const bool is_preference = imported_.keys["objective"] == "dpo";
+    std::string format;
+    if (is_preference) {
+      format = "preference";
+    } else if (imported_.keys["objective"] == "kto") {
+      format = "unpaired";
+    } else {
+      const auto found = kFormats.find(type);
+      if (found == kFormats.end() || found->second.empty()) {
+        file_.refuse(at + ".type", "completion, chat_template, alpaca or sharegpt");
+      }
+      format = is_own ? "alpaca" : found->second;
+    }
+    std::string text = fmt::format("path: {}, format: {}", quoted(path_of(at)), format);
+    if (part == "valid" || file_.has("test_datasets.0.path")) {
+      text += ", split: " + part;
+    }
+    text += columns(at, format, is_own) + tags(at);
+    return "{" + text + "}";
+  }
+  std::string path_of(const std::string& at) {
+    const std::vector<std::string> files = file_.texts(at + ".data_files");
+    if (files.size() > 1) {
+      file_.refuse(at + ".data_files", "one file, or a glob");
+    }
+    return files.empty() ? file_.text(at + ".path", "") : files[0];
+  }
+  static std::string quoted(const std::string& text) {
+    std::string out = "\"";
+    for (const char letter : text) {
+      out += letter == '"' || letter == '\\' ? std::string("\\") + letter : std::string(1, letter);
+    }
+    return out + "\"";
+  }
+
+  std::string columns(const std::string& at, const std::string& format, bool is_own) {
+    std::string text;
+    const auto add = [&](const std::string& ours, const std::string& path) {
+      const std::string theirs = file_.text(path, ours);
+      if (theirs != ours) {
+        text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", ours, quoted(theirs));
+      }
+    };
+    if (format == "text") {
+      add("text", at + ".field");
+    } else if (format == "chat" || format == "sharegpt") {
+      add("messages", at + ".field_messages");
+    } else if (format == "preference") {
+      add("chosen", at + ".field_chosen");
+      add("rejected", at + ".field_rejected");
+    }
+    if (is_own) {
+      add("instruction", at + ".type.field_instruction");
+      add("input", at + ".type.field_input");
+      add("output", at + ".type.field_output");
+      add("system", at + ".type.field_system");
+    }
+    return text.empty() ? "" : ", columns: {" + text + "}";
+  }
+  std::string tags(const std::string& at) {
+    const std::string mappings = at + ".message_property_mappings";
+    std::string text;
+    for (const auto& [tag, path, former] :
+         {std::tuple{"role_tag", mappings + ".role", at + ".message_field_role"},
+          {"content_tag", mappings + ".content", at + ".message_field_content"}}) {
+      const std::string name = file_.text(path, file_.text(former, ""));
+      if (!name.empty() && name != "role" && name != "content") {
+        text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", tag, quoted(name));
+      }
+    }
+    return text.empty() ? "" : ", tags: {" + text + "}";
+  }
+
+  void read_mesh() {
+    tp_ = file_.at_least(1, "tensor_parallel_size", 1);
+    cp_ = file_.at_least(
+        1,
+        file_.has("context_parallel_size") ? "context_parallel_size" : "sequence_parallel_degree",
+        1);
+    const int64_t ep = file_.at_least(1, "expert_parallel_size", 1);
+    const int64_t shard = file_.at_least(1, "dp_shard_size", 1);
+    const int64_t replicas = file_.at_least(1, "dp_replicate_size", 1);
+    const bool says = file_.has("dp_shard_size") || file_.has("dp_replicate_size");
+    set_mesh(says ? product_at_most({shard, replicas, tp_, cp_}) : 0);
+    if (ep > 1) {
+      set("plan.ep", ep);
+    }
+    if (cp_ > 1) {
+      read_context();
+    }
+    const int64_t micro = file_.at_least(1, "micro_batch_size", 1);
+    const int64_t rounds = file_.at_least(1, "gradient_accumulation_steps", 1);
+    set("plan.micro_batch", micro);
+    if (file_.has("batch_size") &&
+        file_.integer("batch_size", 0) != product_at_most({micro, rounds})) {
+      file_.refuse("batch_size", fmt::format("{}, micro_batch_size by gradient_accumulation_steps",
+                                             product_at_most({micro, rounds})));
+    }
+    set("train.global_batch", product_at_most({micro, rounds, dp_}));
+  }
+
+  void read_context() {
+    const bool packs = file_.truth("sample_packing", false);
+    const std::string ring =
+        file_.one_of("ring_attn_func", packs ? "varlen_llama3" : "batch_ring",
+                     {"varlen_llama3", "batch_ring", "batch_zigzag", "varlen_zigzag"});
+    set("plan.cp_comm_type", std::string(ring == "varlen_llama3" ? "all_gather" : "p2p"));
+    if (ring.ends_with("zigzag")) {
+      set("plan.cp_order", std::string("zigzag"));
+    }
+  }
+
+  /// A file of DeepSpeed is known by the names of those that Axolotl brings.
+  void read_sharding() {
+    const int64_t ranks = product_at_most({dp_, cp_});
+    if (file_.has("deepspeed")) {
+      read_deepspeed(ranks);
+      return;
+    }
+    const std::vector<std::string> words = file_.texts("fsdp");
+    const bool shards = file_.has("fsdp_config") || !words.empty() || file_.has("dp_shard_size");
+    if (!shards) return;
+    for (const std::string& word : words) {
+      if (word == "offload") {
+        file_.refuse("fsdp", "no offload: nothing is offloaded here");
+      }
+    }
+    const std::string in = "fsdp_config.";
+    const auto either = [&](const std::string& key) {
+      return file_.has(in + key) ? in + key : in + "fsdp_" + key;
+    };
+    if (file_.truth(either("offload_params"), false)) {
+      file_.refuse(either("offload_params"), "false: nothing is offloaded here");
+    }
+    const std::string strategy =
+        file_.one_of(either("sharding_strategy"), "FULL_SHARD",
+                     {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"});
+    if (file_.truth(either("activation_checkpointing"), false)) {
+      set("plan.recompute", std::string("full"));
+    }
+    if (strategy == "NO_SHARD" || ranks == 1) return;
+    const int64_t replicas = file_.at_least(1, "dp_replicate_size", 1);
+    if (strategy == "HYBRID_SHARD" && replicas == 1) {
+      file_.need_key(either("sharding_strategy"), "plan.shard.group",
+                     "the file does not say how many ranks a group has", beside_);
+    }
+    const bool grouped = replicas > 1 || strategy == "HYBRID_SHARD";
+    const std::string among = grouped ? "group" : "all";
+    set("plan.shard.params", among);
+    set("plan.shard.grads", among);
+    if (replicas > 1) {
+      set("plan.shard.group", ranks / replicas);
+    }
+    if (strategy == "SHARD_GRAD_OP" || !file_.truth(either("reshard_after_forward"), true)) {
+      set("plan.shard.reshard_after_forward", false);
+    }
+  }
+
+  void read_deepspeed(int64_t ranks) {
+    const std::string path = file_.text("deepspeed", "");
+    const std::string file = lower_of(path.substr(path.rfind('/') + 1));
+    if (file.find("offload") != file.npos) {
+      file_.refuse("deepspeed", "a file without offload: nothing is offloaded here");
+    }
+    const size_t zero = file.find("zero");
+    const char stage = zero == file.npos || zero + 4 >= file.size() ? '0' : file[zero + 4];
+    if (stage < '1' || stage > '3') {
+      file_.need_key("deepspeed", "plan.shard.params",
+                     "the stage is in that file, which `--from deepspeed` reads", beside_);
+      return;
+    }
+    note(fmt::format("ZeRO stage {}, by the name of {}: `--from deepspeed` reads that file", stage,
+                     path));
+    if (ranks == 1) return;
+    set(stage == '1' ? "plan.shard.optimizer" : "plan.shard.grads", std::string("all"));
+    if (stage == '3') {
+      set("plan.shard.params", std::string("all"));
+    }
+  }
+
+  void read_types() {
+    const auto is_on = [&](const std::string& path) {
+      const std::string given = lower_of(file_.text(path, "false"));
+      if (given == "auto" || given == "full") return true;
+      return file_.truth(path, false);
+    };
+    const bool half = is_on("fp16") || is_on("float16");
+    if (is_on("bf16") || is_on("bfloat16") || half) {
+      set("model.dtype", std::string("bf16"));
+    }
+    if (half) {
+      note("model.dtype is bf16, for fp16: equal bytes, without loss scaling");
+    }
+    if (file_.truth("fp8", false)) {
+      set("model.dtype", std::string("bf16"));
+      set("model.float8", true);
+    }
+    const std::string repeats = lower_of(file_.text("gradient_checkpointing", "false"));
+    if (repeats == "offload" || repeats == "offload_disk") {
+      file_.refuse("gradient_checkpointing", "true or false: nothing is offloaded here");
+    }
+    if (repeats == "unsloth" || file_.truth("gradient_checkpointing", false)) {
+      set("plan.recompute", std::string("full"));
+    }
+  }
+
+  void read_adapter() {
+    const std::string adapter = file_.text("adapter", "");
+    if (adapter.empty()) {
+      for (const char* path : {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
+                               "lora_target_linear", "lora_modules_to_save"}) {
+        file_.leave(path, "adapter is not given");
+      }
+      return;
+    }
+    if (adapter != "lora") {
+      file_.refuse("adapter", "lora: weights are not quantised here");
+    }
+    set("adapter.type", adapter);
+    if (file_.has("lora_model_dir")) {
+      set("adapter.path", file_.text("lora_model_dir", ""));
+    }
+    set("adapter.r", file_.at_least(1, "lora_r", 8));
+    set("adapter.alpha", file_.number("lora_alpha", 16));
+    set("adapter.dropout", file_.number("lora_dropout", 0));
+    if (file_.truth("lora_target_linear", false)) {
+      set("adapter.targets", std::string("[all-linear]"));
+    } else if (file_.has("lora_target_modules")) {
+      const bool pattern = file_.node("lora_target_modules")->kind == ConfigNode::Kind::scalar;
+      const std::vector<std::string> names = file_.texts("lora_target_modules");
+      set("adapter.targets", pattern && names[0] != "all-linear"
+                                 ? "[" + quoted("regex:" + names[0]) + "]"
+                                 : fmt::format("[{}]", join(names, ", ")));
+    }
+    for (const auto& [theirs, ours] : {std::pair{"lora_modules_to_save", "adapter.modules_to_save"},
+                                       {"lora_target_parameters", "adapter.target_parameters"},
+                                       {"peft_layers_to_transform", "adapter.layers"}}) {
+      if (file_.has(theirs)) {
+        set(ours, fmt::format("[{}]", join(file_.texts(theirs), ", ")));
+      }
+    }
+    for (const auto& [theirs, ours] : {std::pair{"lora_rank_pattern", "adapter.rank_pattern"},
+                                       {"lora_alpha_pattern", "adapter.alpha_pattern"}}) {
+      if (file_.has(theirs)) {
+        set(ours, text_of(*file_.node(theirs)));
+      }
+    }
+    set("adapter.use_rslora", file_.truth("peft_use_rslora", false));
+  }
+
+  void read_length() {
+    set("train.seq_len", file_.at_least(1, "sequence_len", 512));
+    if (file_.has("max_steps")) {
+      set("train.steps", file_.at_least(1, "max_steps", 1));
+      file_.leave("num_epochs", "max_steps says how many steps there are");
+    } else {
+      set("train.epochs", file_.number("num_epochs", 1));
+    }
+    set("train.seed", file_.integer("seed", 42));
+    if (file_.has("output_dir")) {
+      set("output.dir", file_.text("output_dir", ""));
+    }
+  }
+
+  void read_optimizer() {
+    const double lr = file_.number("learning_rate", 2e-4);
+    set("train.lr", lr);
+    const std::string type = file_.text("optimizer", "adamw_torch_fused");
+    if (type.starts_with("adamw_torch") || type == "adamw_hf" || type == "adamw_apex_fused") {
+      set("optimizer.name", std::string("adamw"));
+    } else if (type == "muon" || type == "sgd") {
+      set("optimizer.name", type);
+    } else {
+      const bool small = type.find("8bit") != type.npos || type.find("4bit") != type.npos;
+      file_.need_key("optimizer", "optimizer.name",
+                     small ? "states of the optimizer are f32 here"
+                           : "optimizers are adamw, muon and sgd here",
+                     beside_);
+    }
+    set("optimizer.beta1", file_.number("adam_beta1", 0.9));
+    set("optimizer.beta2", file_.number("adam_beta2", 0.999));
+    set("optimizer.eps", file_.number("adam_epsilon", 1e-8));
+    set("optimizer.weight_decay", file_.number("weight_decay", 0));
+    set("train.max_grad_norm", file_.number("max_grad_norm", 1));
+    const std::string schedule = file_.one_of(
+        "lr_scheduler", "cosine",
+        {"cosine", "linear", "constant", "constant_with_warmup", "cosine_with_min_lr"});
+    const std::string form = schedule.substr(0, schedule.find('_'));
+    set("train.schedule", form);
+    set("train.min_lr", lr * file_.number("cosine_min_lr_ratio", form == "constant" ? 1 : 0));
+    if (file_.has("warmup_ratio")) {
+      set("train.warmup_share", file_.number("warmup_ratio", 0));
+      if (file_.has("warmup_steps")) {
+        file_.refuse("warmup_steps", "none beside warmup_ratio");
+      }
+    } else {
+      set("train.warmup_steps", file_.at_least(0, "warmup_steps", 0));
+    }
+  }
+
+  void read_intervals() {
+    for (const auto& [theirs, ours] :
+         {std::pair{"eval_steps", "train.eval_every"}, {"save_steps", "train.save_every"}}) {
+      if (!file_.has(theirs)) continue;
+      const double every = file_.number(theirs, 0);
+      if (every > 0 && every < 1) {
+        file_.leave(theirs, "it is a share of all steps; set " + std::string(ours) + " to steps");
+      } else {
+        set(ours, file_.at_least(0, theirs, 0));
+      }
+    }
+    if (file_.has("save_total_limit")) {
+      set("train.keep_last", file_.at_least(0, "save_total_limit", 2));
+    }
+    if (file_.has("early_stopping_patience")) {
+      set("train.early_stopping.patience", file_.at_least(0, "early_stopping_patience", 0));
+    }
+  }
+};
+
+}  // namespace
+
+Imported import_axolotl(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                        const Beside& beside) {
+  return AxolotlImport(text, name, ranks, beside).run();
+}
+
+}  // namespace hocket::interop

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interop/import_base.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <utility>
+
+#include "base/error.h"
+#include "base/product.h"
+
+namespace hocket::interop {
+
+TreeImport::TreeImport(Settings file, std::string name, const RanksOfFile& ranks, Beside beside)
+    : file_(std::move(file)), name_(std::move(name)), ranks_(ranks), beside_(std::move(beside)) {}
+
+void TreeImport::set(const std::string& key, double value) {
+  set(key, fmt::format("{:.12g}", value));
+}
+
+std::string TreeImport::lower_of(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char letter) { return std::tolower(letter); });
+  return text;
+}
+
+void TreeImport::set_mesh(int64_t in_file) {
+  const int64_t told = in_file > 0 ? in_file : ranks_.otherwise;
+  const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : told;
+  const int64_t others = product_at_most({tp_, pp_, cp_});
+  if (ranks > 0 && ranks % others != 0) {
+    fail(name_, "there are {} ranks; expected a multiple of tp {} x pp {} x cp {}", ranks, tp_, pp_,
+         cp_);
+  }
+  if (in_file > 0 && ranks_.asked > 0 && ranks_.asked != in_file) {
+    fail(name_,
+         "--ranks is {}; expected the {} of the file; try --cluster, which finds a plan of other "
+         "ranks",
+         ranks_.asked, in_file);
+  }
+  dp_ = ranks > 0 ? ranks / others : 1;
+  if (ranks == 0) {
+    note("the file does not say how many ranks there are: plan.dp is 1; try --ranks");
+  }
+  for (const auto& [key, size] :
+       {std::pair{"plan.tp", tp_}, {"plan.pp", pp_}, {"plan.cp", cp_}, {"plan.dp", dp_}}) {
+    if (size > 1) {
+      set(key, size);
+    }
+  }
+}
+
+Imported TreeImport::finish() {
+  KeyReport report = file_.unread(beside_);
+  imported_.ignored = std::move(report.ignored);
+  imported_.notes.insert(imported_.notes.end(), report.notes.begin(), report.notes.end());
+  return std::move(imported_);
+}
+
+}  // namespace hocket::interop

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts that importers of settings in a tree have in common.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "interop/foreign.h"
+#include "interop/settings.h"
+
+namespace hocket::interop {
+
+class TreeImport {
+ protected:
+  TreeImport(Settings file, std::string name, const RanksOfFile& ranks, Beside beside);
+
+  void set(const std::string& key, const std::string& value) { imported_.keys[key] = value; }
+  void set(const std::string& key, int64_t value) { set(key, std::to_string(value)); }
+  void set(const std::string& key, double value);
+  void set(const std::string& key, bool value) { set(key, std::string(value ? "true" : "false")); }
+  void note(std::string text) { imported_.notes.push_back(std::move(text)); }
+  static std::string lower_of(std::string text);
+
+  /// Sets the axes and `dp_`, from --ranks or `in_file` ranks (0: the file does not say). Error:
+  /// the ranks are no multiple of tp, pp and cp.
+  void set_mesh(int64_t in_file);
+  /// Returns the import with lines for what was not read. Error: of report_unread.
+  Imported finish();
+
+  Settings file_;
+  std::string name_;
+  RanksOfFile ranks_;
+  Beside beside_;
+  int64_t tp_ = 1, pp_ = 1, cp_ = 1, dp_ = 1;
+  Imported imported_;
+};
+
+}  // namespace hocket::interop

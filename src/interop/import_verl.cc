@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements: import_verl (foreign.h). Names and defaults are those of verl/trainer/config.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/product.h"
+#include "base/text.h"
+#include "interop/foreign.h"
+#include "interop/import_base.h"
+#include "interop/shell.h"
+#include "interop/tables.h"
+
+namespace hocket::interop {
+
+namespace {
+
+/// True of "a.b=c", "+a.b=c" and "++a.b=c".
+bool is_override(const std::string& word) {
+  const size_t equal = word.find('=');
+  if (equal == word.npos || word.starts_with("--") || word.find('.') > equal) return false;
+  const std::string key = word.substr(0, equal);
+  return key.find_first_not_of(
+             "+abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") == key.npos;
+}
+
+/// The overrides of a script's command, or the YAML itself.
+ConfigNode tree_of(const std::string& text, const std::string& name) {
+  constexpr std::string_view kCalls[] = {"verl.trainer", "main_ppo", "main_dapo", "recipe."};
+  const bool starts = std::any_of(std::begin(kCalls), std::end(kCalls), [&](std::string_view call) {
+    return text.find(call) != text.npos;
+  });
+  const bool is_script = text.starts_with("#!") || (starts && text.find("python") != text.npos);
+  if (!is_script) return parse_config_tree(text, name);
+  const ShellScript script = read_shell(text, name);
+  ConfigNode root;
+  root.kind = ConfigNode::Kind::map;
+  root.where = name;
+  const std::vector<ShellWord>* found = nullptr;
+  for (const std::vector<ShellWord>& command : script.commands) {
+    if (std::none_of(command.begin(), command.end(),
+                     [](const ShellWord& word) { return is_override(word.text); })) {
+      continue;
+    }
+    if (found != nullptr) {
+      fail(name, "line {}: a second command with settings of verl; expected one",
+           command.front().line);
+    }
+    found = &command;
+  }
+  if (found == nullptr) {
+    fail(name,
+         "has no settings of verl; expected YAML, or a command with verl.trainer.main_ppo and "
+         "settings such as data.train_batch_size=1024 behind it");
+  }
+  for (const ShellWord& word : *found) {
+    if (word.text.starts_with("--config-name=") && word.text.find("megatron") != word.text.npos) {
+      apply_override(&root, "actor_rollout_ref.actor.strategy=megatron", name);
+    }
+    if (word.text == "model_engine=megatron") {
+      apply_override(&root, "actor_rollout_ref.actor.strategy=megatron", name);
+    }
+  }
+  for (const ShellWord& word : *found) {
+    if (!is_override(word.text)) continue;
+    const size_t begin = word.text.find_first_not_of('+');
+    apply_override(&root, word.text.substr(begin), fmt::format("{}:{}", name, word.line));
+  }
+  return root;
+}
+
+class VerlImport : public TreeImport {
+ public:
+  VerlImport(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+             const Beside& beside)
+      : TreeImport(Settings(tree_of(text, name), name, "verl", verl_keys()), name, ranks, beside) {}
+
+  Imported run() {
+    set("objective", std::string("rl"));
+    imported_.model_path = file_.text(kModel + "path", "");
+    set("model.dtype", std::string("bf16"));
+    is_megatron_ =
+        file_.one_of(kActor + "strategy", "fsdp", {"fsdp", "fsdp2", "megatron"}) == "megatron";
+    read_mesh();
+    if (is_megatron_) {
+      read_megatron();
+    } else {
+      read_fsdp();
+    }
+    read_samples();
+    read_algorithm();
+    read_loss();
+    read_divergence();
+    read_optimizer();
+    read_adapter();
+    read_trainer();
+    read_data();
+    return finish();
+  }
+
+ private:
+  const std::string kActor = "actor_rollout_ref.actor.", kModel = "actor_rollout_ref.model.",
+                    kRollout = "actor_rollout_ref.rollout.",
+                    kMegatron = "actor_rollout_ref.actor.megatron.",
+                    kFsdp = "actor_rollout_ref.actor.fsdp_config.";
+
+  void read_mesh() {
+    const int64_t nodes = file_.at_least(1, "trainer.nnodes", 1);
+    const int64_t per_node = file_.at_least(1, "trainer.n_gpus_per_node", 8);
+    if (is_megatron_) {
+      tp_ = file_.at_least(1, kMegatron + "tensor_model_parallel_size", 1);
+      pp_ = file_.at_least(1, kMegatron + "pipeline_model_parallel_size", 1);
+      cp_ = file_.at_least(1, kMegatron + "context_parallel_size", 1);
+    } else {
+      cp_ = file_.at_least(1, kActor + "ulysses_sequence_parallel_size",
+                           file_.at_least(1, kFsdp + "ulysses_sequence_parallel_size", 1));
+    }
+    set_mesh(product_at_most({nodes, per_node}));
+    if (nodes > 1) {
+      set("plan.ranks_per_node", per_node);
+    }
+    if (cp_ > 1) {
+      set("plan.cp_comm_type", std::string(is_megatron_ ? "p2p" : "a2a"));
+      if (is_megatron_) {
+        set("plan.cp_order", std::string("zigzag"));
+      }
+    }
+  }
+
+  void expect_no_offload(const std::string& section) {
+    for (const char* key : {"param_offload", "optimizer_offload", "grad_offload"}) {
+      const std::string path = section + key;
+      if (file_.truth(path, false)) {
+        file_.need_key(path, "plan.shard.params", "nothing is offloaded here", beside_);
+      }
+    }
+  }
+
+  void read_fsdp() {
+    expect_no_offload(kFsdp);
+    const int64_t ranks = product_at_most({dp_, cp_});
+    const int64_t group = file_.integer(kFsdp + "fsdp_size", -1);
+    if (ranks > 1 && group != 1) {
+      const bool grouped = group > 0 && group < ranks;
+      const std::string among = grouped ? "group" : "all";
+      set("plan.shard.params", among);
+      set("plan.shard.grads", among);
+      if (grouped) {
+        set("plan.shard.group", group);
+      }
+      if (!file_.truth(kFsdp + "reshard_after_forward", true)) {
+        set("plan.shard.reshard_after_forward", false);
+      }
+    }
+    if (file_.truth(kModel + "enable_gradient_checkpointing", true)) {
+      set("plan.recompute", std::string("full"));
+    }
+  }
+
+  void read_megatron() {
+    expect_no_offload(kMegatron);
+    if (tp_ > 1) {
+      set("plan.sequence_parallel", file_.truth(kMegatron + "sequence_parallel", true));
+    }
+    for (const auto& [theirs, ours, otherwise] :
+         {std::tuple{"expert_model_parallel_size", "plan.ep", int64_t{1}},
+          {"expert_tensor_parallel_size", "plan.etp", int64_t{1}},
+          {"virtual_pipeline_model_parallel_size", "plan.pp_chunks", int64_t{1}}}) {
+      if (const int64_t value = file_.at_least(1, kMegatron + theirs, otherwise); value > 1) {
+        set(ours, value);
+      }
+    }
+    if (imported_.keys.count("plan.pp_chunks") > 0) {
+      set("plan.pp_schedule", std::string("interleaved"));
+    }
+    if (product_at_most({dp_, cp_}) > 1 &&
+        file_.truth(kMegatron + "use_distributed_optimizer", true)) {
+      set("plan.shard.optimizer", std::string("all"));
+    }
+    const std::string in = kMegatron + "override_transformer_config.";
+    const std::string granularity = file_.text(in + "recompute_granularity", "");
+    if (granularity == "full") {
+      set("plan.recompute", granularity);
+      const int64_t layers = file_.integer(in + "recompute_num_layers", 1);
+      if (file_.text(in + "recompute_method", "uniform") == "block" || layers != 1) {
+        file_.need_key(in + "recompute_num_layers", "plan.recompute",
+                       "every layer keeps its input here", beside_);
+      }
+    } else if (!granularity.empty()) {
+      file_.need_key(in + "recompute_granularity", "plan.recompute",
+                     "attention keeps no scores here, and modules are ops", beside_);
+    }
+  }
+
+  void read_samples() {
+    const int64_t prompts = file_.at_least(1, "data.train_batch_size", 1024);
+    const int64_t mini = file_.at_least(1, kActor + "ppo_mini_batch_size", 256);
+    const int64_t prompt = file_.at_least(1, "data.max_prompt_length", 512);
+    const int64_t answer = file_.at_least(1, "data.max_response_length", 512);
+    set("rl.prompts_per_step", prompts);
+    set("rl.prompts_per_update", mini == prompts ? int64_t{0} : mini);
+    set("rl.samples_per_prompt", file_.at_least(1, kRollout + "n", 1));
+    set("rl.epochs", file_.at_least(1, kActor + "ppo_epochs", 1));
+    set("rl.max_prompt_tokens", prompt);
+    set("rl.max_new_tokens", answer);
+    set("rl.temperature", file_.number(kRollout + "temperature", 1));
+    set("rl.top_p", file_.number(kRollout + "top_p", 1));
+    set("rl.top_k", std::max<int64_t>(0, file_.integer(kRollout + "top_k", -1)));
+    for (const auto& [theirs, ours] : {std::pair{"max_num_seqs", "rl.max_num_seqs"},
+                                       {"max_num_batched_tokens", "rl.max_num_batched_tokens"}}) {
+      if (file_.has(kRollout + theirs)) {
+        set(ours, file_.at_least(1, kRollout + theirs, 1));
+      }
+    }
+    read_rows(prompt + answer);
+  }
+
+  /// Rows of training hold whole samples; a micro-batch is as many rows, or as many tokens.
+  void read_rows(int64_t sample) {
+    const std::string tokens = kActor + "ppo_max_token_len_per_gpu";
+    const std::string each = kActor + "ppo_micro_batch_size_per_gpu";
+    if (file_.truth(kActor + "use_dynamic_bsz", false)) {
+      const int64_t most = product_at_most({file_.at_least(1, tokens, 16384), cp_});
+      if (most < sample) {
+        file_.refuse(tokens, fmt::format("at least {}, a sample", sample / cp_));
+      }
+      set("train.seq_len", most);
+      set("plan.micro_batch", int64_t{1});
+      file_.leave(each, "use_dynamic_bsz counts tokens");
+      return;
+    }
+    set("train.seq_len", sample);
+    file_.leave(tokens, "use_dynamic_bsz is false");
+    if (file_.has(kActor + "ppo_micro_batch_size") && !file_.has(each)) {
+      const int64_t all = file_.at_least(1, kActor + "ppo_micro_batch_size", 1);
+      if (all % dp_ != 0) {
+        file_.refuse(kActor + "ppo_micro_batch_size",
+                     fmt::format("a multiple of the {} data-parallel ranks", dp_));
+      }
+      set("plan.micro_batch", all / dp_);
+    } else {
+      set("plan.micro_batch", file_.at_least(1, each, 1));
+    }
+  }
+
+  void read_algorithm() {
+    const std::string given = file_.one_of(
+        "algorithm.adv_estimator", "gae",
+        {"gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"});
+    const bool scales = file_.truth("algorithm.norm_adv_by_std_in_grpo", true);
+    set("rl.advantage", given == "grpo" && !scales ? std::string("dr_grpo") : given);
+    set("rl.gamma", file_.number("algorithm.gamma", 1));
+    set("rl.lambda", file_.number("algorithm.lam", 1));
+    if (file_.truth("algorithm.filter_groups.enable", false)) {
+      set("rl.dynamic_sampling.on", true);
+      const int64_t rounds = file_.integer("algorithm.filter_groups.max_num_gen_batches", 0);
+      set("rl.dynamic_sampling.max_rounds", rounds > 0 ? rounds : int64_t{1000000});
+    }
+    if (file_.truth("reward_model.overlong_buffer.enable", false)) {
+      set("rl.overlong.buffer", file_.at_least(0, "reward_model.overlong_buffer.len", 0));
+      set("rl.overlong.penalty", file_.number("reward_model.overlong_buffer.penalty_factor", 1));
+    }
+    if (given != "gae") return;
+    set("rl.critic.path", file_.text("critic.model.path", ""));
+    if (beside_.has_model() || imported_.keys["rl.critic.path"] == imported_.model_path) {
+      imported_.keys.erase("rl.critic.path");
+    }
+    set("rl.critic.lr", file_.number("critic.optim.lr", 1e-5));
+    set("rl.critic.clip", file_.number("critic.cliprange_value", 0.5));
+    set("rl.critic.epochs", file_.at_least(1, "critic.ppo_epochs", 1));
+    set("rl.critic.warmup_steps", file_.at_least(0, "trainer.critic_warmup", 0));
+  }
+
+  void read_loss() {
+    const std::map<std::string, std::string> kLosses = {
+        {"vanilla", "ppo"}, {"gspo", "gspo"}, {"cispo", "cispo"}};
+    const std::string path = kActor + "policy_loss.loss_mode";
+    const auto found = kLosses.find(file_.text(path, "vanilla"));
+    if (found == kLosses.end()) {
+      file_.refuse(path, "vanilla, gspo or cispo");
+    }
+    set("rl.loss", found->second);
+    const double clip = file_.number(kActor + "clip_ratio", 0.2);
+    set("rl.clip_low", file_.number(kActor + "clip_ratio_low", clip));
+    set("rl.clip_high", file_.number(kActor + "clip_ratio_high", clip));
+    if (found->second == "ppo") {
+      set("rl.dual_clip", file_.number(kActor + "clip_ratio_c", 3));
+    }
+    set("rl.aggregation", file_.one_of(kActor + "loss_agg_mode", "token-mean",
+                                       {"token-mean", "token-sum", "seq-mean-token-sum",
+                                        "seq-mean-token-mean", "seq-mean-token-sum-norm"}));
+    set("rl.entropy_coef", file_.number(kActor + "entropy_coeff", 0));
+    set("rl.old_logprobs", std::string("trainer"));
+    // Log-probabilities of sampling and training differ in bf16, as they do between its engines.
+    set("rl.strict", false);
+  }
+
+  void read_divergence() {
+    const bool in_loss = file_.truth(kActor + "use_kl_loss", false);
+    const bool in_reward = file_.truth("algorithm.use_kl_in_reward", false);
+    if (in_loss && in_reward) {
+      file_.refuse("algorithm.use_kl_in_reward", "false beside use_kl_loss");
+    }
+    if (!in_loss && !in_reward) return;
+    const std::map<std::string, std::string> kEstimators = {{"kl", "k1"},         {"k1", "k1"},
+                                                            {"mse", "k2"},        {"k2", "k2"},
+                                                            {"low_var_kl", "k3"}, {"k3", "k3"}};
+    const std::string path = in_loss ? kActor + "kl_loss_type" : "algorithm.kl_penalty";
+    const auto found = kEstimators.find(file_.text(path, in_loss ? "low_var_kl" : "kl"));
+    if (found == kEstimators.end()) {
+      file_.refuse(path, "kl, mse or low_var_kl");
+    }
+    set("rl.kl_estimator", found->second);
+    set("rl.kl_in", std::string(in_loss ? "loss" : "reward"));
+    set("rl.kl_coef",
+        file_.number(in_loss ? kActor + "kl_loss_coef" : "algorithm.kl_ctrl.kl_coef", 0.001));
+    if (in_reward) {
+      file_.one_of("algorithm.kl_ctrl.type", "fixed", {"fixed"});
+    }
+  }
+
+  void read_optimizer() {
+    const std::string in = kActor + "optim.";
+    const double lr = file_.number(in + "lr", 1e-6);
+    set("train.lr", lr);
+    set("optimizer.weight_decay", file_.number(in + "weight_decay", 0.01));
+    double beta1 = 0.9, beta2 = 0.999;
+    if (file_.has(in + "betas")) {
+      const std::vector<std::string> betas = file_.texts(in + "betas");
+      if (betas.size() != 2 || !parse_double(betas[0], &beta1) || !parse_double(betas[1], &beta2)) {
+        file_.refuse(in + "betas", "two numbers");
+      }
+    }
+    set("optimizer.beta1", beta1);
+    set("optimizer.beta2", beta2);
+    const std::string type = lower_of(file_.text(in + "optimizer", "adamw"));
+    if (type != "adamw" && type != "adam") {
+      file_.refuse(in + "optimizer", "AdamW");
+    }
+    set("train.max_grad_norm",
+        file_.number(in + "clip_grad", file_.number(kActor + "grad_clip", 1)));
+    const std::string style = file_.has(in + "warmup_style")     ? in + "warmup_style"
+                              : file_.has(in + "lr_decay_style") ? in + "lr_decay_style"
+                                                                 : in + "lr_scheduler_type";
+    const std::string schedule = file_.one_of(style, "constant", {"constant", "cosine", "linear"});
+    set("train.schedule", schedule);
+    set("train.min_lr", file_.has(in + "min_lr") ? file_.number(in + "min_lr", 0)
+                                                 : lr * file_.number(in + "min_lr_ratio", 0));
+    const int64_t warmup = file_.integer(in + "lr_warmup_steps", -1);
+    if (warmup >= 0) {
+      set("train.warmup_steps", warmup);
+    } else {
+      set("train.warmup_share", file_.number(in + "lr_warmup_steps_ratio", 0));
+    }
+  }
+
+  void read_adapter() {
+    const bool nested = file_.integer(kModel + "lora.rank", 0) > 0;
+    const int64_t rank = nested ? file_.integer(kModel + "lora.rank", 0)
+                                : file_.at_least(0, kModel + "lora_rank", 0);
+    if (rank == 0) {
+      file_.leave(kModel + "lora_alpha", "lora_rank is 0");
+      file_.leave(kModel + "target_modules", "lora_rank is 0");
+      return;
+    }
+    set("adapter.type", std::string("lora"));
+    set("adapter.r", rank);
+    set("adapter.alpha",
+        nested ? file_.number(kModel + "lora.alpha", 32) : file_.number(kModel + "lora_alpha", 16));
+    const std::vector<std::string> targets = file_.texts(kModel + "target_modules");
+    set("adapter.targets", targets.empty() || nested ? std::string("[all-linear]")
+                                                     : fmt::format("[{}]", join(targets, ", ")));
+  }
+
+  void read_trainer() {
+    if (file_.has("trainer.total_training_steps")) {
+      set("train.steps", file_.at_least(1, "trainer.total_training_steps", 1));
+      file_.leave("trainer.total_epochs", "total_training_steps says how many steps there are");
+    } else {
+      set("train.epochs", file_.number("trainer.total_epochs", 30));
+    }
+    for (const auto& [theirs, ours] : {std::pair{"trainer.save_freq", "train.save_every"},
+                                       {"trainer.test_freq", "train.eval_every"},
+                                       {"trainer.max_actor_ckpt_to_keep", "train.keep_last"}}) {
+      if (const int64_t every = file_.integer(theirs, -1); every >= 0) {
+        set(ours, every);
+      }
+    }
+    const std::string folder = file_.text("trainer.default_local_dir", "");
+    if (!folder.empty() && folder.find("${") == folder.npos) {
+      set("output.dir", folder);
+    }
+  }
+
+  void read_data() {
+    std::string sources;
+    for (const auto& [path, part] :
+         {std::pair{"data.train_files", "train"}, {"data.val_files", "valid"}}) {
+      for (const std::string& file : file_.texts(path)) {
+        sources +=
+            fmt::format("{}{{path: \"{}\", split: {}}}", sources.empty() ? "" : ", ", file, part);
+      }
+    }
+    if (!sources.empty()) {
+      set("data.sources", "[" + sources + "]");
+    }
+    if (!beside_.has("rl.rewards")) {
+      set("rl.rewards", std::string("[{type: exact}]"));
+      note(
+          "rl.rewards is exact, equality with the ground truth: verl chooses a reward by the "
+          "data; try --set 'rl.rewards=[{type: gsm8k}]'");
+    }
+  }
+
+  bool is_megatron_ = false;
+};
+
+}  // namespace
+
+Imported import_verl(const std::string& text, const std::string& name, const RanksOfFile& ranks,
+                     const Beside& beside) {
+  return VerlImport(text, name, ranks, beside).run();
+}
+
+}  // namespace hocket::interop

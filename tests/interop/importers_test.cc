@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of DeepSpeed, verl and Axolotl as runs, and for all trainers: keys misspelt at random are
+// refused with the nearest name, and any key may be missing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "interop/foreign.h"
+#include "tests/interop/importers_util.h"
+
+namespace hocket::interop {
+namespace {
+
+using Expected = std::map<std::string, std::string>;
+
+void expect_keys(const Imported& found, const Expected& expected) {
+  for (const auto& [key, value] : expected) {
+    const auto at = found.keys.find(key);
+    EXPECT_EQ(at == found.keys.end() ? "(absent)" : at->second, value) << key;
+  }
+}
+
+std::string replaced(std::string text, const std::string& old, const std::string& by) {
+  const size_t at = text.find(old);
+  EXPECT_NE(at, text.npos) << old;
+  return at == text.npos ? text : text.replace(at, old.size(), by);
+}
+
+const char* const kDeepspeed =
+    "{\"train_batch_size\": 64,\n\"train_micro_batch_size_per_gpu\": 2,\n"
+    "\"gradient_accumulation_steps\": 4,\n\"gradient_clipping\": 1.0,\n\"steps_per_print\": 10,\n"
+    "\"bf16\": {\"enabled\": true},\n\"zero_optimization\": {\"stage\": 3,\n\"overlap_comm\": "
+    "true,\n"
+    "\"reduce_bucket_size\": 1048576,\n\"contiguous_gradients\": true,\n"
+    "\"stage3_param_persistence_threshold\": 10240},\n"
+    "\"optimizer\": {\"type\": \"AdamW\",\n\"params\": {\"lr\": 3e-5,\n\"betas\": [0.9, 0.95],\n"
+    "\"weight_decay\": 0.1}},\n\"scheduler\": {\"type\": \"WarmupDecayLR\",\n\"params\": "
+    "{\"warmup_num_steps\": 100,\n\"total_num_steps\": 1000}},\n\"wall_clock_breakdown\": false}\n";
+
+TEST(Deepspeed, PlanAndTraining) {
+  expect_keys(import_deepspeed(kDeepspeed, "ds.json", {}), {{"plan.dp", "8"},
+                                                            {"plan.micro_batch", "2"},
+                                                            {"train.global_batch", "64"},
+                                                            {"plan.shard.params", "all"},
+                                                            {"plan.shard.grads", "all"},
+                                                            {"plan.shard.least_kib", "20"},
+                                                            {"plan.overlap_grad_reduce", "true"},
+                                                            {"plan.bucket_mib", "2"},
+                                                            {"model.dtype", "bf16"},
+                                                            {"train.grad_dtype", "model"},
+                                                            {"train.steps", "1000"},
+                                                            {"train.warmup_steps", "100"},
+                                                            {"train.schedule", "linear"},
+                                                            {"optimizer.beta2", "0.95"},
+                                                            {"train.lr", "3e-05"}});
+}
+
+TEST(Deepspeed, StagesAndSizes) {
+  const auto with = [](const std::string& old, const std::string& by) {
+    return import_deepspeed(replaced(kDeepspeed, old, by), "ds.json", {}).keys;
+  };
+  EXPECT_EQ(with("\"stage\": 3", "\"stage\": 1").at("plan.shard.optimizer"), "all");
+  EXPECT_EQ(with("\"stage\": 3", "\"stage\": 1").count("train.grad_dtype"), 0u);
+  EXPECT_EQ(with("\"stage\": 3", "\"stage\": 2").count("plan.shard.params"), 0u);
+  EXPECT_EQ(with("\"stage\": 3", "\"stage\": 3, \"mics_shard_size\": 4").at("plan.shard.group"),
+            "4");
+  EXPECT_EQ(with("\"bf16\": {\"enabled\": true}",
+                 "\"bf16\": {\"enabled\": true}, \"tensor_parallel\": {\"autotp_size\": 2}")
+                .at("plan.tp"),
+            "2");
+  // Two of the three sizes, and the ranks.
+  const std::string open = replaced(kDeepspeed, "\"gradient_accumulation_steps\": 4,\n", "");
+  EXPECT_EQ(import_deepspeed(open, "ds.json", {16, 0}).keys.at("plan.dp"), "16");
+  const std::string batch = replaced(open, "\"train_micro_batch_size_per_gpu\": 2,\n", "");
+  EXPECT_EQ(import_deepspeed(batch, "ds.json", {16, 0}).keys.at("plan.micro_batch"), "4");
+}
+
+TEST(Deepspeed, Refusals) {
+  const struct {
+    const char* old;
+    const char* by;
+    const char* part;
+  } kRows[] = {
+      {"\"overlap_comm\": true", "\"offload_optimizer\": {\"device\": \"cpu\"}",
+       "zero_optimization.offload_optimizer.device is 'cpu'; expected none"},
+      {"\"overlap_comm\": true", "\"offload_param\": {\"device\": \"nvme\"}",
+       "nothing is offloaded"},
+      {"\"overlap_comm\": true", "\"cpu_offload\": true", "nothing is offloaded"},
+      {"\"overlap_comm\": true", "\"zero_quantized_gradients\": true", "the values' own type"},
+      {"\"overlap_comm\": true", "\"zero_hpz_partition_size\": 8", "would make another plan"},
+      {"\"stage\": 3", "\"stage\": 4", "expected 0 to 3"},
+      {"\"train_batch_size\": 64", "\"train_batch_size\": 63", "expected a multiple of 8"},
+      {"\"AdamW\"", "\"OneBitAdam\"", "expected Adam, AdamW, SGD or Muon"},
+      {"\"WarmupDecayLR\"", "\"OneCycle\"", "expected one of WarmupLR"},
+      {"\"wall_clock_breakdown\": false", "\"sparse_attention\": {\"mode\": \"fixed\"}",
+       "would make another model"},
+      {"\"wall_clock_breakdown\": false", "\"curriculum_learning\": {\"enabled\": true}",
+       "every step has the same sequences"},
+      {"\"train_micro_batch_size_per_gpu\": 2", "\"train_micro_batch_size_per_gpu\": \"auto\"",
+       "try --set plan.micro_batch"},
+      {"\"stage\": 3", "\"stages\": 3", "try zero_optimization.stage"}};
+  for (const auto& row : kRows) {
+    const std::string text =
+        refusal_of([&] { import_deepspeed(replaced(kDeepspeed, row.old, row.by), "ds.json", {}); });
+    EXPECT_TRUE(says(text, row.part)) << row.by << ": " << text;
+  }
+  EXPECT_TRUE(says(refusal_of([&] {
+                     import_deepspeed(kDeepspeed, "ds.json", {16, 0});
+                   }),
+                   "--ranks is 16; expected the 8 of the file"));
+}
+
+const char* const kVerl =
+    "#!/bin/bash\nset -x\nMODEL=${MODEL:-some/model}\npython3 -m verl.trainer.main_ppo \\\n"
+    " algorithm.adv_estimator=grpo \\\n data.train_files=a.parquet \\\n data.train_batch_size=64 "
+    "\\\n"
+    " data.max_prompt_length=128 \\\n data.max_response_length=256 \\\n"
+    " actor_rollout_ref.model.path=$MODEL \\\n actor_rollout_ref.actor.optim.lr=2e-6 \\\n"
+    " actor_rollout_ref.actor.ppo_mini_batch_size=32 \\\n"
+    " actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\\n"
+    " actor_rollout_ref.actor.use_kl_loss=True \\\n"
+    " actor_rollout_ref.actor.kl_loss_type=low_var_kl \\\n"
+    " actor_rollout_ref.rollout.n=5 \\\n actor_rollout_ref.rollout.name=vllm \\\n"
+    " trainer.logger='[\"console\",\"wandb\"]' \\\n trainer.n_gpus_per_node=8 \\\n"
+    " trainer.nnodes=2 \\\n trainer.total_epochs=15 $@\n";
+
+TEST(Verl, ScriptWithOverrides) {
+  const Imported found = import_verl(kVerl, "run.sh", {});
+  EXPECT_EQ(found.model_path, "some/model");
+  expect_keys(found, {{"objective", "rl"},
+                      {"rl.advantage", "grpo"},
+                      {"rl.prompts_per_step", "64"},
+                      {"rl.prompts_per_update", "32"},
+                      {"rl.samples_per_prompt", "5"},
+                      {"rl.max_new_tokens", "256"},
+                      {"rl.kl_coef", "0.001"},
+                      {"rl.kl_estimator", "k3"},
+                      {"rl.kl_in", "loss"},
+                      {"rl.dual_clip", "3"},
+                      {"train.seq_len", "384"},
+                      {"train.lr", "2e-06"},
+                      {"train.epochs", "15"},
+                      {"plan.dp", "16"},
+                      {"plan.ranks_per_node", "8"},
+                      {"plan.micro_batch", "4"},
+                      {"plan.shard.params", "all"},
+                      {"plan.recompute", "full"}});
+}
+
+/// The same as YAML, under Megatron, with tokens for micro-batches and DAPO's settings.
+TEST(Verl, Yaml) {
+  const std::string yaml =
+      "actor_rollout_ref:\n  model: {path: m, lora_rank: 8, lora_alpha: 16}\n  actor:\n"
+      "    strategy: megatron\n    use_dynamic_bsz: true\n    ppo_max_token_len_per_gpu: 4096\n"
+      "    clip_ratio_high: 0.28\n    loss_agg_mode: token-mean\n    policy_loss: {loss_mode: "
+      "gspo}\n"
+      "    megatron: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2,\n"
+      "      virtual_pipeline_model_parallel_size: 2, context_parallel_size: 2}\n"
+      "algorithm: {adv_estimator: gae, lam: 0.95, filter_groups: {enable: true}}\n"
+      "reward_model: {overlong_buffer: {enable: true, len: 64, penalty_factor: 0.5}}\n"
+      "critic: {optim: {lr: 1e-5}}\ntrainer: {nnodes: 1, n_gpus_per_node: 16}\n";
+  expect_keys(import_verl(yaml, "ppo.yaml", {}), {{"plan.tp", "2"},
+                                                  {"plan.pp", "2"},
+                                                  {"plan.cp", "2"},
+                                                  {"plan.dp", "2"},
+                                                  {"plan.pp_chunks", "2"},
+                                                  {"plan.sequence_parallel", "true"},
+                                                  {"plan.shard.optimizer", "all"},
+                                                  {"train.seq_len", "8192"},
+                                                  {"rl.loss", "gspo"},
+                                                  {"rl.clip_high", "0.28"},
+                                                  {"rl.advantage", "gae"},
+                                                  {"rl.lambda", "0.95"},
+                                                  {"rl.critic.lr", "1e-05"},
+                                                  {"rl.dynamic_sampling.on", "true"},
+                                                  {"rl.overlong.buffer", "64"},
+                                                  {"adapter.r", "8"}});
+}
+
+TEST(Verl, Refusals) {
+  const struct {
+    const char* setting;
+    const char* part;
+  } kRows[] = {
+      {"actor_rollout_ref.actor.fsdp_config.param_offload=True", "nothing is offloaded here"},
+      {"algorithm.adv_estimator=remax", "expected one of gae, grpo"},
+      {"actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "expected vanilla, gspo or cispo"},
+      {"actor_rollout_ref.actor.kl_loss_type=abs", "expected kl, mse or low_var_kl"},
+      {"algorithm.use_kl_in_reward=True", "expected false beside use_kl_loss"},
+      {"trainer.v1.trainer_mode=separate_async", "would make another plan"},
+      {"actor_rollout_ref.actor.ppo_minibatch_size=8",
+       "try actor_rollout_ref.actor.ppo_mini_batch_size"},
+      {"actor_rollout_ref.actor.megatron.tensor_parallel_size=2", "and no release of verl has"},
+      {"+data.trian_files=b", "try data.train_files"}};
+  for (const auto& row : kRows) {
+    const std::string script = replaced(kVerl, " $@", std::string(" ") + row.setting + " $@");
+    const std::string text = refusal_of([&] { import_verl(script, "run.sh", {}); });
+    EXPECT_TRUE(says(text, row.part)) << row.setting << ": " << text;
+  }
+}
+
+const char* const kAxolotl =
+    "base_model: some/model\ndatasets:\n  - path: a.jsonl\n    type: chat_template\n"
+    "    field_messages: conversations\n    message_property_mappings:\n      role: from\n"
+    "      content: value\n  - path: b.jsonl\n    type: alpaca\nval_set_size: 0.1\n"
+    "adapter: lora\nlora_r: 16\nlora_alpha: 32\nlora_dropout: 0.05\nlora_target_linear: true\n"
+    "sequence_len: 256\nsample_packing: true\npad_to_sequence_len: true\nmicro_batch_size: 2\n"
+    "gradient_accumulation_steps: 4\nnum_epochs: 3\noptimizer: adamw_torch\n"
+    "lr_scheduler: cosine\nlearning_rate: 2e-4\nbf16: auto\ngradient_checkpointing: true\n"
+    "flash_attention: true\nwarmup_ratio: 0.1\nweight_decay: 0.01\nlogging_steps: 1\n"
+    "deepspeed: deepspeed_configs/zero2.json\n";
+
+TEST(Axolotl, LowRankTraining) {
+  const Imported found = import_axolotl(kAxolotl, "a.yml", {4, 0});
+  EXPECT_EQ(found.model_path, "some/model");
+  expect_keys(
+      found,
+      {{"objective", "sft"},
+       {"data.sources",
+        "[{path: \"a.jsonl\", format: chat, columns: {messages: \"conversations\"}, tags: "
+        "{role_tag: \"from\", content_tag: \"value\"}}, {path: \"b.jsonl\", format: alpaca}]"},
+       {"data.packing", "true"},
+       {"data.valid_fraction", "0.1"},
+       {"data.train_on", "assistant"},
+       {"adapter.r", "16"},
+       {"adapter.targets", "[all-linear]"},
+       {"train.seq_len", "256"},
+       {"train.global_batch", "32"},
+       {"plan.micro_batch", "2"},
+       {"plan.dp", "4"},
+       {"plan.shard.grads", "all"},
+       {"plan.recompute", "full"},
+       {"train.warmup_share", "0.1"},
+       {"model.dtype", "bf16"}});
+}
+
+TEST(Axolotl, MeshAndSharding) {
+  const std::string base = replaced(kAxolotl, "deepspeed: deepspeed_configs/zero2.json\n", "");
+  expect_keys(import_axolotl(base + "dp_shard_size: 2\ndp_replicate_size: 2\n"
+                                    "tensor_parallel_size: 2\ncontext_parallel_size: 2\n",
+                             "a.yml", {}),
+              {{"plan.dp", "4"},
+               {"plan.tp", "2"},
+               {"plan.cp", "2"},
+               {"plan.cp_comm_type", "all_gather"},
+               {"plan.shard.params", "group"},
+               {"plan.shard.group", "4"}});
+  expect_keys(import_axolotl(base + "fsdp:\n  - full_shard\n  - auto_wrap\nfsdp_config:\n"
+                                    "  fsdp_sharding_strategy: SHARD_GRAD_OP\n",
+                             "a.yml", {4, 0}),
+              {{"plan.shard.params", "all"}, {"plan.shard.reshard_after_forward", "false"}});
+  expect_keys(
+      import_axolotl(base + "rl: ipo\nrl_beta: 0.2\n", "a.yml", {4, 0}),
+      {{"objective", "dpo"}, {"preference.loss_type", "[ipo]"}, {"preference.beta", "0.2"}});
+}
+
+TEST(Axolotl, Refusals) {
+  const struct {
+    const char* old;
+    const char* by;
+    const char* part;
+  } kRows[] = {
+      {"adapter: lora", "adapter: qlora", "weights are not quantised here"},
+      {"bf16: auto", "load_in_8bit: true", "would make another model"},
+      {"bf16: auto", "load_in_4bit: true", "would make another model"},
+      {"adamw_torch", "adamw_bnb_8bit", "try --set optimizer.name"},
+      {"zero2.json", "zero3_bf16_cpuoffload_all.json", "nothing is offloaded here"},
+      {"zero2.json", "mine.json", "try --set plan.shard.params"},
+      {"type: alpaca", "type: gpteacher", "expected completion, chat_template"},
+      {"lr_scheduler: cosine", "lr_scheduler: rex", "expected one of cosine"},
+      {"gradient_checkpointing: true", "gradient_checkpointing: offload", "nothing is offloaded"},
+      {"bf16: auto", "rl: orpo", "expected dpo, ipo or kto"},
+      {"bf16: auto", "unfrozen_parameters: [lm_head]", "would make another plan"},
+      {"micro_batch_size: 2", "micro_batchsize: 2", "line 20: micro_batchsize is 2"},
+      {"micro_batch_size: 2", "micro_batchsize: 2", "try micro_batch_size"}};
+  for (const auto& row : kRows) {
+    const std::string text = refusal_of([&] {
+      import_axolotl(replaced(kAxolotl, row.old, row.by), "a.yml", {4, 0});
+    });
+    EXPECT_TRUE(says(text, row.part)) << row.by << ": " << text;
+  }
+}
+
+struct File {
+  const char* tool;
+  std::string text;
+  const char* before;  ///< what stands before a key of the file, and behind it
+  const char* behind;
+};
+
+std::vector<File> files() {
+  return {{"megatron",
+           "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
+           "--num-attention-heads 4 --vocab-size 512 --swiglu --tensor-model-parallel-size 2 "
+           "--seq-length 64 --micro-batch-size 1 --global-batch-size 8 --bf16 --log-interval 1 "
+           "--lr-decay-style cosine --use-distributed-optimizer --split 9,1 --train-iters 10 \n",
+           "--", " "},
+          {"torchtitan",
+           "[training]\nlocal_batch_size = 2\nseq_len = 64\nsteps = 10\n[parallelism]\n"
+           "tensor_parallel_degree = 2\ndata_parallel_shard_degree = 4\n[metrics]\nlog_freq = 5\n"
+           "[optimizer]\nlr = 1e-3\n[lr_scheduler]\nwarmup_steps = 5\n",
+           "\n", " ="},
+          {"deepspeed", kDeepspeed, "\"", "\":"},
+          {"verl", kVerl, ".", "="},
+          {"axolotl", kAxolotl, "\n", ":"}};
+}
+
+/// Words of a file between `before` and `behind`: its keys.
+std::vector<std::pair<size_t, std::string>> keys_in(const File& file) {
+  std::vector<std::pair<size_t, std::string>> keys;
+  const auto is_word = [](char letter) {
+    return letter == '_' || letter == '-' || std::isalnum(static_cast<unsigned char>(letter)) != 0;
+  };
+  for (size_t at = 0; at < file.text.size(); ++at) {
+    if (at == 0 || !is_word(file.text[at]) || is_word(file.text[at - 1])) {
+      const bool dashes = std::string_view(file.before) == "--" && at > 1 &&
+                          file.text.substr(at - 2, 2) == "--" && is_word(file.text[at]);
+      if (!dashes) continue;
+    }
+    size_t end = at;
+    while (end < file.text.size() && is_word(file.text[end])) {
+      ++end;
+    }
+    const std::string before = file.before;
+    if (at < before.size() || file.text.compare(at - before.size(), before.size(), before) != 0 ||
+        file.text.compare(end, std::string_view(file.behind).size(), file.behind) != 0) {
+      continue;
+    }
+    keys.push_back({at, file.text.substr(at, end - at)});
+  }
+  return keys;
+}
+
+/// Swaps, drops, doubles or replaces a letter.
+std::string misspelt(const std::string& word, Rng& rng) {
+  std::string text = word;
+  const auto at = static_cast<size_t>(rng.below(static_cast<uint64_t>(text.size())));
+  switch (rng.below(4)) {
+    case 0:
+      if (at + 1 < text.size()) {
+        std::swap(text[at], text[at + 1]);
+      }
+      break;
+    case 1:
+      text.erase(at, 1);
+      break;
+    case 2:
+      text.insert(at, 1, text[at]);
+      break;
+    default:
+      text[at] = static_cast<char>('a' + rng.below(26));
+  }
+  return text;
+}
+
+TEST(Importers, MisspeltKeysAreRefusedWithTheNearest) {
+  Rng rng(7);
+  for (const File& file : files()) {
+    const Importer importer = importer_of(file.tool);
+    ASSERT_NE(importer, nullptr) << file.tool;
+    EXPECT_NO_THROW(importer(file.text, "file", {.asked = 0, .otherwise = 8}, {})) << file.tool;
+    const auto keys = keys_in(file);
+    ASSERT_GE(keys.size(), 7u) << file.tool;
+    for (const auto& [at, key] : keys) {
+      for (int round = 0; round < 8; ++round) {
+        const std::string wrong = misspelt(key, rng);
+        if (wrong.size() < 2 || wrong == key) continue;
+        std::string text = file.text;
+        text.replace(at, key.size(), wrong);
+        const std::string refused =
+            refusal_of([&] { importer(text, "file", {.asked = 0, .otherwise = 8}, {}); });
+        const bool unknown = says(refused, "no release of") || says(refused, "is no argument of") ||
+                             says(refused, "has underscores");
+        // Another key may be spelt so, such as pp for tp: then it is read, or refused for itself.
+        if (!unknown) continue;
+        const size_t hint = refused.find("; try ");
+        ASSERT_NE(hint, refused.npos)
+            << file.tool << ' ' << wrong << " for " << key << ": " << refused;
+        std::string name = refused.substr(hint + 6);
+        name = name.substr(name.starts_with("--") ? 2 : 0);
+        // A section that is misspelt is named with a key of it.
+        int distance = edit_distance(wrong, name);
+        for (const std::string& part : split(name, '.')) {
+          distance = std::min(distance, edit_distance(wrong, part));
+        }
+        EXPECT_LE(distance, edit_distance(wrong, key))
+            << file.tool << ' ' << wrong << " for " << key << ": " << refused;
+      }
+    }
+  }
+}
+
+/// Most misspellings are no key: a file that would take them is read otherwise than it was meant.
+TEST(Importers, MisspeltKeysAreSeldomOtherKeys) {
+  Rng rng(11);
+  for (const File& file : files()) {
+    const auto keys = keys_in(file);
+    int64_t tried = 0, refused = 0;
+    for (const auto& [at, key] : keys) {
+      if (key.size() < 4) continue;
+      for (int round = 0; round < 4; ++round) {
+        const std::string wrong = misspelt(key, rng);
+        if (wrong == key) continue;
+        std::string text = file.text;
+        text.replace(at, key.size(), wrong);
+        ++tried;
+        refused += refusal_of([&] {
+                     importer_of(file.tool)(text, "file", {.asked = 0, .otherwise = 8}, {});
+                   }).empty()
+                       ? 0
+                       : 1;
+      }
+    }
+    EXPECT_GE(static_cast<double>(refused), 0.97 * static_cast<double>(tried)) << file.tool;
+  }
+}
+
+/// Without any line a file is read with defaults, or refused as bad input.
+TEST(Importers, AnyKeyMayBeMissing) {
+  for (const File& file : files()) {
+    const auto keys = keys_in(file);
+    for (const auto& [at, key] : keys) {
+      std::string text = file.text;
+      const size_t begin = at - std::string_view(file.before).size();
+      const size_t end = std::min(
+          text.find_first_of(file.tool == std::string("megatron") ? "-" : "\n", at + key.size()),
+          text.size() - 1);
+      text.erase(begin + 1, end - begin - 1);
+      refusal_of([&] { importer_of(file.tool)(text, "file", {.asked = 0, .otherwise = 8}, {}); });
+    }
+  }
+}
+
+TEST(Importers, TextsThatAreNoFiles) {
+  for (const std::string& tool : import_formats()) {
+    for (const char* text : {"", "[]", "{", "]", "a", "{\"a\": ", "\xff\xfe", "- 1\n- 2\n", "x: [",
+                             "#!/bin/bash\npython3 -m verl.trainer.main_ppo a.b=c d.e=\n"}) {
+      EXPECT_NE(refusal_of([&] {
+                  importer_of(tool)(text, "file", {8, 0}, {});
+                }),
+                "")
+          << tool << ": " << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hocket::interop
