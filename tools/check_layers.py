@@ -81,6 +81,7 @@ def check_includes(path, text, report, warn):
 
 def is_loose_branch(line):
     """Returns whether a line is a branch, `if (a) b = c;`, but no guard, `if (a) return;`."""
+    line = re.sub(r"'(\\.|[^'\\])'", "' '", line)  # parentheses in quotes count for nothing
     start = BRANCH.match(line)
     end, depth = start.end() if start else len(line), 0
     while end < len(line) and (depth or line[end] == "("):

@@ -377,9 +377,7 @@ class Reader {
            text_[end] != ' ' && text_[end] != '(' && text_[end] != '$') {
       ++end;
     }
-    if (end >= text_.size() || text_[end] != ')' || end == at_) {
-      return false;
-    }
+    if (end >= text_.size() || text_[end] != ')' || end == at_) return false;
     Branch& branch = branches_.back();
     bool fits = false;
     for (std::string pattern : split(text_.substr(at_, end - at_), '|')) {
