@@ -86,7 +86,8 @@ bool is_of_transfers(const MeasuredRun& run) {
 void settle_transfers(MeasuredRun* run, Early how) {
   const int32_t samples = run->samples();
   Starts starts(*run);
-  const bool transfers = is_of_transfers(*run);
+  // A kernel of a collective lasts from its own start, also where all ranks start it at once.
+  const bool transfers = !run->has_hosts && is_of_transfers(*run);
   const double apart = tolerance(*run);
   int64_t all = 0, early = 0, negative = 0;
   for (const Group& group : run->groups) {

@@ -100,8 +100,9 @@ class Chakra(unittest.TestCase):
         self.assertIn("data_deps", said)
         # Two collectives in opposite orders.
         group = {"pg_name": ("string", "0")}
-        said = self.refused([node(1, "x", "COMM_COLL_NODE", [], 10, **group), node(2, "y", "COMM_COLL_NODE", [1], 10, **group)],
-                            [node(5, "y", "COMM_COLL_NODE", [], 10, **group), node(6, "x", "COMM_COLL_NODE", [5], 10, **group)])
+        def sum_of(number, name, waits):
+            return node(number, name, "COMM_COLL_NODE", waits, 10, **group)
+        said = self.refused([sum_of(1, "x", []), sum_of(2, "y", [1])], [sum_of(5, "y", []), sum_of(6, "x", [5])])
         self.assertRegex(said, "[12] of rank 0|[56] of rank 1")
 
     def test_kernels_that_ran_against_their_dependencies(self):

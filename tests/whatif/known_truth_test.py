@@ -66,6 +66,12 @@ class KnownTruth(unittest.TestCase):
         found = self.check(longer, "pauses")
         self.assertLessEqual(abs(found["causes"][0]["T_fixed"] / step_seconds(job.mended()) - 1), 0.01)
 
+    def test_ranks_that_are_alike_but_for_one_step(self):
+        """Members of nine in ten collectives start at once. In the paused step the others wait within theirs."""
+        job = Job(seed=9, ranks=2, steps=12, noise=0.001, kernel_us=80, bucket=4, pauses={5: (1, 0.8, 60000.0)})
+        found = self.check(job, "pauses")
+        self.assertLessEqual(abs(found["causes"][0]["T_fixed"] / step_seconds(job.mended()) - 1), 0.01)
+
     def test_an_idle_device(self):
         """A device that is idle with work in its queue is paused; the replay includes the time."""
         job = Job(seed=5, steps=6, device_pauses={2: (0, 0.4, 30000.0), 4: (0, 0.4, 30000.0)})

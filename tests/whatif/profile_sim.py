@@ -15,7 +15,7 @@ MAIN, BACKWARD = 4001, 4077  # thread ids
 
 @dataclass
 class Job:
-    """The work of a job, and its fault."""
+    """A job: its sizes, and its faults."""
     seed: int = 0
     ranks: int = 1
     steps: int = 6
