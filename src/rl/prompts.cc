@@ -85,10 +85,16 @@ PromptData::PromptData(const engine::Run& run, int64_t longest)
       longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
     }
   }
-  if (train_.prompts.empty()) {
-    fail(run.name, "{} has no prompt to train on{}", name_,
-         train_.too_long > 0 ? fmt::format(": {} are longer than {} tokens", train_.too_long, most_)
-                             : "");
+  const auto refuse_empty = [&](const PromptSet& set, const std::string& what) {
+    if (!set.prompts.empty()) return;
+    fail(
+        run.name, "{}{}", what,
+        set.too_long > 0 ? fmt::format(": {} are longer than {} tokens", set.too_long, most_) : "");
+  };
+  refuse_empty(train_, name_ + " has no prompt to train on");
+  for (const PromptSet& set : held_out_) {
+    refuse_empty(set, set.name.empty() ? "the held-out part of data.sources has no prompt"
+                                       : "set " + set.name + " of data.evaluation has no prompt");
   }
 }
 

@@ -25,6 +25,12 @@ class Prompts(rl_util.RlTest):
         with open(self.path("run", "trajectories", "eval-000001.jsonl"), encoding="utf-8") as f:
             self.assertEqual(["4321", "4322"], [json.loads(line)["label"] for line in f])
 
+    def test_a_held_out_set_without_prompts_is_refused(self):
+        path = self.lines("long.jsonl", [{"prompt": "1" * 30 + "=", "ground_truth": "1"}] * 3)
+        self.write_run("run", data={"evaluation": [{"name": "long", "path": path}]})
+        said = self.rl("run", code=2)
+        self.assertIn("set long of data.evaluation has no prompt: 3 are longer than 27 tokens", said)
+
     def test_prompts_without_a_ground_truth_are_told(self):
         path = self.lines("bare.jsonl", [{"prompt": "1234="}])
         self.write_run("run", data={"sources": [{"path": path}], "evaluation": []}, rl={"max_failed_rewards": 1},
