@@ -180,11 +180,14 @@ void PromptData::set_text(const Json& text, Prompt* prompt) {
     fail("prompt", "it is {}; expected a string or a list of messages", data::type_text(text));
   }
   if (!template_) {
-    fail("prompt", "it is a list of messages, and {} has no chat template", model_);
+    fail("prompt", "it is a list of messages, and {} has no chat template; try data.chat_template",
+         model_);
   }
   ++chats_;
   const Json messages = data::read_messages(text, data::MessageTags::chat(), "prompt");
-  data::check_turns(messages, true);
+  if (messages.back().at("role") == "assistant") {
+    fail("prompt", "its last message is of role assistant; expected one that an answer follows");
+  }
   data::ChatOptions chat;
   chat.add_generation_prompt = true;
   prompt->text = template_->render(messages, chat).text;

@@ -159,7 +159,7 @@ struct RewardPool::Impl {
       } catch (const Stopped&) {
         throw;
       } catch (const std::exception& error) {
-        failure.error = error.what();
+        failure.error = printable(error.what());  // it may have a server's or command's words
       } catch (...) {
         failure.error = "an unknown exception";
       }

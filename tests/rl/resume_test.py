@@ -133,6 +133,22 @@ class Resume(rl_util.RlTest):
         self.assertIn("SIGTERM: dropping the samples of step", said)
         self.assertTrue(os.listdir(self.path("run", "checkpoints")), said)
 
+    def test_limits_and_judges_may_change(self):
+        """The way to the same rewards is free; what they are is not, and is named."""
+        with open(self.path("scorer.py"), "w", encoding="utf-8") as f:
+            f.write(SCORER)
+        exec_of = lambda **keys: [{"type": "exec", "command": "python3 scorer.py", **keys}]
+        how = {"train": {"steps": 2}, "data": {"evaluation": [], "valid_fraction": 0}}
+        self.write_run("run", rl={"rewards": exec_of(), "dynamic_sampling": {"on": True, "max_rounds": 40}}, **how)
+        self.rl("run")
+        how["train"] = {"steps": 3}
+        self.write_run("run", rl={"rewards": exec_of(weight=2), "dynamic_sampling": {"on": True}}, **how)
+        self.assertIn("was saved with rl.rewards[0].weight = 1.0; this run has 2.0", self.rl("run", code=2))
+        self.write_run("run", rl={"rewards": exec_of(timeout_s=50, retries=3, processes=1),
+                                  "dynamic_sampling": {"on": True, "max_rounds": 50}}, **how)
+        self.rl("run")
+        self.assertEqual([1, 2, 3], [line["step"] for line in self.metrics("run")[0]])
+
 
 if __name__ == "__main__":
     unittest.main()

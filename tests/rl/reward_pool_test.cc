@@ -65,6 +65,17 @@ TEST(RewardPool, SumsManySamples) {
   pool.wait();  // nothing is open
 }
 
+TEST(RewardPool, FailuresArePrintable) {
+  engine::RewardSection hostile = command_of("printf '{\"\\033[2J\\n'");
+  RewardPool pool(rl_of({hostile}), "rl");
+  const Prompt prompt = task_of("1");
+  Sample sample = answer_of("1");
+  pool.add(prompt, sample);
+  pool.wait();
+  ASSERT_TRUE(sample.reward_failed);
+  EXPECT_EQ(sample.rewards.at("exec").error.find('\033'), std::string::npos);
+}
+
 TEST(RewardPool, GivesUp) {
   RewardPool pool(rl_of({command_of("sleep 60; echo 1"), section_of("exact")}, 2), "rl");
   const Prompt prompt = task_of("1");
