@@ -158,9 +158,7 @@ int Trainer::go() {
     if (is_first() && run_.config.output.report) {
       report_.write_failed(stepper_->done().step, course_.steps, error.what());
     }
-    if (std::string_view(error.what()).find(saver_.last_or_none("")) != std::string_view::npos) {
-      throw;  // it says so already
-    }
+    if (saver_.told()) throw;
     throw error.with(saver_.last_or_none(" is intact, and the same command goes on from it"));
   }
 }
