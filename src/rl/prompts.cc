@@ -85,10 +85,16 @@ PromptData::PromptData(const engine::Run& run, int64_t longest)
       longest_ = std::max(longest_, static_cast<int64_t>(prompt.ids.size()));
     }
   }
-  if (train_.prompts.empty()) {
-    fail(run.name, "{} has no prompt to train on{}", name_,
-         train_.too_long > 0 ? fmt::format(": {} are longer than {} tokens", train_.too_long, most_)
-                             : "");
+  const auto refuse_empty = [&](const PromptSet& set, const std::string& what) {
+    if (!set.prompts.empty()) return;
+    fail(
+        run.name, "{}{}", what,
+        set.too_long > 0 ? fmt::format(": {} are longer than {} tokens", set.too_long, most_) : "");
+  };
+  refuse_empty(train_, name_ + " has no prompt to train on");
+  for (const PromptSet& set : held_out_) {
+    refuse_empty(set, set.name.empty() ? "the held-out part of data.sources has no prompt"
+                                       : "set " + set.name + " of data.evaluation has no prompt");
   }
 }
 
@@ -174,11 +180,14 @@ void PromptData::set_text(const Json& text, Prompt* prompt) {
     fail("prompt", "it is {}; expected a string or a list of messages", data::type_text(text));
   }
   if (!template_) {
-    fail("prompt", "it is a list of messages, and {} has no chat template", model_);
+    fail("prompt", "it is a list of messages, and {} has no chat template; try data.chat_template",
+         model_);
   }
   ++chats_;
   const Json messages = data::read_messages(text, data::MessageTags::chat(), "prompt");
-  data::check_turns(messages, true);
+  if (messages.back().at("role") == "assistant") {
+    fail("prompt", "its last message is of role assistant; expected one that an answer follows");
+  }
   data::ChatOptions chat;
   chat.add_generation_prompt = true;
   prompt->text = template_->render(messages, chat).text;

@@ -54,6 +54,9 @@ class RewardPool {
   void wait();
   /// Waits for at most so many seconds. Returns whether all samples are scored.
   bool wait_for(double seconds);
+  /// Drops samples that are not scored yet, also those under way; their rewards are not set. Like
+  /// wait(), returns once nobody writes to a sample.
+  void give_up();
   /// Returns the seconds that threads spent in scoring since the start.
   double busy_s() const;
 

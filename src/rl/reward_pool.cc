@@ -64,6 +64,7 @@ struct RewardPool::Impl {
     Sample* sample;
     std::vector<RewardPart> parts;
     size_t left;  // parts that are not scored yet
+    bool dropped = false;
   };
   struct Job {
     std::shared_ptr<Task> task;
@@ -105,30 +106,40 @@ struct RewardPool::Impl {
   }
 
   void work() {
-    const StopWhen stop([this] { return stopping.load(); });
+    int64_t round = 0;
+    const StopWhen stop([&] { return stopping || round != dropped_rounds; });
     std::unique_lock lock(mutex);
     for (;;) {
       changed.wait(lock, [&] { return stopping || !jobs.empty(); });
       if (stopping) return;
       const Job job = std::move(jobs.front());
       jobs.pop_front();
+      round = dropped_rounds;
       lock.unlock();
       const int64_t start = now_ns();
       RewardPart part;
+      bool dropped = false;
       try {
         part = score(job);
       } catch (const Stopped&) {
-        return;
+        dropped = true;
       }
       busy_ns += now_ns() - start;
       lock.lock();
       job.task->parts[job.reward] = std::move(part);
-      if (--job.task->left == 0) {
-        finish(job.task.get());
-        --open;
-        done.notify_all();
-      }
+      close_part(job.task.get(), dropped);
     }
+  }
+
+  /// Counts a part as scored or dropped. The mutex is held.
+  void close_part(Task* task, bool dropped) {
+    task->dropped |= dropped;
+    if (--task->left > 0) return;
+    if (!task->dropped) {
+      finish(task);
+    }
+    --open;
+    done.notify_all();
   }
 
   /// Scores, again after a failure if the reward has further tries. Throws nothing but Stopped.
@@ -148,7 +159,7 @@ struct RewardPool::Impl {
       } catch (const Stopped&) {
         throw;
       } catch (const std::exception& error) {
-        failure.error = error.what();
+        failure.error = printable(error.what());  // it may have a server's or command's words
       } catch (...) {
         failure.error = "an unknown exception";
       }
@@ -164,7 +175,9 @@ struct RewardPool::Impl {
 
   void pause(double seconds) {
     std::unique_lock lock(mutex);
-    changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return stopping.load(); });
+    const int64_t round = dropped_rounds;
+    changed.wait_for(lock, std::chrono::duration<double>(seconds),
+                     [&] { return stopping || round != dropped_rounds; });
     lock.unlock();
     stop_if_asked();
   }
@@ -193,6 +206,7 @@ struct RewardPool::Impl {
   std::deque<Job> jobs;
   int64_t open = 0;  // samples that are not scored yet
   std::atomic<bool> stopping{false};
+  std::atomic<int64_t> dropped_rounds{0};  // times that all jobs were dropped
   std::atomic<int64_t> busy_ns{0};
   std::vector<std::thread> threads;  // last: they use all of the above
 };
@@ -226,6 +240,19 @@ bool RewardPool::wait_for(double seconds) {
   std::unique_lock lock(impl_->mutex);
   return impl_->done.wait_for(lock, std::chrono::duration<double>(seconds),
                               [&] { return impl_->open == 0; });
+}
+
+void RewardPool::give_up() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    ++impl_->dropped_rounds;
+    for (const Impl::Job& job : impl_->jobs) {
+      impl_->close_part(job.task.get(), true);
+    }
+    impl_->jobs.clear();
+  }
+  impl_->changed.notify_all();
+  wait();
 }
 
 double RewardPool::busy_s() const { return static_cast<double>(impl_->busy_ns.load()) * 1e-9; }

@@ -14,7 +14,8 @@
 
 namespace hocket::rl {
 
-constexpr double kRewardSlice = 10;  // seconds between two words of a process that waits
+// Seconds: between two words of a process that waits, and between two looks for a signal.
+constexpr double kRewardSlice = 10, kSignalSlice = 0.1;
 
 Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data,
                    int64_t head_parts, comm::Processes& processes)
@@ -88,7 +89,7 @@ std::vector<Sample> Sampling::scored(const Order& order, const std::function<boo
         order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); }, stop,
         &samples);
     const int64_t begin = now_ns();
-    await_rewards();
+    await_rewards(stop);
     waited_s_ = seconds_since(begin);
   } catch (...) {
     rewards_.reset();  // its threads still write to the samples
@@ -97,15 +98,20 @@ std::vector<Sample> Sampling::scored(const Order& order, const std::function<boo
   return samples;
 }
 
-/// Waits for the rewards of the first process. The others hear from it meanwhile, since judges may
-/// take longer than plan.timeout_s.
-void Sampling::await_rewards() {
-  if (processes_.size() == 1) {
-    rewards_->wait();
-    return;
-  }
+/// Waits for the rewards of the first process, or drops them once it is to stop. The others hear
+/// from it meanwhile, since judges may take longer than plan.timeout_s.
+void Sampling::await_rewards(const std::function<bool()>& stop) {
   const double slice_s = std::min(kRewardSlice, run_.config.plan.timeout_s / 4);
-  const auto is_done = [&] { return is_first() && rewards_->wait_for(slice_s); };
+  const auto is_done = [&] {
+    const int64_t begin = now_ns();
+    while (is_first() && seconds_since(begin) < slice_s) {
+      if (rewards_->wait_for(std::min(kSignalSlice, slice_s))) return true;
+      if (!stop()) continue;
+      rewards_->give_up();
+      return true;
+    }
+    return false;
+  };
   while (processes_.broadcast(is_done() ? "done" : "") != "done") {
   }
 }

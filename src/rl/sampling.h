@@ -22,7 +22,8 @@ struct Evaluated {
 
 class Sampling {
  public:
-  /// Returns the signal that this process got; 0: none.
+  /// Returns the signal that this process got; 0: none. Samples and rewards under way are then
+  /// dropped.
   using Signal = std::function<int()>;
   /// `head_parts` as of Rollout. With ranks as processes, the first scores. Requires: all outlive
   /// it. Throws Error for rewards that cannot be made.
@@ -49,7 +50,7 @@ class Sampling {
   bool is_first() const { return processes_.index() == 0; }
   int sample_round(const Order& order, const Signal& signal, Experience* experience);
   std::vector<Sample> scored(const Order& order, const std::function<bool()>& stop);
-  void await_rewards();
+  void await_rewards(const std::function<bool()>& stop);
   void refuse_failed_rewards(const std::vector<Sample>& samples);
   void share(std::vector<Sample>* samples);
   void keep_uneven(std::vector<Sample>* samples, Experience* experience) const;

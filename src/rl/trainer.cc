@@ -158,6 +158,7 @@ int Trainer::go() {
     if (is_first() && run_.config.output.report) {
       report_.write_failed(stepper_->done().step, course_.steps, error.what());
     }
+    if (saver_.told()) throw;
     throw error.with(saver_.last_or_none(" is intact, and the same command goes on from it"));
   }
 }
@@ -344,6 +345,7 @@ int Trainer::run_to_end(int64_t first) {
     if (!step()) break;
     const bool last = done.step >= course_.steps;
     if (!last && crossed(done.step, section_.eval_every)) {
+      stop_.begin_step(done.step, fmt::format("giving up the evaluation of update {}", done.step));
       evaluate(false);
     }
     if (!last && done.step > 0 &&
@@ -374,7 +376,8 @@ int Trainer::run_to_end(int64_t first) {
 
 bool Trainer::step() {
   const int64_t version = stepper_->done().step, begin = now_ns();
-  stop_.begin_step(version + 1);
+  stop_.begin_step(version + 1, fmt::format("dropping the samples of step {}, and saving {}",
+                                            version + 1, counted(version, "update")));
   if (signalled(stop_.requested())) return false;
   Experience experience;
   stopped_by_ = sampling_->gather(
@@ -392,6 +395,7 @@ bool Trainer::step() {
              std::ssize(experience.samples) / rl_.samples_per_prompt, rl_.prompts_per_step);
   }
   if (stopped_by_ != 0) return false;
+  stop_.begin_step(version + 1);
   prompts_ += experience.prompts;
   experience.turns = turns_of(rl_, experience.samples);
   const std::vector<Item> all = items_of(experience, 0, experience.samples.size());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run/idle_keys.h"
 
+#include <array>
 #include <mutex>
 #include <set>
 
@@ -134,11 +135,29 @@ const RlRow kRlRows[] = {
      [](const Run& run) { return !is_dense(run); }},
 };
 
+/// Keys of other sections that objective rl does not read.
+constexpr std::array kNotOfRl = {"train.global_batch",
+                                 "train.eval_sequences",
+                                 "train.final_eval_sequences",
+                                 "data.train_on",
+                                 "data.packing",
+                                 "data.truncate",
+                                 "preference.beta",
+                                 "preference.loss_type",
+                                 "preference.loss_weights",
+                                 "preference.label_smoothing",
+                                 "preference.reference"};
+
 }  // namespace
 
 std::vector<std::string> idle_keys(const Run& run) {
   std::vector<std::string> lines;
   if (run.config.objective == Objective::rl) {
+    for (const char* key : kNotOfRl) {
+      if (!run.resolved.is_default(key)) {
+        lines.push_back(fmt::format("{} has no effect: objective is rl", key));
+      }
+    }
     for (const RlRow& row : kRlRows) {
       if (!run.resolved.is_default(fmt::format("rl.{}", row.key)) && !row.works(run)) {
         lines.push_back(fmt::format("rl.{} {}", row.key, row.why));

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.h"
@@ -25,6 +26,9 @@ void expect_rl(const Run& run) {
   }
   if (rl.rewards.empty()) {
     fail(name, "rl.rewards is empty; expected at least one, such as {{type: exact}}");
+  }
+  if (std::find(rl.stop.begin(), rl.stop.end(), "") != rl.stop.end()) {
+    fail(name, "rl.stop has an empty string; expected some text");
   }
   if (rl.advantage == "rloo" && rl.samples_per_prompt < 2) {
     fail(name, "rl.advantage is rloo, and rl.samples_per_prompt 1; expected 2 or more");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/resume.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -55,6 +57,33 @@ void compare_adapters(const json& saved, const json& now, const Compare& compare
   }
 }
 
+/// Keys of the ways to the same rewards: a judge may have moved, and a limit been too low.
+constexpr std::array kFreeOfRewards = {"timeout_s", "retries", "processes", "url", "api_key_env"};
+
+/// Compares values under a key of section `rl`, part by part, so that a message names the one that
+/// differs. Requires: `saved` and `now` are of one type if they are objects or lists.
+template <typename Compare>
+void compare_parts(const std::string& key, const json& saved, const json& now,
+                   const Compare& compare) {
+  if (now.is_object() && saved.is_object()) {
+    for (const auto& [name, value] : now.items()) {
+      const bool is_free = key == "rl.dynamic_sampling"
+                               ? name == "max_rounds"
+                               : key.starts_with("rl.rewards[") &&
+                                     std::find(kFreeOfRewards.begin(), kFreeOfRewards.end(),
+                                               name) != kFreeOfRewards.end();
+      if (is_free) continue;
+      compare_parts(key + "." + name, saved.value(name, json()), value, compare);
+    }
+  } else if (now.is_array() && saved.is_array() && now.size() == saved.size()) {
+    for (size_t i = 0; i < now.size(); ++i) {
+      compare_parts(fmt::format("{}[{}]", key, i), saved[i], now[i], compare);
+    }
+  } else {
+    compare(key, saved, now);
+  }
+}
+
 /// Compares the keys of section `rl`, but for those that change neither samples nor losses.
 template <typename Compare>
 void compare_rl(const json& saved, const json& now, const Compare& compare) {
@@ -69,7 +98,8 @@ void compare_rl(const json& saved, const json& now, const Compare& compare) {
     }
     if (is_free) continue;
     const json::json_pointer at("/rl/" + key);
-    compare("rl." + key, saved.contains(at) ? saved.at(at) : otherwise.at(key), value);
+    compare_parts("rl." + key, saved.contains(at) ? saved.at(at) : otherwise.at(key), value,
+                  compare);
   }
 }
 

@@ -81,10 +81,11 @@ StopSignals::~StopSignals() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-bool StopSignals::begin_step(int64_t step) {
+bool StopSignals::begin_step(int64_t step, const std::string& promise) {
   const std::lock_guard lock(mutex_);
   if (requested_ != 0) return false;
   step_ = step;
+  promise_ = promise.empty() ? fmt::format("finishing step {} and saving it", step) : promise;
   return true;
 }
 
@@ -129,8 +130,8 @@ void StopSignals::take(int signal) {
   if (step_ > 0 && requested_ == 0) {
     requested_ = signal;
     requested_at_ = now;
-    print_line(fmt::format("{}: finishing step {} and saving it; once more ends now, and {}",
-                           name_of(signal), step_, resume_));
+    print_line(
+        fmt::format("{}: {}; once more ends now, and {}", name_of(signal), promise_, resume_));
     return;
   }
   print_line(fmt::format("{}: ended at once; {}", name_of(signal), resume_));

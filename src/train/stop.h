@@ -28,8 +28,9 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   /// The next step may begin, and the first signal from now on waits for its end; false if a signal
-  /// came before.
-  bool begin_step(int64_t step);
+  /// came before. `promise`: what the run does then, as its message says; by default it finishes
+  /// the step and saves it.
+  bool begin_step(int64_t step, const std::string& promise = "");
   /// The signal that came while steps ran; 0: none.
   int requested();
   /// No more steps run: the first signal from now on ends the process. Returns the one that came
@@ -48,7 +49,7 @@ class StopSignals {
   int64_t step_ = 0;   ///< the one that runs; 0: none
   int requested_ = 0;  ///< the first signal that came while steps ran
   std::chrono::steady_clock::time_point requested_at_;
-  std::string resume_;
+  std::string promise_, resume_;
   std::thread thread_;
 };
 

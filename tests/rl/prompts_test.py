@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prompts of `hocket rl`: what is held out, and prompts that cannot be sampled."""
 import json
+import os
 import unittest
 
 import rl_util
@@ -24,6 +25,31 @@ class Prompts(rl_util.RlTest):
                 self.assertEqual(len(names), len(set(names)), line)
         with open(self.path("run", "trajectories", "eval-000001.jsonl"), encoding="utf-8") as f:
             self.assertEqual(["4321", "4322"], [json.loads(line)["label"] for line in f])
+
+    def test_a_held_out_set_without_prompts_is_refused(self):
+        path = self.lines("long.jsonl", [{"prompt": "1" * 30 + "=", "ground_truth": "1"}] * 3)
+        self.write_run("run", data={"evaluation": [{"name": "long", "path": path}]})
+        said = self.rl("run", code=2)
+        self.assertIn("set long of data.evaluation has no prompt: 3 are longer than 27 tokens", said)
+
+    def test_messages_may_have_any_order(self):
+        with open(self.path("chat.jinja"), "w", encoding="utf-8") as f:
+            f.write("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+        user, tool, answer = ({"role": role, "content": "12="} for role in ("user", "tool", "assistant"))
+        path = self.lines("chat.jsonl", [{"prompt": turns, "ground_truth": "1"} for turns in
+                                         ([user, user], [user, tool], [answer, user], [{**user, "role": "system"}])])
+        data = {"sources": [{"path": path}], "evaluation": [], "valid_fraction": 0, "chat_template": self.path("chat.jinja")}
+        self.write_run("run", data=data, train={"steps": 1})
+        self.assertIn("4 prompts to train on", self.rl("run"))
+        self.lines("chat.jsonl", [{"prompt": [user, answer], "ground_truth": "1"}])
+        self.assertIn("its last message is of role assistant", self.rl("run", code=2))
+
+    def test_a_full_disk_is_told_once(self):
+        self.write_run("run", train={"steps": 1}, data={"evaluation": [], "valid_fraction": 0})
+        os.makedirs(self.path("run"))
+        with open(self.path("run", "trajectories"), "w", encoding="utf-8"):
+            pass  # a file where a folder is to be
+        self.assertEqual(1, self.rl("run", code=2).count("there is no checkpoint yet"))
 
     def test_prompts_without_a_ground_truth_are_told(self):
         path = self.lines("bare.jsonl", [{"prompt": "1234="}])

@@ -112,6 +112,43 @@ class Resume(rl_util.RlTest):
         self.rl("stopped")
         self.assertEqual(self.lines("whole"), self.lines("stopped"))
 
+    def test_a_signal_does_not_wait_for_rewards(self):
+        with open(self.path("slow.py"), "w", encoding="utf-8") as f:
+            f.write(SCORER.replace("0.002", "20 if os.path.exists('slow') else 0").replace("import json,", "import json, os,"))
+        self.write_run("run", train={"steps": 1000}, data={"evaluation": [], "valid_fraction": 0},
+                       rl={"rewards": [{"type": "exec", "command": "python3 slow.py", "timeout_s": 60}]})
+        process = subprocess.Popen([cli_util.HOCKET, "rl", self.path("run.yaml")], cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        while not os.path.exists(self.path("run", "trajectories", "step-000002.jsonl")):
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        with open(self.path("slow"), "w", encoding="utf-8"):
+            pass
+        time.sleep(1)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=240)[0]
+        self.assertLess(time.monotonic() - begin, 15)
+        self.assertEqual(143, process.returncode, said)
+        self.assertIn("SIGTERM: dropping the samples of step", said)
+        self.assertTrue(os.listdir(self.path("run", "checkpoints")), said)
+
+    def test_limits_and_judges_may_change(self):
+        """The way to the same rewards is free; what they are is not, and is named."""
+        with open(self.path("scorer.py"), "w", encoding="utf-8") as f:
+            f.write(SCORER)
+        exec_of = lambda **keys: [{"type": "exec", "command": "python3 scorer.py", **keys}]
+        how = {"train": {"steps": 2}, "data": {"evaluation": [], "valid_fraction": 0}}
+        self.write_run("run", rl={"rewards": exec_of(), "dynamic_sampling": {"on": True, "max_rounds": 40}}, **how)
+        self.rl("run")
+        how["train"] = {"steps": 3}
+        self.write_run("run", rl={"rewards": exec_of(weight=2), "dynamic_sampling": {"on": True}}, **how)
+        self.assertIn("was saved with rl.rewards[0].weight = 1.0; this run has 2.0", self.rl("run", code=2))
+        self.write_run("run", rl={"rewards": exec_of(timeout_s=50, retries=3, processes=1),
+                                  "dynamic_sampling": {"on": True, "max_rounds": 50}}, **how)
+        self.rl("run")
+        self.assertEqual([1, 2, 3], [line["step"] for line in self.metrics("run")[0]])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -65,6 +65,52 @@ TEST(RewardPool, SumsManySamples) {
   pool.wait();  // nothing is open
 }
 
+TEST(RewardPool, FailuresArePrintable) {
+  engine::RewardSection hostile = command_of("printf '{\"\\033[2J\\n'");
+  RewardPool pool(rl_of({hostile}), "rl");
+  const Prompt prompt = task_of("1");
+  Sample sample = answer_of("1");
+  pool.add(prompt, sample);
+  pool.wait();
+  ASSERT_TRUE(sample.reward_failed);
+  EXPECT_EQ(sample.rewards.at("exec").error.find('\033'), std::string::npos);
+}
+
+TEST(RewardPool, GivesUp) {
+  RewardPool pool(rl_of({command_of("sleep 60; echo 1"), section_of("exact")}, 2), "rl");
+  const Prompt prompt = task_of("1");
+  std::deque<Sample> samples;
+  for (int i = 0; i < 20; ++i) {
+    samples.push_back(answer_of("1"));
+    pool.add(prompt, samples.back());
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const int64_t begin = now_ns();
+  pool.give_up();
+  EXPECT_LT(seconds_since(begin), 10);
+  for (const Sample& sample : samples) {
+    EXPECT_TRUE(sample.rewards.empty());
+  }
+  pool.wait();  // nothing is open
+}
+
+TEST(RewardPool, ScoresAfterItGaveUp) {
+  RewardPool pool(rl_of({command_of("echo 3"), section_of("exact")}), "rl");
+  const Prompt prompt = task_of("1");
+  for (int round = 0; round < 3; ++round) {
+    std::deque<Sample> dropped(10, answer_of("1"));
+    for (Sample& sample : dropped) {
+      pool.add(prompt, sample);
+    }
+    pool.give_up();
+    Sample kept = answer_of("1");
+    pool.add(prompt, kept);
+    pool.wait();
+    EXPECT_EQ(kept.reward, 4);
+    EXPECT_FALSE(kept.reward_failed);
+  }
+}
+
 TEST(RewardPool, RecordsFailures) {
   engine::RewardSection broken = command_of("echo NaN");
   broken.name = "broken";

@@ -249,6 +249,7 @@ class BadRuns(rl_util.RlTest):
                 ("rl.rewards is empty; expected at least one", {"rewards": []}),
                 ("reinforce_plus_plus_baseline", {"advantage": "best"}),
                 ("rl.loss is gspo, whose ratio is of whole samples", {"loss": "gspo", "advantage": "gae"}),
+                ("rl.stop has an empty string", {"stop": ["=", ""]}),
                 ("rl.advantage is rloo, and rl.samples_per_prompt 1", {"advantage": "rloo", "samples_per_prompt": 1}),
                 ("rl.dual_clip is 0.5; expected a number above 1", {"dual_clip": 0.5}),
                 ("try rl.old_logprobs: trainer", {"correction": {"type": "tis"}}),

@@ -121,11 +121,14 @@ TEST(IdleKeys, AreTold) {
   const auto told_of_rl = [&](const std::string& rl) {
     return told("dp: 1}\nobjective: rl\nrl: {rewards: [{type: exact}], " + rl);
   };
-  EXPECT_EQ(told_of_rl("kl_in: reward, clip_high: 0.3"), "rl.kl_in has no effect; ");
-  EXPECT_EQ(told_of_rl("kl_coef: 0.1, kl_in: reward, reference: here"), "");
+  EXPECT_EQ(told_of_rl("kl_in: reward, clip_high: 0.3"),
+            "train.global_batch has no effect; rl.kl_in has no effect; ");
+  EXPECT_EQ(told_of_rl("kl_coef: 0.1, kl_in: reward, reference: here"),
+            "train.global_batch has no effect; ");
   EXPECT_EQ(
       told_of_rl("loss: reinforce, clip_high: 0.3, critic: {clip: 0.2}, routing_replay: true"),
-      "rl.critic.clip has no effect; rl.clip_high has no effect; rl.routing_replay has no "
+      "train.global_batch has no effect; rl.critic.clip has no effect; rl.clip_high has no effect; "
+      "rl.routing_replay has no "
       "effect; ");
   EXPECT_EQ(told(""), "");
   EXPECT_EQ(told("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
