@@ -43,20 +43,21 @@ bool Search::take_usual(QueuedPlan* queued) {
   double least = 0;
   for (size_t i = 0; i < queue_.size(); ++i) {
     const auto family = static_cast<size_t>(family_of(queue_[i].plan));
-    if (queue_[i].stands_for_layers || enough(family) ||
-        (next < queue_.size() && tried_of_[family] > fewest))
-      continue;
+    const bool is_later = next < queue_.size() && tried_of_[family] > fewest;
+    if (queue_[i].stands_for_layers || enough(family) || is_later) continue;
     const double here = corrected_estimate(queue_[i]);
+    if (fitting_of_[family] > 0 && here > kHopeless * best_s_) continue;
     if (next < queue_.size() && tried_of_[family] == fewest && here >= least) continue;
     next = i;
     fewest = tried_of_[family];
     least = here;
   }
   if (next == queue_.size()) return false;
+  const auto family = static_cast<size_t>(family_of(queue_[next].plan));
   *queued = queue_[next];
   queue_[next] = queue_.back();
   queue_.pop_back();
-  ++tried_of_[static_cast<size_t>(family_of(queued->plan))];
+  ++tried_of_[family];
   return true;
 }
 
@@ -64,9 +65,16 @@ bool Search::take_usual(QueuedPlan* queued) {
 /// these plans with it.
 void Search::simulate_usual() {
   bound_meshes();
-  in_threads([&](int) {
+  in_threads([&](int thread) {
     QueuedPlan queued;
     while (take_usual(&queued)) {
+      if (!queued.replayed) {  // then others may come first
+        std::unique_lock lock(mutex_);
+        replay_schedule(&queued, estimator_of(thread), &lock);
+        --tried_of_[static_cast<size_t>(family_of(queued.plan))];
+        queue_.push_back(queued);
+        continue;
+      }
       std::optional<Outcome> outcome =
           trial_.extrapolate(queued.plan, space_, enough_s(), [&] { return ends(); });
       if (!outcome) return;
