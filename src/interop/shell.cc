@@ -377,9 +377,8 @@ class Reader {
            text_[end] != ' ' && text_[end] != '(' && text_[end] != '$') {
       ++end;
     }
-    if (end >= text_.size() || text_[end] != ')' || end == at_) {
-      return false;
-    }
+    const bool is_pattern = end < text_.size() && text_[end] == ')' && end > at_;
+    if (!is_pattern) return false;
     Branch& branch = branches_.back();
     bool fits = false;
     for (std::string pattern : split(text_.substr(at_, end - at_), '|')) {
