@@ -152,14 +152,42 @@ struct NcclTable {
   int64_t times = 0;  ///< columns by the head of the table, at least; 0: it has none
   bool root = false;
   int64_t figures = 0;  ///< of its first row; 0: none yet
+  /// Names of the columns behind the type, where some are no figures of a time.
+  std::vector<std::string> behind_type = {};
 };
+
+/// Columns of rccl-tests with -M: the choices of the library.
+bool is_choice(const std::string& name) {
+  return name == "algo" || name == "proto" || name == "nchannels";
+}
 
 /// `#  size  count  type  redop  root  time  algbw ...`.
 NcclTable table_of(const std::vector<std::string>& words) {
   NcclTable table;
   table.times = std::count(words.begin(), words.end(), "time");
   table.root = std::count(words.begin(), words.end(), "root") > 0;
+  if (std::any_of(words.begin(), words.end(), is_choice)) {
+    const auto type = std::find(words.begin(), words.end(), "type");
+    table.behind_type.assign(type == words.end() ? type : type + 1, words.end());
+  }
   return table;
+}
+
+/// Returns a row's words without the columns of is_choice.
+std::vector<std::string> without_choices(const std::vector<std::string>& words,
+                                         const NcclTable& table) {
+  const auto type = std::find_if(words.begin(), words.end(), is_element_type);
+  const std::vector<std::string>& names = table.behind_type;
+  if (names.empty() || type == words.end() || words.end() - type - 1 != std::ssize(names)) {
+    return words;
+  }
+  std::vector<std::string> left(words.begin(), type + 1);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!is_choice(names[i])) {
+      left.push_back(*(type + 1 + static_cast<std::ptrdiff_t>(i)));
+    }
+  }
+  return left;
 }
 
 /// Returns whether a row has the table's columns. In a row that was cut off, another word stands in
@@ -338,7 +366,8 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
       unreadable += read_rank(words, &run, &log->device) ? 0 : 1;
     } else if (comment && std::find(words.begin(), words.end(), "time") != words.end()) {
       table = table_of(words);
-    } else if (!comment && read_row(words, &row) && belongs_to(row, table)) {
+    } else if (!comment && read_row(without_choices(words, table), &row) &&
+               belongs_to(row, table)) {
       table.figures = row.figures;
       if (run.op.empty() && named.empty()) {
         run.op = assumed_op(row, log);

@@ -2,6 +2,7 @@
 // Implements: import_axolotl (foreign.h). Names and defaults are those of axolotl/utils/schemas.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -133,7 +134,12 @@ class AxolotlImport : public TreeImport {
     if (files.size() > 1) {
       file_.refuse(at + ".data_files", "one file, or a glob");
     }
-    return files.empty() ? file_.text(at + ".path", "") : files[0];
+    const std::string path = files.empty() ? file_.text(at + ".path", "") : files[0];
+    if (path.find('.') == path.npos && std::count(path.begin(), path.end(), '/') == 1) {
+      note(fmt::format("{} is {}: data of the hub has to be a file here; set data.sources",
+                       at + ".path", path));
+    }
+    return path;
   }
   static std::string quoted(const std::string& text) {
     std::string out = "\"";
@@ -176,6 +182,12 @@ class AxolotlImport : public TreeImport {
       const std::string name = file_.text(path, file_.text(former, ""));
       if (!name.empty() && name != "role" && name != "content") {
         text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", tag, quoted(name));
+      }
+    }
+    for (const char* role : {"user", "assistant", "system"}) {
+      const std::vector<std::string> names = file_.texts(fmt::format("{}.roles.{}", at, role));
+      if (names.size() == 1 && names[0] != role) {
+        text += fmt::format("{}{}_tag: {}", text.empty() ? "" : ", ", role, quoted(names[0]));
       }
     }
     return text.empty() ? "" : ", tags: {" + text + "}";

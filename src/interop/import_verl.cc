@@ -28,14 +28,77 @@ bool is_override(const std::string& word) {
              "+abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") == key.npos;
 }
 
+/// Value at a path of maps; null: there is none.
+const ConfigNode* at(const ConfigNode& root, const std::string& path) {
+  const ConfigNode* node = &root;
+  for (const std::string& part : split(path, '.')) {
+    node = node->kind == ConfigNode::Kind::map ? node->find(part) : nullptr;
+    if (node == nullptr) return nullptr;
+  }
+  return node;
+}
+
+/// Follows ${PATH} and ${oc.select:PATH,DEFAULT} where they are a whole value, and drops the names
+/// of classes, as OmegaConf and Hydra do.
+void resolve(const ConfigNode& root, int depth, ConfigNode* node) {
+  constexpr int kMaxDepth = 64;
+  for (size_t i = node->keys.size(); i-- > 0;) {
+    if (node->keys[i] == "_target_") {
+      node->keys.erase(node->keys.begin() + static_cast<std::ptrdiff_t>(i));
+      node->items.erase(node->items.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  for (ConfigNode& item : node->items) {
+    resolve(root, depth, &item);
+  }
+  const std::string text = node->text;
+  if (node->kind != ConfigNode::Kind::scalar || !text.starts_with("${") || !text.ends_with("}") ||
+      depth > kMaxDepth) {
+    return;
+  }
+  std::string inside = text.substr(2, text.size() - 3);
+  constexpr std::string_view kSelect = "oc.select:";
+  const bool selects = inside.starts_with(kSelect);
+  inside.erase(0, selects ? kSelect.size() : 0);
+  const size_t comma = inside.find(',');
+  const std::string path(trim(inside.substr(0, comma)));
+  if (path.find_first_of(":$") != path.npos) return;
+  const ConfigNode* found = at(root, path);
+  if (found != nullptr && found->kind != ConfigNode::Kind::null) {
+    const std::string where = node->where;
+    ConfigNode copy = *found;
+    copy.where = where;
+    resolve(root, depth + 1, &copy);
+    *node = std::move(copy);
+  } else if (selects) {
+    node->text = comma == inside.npos ? "" : std::string(trim(inside.substr(comma + 1)));
+    node->kind = node->text.empty() || node->text == "null" ? ConfigNode::Kind::null
+                                                            : ConfigNode::Kind::scalar;
+  }
+}
+
+/// True of YAML with sections of verl.
+bool is_yaml(const std::string& text, const std::string& name) {
+  try {
+    const ConfigNode root = parse_config_tree(text, name);
+    if (root.kind != ConfigNode::Kind::map) return false;
+    constexpr const char* kSections[] = {"actor_rollout_ref", "data", "trainer", "algorithm",
+                                         "critic"};
+    return std::any_of(std::begin(kSections), std::end(kSections),
+                       [&](const char* section) { return root.find(section) != nullptr; });
+  } catch (const Error&) {
+    // A script, or YAML that does not parse: whose error follows from reading it as a script.
+    return false;
+  }
+}
+
 /// The overrides of a script's command, or the YAML itself.
 ConfigNode tree_of(const std::string& text, const std::string& name) {
-  constexpr std::string_view kCalls[] = {"verl.trainer", "main_ppo", "main_dapo", "recipe."};
-  const bool starts = std::any_of(std::begin(kCalls), std::end(kCalls), [&](std::string_view call) {
-    return text.find(call) != text.npos;
-  });
-  const bool is_script = text.starts_with("#!") || (starts && text.find("python") != text.npos);
-  if (!is_script) return parse_config_tree(text, name);
+  if (!text.starts_with("#!") && is_yaml(text, name)) {
+    ConfigNode root = parse_config_tree(text, name);
+    resolve(root, 0, &root);
+    return root;
+  }
   const ShellScript script = read_shell(text, name);
   ConfigNode root;
   root.kind = ConfigNode::Kind::map;

@@ -64,7 +64,31 @@ std::vector<ShellWord> words_within(const std::vector<ShellWord>& command) {
 
 }  // namespace
 
+void MegatronArguments::refuse_calls(const ShellScript& script) const {
+  std::set<std::string> functions;
+  for (const std::vector<ShellWord>& command : script.commands) {
+    const bool opens = command.size() > 1 && command[1].text == "{";
+    const bool has_keyword = command[0].text == "function" && command.size() > 1;
+    if (opens || has_keyword) {
+      functions.insert(command[has_keyword ? 1 : 0].text);
+    }
+  }
+  for (const std::vector<ShellWord>& command : script.commands) {
+    if (functions.count(command[0].text) == 0) continue;
+    for (const ShellWord& word : command) {
+      const std::string flag = word.text.substr(0, word.text.find('='));
+      if (flag.starts_with("--") && find_known(flag.substr(2)) != nullptr) {
+        fail(name_,
+             "line {}: {} is given to the function {}, whose arguments are not followed; expected "
+             "it in the command that starts the trainer",
+             word.line, flag, command[0].text);
+      }
+    }
+  }
+}
+
 void MegatronArguments::find_command(const ShellScript& script) {
+  refuse_calls(script);
   bool found = false;
   for (const std::vector<ShellWord>& command : script.commands) {
     if (only_names(command.front().text)) continue;

@@ -45,6 +45,8 @@ class MegatronArguments {
   static const KnownKeys::Key* find_known(std::string_view name);
   /// Reads the arguments of a script's trainer and of its launcher. Error: it starts two.
   void find_command(const ShellScript& script);
+  /// Error: a function of the script is called with arguments of Megatron-LM.
+  void refuse_calls(const ShellScript& script) const;
   void refuse_unknown() const;
   /// Error: torchrun stands in front of a program, with a flag that it has not.
   void expect_torchrun(const std::vector<ShellWord>& words) const;

@@ -76,14 +76,16 @@ class Reader {
     skip_blanks(false);
     if (read_keyword()) return;
     std::string here;  // word that ends the text behind <<
-    while (!ends()) {
+    while (!ends() || is_redirection()) {
       if (now() == '<' && after() == '<') {
         here = read_here();
-      } else if (now() == '<' || now() == '>' || now() == '(' || now() == ')') {
+      } else if (is_redirection()) {
+        read_redirection(&words);
+      } else if (now() == '(' || now() == ')') {
         next();
       } else if (!words.empty() || !read_assignment()) {
         const int line = line_;
-        for (std::string& word : read_word()) {
+        for (std::string& word : read_word(true)) {
           words.push_back({std::move(word), line});
         }
       }
@@ -100,6 +102,29 @@ class Reader {
       note_unread(words[0].line, words[0].text);
     }
     script_.commands.push_back(std::move(words));
+  }
+
+  bool is_redirection() const {
+    return now() == '<' || now() == '>' || (now() == '&' && after() == '>');
+  }
+
+  /// Skips ">file", "2>&1" and "&> file", with the number in front.
+  void read_redirection(std::vector<ShellWord>* words) {
+    const auto is_digit = [](char letter) {
+      return std::isdigit(static_cast<unsigned char>(letter)) != 0;
+    };
+    const bool touches = at_ > 0 && is_digit(text_[at_ - 1]);
+    if (touches && !words->empty() &&
+        std::all_of(words->back().text.begin(), words->back().text.end(), is_digit)) {
+      words->pop_back();
+    }
+    while (now() == '<' || now() == '>' || now() == '&') {
+      next();
+    }
+    skip_blanks(false);
+    if (!ends() && now() != '(' && now() != ')') {
+      read_word(true);
+    }
   }
 
   void note_unread(int line, const std::string& word) {
@@ -377,7 +402,8 @@ class Reader {
            text_[end] != ' ' && text_[end] != '(' && text_[end] != '$') {
       ++end;
     }
-    if (end >= text_.size() || text_[end] != ')' || end == at_) return false;
+    const bool is_pattern = end < text_.size() && text_[end] == ')' && end > at_;
+    if (!is_pattern) return false;
     Branch& branch = branches_.back();
     bool fits = false;
     for (std::string pattern : split(text_.substr(at_, end - at_), '|')) {
@@ -491,11 +517,12 @@ class Reader {
     bool is_array = false;
   };
 
-  std::vector<std::string> read_word() {
+  std::vector<std::string> read_word(bool of_command = false) {
     std::vector<std::string> words;
     std::string word;
     bool any = false;
-    while (!ends() && !blank() && now() != ')' && now() != '(') {
+    while (!ends() && !blank() && now() != ')' && now() != '(' &&
+           !(of_command && is_redirection())) {
       if (joined()) break;
       const bool quoted = now() == '"' || now() == '\'';
       Piece piece = read_piece();

@@ -32,6 +32,26 @@ const char* kOldHead =
     "#       size         count      type   redop     time   algbw   busbw  error     time   "
     "algbw\n";
 
+/// rccl-tests with -M has the library's choices among the columns, in front of the times or behind.
+TEST(CommLog, ColumnsOfRccl) {
+  const std::string ranks =
+      "# nThread 1 nGpus 2 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5\n"
+      "#   Rank  0 Pid  63389 on node-0 device  0 [0x00] MI300X\n"
+      "#   Rank  1 Pid  63389 on node-0 device  1 [0x00] MI300X\n";
+  const std::string figures = "59.46 17.63 17.63 0 60.17 17.43 17.43 0";
+  const std::string times = "time algbw busbw #wrong time algbw busbw #wrong";
+  for (const std::string& text :
+       {ranks + "# size count type redop root algo proto nchannels " + times +
+            "\n1048576 262144 float sum -1 RING SIMPLE 28 " + figures + "\n",
+        ranks + "# size count type redop root " + times + " algo proto nchannels\n" +
+            "1048576 262144 float sum -1 " + figures + " TREE LL128 28\n"}) {
+    const CommLog log = parse_comm_log(text, "all_reduce_2.log");
+    ASSERT_EQ(log.samples.size(), 1u) << text;
+    EXPECT_DOUBLE_EQ(log.samples[0].seconds, 60.17e-6);
+    EXPECT_EQ(log.dropped, std::vector<std::string>{});
+  }
+}
+
 TEST(CommLog, OldProgramsOneProcess) {
   const CommLog log = parse_comm_log(
       std::string(kOldHead) +

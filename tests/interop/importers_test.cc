@@ -184,12 +184,29 @@ TEST(Verl, Yaml) {
                                                   {"adapter.r", "8"}});
 }
 
+/// References of OmegaConf and classes of Hydra, as a generated configuration has them.
+TEST(Verl, References) {
+  const std::string yaml =
+      "actor_rollout_ref:\n  actor:\n    _target_: verl.workers.config.FSDPActorConfig\n"
+      "    ppo_epochs: 3\n    use_dynamic_bsz: ${oc.select:trainer.any,false}\n"
+      "  rollout: {n: '${trainer.n_gpus_per_node}'}\n"
+      "critic: {ppo_epochs: '${oc.select:actor_rollout_ref.actor.ppo_epochs,1}'}\n"
+      "trainer: {n_gpus_per_node: 4}\n";
+  expect_keys(import_verl(yaml, "ppo.yaml", {}),
+              {{"rl.critic.epochs", "3"}, {"rl.samples_per_prompt", "4"}, {"plan.dp", "4"}});
+}
+
 TEST(Verl, Refusals) {
   const struct {
     const char* setting;
     const char* part;
   } kRows[] = {
       {"actor_rollout_ref.actor.fsdp_config.param_offload=True", "nothing is offloaded here"},
+      {"+actor_rollout_ref.actor.megatron.override_transformer_config."
+       "num_layers_in_first_pipeline_stage=3",
+       "plan.pp_layers"},
+      {"+actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload=True",
+       "nothing is offloaded here"},
       {"algorithm.adv_estimator=remax", "expected one of gae, grpo"},
       {"actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov", "expected vanilla, gspo or cispo"},
       {"actor_rollout_ref.actor.kl_loss_type=abs", "expected kl, mse or low_var_kl"},

@@ -159,6 +159,34 @@ TEST(Megatron, MoreThatIsRead) {
   EXPECT_EQ(wsd.keys.at("train.decay_share"), "0.2");
 }
 
+TEST(Megatron, Redirections) {
+  const std::string command =
+      "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 96 "
+      "--num-attention-heads 4 --vocab-size 512";
+  for (const char* more : {" 2>&1 | tee log", " > log 2>&1", " &> log", " >> log &", " 2>/dev/null",
+                           " < /dev/null", " 2>&1"}) {
+    const Imported found = import_megatron(command + more + "\n", "args.sh", {});
+    EXPECT_TRUE(says(found.config_json, "\"vocab_size\": 512")) << more;
+  }
+}
+
+TEST(Megatron, ArgumentsOfFunctions) {
+  const std::string script =
+      "run() {\n  torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 96 "
+      "--num-attention-heads 4 --vocab-size 512 \"$@\" 2>&1 | tee log\n}\n";
+  EXPECT_NO_THROW(import_megatron(script + "run first\n", "args.sh", {}));
+  EXPECT_TRUE(says(refusal_of([&] {
+                     import_megatron(script + "run second --tensor-model-parallel-size 2\n",
+                                     "args.sh", {});
+                   }),
+                   "--tensor-model-parallel-size is given to the function run"));
+  EXPECT_TRUE(says(refusal_of([&] {
+                     import_megatron("torchrun --nproc-per-nod 8 pretrain_gpt.py --num-layers 4\n",
+                                     "args.sh", {});
+                   }),
+                   "is no argument of torchrun; try --nproc-per-node"));
+}
+
 /// Scripts as people write them: tests of files, messages that name the program, array elements of
 /// several words, conditions, texts for other programs.
 TEST(Megatron, ScriptsAroundTheCommand) {
