@@ -204,6 +204,11 @@ class Targets {
     for (const auto* list : {&lora_.target_modules, &lora_.target_parameters}) {
       for (const std::string& ending : *list) {
         if (used_.contains(ending)) continue;
+        if (list == &lora_.target_modules && is_of_experts(modules, ending)) {
+          fail(where_,
+               "{} is a parameter of experts, and no module; expected it in target_parameters",
+               quote(ending));
+        }
         fail(where_, "no module's name ends in {}; {}", quote(ending), some_of(modules, ending));
       }
     }
@@ -214,6 +219,14 @@ class Targets {
   }
 
  private:
+  static bool is_of_experts(const Modules& modules, const std::string& ending) {
+    return std::any_of(modules.linears.begin(), modules.linears.end(), [&](const Linear& linear) {
+      return linear.expert &&
+             std::any_of(linear.form.begin(), linear.form.end(), [&](const WeightSlice& slice) {
+               return ends_in(without_kind(slice.name), ending);
+             });
+    });
+  }
   bool fits_one(const std::string& name, const std::vector<std::string>& endings) {
     bool any = false;
     for (const std::string& ending : endings) {

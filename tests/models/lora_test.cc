@@ -171,6 +171,7 @@ TEST(Lora, RefusesWhatWouldDoNothing) {
   EXPECT_TRUE(says(error_of(small_llama(), targets({"lm_head"})), "part of the loss"));
   EXPECT_TRUE(says(error_of(small_llama(true), targets({"lm_head"})), "tied"));
   EXPECT_TRUE(says(error_of(moe(), targets({"gate"})), "router"));
+  EXPECT_TRUE(says(error_of(moe(), targets({"experts.gate_up_proj"})), "in target_parameters"));
   EXPECT_TRUE(says(error_of(small_llama(), targets({})), "no targets"));
   Lora lora = targets({"q_proj"});
   lora.r = 0;
