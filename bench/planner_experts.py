@@ -183,13 +183,18 @@ def table(results):
                          f"{r['wall_s']:.0f} s, {r['processor_s']:.0f} s | |")
             continue
         expert = r["experts"][0] if r["experts"] else None
-        said = f"{min(e['full_s'] for e in r['experts'][:2]):.4g} s: {expert['plan']}, recompute {expert['recompute']}" if expert else "none fits"
-        lines.append(f"| {r['name']}: {r['what']} | {r['step_s']:.4g} s{'' if r['fits'] else ', does not fit'}: {r['plan']} | {said} | "
+        said = "none fits"
+        if expert:
+            full_s = min(e["full_s"] for e in r["experts"][:2])
+            said = f"{full_s:.4g} s: {expert['plan']}, recompute {expert['recompute']}"
+        misfit = "" if r["fits"] else ", does not fit"
+        lines.append(f"| {r['name']}: {r['what']} | {r['step_s']:.4g} s{misfit}: {r['plan']} | {said} | "
                      f"{r.get('ratio', 0):.3f} | {r['wall_s']:.0f} s, {r['processor_s']:.0f} s | "
                      f"{r['counts']['simulated']}, {r['counts']['over_memory']} |")
     ratios = [r["ratio"] for r in results if "ratio" in r]
     good = sum(ratio <= BAR for ratio in ratios)
-    return "\n".join(lines + ["", f"{good} of {len(ratios)} at most {BAR}; the largest is {max(ratios, default=0):.3f}."])
+    end = f"{good} of {len(ratios)} at most {BAR}; the largest is {max(ratios, default=0):.3f}."
+    return "\n".join(lines + ["", end])
 
 
 def main():

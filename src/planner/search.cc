@@ -47,7 +47,10 @@ void Search::look_whether_to_stop() {
     stop_ = true;
     more_.notify_all();
   }
-  if (!fits_ && options_.time_limit_s > 0 && spent_s() >= options_.time_limit_s + kMoreSeconds) {
+  const double limit_s = options_.time_limit_s;
+  const bool has_tried =
+      result_.counts.simulated >= kLeastSimulated && spent_s() >= kMoreTime * limit_s;
+  if (!fits_ && limit_s > 0 && (has_tried || spent_s() >= limit_s + kMostMoreSeconds)) {
     gave_up_ = true;
     more_.notify_all();
   }

@@ -60,8 +60,10 @@ inline constexpr double kRequeueRatio = 1.02;
 /// (kNearBestRatio), and for others last (kTriedLastPenalty, added to the penalized estimate).
 inline constexpr double kNearBestRatio = 1.05;
 inline constexpr float kTriedLastPenalty = 1e6f;
-/// Seconds for which a search without a plan goes on after its time.
-inline constexpr double kMoreSeconds = 5;
+/// Without a plan, a search ends at this times its limit, once so many plans were simulated; or
+/// these seconds after its limit.
+inline constexpr double kMoreTime = 1.05, kMostMoreSeconds = 60;
+inline constexpr int64_t kLeastSimulated = 8;
 
 /// A thread's estimators.
 struct Pricing {
@@ -135,7 +137,7 @@ class Search {
   double bound_until_s_ = 0;
   std::atomic<size_t> held_{0};  // candidates
   // stop_: asked to end, or the phase's time is up. fits_: there is a plan. failed_: a thread
-  // threw. gave_up_: no plan was found in kMoreSeconds after the time limit.
+  // threw. gave_up_: no plan was found some time after the limit.
   std::atomic<bool> stop_{false}, fits_{false}, failed_{false}, gave_up_{false};
   /// The first phase looks at usual plans alone; the last one needs all the time that is left.
   enum class Phase { usual, all, final } phase_ = Phase::usual;

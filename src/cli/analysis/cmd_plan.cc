@@ -376,8 +376,8 @@ void verb_plan(Args& args) {
   args.option("--out", "FILE", &options->out,
               "write the best plan's run here (-: standard output)");
   args.option("--time-limit", "SECONDS", &options->time_limit_s,
-              "end with the best plan so far after this time, or up to five seconds later with the "
-              "first plan that fits; 0: never");
+              "end with the best plan so far after this time; without one go on until one fits or "
+              "eight plans were simulated; 0: never");
   args.option("--threads", "N", &options->threads, "threads that simulate; default: one per core",
               1, 1024);
   args.option("--html", "FILE", &options->html,
