@@ -104,6 +104,7 @@ struct NcclRun {
   std::map<int64_t, std::string> host_of;     // rank -> host
   std::map<std::string, int64_t> in_process;  // host and pid -> ranks
   int64_t gpus = 1;                           // -g times -t, where there are no pids
+  std::map<std::string, int64_t> on_device;   // host, device and its bus number -> ranks
 
   int64_t ranks() const { return static_cast<int64_t>(host_of.size()); }
   bool lacks_ranks() const { return !host_of.empty() && host_of.rbegin()->first + 1 != ranks(); }
@@ -126,9 +127,12 @@ bool read_rank(const std::vector<std::string>& words, NcclRun* run, std::string*
   }
   // Behind the bus number: the name, in words.
   auto name = device_at + 2;
+  std::string bus;
   if (name != words.end() && name->front() == '[') {
+    bus = *name;
     ++name;
   }
+  ++run->on_device[host + " " + *(device_at + 1) + " " + bus];
   std::vector<std::string> parts(name, words.end());
   std::erase(parts, "NVIDIA");
   if (device->empty()) {
@@ -152,14 +156,42 @@ struct NcclTable {
   int64_t times = 0;  ///< columns by the head of the table, at least; 0: it has none
   bool root = false;
   int64_t figures = 0;  ///< of its first row; 0: none yet
+  /// Columns behind the type that tell how a time came about, by their numbers, and the number of
+  /// all columns behind the type.
+  std::set<size_t> told;
+  size_t columns = 0;
 };
 
-/// `#  size  count  type  redop  root  time  algbw ...`.
+/// Returns whether a column tells the algorithm, the protocol or the channels, as rccl-tests' do.
+bool tells_how(std::string_view column) {
+  return column.starts_with("algo") || column.starts_with("proto") || column.find("chan") < 2;
+}
+
+/// `#  size  count  type  redop  root  time  algbw ...`; in rccl-tests also algo, proto, nchannels.
 NcclTable table_of(const std::vector<std::string>& words) {
   NcclTable table;
   table.times = std::count(words.begin(), words.end(), "time");
   table.root = std::count(words.begin(), words.end(), "root") > 0;
+  const auto type = std::find(words.begin(), words.end(), "type");
+  for (auto word = type == words.end() ? type : type + 1; word != words.end(); ++word) {
+    if (tells_how(*word)) {
+      table.told.insert(table.columns);
+    }
+    ++table.columns;
+  }
   return table;
+}
+
+/// Removes the words of columns that tell how a time came about. Requires: words of a row.
+void drop_told(const NcclTable& table, std::vector<std::string>* words) {
+  if (table.told.empty()) return;
+  const auto type = std::find_if(words->begin(), words->end(), is_element_type);
+  const auto behind = static_cast<size_t>(words->end() - type);
+  if (behind != table.columns + 1) return;  // cut off, or of another table
+  const size_t first = words->size() - table.columns;
+  for (auto column = table.told.rbegin(); column != table.told.rend(); ++column) {
+    words->erase(words->begin() + static_cast<std::ptrdiff_t>(first + *column));
+  }
 }
 
 /// Returns whether a row has the table's columns. In a row that was cut off, another word stands in
@@ -248,6 +280,19 @@ std::string uneven_hosts(const NcclRun& run) {
                      std::ssize(on) - hosts_of[usual], join(others, ", "));
 }
 
+/// Returns "16 ranks, 8 devices of 1 host" if ranks share devices, as two machines of one name make
+/// it look. Empty otherwise.
+std::string shared_devices(const NcclRun& run) {
+  std::set<std::string> hosts;
+  for (const auto& [rank, host] : run.host_of) {
+    hosts.insert(host);
+  }
+  if (std::ssize(run.on_device) >= run.ranks()) return "";
+  return fmt::format("{}, {} of {}", counted(run.ranks(), "rank"),
+                     counted(std::ssize(run.on_device), "device"),
+                     counted(std::ssize(hosts), "host"));
+}
+
 /// Returns the placement of ranks, from the lines of the log that name their hosts.
 CommSample group_of(const NcclRun& run) {
   CommSample sample;
@@ -309,7 +354,7 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
   }
   const std::string default_op = run.op;
   int64_t unreadable = 0, foreign = 0, lacking = 0;
-  std::set<std::string> uneven;
+  std::set<std::string> uneven, shared;
   std::string named = run.op.empty() ? program_of(file_name(log->path)) : "";
   foreign += named.empty() ? 0 : 1;
   const auto start_run = [&] {
@@ -319,9 +364,12 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
   };
   for (const std::string& as_printed : split(text, '\n')) {
     const std::string line = without_launcher(as_printed);
-    const std::vector<std::string> words = words_of(line);
+    std::vector<std::string> words = words_of(line);
     const bool comment = std::find(words.begin(), words.end(), "#") != words.end() ||
                          (!words.empty() && words[0].front() == '#');
+    if (!comment) {
+      drop_told(table, &words);
+    }
     NcclRow row;
     if (comment && line.find("Collective test starting:") != std::string::npos) {
       start_run();
@@ -357,6 +405,9 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
       if (const std::string hosts = uneven_hosts(run); !hosts.empty()) {
         uneven.insert(hosts);
       }
+      if (const std::string devices = shared_devices(run); !devices.empty()) {
+        shared.insert(devices);
+      }
       log->devices_per_node = std::max<int64_t>(log->devices_per_node, sample.ranks / sample.nodes);
       sample.bytes = row.bytes;
       sample.seconds = microseconds(row) * 1e-6;
@@ -374,8 +425,14 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
                     counted(lacking, "row")));
   }
   for (const std::string& hosts : uneven) {
-    log->assumed.push_back(
+    log->doubtful.push_back(
         fmt::format("hosts with unequally many ranks: {}; taken as the log says", hosts));
+  }
+  for (const std::string& devices : shared) {
+    log->doubtful.push_back(fmt::format(
+        "ranks share devices: {}; several machines may have one name, and the number of nodes is "
+        "then too small; taken as the log says",
+        devices));
   }
   if (foreign > 0) {
     log->dropped.push_back(fmt::format("runs of {}, for which there is no op", named));
