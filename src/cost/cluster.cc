@@ -55,6 +55,9 @@ std::vector<NamedConstant> constants(const Cluster& cluster) {
   };
   const Device& device = cluster.device;
   add("device.memory", device.memory);
+  add("device.reserve.context", device.reserve.context);
+  add("device.reserve.communicators", device.reserve.communicators);
+  add("device.reserve.fragmentation", device.reserve.fragmentation);
   add("device.memory_bandwidth", device.memory_bandwidth);
   add("device.launch", device.launch);
   add("device.host_launch", device.host_launch);
@@ -72,9 +75,13 @@ std::vector<NamedConstant> constants(const Cluster& cluster) {
   add("device.peak.f32", device.peak.f32);
   add("device.peak.f64", device.peak.f64);
   add("device.efficiency.matmul", device.efficiency.matmul);
+  add("device.efficiency.matmul_f8", device.efficiency.matmul_f8);
   add("device.efficiency.attention", device.efficiency.attention);
   add("device.efficiency.memory", device.efficiency.memory);
   add("device.price", device.price);
+  add("framework.step", cluster.framework.step);
+  add("framework.logits.memory", cluster.framework.logits.memory);
+  add("framework.logits.traffic", cluster.framework.logits.traffic);
   add_link("links.intra", cluster.links.intra, add);
   add_link("links.inter", cluster.links.inter, add);
   for (size_t i = 0; i < cluster.topology.levels.size(); ++i) {
@@ -362,15 +369,6 @@ double ShareCurve::at(double of_size) const {
   return share[i - 1] + way * (share[i] - share[i - 1]);
 }
 
-double MeasuredTimes::seconds(double size) const {
-  const auto above = std::lower_bound(bytes.begin(), bytes.end(), size);
-  if (above == bytes.begin()) return us.front() * 1e-6;
-  if (above == bytes.end()) return us.back() * 1e-6 * size / bytes.back();
-  const auto i = static_cast<size_t>(above - bytes.begin());
-  const double share = std::log(size / bytes[i - 1]) / std::log(bytes[i] / bytes[i - 1]);
-  return std::exp(std::log(us[i - 1]) + share * std::log(us[i] / us[i - 1])) * 1e-6;
-}
-
 const MeasuredTimes* Cluster::measured_on(std::string_view op, const GroupShape& shape) const {
   for (const MeasuredTimes& times : measured) {
     const bool even = shape.per_node * shape.nodes == shape.members;
@@ -475,6 +473,7 @@ void Cluster::validate(const std::string& where) const {
     const bool factor = constant.path.find("overlap") != std::string::npos;
     const bool optional =
         share || refines || factor || constant.path.find("peak") != std::string::npos ||
+        constant.path.starts_with("device.reserve") || constant.path.starts_with("framework") ||
         constant.path == "device.launch" || constant.path.starts_with("device.host_launch") ||
         constant.path.starts_with("device.host.") || constant.path.starts_with("device.float8") ||
         constant.path == "device.price" || (this_machine && constant.path == "device.memory") ||
@@ -484,7 +483,8 @@ void Cluster::validate(const std::string& where) const {
       fail(where, "{} is missing or 0; expected {{value: ..., source: ...}} above 0",
            constant.path);
     }
-    if (share && (constant.value <= 0 || constant.value > 1)) {
+    const bool absent = constant.path == "device.efficiency.matmul_f8" && constant.value == 0;
+    if (share && !absent && (constant.value <= 0 || constant.value > 1)) {
       fail(where, "{} is {}; expected a share above 0 and at most 1", constant.path,
            constant.value);
     }
@@ -524,30 +524,52 @@ void Cluster::validate(const std::string& where) const {
   validate_node_groups(where);
   validate_measured(where);
   validate_curves(where);
+  validate_accuracy(where);
+}
+
+void Cluster::validate_accuracy(const std::string& where) const {
+  if (!(device.reserve.fragmentation.value <= 1)) {
+    fail(where, "device.reserve.fragmentation is {}; expected at most 1",
+         device.reserve.fragmentation.value);
+  }
+  if (device.memory.value > 0 && !(device.plannable() > 0)) {
+    fail(where, "device.reserve is all of device.memory; expected less");
+  }
+  if (accuracy.basis.empty() && !accuracy.given()) return;
+  if (accuracy.basis != "fitted" && accuracy.basis != "datasheet") {
+    fail(where, "accuracy.basis is {}; expected fitted or datasheet", quote(accuracy.basis));
+  }
+  if (!(accuracy.low > 0 && accuracy.low <= 1 && accuracy.high >= 1 && accuracy.high <= 100)) {
+    fail(where, "accuracy has low {} and high {}; expected 0 < low <= 1 <= high <= 100",
+         accuracy.low, accuracy.high);
+  }
 }
 
 namespace {
 
-std::vector<std::pair<const char*, const ShareCurve*>> curves_of(const Efficiency& efficiency) {
-  return {{"matmul_by_flops", &efficiency.matmul_by_flops},
-          {"attention_by_flops", &efficiency.attention_by_flops},
-          {"memory_by_bytes", &efficiency.memory_by_bytes}};
+std::vector<std::pair<const char*, const ShareCurve*>> curves_of(const Cluster& cluster) {
+  const Efficiency& efficiency = cluster.device.efficiency;
+  return {{"device.efficiency.matmul_by_flops", &efficiency.matmul_by_flops},
+          {"device.efficiency.matmul_f8_by_flops", &efficiency.matmul_f8_by_flops},
+          {"device.efficiency.attention_by_flops", &efficiency.attention_by_flops},
+          {"device.efficiency.memory_by_bytes", &efficiency.memory_by_bytes},
+          {"framework.speed_by_devices", &cluster.framework.speed_by_devices}};
 }
 
 }  // namespace
 
 void Cluster::validate_curves(const std::string& where) const {
-  for (const auto& [name, curve] : curves_of(device.efficiency)) {
+  for (const auto& [name, curve] : curves_of(*this)) {
     if (curve->size.size() != curve->share.size()) {
-      fail(where, "device.efficiency.{} has {} sizes and {} shares; expected equal numbers", name,
-           curve->size.size(), curve->share.size());
+      fail(where, "{} has {} sizes and {} shares; expected equal numbers", name, curve->size.size(),
+           curve->share.size());
     }
     for (size_t i = 0; i < curve->size.size(); ++i) {
       const double below = i > 0 ? curve->size[i - 1] : 0;
       const double share = curve->share[i];
       if (!(curve->size[i] > below && curve->size[i] < 1e30 && share > 0 && share <= 1)) {
         fail(where,
-             "device.efficiency.{}: share {} at {}; expected ascending sizes, and shares above 0 "
+             "{}: share {} at {}; expected ascending sizes, and shares above 0 "
              "and at most 1",
              name, share, curve->size[i]);
       }
@@ -691,10 +713,13 @@ std::vector<std::string> Cluster::unsourced() const {
       missing.push_back(fmt::format("heterogeneous_nodes.{}", i));
     }
   }
-  for (const auto& [name, curve] : curves_of(device.efficiency)) {
+  for (const auto& [name, curve] : curves_of(*this)) {
     if (curve->given() && curve->source.empty()) {
-      missing.push_back(fmt::format("device.efficiency.{}", name));
+      missing.push_back(name);
     }
+  }
+  if (accuracy.given() && accuracy.source.empty()) {
+    missing.push_back("accuracy");
   }
   if (!device.host_reads.ops.empty() && device.host_reads.source.empty()) {
     missing.push_back("device.host_reads");

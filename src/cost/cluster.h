@@ -4,6 +4,7 @@
 // source: "where it comes from"}`; bandwidth is per direction. docs/cluster-files.md.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -63,13 +64,19 @@ struct ShareCurve {
 struct Efficiency {
   // The default is 1: the constant is the achieved rate.
   Fraction matmul{1, ""}, attention{1, ""}, memory{1, ""};
+  /// Of products of 8-bit floating-point operands; 0: as `matmul`.
+  Fraction matmul_f8 = {};
   /// Curves that replace these fractions, where given.
-  ShareCurve matmul_by_flops = {}, attention_by_flops = {}, memory_by_bytes = {};
+  ShareCurve matmul_by_flops = {}, matmul_f8_by_flops = {}, attention_by_flops = {},
+             memory_by_bytes = {};
   void fields(Fields& visit) {
     visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
     visit("memory", memory, "share of the memory bandwidth that all other kernels reach");
+    visit("matmul_f8", matmul_f8,
+          "share of peak.f8 that products of 8-bit operands reach; 0: as matmul");
     visit("matmul_by_flops", matmul_by_flops, "the same by the FLOPs of a product");
+    visit("matmul_f8_by_flops", matmul_f8_by_flops, "the same of 8-bit operands");
     visit("attention_by_flops", attention_by_flops, "the same by the FLOPs of an attention");
     visit("memory_by_bytes", memory_by_bytes, "the same by the bytes that a kernel moves");
   }
@@ -140,9 +147,23 @@ struct Host {
   bool given() const { return kernels.value > 0; }
 };
 
+/// Device memory that no plan counts: what the driver's context and the communicators take, and
+/// what allocation loses between the tensors of a step.
+struct Reserve {
+  Bytes context, communicators;
+  Fraction fragmentation;
+  void fields(Fields& visit) {
+    visit("context", context, "driver context, libraries and their workspaces");
+    visit("communicators", communicators, "buffers of the collectives library");
+    visit("fragmentation", fragmentation,
+          "memory that is lost between tensors, over that of the plan: 0.05 is 5 % of it");
+  }
+};
+
 struct Device {
   std::string name;
   Bytes memory;
+  Reserve reserve = {};
   Bandwidth memory_bandwidth;
   Seconds launch;
   Seconds host_launch = {};
@@ -158,6 +179,7 @@ struct Device {
   void fields(Fields& visit) {
     visit("name", name, "name of the device").required();
     visit("memory", memory, "memory that a rank can use");
+    visit("reserve", reserve, "memory that plans do not count; default: none");
     visit("memory_bandwidth", memory_bandwidth, "bandwidth of the device memory");
     visit("launch", launch, "time added to every kernel");
     visit("host_launch", host_launch,
@@ -177,6 +199,55 @@ struct Device {
     visit("efficiency", efficiency, "fractions of the peaks that kernels reach");
     visit("price", price, "US dollars per device and hour");
   }
+  /// Returns the bytes that a plan may take: without the reserve.
+  double plannable() const {
+    const double left = memory.value - reserve.context.value - reserve.communicators.value;
+    return std::max(0.0, left) / (1 + reserve.fragmentation.value);
+  }
+};
+
+/// Logits of trainers whose loss is no fused kernel, where a task here makes none
+/// (linear_cross_entropy).
+struct Logits {
+  Fraction memory, traffic;
+  void fields(Fields& visit) {
+    visit("memory", memory, "bytes of memory for a logit, at the peak; 0: logits never exist");
+    visit("traffic", traffic, "bytes that the kernels of a loss and its gradient move for a logit");
+  }
+};
+
+/// What a trainer adds that no task shows.
+struct Framework {
+  Seconds step;
+  Logits logits = {};
+  ShareCurve speed_by_devices = {};
+  void fields(Fields& visit) {
+    visit("step", step, "of the host between steps: loading of data, logging, launches of updates");
+    visit("logits", logits, "of a loss that is no fused kernel; default: none");
+    visit("speed_by_devices", speed_by_devices,
+          "speed that steps keep with this number of devices: stragglers, jitter, busy networks");
+  }
+};
+
+/// Errors of this file's predictions, from published steps. docs/cluster-files.md, Errors.
+struct Accuracy {
+  std::string basis;
+  double low = 0, high = 0;
+  std::vector<std::string> fitted, held_out;
+  double fitted_error = 0, held_out_error = 0;
+  std::string source;
+  void fields(Fields& visit) {
+    visit("basis", basis,
+          "fitted: constants are fitted to steps of these machines; datasheet: they are typical");
+    visit("low", low, "least time of a step, over the predicted one").min(0);
+    visit("high", high, "most time of a step, over the predicted one").min(0);
+    visit("fitted", fitted, "published steps that constants were fitted to");
+    visit("held_out", held_out, "published steps that were predicted only");
+    visit("fitted_error", fitted_error, "mean of |predicted / published - 1| over `fitted`").min(0);
+    visit("held_out_error", held_out_error, "the same over `held_out`").min(0);
+    visit("source", source, "where the steps are; mandatory in shipped files");
+  }
+  bool given() const { return high > 0; }
 };
 
 /// Duration of a collective that sends `bytes` through a link: start + steps x latency + bytes /
@@ -270,7 +341,8 @@ struct Topology {
 /// Maximum number of levels in a file, beside devices and nodes.
 inline constexpr size_t kMaxLevels = 4;
 
-/// Measured times of one op on one group; log(time) is linear in log(bytes) between two sizes.
+/// Measured times of one op on one group. Between sizes, log(time) is a monotone cubic in
+/// log(bytes).
 struct MeasuredTimes {
   std::string op;
   int64_t ranks = 0, nodes = 1;
@@ -346,6 +418,8 @@ struct Cluster {
   Device device;
   Links links;
   Topology topology;
+  Framework framework;
+  Accuracy accuracy;
   /// Device types of nodes beside type 0, which has `device` and `links`: entry i is type i + 1.
   std::vector<NodeGroup> heterogeneous_nodes;
   /// Algorithms of the library beyond those of an op's record: "hierarchical".
@@ -367,6 +441,8 @@ struct Cluster {
     visit("device", device, "device of one rank");
     visit("links", links, "connections between ranks");
     visit("topology", topology, "adapters, and the switches below and above nodes");
+    visit("framework", framework, "time of a trainer that no task shows; default: none");
+    visit("accuracy", accuracy, "errors of predictions with this file");
     visit("heterogeneous_nodes", heterogeneous_nodes,
           "nodes with other devices or links than the rest")
         .formerly("unlike");
@@ -425,6 +501,7 @@ struct Cluster {
   void validate_ops(const std::string& where) const;
   void validate_measured(const std::string& where) const;
   void validate_curves(const std::string& where) const;
+  void validate_accuracy(const std::string& where) const;
 };
 
 /// Reads and validates a cluster file, and the files that its `heterogeneous_nodes` name.

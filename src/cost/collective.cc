@@ -63,7 +63,7 @@ double adapters_of(const Cluster& cluster, const GroupShape& shape) {
 AlgorithmTime time_of(const Cluster& cluster, const std::string& algorithm,
                       const std::vector<LevelDemand>& level_demands, bool short_messages) {
   // Steps pay the latency of their link class and of every level below their own; data takes the
-  // time of the busiest link; the start is that of the slowest class.
+  // time of the busiest link; the start is that of the widest class that gives one.
   AlgorithmTime time;
   time.algorithm = algorithm;
   time.short_messages = short_messages;
@@ -89,7 +89,9 @@ AlgorithmTime time_of(const Cluster& cluster, const std::string& algorithm,
       block = 2 + static_cast<size_t>(demand.level);
       carried = bytes_per_s;
     }
-    time.start_s = std::max(time.start_s, curve.start.value);
+    if (curve.start.value > 0) {
+      time.start_s = curve.start.value;
+    }
     time.latency_s += demand.steps * (curve.latency.value + below[demand.inter]);
     const double data = demand.bytes > 0 ? demand.bytes / bytes_per_s * (1 + ramp) : 0;
     time.busy_s[block] += demand.bytes > 0 ? demand.bytes / carried : 0;

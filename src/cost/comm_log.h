@@ -29,6 +29,8 @@ struct CommLog {
   std::vector<CommSample> samples;   ///< by size, then by group
   std::vector<std::string> dropped;  ///< clauses: omitted samples and the reason
   std::vector<std::string> assumed;  ///< clauses: missing facts, and the assumed values
+  /// Clauses: numbers of hosts, ranks and devices that do not add up.
+  std::vector<std::string> doubtful;
 };
 
 }  // namespace hocket::cost

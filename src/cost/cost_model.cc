@@ -26,8 +26,17 @@ double reached(const Fraction& share, const ShareCurve& by_size, double size) {
   return by_size.given() && size > 0 ? by_size.at(size) : share.value;
 }
 
-bool is_float8(const graph::TensorType& type) {
-  return graph::is_floating(type.dtype) && graph::bits_of(type.dtype) == 8;
+bool is_float8_type(graph::DType dtype) {
+  return graph::is_floating(dtype) && graph::bits_of(dtype) == 8;
+}
+bool is_float8(const graph::TensorType& type) { return is_float8_type(type.dtype); }
+
+double matmul_share(const Efficiency& efficiency, graph::DType dtype, double flops) {
+  const bool own = efficiency.matmul_f8.value > 0 || efficiency.matmul_f8_by_flops.given();
+  if (is_float8_type(dtype) && own) {
+    return reached(efficiency.matmul_f8, efficiency.matmul_f8_by_flops, flops);
+  }
+  return reached(efficiency.matmul, efficiency.matmul_by_flops, flops);
 }
 
 /// Returns the bytes of the 8-bit operands whose last dim is not one that the product reduces over.
@@ -48,6 +57,13 @@ double bytes_to_copy(const Kind& kind) {
     }
   }
   return bytes;
+}
+
+/// Returns the number of logits of a fused loss, of operands [tokens, width] and [vocabulary,
+/// width]; 0 for other kinds.
+double logits_of(const Kind& kind) {
+  if (kind.op != "linear_cross_entropy") return 0;
+  return static_cast<double>(kind.in[0].dims[0]) * static_cast<double>(kind.in[1].dims[0]);
 }
 
 int64_t to_ns(double seconds) {
@@ -250,7 +266,7 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
     double share = 1;
     switch (cost_class_of(op)) {
       case CostClass::matmul:
-        share = reached(efficiency.matmul, efficiency.matmul_by_flops, flops);
+        share = matmul_share(efficiency, dtype, flops);
         break;
       case CostClass::attention:
         share = reached(efficiency.attention, efficiency.attention_by_flops, flops);
@@ -312,6 +328,10 @@ TaskCost CostModel::host_work(const Kind& kind, program::Lane lane) const {
 
 double CostModel::payload(const Kind& kind) const {
   return static_cast<double>(kind.bytes) * (profile_ ? busiest(*profile_, kind) : 1);
+}
+
+double CostModel::logits_bytes(const Kind& kind) const {
+  return cluster_.framework.logits.memory.value * logits_of(kind);
 }
 
 int64_t CostModel::more_launches_ns(const Kind& kind) const {
@@ -386,7 +406,8 @@ TaskCost CostModel::balanced_work(const Kind& kind, uint32_t accumulate) const {
   const double alone = roofline_s(kind.op, dtype, kind.flops, static_cast<int64_t>(bytes));
   const double launches =
       cluster_.device.launch.value * static_cast<double>(unfused ? unfused->kernels : 1);
-  return {to_ns(alone + float8_s(kind) + launches) + overhead, Provenance::analytic};
+  const double logits = memory_s(cluster_.framework.logits.traffic.value * logits_of(kind));
+  return {to_ns(alone + logits + float8_s(kind) + launches) + overhead, Provenance::analytic};
 }
 
 /// Returns the algorithms of an op's record for this number of members, or the direct exchange that

@@ -72,6 +72,9 @@ class CostModel {
   /// hosts.
   TaskCost work(const Kind& kind, uint32_t accumulate, size_t device_type = 0,
                 program::Lane lane = program::Lane::compute) const;
+  /// Returns the memory in bytes for the logits of a task that makes none here and does in other
+  /// trainers (Framework::logits).
+  double logits_bytes(const Kind& kind) const;
   /// Returns the host's time to launch the kernels of a task beyond the first.
   int64_t more_launches_ns(const Kind& kind) const;
   /// Returns whether the host reads the result of such a task (Device::host_reads).

@@ -31,10 +31,10 @@ constexpr ptrdiff_t kMinSamples = 4;
 constexpr size_t kColumns = 4;
 using Row = std::array<double, kColumns>;
 
-/// One equation: sum of row x constants = us, with a weight.
+/// One equation: sum of row x constants = us, with a weight. `of_group`: what its group counts.
 struct Equation {
   Row row{};
-  double us = 0, weight = 1;
+  double us = 0, of_group = 1, weight = 1;
 };
 
 /// Normal equations A x = b of weighted least squares, and the sum of squares at x = 0.
@@ -127,8 +127,8 @@ Row robust(std::vector<Equation> equations, unsigned free) {
     for (Equation& e : equations) {
       const double measured = e.us;
       const double off = round == 0 ? 0 : (value_of(e.row, found) - measured) / measured;
-      e.weight =
-          1 / (measured * measured) / std::sqrt(1 + (off / kOutlierError) * (off / kOutlierError));
+      e.weight = e.of_group / (measured * measured) /
+                 std::sqrt(1 + (off / kOutlierError) * (off / kOutlierError));
     }
     found = least_squares(equations, free);
   }
@@ -143,7 +143,7 @@ struct Option {
 };
 
 struct Explained {
-  double us = 0;
+  double us = 0, of_group = 1;
   std::vector<Option> options;
   size_t chosen = 0;
 };
@@ -170,6 +170,9 @@ GroupShape shape_of(const Cluster& cluster, const CommSample& sample) {
   return shape;
 }
 
+using GroupKey = std::tuple<std::string, int32_t, int32_t>;
+GroupKey key_of(const CommSample& sample) { return {sample.op, sample.ranks, sample.nodes}; }
+
 /// Curve of a link class that a sample informs.
 enum class Family { ring, direct, message };
 Family family_of(const CommSample& sample) {
@@ -178,21 +181,30 @@ Family family_of(const CommSample& sample) {
   return std::string_view(algorithms.front().name) == "message" ? Family::message : Family::ring;
 }
 
-/// Fit of one curve of one class of links, from the samples of its family.
+/// Share of a network's bandwidth that NCCL's trees reach, rings being 1: ncclTopoTuneModel in
+/// src/graph/tuning.cc (2.10 to 2.27).
+constexpr double kTreeShare = 0.92;
+
+/// Fit of one curve of one class of links, from the samples of its family. `given_start`: a
+/// network's transfers start as those inside nodes, if these starts are known.
 class CurveFit {
  public:
-  CurveFit(const Cluster& cluster, bool inter, std::vector<CommSample> samples)
-      : cluster_(cluster), inter_(inter) {
+  CurveFit(const Cluster& cluster, bool inter, bool given_start, std::vector<CommSample> samples)
+      : cluster_(cluster), inter_(inter), given_start_(given_start && start(false) > 0) {
     // Latency and start can be separated only if groups differ in their steps. If the start inside
     // nodes is known, the network's is the same, since it is the same kernel's.
     std::set<std::pair<int32_t, int32_t>> groups;
+    std::map<GroupKey, double> times;
     for (const CommSample& sample : samples) {
       groups.insert({sample.ranks, sample.nodes});
+      ++times[key_of(sample)];
     }
-    const bool start_known = inter && start(false) > 0;
-    free_ = (start_known ? 0U : 1U) | (groups.size() > 1 || start_known ? 2U : 0U) | 4U;
+    const double mean = static_cast<double>(samples.size()) / static_cast<double>(times.size());
+    free_ = (given_start_ ? 0U : 1U) | (groups.size() > 1 || given_start_ ? 2U : 0U) | 4U;
     for (const CommSample& sample : samples) {
-      explained_.push_back({sample.seconds * 1e6, options_of(sample), 0});
+      // Groups count alike, whatever the number of their sizes.
+      const double of_group = mean / times[key_of(sample)];
+      explained_.push_back({sample.seconds * 1e6, of_group, options_of(sample), 0});
       const bool small = sample.bytes < kMinJudgedBytes;
       Explained& last = explained_.back();
       for (size_t i = 0; i < last.options.size(); ++i) {
@@ -266,15 +278,18 @@ class CurveFit {
             }
             const double megabytes = demand.bytes / demand.adapters * 1e-6;
             if (demand.level < 0) {
-              option.row[2] = megabytes;
-              option.row[3] = short_messages ? 0 : std::sqrt(megabytes);
+              const bool tree =
+                  inter_ && !short_messages && std::string_view(algorithm.name) == "tree";
+              const double share = tree ? kTreeShare : 1;
+              option.row[2] = megabytes / share;
+              option.row[3] = short_messages ? 0 : std::sqrt(megabytes) / share;
             }
           } else {
             const Curve curve = curve_of(cluster_.links.intra, algorithm.name, short_messages);
             option.known_us += demand.steps * curve.latency.value * 1e6;
           }
         }
-        if (inter_ && start(false) > 0) {
+        if (given_start_) {
           option.row[0] = 0;
           option.known_us += start(short_messages) * 1e6;
         }
@@ -292,7 +307,7 @@ class CurveFit {
       if (option.short_messages != short_messages) continue;
       const double us = sample.us - option.known_us;
       if (us > 0.05 * sample.us) {
-        equations.push_back({option.row, us, 1});
+        equations.push_back({option.row, us, sample.of_group});
       }
     }
     if (std::ssize(equations) < kMinSamples) return false;
@@ -324,6 +339,7 @@ class CurveFit {
 
   const Cluster& cluster_;
   bool inter_;
+  bool given_start_;
   unsigned free_ = 0;  // bit set of columns that the samples determine
   std::vector<Explained> explained_;
   Row long_{}, short_{};
@@ -381,9 +397,48 @@ bool tells_of_short(const std::vector<CommSample>& samples) {
          }) >= kMinSamples;
 }
 
-/// Fits one class of links; returns whether any sample used it.
+/// Returns the curve of a network's trees, beside that of its rings.
+Curve tree_beside(const Curve& ring) {
+  Curve tree = ring;
+  tree.bandwidth.value *= kTreeShare;
+  tree.bandwidth.source +=
+      "; trees reach 0.92 of it: NCCL's own tuning model, src/graph/tuning.cc (2.10 to 2.27)";
+  return tree;
+}
+
+/// Sets the latency of a network whose groups are of one shape, which tells only the sum of a start
+/// and of latencies. The base's start leaves one latency of the times, and the base has another
+/// one: their geometric mean is taken, since neither is better known.
+void set_latency_between(const Cluster& base, const std::vector<CommSample>& samples,
+                         Cluster* cluster) {
+  Cluster with_starts = *cluster;
+  with_starts.links.intra.start = base.links.intra.start;
+  with_starts.links.intra.short_messages.start = base.links.intra.short_messages.start;
+  CurveFit fit(with_starts, true, true, samples);
+  fit.run();
+  const auto set = [](Seconds* latency, double other_s) {
+    if (!(latency->value > 0 && other_s > 0)) return;
+    latency->source = fmt::format(
+        "geometric mean of {:.3g} us, which the base's start leaves of the "
+        "times, and of {:.3g} us ({})",
+        other_s * 1e6, latency->value * 1e6, latency->source);
+    latency->value = std::sqrt(latency->value * other_s);
+  };
+  set(&cluster->links.inter.latency, fit.curve(false, "").latency.value);
+  if (fit.has_short()) {
+    set(&cluster->links.inter.short_messages.latency, fit.curve(true, "").latency.value);
+  }
+}
+
+bool of_one_shape(const std::vector<CommSample>& samples) {
+  return std::all_of(samples.begin(), samples.end(), [&](const CommSample& s) {
+    return s.ranks == samples[0].ranks && s.nodes == samples[0].nodes;
+  });
+}
+
+/// Fits one class of links; returns whether any sample used it. `given_start` as in CurveFit.
 bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::string& where,
-               Cluster* cluster) {
+               bool given_start, const Cluster& base, Cluster* cluster) {
   std::map<Family, std::vector<CommSample>> families;
   for (const CommSample& s : samples) {
     if ((s.nodes > 1) == inter) {
@@ -396,7 +451,10 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
   bool first = true;
   for (const auto& [family, of] : families) {
     if (std::ssize(of) < kMinSamples) continue;
-    CurveFit fit(*cluster, inter, of);
+    if (inter && !given_start && first && family == Family::ring && of_one_shape(of)) {
+      set_latency_between(base, of, cluster);
+    }
+    CurveFit fit(*cluster, inter, given_start, of);
     fit.run();
     const std::string source = fmt::format("fitted to {}: {}", where, described(of));
     const Curve found = fit.curve(false, source);
@@ -409,6 +467,9 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
       link.bandwidth = found.bandwidth;
       link.start = found.start;
       link.half_size = found.half_size;
+      if (inter && family == Family::ring) {
+        link.tree = tree_beside(found);
+      }
       if (fit.has_short()) {
         link.short_messages = of_short;
       } else if (!tells_of_short(of)) {
@@ -420,6 +481,18 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
     first = false;
   }
   return !first;
+}
+
+/// Returns whether starts inside nodes hold for transfers over nodes. A process that drives several
+/// devices launches them one after another, and the start of its groups has these launches in it.
+/// Where groups inside nodes were timed so and groups over nodes were not, the starts differ.
+bool network_has_starts_of_nodes(const std::vector<CommSample>& samples) {
+  int32_t inside = 0, beyond = 0;
+  for (const CommSample& s : samples) {
+    int32_t& most = s.nodes > 1 ? beyond : inside;
+    most = std::max(most, s.per_process);
+  }
+  return !(inside > 1 && beyond == 1);
 }
 
 /// Returns the times of every even group as the cluster stores them: at most kMaxSizes sizes, each
@@ -516,11 +589,11 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
         "the time of its launches",
         counted(launches, "time")));
   }
-  if (fit_class(false, kept, where, &fit.cluster)) {
+  if (fit_class(false, kept, where, false, base, &fit.cluster)) {
     fit.fitted.push_back("links.intra");
     warn_if_contradicted(false, kept, &fit);
   }
-  if (fit_class(true, kept, where, &fit.cluster)) {
+  if (fit_class(true, kept, where, network_has_starts_of_nodes(kept), base, &fit.cluster)) {
     fit.fitted.push_back("links.inter");
     warn_if_contradicted(true, kept, &fit);
   } else {

@@ -104,6 +104,7 @@ struct NcclRun {
   std::map<int64_t, std::string> host_of;     // rank -> host
   std::map<std::string, int64_t> in_process;  // host and pid -> ranks
   int64_t gpus = 1;                           // -g times -t, where there are no pids
+  std::map<std::string, int64_t> on_device;   // host, device and its bus number -> ranks
 
   int64_t ranks() const { return static_cast<int64_t>(host_of.size()); }
   bool lacks_ranks() const { return !host_of.empty() && host_of.rbegin()->first + 1 != ranks(); }
@@ -126,9 +127,12 @@ bool read_rank(const std::vector<std::string>& words, NcclRun* run, std::string*
   }
   // Behind the bus number: the name, in words.
   auto name = device_at + 2;
+  std::string bus;
   if (name != words.end() && name->front() == '[') {
+    bus = *name;
     ++name;
   }
+  ++run->on_device[host + " " + *(device_at + 1) + " " + bus];
   std::vector<std::string> parts(name, words.end());
   std::erase(parts, "NVIDIA");
   if (device->empty()) {
@@ -276,6 +280,19 @@ std::string uneven_hosts(const NcclRun& run) {
                      std::ssize(on) - hosts_of[usual], join(others, ", "));
 }
 
+/// Returns "16 ranks, 8 devices of 1 host" if ranks share devices, as two machines of one name make
+/// it look. Empty otherwise.
+std::string shared_devices(const NcclRun& run) {
+  std::set<std::string> hosts;
+  for (const auto& [rank, host] : run.host_of) {
+    hosts.insert(host);
+  }
+  if (std::ssize(run.on_device) >= run.ranks()) return "";
+  return fmt::format("{}, {} of {}", counted(run.ranks(), "rank"),
+                     counted(std::ssize(run.on_device), "device"),
+                     counted(std::ssize(hosts), "host"));
+}
+
 /// Returns the placement of ranks, from the lines of the log that name their hosts.
 CommSample group_of(const NcclRun& run) {
   CommSample sample;
@@ -337,7 +354,7 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
   }
   const std::string default_op = run.op;
   int64_t unreadable = 0, foreign = 0, lacking = 0;
-  std::set<std::string> uneven;
+  std::set<std::string> uneven, shared;
   std::string named = run.op.empty() ? program_of(file_name(log->path)) : "";
   foreign += named.empty() ? 0 : 1;
   const auto start_run = [&] {
@@ -386,6 +403,9 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
       if (const std::string hosts = uneven_hosts(run); !hosts.empty()) {
         uneven.insert(hosts);
       }
+      if (const std::string devices = shared_devices(run); !devices.empty()) {
+        shared.insert(devices);
+      }
       log->devices_per_node = std::max<int64_t>(log->devices_per_node, sample.ranks / sample.nodes);
       sample.bytes = row.bytes;
       sample.seconds = microseconds(row) * 1e-6;
@@ -403,8 +423,14 @@ void read_nccl(const std::string& text, const std::string& given_op, CommLog* lo
                     counted(lacking, "row")));
   }
   for (const std::string& hosts : uneven) {
-    log->assumed.push_back(
+    log->doubtful.push_back(
         fmt::format("hosts with unequally many ranks: {}; taken as the log says", hosts));
+  }
+  for (const std::string& devices : shared) {
+    log->doubtful.push_back(fmt::format(
+        "ranks share devices: {}; several machines may have one name, and the number of nodes is "
+        "then too small; taken as the log says",
+        devices));
   }
   if (foreign > 0) {
     log->dropped.push_back(fmt::format("runs of {}, for which there is no op", named));

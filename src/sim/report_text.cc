@@ -76,18 +76,9 @@ const std::vector<std::string>& not_modelled() {
 }
 
 std::string interval_text(const SimReport& report) {
-  if (report.provenance.judged <= 0.005) return "";
-  if (report.provenance.error > 0.5) {
-    return fmt::format("none: the timings spread too much (+-{:.0f} %); is the machine busy?",
-                       100 * report.provenance.error);
-  }
-  const double seconds = 1e-9 * report.step_ns;
-  return fmt::format(
-      "{} to {} (+-{:.1f} %: spread of timings and held-out error of interpolation, over "
-      "{:.0f} % of the time)",
-      human_time(seconds * (1 - report.provenance.error)),
-      human_time(seconds * (1 + report.provenance.error)), 100 * report.provenance.error,
-      100 * report.provenance.judged);
+  const Interval& interval = report.interval;
+  if (!interval.given()) return interval.why;
+  return fmt::format("{} to {} ({})", ms(interval.low_ns), ms(interval.high_ns), interval.why);
 }
 
 std::string provenance_text(const SimReport& report) {
@@ -157,10 +148,19 @@ std::string to_text(const Program& program, const SimReport& report) {
   if (const std::string interval = interval_text(report); !interval.empty()) {
     fmt::format_to(to, "  interval       {}\n", interval);
   }
+  if (report.framework_ns > 0) {
+    fmt::format_to(to, "  of which       {} the trainer's, beside all tasks (framework)\n",
+                   ms(report.framework_ns));
+  }
   if (report.tokens > 0) {
-    fmt::format_to(to, "  throughput     {} tokens/s, {} tokens/s per device\n",
-                   human_count(report.tokens_per_s),
-                   human_count(report.tokens_per_s / report.ranks));
+    const auto rate = [&](double per_s) { return human_count(per_s / report.ranks); };
+    fmt::format_to(
+        to, "  throughput     {} tokens/s, {} tokens/s per device{}\n",
+        human_count(report.tokens_per_s), rate(report.tokens_per_s),
+        report.interval.given()
+            ? fmt::format(" ({} to {})", rate(report.tokens / (1e-9 * report.interval.high_ns)),
+                          rate(report.tokens / (1e-9 * report.interval.low_ns)))
+            : "");
   }
   if (report.model_flops > 0) {
     fmt::format_to(to, "  model FLOPs    {} per device, MFU {:.1f} % of {} ({})\n",
@@ -219,6 +219,14 @@ std::string to_json(const Program& program, const SimReport& report) {
   const auto s = [](int64_t ns) { return ns / 1e9; };
   JsonWriter json({.indent = 2});
   json.object().member("step_s", s(report.step_ns)).member("step_ns", report.step_ns);
+  json.key("interval").object();
+  if (report.interval.given()) {
+    json.member("low_s", s(report.interval.low_ns)).member("high_s", s(report.interval.high_ns));
+  }
+  json.member("timed", report.interval.timed).member("why", report.interval.why).end();
+  if (report.framework_ns > 0) {
+    json.member("framework_s", s(report.framework_ns));
+  }
   json.member("calibrated", report.calibrated)
       .member("cluster", report.cluster)
       .member("device", report.device);
@@ -273,8 +281,10 @@ std::string to_json(const Program& program, const SimReport& report) {
     json.member("planned", memory.total()).member("host", memory.host);
     json.member("reserved", memory.reserved).end();
   }
-  json.end().member("device_memory_bytes",
-                    *std::min_element(report.device_memory.begin(), report.device_memory.end()));
+  json.end().member("device_memory_bytes", report.whole_memory);
+  if (report.memory_reserve > 0) {
+    json.member("memory_reserve_bytes", report.memory_reserve);
+  }
   if (report.memory_budget > 0) {
     json.member("memory_budget_bytes", report.memory_budget);
   }

@@ -15,6 +15,7 @@
 #include "program/moves.h"
 #include "program/parts.h"
 #include "program/transfer.h"
+#include "sim/interval.h"
 #include "sim/partial.h"
 #include "sim/tables.h"
 
@@ -489,19 +490,36 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
   }
 }
 
-/// Returns per class the memory in bytes of the smallest device among its ranks.
-std::vector<int64_t> smallest_devices(const Program& program, const cost::Cluster& cluster) {
-  std::vector<int64_t> least;
-  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    double bytes = cluster.device_of(cluster.device_type_of(program.ranks_of(cls)[0])).memory.value;
-    if (!cluster.heterogeneous_nodes.empty()) {
-      for (const int32_t rank : program.ranks_of(cls)) {
-        bytes = std::min(bytes, cluster.device_of(cluster.device_type_of(rank)).memory.value);
-      }
-    }
-    least.push_back(static_cast<int64_t>(bytes));
+/// Returns the memory in bytes of a rank for logits that no plan has (Framework::logits).
+double logits_bytes(const Program& program, const CostModel& costs, ClassId id) {
+  double most = 0;
+  for (const Task& task : program.classes[id].tasks) {
+    most = std::max(most, costs.logits_bytes(program.kind(task)));
   }
-  return least;
+  return most;
+}
+
+/// Reports the memory that a plan may take, per class of the smallest device among its ranks, and
+/// what is kept beside it.
+void describe_memory(const Program& program, const CostModel& costs, SimReport& report) {
+  const cost::Cluster& cluster = costs.cluster();
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    const std::vector<int32_t> ranks = program.ranks_of(cls);
+    const size_t checked = cluster.heterogeneous_nodes.empty() ? 1 : ranks.size();
+    const cost::Device* least = &cluster.device_of(cluster.device_type_of(ranks[0]));
+    for (size_t i = 1; i < checked; ++i) {
+      const cost::Device& device = cluster.device_of(cluster.device_type_of(ranks[i]));
+      least = device.plannable() < least->plannable() ? &device : least;
+    }
+    double bytes = least->plannable();
+    if (bytes > 0) {
+      bytes = std::max(1.0, bytes - logits_bytes(program, costs, cls));
+    }
+    const auto whole = static_cast<int64_t>(least->memory.value);
+    report.device_memory.push_back(static_cast<int64_t>(bytes));
+    report.memory_reserve = std::max(report.memory_reserve, whole - report.device_memory.back());
+    report.whole_memory = cls == 0 ? whole : std::min(report.whole_memory, whole);
+  }
 }
 
 /// Reports the names, the peak FLOP rate and the price of the first `world` devices.
@@ -538,7 +556,9 @@ std::string SimReport::memory_limit_text() const {
   }
   if (*least <= 0) return "";
   const std::string text = human_bytes(*least);
-  return (*least == *most ? text : text + " to " + human_bytes(*most)) + " per device";
+  const std::string reserve =
+      memory_reserve > 0 ? ", beside a reserve of " + human_bytes(memory_reserve) : "";
+  return (*least == *most ? text : text + " to " + human_bytes(*most)) + " per device" + reserve;
 }
 
 int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
@@ -597,10 +617,14 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     report.tasks += std::ssize(program.classes[cls].tasks) * program.num_ranks(cls);
   }
-  report.step_ns = result.end_ns;
+  report.framework_ns = framework_ns(cluster.framework, result.end_ns, world);
+  report.step_ns = result.end_ns + report.framework_ns;
+  for (WhatIf& answer : report.what_if) {
+    answer.step_ns += framework_ns(cluster.framework, answer.step_ns, world);
+  }
   report.tokens = options.tokens;
   report.model_flops = options.model_flops;
-  const double seconds = 1e-9 * result.end_ns;
+  const double seconds = 1e-9 * report.step_ns;
   const double cores = cluster.cores_per_node > 0 ? static_cast<double>(costs.threads()) : 1;
   describe_devices(cluster, world, report);
   report.peak_flops *= cores;
@@ -618,14 +642,16 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   for (size_t i = 0; i < result.ranks.size(); ++i) {
     report.time.push_back({result.ranks[i], result.multiplicity[i],
                            program.class_of(result.ranks[i]), result.time[i]});
+    report.time.back().time.idle_ns += report.framework_ns;
   }
   report.kernels = cost::kernels_of(cluster);
   report.memory =
       options.memory.empty() ? program::memory_of(program, report.kernels) : options.memory;
-  report.device_memory = smallest_devices(program, cluster);
+  describe_memory(program, costs, report);
   report.device_is_host = cluster.device_is_host();
   report.memory_budget = options.memory_budget;
   report.provenance = shares(program, durations, result);
+  report.interval = interval_of(cluster, report.provenance, report.step_ns);
   if (options.record) {
     summarise_path(program, cluster, result, report);
   }

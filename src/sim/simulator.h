@@ -61,6 +61,14 @@ struct WhatIf {
   int64_t replayed_tasks = 0;  ///< by the partial replay that computed it
 };
 
+/// Times of a step between which the real one is expected, and where the two come from.
+struct Interval {
+  int64_t low_ns = 0, high_ns = 0;
+  std::string why;     ///< a clause for people
+  bool timed = false;  ///< from timings of a profile; else from published steps
+  bool given() const { return high_ns > 0; }
+};
+
 struct RankReport {
   int32_t rank = 0;
   int32_t stands = 1;  ///< ranks with the same timeline
@@ -79,6 +87,8 @@ struct SimReport {
   int64_t tasks = 0;  ///< of all ranks
   int64_t replayed_tasks = 0;
   int64_t step_ns = 0;
+  int64_t framework_ns = 0;  ///< of step_ns: time of the trainer that no task shows
+  Interval interval;
   int64_t tokens = 0;
   double tokens_per_s = 0;
   double model_flops = 0;
@@ -89,8 +99,10 @@ struct SimReport {
   double dollars_per_m_tokens = 0;      ///< US dollars per million tokens; 0: unknown
   std::vector<RankReport> time;         ///< per replayed rank
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
-  /// Memory per class, of the smallest device among its ranks, in bytes.
+  /// Memory that a plan may take, per class, of the smallest device among its ranks, in bytes.
   std::vector<int64_t> device_memory;
+  int64_t memory_reserve = 0;  ///< bytes kept beside plans: device.reserve, framework.logits
+  int64_t whole_memory = 0;    ///< bytes of the smallest device, with the reserve; 0: unknown
   program::Kernels kernels = program::Kernels::on_copies;  ///< of its devices
   bool device_is_host = false;  ///< ranks are threads: the device's memory is the host's
   int64_t memory_budget = 0;    ///< bytes per rank, on any device; 0: no budget

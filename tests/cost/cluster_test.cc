@@ -77,6 +77,37 @@ TEST(Cluster, MissingSourcesAreListed) {
   EXPECT_EQ(c.device.efficiency.matmul.value, 1);
 }
 
+TEST(Cluster, ErrorsAndReservesAreChecked) {
+  Cluster c = parse_cluster(kSmall, "small.yaml");
+  EXPECT_DOUBLE_EQ(c.device.plannable(), 1e9);
+  c.device.reserve = {{1e8, "s"}, {1e8, "s"}, {0.25, "s"}};
+  EXPECT_DOUBLE_EQ(c.device.plannable(), 8e8 / 1.25);
+  c.accuracy = {"fitted", 0.9, 1.1, {"a"}, {"b"}, 0.03, 0.05, "s"};
+  c.framework.logits = {{6, "s"}, {30, "s"}};
+  c.validate("c");
+  EXPECT_EQ(to_yaml(parse_cluster(to_yaml(c), "small.yaml")), to_yaml(c));
+  const auto refusal = [](Cluster wrong) {
+    try {
+      wrong.validate("c");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  Cluster wrong = c;
+  wrong.accuracy.basis = "guess";
+  EXPECT_NE(refusal(wrong).find("accuracy.basis is 'guess'"), std::string::npos);
+  wrong = c;
+  wrong.accuracy.low = 1.2;
+  EXPECT_NE(refusal(wrong).find("expected 0 < low <= 1"), std::string::npos);
+  wrong = c;
+  wrong.device.reserve.context.value = 1e9;
+  EXPECT_NE(refusal(wrong).find("device.reserve is all of"), std::string::npos);
+  wrong = c;
+  wrong.accuracy.source = "";
+  EXPECT_EQ(wrong.unsourced().front(), "accuracy");
+}
+
 TEST(Cluster, ErrorsNameTheKey) {
   const auto has = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;

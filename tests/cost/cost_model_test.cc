@@ -60,6 +60,35 @@ TEST(CostModel, Roofline) {
   EXPECT_FALSE(m.calibrated());
 }
 
+TEST(CostModel, ProductsOf8BitsHaveAShareOfTheirOwn) {
+  Cluster c = toy();
+  c.device.peak.f8.value = 16e12;
+  const auto ns = [&](DType dtype) {
+    return CostModel(c, std::nullopt, 1).work(kind("linear", 16e6, 0, dtype), 0).ns;
+  };
+  // 16 MFLOP at half of 16 TFLOP/s: 2 us, + 1 us launch; at a quarter: 4 us.
+  EXPECT_EQ(ns(DType::f8_e4m3), 3000);
+  c.device.efficiency.matmul_f8.value = 0.25;
+  EXPECT_EQ(ns(DType::f8_e4m3), 5000);
+  EXPECT_EQ(ns(DType::bf16), 5000);
+  c.device.efficiency.matmul_f8_by_flops = {"s", {1e6}, {0.125}};
+  EXPECT_EQ(ns(DType::f8_e4m3), 9000);
+}
+
+/// 1,000 tokens and 200 words: 200,000 logits of 50 bytes each take 100 us more at 100 GB/s.
+TEST(CostModel, LogitsOfALossThatIsNoFusedKernel) {
+  Kind loss = kind("linear_cross_entropy", 1e6, 10000);
+  loss.in = {{DType::bf16, {1000, 64}}, {DType::bf16, {200, 64}}};
+  Cluster c = toy();
+  const int64_t before = CostModel(c, std::nullopt, 1).work(loss, 0).ns;
+  EXPECT_EQ(CostModel(c, std::nullopt, 1).logits_bytes(loss), 0);
+  c.framework.logits = {{6, "s"}, {50, "s"}};
+  const CostModel m(c, std::nullopt, 1);
+  EXPECT_EQ(m.work(loss, 0).ns, before + 100000);
+  EXPECT_EQ(m.logits_bytes(loss), 1200000);
+  EXPECT_EQ(m.logits_bytes(kind("linear", 1e6, 10000)), 0);
+}
+
 TEST(CostModel, AccumulationReadsItsOutput) {
   // 1 MB moved, and 0.4 MB more where the output is added to: 10 and 14 us.
   Kind linear_dw = kind("linear_dw", 0, 1000000);

@@ -95,6 +95,68 @@ TEST(LinkFit, ToleratesNoiseAndHostLaunches) {
   expect_small(held_out(base, seen), 0.10);
 }
 
+/// Logs of one node whose process launches the devices one after another, 30 us more each time: the
+/// network's constants are those of the groups over nodes.
+TEST(LinkFit, LaunchesInsideANodeDoNotPullTheNetwork) {
+  auto seen = together({made("all_reduce", 2, 1, 0.02), made("all_reduce", 4, 1, 0.02),
+                        made("all_reduce", 8, 1, 0.02)});
+  for (CommSample& s : seen) {
+    s.per_process = s.ranks;
+    s.seconds += 30e-6;
+  }
+  Cluster base = known_cluster("azure-nd-a100-v4");
+  base.links.intra.start = {25e-6, "t"};
+  base.links.inter = truth().links.inter;
+  base.links.inter.latency.value = 15e-6;  // one shape of groups tells no latency
+  for (CommSample s : made("all_reduce", 16, 2, 0.02)) {
+    s.per_process = 1;
+    seen.push_back(s);
+  }
+  const LinkFit fit = fit_links(base, seen, "made up");
+  EXPECT_GT(fit.cluster.links.intra.start.value, 45e-6);
+  EXPECT_NEAR(fit.cluster.links.inter.start.value / 30e-6, 1, 0.25);
+  EXPECT_NEAR(fit.cluster.links.inter.latency.value / 12e-6, 1, 0.25);
+  expect_small(errors_of(fit.cluster, made("all_reduce", 64, 8, 0), ""), 0.08);
+  expect_small(errors_of(fit.cluster, made("all_reduce", 128, 16, 0), ""), 0.08);
+}
+
+/// A log with many sizes counts no more than one with few.
+TEST(LinkFit, GroupsCountAlike) {
+  auto seen = made("all_reduce", 8, 1, 0);
+  std::vector<CommSample> slow;
+  for (const CommSample& s : made("all_reduce", 4, 1, 0)) {
+    for (int i = 0; i < 30; ++i) {
+      slow.push_back(s);
+      slow.back().bytes += i;
+      slow.back().seconds *= 1.3;
+    }
+  }
+  const LinkFit fit = fit_links(known_cluster("azure-nd-a100-v4"), together({seen, slow}), "x");
+  Cluster links = fit.cluster;
+  links.measured.clear();
+  const double of_few = errors_of(links, seen, "").at(0).mean;
+  EXPECT_LT(of_few, 0.2);  // and 0.3 where every time counts alike
+}
+
+/// A curve that bends: between sizes four times apart, a line in logarithms is 9 % off.
+TEST(MeasuredTimes, FollowTheBendOfTheTimes) {
+  MeasuredTimes times{"all_reduce", 8, 1, "log", {}, {}};
+  const auto us = [](double bytes) { return 50 + bytes / 200e3; };
+  for (double bytes = 1 << 18; bytes <= 0x1p30; bytes *= 4) {
+    times.bytes.push_back(bytes);
+    times.us.push_back(us(bytes));
+  }
+  for (double bytes = 1 << 19; bytes < 0x1p30; bytes *= 4) {
+    EXPECT_NEAR(times.seconds(bytes) * 1e6 / us(bytes), 1, 0.035) << bytes;
+    EXPECT_GT(times.seconds(bytes), times.seconds(bytes / 2));
+    EXPECT_LT(times.seconds(bytes), times.seconds(bytes * 2));
+  }
+  EXPECT_DOUBLE_EQ(times.seconds(times.bytes[3]) * 1e6, times.us[3]);
+  EXPECT_DOUBLE_EQ(times.seconds(1) * 1e6, times.us.front());
+  MeasuredTimes two{"all_reduce", 8, 1, "log", {1000, 4000}, {10, 20}};
+  EXPECT_NEAR(two.seconds(2000) * 1e6, std::sqrt(200), 1e-9);
+}
+
 TEST(LinkFit, KeepsTheShortProtocolWithoutShortSamples) {
   // Inside a node only long messages were timed. The protocol of short ones, which groups over
   // nodes use there as well, is kept.
@@ -167,6 +229,26 @@ TEST(LinkFit, PublicLogsPredictTwoNodesFromOne) {
       fit_links(base, together({log("nccl_8.log"), log("nccl_16.log")}), "Echo").cluster;
   links.measured.clear();
   expect_small(errors_of(links, log("nccl_16.log"), ""), 0.05);
+}
+
+/// The same logs: every other size from 1 MiB on, of either half, by the rest.
+TEST(LinkFit, PublicLogsPredictEveryOtherSize) {
+  const char* folder = std::getenv("HOCKET_NCCL_DATA");
+  if (!folder) {
+    GTEST_SKIP() << "HOCKET_NCCL_DATA names no folder with nccl_2.log ... nccl_16.log";
+  }
+  for (const int half : {0, 1}) {
+    std::vector<CommSample> seen, unseen;
+    for (const char* name : {"nccl_2.log", "nccl_4.log", "nccl_8.log", "nccl_16.log"}) {
+      int at = 0;
+      for (const CommSample& s : interop::read_comm_log(std::string(folder) + "/" + name).samples) {
+        const bool hidden = s.bytes >= kMinJudgedBytes && at++ % 2 == half;
+        (hidden ? unseen : seen).push_back(s);
+      }
+    }
+    const LinkFit fit = fit_links(known_cluster("azure-nd-a100-v4"), seen, "Echo");
+    expect_small(errors_of(fit.cluster, unseen, ""), 0.05);
+  }
 }
 
 }  // namespace

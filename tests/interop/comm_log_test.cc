@@ -150,8 +150,8 @@ TEST(CommLog, TagsOfMpirunWithinALine) {
 TEST(CommLog, HostsThatDoNotAddUpAreTold) {
   const CommLog log = parse_comm_log(of_128("node-") + kRowOf128, "all_reduce.log");
   EXPECT_EQ(log.samples.at(0).nodes, 17);
-  ASSERT_EQ(log.assumed.size(), 1u);
-  EXPECT_EQ(log.assumed[0],
+  ASSERT_EQ(log.doubtful.size(), 1u);
+  EXPECT_EQ(log.doubtful[0],
             "hosts with unequally many ranks: 15 hosts of 8, 2 of others ('node-' of 1, "
             "'node-000009C' of 7); taken as the log says");
   // A rank without a line leaves the number of hosts unknown.
@@ -159,6 +159,43 @@ TEST(CommLog, HostsThatDoNotAddUpAreTold) {
   const size_t at = lacks.find("[1,0]<stdout>:#  Rank 77");
   lacks.erase(at, lacks.find('\n', at) + 1 - at);
   EXPECT_NE(refusal(lacks + kRowOf128).find("1 row of runs without a"), std::string::npos);
+}
+
+/// Containers of one name on two machines: their devices have the same numbers.
+TEST(CommLog, MachinesOfOneNameAreTold) {
+  std::string text = kOldHead;
+  for (int rank = 2; rank < 4; ++rank) {
+    text += fmt::format("#   Rank  {} Pid  9 on node-0 device  {} [0x00] A100-SXM4-40GB\n", rank,
+                        rank - 2);
+  }
+  const CommLog log =
+      parse_comm_log(text + "  2048  512  float  sum  9  1  1  0  8  1  1  0\n", "all_reduce.log");
+  EXPECT_EQ(log.samples.at(0).nodes, 1);
+  ASSERT_EQ(log.doubtful.size(), 1u);
+  EXPECT_TRUE(log.doubtful[0].starts_with("ranks share devices: 4 ranks, 2 devices of 1 host"))
+      << log.doubtful[0];
+}
+
+/// rccl-tests tells the algorithm, the protocol and the channels, before the times or behind them.
+TEST(CommLog, ColumnsOfRccl) {
+  const std::string ranks =
+      "#   Rank  0 Pid  63389 on node-0 device  0 [0x00] AMD Instinct MI300X\n"
+      "#   Rank  1 Pid  63390 on node-0 device  1 [0x00] AMD Instinct MI300X\n";
+  const std::string time_heads = "  time   algbw   busbw #wrong  time   algbw   busbw #wrong";
+  const std::string times = "  59.46  17.63  17.63  0  60.17  17.43  17.43  0";
+  for (const bool before : {false, true}) {
+    const std::string head_of_how = "  algo  proto  nchannels", how = "  Ring  LL128  64";
+    const std::string head = "#  size  count  type  redop  root" +
+                             (before ? head_of_how + time_heads : time_heads + head_of_how) + "\n";
+    const std::string row =
+        "  1048576  262144  float  sum  -1" + (before ? how + times : times + how) + "\n";
+    const std::string cut = row.substr(0, row.size() - 40) + "\n";
+    const CommLog log = parse_comm_log(ranks + head + row + cut, "all_reduce_perf.log");
+    ASSERT_EQ(log.samples.size(), 1u) << before;
+    EXPECT_DOUBLE_EQ(log.samples[0].seconds, 60.17e-6);
+    EXPECT_EQ(log.device, "AMD Instinct MI300X");
+    EXPECT_EQ(log.dropped, std::vector<std::string>{"1 line that cannot be read"});
+  }
 }
 
 TEST(CommLog, SeveralRunsInOneFile) {

@@ -290,6 +290,65 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
   EXPECT_EQ(to_text(p, r).find("uncalibrated"), std::string::npos);
 }
 
+/// 43 us of tasks on four devices: at 0.5 of their speed 86 us, and 14 us between steps.
+TEST(Simulator, FrameworkAndIntervalOfAStep) {
+  const Program p = two_by_two();
+  Cluster c = toy();
+  c.framework.step = {14e-6, "s"};
+  c.framework.speed_by_devices = {"s", {1, 4}, {1, 0.5}};
+  c.accuracy = {"datasheet", 0.8, 1.25, {}, {"a", "b"}, 0, 0.125, "s"};
+  SimOptions o;
+  o.tokens = 100;
+  o.what_if = {{"linear", 2}};
+  const SimReport r = simulate(p, CostModel(c, std::nullopt, 1), o);
+  EXPECT_EQ(r.step_ns, 100000);
+  EXPECT_EQ(r.framework_ns, 57000);
+  EXPECT_NEAR(r.tokens_per_s, 100 / 100e-6, 1);
+  EXPECT_EQ(r.what_if[0].step_ns, 2 * 33000 + 14000);
+  EXPECT_EQ(r.interval.low_ns, 80000);
+  EXPECT_EQ(r.interval.high_ns, 125000);
+  for (const RankReport& row : r.time) {
+    EXPECT_EQ(row.time.compute_ns + row.time.exposed_ns + row.time.bubble_ns + row.time.idle_ns,
+              r.step_ns);
+  }
+  const std::string text = to_text(p, r);
+  for (const char* part :
+       {"80 us to 125 us (-20 to +25 %: a datasheet", "12.5 % off on 2 published",
+        "57 us the trainer's", "(200 k to 312 k)"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+  const auto json = nlohmann::json::parse(to_json(p, r));
+  EXPECT_EQ(json["interval"]["low_s"], 80e-6);
+  EXPECT_EQ(json["interval"]["timed"], false);
+  EXPECT_EQ(json["framework_s"], 57e-6);
+  // A file without errors has an interval, too, and a wider one.
+  const SimReport bare = simulate(p, CostModel(toy(), std::nullopt, 1), o);
+  EXPECT_EQ(bare.step_ns, 43000);
+  EXPECT_LT(1.0 * bare.interval.low_ns / bare.step_ns, 0.8);
+  EXPECT_GT(1.0 * bare.interval.high_ns / bare.step_ns, 1.25);
+}
+
+/// Stage 1 plans 1,003,520 bytes of 1,100,000.
+TEST(Simulator, ReservedMemoryIsNoRoom) {
+  const Program p = two_by_two();
+  Cluster c = toy();
+  c.device.memory.value = 1100000;
+  const auto fits = [&] { return simulate(p, CostModel(c, std::nullopt, 1), {}).fits(); };
+  EXPECT_TRUE(fits());  // stage 1 needs 1,003,520
+  c.device.reserve.context.value = 50000;
+  EXPECT_TRUE(fits());
+  c.device.reserve.communicators.value = 50000;
+  EXPECT_FALSE(fits());
+  c.device.reserve = {};
+  c.device.reserve.fragmentation.value = 0.1;
+  EXPECT_FALSE(fits());  // 1.1 of them are more than 1,100,000
+  const SimReport r = simulate(p, CostModel(c, std::nullopt, 1), {});
+  EXPECT_EQ(r.device_memory[1], 1000000);
+  EXPECT_EQ(r.memory_reserve, 100000);
+  EXPECT_EQ(nlohmann::json::parse(to_json(p, r))["device_memory_bytes"], 1100000);
+  EXPECT_NE(r.memory_limit_text().find("beside a reserve of"), std::string::npos);
+}
+
 TEST(Simulator, RefusesMoreRanksThanTheClusterHas) {
   Maker m({{"pp", 1}, {"dp", 8}});
   m.work(0, "linear", 1);

@@ -70,6 +70,9 @@ Logs read_logs(const ImportOptions& options) {
     for (const std::string& what : log.assumed) {
       logs.assumed.push_back(file + ": " + what);
     }
+    for (const std::string& what : log.doubtful) {
+      log_warning("{}: the numbers of nodes do not add up: {}", file, what);
+    }
     if (logs.device.empty()) {
       logs.device = log.device;
     } else if (!log.device.empty() && log.device != logs.device) {

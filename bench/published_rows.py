@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares published training rates (bench/published_tables.py) with `hocket simulate`, by cluster file.
+
+    bench/published_rows.py [--machine mosaic-h100 ...] [--cluster FILE] [--json FILE] [--hocket build/hocket]
+
+error      the predicted time of a step over the published one, minus one: negative if the prediction is too fast
+inside     whether the published step lies inside of the prediction's interval
+memory     the predicted peak over the published one, minus one, where it is published"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import published_tables
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CLUSTERS = os.path.join(ROOT, "configs", "clusters")
+# machine -> cluster files that stand for it: its own, if there is one, and the datasheet's
+MACHINES = {"mosaic-h100": ["mosaic-h100", "h100-64x8"], "mosaic-a100": ["mosaic-a100", "a100-16x8"],
+            "torchtitan-h100": ["grand-teton-h100"], "torchtitan-a100": ["a100-16x8"], "trainy-h200": ["h200-ethernet-3to1"],
+            "selene": ["selene-a100"], "modelzoo": ["modelzoo-h100"], "nemo-h100": ["dgx-h100-superpod"]}
+
+
+def enlarged(cluster, row, folder):
+    """Returns the path of the cluster file with as many nodes as the row needs, and the row's own device keys."""
+    with open(cluster, encoding="utf-8") as f:
+        lines = f.read().split("\n")
+    for i, line in enumerate(lines):
+        if line.startswith("nodes:"):
+            lines[i] = f"nodes: {max(int(line.split()[1]), (row.ranks() + 7) // 8)}"
+    begin = lines.index("  efficiency:")
+    has = {line.split(":")[0].strip() for line in lines[:begin] if line.startswith("  ") and not line.startswith("   ")}
+    more = [f"  {key}: {json.dumps(value)}" for key, value in row.device.items() if key not in has]
+    lines[begin:begin] = more
+    path = os.path.join(folder, os.path.basename(cluster))
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("\n".join(lines))
+    return path
+
+
+def run_of(row):
+    return {"model": {"config": row.model, "dtype": "bf16", "float8": row.float8},
+            "train": {"global_batch": row.batch, "seq_len": row.seq_len, "dropout": row.dropout},
+            "plan": {"ranks_per_node": 8, **row.plan}}
+
+
+def published_step_s(row, found):
+    """Returns the seconds of the published step."""
+    if row.unit == "s":
+        return row.figure
+    if row.unit == "TFLOP/s":
+        return row.flops / (row.figure * 1e12 * row.ranks())
+    if row.unit == "MFU, %":
+        return found["model_flops"] / (row.figure / 100 * found["peak_flops_per_device"] * row.ranks())
+    return row.batch * row.seq_len / (row.figure * row.ranks())
+
+
+def predict(hocket, row, cluster, folder, more=()):
+    """Returns a line of the table, or the refusal of a row that this version cannot simulate. `more`: arguments, such as
+    --what-if, whose answers are the line's "what_if"."""
+    run_file = os.path.join(folder, "run.yaml")
+    with open(run_file, "w", encoding="utf-8") as f:
+        json.dump(run_of(row), f)
+    words = [hocket, "simulate", run_file, "--cluster", enlarged(cluster, row, folder), "--json", *more]
+    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        return {"machine": row.machine, "row": row.what, "refused": ran.stderr.strip()[-300:]}
+    found = json.loads(ran.stdout)
+    step, published = found["step_s"], published_step_s(row, found)
+    interval = found.get("interval", {})
+    line = {"machine": row.machine, "cluster": os.path.basename(cluster).removesuffix(".yaml"), "row": row.what,
+            "unit": row.unit, "published": row.figure, "published_step_s": published, "step_s": step,
+            "error": step / published - 1, "fits": found["fits"], "fitted": row.fitted}
+    if more:
+        line["what_if"] = {answer["what"]: answer["step_s"] for answer in found.get("what_if", [])}
+    if interval:
+        line["interval"] = [interval["low_s"], interval["high_s"]]
+        line["inside"] = interval["low_s"] <= published <= interval["high_s"]
+    if row.memory_gib:
+        peak = max(rank["planned"] for rank in found["memory"]) / 2**30
+        line["memory_gib"], line["memory_error"] = peak, peak / row.memory_gib - 1
+        line["published_memory_gib"] = row.memory_gib
+    return line
+
+
+def show(line):
+    if "refused" in line:
+        print(f"{line['row']:<52} refused: {line['refused'].splitlines()[-1]}", flush=True)
+        return
+    memory = f"  {line['memory_gib']:5.1f} of {line['published_memory_gib']:.1f} GiB" if "memory_gib" in line else ""
+    inside = {True: "inside", False: "OUTSIDE"}.get(line.get("inside"), "")
+    print(f"{line['row']:<52} {line['published']:>8g} {line['published_step_s']:>9.3f} s {line['step_s']:>9.3f} s "
+          f"{100 * line['error']:>+7.1f} % {'' if line['fits'] else 'misfit '}{inside}{memory}", flush=True)
+
+
+def summary(lines):
+    """Returns the figures of lines of one cluster file."""
+    good = [line for line in lines if "error" in line]
+    if not good:
+        return {}
+    mean = sum(abs(line["error"]) for line in good) / len(good)
+    found = {"rows": len(good), "mean": mean, "bias": sum(line["error"] for line in good) / len(good),
+             "worst": max(abs(line["error"]) for line in good)}
+    inside = [line["inside"] for line in good if "inside" in line]
+    if inside:
+        found["inside"] = sum(inside) / len(inside)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    parser.add_argument("--machine", action="append", choices=MACHINES)
+    parser.add_argument("--cluster", action="append", help="files in place of the machine's")
+    parser.add_argument("--every", type=int, default=1, help="only every Nth row of a machine (default: %(default)s)")
+    parser.add_argument("--json", help="write the table here")
+    args = parser.parse_args()
+    all_lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        for machine in args.machine or MACHINES:
+            rows = [row for row in published_tables.all_rows() if row.machine == machine][::args.every]
+            for name in args.cluster or MACHINES[machine]:
+                path = name if name.endswith(".yaml") else os.path.join(CLUSTERS, name + ".yaml")
+                if not os.path.exists(path):
+                    continue
+                print(f"== {machine} by {os.path.basename(path)}", flush=True)
+                lines = []
+                for row in rows:
+                    lines.append(predict(args.hocket, row, path, folder))
+                    show(lines[-1])
+                for kind, chosen in (("fitted", [x for x in lines if x.get("fitted")]),
+                                     ("others", [x for x in lines if not x.get("fitted")])):
+                    if figures := summary(chosen):
+                        print(f"   {kind}: " + ", ".join(f"{k} {v if k == 'rows' else f'{100 * v:+.1f} %'}"
+                                                          for k, v in figures.items()), flush=True)
+                all_lines += lines
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as f:
+            json.dump(all_lines, f, indent=1)
+            f.write("\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

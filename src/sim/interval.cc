@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/interval.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/text.h"
+
+namespace hocket::sim {
+namespace {
+
+/// A file that was compared with nothing: half of the published steps of PyTorch's trainers lie
+/// beyond the ends of a datasheet's interval (bench/results/2026-11-29-predictions.md), and no
+/// constant of the file was looked at.
+constexpr double kUnknownLow = 0.7, kUnknownHigh = 1.7;
+
+std::string basis_of(const cost::Accuracy& accuracy) {
+  if (!accuracy.given()) return "the cluster file names no errors, so the widest of other files'";
+  const auto rows = [](const std::vector<std::string>& list) {
+    return counted(static_cast<int64_t>(list.size()), "published step");
+  };
+  std::string text = accuracy.basis == "fitted"
+                         ? fmt::format("fitted to {}, {:.1f} % off on them", rows(accuracy.fitted),
+                                       100 * accuracy.fitted_error)
+                         : "a datasheet with typical efficiencies";
+  if (!accuracy.held_out.empty()) {
+    text += fmt::format("; {:.1f} % off on {} not fitted", 100 * accuracy.held_out_error,
+                        rows(accuracy.held_out));
+  }
+  return text;
+}
+
+}  // namespace
+
+Interval interval_of(const cost::Cluster& cluster, const ProvenanceShares& provenance,
+                     int64_t step_ns) {
+  const auto scaled = [&](double times) {
+    return static_cast<int64_t>(std::llround(times * static_cast<double>(step_ns)));
+  };
+  constexpr double kLeastJudged = 0.005, kMostError = 0.5;
+  if (provenance.judged > kLeastJudged) {
+    if (provenance.error > kMostError) {
+      return {0, 0,
+              fmt::format("none: the timings spread too much (+-{:.0f} %); is the machine busy?",
+                          100 * provenance.error),
+              true};
+    }
+    return {scaled(1 - provenance.error), scaled(1 + provenance.error),
+            fmt::format("+-{:.1f} %: spread of timings and held-out error of interpolation, over "
+                        "{:.0f} % of the time",
+                        100 * provenance.error, 100 * provenance.judged),
+            true};
+  }
+  const cost::Accuracy& accuracy = cluster.accuracy;
+  const double low = accuracy.given() ? accuracy.low : kUnknownLow;
+  const double high = accuracy.given() ? accuracy.high : kUnknownHigh;
+  return {scaled(low), scaled(high),
+          fmt::format("{:+.0f} to {:+.0f} %: {}", 100 * (low - 1), 100 * (high - 1),
+                      basis_of(accuracy)),
+          false};
+}
+
+int64_t framework_ns(const cost::Framework& framework, int64_t tasks_ns, int64_t devices) {
+  const cost::ShareCurve& speed = framework.speed_by_devices;
+  const double kept = speed.given() ? speed.at(static_cast<double>(devices)) : 1;
+  const double tasks = static_cast<double>(tasks_ns);
+  return static_cast<int64_t>(std::llround(tasks / kept - tasks + framework.step.value * 1e9));
+}
+
+}  // namespace hocket::sim
