@@ -176,28 +176,6 @@ TEST(CommLog, MachinesOfOneNameAreTold) {
       << log.doubtful[0];
 }
 
-/// rccl-tests tells the algorithm, the protocol and the channels, before the times or behind them.
-TEST(CommLog, ColumnsOfRccl) {
-  const std::string ranks =
-      "#   Rank  0 Pid  63389 on node-0 device  0 [0x00] AMD Instinct MI300X\n"
-      "#   Rank  1 Pid  63390 on node-0 device  1 [0x00] AMD Instinct MI300X\n";
-  const std::string time_heads = "  time   algbw   busbw #wrong  time   algbw   busbw #wrong";
-  const std::string times = "  59.46  17.63  17.63  0  60.17  17.43  17.43  0";
-  for (const bool before : {false, true}) {
-    const std::string head_of_how = "  algo  proto  nchannels", how = "  Ring  LL128  64";
-    const std::string head = "#  size  count  type  redop  root" +
-                             (before ? head_of_how + time_heads : time_heads + head_of_how) + "\n";
-    const std::string row =
-        "  1048576  262144  float  sum  -1" + (before ? how + times : times + how) + "\n";
-    const std::string cut = row.substr(0, row.size() - 40) + "\n";
-    const CommLog log = parse_comm_log(ranks + head + row + cut, "all_reduce_perf.log");
-    ASSERT_EQ(log.samples.size(), 1u) << before;
-    EXPECT_DOUBLE_EQ(log.samples[0].seconds, 60.17e-6);
-    EXPECT_EQ(log.device, "AMD Instinct MI300X");
-    EXPECT_EQ(log.dropped, std::vector<std::string>{"1 line that cannot be read"});
-  }
-}
-
 TEST(CommLog, SeveralRunsInOneFile) {
   std::string text = kOldHead;
   text += "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
