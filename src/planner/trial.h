@@ -97,8 +97,8 @@ class Trial {
   int64_t ranks_, memory_;
 };
 
-/// Returns the length of a plan's program: passes of its micro-batches through layers. Keys around
-/// a ring add the length of a pass with every eight ranks.
+/// Returns the length of a plan's program: passes of its micro-batches through layers. A pass is
+/// longer by every eight ranks of a ring of keys, and by every 16 stages.
 double program_passes(const PlanCandidate& plan, const SearchSpace& space, int64_t micro_batches);
 /// Returns three numbers of micro-batches in equal steps, from which longer steps of a plan are
 /// extrapolated: two, three and four times its pipeline ranks. Empty: its own step is short, or not

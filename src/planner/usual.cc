@@ -42,7 +42,8 @@ bool is_usual(const PlanCandidate& plan) {
   }
   if (plan.pp == 1) return true;
   const std::string_view schedule = parallel::built_in_schedules()[plan.schedule].name;
-  return (schedule == "1f1b" || schedule == "interleaved") && plan.shard <= kZero1;
+  return (schedule == "1f1b" || schedule == "interleaved" || schedule == "zb-h1") &&
+         plan.shard <= kZero1;
 }
 
 }  // namespace hocket::planner

@@ -33,7 +33,7 @@ Family family_of(const PlanCandidate& plan);
 /// sequence parallelism; cp only for sequences of 4,096 tokens a rank or more; experts whole.
 bool is_usual_mesh(const SearchSpace& space, const PlanCandidate& mesh);
 /// Returns whether a plan of a usual mesh is one that practitioners try: micro-batches of 1, 2, 4
-/// or 8 sequences, 1F1B or interleaved; beside pipelines no more sharding than ZeRO-1.
+/// or 8 sequences, 1F1B, interleaved or ZB-H1; beside pipelines no more sharding than ZeRO-1.
 bool is_usual(const PlanCandidate& plan);
 
 }  // namespace hocket::planner

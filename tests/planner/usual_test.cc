@@ -85,7 +85,7 @@ TEST(UsualPlans, AreThoseOfPractitioners) {
   EXPECT_TRUE(is_usual({.dp = 64, .micro_batch = 2, .shard = kZero3}));
   EXPECT_FALSE(is_usual({.dp = 64, .micro_batch = 3, .shard = kZero3}));
   other = megatron;
-  other.schedule = schedule_of("zb-h1");
+  other.schedule = schedule_of("gpipe");
   EXPECT_FALSE(is_usual(other));
 }
 
