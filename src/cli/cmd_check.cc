@@ -105,9 +105,9 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
     const cost::Cluster spec = cost::read_cluster(cluster.file);
     options.devices_per_node = spec.devices_per_node;
     options.kernels = cost::kernels_of(spec);
-    const auto device = static_cast<int64_t>(spec.device.memory.value);
+    const auto device = static_cast<int64_t>(spec.device.plannable());
     if (device > 0 && (options.memory_budget == 0 || device < options.memory_budget)) {
-      options.budget_from = "device.memory of " + cluster.file;
+      options.budget_from = "device.memory, less its reserve, of " + cluster.file;
       options.memory_budget = device;
     }
   }

@@ -64,7 +64,7 @@ struct ShareCurve {
 struct Efficiency {
   // The default is 1: the constant is the achieved rate.
   Fraction matmul{1, ""}, attention{1, ""}, memory{1, ""};
-  /// Fraction of products of 8-bit floating-point operands; 0: as `matmul`.
+  /// Share of products of 8-bit floating-point operands; 0: as `matmul`.
   Fraction matmul_f8 = {};
   /// Curves that replace these fractions, where given.
   ShareCurve matmul_by_flops = {}, matmul_f8_by_flops = {}, attention_by_flops = {},
@@ -216,7 +216,7 @@ struct Logits {
   }
 };
 
-/// Costs of a trainer that no task shows.
+/// Time and memory that a trainer adds and no task shows.
 struct Framework {
   Seconds step;
   Logits logits = {};

@@ -78,7 +78,7 @@ Trial::Trial(const engine::Run& run, const std::string& cluster_file,
     fail("hocket plan", "--ranks is {}; expected at most the {} of {}", ranks_, cluster_.capacity(),
          cluster_.name);
   }
-  const double device = cluster_.at_best().device.memory.value;
+  const double device = cluster_.at_best().device.plannable();
   memory_ =
       static_cast<int64_t>(std::min(device, run.config.cluster.memory_budget.value_or(device)));
 }

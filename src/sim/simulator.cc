@@ -516,7 +516,7 @@ void describe_memory(const Program& program, const CostModel& costs, SimReport& 
       bytes = std::max(1.0, bytes - logits_bytes(program, costs, cls));
     }
     const auto whole = static_cast<int64_t>(least->memory.value);
-    report.device_memory.push_back(static_cast<int64_t>(bytes));
+    report.device_memory.push_back(std::llround(bytes));
     report.memory_reserve = std::max(report.memory_reserve, whole - report.device_memory.back());
     report.whole_memory = cls == 0 ? whole : std::min(report.whole_memory, whole);
   }

@@ -64,7 +64,10 @@ TEST(CostModel, ProductsOf8BitsHaveAShareOfTheirOwn) {
   Cluster c = toy();
   c.device.peak.f8.value = 16e12;
   const auto ns = [&](DType dtype) {
-    return CostModel(c, std::nullopt, 1).work(kind("linear", 16e6, 0, dtype), 0).ns;
+    Kind product = kind("linear", 16e6, 0, dtype);
+    product.in = {{dtype, {10, 10}}, {dtype, {10, 10}}};
+    product.out = {{DType::bf16, {10, 10}}};
+    return CostModel(c, std::nullopt, 1).work(product, 0).ns;
   };
   // 16 MFLOP at half of 16 TFLOP/s: 2 us, + 1 us launch; at a quarter: 4 us.
   EXPECT_EQ(ns(DType::f8_e4m3), 3000);
