@@ -327,7 +327,7 @@ class Cli(unittest.TestCase):
 
     def test_check_takes_the_memory_of_the_cluster(self):
         with open(self.box.path("configs/clusters/h100-64x8.yaml"), encoding="utf-8") as f:
-            small = re.sub(r"80GiB", "100kB", f.read())
+            small = re.sub(r"80GiB", "100kB", re.sub(r"(?m)^  reserve:.*\n(?:    .*\n)*", "", f.read()))
         with open(self.box.path("small.yaml"), "w", encoding="utf-8") as f:
             f.write(small)
         words = ("check", "configs/quickstart.yaml", "--set", "cluster.file=small.yaml")
@@ -335,13 +335,13 @@ class Cli(unittest.TestCase):
             r = self.box.run(*words, *more)
             self.assertEqual(2, r.returncode)
             self.assertIn("memory-budget", r.stdout)
-            self.assertIn("device.memory of small.yaml", r.stdout)
+            self.assertIn("device.memory, less its reserve, of small.yaml", r.stdout)
         for file in ("small.yaml", "configs/clusters/local.yaml"):  # which leaves memory to the machine
             r = self.box.run("check", "configs/quickstart.yaml", "--cluster", file, "--memory-budget", "50kB")
             self.assertIn("(--memory-budget)", r.stdout)
         r = self.box.run("check", "configs/quickstart.yaml", "--cluster", "small.yaml")
         self.assertEqual(2, r.returncode)
-        self.assertIn("device.memory of small.yaml", r.stdout)
+        self.assertIn("device.memory, less its reserve, of small.yaml", r.stdout)
 
     def test_check_refuses_a_program_without_a_memory_plan(self):
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)
