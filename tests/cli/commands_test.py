@@ -6,6 +6,7 @@
 model (cli_util.Sandbox). Left out are make and setup, which other tests run, and the pages whose commands build on each
 other (new_pass_test.py, new_schedule_test.py, fine_tuning_test.py)."""
 import collections
+import json
 import os
 import re
 import tempfile
@@ -13,6 +14,7 @@ import unittest
 
 import cli_util
 import docs
+import importers_test
 import megatron_script
 import nccl_log
 
@@ -114,6 +116,10 @@ class Commands(unittest.TestCase):
                     f.write(nccl_log.log(ranks))
             with open(box.path("args.sh"), "w", encoding="utf-8") as f:  # for docs/planner.md
                 f.write(megatron_script.DENSE)
+            for name, text in (("config.json", importers_test.torchtitan()), ("ds.json", json.dumps(importers_test.DEEPSPEED)),
+                               ("run_grpo.sh", importers_test.VERL), ("lora.yml", importers_test.AXOLOTL)):  # for docs/interop.md
+                with open(box.path(name), "w", encoding="utf-8") as f:
+                    f.write(text)
             with open(box.path("gradients.yaml"), "w", encoding="utf-8") as f:  # for docs/whatif.md
                 f.write("step: 120ms\ngradients:\n  - {bytes: 16MB, ready: 41ms}\n  - {bytes: 9MB, gap: 380us}\n")
             failed = []
