@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kUsualTokensOfCp = 4096;
 constexpr int32_t kUsualMicroBatch = 8;
+constexpr int32_t kUsualRing = 8;  // ranks
 
 bool is_power_of_two(int64_t number) { return std::has_single_bit(static_cast<uint64_t>(number)); }
 
@@ -31,7 +32,9 @@ bool is_usual_mesh(const SearchSpace& space, const PlanCandidate& mesh) {
   const bool splits_tokens = mesh.tp > 1 && space.seq_len / mesh.cp % mesh.tp == 0;
   const bool usual_cp = mesh.cp == 1 || (space.seq_len / mesh.cp >= kUsualTokensOfCp &&
                                          mesh.keys != kHeadsForTokens && is_power_of_two(mesh.cp));
-  return usual_cp && is_power_of_two(mesh.tp) && mesh.tp <= space.ranks_per_node &&
+  // A ring over more ranks makes a long program.
+  const bool long_ring = mesh.keys == kKeysInRing && mesh.cp > kUsualRing;
+  return usual_cp && !long_ring && is_power_of_two(mesh.tp) && mesh.tp <= space.ranks_per_node &&
          mesh.sequence_parallel == splits_tokens && mesh.etp == 1;
 }
 

@@ -194,7 +194,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         of_box = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml"]
         self.refused("at most the 8", *of_box, "--global-batch", "8", "--ranks", "9")
         self.refused("expected --global-batch N", *of_box)
-        self.refused("expected megatron or torchtitan", "plan", "model/config.json", "--from", "deepspeed")
+        self.refused("expected one of megatron, torchtitan, deepspeed, verl, axolotl", *of_box, "--from", "keras")
         of_two = [*of_box, "--global-batch", "8", "--seq-len", "64", "--ranks", "2"]
         self.refused("there is no plan of 2 ranks", *of_two, "--set", "plan.pp=3")
         self.refused("--time-limit is -3", *of_two, "--time-limit", "-3")
@@ -225,7 +225,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         self.assertEqual(found["ended"], "its time is up")
         self.assertGreater(found["best"][0]["step_s"], 0)
         self.assertGreater(found["counts"]["meshes_left"], 0)
-        self.assertLess(found["counts"]["meshes_left"], found["counts"]["meshes"])
+        self.assertLessEqual(found["counts"]["meshes_left"], found["counts"]["meshes"])
         self.assertEqual(found["least_s"], 0)  # there is no bound for plans that were not examined
         for number in (signal.SIGINT, signal.SIGTERM):
             command = [cli_util.HOCKET, "plan", *run, "--time-limit", "0", "--out", "plan.yaml"]
