@@ -33,7 +33,7 @@ MUTANTS = [
     Mutant(1, "src/kernels/cpu/router.cc", "while (at > 0 && «p[i] > p[id[at - 1]]») {",
            "p[i] >= p[id[at - 1]]", "ties of top-k go to the highest index", KERNELS),
     Mutant(2, "src/kernels/cpu/router.cc",
-           'const double c = «args.attrs->f("coef") * static_cast<double>(e) / (tokens * k * tokens)»;',
+           'tokens > 0 ? «args.attrs->f("coef") * static_cast<double>(e) / (tokens * k * tokens)» : 0;',
            "0.0", "the load-balancing loss has no gradient", KERNELS),
     Mutant(3, "src/kernels/cpu/router.cc", "+= (dw[t * k + j] - «mean») / total;", "T(0)",
            "the gradient of the normalised routing weights", KERNELS),
