@@ -263,10 +263,16 @@ def with_changes(cluster, shares, device, folder):
     with open(given, encoding="utf-8") as f:
         lines = f.read().split("\n")
     begin = lines.index("  efficiency:")
-    for i in range(begin + 1, begin + 4):
+    left = set(shares)
+    for i in range(begin + 1, len(lines)):
+        if not lines[i].startswith("    "):
+            break
         key = lines[i].strip().split(":")[0]
         if key in shares:
             lines[i] = f"    {key}: {{value: {shares[key]:.6f}, source: bench/published_steps.py}}"
+            left.discard(key)
+    if left:
+        sys.exit(f"{given} has no efficiency of {', '.join(sorted(left))}; expected a line of each")
     lines[begin:begin] = [f"  {key}: {value}" for key, value in device.items()]
     path = os.path.join(folder, "cluster.yaml")
     with open(path, "w", encoding="utf-8") as f:

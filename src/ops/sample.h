@@ -35,9 +35,10 @@ inline constexpr int64_t kNumSettings = 11;
 enum class Draw : uint8_t { seed, stream, position, given };
 inline constexpr int64_t kNumDraws = 4;
 
-/// Changes of a row are entries [begin, end) of tokens, counts and biases, as its range says. The
-/// bias is added to the token's logit; a count >= 0 makes the token one of prompt or text, and is
-/// the number of its occurrences in the text; -1: only the bias.
+// Changes of a row are entries [begin, end) of tokens, counts and biases, as its range says. The
+// bias is added to the token's logit; a count >= 0 makes the token one of prompt or text, and is
+// the number of its occurrences in the text; -1: only the bias.
+
 /// Returns the bytes that a thread needs for rows of this many logits.
 inline int64_t sample_scratch(int64_t vocabulary, int64_t element) {
   return round_up(vocabulary * element, 64) + round_up(vocabulary * 4, 64);
