@@ -55,7 +55,7 @@ std::vector<std::string> optimizers();
 /// matches no parameter with a gradient.
 void append_optimizer(graph::Graph& graph, const OptimizerConfig& config);
 
-/// The input `hyper` of step 1, 2, ...: what changes from step to step.
+/// The input `hyper` of step 1, 2, ...: the numbers that change from step to step.
 std::vector<double> hyper_of(const OptimizerConfig& config, double lr, int64_t step);
 
 /// Makes the gradients of all parameters outputs, named `grad.<param>`: sums over uses and

@@ -60,7 +60,7 @@ void for_each_reader(const Graph& graph, TensorId id, const Visit& visit) {
 }
 
 /// Returns whether a reader behind products and attention takes the parts along a dim for different
-/// things and leaves none of them: gate and up, of which one output is made.
+/// things and combines them, as gate and up into one output.
 bool tells_apart(const Graph& graph, TensorId id, size_t dim) {
   bool apart = false;
   for_each_reader(graph, id, [&](const Node& node, size_t input) {
@@ -104,7 +104,7 @@ std::optional<Matrices> factor_of(const Graph& graph, const Node& product, size_
   found.rows = count(false, true);
   const int columns = count(true, false);
   if (dim != mine.size() || found.rows == 0 || columns == 0) return std::nullopt;
-  // The dims of the result that its readers tell apart number matrices, too.
+  // The dims of the result that its readers treat apart number matrices, too.
   const size_t first = letters.out[0].find(mine[static_cast<size_t>(found.each)]);
   if (found.rows > 1 && tells_apart(graph, product.out[0], first)) {
     ++found.each;

@@ -40,7 +40,7 @@ class Update {
   std::vector<graph::TensorId> emit(const std::string& op, graph::Attrs attrs,
                                     std::vector<graph::TensorId> in) const;
   /// Appends the op that updates parameter and states in place, on (parameter, gradient, states..,
-  /// coef, hyper). For a short parameter (bf16) it is `<op>_master`, whose last state is the master
+  /// coef, hyper). For a short parameter (bf16) it is `<op>_master`; its last state is the master
   /// weights, initialised as a copy.
   void apply(const std::string& op, graph::Attrs attrs,
              const std::vector<graph::TensorId>& states) const {

@@ -77,7 +77,7 @@ struct Field {
 
   /// Numbers carry this unit: `400Gbit/s`. An int64 holds it rounded to whole base units.
   Field& unit(Unit u) { return unit_of = u, *this; }
-  /// Accepts one of these strings.
+  /// Accepts only these strings.
   Field& one_of(std::vector<std::string> values) { return allowed = std::move(values), *this; }
   Field& min(double v) { return least = v, *this; }
   Field& max(double v) { return most = v, *this; }
@@ -89,8 +89,8 @@ struct Field {
 /// The keys of a struct, in the order in which it names them.
 class Fields {
  public:
-  /// Adds a key. `member` is a bool, int64_t, double, std::string, an optional of these, a vector
-  /// of int64_t, double or std::string, a map of strings, a nlohmann::json (any YAML below it, as
+  /// Adds a key. `member` is a bool, int64_t, double, std::string, maybe optional; a vector of
+  /// int64_t, double or std::string, a map of strings, a nlohmann::json (any YAML below it, as
   /// it is), a struct with fields(), a vector of such, or an enum with names_of(), maybe optional.
   template <class T>
   Field& operator()(std::string_view name, T& member, std::string_view help) {
@@ -200,7 +200,7 @@ class ResolvedConfig {
 
 /// Values from the environment for keys that neither the file nor an override has.
 struct Filled {
-  std::string by;                        ///< origin of these values: "launcher"
+  std::string by;                        ///< origin of the values: "launcher"
   std::vector<std::string> assignments;  ///< "a.b=value"
 };
 

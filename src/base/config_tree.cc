@@ -112,7 +112,7 @@ void expect_one_document(const std::string& text, const std::string& name) {
   }
 }
 
-/// Returns the tree of `text`, whose root is at level `depth` of a larger tree.
+/// Returns the tree of `text`, with its root at level `depth` of a larger tree.
 ConfigNode parse_tree(std::string_view text, const std::string& name, int depth) {
   const std::string yaml(text);
   try {

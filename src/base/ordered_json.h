@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON whose order of keys matters, as in messages and tools of a chat.
+// JSON with keys in the order of the text, as messages and tools of a chat need it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

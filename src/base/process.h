@@ -8,7 +8,7 @@
 namespace hocket {
 
 /// Runs `command` with /bin/sh and `input` as standard input; returns its standard output. Standard
-/// error is passed through. Throws a run Error, with `what` as the name, if it did not start, ended
+/// error is passed through. Throws a run Error that names `what` if it did not start, ended
 /// with a status other than 0, or by a signal.
 std::string run_command(const std::string& command, std::string_view input,
                         const std::string& what);

@@ -15,7 +15,7 @@ inline bool set_scheduling(int policy) {
 }
 
 /// Schedules this thread, and those that it starts later, as soon as they are woken (SCHED_RR). For
-/// threads that move data between ranks on a machine whose cores all compute. By default Linux runs
+/// threads that move data between ranks on a machine where all cores compute. By default Linux runs
 /// a woken thread at its next tick, every 4 ms at 250 Hz, while a message takes less than one.
 /// Without permission (root, CAP_SYS_NICE or `ulimit -r`) nothing changes.
 inline void run_when_woken() { static_cast<void>(set_scheduling(SCHED_RR)); }

@@ -57,7 +57,7 @@ struct SmallFloat {
     const Bits rebased = magnitude - (static_cast<Bits>(kWideBias - kBias) << kWide);
     const Bits odd = rebased >> kShift & 1;
     const Bits rounded = (rebased + ((Bits{1} << (kShift - 1)) - 1) + odd) >> kShift;
-    // Adds a number whose unit is the smallest subnormal one, so the processor rounds.
+    // Adds a number with the smallest subnormal as its unit, so the processor rounds.
     const Real beside = std::bit_cast<Real>(magnitude) + std::bit_cast<Real>(kUnitBits);
     Bits code = rounded > kLargest ? kBeyond : rounded;
     code = magnitude < kLeastNormal ? std::bit_cast<Bits>(beside) - kUnitBits : code;

@@ -136,7 +136,7 @@ struct Op {
   bool divides = false;
   /// Returns the slices, besides sizes, that member `to` reads of member `from` in a phase: the
   /// data that a transport moves between processes. One of the two must be the calling member,
-  /// whose types and sizes are known. Null for messages.
+  /// which knows its types and sizes. Null for messages.
   std::vector<Slice> (*reads)(const CollectiveArgs&, size_t from, size_t to, int phase) = nullptr;
   /// Test cases among `members` ranks. Null for messages.
   std::vector<Sample> (*samples)(int64_t members) = nullptr;
@@ -179,8 +179,8 @@ int dim_of(const Attrs& attrs, const char* attribute);
 int64_t outer_of(const Attrs& attrs);
 
 /// Attributes with the length of each member along an unevenly cut dim, in group order ("3,2,2").
-/// kSlots belongs to the dim along which parts are concatenated, kBlocks to the dim of which each
-/// member takes a block. For rows of experts, the lengths are tokens.
+/// kSlots belongs to the dim along which parts are concatenated, kBlocks to the dim cut into a
+/// block per member. For rows of experts, the lengths are tokens.
 inline constexpr const char* kSlots = "slots";
 inline constexpr const char* kBlocks = "blocks";
 /// Returns the lengths of such an attribute; empty without it. Throws Error for a malformed list.
@@ -202,7 +202,7 @@ Arity arity(const Op& op, size_t inputs);
 /// Infers the local output types of member `me` in a group of `members` ranks. Members differ only
 /// where they do not divide a cut dim (graph::share): experts of an exchange, the dim of attribute
 /// `size`, or lengths given by kSlots and kBlocks. Throws Error when the op does not take such
-/// inputs. Not for receives and transfers, whose type the other end determines.
+/// inputs. Not for receives and transfers: their type is set at the other end.
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                               int64_t members, int64_t me = 0);
 
@@ -213,7 +213,7 @@ struct Types {
 };
 bool types_match(const Op& op, const Attrs& attrs, const Types& one, const Types& other);
 
-/// Uneven sharing in a resharding: the member `me` whose local type is given, and the total number
+/// Uneven sharing in a resharding: the member `me` of the given local type, and the total number
 /// of experts, or the total length of a concatenated dim; 0: equal shares. Or the length of each
 /// member: see kSlots.
 struct Sharing {

@@ -77,7 +77,7 @@ int64_t bytes_of_part(const Op& op, const CollectiveArgs& all, size_t member) {
       if (other == member) continue;
       const std::vector<Slice> comes = op.reads(all, other, member, phase);
       const std::vector<Slice> goes = op.reads(all, member, other, phase);
-      // Another member may send what this one receives, and receive what this one sends.
+      // Another member may send the bytes that this one receives, and the reverse.
       bytes +=
           2 * std::max(total(goes), total(comes)) + std::max(kept(all, comes), kept(all, goes));
     }

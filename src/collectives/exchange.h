@@ -31,7 +31,7 @@ bool is_read_packed(std::span<const Slice> slices, std::span<const TensorType> i
 
 /// Returns an upper bound of a member's message memory in a collective: bytes sent and not yet
 /// received, and bytes received and not yet consumed. Routed tensors count with the rows of even
-/// routing; a transfer counts what the member sends and receives, each once. Requires: types that
+/// routing; a transfer counts the sent and the received bytes, each once. Requires: types that
 /// infer() accepts.
 /// Parts of the next collective reuse the memory of parts that have ended, so they need none of
 /// their own. Members are at most kPartsAhead parts apart, and a part sent ahead may wait until the

@@ -25,7 +25,7 @@ enum class ByTransport : uint8_t {
   all_gather,
   all_to_all,  ///< moves the slices that members read; then the op runs by its record
 };
-/// Returns the transport's counterpart of an op on inputs of these types.
+/// Returns the transport's counterpart of an op on inputs of types `in`.
 ByTransport by_transport(const Op& op, const Attrs& attrs, std::span<const TensorType> in);
 /// Returns the counterpart among `members` ranks: none where the ranks' parts of a gathered or
 /// scattered tensor differ in size.

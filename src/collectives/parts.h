@@ -16,7 +16,7 @@ namespace hocket::comm {
 /// Attribute of a list op for operands that the members do not divide: their total lengths in list
 /// order, where they are not one `size`.
 inline constexpr const char* kSizes = "sizes";
-/// Returns, by operand, the total length of a dim of which the first members have one more; empty
+/// Returns, by operand, the total length of a dim where the first members have one more; empty
 /// where the members divide it. Throws Error for a malformed list.
 std::vector<int64_t> sizes_of(const Attrs& attrs, size_t operands);
 void set_sizes(const std::vector<int64_t>& sizes, Attrs* attrs);

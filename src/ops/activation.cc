@@ -58,7 +58,7 @@ void grad(GradContext& context) {
   context.add_grad(0, context.emit("activation_bwd", node.attrs, in)[0]);
 }
 
-/// Samples with so many operands of one type, on dense and on routed rows.
+/// Samples with this number of operands of one type, on dense and on routed rows.
 template <int operands>
 std::vector<Sample> samples() {
   std::vector<Sample> list;

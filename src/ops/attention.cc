@@ -65,7 +65,7 @@ graph::Run keys_of(const Attrs& attrs, graph::Run queries, int64_t /*by_size*/, 
   return {begin, std::min(queries.begin + queries.length, size) - begin};
 }
 /// Returns the queries that may attend to these keys: from the first key to the end of the last
-/// key's sequence, or to the last query whose window reaches it.
+/// key's sequence, or to the last query with a window that reaches it.
 graph::Run queries_of(const Attrs& attrs, graph::Run keys, int64_t /*by_size*/, int64_t size) {
   const int64_t end = keys.begin + keys.length;
   const int64_t all = std::max({end, size, int64_t{1}});

@@ -76,7 +76,7 @@ graph::Run no_queries(const Attrs& /*attrs*/, graph::Run /*pages*/, int64_t /*by
 /// Tokens of a sequence that a query reads at most.
 int64_t longest(const Call& call) { return call.in[kTable].dims[1] * kPageTokens; }
 
-/// Takes sequences as half as long as the table's bound, and every page as read once per step.
+/// Assumes half of the table's bound as the mean length, and one read of each page per step.
 Work work(const Call& call) {
   const TensorType& q = call.in[kQ];
   const int64_t slots = longest(call), window = call.attrs.i_or("window", slots);
@@ -96,7 +96,7 @@ int64_t workspace(const Call& call) {
 
 std::vector<Sample> samples() {
   // Positions and sequence numbers of whole documents would follow each other; a sample has one
-  // sequence, whose tokens count from 0.
+  // sequence, with positions from 0.
   std::vector<Sample> list;
   for (const Attrs& more : {Attrs{}, Attrs{{"window", int64_t{2}}}, Attrs{{"softcap", 0.75}}}) {
     Attrs attrs = more;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gather_rows: chosen rows of a matrix, such as those of the tokens whose logits are wanted.
+// gather_rows: chosen rows of a matrix, such as those of the tokens that need logits.
 #include "ops/rules.h"
 
 namespace hocket::ops::gather_rows {

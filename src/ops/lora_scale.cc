@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // lora_scale: the factor of an adapter between its products A and B (models/lora.h). y[T,r] =
 // factor * x[T,r]; of features in parts y[T,g,r], a factor for each, and zeros behind the columns
-// that a part keeps: parts of different ranks share one tensor, and what lies beyond a part's rank
-// has no effect and no gradient. On routed rows with the counts per expert as the last input.
+// that a part keeps: parts of different ranks share one tensor, and columns beyond a part's rank
+// have no effect and no gradient. On routed rows with the counts per expert as the last input.
 // Layouts do not split the columns: they are few, and the dims around them are worth splitting. The
 // gradient is the op itself on dy.
 #include "ops/lora_scale.h"

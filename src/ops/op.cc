@@ -402,7 +402,7 @@ char tied(const LayoutRule& rule, char letter) {
 
 std::string cut_support(const Op& op, const Attrs& attrs, char letter,
                         const std::function<int64_t(char)>& part, int64_t parts) {
-  // Every part of a split is equivalent to one of these two: the first of two parts, which may need
+  // Every part of a split is equivalent to one of two cases: the first of two parts, which may need
   // the second, or the second.
   for (const Support& support : op.layout.support) {
     if (tied(op.layout, support.letter) != tied(op.layout, letter)) continue;

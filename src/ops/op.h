@@ -131,7 +131,7 @@ struct Sample {
   }
 };
 
-/// A contracted letter whose parts combine by a monoid other than the sum.
+/// A contracted letter with parts that combine by a monoid other than the sum.
 struct Contraction {
   char letter = 0;
   Monoid monoid = Monoid::sum;
@@ -143,7 +143,7 @@ struct Support {
   char letter = 0;
   int output = 0;
   char by = 0;
-  /// Requires: `indices` of `by`, whose size is `by_size`, are not empty. `size`: that of `letter`.
+  /// Requires: `indices` of `by` are not empty. `by_size` and `size`: those of `by` and `letter`.
   graph::Run (*of)(const Attrs& attrs, graph::Run indices, int64_t by_size, int64_t size) = nullptr;
   /// The same share of `by` needs the same share of `letter` at every size: it holds of symbols
   /// too.
@@ -213,7 +213,7 @@ class GradContext {
   virtual bool needs(int i) const = 0;
   /// Adds a backward node; returns its outputs (types inferred, named after the node).
   virtual std::vector<TensorId> emit(std::string op, Attrs attrs, std::vector<TensorId> in) = 0;
-  /// Like emit, for a node whose output `out` is the gradient of input `input`. Accumulates in
+  /// Like emit, for a node with the gradient of input `input` as its output `out`. Accumulates in
   /// place if a gradient of that input exists and the op can accumulate into `out`.
   virtual std::vector<TensorId> emit_grad(std::string op, Attrs attrs, std::vector<TensorId> in,
                                           int input, int out = 0) = 0;
@@ -266,7 +266,7 @@ struct Op {
   /// Its kernels accept every element type directly. Kernels of other ops compute in f32 at least,
   /// on copies of shorter operands in their workspace (cost_of).
   bool takes_any_type = false;
-  /// Names what it takes from the host unseen, an assumption of proofs; null: nothing.
+  /// Names the values that it takes from the host, an assumption of proofs; null: none.
   const char* assumes = nullptr;
 
   /// Definition by other ops, without recursion: returns the outputs for the inputs `in`, equal up
@@ -306,7 +306,7 @@ Letters letters(const Op& op, std::span<const TensorType> in, std::span<const Te
 
 /// Returns (output, dim) of a letter that no input has; -1 if there is none.
 std::pair<int, int> place_in_outputs(const Letters& letters, char letter);
-/// Returns whether the op makes outputs of these types. Along a positional letter that no input
+/// Returns whether the op makes outputs of the types `out`. Along a positional letter that no input
 /// has, outputs may be a part. Throws Error for inputs that it does not accept.
 bool makes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
            std::span<const TensorType> out);
@@ -334,8 +334,8 @@ void check_definitions(const std::vector<Op>& ops);
 /// Returns all legal signatures on one axis, the replicated one first. Accumulators
 /// (graph::Node::accumulate) are not operands: they follow their output. The last signatures split
 /// one positional letter (the kernel gets the piece's offset); of letters tied by support (queries
-/// and keys) only one. No signature splits a letter alone under Monoid::softmax, whose parts are
-/// two related outputs, or Monoid::none.
+/// and keys) only one. No signature splits a letter alone under Monoid::softmax (its parts are two
+/// related outputs) or Monoid::none.
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out);
 

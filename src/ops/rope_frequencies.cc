@@ -71,7 +71,7 @@ double scale_yarn(const graph::Attrs& attrs, double theta, std::span<double> fre
   const double factor = positive(attrs, "factor");
   const double old = positive(attrs, "original_max_position");
   const double dims = 2 * static_cast<double>(frequencies.size());
-  // The pair that makes so many turns over the original context.
+  // The pair that makes attrs[key] turns over the original context.
   const auto pair_of = [&](std::string_view key, double otherwise) {
     const double turns = attrs.has(key) ? positive(attrs, key) : otherwise;
     return dims * std::log(old / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta));

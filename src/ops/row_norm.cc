@@ -16,7 +16,7 @@ void want_heads(std::string_view op, const TensorType& x) {
   want_rank(op, x, 3);
   want_float(op, x);
 }
-/// Expects the elements of a whole row, of which these heads are a part.
+/// Expects the elements of a whole row; these heads are a part of it.
 void want_row(std::string_view op, const Attrs& attrs, int64_t here) {
   if (const int64_t row = attrs.i("row"); row < 1 || row < here) {
     fail(op, "row is {}; expected at least the {} elements here", row, here);

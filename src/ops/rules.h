@@ -27,7 +27,7 @@ inline DType sum_dtype(DType dtype) {
   return graph::is_floating(dtype) && graph::bits_of(dtype) < 32 ? DType::f32 : dtype;
 }
 
-/// A sample whose gradient of a parameter is short (grad_dtype).
+/// A sample with a short gradient of a parameter (grad_dtype).
 inline Sample with_short_gradient(Sample sample) {
   sample.name += ", short gradient";
   sample.attrs.set("short_gradient", int64_t{1});
@@ -35,7 +35,7 @@ inline Sample with_short_gradient(Sample sample) {
 }
 
 /// The type of a parameter's gradient that is made of such numbers: that of their sums, or with
-/// attribute `short_gradient` their own, to which the op rounds what it has added up.
+/// attribute `short_gradient` their own, to which the op rounds the sum.
 inline DType grad_dtype(const Attrs& attrs, DType dtype) {
   return attrs.i_or("short_gradient", 0) != 0 ? dtype : sum_dtype(dtype);
 }

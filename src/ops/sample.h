@@ -9,8 +9,8 @@
 namespace hocket::ops {
 
 /// Columns of the settings, f64; serve/request.h has their meanings. A row without a repetition
-/// penalty has 1 there or 0. `masked`: 1 if the row of the mask counts, whose bit i % 32 of word
-/// i / 32 allows token i.
+/// penalty has 1 there or 0. `masked`: 1 if the row of the mask counts; its bit i % 32 of word i /
+/// 32 allows token i.
 enum class Setting : uint8_t {
   temperature,
   top_k,
@@ -31,7 +31,7 @@ enum class Setting : uint8_t {
 inline constexpr int64_t kNumSettings = 11;
 
 /// Columns of the draws, i64: a uniform number follows from seed, stream and position. `given`: a
-/// token in place of a draw, whose log-probabilities are wanted; negative: none.
+/// token in place of a draw, for its log-probabilities; negative: none.
 enum class Draw : uint8_t { seed, stream, position, given };
 inline constexpr int64_t kNumDraws = 4;
 

@@ -39,7 +39,7 @@ void grad(GradContext& context) {
                    context.emit("softcap_bwd", node.attrs, {context.grad_out(0), node.in[0]})[0]);
 }
 
-/// Samples with so many inputs of one type.
+/// Samples with this number of inputs of one type.
 template <size_t inputs>
 std::vector<Sample> samples() {
   std::vector<Sample> list;

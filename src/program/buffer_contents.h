@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contents of named buffers, as agreed with the host: which elements of which tensors are where.
+// Contents of named buffers, as agreed with the host: the tensors and elements at each place.
 #pragma once
 
 #include <cstdint>

@@ -115,7 +115,7 @@ inline constexpr bool kIsList = false;
 template <HasFields Struct>
 inline constexpr bool kIsList<std::vector<Struct>> = true;
 
-/// True for types whose values follow from other fields: those of cache() fields.
+/// True for types with values that follow from other fields: those of cache() fields.
 template <class Member>
 inline constexpr bool kIsCache = false;
 

@@ -63,8 +63,8 @@ class ClockBuilder {
 void add_dependencies(const Program& program, RankClass& cls) {
   // Walks the tasks in issue order. A task depends on the last writer of its inputs, and on the
   // last writer and all readers since of its outputs (one per lane, since the last of a lane
-  // implies the others), in other lanes only. Of these and of its given dependencies, those remain
-  // that neither the clock of its lane nor the kept ones imply.
+  // implies the others), in other lanes only. Dependencies that the clock of its lane or the kept
+  // ones imply are dropped, given ones too.
   const size_t n = cls.tasks.size();
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
   std::vector<std::array<TaskId, kNumLanes>> readers(cls.buffers.size());

@@ -29,8 +29,8 @@ class Readers {
     }
   }
 
-  /// Returns the names of the parameters that the task reads or writes, or whose update its outputs
-  /// reach.
+  /// Returns the names of the parameters that the task reads, writes, or updates through its
+  /// outputs' readers.
   std::vector<std::string> parameters_of(size_t task) const {
     // Its own buffers may be named. A gradient has no name: it is followed to the readers at the
     // end of the step, and through their outputs, up to the first with a parameter.

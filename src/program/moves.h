@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters that communication moves, or whose gradients.
+// The parameters that communication moves, themselves or as gradients.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace hocket::program {
 
-/// Returns, per task of the class, the name of the parameter that it moves between ranks, or whose
-/// gradient; for a bucket the first name and the number of others. Empty: no communication, or of
-/// another tensor (activations, norms, losses).
+/// Returns, per task of the class, the name of the parameter that it moves between ranks, itself or
+/// as a gradient; for a bucket the first name and the number of others. Empty: no communication, or
+/// of another tensor (activations, norms, losses).
 std::vector<std::string> parameters_moved(const Program& program, ClassId cls);
 
 }  // namespace hocket::program

@@ -93,14 +93,14 @@ struct Kind {
     visit(Field("").cache(), &Kind::communication);
   }
 };
-/// Returns the type whose arithmetic peak applies: the first floating-point type among inputs, then
+/// Returns the type that sets the arithmetic peak: the first floating-point type among inputs, then
 /// outputs; f32 without one. Kernels are found by the types of all operands.
 graph::DType compute_dtype(const Kind& kind);
 /// Returns "linear (f32[4,8], f32[2,8]) -> (f32[4,2])".
 std::string types_text(const Kind& kind);
 inline bool is_communication(const Kind& kind) { return kind.communication != comm::Id::none; }
 bool is_collective(const Kind& kind);  ///< communication other than messages
-/// Returns whether tasks of these kinds may meet in one communication.
+/// Returns whether tasks of both kinds may meet in one communication.
 bool may_meet(const Kind& one, const Kind& other);
 /// Returns the kind of a communication op on these local types, with its payload. Symbols among the
 /// dims count with their expected values.
@@ -441,7 +441,7 @@ struct Program {
   const Mesh& mesh_of(ClassId cls) const { return roles[classes[cls].role].mesh; }
   /// Returns the rank's coordinates in the mesh of its role.
   std::vector<int32_t> coords(int32_t rank) const;
-  /// Returns the class whose box has the rank, or kNone. Linear in the classes; for all ranks use
+  /// Returns the class of the rank, or kNone. Linear in the classes; for all ranks use
   /// class_table.
   ClassId class_of(int32_t rank) const;
   std::vector<ClassId> class_table() const;  ///< by rank
@@ -456,7 +456,7 @@ struct Program {
   std::vector<int32_t> members(const Group& group, int32_t rank) const;
   /// Returns the number of ranks in an instance of the group.
   int64_t size_of(const Group& group) const;
-  /// Returns, for every distinct kind of instance, the classes whose ranks meet in it, ascending.
+  /// Returns, for every distinct kind of instance, the classes with ranks in it, ascending.
   std::vector<std::vector<ClassId>> meetings(const Group& group) const;
   /// Returns whether ranks of several classes meet in some instance of the group.
   bool crosses_classes(const Group& group) const;
@@ -503,8 +503,8 @@ struct Program {
   }
 };
 
-/// Merges classes with equal lists (tasks, buffers, arena) whose boxes form one box, under the name
-/// of the first. Every rank's tasks stay the same.
+/// Merges classes with equal lists (tasks, buffers, arena) if their boxes form one box, under the
+/// name of the first. Every rank's tasks stay the same.
 void unite_equal_classes(Program& program);
 
 /// Returns the pipeline stages of the class's tasks, ascending.

@@ -13,8 +13,8 @@
 namespace hocket::program {
 
 /// Walks the tasks of a class in order, and adds dependencies to incoming transfers: the last
-/// compute task before it in the list; for a receive also the last send of each lane before
-/// that task, whose memory is then free. So of a tensor that travels around a ring at most two hops
+/// compute task before it in the list; for a receive also the last send of each lane before that
+/// task, which frees the sent memory. So at most two hops of a tensor that travels around a ring
 /// are in memory.
 class ReceiveThrottle {
  public:

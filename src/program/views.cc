@@ -34,7 +34,7 @@ struct Region {
   auto operator<=>(const Region&) const = default;
 };
 
-/// Returns the axes of the tables of these regions, ascending.
+/// Returns the axes of the regions' tables, ascending.
 std::vector<int32_t> axes_of(const Program& program, const std::vector<Region>& regions) {
   std::set<int32_t> axes;
   for (const Region& region : regions) {

@@ -36,7 +36,7 @@ struct ChromeDamage {
 };
 
 /// Reader of events, one at a time into the same ChromeEvent. `argument(i, json)` is called for
-/// every member of "args" whose key is arguments[i], and returns true if it consumed the value.
+/// every member of "args" with key arguments[i], and returns true if it consumed the value.
 template <typename Argument>
 class ChromeEventReader {
  public:
@@ -148,7 +148,7 @@ class ChromeEventReader {
 };
 
 /// Calls `before()` as an event begins and `event(e)` after it. Calls `argument(i, json)` for every
-/// member of "args" whose key is arguments[i], and `outside(key, json)` for every other key of the
+/// member of "args" with key arguments[i], and `outside(key, json)` for every other key of the
 /// document; both return true if they consumed the value. A file that is cut off or malformed ends
 /// the events before that place, and `damage` reports it. Throws Error if the file is absent or
 /// unreadable, or if no event precedes the damage.
