@@ -18,8 +18,8 @@ namespace hocket::check {
 /// Pairing of tasks of different ranks, by global index.
 struct Matching {
   /// A collective over several classes: one task of each. If ranks of one class meet different
-  /// classes, depending on their coordinates, the meeting has all of these, so that the
-  /// representative waits for everything that any rank of its class waits for.
+  /// classes, depending on their coordinates, the meeting has them all, so that the representative
+  /// waits for everything that any rank of its class waits for.
   struct Meeting {
     std::vector<int32_t> tasks;
     /// The tasks in each sort of instance of the group.
@@ -75,7 +75,7 @@ class AbstractRun {
   bool has_arrived(int32_t task) const;
   void end(int32_t task);
   void end_message(int32_t task);
-  /// Returns the ready lane of a class whose next task is the earliest in issue order; -1 if none.
+  /// Returns the ready lane of a class with the earliest next task in issue order; -1 if none.
   int32_t next_lane(size_t cls);
   int32_t lane_index(int32_t task) const;
   int32_t head_task(int32_t lane) const;   ///< -1 at the end of the lane

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The static check. Refuses a program that is malformed, can deadlock, races, reads overwritten
 // memory, exceeds its memory, or does not compute the single-device graph. Reports the task, the
-// ranks, the reason, and the change to make. Values are derived from what tasks do (op, attributes,
-// buffers read and written, groups, messages); origin labels are never read.
+// ranks, the reason, and the change to make. Values are derived from the tasks alone (op,
+// attributes, buffers read and written, groups, messages); origin labels are never read.
 #pragma once
 
 #include <cstdint>
@@ -131,7 +131,7 @@ struct Verdict {
   bool ok() const { return num_problems == 0; }
 };
 
-/// Checks programs against one single-device graph, whose step is interpreted once.
+/// Checks programs against one single-device graph. Interprets the graph's step once.
 class Checker {
  public:
   /// `num_micro_batches`: runs of forward and backward nodes; optimizer nodes run once.

@@ -53,7 +53,7 @@ struct KindInfo {
   uint32_t lanes = 0;               ///< bit per allowed lane
   std::vector<TypeId> in, out;      ///< local types
   std::vector<int32_t> shares;      ///< by output: input that it updates in place, -1
-  std::vector<int32_t> overwrites;  ///< by output: a further input whose buffer it may take, -1
+  std::vector<int32_t> overwrites;  ///< by output: a further input with a buffer to reuse, -1
 };
 inline bool is_local(const KindInfo& info) {
   return !info.comm && info.op_class != OpClass::unknown;
@@ -154,8 +154,8 @@ struct Context {
   graph::AxisMask group_axes(const Task& task) const;
   /// The axes of a table along which there are several ranks.
   graph::AxisMask table_axes(ClassId cls, program::TableId table) const;
-  /// True if the ranks of these classes have all parts of a tensor: all parts of one layout, or,
-  /// with buckets, all elements.
+  /// True if the ranks of the holders' classes have all parts of a tensor: all parts of one layout,
+  /// or, with buckets, all elements.
   bool covers(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   /// "elements [8:16) of 16 are on no rank".
   std::string uncovered(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;

@@ -83,7 +83,7 @@ class Reference {
   std::vector<ExprId> value_;  ///< by tensor: in the current micro-batch, or of the step
   std::vector<ExprId> total_;  ///< by tensor: summed over the micro-batches so far
   // By tensor: made once per micro-batch; needs `total_`; updated in place by the step; needs
-  // `each_`; a loss or part of a gradient, whose total value() may return.
+  // `each_`; a loss or part of a gradient (value() may return its total).
   std::vector<bool> per_mb_, wanted_, updated_, wants_each_, summed_;
   std::vector<int32_t> each_index_;        ///< tensor -> row of each_, -1
   std::vector<std::vector<ExprId>> each_;  ///< losses and outputs, by micro-batch

@@ -267,7 +267,7 @@ uint64_t Terms::place(const Sum& sum, int32_t count) {
 
 ExprId Terms::sum(ExprId left, ExprId right) {
   // A sum is identified by the number of its terms and the sum of their hashes, which is
-  // independent of the order. The hash of a sum is stored, so a sum of sums costs as little as one
+  // independent of the order. The hash of a sum is stored, so a sum of sums costs the same as one
   // of two terms.
   if (left == kZero) return right;
   if (right == kZero) return left;

@@ -6,7 +6,7 @@
 //   sum           a multiset of non-sum terms; the order of addition does not matter
 //   sizes         row counts per pair of ranks, from an exchange that belongs to one routing
 //   coded         an output of a codec's encoder for a term
-//   unfinished    a sum whose terms are not all in one piece; ValueAlgebra keeps its parts
+//   unfinished    a sum with terms in several pieces; ValueAlgebra keeps its parts
 //   pack          several tensors in one flat buffer; Packs keeps their places
 // Applications are compared exactly. Sums are compared by count and by the sum of 128-bit hashes of
 // their terms (a wrong match has probability ~ 2^-128).
@@ -112,7 +112,7 @@ class Terms {
   /// Returns the application, made if new. Sets `*made` then; the caller fills the other fields.
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out, bool* made);
   AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 if it does not occur
-  /// Makes an application whose outputs are terms of others. Requires: it does not occur yet.
+  /// Makes an application with terms of others as outputs. Requires: it does not occur yet.
   AppId alias(int32_t key, std::span<const ExprId> in, std::span<const ExprId> out);
   ExprId sum(ExprId left, ExprId right);  ///< multiset union
 

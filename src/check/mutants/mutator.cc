@@ -99,7 +99,7 @@ void Mutator::begin(TaskRef ref, const std::string& what) {
 
 void Mutator::begin_buffer(ClassId cls, BufferId buffer_id, const std::string& what) {
   // A fault of a buffer may show at any task that uses it, or another buffer at its addresses.
-  // Empty `what`: a further buffer of the same change.
+  // Without a text: a further buffer of the same change.
   if (!what.empty()) {
     m_->text = fmt::format("class {} buffer {}: {}", cls, buffer_id, what);
     m_->tasks.clear();

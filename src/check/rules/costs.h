@@ -15,8 +15,8 @@ class Interpreter;
 std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t experts,
                          std::span<const graph::Symbol> symbols);
 
-/// Refuses each kind of compute tasks whose FLOPs or bytes are not those of its op, at its first
-/// task. Work on routed rows depends on the experts of the whole tensor: such kinds are compared
+/// Refuses each kind of compute tasks with FLOPs or bytes other than its op's, at its first task.
+/// Work on routed rows depends on the experts of the whole tensor: such kinds are compared
 /// only if `interpreter` (null: no reference) knows that number.
 void check_costs(Context& ctx, const Interpreter* interpreter);
 

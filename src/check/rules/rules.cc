@@ -39,7 +39,7 @@ std::string type_fault(const Context& ctx, const graph::TensorType& type) {
   return graph::symbols_differ(type, ctx.program.symbols);
 }
 
-// --- kinds: what tasks of the same shape share ---------------------------------------------------
+// --- kinds: shared by tasks of the same shape ----------------------------------------------------
 
 /// For communication, checks only the number of operands: its types depend on the number of ranks
 /// in the task's group (collective_types_follow).
@@ -102,7 +102,7 @@ std::string group_axes(const Context& ctx, const program::Group& group, size_t) 
   if (!in_range(group.role, ctx.program.roles.size())) {
     return fmt::format("role {} does not exist", group.role);
   }
-  // A group has all ranks of two roles, or ranks of one role that differ on some axes, one of which
+  // A group has all ranks of two roles, or ranks of one role that differ on some axes, and one axis
   // may be restricted to members.
   if (group.with != kNone) {
     if (!in_range(group.with, ctx.program.roles.size())) {
@@ -253,8 +253,8 @@ bool is_part_of_symbol(const graph::TensorType& base, const Buffer& view) {
 }
 
 std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
-  // A view along a dim has as many indices there as its type says, and equals its base in all other
-  // dims. A flat view has as many elements as its type. All of it must lie in the base, on every
+  // A view along a dim has its type's number of indices there, and equals its base in all other
+  // dims. A flat view has the elements of its type. All of it must lie in the base, on every
   // rank of the class.
   if (buffer.kind != BufferKind::view) return "";
   // The begin of a view, in elements, must be known before a step, and must be the begin of a byte

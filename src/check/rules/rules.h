@@ -38,7 +38,7 @@ const std::vector<Rule<const RankClass&, const program::Buffer&>>& buffer_rules(
 const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules();
 
 /// Rules that are no predicate over one object: those of order, hazards, memory and values.
-/// Context::report accepts only rules of one of these lists.
+/// Context::report accepts only rules of one of the lists.
 const std::vector<RuleInfo>& derived_rules();
 
 }  // namespace hocket::check

@@ -201,8 +201,8 @@ AxisMask BufferState::other_classes(const Base& base, CutId entry, CutId region,
 }
 
 /// Scales an index from a size of `own` to a size of `all`. If the scaled index is no integer,
-/// takes the fewest even parts of `own` one of which begins at the index, and the same part of
-/// `all`.
+/// cuts `own` into the fewest even parts such that one begins at the index, and takes the same part
+/// of `all`.
 static int64_t counterpart(int64_t index, int64_t own, int64_t all) {
   if (index * all % own == 0) return index * all / own;
   for (int64_t parts = 1; parts < own; ++parts) {

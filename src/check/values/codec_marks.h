@@ -50,7 +50,7 @@ class CodecMarks {
   bool equal_losses(MarkId left, MarkId right) const;
   /// Returns the marks as a receiver sees them.
   MarkId from_peer(MarkId marks, const graph::Shift& shift);
-  /// Returns the marks of what all ranks along `over` hold together.
+  /// Returns the marks of all that the ranks along `over` hold together.
   MarkId over_all(MarkId marks, AxisMask over);
   /// Drops the axes along which all ranks lost the same sets (EncodedSets::settled).
   MarkId settled(MarkId marks);

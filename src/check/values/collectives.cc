@@ -18,8 +18,8 @@ bool Collectives::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t 
 
 bool Collectives::move(TaskRef ref, const KindInfo& info, AxisMask over,
                        const comm::Movement& movement, size_t operand, Value* value) {
-  // Moves every part of an unfinished sum by itself. What the movement needs of a piece, and makes
-  // of it, does not depend on the term.
+  // Moves every part of an unfinished sum by itself. The movement needs a piece and makes a piece:
+  // the term plays no part.
   const BufferId buffer = m_.ctx.task(ref).in[operand];
   if (value->expr == kZero && !info.comm->needs_sizes) {
     return true;
@@ -154,8 +154,8 @@ bool Collectives::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceI
 void Collectives::step(ClassId cls, TaskId task, std::span<const MarkId> lost) {
   // An op on a list moves every operand by itself; any other moves its first input to its last
   // output. An op that makes sizes also writes, to its first output, the counts of every rank;
-  // their piece is that of the counts before the move, which says whose rows they count. An op that
-  // needs sizes moves rows, and takes only sizes of the same routing.
+  // their piece is that of the counts before the move, which names the ranks with the counted rows.
+  // An op that needs sizes moves rows, and takes only sizes of the same routing.
   const TaskRef ref{cls, task};
   const Task& member = m_.ctx.task(ref);
   const KindInfo& info = m_.ctx.kind(member);

@@ -217,7 +217,7 @@ double EncodedSets::size_of(const std::vector<Addends>& addends) const {
 }
 
 FamilyId EncodedSets::by_coordinate(AxisMask axes, const std::vector<FamilyId>& families) {
-  // Makes as many functions as the largest number of sets at any coordinate. Sorting by size lets a
+  // The number of functions is the largest number of sets at any coordinate. Sorting by size lets a
   // function have sets of equal size everywhere, if possible; missing sets repeat the last one.
   size_t most = 0;
   std::vector<Sets> ordered;

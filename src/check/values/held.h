@@ -39,7 +39,7 @@ struct RankFault {
   std::string text;
   graph::Coords at{};
   int64_t ranks = 0;
-  /// Adds a rank. `what`: its fault; "": there is none, and the rank is not counted.
+  /// Adds a rank with its fault; "": there is none, and the rank is not counted.
   void add(std::string what, const graph::Coords& coords);
 };
 
@@ -52,11 +52,11 @@ class Reference;
 struct OutputValue {
   const TaskRef& task;
   size_t output;
-  /// Owner of the terms, which live as long as the Checker.
+  /// Owner of the terms, which live until the Checker is destroyed.
   const Reference& reference;
   /// True if no codec lost anything of the value.
   bool exact;
-  /// Returns what a rank of the class holds: tensors one after the other if they have `elements`,
+  /// Returns the data on a rank of the class: tensors one after the other if they have `elements`,
   /// else the parts of a sum. Empty: not known.
   std::function<std::vector<Held>(int32_t rank)> at;
 };

@@ -29,7 +29,7 @@ void Interpreter::step_across_classes(std::span<const std::vector<TaskRef>> inst
 
 void Interpreter::step(ClassId cls, TaskId task, int32_t global, std::span<const int32_t> senders) {
   // A message carries the value as of the send, whatever the sender writes over it later. Where the
-  // peers of a class are of several classes, all of these must send one value.
+  // peers of a class are of several classes, all must send one value.
   const TaskRef ref{cls, task};
   const Task& end = m_.ctx.task(ref);
   const KindInfo& info = m_.ctx.kind(end);

@@ -14,7 +14,7 @@ class LocalOps {
   explicit LocalOps(Machine& machine);
 
   void step(ClassId cls, TaskId task);
-  /// Experts of the whole tensors whose rows a kind works on; 0 if no task of the kind had any.
+  /// Experts of the whole tensors behind a kind's rows; 0 if no task of the kind had any.
   int64_t experts(program::KindId kind) const { return experts_[kind]; }
 
  private:
@@ -23,7 +23,7 @@ class LocalOps {
     std::vector<PieceId> in;
     std::vector<TypeId> in_types;  ///< logical
     std::vector<program::PieceOffset> piece_offsets;
-    ClassId cls = program::kNone;  ///< whose begins they are; kNone: the op takes no positions
+    ClassId cls = program::kNone;  ///< class of the offsets; kNone: the op takes no positions
     TakeResult taken;
     std::vector<TypeId> fitting;  ///< by output: see TaskIo::write
   };

@@ -239,7 +239,7 @@ void NamedBuffers::finish_bucket(ClassId cls, BufferId buffer, std::span<const E
 }
 
 void NamedBuffers::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
-  // Buffers that can't be what their name says were refused before the step (named-tensor).
+  // Buffers that can't hold the tensors of their name were refused before the step (named-tensor).
   if (undeclared_.contains({cls, id})) return;
   const program::Buffer& buffer = m_.ctx.program.classes[cls].buffers[id];
   const bool output = buffer.kind == BufferKind::output;
@@ -281,10 +281,10 @@ void NamedBuffers::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
 }
 
 void NamedBuffers::finish() {
-  // Compares from both sides. Every named buffer must hold what the single-device step leaves in
-  // the tensors of its name (persistent: updated or as before; output: of its micro-batch, or
-  // summed). Every tensor that the step updates or returns must be kept, with all its parts, by
-  // some classes: whole, or micro-batch by micro-batch.
+  // Compares from both sides. Every named buffer must hold the values that the single-device step
+  // leaves in the tensors of its name (persistent: updated or as before; output: of its
+  // micro-batch, or summed). Every tensor that the step updates or returns must be kept, with all
+  // its parts, by some classes: whole, or micro-batch by micro-batch.
   const graph::Graph& graph = m_.ref.graph();
   Kept kept;
   for (size_t c = 0; c < m_.ctx.program.classes.size(); ++c) {

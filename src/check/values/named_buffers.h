@@ -22,8 +22,8 @@ class NamedBuffers {
   /// host only reads it. kUnknown, and reported, if its name, micro-batch or type do not fit the
   /// graph.
   Value initial_value(ClassId cls, BufferId buffer);
-  /// Requires: the last task has run. Refuses buffers that do not hold what the single-device step
-  /// leaves in them, and results that no class keeps.
+  /// Requires: the last task has run. Refuses buffers with values other than the single-device
+  /// step's, and results that no class keeps.
   void finish();
   const Replicas& replicas() const { return replicas_; }
 

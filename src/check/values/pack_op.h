@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Interpretation of an op on flat buffers of several tensors. An op that acts on every element by
-// itself does to each tensor what it does to a tensor alone; a contraction is a sum over tensors.
+// itself treats each tensor as if it were alone; a contraction is a sum over tensors.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace hocket::check {
 
-/// One task some of whose operands are packs.
+/// One task with packs among its operands.
 class PackOp {
  public:
   PackOp(Machine& machine, const Operands& operands, TaskRef ref, const Task& task,

@@ -36,7 +36,7 @@ struct PackShape {
   bool operator==(const PackShape&) const = default;
 };
 
-/// Components are tensors whose dim 0 is whole: the runs say which of their rows a rank has. A row
+/// Components are tensors with a whole dim 0: the runs say which of their rows a rank has. A row
 /// has the elements that the component's cuts of its other dims leave.
 /// Normal form: components are in order and all used, no run continues the previous one, and every
 /// axis of `axes` makes a difference.
@@ -47,8 +47,8 @@ struct Pack {
   auto operator<=>(const Pack&) const = default;
 };
 
-/// Interned packs. The result of an operation is computed once for all packs of the same shapes
-/// whose components compare alike.
+/// Interned packs. The result of an operation is computed once for all packs of the same shapes if
+/// their components compare alike.
 class Packs {
  public:
   explicit Packs(const graph::CutTable& cuts) : cuts_(cuts) {}

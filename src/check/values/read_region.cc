@@ -168,8 +168,8 @@ Value BufferState::read_parts(std::span<const Entry* const> hits, const Base& ba
   return {first.expr, joined, marks};
 }
 
-/// Joins unfinished sums term by term. All of them must have the same terms, whichever parts of
-/// these the ranks have added up so far.
+/// Joins unfinished sums term by term. All of them must have the same terms; the parts that the
+/// ranks have added up so far may differ.
 Value BufferState::read_sums(std::span<const Entry* const> hits, const Base& base, CutId region,
                              Unreadable* why) const {
   constexpr Value kLost{kUnknown, kAnyPiece};
@@ -232,7 +232,7 @@ Value BufferState::read_flat(std::span<const Entry* const> hits, const Base& bas
     key.of.push_back(hit->region.value());
     key.of.push_back(zero ? program::kNone : algebra_.packs[id].shape.value());
   }
-  // A single pack, of which this may be a small part, is not copied.
+  // A single pack is not copied: this may be a small part of it.
   std::vector<Value> joint;
   for (PackId id : packs) {
     first.push_back(static_cast<int32_t>(joint.size()));

@@ -63,8 +63,8 @@ void Refusals::report_untiled(TaskRef ref, BufferId buffer, int32_t reader, cons
 
 void Refusals::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Value& value,
                            const MoveResult& moved) const {
-  // The rule and the fix depend on what the op does with parts: exchange rows, gather, scatter a
-  // sum, or reduce.
+  // The rule and the fix depend on the movement: an exchange of rows, a gather, a scattered sum, or
+  // a reduction.
   const comm::Movement movement =
       comm::movement(*info.comm, ctx_.program.kind(ctx_.task(ref)).attrs);
   const std::string axis = moved.axis < 0 ? "its group" : ctx_.mesh.axes[moved.axis].name;
@@ -177,7 +177,7 @@ std::vector<TaskRef> Refusals::carriers(ExprId expr, ClassId only_class) const {
   return list;
 }
 
-/// Text: "lacks x, y; has z too often". Adds the makers of these terms to `tasks`.
+/// Text: "lacks x, y; has z too often". Adds the makers of the terms to `tasks`.
 std::string Refusals::difference(ExprId want, ExprId got, std::vector<TaskRef>* tasks) const {
   std::map<ExprId, int> count;
   for (ExprId expr : ref_.terms.terms_of(want)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports of what is refused, in words: the task, its operands, their writers, and what was
-// expected. Runs only once something is refused, and changes no buffer.
+// Reports of refused tasks and buffers: the task, its operands, their writers, and the expected
+// values. Runs only once something is refused, and changes no buffer.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class Refusals {
         text_(text),
         state_(state) {}
 
-  /// Reports that a task can't take what a buffer holds. `buffer`: -1 if the fault is in no buffer;
+  /// Reports that a task can't take a buffer's value. `buffer`: -1 if the fault is in no buffer;
   /// `at_rank`: see Problem::where; "": that of the buffer's value.
   void refuse(const char* rule, TaskRef ref, BufferId buffer, const std::string& why,
               const char* fix, std::string at_rank = {}) const;
@@ -44,7 +44,7 @@ class Refusals {
   /// Reports a movement that a collective can't do.
   void refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Value& value,
                    const MoveResult& moved) const;
-  /// Reports classes whose different values no collective unites.
+  /// Reports classes with different values that no collective unites.
   void refuse_meeting(std::span<const TaskRef> tasks) const;
   /// Reports a read of regions that make no value. `reader`: global task, -1 after the last one.
   void report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const std::string& text,
@@ -54,7 +54,7 @@ class Refusals {
   void explain_unknown(TaskRef ref, const Operands& operands) const;
   /// Reports an operand that is an unfinished sum.
   void explain_unfinished(TaskRef ref, size_t input) const;
-  /// Reports operands whose pieces the op can't take.
+  /// Reports operands with pieces that the op can't take.
   void explain_pieces(TaskRef ref, const Operands& operands, const TakeResult& taken) const;
   /// Reports a named buffer that ends the step with another term than expected.
   void explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got) const;

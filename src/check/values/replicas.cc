@@ -108,7 +108,7 @@ std::pair<TaskRef, int32_t> Replicas::holder_of(int32_t tensor, const State& sta
   return {};
 }
 
-/// Refuses a tensor of which some elements, `both`, are kept in two states.
+/// Refuses a tensor with elements, `both`, that are kept in two states.
 void Replicas::refuse(int32_t tensor, const State& one, const State& other,
                       const graph::Run& both) {
   const graph::Tensor& info = m_.ref.graph().tensor(tensor);

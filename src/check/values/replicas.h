@@ -19,7 +19,7 @@ class Replicas {
 
   /// Notes the final value of a named buffer. Its losses are part of the verdict.
   void add(TaskRef at, BufferId buffer, const Value& value);
-  /// Refuses tensors whose replicas differ by what codecs lost. Requires: all buffers are added.
+  /// Refuses tensors if losses of codecs differ by replica. Requires: all buffers are added.
   void judge();
   /// The first kMaxListedLosses losses.
   const std::vector<CodecLoss>& losses() const { return losses_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads of operands and writes of outputs, on behalf of a task: what can't be read, or does not fit
-// its buffer, is reported, and the buffers that it would have reached become unknown.
+// Reads of operands and writes of outputs, on behalf of a task. A value that can't be read, or does
+// not fit its buffer, is reported; the buffers that it would have reached become unknown.
 #pragma once
 
 #include "check/values/refusals.h"
@@ -27,7 +27,7 @@ class TaskIo {
   /// as the piece says, must be the local type of the buffer. `*fitting`: logical type last found
   /// to fit on the ranks of all classes, -1; it spares the comparison.
   void write(TaskRef ref, size_t output, Value made, TypeId* fitting = nullptr);
-  /// Marks a buffer whose content follows from something already refused.
+  /// Marks a buffer with content that follows from something already refused.
   void invalidate(ClassId cls, BufferId buffer) { state_.put(cls, buffer, {kUnknown, kAnyPiece}); }
   void invalidate_outputs(TaskRef ref);
   /// Returns where a task says that its pieces of letters begin, on ranks of the class.

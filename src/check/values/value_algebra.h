@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on values: sums whose addends are not all there, and packs (several tensors in one
+// Arithmetic on values: sums with some addends missing, and packs (several tensors in one
 // flat buffer). Values are immutable and interned: equal values have equal ids. No function here
 // reads a buffer or reports a problem.
 #pragma once
@@ -60,7 +60,7 @@ class ValueAlgebra {
   bool local_index(ExprId expr) const;
   /// Returns the routing that placed the rows; -1 if the value is not routed.
   AppId route_of(const Value& rows);
-  /// Returns the tokens whose rows the sizes of an exchange count on each rank; kNone: not known.
+  /// Returns the tokens of the rows that the sizes count on each rank; kNone: not known.
   CutId tokens_counted(const Value& sizes) const;
 
   // Packs (pack_values.cc).

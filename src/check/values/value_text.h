@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words for values: names of terms and layouts, what a rank holds of a value, and the first rank
+// Words for values: names of terms and layouts, a rank's part of a value, and the first rank
 // at which a rule fails. Used only in texts of problems.
 #pragma once
 
@@ -31,7 +31,7 @@ class ValueText {
   /// of their share.
   std::string marks_text(MarkId marks, bool sets) const;
 
-  /// Returns what a rank holds: the tensors of a pack one after the other, else the parts of a sum.
+  /// Returns a rank's data: the tensors of a pack one after the other, else the parts of a sum.
   std::vector<Held> held_at(const Value& value, const graph::Coords& at) const;
   std::string held_text(const Value& value, const graph::Coords& at) const;
   /// "rank 2 (edp 1, ep 0)".
@@ -52,7 +52,7 @@ class ValueText {
                     const std::string& behind) const;
   /// The first rank of the class, and the next rank along an axis.
   std::string where_along(ClassId cls, const Value& value, int32_t axis) const;
-  /// The first rank whose part does not have the local type of its buffer.
+  /// The first rank with a part of another local type than its buffer's.
   std::string where_of_size(ClassId cls, const Value& value, TypeId local) const;
   /// The first rank of each of two classes that should hold the same value.
   std::string where_of_two(TaskRef ref, const Value& value, TaskRef other,
@@ -63,7 +63,7 @@ class ValueText {
  private:
   Context& ctx_;
   const Reference& ref_;
-  ValueAlgebra& algebra_;  ///< interns what texts ask for; values do not change
+  ValueAlgebra& algebra_;  ///< interns values for texts; values do not change
 };
 
 }  // namespace hocket::check
