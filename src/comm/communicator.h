@@ -63,8 +63,8 @@ class Processes {
   /// Returns the text of every process, by index. Throws Error when a process does not come within
   /// the timeout, or has failed.
   virtual std::vector<std::string> all_gather(const std::string& mine) = 0;
-  /// All-to-all: sends given[i] to process i and returns what every process sent to this one, by
-  /// index. The own entry is returned unchanged. Throws as all_gather.
+  /// All-to-all: sends given[i] to process i and returns the texts of all processes for this one,
+  /// by index. The own entry is returned unchanged. Throws as all_gather does.
   virtual std::vector<std::string> exchange(std::vector<std::string> given) = 0;
   /// Broadcasts the text of process 0.
   std::string broadcast(const std::string& mine) { return all_gather(mine).front(); }
@@ -79,7 +79,7 @@ class World {
  public:
   virtual ~World() = default;
   virtual int32_t size() const = 0;
-  /// Returns the communicator of a local rank; it lives as long as the world.
+  /// Returns the communicator of a local rank; the world owns it.
   virtual Communicator& communicator(int32_t rank) = 0;
   /// Makes every pending and later call throw with this reason, after a rank has failed.
   virtual void abort(const std::string& reason) = 0;
@@ -87,15 +87,15 @@ class World {
   virtual int64_t peak_message_bytes(int32_t rank) const = 0;
   /// Processes that run the ranks.
   virtual Processes& processes() { return alone(); }
-  /// Registers callbacks: `doing` describes what the local ranks are doing, for reports of other
-  /// processes; `stop` is called with the reason when a rank elsewhere has failed.
+  /// Registers callbacks: `doing` describes the local ranks' work, for reports of other processes;
+  /// `stop` is called with the reason when a rank elsewhere has failed.
   virtual void watch(std::function<std::string()> /*doing*/,
                      std::function<void(const std::string&)> /*stop*/) {}
   /// Ends the monitoring of the local ranks, after they have ended.
   virtual void leave() = 0;
 };
 
-/// World whose ranks are threads of one process; they exchange data only through these calls.
+/// World with threads of one process as ranks; they exchange data only through these calls.
 class LocalWorld : public World {
  public:
   LocalWorld(int32_t ranks, std::chrono::milliseconds timeout);

@@ -162,8 +162,8 @@ void Connection::unwatch(const void* owner) {
   watched_.erase(owner);
 }
 
-/// Sends a text in one or two messages of known sizes: the first has the length and as much text as
-/// fits, the second the rest. Most texts are short, and each message costs a round trip.
+/// Sends a text in one or two messages of known sizes: the first has the length and the text's
+/// beginning, the second the rest. Most texts are short, and each message costs a round trip.
 void Connection::send_text(const std::string& text, int32_t to) {
   const int64_t bytes = static_cast<int64_t>(text.size());
   const size_t begins = std::min(text.size(), kBeginsWith);
@@ -346,7 +346,7 @@ void Connection::watch_all() {
   }
 }
 
-/// Reads the store, which may stay silent for as long as a rank may; then its host is blamed.
+/// Reads the store. If it is silent for longer than a rank may be, its host is blamed.
 void Connection::watch_shared_table() {
   if (shared_table_client_.silent_for() < kSilence) {
     try {
@@ -559,8 +559,8 @@ void Connection::blame(int32_t from, const WaitResult& received, std::span<const
   throw Error(Error::Kind::kRun, "comm", reason, Error::Cause::stopped);
 }
 
-/// Follows the wait-for edges from a rank to one that waits for no other, or to a cycle, whose
-/// members are all to blame. A waiting rank is not to blame unless it is stopped: then its
+/// Follows the wait-for edges from a rank to one that waits for no other, or to a cycle; then all
+/// its members are to blame. A waiting rank is not to blame unless it is stopped: then its
 /// heartbeat is stale, and the chain ends with it.
 std::vector<int32_t> Connection::waiting_from(int32_t from) {
   std::vector<int32_t> chain = {from};

@@ -52,7 +52,7 @@ class Connection : public Processes {
   /// one. The first call for a group is collective: all members call it, and synchronise by
   /// messages with this tag.
   CollectiveGroup& group(std::span<const int32_t> members, int32_t tag);
-  /// Waits for a collective of these members.
+  /// Waits for a collective of the members.
   void wait(Request& collective, std::span<const int32_t> members);
   /// Runs an all-reduce in which all ranks add one, so that a transport without working collectives
   /// fails here and not in a step. Collective.

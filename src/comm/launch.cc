@@ -17,7 +17,7 @@ struct Launcher {
   const char *rank, *size, *local_rank, *local_size;
 };
 
-// The first launcher whose rank and size are both set is used: a torchrun-like launcher may itself
+// The first launcher with both rank and size set is used: a torchrun-like launcher may itself
 // be started by srun.
 constexpr Launcher kLaunchers[] = {
     {"a launcher (RANK, WORLD_SIZE)", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},

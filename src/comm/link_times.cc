@@ -24,7 +24,7 @@ namespace hocket::comm {
 
 namespace {
 
-/// Bytes of a message whose time is all latency.
+/// Bytes of a message that takes only the latency.
 constexpr int64_t kSmall = 64;
 
 /// One end of a link between two ranks. Both ends make the same calls.

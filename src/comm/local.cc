@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: LocalWorld (communicator.h), whose ranks are threads. In a collective, every member
+// Implements: LocalWorld (communicator.h): ranks are threads. In a collective, every member
 // posts its pointers and then reads from the others between two barriers, so that the bits depend
 // on the rank order alone. Sends are eager: the message is copied into the transport.
 #include <algorithm>

@@ -177,7 +177,7 @@ class ProcessWorld::Rank::Part {
   void post_receives();
   /// Waits for the receives, runs the part, and waits until its sends are delivered. The last wait
   /// matters: a kernel that waits for the call takes the core, and unsent data would wait for the
-  /// next scheduler tick, some ms, as long as many collectives take.
+  /// next scheduler tick, some ms: the time of a whole collective.
   void run();
 
  private:
@@ -294,7 +294,7 @@ class ProcessWorld::Rank::Exchange {
   const Op& op_;
   const int32_t tag_;
   const int64_t parts_;
-  int64_t begun_ = 0, summed_ = 0;  ///< parts whose first phase has begun, and ended
+  int64_t begun_ = 0, summed_ = 0;  ///< parts with the first phase begun, and ended
   std::deque<Part> first_, second_;
 };
 

@@ -16,7 +16,7 @@ namespace hocket::comm {
 /// Processes::name). In a run of one process the error is unchanged. Collective.
 std::vector<std::string> run_on_all(Processes& processes, const std::function<std::string()>& work);
 
-/// Throws Error in all processes unless all pass the same text: "rank 1 has `what` ..; rank 0 has
+/// Throws Error in all processes unless all pass the same text: "rank 1 has [what] ..; rank 0 has
 /// ..". Collective.
 void expect_same(Processes& processes, std::string_view where, std::string_view what,
                  const std::string& mine);

@@ -91,7 +91,7 @@ class CollectiveGroup {
 class SharedTable {
  public:
   virtual ~SharedTable() = default;
-  /// Returns the rank whose process hosts the table; -1: the launcher.
+  /// Returns the rank that hosts the table; -1: the launcher.
   virtual int32_t holder() const = 0;
   virtual void set(const std::string& key, const std::string& value) = 0;
   /// Sets a value if there is none. Returns the effective value.

@@ -32,9 +32,9 @@ inline constexpr const char* kContextAxis = "cp";
 inline constexpr const char* kTensorAxis = "tp";
 /// Returns whether an axis splits the tokens of a micro-batch: edp, edp_inner, ep, ep_inner, cp,
 /// the outermost first.
-/// cp and tp may each be several axes of a mesh, whose names begin with theirs. Experts are split
-/// over those that end in "_ep" (cp_ep, tp_ep), and their widths over tp_etp. Ranks along "tp_kv"
-/// have different key and value heads; ranks along the rest of tp have the same.
+/// cp and tp may each be several axes of a mesh, with names that begin with "cp" or "tp". Experts
+/// are split over those that end in "_ep" (cp_ep, tp_ep), and their widths over tp_etp. Ranks along
+/// "tp_kv" have different key and value heads; ranks along the rest of tp have the same.
 bool splits_tokens(std::string_view axis);
 /// Returns whether an axis splits the tokens of a data-parallel rank: cp.
 bool splits_sequences(std::string_view axis);

@@ -239,8 +239,8 @@ ChunkParts::ValueId ChunkParts::part_read(ValueId value, int dim, int64_t chunk)
 
 ChunkParts::ValueId ChunkParts::part_made(const TaskTemplate& whole, size_t output, int dim,
                                           int64_t chunk) {
-  // Returns the task's output, or the one whose buffer it reuses: separate per chunk, a sum over
-  // chunks, or written part by part.
+  // Returns the task's output, or the one that it takes the buffer of: separate per chunk, a sum
+  // over chunks, or written part by part.
   const Kind& kind = kind_of(whole);
   ValueId made = whole.out[output];
   for (const auto& [shared, taken] : whole.shares) {

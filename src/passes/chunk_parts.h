@@ -88,7 +88,7 @@ class ChunkParts {
   const int64_t forward_, backward_;
   int64_t chunks_;
   std::map<InChunks, std::vector<ValueId>> own_, views_, own_sizes_;  // by chunk
-  std::map<ValueId, ValueId> renamed_;               // to the value whose buffer it reuses
+  std::map<ValueId, ValueId> renamed_;               // to the value with the buffer that it reuses
   std::map<ValueId, int64_t> experts_;               // of rows: of all ranks together
   std::map<ValueId, Rows> rows_;                     // of rows and row numbers
   std::map<ValueId, parallel::TaskTemplate> maker_;  // of routing

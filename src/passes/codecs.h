@@ -80,7 +80,7 @@ class Codecs {
   std::map<std::string, CodecOps> ops_;
   const CodecOps* fallback_ = nullptr;
   std::vector<Rule> rules_;
-  std::set<std::string> known_;  ///< parameters whose gradients may be encoded
+  std::set<std::string> known_;  ///< parameters with gradients that may be encoded
 };
 
 }  // namespace hocket::passes

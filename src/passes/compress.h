@@ -23,7 +23,7 @@ std::vector<std::string> codec_names();
 /// One transfer in which gradients are summed over replicas: a tensor, or a bucket of them.
 struct GradSum {
   std::vector<std::string> parameters;  ///< parameters with a codec that applies
-  int64_t bytes = 0;                    ///< bytes of these gradients on a rank, uncompressed
+  int64_t bytes = 0;                    ///< bytes of their gradients on a rank, uncompressed
   /// Parameters by codec; and by codec and route ("int8 at_once"), where that differs from the
   /// codec's default route (plan.grad_codec_of).
   std::map<std::string, std::vector<std::string>> taken_by;

@@ -37,7 +37,7 @@ struct AxisRoutes {
 };
 
 /// Returns the route of least bytes to reduce `type` along the axes, last one first, or `route`
-/// along all axes whose ranks divide the rows.
+/// along all axes with a size that divides the rows.
 AxisRoutes best_routes(const CodecOps& codec, graph::TensorType type, std::vector<AxisSum> axes,
                        Route route = Route::least_bytes);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ring_attention (Liu et al., arXiv 2310.01889; zigzag order: Llama 3, arXiv 2407.21783): keys and
-// values of a sequence that is split over ranks travel around the ring of these ranks, instead of
+// values of a sequence that is split over ranks travel around the ring of the ranks, instead of
 // being gathered on each. Every rank attends from its queries to the present keys and merges the
 // partial softmax results. In the backward pass the gradients of keys and values travel along and
 // end on their home rank. In zigzag order a rank has one block from the front and one from the back
@@ -153,7 +153,7 @@ class RingWriter {
     });
   }
 
-  /// Finds sums whose parts only the sum reads.
+  /// Finds sums with parts that only the sum reads.
   void find_summed() {
     std::map<ValueId, size_t> readers;
     for_each_list([&](const TaskList& list) {
@@ -181,7 +181,7 @@ class RingWriter {
            comm::monoid_of(kind.attrs) == graph::Monoid::sum;
   }
 
-  /// Returns the ring of a task whose keys are gathered over an axis that splits its queries.
+  /// Returns the ring of a task if its keys are gathered over an axis that splits its queries.
   std::optional<Site> site_of(const TaskTemplate& made) const {
     const program::Kind& kind = kind_of(made);
     if (program::is_communication(kind)) return {};
@@ -554,7 +554,7 @@ class RingWriter {
 
   /// Returns the value from which ranks take their early or late parts of an input of all tokens,
   /// and its offset. If the parts differ in length, or ranks are in several classes, it is a copy
-  /// of these parts, which the ranks then split at each offset.
+  /// of the parts, which the ranks then split at each offset.
   std::pair<ValueId, int64_t> side_of(ValueId input, int dim, int64_t part, TaskList* takes) {
     const bool one_class = frame_.span(cls_, axis_).count == places_.size();
     if (one_class && !places_.halves().uneven()) return {input, 0};

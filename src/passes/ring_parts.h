@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a ring of attention: the task whose keys travel, their source, and the ranks' shares of
-// the tokens: one block each, or in zigzag order (Llama 3, arXiv 2407.21783) two parts, one from
+// Parts of a ring of attention: the task with keys that travel, their source, and the ranks' shares
+// of the tokens: one block each, or in zigzag order (Llama 3, arXiv 2407.21783) two parts, one from
 // the front and one from the back.
 #pragma once
 

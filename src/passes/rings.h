@@ -89,7 +89,7 @@ class Rings {
     size_t seen_ = 0;
   };
 
-  /// `whole`: the collective, whose labels the tasks get. Messages have tags from `first_tag` on.
+  /// `whole`: the collective; the tasks get its labels. Messages have tags from `first_tag` on.
   /// Requires: `cut`, the class's, outlives this.
   Rings(program::Program& program, program::ClassId cls, const program::Task& whole,
         int32_t first_tag, CutOtherwise* cut);

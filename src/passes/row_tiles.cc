@@ -394,7 +394,7 @@ class RowTiling {
     return from;
   }
   static constexpr size_t kNowhere = static_cast<size_t>(-1);
-  /// Returns the last task before `place` that touches one of these buffers.
+  /// Returns the last task before `place` that touches one of the buffers.
   size_t last_toucher(const std::vector<Task>& tasks, size_t place,
                       const std::vector<BufferId>& buffers) const {
     while (place-- > 0) {
@@ -406,7 +406,7 @@ class RowTiling {
   static bool has(const std::vector<BufferId>& list, BufferId buffer) {
     return std::find(list.begin(), list.end(), buffer) != list.end();
   }
-  /// Returns whether the task reads or changes an output of one of these.
+  /// Returns whether the task reads or changes an output of a task in `which`.
   bool follows(const std::vector<Task>& tasks, const std::vector<size_t>& which,
                const Task& task) const {
     return std::any_of(which.begin(), which.end(), [&](size_t i) {

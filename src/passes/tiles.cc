@@ -235,8 +235,8 @@ class Tiling {
     Cutting cut;
     int64_t blocks = 1;
   };
-  /// Writes a task whose inputs are cut along a later dim: their parts are copied, block by block,
-  /// each before its use.
+  /// Writes a task with inputs cut along a later dim: copies their parts, block by block, each
+  /// before its use.
   void write_blocks(const Task& task, const Columns& columns, std::vector<Task>* made) {
     const Kind kind = program_.kind(task);
     const ops::Letters letters = ops::letters(ops::find(kind.op), kind.in, kind.out);

@@ -199,7 +199,7 @@ C10dGroup::~C10dGroup() {
   }
 }
 
-/// Reduces by an all-reduce of which each rank takes its block, as Gloo does. Gloo's own cannot be
+/// Reduces by an all-reduce, and each rank takes its block, as Gloo does. Gloo's own cannot be
 /// waited for with a timeout.
 std::unique_ptr<Request> C10dGroup::reduce_scatter(Scratch in, Scratch out, ReduceType type,
                                                    bool max) {

@@ -96,7 +96,7 @@ at::Device gpu_of(const LaunchInfo& info) {
   return {at::kCUDA, static_cast<c10::DeviceIndex>(info.local_rank % gpus)};
 }
 
-/// Key in the table: number of processes whose groups use NCCL.
+/// Key in the table: number of processes with NCCL groups.
 constexpr const char* kWithNccl = "processes with nccl";
 
 /// Transport over c10d.
@@ -115,7 +115,7 @@ class C10dTransport : public Transport {
   std::shared_ptr<SharedTable> shared_table() override;
 
  private:
-  /// Message whose memory c10d may still read.
+  /// Message in memory that c10d may still read.
   struct PendingSend {
     Message message;
     c10::intrusive_ptr<c10d::Work> work;
@@ -176,8 +176,8 @@ void C10dTransport::expect_agreement() {
                            "plan.ranks: gloo, or nccl, for all");
 }
 
-/// Waits at the store until every rank has registered. A group would wait twice as long, and not
-/// name the missing ranks.
+/// Waits at the store until every rank has registered. A group would wait for twice the time, and
+/// not name the missing ranks.
 void C10dTransport::await_all() {
   const auto key = [](int32_t rank) { return "here/" + std::to_string(rank); };
   std::vector<std::string> all;

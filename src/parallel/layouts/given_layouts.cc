@@ -226,7 +226,7 @@ size_t axes_for(int64_t size, const Mesh& mesh, const std::vector<size_t>& axes,
 }
 
 /// Applications of forward ops to values: those of a graph, and behind them inner ones of
-/// definitions, whose steps stand for the op.
+/// definitions: their steps stand for the op.
 struct Applications {
   struct Application {
     const ops::Op* op;
@@ -243,7 +243,7 @@ Applications forward_applications(const Graph& graph) {
   for (const graph::Node& node : graph.nodes) {
     if (node.phase != graph::Phase::forward) continue;
     const ops::Op& op = ops::find(node.op);
-    // Accumulators come last. They are added to the outputs, whose dims they have.
+    // Accumulators come last. They are added to the outputs, and have the same dims.
     const std::vector<int> inputs(node.in.begin(),
                                   node.in.begin() + static_cast<std::ptrdiff_t>(num_inputs(node)));
     size_t accumulator = inputs.size();

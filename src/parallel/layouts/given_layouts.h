@@ -17,7 +17,7 @@ namespace hocket::parallel {
 /// - Over tp: parameters that some op indexes by position (the vocabulary, of embedding and head),
 ///   and parameters that produce or sum over a dim which no op in between needs whole, if it
 ///   divides (heads, the width of an MLP).
-/// - `pins` (pins.h) override all of these.
+/// - `pins` (pins.h) override all rules above.
 /// - An optimizer state has its parameter's layout, unless PinnedTensors::updates has another.
 /// Throws Error for a malformed pin, a pin that its tensors cannot have, or one that matches no
 /// tensor of a training.

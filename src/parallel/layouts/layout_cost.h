@@ -44,7 +44,7 @@ class ReshardCosts {
 graph::TensorType part_of(graph::TensorType type, const graph::Layout& layout,
                           const graph::Mesh& mesh);
 
-/// Returns the cost of one run of a node on a rank whose operands have these layouts.
+/// Returns the cost of one run of a node on a rank, with operands of layouts `in` and `out`.
 double work_cost(const graph::Graph& graph, const graph::Node& node, const graph::Mesh& mesh,
                  const std::vector<graph::Layout>& in, const std::vector<graph::Layout>& out);
 

@@ -174,7 +174,7 @@ class Gradients {
   LayoutRules rules_;
   ReshardCosts bring_;
   std::vector<AxisProblem> problems_;  // by `axes_`
-  std::vector<int32_t> total_of_;      // by tensor: the gradient whose total it is, or kNone
+  std::vector<int32_t> total_of_;      // by tensor: the gradient that it totals, or kNone
   std::map<std::tuple<TensorId, Layout, graph::Phase>, int> readers_;
 };
 

@@ -66,7 +66,7 @@ struct Reader {
   Phase phase = Phase::forward;
 };
 
-/// A node whose choice is being turned into tables.
+/// A node while its choice is turned into tables.
 struct NodeChoice {
   const Node& node;
   const std::vector<ops::AxisSignature> all;
@@ -496,7 +496,7 @@ class Builder {
   ReshardPaths path_;
   std::vector<PlacementOptions> options_;     // by tensor
   std::vector<std::vector<Reader>> readers_;  // by tensor
-  std::vector<int32_t> total_of_;             // by tensor: the gradient whose total it is, or kNone
+  std::vector<int32_t> total_of_;             // by tensor: the gradient that it totals, or kNone
   std::vector<bool> one_of_several_;          // by tensor: its gradient has several contributions
   std::set<TensorId> read_by_host_;
   AxisProblem made_;

@@ -40,9 +40,9 @@ class LayoutRules {
   const std::vector<graph::Layout>& layouts() const { return layouts_; }
   /// Returns Layouts::update, by gradient.
   const std::vector<graph::Layout>& updates() const { return update_; }
-  /// Returns the parameter to whose gradient a tensor contributes, or kNone.
+  /// Returns the parameter with a gradient that the tensor contributes to, or kNone.
   graph::TensorId param_of(graph::TensorId id) const { return param_of_[id]; }
-  /// Returns the gradient (index into Graph::grads) in whose update a tensor takes part, or kNone.
+  /// Returns the gradient (index into Graph::grads) with an update that uses the tensor, or kNone.
   int32_t updated(graph::TensorId id) const { return updated_[id]; }
   /// Returns the layout in which a contribution to a gradient accumulates over micro-batches: split
   /// as plan.shard splits gradients, and as produced along the other axes, where the parts are

@@ -24,7 +24,7 @@ std::vector<int64_t> strides(const std::vector<ChoiceId>& of, const std::vector<
   return steps;
 }
 
-/// One round: eliminates the choices, always the one whose neighbours have the fewest combinations.
+/// One round: eliminates the choices, always the one with the fewest combinations of neighbours.
 /// Where all have too many, fixes one of the most connected choices at its start value.
 class Round {
  public:

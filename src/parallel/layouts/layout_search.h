@@ -36,7 +36,7 @@ struct Chosen {
   int32_t not_reduced = 0;  ///< choices that the first round fixed
 };
 
-/// Calls visit with every combination of values of these choices, the last one fastest.
+/// Calls visit with every combination of values of the choices `of`, the last one fastest.
 template <class Visit>
 void for_each_combination(const std::vector<ChoiceId>& of, const std::vector<int32_t>& values,
                           const Visit& visit) {

@@ -31,8 +31,8 @@ using graph::TensorType;
 
 namespace {
 
-/// Greedy choice, node by node in the graph's order and on each mesh axis by itself: of the
-/// signatures that the op allows on the axis, the one whose inputs cost least to reshard. The
+/// Greedy choice, node by node in the graph's order and on each mesh axis by itself: the signature
+/// with the inputs that are cheapest to reshard, among those that the op allows on the axis. The
 /// signature also fixes the layouts of the outputs. Parameters keep their layouts, so the choice is
 /// always to move activations. A node that makes a gradient takes only signatures from which the
 /// gradient can be reduced to its parameter's layout. An op is replaced by its definition where
@@ -306,8 +306,8 @@ class LayoutChoice {
       }
       result_.origin.resize(all.size(), static_cast<graph::NodeId>(n));
     }
-    // A definition whose steps only rewrite existing tensors adds no tensor, so the graph may not
-    // be copied yet.
+    // A definition that only rewrites existing tensors adds no tensor, so the graph may not be
+    // copied yet.
     take_own_graph();
     for (size_t n = 0; n < all.size(); ++n) {
       for (TensorId id : all[n].out) {

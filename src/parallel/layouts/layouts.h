@@ -37,7 +37,7 @@ struct LayoutsSaved {
 
 struct Layouts {
   /// Graph that is lowered, if it differs from the given one: some nodes are replaced by their op's
-  /// definition, whose tensors follow those of the given graph.
+  /// definition. New tensors follow those of the given graph.
   std::optional<graph::Graph> decomposed;
   std::vector<graph::NodeId> origin;  ///< by node of `decomposed`: the node it comes from
   std::vector<graph::Layout> tensor;  ///< as produced; of a parameter, as forward nodes use it

@@ -221,7 +221,7 @@ PinnableTensors pinnable_tensors(const Graph& graph) {
   return all;
 }
 
-/// Returns advice for a tensor whose layout follows from others.
+/// Returns advice for a tensor with a layout that follows from others.
 std::string to_pin_instead(const Graph& graph, const PinnableTensors& pinnable, size_t id) {
   const TensorId param = pinnable.param[id];
   for (const graph::ParamGrad& grad : graph.grads) {

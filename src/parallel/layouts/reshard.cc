@@ -104,7 +104,7 @@ class Moves {
   }
 
  private:
-  /// Returns the axes whose placement changes, or their order inside of a dim: those after the
+  /// Returns the axes that change their placement, or their order inside of a dim: those after the
   /// common beginning of both orders, or all of the dim's axes if its blocks get other sizes.
   std::vector<bool> find_active(const Layout& from, const Layout& to) const {
     std::vector<bool> active(mesh_.axes.size(), false);
@@ -150,7 +150,7 @@ class Moves {
     return plain(layout);
   }
 
-  /// Returns whether this is the dim of a routed tensor whose tokens decide where rows go.
+  /// Returns whether tokens along this dim of a routed tensor decide where rows go.
   bool is_of_tokens(int dim) const { return type_.routed() && dim == 1; }
 
   /// Returns the sizes of the blocks of `layout`. Requires: its axes are among those of `known`.

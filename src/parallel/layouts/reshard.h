@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Resharding: the cheapest path of a tensor from one layout to another on a mesh. Steps are slices
-// and collectives, whose records define their movement and cost.
+// and collectives. Their records define movement and cost.
 #pragma once
 
 #include <map>

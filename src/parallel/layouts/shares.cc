@@ -28,7 +28,7 @@ int64_t num_blocks(const std::vector<int32_t>& axes, const Mesh& mesh) {
   return blocks;
 }
 
-/// Cuts every block evenly into as many parts as the axis has ranks.
+/// Cuts every block evenly into one part per rank of the axis.
 std::vector<int64_t> cut_again(const std::vector<int64_t>& blocks, int64_t ranks) {
   std::vector<int64_t> parts;
   for (int64_t block : blocks) {
@@ -135,7 +135,7 @@ std::vector<int64_t> Shares::sizes_of_tokens(const std::vector<int32_t>& axes) c
     parts = cut_as_given(parts, given_.along_cp);
   }
   for (int32_t axis : inside) {
-    // The axes of cp come first and together have as many ranks as there are shares.
+    // The axes of cp come first and together have one rank per share.
     const bool is_cut = !given_.along_cp.empty() && is_context_axis(axis);
     parts = is_cut ? parts : cut_again(parts, mesh_.axes[static_cast<size_t>(axis)].size);
     all.push_back(axis);

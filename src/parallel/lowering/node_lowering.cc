@@ -160,7 +160,7 @@ ValueId NodeLowering::get_for_step(TensorId param, const Layout& layout, const T
   return rank_.resharder.reshard(base(param, begin), layout, begin);
 }
 
-/// Notes what the tasks of a list from `begin` on gathered for a forward node, if they gathered it
+/// Notes the values that tasks from `begin` on gathered for a forward node, if they gathered them
 /// over axes along which backward nodes gather it again.
 void NodeLowering::note_gathered_again(TensorId tensor, const TaskList& list, size_t begin) {
   for (size_t i = begin; i < list.size(); ++i) {

@@ -52,7 +52,7 @@ PipelineOwners::PipelineOwners(const Graph& graph, const Pipeline& pipeline)
       sums_of_(graph.grads.size()) {
   // Forward and backward nodes run on the ranks of their layer, and a parameter is stored where
   // forward nodes read it. Then the nodes of the step, in the graph's order; then, from last to
-  // first, those whose inputs no rank has completely.
+  // first, those with inputs that no rank has completely.
   find_gradient_sums(graph);
   place_layers(graph, pipeline);
   place_step(graph, pipeline);
@@ -109,8 +109,8 @@ void PipelineOwners::find_gradient_sums(const Graph& graph) {
   }
 }
 
-/// Returns the parameter that a node of the step updates, or for whose update it works: it reads
-/// the parameter, a state of it, or what such a node made of these. kNone: it is no such node.
+/// Returns the parameter that a node of the step updates or helps to update: the node reads the
+/// parameter, a state of it, or a result of such a node. kNone: it is no such node.
 TensorId PipelineOwners::updated_by(const Graph& graph, const Node& node) const {
   for (TensorId input : node.in) {
     if (graph.tensor(input).kind == TensorKind::param) return input;

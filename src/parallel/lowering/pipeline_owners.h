@@ -30,8 +30,8 @@ class PipelineOwners {
   /// Returns the ranks that run a node: of a layer, one per route that differs in it; of an
   /// optimizer node that sums, those that have a part.
   const PipelineRanks& runs(graph::NodeId node) const { return runs_[node]; }
-  /// Returns the ranks that have a tensor or a part of it; for a parameter, those whose stages read
-  /// it.
+  /// Returns the ranks that have a tensor or a part of it; for a parameter, those with a stage that
+  /// reads it.
   const PipelineRanks& has(graph::TensorId tensor) const { return has_[tensor]; }
   /// Returns whether the ranks have partial sums of a tensor.
   bool partial(graph::TensorId tensor) const { return partial_[tensor]; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies before in-place updates whose operand is still needed.
+// Copies of operands that are still needed after an in-place update.
 #pragma once
 
 #include <vector>

@@ -34,7 +34,7 @@ void Resharder::all_reduce(const std::vector<ValueId>& from, const std::vector<L
   }
 }
 
-/// Returns the sizes matrix of an exchange of rows over `axis`, whose experts are already split
+/// Returns the sizes matrix of an exchange of rows over `axis`; their experts are already split
 /// over the axes `over`. The first call emits the exchange of counts, which also yields the counts
 /// of the rank's experts: a value of the counts tensor in the new layout.
 ValueId Resharder::sizes(TensorId counts, const std::vector<int32_t>& over, int32_t axis,

@@ -34,7 +34,7 @@ class StepLowering {
   void emit_step();
 
  private:
-  /// Returns a site whose values live for the step. `layer` labels its tasks.
+  /// Returns a site for values that live for the step. `layer` labels its tasks.
   TaskSite site(TaskList& list, Phase phase, int32_t layer) const {
     return {&list, phase, layer, rank_.own_stage(layer), Value::Life::step};
   }

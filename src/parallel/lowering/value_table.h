@@ -16,7 +16,7 @@ namespace hocket::parallel {
 
 class ValueTable {
  public:
-  /// `coords`: of a rank of the class, whose pieces set the types of the values.
+  /// `coords`: of a rank of the class; its pieces set the types of the values.
   ValueTable(const graph::Graph& graph, const graph::Mesh& mesh, std::vector<int32_t> coords)
       : graph_(graph), mesh_(mesh), coords_(std::move(coords)), values_of_(graph.tensors.size()) {}
 

@@ -71,7 +71,7 @@ class RowWriter {
   std::vector<std::pair<int, int>> left_;  // stage and micro-batch of every pending W
 };
 
-/// Returns the number of rounds of a schedule whose stages go around the ranks several times.
+/// Returns the number of rounds of a schedule with stages that go around the ranks several times.
 /// Rounds must be equal.
 int rounds_of(int ranks, int micro_batches) { return std::max(1, micro_batches / ranks); }
 

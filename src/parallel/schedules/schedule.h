@@ -55,7 +55,7 @@ Schedule interleaved_one_f_one_b(int ranks, int chunks, int micro_batches);
 /// --overlap-moe-expert-parallel-comm. Throws Error unless the rounds are equal.
 Schedule interleaved_overlap(int ranks, int chunks, int micro_batches);
 /// ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3): 1F1B with a split backward, so that weight
-/// gradients (W) fill the bubbles. Holds at most as many micro-batches as 1F1B. Several chunks have
+/// gradients (W) fill the bubbles. Holds no more micro-batches than 1F1B. Several chunks have
 /// the stages of interleaved 1F1B. In PyTorch's order (ScheduleInterleavedZeroBubble). Throws Error
 /// unless the rounds of several chunks are equal.
 Schedule zero_bubble_h1(int ranks, int chunks, int micro_batches);
