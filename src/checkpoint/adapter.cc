@@ -29,7 +29,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
-/// The version whose layouts of experts are written.
+/// The version of PEFT that defines the written layouts of experts.
 constexpr const char* kPeftVersion = "0.19.0";
 
 /// Keys that say nothing about the numbers of an adapter.

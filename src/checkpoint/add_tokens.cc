@@ -361,7 +361,7 @@ class TokenAdder {
     map.save();
   }
 
-  /// Requires that the new file means what was intended.
+  /// Throws Error unless the new file has the intended meaning.
   void check() const {
     const data::Tokenizer after =
         data::Tokenizer::parse(files_->texts.at(kTokenizerFile), kTokenizerFile);

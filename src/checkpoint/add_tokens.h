@@ -16,14 +16,14 @@
 
 namespace hocket::checkpoint {
 
-/// Tokens to add, and what is set beside them.
+/// Tokens to add, and settings beside them.
 struct TokenAdditions {
   std::vector<std::string> special = {};  ///< texts of tokens that `skip_special_tokens` leaves out
   std::vector<std::string> words = {};    ///< texts of others
   /// Texts of tokens for these purposes, added as special ones where they are none; empty: as is.
   std::string bos = {}, eos = {}, pad = {};
   std::string chat_template = {};  ///< empty: as is
-  /// New rows: "mean" of those of the tokens so far, "text:TEXT" the mean of those of a text's
+  /// New rows: "mean" of the present tokens' rows, "text:TEXT" for the mean of the rows of a text's
   /// tokens, or a .safetensors file with rows for each tensor in order.
   std::string init = "mean";
   int64_t pad_to_multiple_of = 1;  ///< of the number of rows
@@ -35,12 +35,12 @@ struct ExtendedModel {
   ModelFiles files;
   std::vector<std::pair<std::string, int64_t>> added;  ///< tokens with their ids
   int64_t rows_before = 0;                             ///< of the embedding
-  std::vector<std::string> notes;                      ///< sentences about what else changed
+  std::vector<std::string> notes;                      ///< sentences about other changes
 };
 
 /// Adds tokens to a model. Its ids stay, so that logits of old tokens are the same. New tokens take
 /// the rows behind those of the tokenizer; the tensors grow where there are too few. Error: a
-/// tokenizer whose ids have gaps, a chat template that does not parse, rows of other sizes.
+/// tokenizer with gaps in its ids, a chat template that does not parse, rows of other sizes.
 ExtendedModel add_tokens(const ModelWeights& weights, const models::ModelConfig& config,
                          ModelFiles files, const TokenAdditions& additions);
 

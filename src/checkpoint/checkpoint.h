@@ -77,7 +77,7 @@ void verify_checkpoint(const std::string& folder, Verify verify,
 std::optional<std::string> latest_checkpoint(const std::string& run_folder, Verify verify,
                                              comm::Processes& processes = comm::alone());
 
-/// Removes leftovers of killed runs (temporary names whose process is gone). Collective. Error:
+/// Removes leftovers of killed runs (temporary names of ended processes). Collective. Error:
 /// something other than a folder has the name of a checkpoint, so the next save could not replace
 /// it.
 void clean_checkpoints(const RunFolder& run);
@@ -125,7 +125,7 @@ class Checkpoint {
   models::ModelConfig config_;
   RunRecord record_;
   int32_t host_ = 0;
-  std::optional<ModelWeights> weights_;  ///< one of these two
+  std::optional<ModelWeights> weights_;  ///< this or `adapter_`
   std::shared_ptr<const AdapterWeights> adapter_;
   std::optional<TensorFiles> optimizer_;
 };

@@ -248,7 +248,7 @@ void add_gemma(const models::ModelConfig& config, const std::string& where, Meta
   const int64_t window = *std::max_element(windows.begin(), windows.end());
   if (window == 0) fail(where, "no layer has a window; expected one of a Gemma 3 as GGUF");
   keys.integer("attention.sliding_window", window);
-  // llama.cpp's pattern is a number of layers, of which the last has no window.
+  // llama.cpp's pattern is a number of layers; the last one has no window.
   constexpr int64_t kUsual = 6;
   const auto full = std::find(windows.begin(), windows.end(), 0);
   const int64_t every = full == windows.end() ? 0 : full - windows.begin() + 1;

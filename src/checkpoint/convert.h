@@ -40,7 +40,7 @@ struct Written {
 /// Returns the type of most matrices of a GGUF file: `type`, or that in which they came in.
 gguf::ElementType gguf_type(const ModelSource& model, std::optional<gguf::ElementType> type);
 
-/// Returns the keys of a GGUF file that say what model it has, in front of those of a tokenizer.
+/// Returns the keys of a GGUF file that describe its model, in front of those of a tokenizer.
 /// `where` names the model in errors. Error: a family, or a scaling of rotary frequencies, that
 /// GGUF files are not written of.
 gguf::Metadata gguf_metadata(const models::ModelConfig& config, gguf::ElementType type,

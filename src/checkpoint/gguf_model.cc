@@ -52,7 +52,7 @@ constexpr const char* kGemmaKeys[] = {"attention.sliding_window",
                                       "attention.sliding_window_pattern", "final_logit_softcapping",
                                       "rope.freq_base_swa"};
 
-/// Scaling of the Llama 3 models, of which a file has only the resulting factors.
+/// Scaling of the Llama 3 models. A file has only the resulting factors.
 constexpr double kLowFrequency = 1, kHighFrequency = 4, kOriginalContext = 8192;
 
 /// Returns the decimal number that an f32 was written for: 1e-05, not 9.999999747378752e-06.

@@ -137,7 +137,7 @@ void CheckpointJoiner::for_each_range(const FileRecord& file, int32_t host,
 }
 
 /// Throws Error unless the folders hold every byte of every file. The error names the first host
-/// whose part is missing.
+/// without its part.
 void CheckpointJoiner::expect_all() const {
   for (const auto& [name, file] : record_.files) {
     if (file.parts.empty()) continue;

@@ -13,7 +13,7 @@ struct Joined {
   int64_t step = 0;
   int64_t bytes = 0;                 ///< bytes of tensor files in the joined checkpoint
   int64_t hosts = 0;                 ///< number of hosts that the checkpoint was saved on
-  std::vector<int32_t> given_hosts;  ///< hosts whose folders were given, ascending
+  std::vector<int32_t> given_hosts;  ///< hosts of the given folders, ascending
 };
 
 /// Writes `out`, a whole checkpoint, from `folders`, which hold the parts of the same checkpoint on

@@ -55,7 +55,7 @@ class MissingParts {
 
   const Checkpoint& from_;
   Index model_, optimizer_;
-  const StoredTensor* known_ = nullptr;  ///< tensor whose intervals `here_` caches
+  const StoredTensor* known_ = nullptr;  ///< tensor with the intervals cached in `here_`
   Intervals here_;
   std::vector<Missing> missing_;
 };

@@ -268,7 +268,7 @@ ModelFiles read_model_files(const std::string& model) {
     }
   }
   for (const char* name : {kTokenizerFile, kTokenizerConfigFile, kGenerationFile}) {
-    if (files.has(name)) {  // refuses what is no JSON
+    if (files.has(name)) {  // refuses text that is no JSON
       parse_json(files.texts.at(name), join_path(model, name), {.max_bytes = kMaxFileBytes});
     }
   }

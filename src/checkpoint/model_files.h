@@ -28,7 +28,7 @@ struct ModelFiles {
   bool has(const std::string& name) const { return texts.contains(name); }
 };
 
-/// Reads the files of a MODEL: its folder, or a GGUF file, whose metadata become the same files.
+/// Reads the files of a MODEL: its folder, or a GGUF file (its metadata become the same files).
 /// Without a tokenizer there is none. Error: a tokenizer that is not JSON or too large; of a GGUF
 /// file one that is not supported.
 ModelFiles read_model_files(const std::string& model);
@@ -47,7 +47,7 @@ std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::Model
                             ModelFiles* files);
 
 /// Returns the chat template: a file of its own comes first. Error, in the name of `where`:
-/// several, of which none is the default.
+/// several without a default.
 std::string chat_template_of(const ModelFiles& files, const std::string& where);
 
 /// Adds to the metadata of a GGUF file all that it can hold of the files: tokenizer, special

@@ -69,7 +69,7 @@ class ModelWeights {
   TensorFiles file_;
   std::shared_ptr<const AdapterWeights> adapter_;
   std::string wrapper_;          // before every name: "module.", "_orig_mod."
-  std::string usual_, instead_;  // the usual begin of names, and what this file has for it
+  std::string usual_, instead_;  // the usual begin of names, and this file's for it
   std::vector<models::ParamWeights> params_;
   std::map<std::string, StoredParameter, std::less<>> stored_;
 };

@@ -15,7 +15,7 @@ struct ModelLocation {
   std::string config_file;     ///< a config.json, or the GGUF file
   bool is_checkpoint = false;  ///< a checkpoint of Hocket: it has a run.json
   bool has_weights = false;
-  /// A PEFT adapter's folder, whose base is `folder` (or that folder itself, if it has a tokenizer:
+  /// A PEFT adapter's folder, for the base `folder` (or that folder itself, if it has a tokenizer:
   /// see ModelWeights); empty: none.
   std::string adapter;
 };
@@ -37,8 +37,8 @@ enum class Need {
 ModelLocation resolve_model(const std::string& model, Need need,
                             comm::Processes& processes = comm::alone());
 
-/// Returns a location with an adapter to merge into its weights: an adapter's folder, or a run's,
-/// whose newest checkpoint it is. Error: none is there; the model has an adapter already.
+/// Returns a location with an adapter to merge into its weights: an adapter's folder, or a run's
+/// (then its newest checkpoint). Error: none is there; the model has an adapter already.
 ModelLocation with_adapter(ModelLocation at, const std::string& adapter);
 
 }  // namespace hocket::checkpoint

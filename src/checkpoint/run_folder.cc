@@ -31,8 +31,8 @@ RunFolder::RunFolder(const std::string& path, comm::Processes& processes,
                      const std::vector<int32_t>& ranks)
     : RunFolder(path) {
   // Every process writes a marker file with a fresh name, so that no cache of a network file system
-  // can answer. The first process whose marker is visible here is the leader. Processes with the
-  // same leader share a file system.
+  // can answer. The first process with a marker that is visible here is the leader. Processes with
+  // the same leader share a file system.
   processes_ = &processes;
   hosts_[0].ranks = ranks;
   if (processes.size() == 1) return;
@@ -52,7 +52,7 @@ RunFolder::RunFolder(const std::string& path, comm::Processes& processes,
     throw;
   }
   while (!file_exists(mark(leader_))) {
-    ++leader_;  // ends at this process at the latest, whose own marker is visible
+    ++leader_;  // ends at this process at the latest: its own marker is visible
   }
   const nlohmann::json mine = {
       {"leader", leader_}, {"pid", ::getpid()}, {"name", host_name()}, {"ranks", ranks}};

@@ -367,7 +367,7 @@ FileLayout lay_out(const std::vector<NamedTensor>& tensors,
 
 int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
                           std::map<std::string, std::string> metadata) {
-  // Writes the header, then the tensors, whose data may come in chunks.
+  // Writes the header, then the tensors, chunk by chunk if they come so.
   const FileLayout layout = lay_out(tensors, std::move(metadata));
   out.write(layout.header);
   std::string chunk;

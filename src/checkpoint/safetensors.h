@@ -166,7 +166,7 @@ struct FileLayout {
   std::vector<int64_t> begin;  ///< offset of each given tensor from the start of the file
   int64_t bytes = 0;           ///< size of the whole file
 };
-/// Lays out tensors, whose data is not needed. Adds the metadata {"format": "pt"}, which
+/// Lays out tensors; their data is not needed. Adds the metadata {"format": "pt"}, which
 /// transformers requires.
 FileLayout lay_out(const std::vector<NamedTensor>& tensors,
                    std::map<std::string, std::string> metadata = {});

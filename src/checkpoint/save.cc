@@ -147,7 +147,7 @@ std::string CheckpointWriter::save() {
   return final_;
 }
 
-/// Adds a file with the tensors whose slices are those of the sources. A tensor may have slices of
+/// Adds a file with the tensors of the sources' slices. A tensor may have slices of
 /// several sources.
 void CheckpointWriter::add_file(const std::string& name, const std::vector<SharedTensor>& sources,
                                 const std::vector<std::vector<models::WeightSlice>>& slices) {

@@ -32,7 +32,7 @@ inline void copy_strided(char* to, int64_t to_stride, const char* from, int64_t 
   }
 }
 
-/// Tensor whose elements are spread over ranks and processes.
+/// Tensor with elements spread over ranks and processes.
 struct SharedTensor {
   std::string name;
   graph::TensorType type;  ///< of the whole tensor

@@ -70,7 +70,7 @@ void end_together() {
 }
 
 void tell_error(const std::string& text, [[maybe_unused]] bool own) {
-  // Rank 0 reports it, whose standard error is the launcher's: all failed alike.
+  // Rank 0 reports it, on the launcher's standard error: all failed alike.
   bool said = comm::is_common_error() && comm::launch_info().rank != 0;
   if (said && launcher_stderr() < 0) return;
 #ifndef HOCKET_SIM_ONLY

@@ -20,7 +20,7 @@ constexpr std::string_view kCommonScripts[] = {
 #include "diagnose/page/sections.js.inc"
 };
 
-/// Returns what stands at a mark of the frame.
+/// Returns the text for a mark of the frame.
 std::string part_at(std::string_view mark, const HtmlPage& page) {
   if (mark == "TITLE") return escape_html(page.title);
   if (mark == "STYLE") return std::string(kStyle).append(page.style);

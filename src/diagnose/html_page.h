@@ -10,7 +10,7 @@ namespace hocket::diagnose {
 
 struct HtmlPage {
   std::string title;                      ///< any text
-  std::string body;                       ///< HTML, before what the scripts add
+  std::string body;                       ///< HTML, before the scripts add to it
   std::string data = "{}";                ///< JSON that is safe inside <script>; the scripts' D
   std::string_view style;                 ///< beside the common one
   std::vector<std::string_view> scripts;  ///< behind core.js, lines.js and sections.js

@@ -49,7 +49,7 @@ struct EvalPoint {
 struct LoadPoint {
   int64_t step = 0;
   std::vector<std::vector<double>> load;
-  /// Indices of these layers in the model, `moe/layers`; 0, 1, 2, ... if absent.
+  /// Indices of the layers in the model, `moe/layers`; 0, 1, 2, ... if absent.
   std::vector<int64_t> layers;
 };
 
@@ -66,7 +66,7 @@ struct MachineSpeed {
   double gflops = kMissing;  ///< median
   double moved = kMissing;   ///< 90th percentile over the 10th, less 1: 0.1 is 10 %
 };
-/// Steps whose time is compared with the prediction.
+/// Steps with a time that is compared with the prediction.
 struct StepsThatCount {
   std::vector<double> seconds;
   int64_t from_step = 0;

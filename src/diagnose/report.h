@@ -92,7 +92,7 @@ struct DataExample {
   int64_t tokens = 0, trained = 0;                  ///< all, and those that the loss is of
   std::vector<std::pair<bool, std::string>> parts;  ///< its text in turn; true: trained
 };
-/// Number of examples with at most so many tokens, and more than the one before it counts.
+/// Number of examples with at most `most` tokens, and more than the `most` before it.
 struct LengthCount {
   int64_t most = 0, count = 0;
 };
@@ -143,7 +143,7 @@ struct ReportData {
   Metrics metrics;
   std::vector<KindTime> kinds;
   int64_t kinds_steps = 0;         ///< number of steps averaged in `kinds`
-  double kinds_step_s = kMissing;  ///< mean duration of these steps
+  double kinds_step_s = kMissing;  ///< mean duration of those steps
   trace::Trace step;               ///< measured timeline, one step
   trace::Trace predicted;          ///< the simulator's timeline of one step
   std::vector<MemoryPlan> memory;

@@ -328,7 +328,7 @@ void put_texts(JsonWriter& out, const ReportData& report, size_t limit) {
 std::string report_json(const ReportData& report, const ReportLimits& limits) {
   // One object with all data of the page, in the order in which it is drawn. Everything that grows
   // with the run is bounded by `limits`: curves are thinned by a stride, timelines and memory
-  // blocks cut to the longest, texts shortened. The page says what was left out.
+  // blocks cut to the longest, texts shortened. The page lists the omissions.
   JsonWriter out({.digits = 6});
   out.object().member("title", report.title).member("subtitle", report.subtitle);
   out.member("date", report.date).member("command", report.command);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Emulated device, for more ranks than cores: a small run computes its own results, while its tasks
-// last as long, and its messages have as many bytes, as those of a larger run on another cluster.
+// and messages have the durations and bytes of a larger run on another cluster.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace hocket::engine {
 
-/// Returns the run whose durations and bytes are emulated: `run` with the keys of emulate.set.
+/// Returns the run with the emulated durations and bytes: `run` with the keys of emulate.set.
 /// Throws Error for invalid keys.
 Run emulated_run(const Run& run);
 

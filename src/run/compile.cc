@@ -203,8 +203,8 @@ std::string terms_of(const PreferenceSection& preference) {
   return join(terms, ",");
 }
 
-/// The ops of a policy's loss, from the keys of section rl. Samples have a loss of their own with
-/// gspo, and that of tokens keeps what is left: divergence and entropy.
+/// The ops of a policy's loss, from the keys of section rl. With gspo samples have a loss of their
+/// own, and the loss of tokens keeps divergence and entropy.
 models::PolicyLoss policy_loss_of(const Run& run, const ProgramSpec& spec) {
   const RlSection& rl = run.config.rl;
   const bool of_samples = rl.loss == "gspo";

@@ -86,7 +86,7 @@ ProgramSpec training(const Run& run, const Sizes& sizes = {});
 /// Forward only, losses.
 ProgramSpec losses(const Run& run, const Sizes& sizes = {});
 /// Forward only; log-probabilities and entropies of the targets, and of answers where the objective
-/// is one of them: what a reference is run for.
+/// is one of them. References run it.
 ProgramSpec logprobs(const Run& run, const Sizes& sizes = {});
 /// Forward, backward; outputs grad.<param>.
 ProgramSpec gradients(const Run& run, const Sizes& sizes = {});

@@ -315,7 +315,7 @@ void expect_groups(const RunConfig& config, const std::string& name) {
   }
 }
 
-/// Throws Error for evaluation sets without data, or whose names do not tell them apart.
+/// Throws Error for evaluation sets without data, or with equal names.
 void expect_evaluation(const RunConfig& config, const std::string& name) {
   std::vector<std::string> names;
   for (const EvaluationSection& set : config.data.evaluation) {
@@ -426,7 +426,7 @@ void derive(Run& run) {
   expect_preference(config, run.name);
   if (config.objective == Objective::rl) {
     expect_rl(run);
-    // Samples decide how many micro-batches an update has: a multiple of what the pipeline needs.
+    // Samples decide how many micro-batches an update has: a multiple of the pipeline's need.
     const int64_t ways = config.plan.pp_schedule.starts_with("dualpipe") ? 2 : 1;
     run.config.train.global_batch =
         config.plan.sequences() * (config.plan.pp > 1 ? config.plan.pp * ways : 1);
@@ -613,7 +613,7 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
   if (given) {
     *given = std::move(program);
   }
-  // The text is a program whose passes have run; reading it must not execute commands.
+  // The text is a program after its passes; reading it must not execute commands.
   Run run = resolve_text(config, path, overrides);
   std::erase_if(run.config.plan.passes,
                 [](const std::string& name) { return name.starts_with(passes::kCommand); });

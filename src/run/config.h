@@ -55,7 +55,7 @@ struct DataSection {
   std::vector<std::string> valid_files;
   std::vector<EvaluationSection> evaluation;
   bool split_special_tokens = false;
-  /// Fine-tuning data, in place of `dir`; what follows is of it.
+  /// Fine-tuning data, in place of `dir`; the next members are of it.
   std::vector<data::SourceOptions> sources;
   data::TrainOn train_on = data::TrainOn::assistant;
   bool packing = true;

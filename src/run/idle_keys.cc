@@ -86,7 +86,7 @@ const Row kRows[] = {
     {"all_gather", kNoNodes, [](const Run& run) { return is_for_nodes(run, "all_gather"); }},
 };
 
-/// A key of section rl, and what it needs to have an effect.
+/// A key of section rl, and its condition to have an effect.
 struct RlRow {
   const char* key;
   const char* why;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Emulated devices: tasks compute their results, and last as long as they would on the device.
+// Emulated devices: tasks compute their results, and take the time of the real device.
 #pragma once
 
 #include <cstdint>

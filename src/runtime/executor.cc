@@ -60,7 +60,7 @@ struct PreparedTask {
   std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: contiguous
   std::vector<Event> waits;                   ///< for tasks of other lanes
   std::vector<BufferId> last_used;            ///< buffers without later uses, poisoned in tests
-  std::vector<kernels::KernelArgs> poisoned;  ///< memory of these buffers
+  std::vector<kernels::KernelArgs> poisoned;  ///< memory of those buffers
   MinDuration min_duration;                   ///< of a kernel on an emulated device
   kernels::KernelArgs min_duration_args;      ///< points to min_duration
 };
@@ -144,7 +144,7 @@ struct Executor::Impl : Step {
   program::Transfers transfers;
   bool has_inputs = false;
   std::vector<int64_t> symbol_values;
-  // Kinds whose types have symbolic dims, with the values of the current step. Kernel arguments
+  // Kinds with symbolic dims, with the values of the current step. Kernel arguments
   // point to them, so their addresses must not change.
   std::map<program::KindId, std::unique_ptr<program::Kind>> in_step;
 
@@ -152,7 +152,7 @@ struct Executor::Impl : Step {
   const std::shared_ptr<PersistentStore> store;
   std::array<std::byte*, program::kNumSpaces> arena{}, inputs_outputs{};
   int64_t arena_generation = -1, named_generation = -1;
-  bool views_move = false;          ///< views whose offsets depend on symbols
+  bool views_move = false;          ///< views have offsets that depend on symbols
   std::vector<int64_t> placed_for;  ///< symbol values
   /// Arenas in use during a step: a lane that hangs in a kernel must not lose them.
   std::vector<std::shared_ptr<Memory>> in_use;

@@ -45,7 +45,7 @@ struct RankOptions {
 };
 
 /// Threads and queues of a rank. Ownership is shared with the lane threads: a thread that hangs in
-/// a kernel is detached, and its data lives as long as it does.
+/// a kernel is detached, and keeps its data alive.
 class Lanes : public std::enable_shared_from_this<Lanes> {
  public:
   Lanes(int32_t rank, std::shared_ptr<kernels::Backend> backend, RankOptions options);

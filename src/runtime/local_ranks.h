@@ -53,8 +53,8 @@ class LocalRanks {
 
 /// Persistent tensors of one model on the local ranks. The same ranks can have several stores with
 /// layouts of their own: a policy and its reference, weights and their average. A handle with
-/// shared ownership: copies refer to the same tensors, which live as long as any copy or program on
-/// them.
+/// shared ownership: copies refer to the same tensors, which live until the last copy or program on
+/// them is gone.
 class Store {
  public:
   /// Creates an empty store. Requires: `ranks` outlives it.

@@ -32,7 +32,7 @@ class Bubbles {
     StageSet stage_set = program::kNone;  ///< number of their set of stages
     bool mixed = false;                   ///< they run different sets of stages
   };
-  /// Returns the stages of those members whose task in this lane starts at `now`.
+  /// Returns the stages of the members with a task in this lane that starts at `now`.
   Late late(std::span<const RankIndex> members, program::Lane lane, int64_t now) const;
   /// Records that the transfer of the task in this lane begins now: the wait since its start is
   /// over.

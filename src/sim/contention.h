@@ -39,7 +39,7 @@ class Contention {
     Shares over_access = {};
   };
 
-  /// Ranks whose transfers use the same links, one transfer at a time per queue of a rank: the
+  /// Ranks with transfers over the same links, one transfer at a time per queue of a rank: the
   /// members of a group instance, or a sender and its receiver.
   struct Flow {
     std::vector<cost::PassedLink> links;
@@ -56,8 +56,8 @@ class Contention {
   void drop_never_full_links();
   /// Returns whether some link may become full.
   bool has_links() const { return num_links_ > 0; }
-  /// Returns a number per flow, equal for flows whose links carry equally many transfers of every
-  /// orbit. `orbits`: per flow, the number of its equivalence class, as far as known without
+  /// Returns a number per flow, equal for flows if their links carry equally many transfers of
+  /// every orbit. `orbits`: per flow, the number of its equivalence class, as far as known without
   /// links.
   std::vector<int32_t> views(const std::vector<int32_t>& orbits);
   /// Returns the links of a flow, numbered from 0. `merged`: equivalent links are one link, and a

@@ -51,7 +51,7 @@ class Durations {
   virtual bool host_reads([[maybe_unused]] ClassId cls, [[maybe_unused]] TaskId task) {
     return false;
   }
-  /// Returns a dense id (0, 1, ...) of the shape of these ranks: everything that a transfer's
+  /// Returns a dense id (0, 1, ...) of the shape of `ranks`: everything that a transfer's
   /// duration depends on, namely their number and their placement on nodes. For a send: {sender,
   /// receiver}.
   virtual int32_t shape_of(std::span<const int32_t> ranks) = 0;
@@ -59,7 +59,7 @@ class Durations {
   /// have arrived (collective) or when the send starts.
   virtual int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) = 0;
 
-  /// Returns the network whose links transfers share; null if every transfer has its own links.
+  /// Returns the network with links that transfers share; null if every transfer has its own links.
   virtual const cost::Network* network() const { return nullptr; }
   /// Returns a transfer's demand on links; its times add up to transfer_ns. The reference must stay
   /// valid. Called only if there is a network.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Event loop of the replay. Every busy lane has one event; a collective has one for all its
-// members. Activities whose speed depends on others have a second queue (sharing.h). It stays
+// members. Activities at a speed that depends on others have a second queue (sharing.h). It stays
 // empty, and costs nothing, in programs without them.
 #include "sim/engine.h"
 
@@ -250,7 +250,7 @@ class Engine {
     return *known;
   }
 
-  /// Begins a transfer, which ends with an event of this task. `ranks`: those whose computation
+  /// Begins a transfer, which ends with an event of this task. `ranks`: those with computation that
   /// slows it down.
   void transfer(RankIndex i, TaskId task, size_t row, int32_t shape, std::span<const LinkUse> uses,
                 std::span<const RankIndex> ranks) {
@@ -282,7 +282,7 @@ class Engine {
 
   void start(RankIndex i, TaskId task, int64_t now, TaskAt cause) {
     // A task starts when its last dependency and its lane's previous task have ended; `cause` is
-    // the later of these. Work occupies its lane for its duration; shared work joins its node's
+    // the later one. Work occupies its lane for its duration; shared work joins its node's
     // queue instead. A send occupies its lane for the transfer and marks the receiver's slot as
     // begun. A receive ends when its message has arrived, possibly at once. The last member to
     // arrive at a collective begins the transfer for all of them; one event ends it, that of the

@@ -43,9 +43,9 @@ struct ReplayOptions {
   bool record = true;       ///< keep start and end of every task (traces, critical path)
   bool keep_order = false;  ///< with record: keep the order in which tasks ended
   int32_t devices_per_node = 1;
-  /// Number of cores of a node whose threads are the ranks. The compute tasks that run on a node at
-  /// the same time each request `threads_per_rank` cores and share the cores equally. 0: every rank
-  /// has its own device.
+  /// Number of cores of a node with the ranks as its threads. The compute tasks that run on a node
+  /// at the same time each request `threads_per_rank` cores and share the cores equally. 0: every
+  /// rank has its own device.
   int32_t cores_per_node = 0;
   int32_t threads_per_rank = 1;
   /// Transfers share the links of Durations::network, if there is one.
@@ -56,7 +56,7 @@ struct ReplayOptions {
   double transfer_beside_compute = 1;
   /// Nanoseconds between launches: a rank's host launches its tasks in issue order, one at a time
   /// (plus Durations::more_launches_ns). It runs tasks of the lane `host` itself. Before it
-  /// launches more, it awaits collectives that produce sizes and tasks whose result it reads
+  /// launches more, it awaits collectives that produce sizes and tasks with results that it reads
   /// (Durations::host_reads). 0: launches take no time.
   int64_t launch_ns = 0;
 };
@@ -84,7 +84,7 @@ struct Replay {
 };
 
 /// Replays one step. Throws Error (exit code 1) on a deadlock, naming the blocked head of every
-/// lane, and on collectives whose members disagree.
+/// lane, and on collectives with members that disagree.
 Replay replay(const Program& program, Durations& durations, const ReplayOptions& options);
 
 }  // namespace hocket::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two event queues ordered by (time, rank, task): a monotone queue without removal, and a heap
-// whose named entries can be moved and removed.
+// Two event queues ordered by (time, rank, task): a monotone queue without removal, and a heap with
+// named entries that can be moved and removed.
 #pragma once
 
 #include <algorithm>

@@ -13,7 +13,7 @@ namespace hocket::sim {
 Interval interval_of(const cost::Cluster& cluster, const ProvenanceShares& provenance,
                      int64_t step_ns);
 
-/// Returns the time of the trainer in a step whose tasks take `tasks_ns`, on `devices` devices.
+/// Returns the time of the trainer in a step with tasks of `tasks_ns`, on `devices` devices.
 int64_t framework_ns(const cost::Framework& framework, int64_t tasks_ns, int64_t devices);
 
 }  // namespace hocket::sim

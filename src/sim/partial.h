@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Partial replay (dPRO, MLSys'22, section 5): the step with some durations changed, computed from
-// an unchanged replay. Only tasks whose end can change are evaluated, in the order of ends of the
-// unchanged replay. A change that dies out costs only the tasks that it touches, and even one that
-// moves everything needs no event queue. The answer equals that of a full replay, to the
+// an unchanged replay. Only tasks with an end that can change are evaluated, in the order of ends
+// of the unchanged replay. A change that dies out costs only the tasks that it touches, and even
+// one that moves everything needs no event queue. The answer equals that of a full replay, to the
 // nanosecond.
 #pragma once
 

@@ -34,9 +34,9 @@ struct ScheduleCell {
 struct ScheduleRank {
   std::vector<ScheduleCell> cells;
   double busy = 0;
-  /// Peak number of micro-batches whose forward has run and whose backward, weights included, has
-  /// not. Summed over the rank's stages, in units of the stages of a pipeline with one stage per
-  /// rank.
+  /// Peak number of micro-batches between the end of their forward and of their backward, weights
+  /// included. Summed over the rank's stages, in units of the stages of a pipeline with one stage
+  /// per rank.
   double peak_live = 0;
 };
 

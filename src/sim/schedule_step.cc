@@ -13,7 +13,7 @@ namespace {
 using parallel::Action;
 using parallel::Schedule;
 
-/// Cells and messages of a schedule as a graph, whose nodes begin when all before them have ended.
+/// Cells and messages of a schedule as a graph. A node begins when all nodes before it have ended.
 class StepGraph {
  public:
   StepGraph(const Schedule& schedule, int stages, int micro_batches, const CellTimes& times)

@@ -243,7 +243,7 @@ void Sharing::leave_links(ActivityId id, int64_t now) {
 }
 
 void Sharing::share_links(int64_t now) {
-  // Collects the transfers on the changed links, the other full links of these, and so on. No other
+  // Collects the transfers on the changed links, the other full links of those, and so on. No other
   // transfer can change its speed.
   ++visit_;
   affected_.clear();

@@ -38,8 +38,8 @@ class Sharing {
   /// Begins a task that takes `ns` alone, in the compute lane or in a lane of the host. A task of
   /// the host uses cores only.
   void begin_work(RankIndex index, TaskId task, int64_t ns, bool of_host, int64_t now);
-  /// Begins a transfer, named by one of its ranks. `ranks`: those whose computation slows it down.
-  /// The targets of the spans and of `demand` must stay valid.
+  /// Begins a transfer, named by one of its ranks. `ranks`: those with computation that slows it
+  /// down. The targets of the spans and of `demand` must stay valid.
   void begin_transfer(RankIndex index, TaskId task, const Demand& demand,
                       std::span<const LinkUse> uses, std::span<const RankIndex> ranks, int64_t now);
   /// Records that a rank begins (+1) or ends (-1) to take part in a transfer.

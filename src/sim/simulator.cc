@@ -136,8 +136,8 @@ class ModelDurations : public Durations {
     return costs_.transfer(kind_of(cls, task), 0, inter, known_shape(shape));
   }
 
-  /// Returns the kind of a task with the bytes of its transfer. A transfer between roles takes as
-  /// long as its busiest link for every member, since their payloads differ.
+  /// Returns the kind of a task with the bytes of its transfer. A transfer between roles takes the
+  /// time of its busiest link for every member, since their payloads differ.
   program::Kind kind_of(ClassId cls, TaskId task) {
     const Task& asked = p_.classes[cls].tasks[task];
     program::Kind kind = p_.kind(asked);
@@ -151,8 +151,8 @@ class ModelDurations : public Durations {
 
   /// Returns the bytes of the rows that balanced routing brings to an exchange, without the
   /// headroom of its buffers. Applies where every rank has only some of the experts (the second
-  /// step of an exchange over two axes). Returns `otherwise` for other tasks, whose types state the
-  /// size.
+  /// step of an exchange over two axes). Returns `otherwise` for other
+  /// tasks: their types state the size.
   int64_t expected_rows(ClassId cls, const Task& task, int64_t otherwise) const {
     const program::RankClass& rank_class = p_.classes[cls];
     int64_t most = 0;
@@ -217,7 +217,7 @@ graph::DType product_dtype(const Program& program) {
 /// source of a duration hardly depends on the rank.
 ProvenanceShares shares(const Program& program, ModelDurations& durations, const Replay& replay) {
   // Every task counts with its cost times the ranks of its class, whether or not it is on the
-  // critical path. `judged` is the part whose error is known.
+  // critical path. `judged` is the part with a known error.
   double total[4] = {0, 0, 0, 0};  // by cost::Provenance
   double judged = 0;
   double error = 0;
@@ -500,7 +500,7 @@ double logits_bytes(const Program& program, const CostModel& costs, ClassId id) 
 }
 
 /// Reports the memory that a plan may take, per class of the smallest device among its ranks, and
-/// what is kept beside it.
+/// the memory kept beside it.
 void describe_memory(const Program& program, const CostModel& costs, SimReport& report) {
   const cost::Cluster& cluster = costs.cluster();
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {

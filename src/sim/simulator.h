@@ -44,8 +44,8 @@ struct ProvenanceShares {
 struct PathEntry {
   std::string name = {};  ///< longest of them, named by task_name, with its rank
   std::string op = {};
-  std::string moves = {};   ///< parameters moved, or whose gradients are; empty: activations
-  bool gradients = false;   ///< it moves gradients of these parameters
+  std::string moves = {};   ///< parameters, themselves or as gradients; empty: activations
+  bool gradients = false;   ///< it moves the gradients of `moves`
   int64_t bytes = 0;        ///< payload of a rank; 0: not a communication
   int64_t group_ranks = 0;  ///< ranks that take part
   bool between_nodes = false;

@@ -19,7 +19,7 @@ using program::Task;
 Tables TablesBuilder::build() {
   // Classes become flat tables of tasks. The members of collectives and the peers of messages
   // determine which ranks are equivalent; one rank per equivalence class is replayed. Then the
-  // members and links of these ranks are laid out. Durations of transfers are filled in on demand.
+  // members and links of those ranks are laid out. Durations of transfers are filled in on demand.
   t_.program = &p_;
   if (p_.classes.empty()) fail("sim", "the program has no rank class");
   if (const std::string wrong = p_.bad_placement(); !wrong.empty()) {
@@ -146,7 +146,7 @@ void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
   // The event loop knows three sorts of task. An end of a message: its link is noted, and it joins
   // the queue of its channel, in which the k-th send of a rank matches the k-th receive of its
   // peer. A collective: it gets its ordinal in its channel (group and lane), by which members
-  // match. Anything else is work, whose duration is known now.
+  // match. Anything else is work with a duration that is known now.
   const Task& task = p_.classes[cls].tasks[i];
   const program::Kind& kind = p_.kind(task);
   TaskRecord& record = table.tasks[i];

@@ -35,8 +35,8 @@ class TablesBuilder {
   /// issue order.
   static int32_t queue_of(const program::Task& task) { return static_cast<int32_t>(task.lane); }
   void flatten(ClassId cls);
-  /// Records the host's work before it launches each task. The host awaits a task whose sizes it
-  /// needs for later launches or whose result it reads, as a dependency. Tasks of the lane `host`
+  /// Records the host's work before it launches each task. The host awaits a task as a dependency
+  /// if it needs the task's sizes for later launches, or reads its result. Tasks of the lane `host`
   /// run in a thread of their own; they are neither launched nor awaited.
   void add_launches(ClassId cls, ClassTable& table);
   void classify(ClassId cls, TaskId i, ClassTable& table);
@@ -82,8 +82,8 @@ class TablesBuilder {
   /// Runs one refinement step of find_rank_groups and returns the number of groups. A group splits
   /// if its ranks communicate with different groups.
   int32_t refine_rank_groups(bool links);
-  /// Returns the lowest rank of every group; empty if two groups communicate whose lowest ranks do
-  /// not.
+  /// Returns the lowest rank of every group; empty if two groups communicate and their lowest ranks
+  /// do not.
   std::vector<int32_t> representatives() const;
   std::vector<RankGroup> rank_groups_of(const std::vector<int32_t>& ranks) const;
   std::vector<ClassId> classes_of(const std::vector<int32_t>& ranks) const;

@@ -38,7 +38,7 @@ std::string step_text(const planner::Outcome& outcome);
 /// Returns the table of families.
 std::string families_text(const planner::SearchResult& result, const planner::SearchSpace& space);
 
-/// Returns what 10 % more of each resource would save, largest first; of memory by the simulated
+/// Returns the saving by 10 % more of each resource, largest first; for memory from the simulated
 /// plans that would fit then. `memory`: bytes of a rank.
 std::vector<std::string> gains_lines(const planner::SearchResult& result,
                                      const planner::SearchSpace& space, int64_t memory);

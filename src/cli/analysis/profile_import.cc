@@ -96,7 +96,7 @@ Logs read_logs(const ImportOptions& options) {
   return logs;
 }
 
-/// Warns of logs whose device is of another kind than the cluster's, judged by their names.
+/// Warns of logs of a device of another kind than the cluster's, judged by their names.
 void warn_of_devices(const Logs& logs, const cost::Cluster& base) {
   const std::string of_logs = cost::known_cluster_of(logs.device);
   const std::string of_base = cost::known_cluster_of(base.device.name);

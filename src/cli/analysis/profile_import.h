@@ -13,7 +13,7 @@ struct ImportOptions {
   std::string op;       ///< where the logs do not say it
   std::string out;
   std::string
-      hold_out;  ///< "16" or "16,32": group sizes whose times are held out of the fit and predicted
+      hold_out;  ///< "16" or "16,32": group sizes to hold out of the fit; their times are predicted
   bool json = false;
 };
 

@@ -13,7 +13,7 @@ namespace hocket::cli {
 
 namespace {
 
-/// Key of a section, or an index of a list, with its value or what is inside.
+/// Key of a section, or index of a list, with its value or its branches.
 struct Branch {
   std::string name, value;
   std::vector<Branch> inside;

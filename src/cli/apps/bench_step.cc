@@ -55,8 +55,8 @@ class StepBench {
         documents_(std::move(documents)) {
     prepare();
   }
-  /// Builds a single rank whose peers take no time and bring no data: the cost of a step without
-  /// them.
+  /// Builds a single rank with peers that take no time and bring no data: the cost of a step
+  /// without them.
   StepBench(const engine::Run& run, int32_t rank)
       : run_(run),
         ranks_(new runtime::LocalRanks(

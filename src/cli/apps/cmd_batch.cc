@@ -140,7 +140,7 @@ class BatchModel {
     const nlohmann::json json = parse_json(settings_text, "the job's settings");
     model.openai = openai(settings, JsonView(json, "the job's settings").get_string("tool_parser"));
     answerer_ = std::make_unique<serve::RowAnswerer>(std::move(model), settings);
-    // Twice as many rows as texts at a time: the engine's queue is never empty.
+    // Two rows per text at a time: the engine's queue is never empty.
     const int64_t rows = std::max<int64_t>(1, 2 * options_.slots / settings.samples);
     generator_ = serve::pooled_generator(
         rows, [this](const serve::InputRow& row, const std::function<bool()>& cancelled) {

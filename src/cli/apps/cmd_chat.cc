@@ -31,7 +31,7 @@ struct ChatOptions {
   std::string system, chat_template;
 };
 
-/// The chat whose answer Ctrl-C stops.
+/// The chat that Ctrl-C interrupts.
 serve::Chat* chat_of_signal = nullptr;
 
 /// Stops the answer under way; while it is stopping, ends the program. Calls only

@@ -94,7 +94,7 @@ serve::Request request_of(const GenerateOptions& options, const std::string& mod
   return request;
 }
 
-/// Names what texts are drawn with, to be the same on all ranks.
+/// Describes the settings of sampling, which must be the same on all ranks.
 std::string text_of(const serve::Request& request, const GenerateOptions& options) {
   const serve::Sampling& how = request.sampling;
   return fmt::format(

@@ -88,7 +88,7 @@ std::string rendered_tool(const data::ChatTemplate& chat_template) {
   }
 }
 
-/// Chooses the parser whose marks the model's template or vocabulary has.
+/// Chooses the parser with marks that the model's template or vocabulary has.
 std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
                                const std::optional<data::ChatTemplate>& chat_template) {
   if (given != "auto") return given == "none" ? "" : given;
@@ -203,7 +203,7 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
-/// Lets running requests end, and cancels what takes too long.
+/// Lets running requests end, and cancels those that take too long.
 void stop_gracefully(serve::Api* api, serve::HttpServer* http, double timeout_s) {
   api->drain();
   const auto wait_for_end = [&](double seconds) {
@@ -283,7 +283,7 @@ int serve_model(ServeOptions options) {
                            counted(api.streams(), "request"), options.shutdown_timeout_s));
   }
   stop_gracefully(&api, http.get(), options.shutdown_timeout_s);
-  // Clients have been told; the exit code lets a supervisor start the server again.
+  // Clients have got an error; the exit code lets a supervisor start the server again.
   if (const std::string why = engine.failure(); !why.empty()) fail_run("engine", "{}", why);
   return 0;
 }

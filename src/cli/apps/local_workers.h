@@ -22,9 +22,9 @@ class LocalWorkers {
 
   void start();
   /// Starts those again that failed, a while after that. Throws Error where that does not help: bad
-  /// input, or several failures without a finished row, of which there are `rows` by now.
+  /// input, or several failures without a finished row. `rows`: finished by now.
   void tend(int64_t rows);
-  /// Waits until all have ended, at most so long; then ends them.
+  /// Waits until all have ended or the time is over; then ends them.
   void join(double seconds);
 
  private:

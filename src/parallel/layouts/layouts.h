@@ -88,7 +88,7 @@ struct LayoutsGiven {
 Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
                        const LayoutsGiven& given, int64_t num_micro_batches);
 
-/// Chooses greedily: each node in turn takes the signature whose inputs are cheapest to reshard.
+/// Chooses greedily: each node takes the signature with the cheapest resharding of its inputs.
 Layouts layouts_by_node(const graph::Graph& graph, const graph::Mesh& mesh,
                         const LayoutsGiven& given);
 
