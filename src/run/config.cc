@@ -315,7 +315,7 @@ void expect_groups(const RunConfig& config, const std::string& name) {
   }
 }
 
-/// Throws Error for evaluation sets without data, or with equal names.
+/// Throws Error for evaluation sets without data, or with malformed or equal names.
 void expect_evaluation(const RunConfig& config, const std::string& name) {
   std::vector<std::string> names;
   for (const EvaluationSection& set : config.data.evaluation) {

@@ -32,8 +32,8 @@ struct ChoiceTokens {
   std::vector<size_t> begin;              ///< first id of the choice
 };
 
-/// Returns the ids of question, blank and choice together; those behind as many as the question
-/// alone has are the choice's. Blanks at the question's end count to the choice. `beginning`: ids
+/// Returns the ids of question, blank and choice together; those behind the question's own number
+/// of ids are the choice's. Blanks at the question's end count to the choice. `beginning`: ids
 /// before a text. Throws Error for a choice without an id.
 ChoiceTokens tokens_of(const ChoiceQuestion& question, const data::Tokenizer& tokenizer,
                        const std::vector<int32_t>& beginning);

@@ -197,7 +197,7 @@ engine::Batch pack(std::span<const std::vector<int32_t>> ids, int64_t rows, int6
   return batch;
 }
 
-/// Packs all lists, in as many micro-batches as a schedule with a backward pass needs.
+/// Packs all lists, in a number of micro-batches that a schedule with a backward pass takes.
 engine::Batch pack_all(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
   const int64_t at_once = lists_at_once(run.plan);
   const int64_t micro_batches = parallel::fitting_micro_batches(

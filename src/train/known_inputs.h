@@ -36,7 +36,7 @@ class KnownInputs {
     std::vector<graph::Run> indices;
   };
   std::map<std::pair<int32_t, program::TaskId>, std::vector<Brought>> brought_;  ///< by rank
-  std::map<Input, std::vector<std::byte>> inputs_;  ///< full values of these inputs
+  std::map<Input, std::vector<std::byte>> inputs_;  ///< full values of the inputs
 };
 
 }  // namespace hocket::train

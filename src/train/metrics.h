@@ -46,7 +46,7 @@ std::vector<LayerLoad> expert_load(const engine::Session& session);
 
 /// The line of a step, without its end.
 std::string to_line(const StepMetrics& metrics);
-/// Returns the line of an evaluation of these sets after a step; `final`: at the end of a run.
+/// Returns the line of an evaluation of `sets` after a step; `final`: at the end of a run.
 std::string to_line(const std::vector<HeldOut>& sets, int64_t step, double time_s, bool final);
 
 /// Returns "step 3/60  loss 7.6489  10414 tok/s  ETA ...": `steps` is the last step, `eta_s` the

@@ -90,7 +90,7 @@ class Preferences {
   PreferenceInputs prepare(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches,
                            const RowNumbers& numbers);
 
-  /// With preference.precompute_ref_log_probs: reads what is kept in a file of this reference. From
+  /// With preference.precompute_ref_log_probs: reads the file of this reference. From
   /// here to end_computing(), compute() adds to it. All processes call.
   void begin_computing(const std::string& path);
   /// Returns whether the reference's values of all rows of a batch are known.
@@ -100,7 +100,7 @@ class Preferences {
                const RowNumbers& numbers);
   /// Writes the file if there is something new, and gives the reference's memory back.
   void end_computing();
-  /// Returns the rows of a table whose values are known.
+  /// Returns the rows of a table with known values.
   int64_t known(const std::string& table) const { return stored_->size(table); }
 
   /// Returns whether the reference is the policy without its adapter, and has no store of its own.

@@ -196,7 +196,7 @@ void time_passes(const program::Program& program, const program::RankClass& cls,
   }
 }
 
-/// A rank of a class whose tasks run alone; communication from others completes at once.
+/// A rank of a class with tasks that run alone; communication from others completes at once.
 class SoloRank {
  public:
   SoloRank(const engine::Compiled& compiled, int32_t rank, const engine::Batch& batch,

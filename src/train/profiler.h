@@ -20,13 +20,13 @@ namespace hocket::train {
 
 struct ProfileOptions {
   double seconds = 1.5;  ///< per rank class: passes are repeated at least this long, 5 at least
-  /// So many repetitions of a measurement end it sooner, but not before 5 passes.
+  /// This number of repetitions ends a measurement sooner, but not before 5 passes.
   int max_repeats = std::numeric_limits<int>::max();
   std::function<void(const std::string& text)> progress;
   /// Results of measure_links() between processes; empty: ranks are threads, and their links are
   /// timed with the tasks.
   std::map<std::string, cost::TimedLink> links;
-  /// Device whose kernels are timed; null: this machine's CPU.
+  /// Device with the kernels to time; null: this machine's CPU.
   std::shared_ptr<runtime::Device> device;
 };
 
@@ -39,8 +39,8 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options);
 
-/// Measures the links between these ranks, in all of their processes together, with at most so
-/// many repetitions. Empty where all ranks are here.
+/// Measures the links between the ranks, in all of their processes together, with at most
+/// `max_repeats` repetitions. Empty where all ranks are here.
 std::map<std::string, cost::TimedLink> measure_links(const engine::Run& run,
                                                      runtime::LocalRanks& ranks, int max_repeats);
 

@@ -12,7 +12,7 @@
 
 namespace hocket::train {
 
-/// Rows of a batch by what they hold.
+/// Rows of a batch by their content.
 struct RowNumbers {
   /// Returns the name of the same rows with other answers behind the prompts (kto).
   std::string mismatched() const { return table + " mismatched"; }

@@ -26,7 +26,7 @@ namespace hocket::train {
 
 namespace {
 
-constexpr size_t kKeptSteps = 7;       // steps with traces, of which the median one is shown
+constexpr size_t kKeptSteps = 7;       // steps with traces; the median one is shown
 constexpr double kMuch = 0.1;          // by which a machine's speed may move without a word
 constexpr int64_t kSettledAfter = 20;  // steps before that warm caches, pages and clocks
 

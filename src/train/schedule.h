@@ -22,8 +22,8 @@ struct StepsDone {
   std::vector<std::pair<int64_t, double>> losses;  ///< of each
 };
 
-/// Decides and prints the number of steps for train.minutes: each takes as long as those done, or
-/// `predicted_s` without any. At least 1.
+/// Decides and prints the number of steps for train.minutes: a step takes the mean time of those
+/// done, or `predicted_s` without any. At least 1.
 int64_t decide_steps(const engine::TrainSection& train, double predicted_s,
                      const StepsDone& done = {});
 /// Returns the total number of steps if `done` took `seconds`, and each of the rest takes `step_s`;

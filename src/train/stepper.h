@@ -32,7 +32,7 @@ struct StepData {
 struct StepperParts {
   /// Returns the sequences of step 1, 2, ...
   std::function<StepData(int64_t step)> data;
-  /// Adds what else there is to say of the last step, in every process; empty: nothing.
+  /// Adds further metrics of the last step, in every process; empty: none.
   std::function<void(StepMetrics&)> measure;
   /// Receives the metrics of a step, in every process.
   std::function<void(const StepMetrics&)> metrics;
@@ -60,9 +60,9 @@ class Stepper {
   /// Reads the data of the next step. Returns the largest `word` that a process has to say, such as
   /// a signal that came to it: all get the same.
   int prepare(int word);
-  /// Runs the prepared step. A step whose gradient norm train.skip_grad_norm or train.on_nonfinite
-  /// rejects changes nothing and counts as skipped. Throws Error if its loss or norm is not finite
-  /// and should be, or after ten consecutive skipped steps.
+  /// Runs the prepared step. A step with a gradient norm that train.skip_grad_norm or
+  /// train.on_nonfinite rejects changes nothing and counts as skipped. Throws Error if its loss or
+  /// norm is not finite and should be, or after ten consecutive skipped steps.
   StepMetrics run(double learning_rate);
   /// Adds seconds that were spent for the next step outside of it, such as on its samples.
   void spend(double seconds) { done_.seconds += seconds; }

@@ -28,8 +28,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   /// The next step may begin, and the first signal from now on waits for its end; false if a signal
-  /// came before. `promise`: what the run does then, as its message says; by default it finishes
-  /// the step and saves it.
+  /// came before. `promise`: the message's word for the run's reaction; by default it finishes the
+  /// step and saves it.
   bool begin_step(int64_t step, const std::string& promise = "");
   /// The signal that came while steps ran; 0: none.
   int requested();

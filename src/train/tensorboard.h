@@ -13,7 +13,7 @@ class EventFile {
   /// `step`: TensorBoard drops those that earlier files have beyond it.
   EventFile(const std::string& folder, int64_t step);
 
-  /// Adds the numbers of a line of metrics.jsonl whose keys are tags ("train/loss"), at its step.
+  /// Adds the numbers of a line of metrics.jsonl, under tags as keys ("train/loss"), at its step.
   void append(const std::string& line);
   const std::string& path() const { return path_; }
 

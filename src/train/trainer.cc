@@ -104,7 +104,7 @@ class Trainer {
   int64_t correct_at_ = 0;  ///< the step after which it is next
   int stopped_by_ = 0;      ///< the signal that ended the steps; 0: none
   std::string held_out_;    ///< note on the last evaluation for the progress line
-  std::string best_by_;     ///< set whose loss decides; empty: the data's own held-out part
+  std::string best_by_;     ///< set with the deciding loss; empty: the data's own held-out part
   Best best_;               ///< of the evaluations so far
   int64_t saved_at_ = -1;   ///< the step of the last checkpoint of this start
   std::optional<EventFile> events_;
@@ -209,8 +209,8 @@ bool Trainer::nothing_left() const {
   return nothing;
 }
 
-/// Finds the set whose loss decides which checkpoint is best and when to stop. Losses of another
-/// one do not compare with it: then the best is looked for anew.
+/// Finds the set with the loss that decides which checkpoint is best and when to stop. Losses of
+/// another one do not compare with it: then the best is looked for anew.
 void Trainer::choose_deciding_set() {
   best_by_ = section_.best_by;
   if (best_by_.empty() && data_->holds_out()) {

@@ -25,7 +25,7 @@ std::string text_of(const data::SplitStats& split) {
                      counted(split.files, "file"));
 }
 
-/// Compares checksums, with a word of progress for what takes longer.
+/// Compares checksums, with a word of progress if it takes long.
 void verify(const data::TokenStream& stream) {
   constexpr int64_t kWorthAWord = int64_t{1} << 30;  // less takes a second at most
   Progress progress;
@@ -42,7 +42,7 @@ struct TextSet {
   std::string name;
   data::Dataset dataset;
 
-  /// Returns what is held out, or all where nothing is.
+  /// Returns the held-out part, or all without one.
   std::shared_ptr<const data::TokenStream> stream() const {
     return dataset.valid() ? dataset.valid() : dataset.train();
   }

@@ -31,7 +31,7 @@ struct HeldOutSet {
 struct DataView {
   std::vector<data::ShownSequence> shown;  ///< the first ones
   data::Lengths lengths;                   ///< of all, before any is cut
-  const char* noun = "example";            ///< what has a length: an example, a document
+  const char* noun = "example";            ///< unit of the lengths: an example, a document
 };
 
 /// Data of a run as its start and its checkpoints know them.

@@ -78,8 +78,8 @@ class Analyst {
   }
 
  private:
-  /// Replays each op kind. Beyond kMaxKindsReplayed, keeps the kinds whose durations differ most
-  /// from their ideal; the others count as ideal.
+  /// Replays each op kind. Beyond kMaxKindsReplayed, keeps the kinds with durations that differ
+  /// most from their ideal; the others count as ideal.
   void kinds() {
     std::vector<double> excess(run_.kinds.size(), 0);
     for (OpId op = 0; op < run_.ops.size(); ++op) {

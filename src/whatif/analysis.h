@@ -64,7 +64,7 @@ struct Analysis {
   double correlation = 0;          ///< Pearson's, of a micro-batch's forward and backward time
   std::vector<CauseFound> causes;  ///< the named cause first, then by gain
 
-  /// Returns whether devices wait for their hosts, as much as would make a run straggle.
+  /// Returns whether devices wait for their hosts, to an extent that would make a run straggle.
   bool is_behind() const { return T_without_host > 0 && T >= kStragglingSlowdown * T_without_host; }
   bool is_far_off() const { return off > kMaxReplayError || off < -kMaxReplayError; }
   /// Returns whether the loss is large enough for shares of it to mean something.

@@ -6,7 +6,7 @@
 // into batches, as Horovod does. Batches are all-reduced one after another around a ring of N
 // ranks, on a network used fully or to a share. Overhead is the time from the end of the backward
 // pass to the end of the last all-reduce:
-//   f = T / (T + overhead), T a step whose gradient all-reduces take no time.
+//   f = T / (T + overhead), T a step with gradient all-reduces that take no time.
 #pragma once
 
 #include <cstdint>

@@ -66,7 +66,7 @@ class Search {
   /// Returns whether a cause is the run's. The first that explains half of the loss is, from causes
   /// of one op to causes of a whole stage. Pauses are named even where S does not show them: a
   /// pause in every other step, or on all workers, is part of the mean or median that the ideal
-  /// uses. So is a slow rank of few, in profiles, whose ops are known one by one.
+  /// uses. So is a slow rank of few, in profiles, where single ops are known.
   bool names(const CauseFound& cause) const {
     if (!cause.doubt.empty()) return false;
     if (out_.S < kStragglingSlowdown) {
@@ -78,8 +78,8 @@ class Search {
            (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
   }
 
-  /// Adds a cause: steps take `with` seconds with it, and without it what they take with `cured`
-  /// durations.
+  /// Adds a cause: steps take `with` seconds with it, and without
+  /// it their time with `cured` durations.
   void add(Cause cause, std::string where, const std::vector<double>& with,
            const std::vector<double>& cured, std::string evidence) {
     const std::vector<double> without = replayer_.replay(cured);
@@ -131,7 +131,7 @@ class Search {
                        counted(hit, "step"), human_time(std::max(seen, 0.0)), human_time(replayed));
   }
 
-  /// A slow worker costs most steps. What costs few of them is another thing.
+  /// A slow worker costs most steps. A loss in few of them has another cause.
   std::string doubt_of_worker(std::vector<double> gains) const {
     double sum = 0;
     for (const double gain : gains) {
@@ -142,9 +142,9 @@ class Search {
     return "it costs few of the steps";
   }
 
-  /// Tests for uneven sequence lengths: micro-batches whose forward and backward passes are long
-  /// together. Compares each pass to its worker's mean, so that a slow worker does not count. Cured
-  /// by passes that take their worker's mean.
+  /// Tests for uneven sequence lengths: micro-batches with a forward and a backward pass that are
+  /// long together. Compares each pass to its worker's mean, so that a slow worker does not count.
+  /// Cured by passes that take their worker's mean.
   void uneven_sequences() {
     if (times_.passes().empty()) return;
     std::vector<double> even = run_.duration;
@@ -357,8 +357,8 @@ class Search {
                          [&](const Worker& other) { return other.stage == stage; }) == 1;
   }
 
-  /// Returns durations with the passes of `slow` workers as long as those of the others: of the
-  /// same stage and chunk if it has others, else of all. The ideal would not do, because its means
+  /// Returns durations with the passes of `slow` workers set to those of the others: of the same
+  /// stage and chunk if it has others, else of all. The ideal would not do, because its means
   /// include the slow ones. Communication takes its ideal time.
   std::vector<double> as_others(const std::vector<char>& slow) {
     using Alike = std::tuple<KindId, StageId, int32_t>;  // chunk; kNone: of any

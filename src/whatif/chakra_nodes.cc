@@ -346,8 +346,8 @@ void json_attribute(trace::JsonStream& json, ChakraNode* node) {
   apply(out, node);
 }
 
-/// Reads one key of a node. Accepts both protobuf spellings, and Chakra's own JSON, whose
-/// attributes are keys.
+/// Reads one key of a node. Accepts both protobuf spellings, and Chakra's own JSON, with attributes
+/// as keys.
 void json_member(std::string_view key, trace::JsonStream& json, ChakraNode* node) {
   double number = 0;
   if (key == "id" || key == "Id") {

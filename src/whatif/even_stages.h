@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run whose pipeline stages all compute equally long, as if layers of the heaviest had moved to
-// the others.
+// A run with pipeline stages that all compute equally long, as if layers of the heaviest had moved
+// to the others.
 #pragma once
 
 #include <vector>

@@ -31,7 +31,7 @@ struct BackwardStep {
 /// Gradients of a run, or of a table.
 struct Gradients {
   std::vector<BackwardStep> steps;
-  double step = 0;  ///< T: mean seconds of a step whose gradient all-reduces take no time
+  double step = 0;  ///< T: mean seconds of a step with free gradient all-reduces
   // Present if the run had gradient all-reduces; 0 otherwise.
   int64_t ranks = 0;         ///< of the trace that sum with each other
   double measured_step = 0;  ///< mean seconds of the replay with sums as measured

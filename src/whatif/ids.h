@@ -28,7 +28,7 @@ using StepIndex = Id<struct StepOfRun>;
 using SampleId = Id<struct SampleOfRun>;
 /// A pipeline rank (Worker::stage).
 using StageId = Id<struct PipelineRank>;
-/// A data-parallel rank (Worker::replica); a run whose pattern holds all ranks has several, too.
+/// A data-parallel rank (Worker::replica); a run with all ranks in its pattern has several, too.
 using DataRank = Id<struct DataParallelRank>;
 
 }  // namespace hocket::whatif

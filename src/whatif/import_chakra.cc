@@ -68,7 +68,7 @@ class ChakraReader {
     run_.dropped.notes.push_back(std::move(text));
   }
 
-  /// Leaves out ranks whose files hold nothing readable.
+  /// Leaves out ranks without a readable file.
   void files() {
     std::vector<Error> unread;
     int64_t negative = 0;

@@ -541,7 +541,7 @@ class HocketReader {
   }
 
   /// Adds dependencies across lanes as the trace gives them. Infers them from times for ranks
-  /// without, and for tasks whose dependency is not in the trace.
+  /// without, and for tasks with a dependency that is not in the trace.
   void waits() {
     std::map<int64_t, PatternWorkerId> worker_of;  // by rank
     for (PatternWorkerId worker = 0; worker < run_.pattern_workers; ++worker) {

@@ -27,8 +27,8 @@ const std::vector<Importer>& importers();
 
 /// Reads `paths` with the importer named `format`, or, if that is empty, with the first one that
 /// recognizes the first path. Throws Error if no importer does, `format` is unknown, several files
-/// are given to an importer of one, or a cluster is given for a format whose ops always have
-/// durations.
+/// are given to an importer of one, or a cluster is given for
+/// a format that always has durations.
 MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format = "",
                      const cost::Cluster* cluster = nullptr);
 

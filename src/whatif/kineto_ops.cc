@@ -111,8 +111,8 @@ void RankOps::begin_step(const Activity& call) {
   add(start, std::move(last));
 }
 
-/// Returns what a call that waits for the device waits for: the last ops of streams, if they had
-/// ended; of one that waits for an event, the last ones that had.
+/// Returns the ops that a call that waits for the device waits for: the last ops of streams, if
+/// they had ended; for a call that waits for an event, the last ones that had.
 std::vector<Place> RankOps::waits_of_host(const Activity& call) const {
   const bool for_event = call_of(call.name) == Call::waits_for_event;
   std::map<int32_t, Place> found;
@@ -150,7 +150,7 @@ std::vector<Place> RankOps::stream_waits(const Activity& activity) const {
 }
 
 /// Adds ops of other streams after which an activity began at once, although it could have begun
-/// earlier: a profile need not show what made its stream wait.
+/// earlier: a profile need not show the reason of its stream's wait.
 void RankOps::add_unseen(const Activity& activity, std::vector<Place>* waits) const {
   constexpr double kLatency = 1.5e-5;  // of a launch
   constexpr double kAtOnce = 1e-5;
@@ -212,8 +212,8 @@ std::vector<Place> RankOps::calls_before(const Activity& call) {
   return before;
 }
 
-/// Adds what a call launches: one op, or those of a graph. A graph's first ops depend on all
-/// streams that had ended before, and its branches on each other; so does what follows it.
+/// Adds the ops that a call launches: one, or those of a graph. A graph's first ops depend on all
+/// streams that had ended before, and its branches on each other; so do the ops behind it.
 void RankOps::add_launched(const Activity& call, const Place& launch) {
   const bool is_graph = profile_.device[call.launches].next != kNone;
   if (is_graph) {
@@ -251,7 +251,7 @@ void RankOps::add_activity(const Activity& call, const Activity& activity, const
 }
 
 /// Adds the time before an activity in which it waited for none of `waits`. A collective waits for
-/// other ranks, and on a rank with lost records an activity may wait for one of those.
+/// other ranks, and on a rank with lost records an activity may wait for a lost one.
 void RankOps::add_idle(const Activity& activity, std::vector<Place>* waits) {
   if (is_collective(activity.name) || profile_.lost_records()) return;
   double ready = last_end(*waits);

@@ -53,7 +53,7 @@ struct Waits {
 /// before ended, and streams finish the ops of that step first.
 class RankOps {
  public:
-  /// `begins` gives the begin of steps whose predecessor is absent. Time of `least_idle` seconds or
+  /// `begins` gives the begin of steps without a predecessor. Time of `least_idle` seconds or
   /// more in which an activity could have begun and did not becomes an op of its own, kDeviceIdle.
   RankOps(const Profile& profile, PatternWorkerId worker, const std::map<int64_t, double>& begins,
           double least_idle, Names* names);
@@ -92,7 +92,7 @@ class RankOps {
   // Receives the ops seen; null to skip them.
   std::vector<Observed>* seen_ = nullptr;
   Waits* waits_ = nullptr;
-  int64_t step_of_waits_ = kNone;  ///< the only step whose dependencies are collected
+  int64_t step_of_waits_ = kNone;  ///< the only step to collect dependencies of
 
   std::map<std::pair<int64_t, NameId>, int32_t> count_;  ///< of ops, by step
   // The current step.

@@ -61,8 +61,8 @@ struct Profile {
   std::map<int64_t, int64_t> calls_of_step;  ///< by its number
   int64_t without_time = 0;                  ///< events that are not used
   int64_t outside = 0;                       ///< calls in no step
-  int64_t unrecorded = 0;                    ///< launches whose activity is not in the profile
-  int64_t orphans = 0;                       ///< kernels whose launch is absent or in no step
+  int64_t unrecorded = 0;                    ///< launches without their activity in the profile
+  int64_t orphans = 0;                       ///< kernels with a launch that is absent or in no step
   int64_t orphans_within = 0;                ///< orphans that ran during a step
   bool lost_records() const { return without_time + unrecorded + orphans_within > 0; }
 };

@@ -51,7 +51,7 @@ struct Block {
 struct Group {
   std::vector<OpId> ops;
   bool across_replicas = false;  ///< and so have these ops in all replicas of the step
-  /// A message whose sender, ops[0], does not wait; ops[1] transfers once both have started.
+  /// A message with a sender, ops[0], that does not wait; ops[1] transfers once both have started.
   bool eager = false;
 };
 

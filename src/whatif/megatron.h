@@ -59,7 +59,7 @@ struct Place {
   int32_t peer = 0;  ///< among the workers of that stage: tensor and context ranks that were seen
 };
 
-/// Fills groups and dependencies of `run`, whose names are kTypes. Adds notes to run->dropped on
+/// Fills groups and dependencies of `run`; its names are kTypes. Adds notes to run->dropped on
 /// messages without a peer.
 void add_dependencies(const std::vector<Place>& places, MeasuredRun* run);
 

@@ -171,9 +171,9 @@ class PauseSearch {
   }
 
   /// Finds pauses beside passes. A paused worker holds up every group it belongs to, including
-  /// transfers: they exceed other steps by as much as long passes do. Where no pass is long, looks
-  /// for ops with two clusters of times, long in one step and short in another; in traces without
-  /// passes also for ops that are long in a few steps.
+  /// transfers: they exceed other steps by the same time as long passes. Where no pass is long,
+  /// looks for ops with two clusters of times, long in one step and short in another; in traces
+  /// without passes also for ops that are long in a few steps.
   void beside_passes() {
     const double least = excess_.empty() ? kMinPauseShare * step_ : median(excess_) / 2;
     std::vector<char> is_pass(run_.blocks.size(), 0);
@@ -365,8 +365,8 @@ class PauseSearch {
     return in_one * 2 >= run_.steps.size();
   }
 
-  /// Finds time in which a worker could have begun an op and did not, for workers all of whose ops
-  /// are known.
+  /// Finds time in which a worker could have begun an op and did
+  /// not, for workers with all ops known.
   void between_ops() {
     for (OpId op = 0; op < run_.ops.size(); ++op) {
       const std::vector<OpId>& waits = run_.waits_for[op];

@@ -11,7 +11,7 @@
 namespace hocket::whatif {
 namespace {
 
-/// Samples (columns of the table: a step of a replica) processed together, as many as vector
+/// Samples (columns of the table: a step of a replica) processed together: the number that vector
 /// registers hold.
 constexpr size_t kVectorSamples = 8;
 /// Samples of a tile, but at least those of a step.

@@ -68,7 +68,7 @@ enum class Early { zero, kept };
 
 /// Splits waiting for other members from transfer times: a duration becomes the part after the last
 /// start. Leaves a trace of transfers alone, where in nine of ten groups all members start at once
-/// (except the transfers of which StragglerAnalysis gives only the end, as 0), but no profile of
+/// (except the transfers with only an end, as 0, from StragglerAnalysis), but no profile of
 /// kernels. An end before that
 /// is the clock's fault and counts as 0, with a note from kReportedEarlySeconds on. If more than a
 /// tenth end earlier by more than tolerance(), sets MeasuredRun::clocks_apart.
