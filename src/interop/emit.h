@@ -24,7 +24,7 @@ std::vector<std::string> notes_of_left_out(const engine::Run& run, const std::st
 /// longer.
 int64_t timeout_in(int64_t seconds, const engine::Run& run, const std::string& trainer,
                    std::vector<std::string>* notes);
-/// Throws Error for a key whose value cannot be expressed.
+/// Throws Error for a key with a value that cannot be expressed.
 [[noreturn]] void refuse_key(const engine::Run& run, const std::string& trainer,
                              const std::string& key, const std::string& value,
                              const std::string& expected);

@@ -232,7 +232,7 @@ class AxolotlImport : public TreeImport {
     }
   }
 
-  /// A file of DeepSpeed is known by the names of those that Axolotl brings.
+  /// Recognizes a file of DeepSpeed by the names of Axolotl's own.
   void read_sharding() {
     const int64_t ranks = product_at_most({dp_, cp_});
     if (file_.has("deepspeed")) {

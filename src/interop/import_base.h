@@ -24,7 +24,7 @@ class TreeImport {
   /// Sets the axes and `dp_`, from --ranks or `in_file` ranks (0: the file does not say). Error:
   /// the ranks are no multiple of tp, pp and cp.
   void set_mesh(int64_t in_file);
-  /// Returns the import with lines for what was not read. Error: of report_unread.
+  /// Returns the import with lines for unread settings. Error: of report_unread.
   Imported finish();
 
   Settings file_;

@@ -158,7 +158,7 @@ class DeepspeedImport : public TreeImport {
     if (replicas > 1 && stage > 0 && group > 0) {
       set("plan.shard.group", group);
     }
-    // Stage 3 overlaps unless told otherwise, the others do not.
+    // Stage 3 overlaps by default, the others do not.
     if (replicas > 1) {
       set("plan.overlap_grad_reduce", file_.truth(zero + "overlap_comm", stage == 3));
     }
@@ -191,7 +191,7 @@ class DeepspeedImport : public TreeImport {
     set("plan.shard.least_kib", static_cast<double>(least) * (is_half_ ? 2 : 4) / 1024);
   }
 
-  /// Stages 2 and 3 keep gradients in the model's type unless told otherwise.
+  /// Stages 2 and 3 keep gradients in the model's type by default.
   void read_gradients(int64_t stage) {
     const std::string type = file_.text("data_types.grad_accum_dtype", "");
     const std::string sent = file_.text("communication_data_type", "");

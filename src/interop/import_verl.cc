@@ -87,7 +87,7 @@ bool is_yaml(const std::string& text, const std::string& name) {
     return std::any_of(std::begin(kSections), std::end(kSections),
                        [&](const char* section) { return root.find(section) != nullptr; });
   } catch (const Error&) {
-    // A script, or YAML that does not parse: whose error follows from reading it as a script.
+    // A script, or YAML that does not parse: reading it as a script then reports the error.
     return false;
   }
 }
@@ -282,7 +282,7 @@ class VerlImport : public TreeImport {
     read_rows(prompt + answer);
   }
 
-  /// Rows of training hold whole samples; a micro-batch is as many rows, or as many tokens.
+  /// Rows of training hold whole samples; a micro-batch is a number of rows, or of tokens.
   void read_rows(int64_t sample) {
     const std::string tokens = kActor + "ppo_max_token_len_per_gpu";
     const std::string each = kActor + "ppo_micro_batch_size_per_gpu";

@@ -30,7 +30,7 @@ class MegatronArguments {
   int64_t integer(const std::string& flag, int64_t otherwise);
   double number(const std::string& flag, double otherwise);
   int64_t at_least(int64_t least, const std::string& flag, int64_t otherwise);
-  /// Returns a number of the launcher, whose flags have dashes or underscores. Returns 0, with a
+  /// Returns a number of the launcher, from a flag with dashes or underscores. Returns 0, with a
   /// note, if it is known only where the script runs.
   int64_t launcher(const std::string& flag, int64_t otherwise);
   /// Says why a flag is left aside, if it is there.

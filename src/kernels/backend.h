@@ -16,7 +16,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string describe() const = 0;
-  /// Returns the kernel of `op` on `device` for operands of these types, or null.
+  /// Returns the kernel of `op` on `device` for operands of `types`, or null.
   virtual KernelFn find(std::string_view op, Device device, const OperandTypes& types) const = 0;
   /// Called first by every thread that runs kernels: how many threads each call may use. The
   /// count belongs to the calling thread; one that never called this has 1.

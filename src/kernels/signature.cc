@@ -27,7 +27,7 @@ bool fits(std::string_view word, DType compiled_for, const TensorType& type) {
   return graph::to_string(type.dtype) == word;
 }
 
-/// Repeated words end a list: each word takes as many operands as possible.
+/// Repeated words end a list: each word takes the most operands possible.
 bool list_fits(std::string_view words, DType compiled_for, std::span<const TensorType> types) {
   size_t next = 0;
   while (!words.empty()) {

@@ -261,7 +261,7 @@ class Engine {
     }
   }
 
-  /// Starts a task whose dependencies have ended, or schedules its start for when the host launches
+  /// Starts a task after its dependencies, or schedules its start for when the host launches
   /// it.
   void launch(RankIndex i, TaskId task, TaskAt cause) {
     if (kVaries && options_.launch_ns > 0) {

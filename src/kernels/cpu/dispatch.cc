@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // route_plan, dispatch, combine and their gradients: every pass goes over tokens, so that a
-// token's k rows are scattered or gathered by one thread in the order of k. A token whose experts
-// are -1 has rows -1: none.
+// token's k rows are scattered or gathered by one thread in the order of k. A token with experts -1
+// has rows -1: none.
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"

@@ -35,8 +35,8 @@ void pack_b(const Gemm<T>& g, int64_t j0, int64_t cols, int64_t p0, int64_t kc, 
   }
 }
 
-/// Up to so many rows of A, B is transposed in small chunks, once, while the next columns come from
-/// memory: more rows pay for a packed block.
+/// Up to this number of rows of A, B is transposed in small chunks, once, while the next columns
+/// come from memory: more rows pay for a packed block.
 constexpr int64_t kFewRows = 4 * kTileRows;
 /// Values of k per chunk: with two vectors of columns a quarter of the first-level cache at most.
 constexpr int64_t kChunk = 64;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear, linear_dx, linear_dw: three forms of one matrix product. Weights are [out.., in..].
-// batched_linear, batched_linear_dx, batched_linear_dw: the same per part of the features, whose
-// rows lie between those of the other parts; linear is of one part.
+// batched_linear, batched_linear_dx, batched_linear_dw: the same per part of the features, with
+// rows between those of the other parts; linear is of one part.
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 

@@ -70,7 +70,7 @@ class LmHead {
     });
   }
   /// Multiplies the gradients of a chunk's logits, which replaced them, into dW unless that is
-  /// null, and into the rows of dh; `add`: onto what dW has.
+  /// null, and into the rows of dh; `add`: onto dW's values.
   void back(int64_t n, T* dh, T* dw, bool add) {
     if (dw != nullptr) {
       gemm<T>({.trans_a = true,

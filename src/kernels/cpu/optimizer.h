@@ -6,7 +6,7 @@
 
 namespace hocket::kernels::HOCKET_CPU {
 
-/// Returns the learning rate of these parameters: the first of `hyper`, times attribute lr_scale.
+/// Returns the parameters' learning rate: the first of `hyper`, times attribute lr_scale.
 inline double learning_rate(const KernelArgs& args, size_t hyper) {
   const double lr = *in<double>(args, hyper);
   return args.attrs->has("lr_scale") ? lr * args.attrs->f("lr_scale") : lr;

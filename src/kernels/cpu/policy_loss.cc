@@ -79,7 +79,7 @@ class TokenLoss {
   double low_, high_, dual_clip_;
 };
 
-/// Writes the sum, on top of what is there if the task accumulates.
+/// Writes the sum, or adds it to the output if the task accumulates.
 void put_sum(const KernelArgs& args, double sum) {
   double* to = out<double>(args, 0);
   *to = accumulates(args, 0) ? *to + sum : sum;

@@ -36,7 +36,7 @@ Value compare(const std::string& loss, double beta, double smoothing, double del
           -beta * ((1 - smoothing) * sigmoid(-x) - smoothing * sigmoid(x))};
 }
 
-/// Writes the loss, on top of what is there if the task accumulates.
+/// Writes the loss, or adds it to the output if the task accumulates.
 void put_loss(const KernelArgs& args, double loss) {
   double* to = out<double>(args, 0);
   *to = accumulates(args, 0) ? *to + loss : loss;

@@ -27,7 +27,7 @@ T weighted_dot(const T* __restrict dy, const T* __restrict x, const T* __restric
   return dot;
 }
 
-/// The gradients of a norm of rows of `row` elements, all or some of which are here. `dot(dy, x,
+/// The gradients of a norm of rows of `row` elements; all or some elements are here. `dot(dy, x,
 /// number of the row)` is sum dy w x over the whole row.
 template <typename T, typename Dot>
 void norm_bwd(const KernelArgs& args, int64_t row, const Dot& dot) {

@@ -2,7 +2,7 @@
 // sample: a row of logits is changed in the order bias, penalties, mask, temperature, top_k, top_p,
 // min_p; a uniform number of seed, stream and position then picks a token, in order of their ids.
 // Where nothing else changes or leaves out logits, log-probabilities at a temperature have the bits
-// of token_logprobs, whose functions they are made by (vocabulary.h).
+// of token_logprobs: the same functions make both (vocabulary.h).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -76,7 +76,7 @@ class SampledRow {
     return in<int64_t>(args_, 2)[row_ * ops::kNumDraws + static_cast<int64_t>(which)];
   }
 
-  /// Returns log sum e^z in the order of training's head: parts of the vocabulary on as many ranks,
+  /// Returns log sum e^z in the order of training's head: parts of the vocabulary, one per rank,
   /// then their sums in the order of ranks.
   double in_parts(const T* z) const {
     const int64_t parts = args_.attrs->i_or("parts", 1);
@@ -91,7 +91,7 @@ class SampledRow {
   }
   /// Returns a logit over the temperature as rows in memory have it.
   static double tempered(T z, T factor) {
-    volatile T rounded = z * factor;  // else the product may be fused with what follows
+    volatile T rounded = z * factor;  // else the product may be fused with later operations
     return static_cast<double>(rounded);
   }
 
@@ -177,7 +177,7 @@ class SampledRow {
     if (!any) fail_run("sample", "the mask of row {} allows no token", row_);
   }
 
-  /// Draws from what is left; *logprob becomes that of the token in the distribution drawn from.
+  /// Draws from the rest; *logprob becomes that of the token in the distribution drawn from.
   int32_t pick(double* logprob) {
     const int64_t best = std::max_element(z_, z_ + vocab_) - z_;
     const double temperature = setting(Setting::temperature);

@@ -11,7 +11,7 @@
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-/// Letters whose offset a kernel uses.
+/// Letters with an offset that the kernel uses.
 struct Letters {
   char list[8] = {};
   constexpr explicit Letters(const char* from) {

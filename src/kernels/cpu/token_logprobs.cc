@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// token_logprobs, token_logprobs_bwd: the LM head and what losses per token are made of, over
-// chunks of tokens.
+// token_logprobs, token_logprobs_bwd: the LM head and the inputs of losses per token, over chunks
+// of tokens.
 #include "kernels/cpu/lm_head.h"
 #include "kernels/cpu/vocabulary.h"
 
