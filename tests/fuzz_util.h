@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mutated inputs for readers, until a time is over: HOCKET_FUZZ_SECONDS=S makes tests longer, and
-// HOCKET_SEED=S draws others; what is printed tells how to draw the same again.
+// HOCKET_SEED=S draws others; the printed seed draws the same again.
 #pragma once
 
 #include <cstdint>

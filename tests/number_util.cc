@@ -81,7 +81,7 @@ uint32_t code_of(DType dtype, double value) {
   if (value >= most + (most - value_of(dtype, largest - 1)) / 2) {
     return sign | (format.saturates ? largest : largest + 1);
   }
-  // Finds the last code whose number is not above the value.
+  // Finds the last code with a number not above the value.
   uint32_t low = 0;
   for (uint32_t step = 1u << 15; step > 0; step /= 2) {
     if (low + step <= largest && value_of(dtype, low + step) <= value) {

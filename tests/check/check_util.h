@@ -38,7 +38,7 @@ Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, in
 void split_class(program::Program& program, int32_t cls, int32_t axis, int32_t at);
 /// Splits some classes along random axes at random coordinates, and returns their number.
 int split_classes(program::Program& program, std::mt19937_64& rng);
-/// Adds a second role of the same mesh whose ranks run the same step beside the first.
+/// Adds a second role of the same mesh. Its ranks run the same step beside the first.
 void twin_role(program::Program& program);
 /// Returns a random small model under a random plan of at most 8 ranks, with every pass under its
 /// defaults or one of its samples.

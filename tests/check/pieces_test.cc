@@ -107,7 +107,7 @@ TEST(Pieces, OpsAcceptExactlyTheirSignatures) {
         const std::vector<Placement> want =
             legal ? signature->out : std::vector<Placement>(out.size());
         const bool takes = result.fault == TakeResult::Fault::none;
-        // No layout splits positional letters, or letters whose parts are not summed.
+        // No layout splits positional letters, or letters with parts that are not summed.
         const bool unsplit = *op->layout.positional || !op->layout.contractions.empty();
         if (takes && !legal && unsplit) continue;
         if (takes && !legal) {
@@ -197,7 +197,7 @@ TEST_F(Movements, GatherConcatenatesParts) {
   const PieceId rows = cut(cuts().split({1, 2}));
   EXPECT_EQ(moved("all_gather", {{"dim", int64_t{0}}}, rows, kThree).piece, cut(cuts().split({1})));
   EXPECT_EQ(moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo | kThree).piece, cut(0));
-  // The outer axis, whose blocks are not adjacent.
+  // The outer axis: its blocks are not adjacent.
   const MoveResult outer = moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo);
   EXPECT_EQ(s_.pieces.text(outer.piece, {{{"a", 1}, {"b", 2}, {"c", 3}}}),
             "dim 0 [0:1)[3:4)|[1:2)[4:5)|[2:3)[5:6)/6 by c");

@@ -134,7 +134,7 @@ TEST(Refuse, KernelsWithoutCost) {
     all.max_problems = 100;
     const Verdict v = check(c.program, c.graph, all);
     expect_refused(v, "cost-follows", {bytes ? "0 bytes" : "0 FLOPs", "linear L0"});
-    // Includes kinds of experts, whose work depends on the number of experts on all ranks.
+    // Includes kinds of experts: their work depends on the number of experts on all ranks.
     bool experts = false;
     for (const Problem& p : v.problems) {
       EXPECT_EQ(p.rule, "cost-follows") << p.text;

@@ -16,7 +16,7 @@ Case make(int64_t pp, int64_t dp, int64_t ep, int64_t micro_batches, bool tied =
 int32_t find(const program::Program& p, int32_t cls, const std::string& op, int n = 0);
 program::Task& task(program::Program& p, int32_t cls, const std::string& op, int n = 0);
 void erase(program::Program& p, int32_t cls, int32_t at);
-/// Expects a problem of this rule whose text contains all the words.
+/// Expects a problem of this rule with all the words in its text.
 void expect_refused(const Verdict& v, const std::string& rule, std::vector<std::string> words);
 /// Checks without a memory plan, as between passes.
 Verdict check_values(Case& c);

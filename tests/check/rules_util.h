@@ -96,7 +96,7 @@ struct FaultCase {
   bool only_refused = false;
 };
 
-// The smallest programs that contain what the cases change.
+// The smallest programs with the objects that the cases change.
 Case one_rank();              ///< dense, 2 micro-batches
 Case two_ranks();             ///< dense, dp=2, 2 micro-batches
 Case two_stages();            ///< dense, pp=2, 2 micro-batches

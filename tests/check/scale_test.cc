@@ -31,7 +31,7 @@ double seconds_to_check(int32_t num_micro_batches) {
   return best;
 }
 
-/// Four times the tasks take about four times as long; quadratic time would take sixteen.
+/// Four times the tasks take about four times the time; quadratic time would take sixteen.
 TEST(Scale, TimeIsLinearInTheTasks) { EXPECT_LT(seconds_to_check(64), 9 * seconds_to_check(16)); }
 
 }  // namespace

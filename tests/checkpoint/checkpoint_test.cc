@@ -254,7 +254,7 @@ TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
       }
       if (!failed) break;
       ++operations;
-      // A folder whose sync failed after the rename is complete.
+      // A folder is complete if its sync failed after the rename.
       const auto latest = latest_checkpoint(run.path(), Verify::all);
       ASSERT_TRUE(latest.has_value());
       if (op != Op::sync) {

@@ -26,7 +26,7 @@ namespace {
 using graph::DType;
 using nlohmann::json;
 
-/// Run with two checkpoints of one small model, whose files have equal lengths.
+/// Run with two checkpoints of one small model, with files of equal lengths.
 class Damage : public testing::Test {
  protected:
   Damage() {

@@ -30,7 +30,7 @@ using graph::DType;
 using test::ForkedProcesses;
 using test::ThreadProcesses;
 
-/// Model of random values whose elements belong to random ranks, in runs.
+/// Model of random values. Its elements belong to random ranks, in runs.
 class Model {
  public:
   Model(int64_t step, int32_t ranks, uint64_t seed) : config_(small_config("qwen3_moe")) {
@@ -233,7 +233,7 @@ TEST(Processes, AFaultOfOneIsTheErrorOfAll) {
           const std::string& folder = folders[static_cast<size_t>(process.index())];
           const auto latest = latest_checkpoint(folder, Verify::all, process);
           ASSERT_TRUE(latest.has_value());
-          // A folder whose sync failed after the rename is complete.
+          // A folder is complete if its sync failed after the rename.
           if (!shared || op != Op::sync) {
             EXPECT_EQ(file_name(*latest), "step-000001") << thrown[0];
           }

@@ -63,7 +63,7 @@ Worlds processes_with(int32_t ranks, Collectives collectives) {
   return worlds;
 }
 Worlds processes(int32_t ranks) { return processes_with(ranks, Collectives::own); }
-/// The transport of these tests reduces in rank order, too.
+/// The tests' transport reduces in rank order, too.
 Worlds processes_by_transport(int32_t ranks) { return processes_with(ranks, Collectives::c10d); }
 
 /// Runs one thread per member. `inplace`: outputs are the inputs. `spoil`: a member overwrites its

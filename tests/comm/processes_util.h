@@ -41,7 +41,7 @@ class ThreadProcesses {
   int32_t gone_ = -1;  ///< first one that has thrown
 };
 
-/// Some ranks of a world whose other ranks are elsewhere.
+/// Some ranks of a world; the others are elsewhere.
 class PartWorld : public comm::World {
  public:
   PartWorld(std::shared_ptr<comm::World> world, comm::Processes& processes)
@@ -60,7 +60,7 @@ class PartWorld : public comm::World {
   comm::Processes& processes_;
 };
 
-/// Child processes, which may be killed. A child whose peers are gone gets an error.
+/// Child processes, which may be killed. A child without its peers gets an error.
 class ForkedProcesses {
  public:
   /// Forks children that run `body` and exit, with code 3 after an Error.

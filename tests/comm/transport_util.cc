@@ -57,7 +57,7 @@ struct Hub {
   std::shared_ptr<std::atomic<bool>> silent;  ///< silences the table; null: never
 };
 
-/// Table whose answers are delayed while it is silent.
+/// Table that delays its answers while it is silent.
 class HubTable : public SharedTable {
  public:
   explicit HubTable(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}

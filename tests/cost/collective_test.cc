@@ -139,7 +139,7 @@ TEST(Collective, HierarchicalAllReduceStartsInsideNodes) {
   EXPECT_NEAR(time.data_s, 2 * 7 / 8.0 / 100 + 2 * 3 / 4.0 / 80, 1e-9);
   EXPECT_TRUE(hierarchical(c, ring, first(c, 8)).empty());
   // The cost model uses it if the cluster's library has it: small sizes are faster in 7 short steps
-  // and 3 long ones than in 31 steps of which 3.9 are long.
+  // and 3 long ones than in 31 steps with 3.9 long ones.
   Kind kind;
   kind.op = "all_gather";
   kind.communication = comm::find("all_gather");

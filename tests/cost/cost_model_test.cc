@@ -336,7 +336,7 @@ TEST(CostModel, LoadOfLinks) {
   EXPECT_DOUBLE_EQ(load.share[1], 1);
   EXPECT_DOUBLE_EQ(load.share[0], 0);
   // A ring over 2 nodes of 4: every device passes all bytes on at up to 10 GB/s, and the four
-  // adapters of a node a quarter each at 1 GB/s: 4 GB/s, two fifths of what a device could.
+  // adapters of a node a quarter each at 1 GB/s: 4 GB/s, two fifths of a device's rate.
   load = m.load(kind("all_gather", 0, 100'000'000), true, {8, 2, 4});
   EXPECT_DOUBLE_EQ(load.share[1], 1);
   EXPECT_DOUBLE_EQ(load.share[0], 0.4);

@@ -12,8 +12,8 @@
 namespace hocket::cost {
 namespace {
 
-/// Returns the time on a machine whose kernels reach a smaller fraction of their roofline the
-/// smaller they are, by kind of kernel.
+/// Returns the time on a machine where smaller kernels reach a smaller fraction of their roofline,
+/// by kind of kernel.
 double truth(const Leaf& leaf) {
   const double at_best = leaf.cost_class == ops::CostClass::matmul ? 1.3 : 2.0;
   return 1e9 * leaf.roofline_s * at_best * std::pow(leaf.roofline_s / 1e-3, -0.2);

@@ -18,7 +18,7 @@
 namespace hocket::cost {
 namespace {
 
-/// Returns a cluster whose constants the fit must recover.
+/// Returns a cluster with constants that the fit must recover.
 Cluster truth() {
   Cluster c = known_cluster("azure-nd-a100-v4");
   c.links.intra = {{1e-6, "t"}, {200e9, "t"}, {1, ""}};
@@ -97,7 +97,7 @@ TEST(LinkFit, ToleratesNoiseAndHostLaunches) {
   expect_small(held_out(base, seen), 0.10);
 }
 
-/// Logs of one node whose process launches the devices one after another, 30 us more each time: the
+/// Logs of one node. A process launches its devices one after another, 30 us more each time: the
 /// network's constants are those of the groups over nodes.
 TEST(LinkFit, LaunchesInsideANodeDoNotPullTheNetwork) {
   auto seen = together({made("all_reduce", 2, 1, 0.02), made("all_reduce", 4, 1, 0.02),
@@ -109,7 +109,7 @@ TEST(LinkFit, LaunchesInsideANodeDoNotPullTheNetwork) {
   Cluster base = known_cluster("azure-nd-a100-v4");
   base.links.intra.start = {25e-6, "t"};
   base.links.inter = truth().links.inter;
-  base.links.inter.latency.value = 15e-6;  // one shape of groups tells no latency
+  base.links.inter.latency.value = 15e-6;  // one shape of groups fixes no latency
   for (CommSample s : made("all_reduce", 16, 2, 0.02)) {
     s.per_process = 1;
     seen.push_back(s);
@@ -173,7 +173,7 @@ TEST(LinkFit, KeepsTheShortProtocolWithoutShortSamples) {
 }
 
 TEST(LinkFit, WarnsOfTimesThatNoConstantsExplain) {
-  // Successive sizes take 1, 2 and 4 times as long.
+  // Successive sizes take 1, 2 and 4 times the time.
   std::vector<CommSample> seen = made("all_reduce", 8, 1, 0);
   for (size_t k = 0; k < seen.size(); ++k) {
     seen[k].seconds *= std::pow(2, k % 3);
@@ -226,7 +226,7 @@ TEST(LinkFit, PublicLogsPredictTwoNodesFromOne) {
       fit_links(base, together({log("nccl_2.log"), log("nccl_4.log"), log("nccl_8.log")}), "Echo");
   EXPECT_EQ(fit.fitted, std::vector<std::string>{"links.intra"});
   expect_small(errors_of(fit.cluster, log("nccl_16.log"), ""), 0.08);
-  // With one group inside a node, only whose long messages show its links.
+  // With one group inside a node: only its long messages show its links.
   Cluster links =
       fit_links(base, together({log("nccl_8.log"), log("nccl_16.log")}), "Echo").cluster;
   links.measured.clear();

@@ -14,7 +14,7 @@ namespace {
 using trace::Trace;
 using trace::TraceEvent;
 
-/// A step whose tasks are added one by one.
+/// A step with tasks that are added one by one.
 class Step {
  public:
   Step() { trace_.steps = {3}; }

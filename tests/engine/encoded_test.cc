@@ -99,7 +99,7 @@ TEST_P(Encoded, AreGatheredInWholeBlocksAndNeverAdded) {
     const std::vector<TensorType> in{part};
     const TensorType whole = comm::infer(gather, attrs, in, 3)[0];
     EXPECT_EQ(whole.bytes(), 3 * part.bytes());
-    // Three members whose bytes are their number: the parts lie side by side.
+    // Three members with their number as bytes: the parts lie side by side.
     std::vector<std::vector<std::byte>> memory;
     std::vector<std::vector<std::byte>> results(
         3, std::vector<std::byte>(static_cast<size_t>(whole.bytes())));

@@ -78,8 +78,8 @@ TEST(RequireMemory, WithoutABudgetTheMachineDecides) {
   engine::Run run = run_with("1B");
   run.config.cluster.memory_budget.reset();
   EXPECT_NO_THROW(require_memory(run, two_ranks()));
-  // Half of the free memory, and three times as much: other processes may take and give some
-  // meanwhile.
+  // Half of the free memory, and three times the free memory: other processes may take and give
+  // some meanwhile.
   const int64_t free = free_pages();
   ASSERT_GT(free, 0);
   EXPECT_NO_THROW(require_memory(run, two_ranks(free / 4)));

@@ -86,7 +86,7 @@ TEST(Placement, TakesEveryElementOnce) {
     shards.add(rank, split_along(0));
   }
   EXPECT_EQ(shards.missing(), 0);
-  // Parts of the second role, whose ranks count from 4 on.
+  // Parts of the second role: its ranks count from 4 on.
   Shards narrow;
   narrow.add(4, split_along(0));
   narrow.add(5, split_along(0));

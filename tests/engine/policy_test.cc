@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two models on the same ranks, as an application has them: a policy under dp 4 that learns, and a
-// reference under tp 2 x dp 2 that ranks what the policy learns from and says how far it has gone.
+// reference under tp 2 x dp 2 that ranks the policy's samples and measures its distance.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -79,7 +79,7 @@ class Model {
     return session.loss();
   }
 
-  /// Takes over what another model has learned.
+  /// Takes over another model's parameters.
   void become(Model& other) {
     copy_parameters(holder().graph(), other.holder().program(), other.holder().store(),
                     holder().program(), holder().store());
@@ -104,7 +104,7 @@ Batch texts_of(int64_t step) {
   return batch;
 }
 
-/// The half of the rows whose text is likeliest.
+/// The half of the rows with the likeliest texts.
 std::vector<bool> best_half(const std::vector<double>& log_probs) {
   std::vector<std::pair<double, size_t>> rows;
   for (size_t row = 0; row < kSequences; ++row) {

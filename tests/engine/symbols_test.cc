@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose number of tokens is a symbol, on several ranks: proven symbolically, priced by the
+// A model with a symbolic number of tokens, on several ranks: proven symbolically, priced by the
 // expected number, run at every value, equal to one rank.
 #include <gtest/gtest.h>
 

@@ -298,7 +298,7 @@ TEST_F(CutsTest, RefusesWhatIsTooLarge) {
   EXPECT_THROW(wide.split({0, 1}), Error);
   const AxisMask both = axis_bit(0) | axis_bit(1);
   EXPECT_THROW(wide.for_each(both, {}, [](const Coords&) {}), Error);
-  // 2^16 runs on each of these ranks.
+  // 2^16 runs on each rank.
   EXPECT_NO_THROW(CutTable({1 << 3, 1, 1, 1, 1, 1}).block(CutTable::kWhole, axis_bit(0), 1 << 16));
   EXPECT_THROW(CutTable({1 << 5, 1, 1, 1, 1, 1}).block(CutTable::kWhole, axis_bit(0), 1 << 16),
                Error);

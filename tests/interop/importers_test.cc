@@ -308,7 +308,7 @@ TEST(Axolotl, Refusals) {
 struct File {
   const char* tool;
   std::string text;
-  const char* before;  ///< what stands before a key of the file, and behind it
+  const char* before;  ///< text before a key of the file, and behind it
   const char* behind;
 };
 

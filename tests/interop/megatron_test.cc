@@ -131,7 +131,7 @@ TEST(Megatron, SettingsBesideTheScript) {
   const std::string script =
       "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 96 "
       "--num-attention-heads 4 --vocab-size 512 ";
-  // A model that the run names, a key of --set and a search replace what the script has.
+  // A model that the run names, a key of --set and a search replace the script's.
   EXPECT_NO_THROW(
       import_megatron(script + "--multi-latent-attention", "args.sh", {}, beside({"model.path"})));
   const std::string recomputes = script + "--recompute-activations --recompute-modules moe";

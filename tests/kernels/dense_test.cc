@@ -390,7 +390,7 @@ TEST(DenseKernels, OptimizerStep) {
                     dtype)[0][0],
                 1);
     }
-    // A step whose gradient norm is not finite, or above the limit, changes no bit.
+    // A step with a gradient norm that is not finite, or above the limit, changes no bit.
     const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
     for (const double sum_of_squares : {nan, infinity, 26.0}) {
       const double skip = run({"clip_coef",

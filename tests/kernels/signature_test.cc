@@ -83,7 +83,7 @@ bool gives(const ops::Op& op, const ops::Attrs& attrs, const std::vector<TensorT
 /// The samples' types, and the same with another one in place of f64 where the op takes that.
 TEST(CpuKernels, AreFoundForTheTypesOfTheirOpsAndNoOthers) {
   const Backend& cpu = *cpu_backend();
-  // Ops of any type, on lists whose bounds only the op knows.
+  // Ops of any type, on lists with bounds that only the op knows.
   const std::set<std::string> takes_any = {"copy", "zero", "regroup"};
   int found = 0, refused = 0;
   for (const ops::Op* op : ops::all()) {
@@ -108,7 +108,7 @@ TEST(CpuKernels, AreFoundForTheTypesOfTheirOpsAndNoOthers) {
           if (op->name == "cast" && graph::bits_of(type.dtype) >= 8) continue;
           const KernelFn kernel = cpu.find(op->name, Device::cpu, {changed_in, changed_out});
           if (kernel && graph::is_floating(type.dtype) && graph::bits_of(type.dtype) >= 16) {
-            // Covers ops whose other operands are not of the type that the kernel is compiled for.
+            // Covers ops with other operands of another type than the kernel is compiled for.
             ops::Attrs attrs = sample.attrs;
             if (attrs.has("dtype")) {
               attrs.set("dtype", std::string(to_string(type.dtype)));

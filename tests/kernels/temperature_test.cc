@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log-probabilities at a temperature: those that `sample` reports of what it draws have the bits of
-// those that token_logprobs trains with, for all its ids and settings that leave out nothing.
+// Log-probabilities at a temperature: those that `sample` reports have the bits of those that
+// token_logprobs trains with, for all its ids and settings that leave out nothing.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -393,7 +393,7 @@ TEST(ModelConfig, HostileText) {
   EXPECT_THROW(parse_config(deep + std::string(1000000, ']') + "}", "c"), Error);
 }
 
-// transformers reads what Python's json reads.
+// transformers reads all that Python's json reads.
 TEST(ModelConfig, NanMayStandInKeysThatNobodyReads) {
   std::string text = llama().dump();
   text.pop_back();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reader of config.json, and the graph of what it gives, on mutated files of every family.
+// Reader of config.json, and the graph of its result, on mutated files of every family.
 // HOCKET_FUZZ_SECONDS and HOCKET_SEED: see tests/fuzz_util.h.
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ TEST(ModelConfig, MutatedFilesNeitherCrashNorHang) {
     const ModelConfig config = parse_config(text, "c");
     parse_config(config_json(config, "float32"), "c");
     generation_config_json(config);
-    if (config.num_layers > 64) return;  // as many tasks as layers
+    if (config.num_layers > 64) return;  // the tasks grow with the layers
     BuildOptions options;
     options.tokens = 4;
     build(config, options);

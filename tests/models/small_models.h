@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small config.json of every family, of odd sizes, with what is special about the family.
+// A small config.json of every family, of odd sizes, with the keys special to the family.
 #pragma once
 
 #include <nlohmann/json.hpp>

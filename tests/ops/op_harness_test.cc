@@ -481,8 +481,8 @@ std::vector<size_t> differentiated(const Op& op, const Problem& p) {
   return list;
 }
 
-/// Returns random weights for the outputs whose gradient the rule reads. A rule that reads none is
-/// a loss's, whose weight is 1.
+/// Returns random weights for the outputs with gradients that the rule reads. A rule that reads
+/// none is a loss's; its weight is 1.
 std::vector<Value> output_weights(const std::vector<Value>& out, const std::vector<bool>& asked,
                                   uint64_t seed) {
   Rng rng(seed);
@@ -653,7 +653,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, OpWithAccumulators, testing::ValuesIn(ops_that(has
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Ops, OpWithGradient, testing::ValuesIn(ops_that(has_gradient)), name_of);
 
-/// For two values, one, or none, each of these meanings is the sum of the op's inputs.
+/// For two values, one, or none, each meaning listed here is the sum of the op's inputs.
 TEST(OpsByMeaning, TheySumTheirInputs) {
   struct Case {
     ops::Meaning meaning;

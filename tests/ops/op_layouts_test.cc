@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every legal layout of every op against one device: for each signature on an axis of two ranks the
 // inputs are cut, the op runs on both parts and the outputs are put together again. Generated from
-// the sample cases. Where a cut takes away what a part needs (ops::cut_support) the result must
-// differ: else the op would need no such rule. How special values are cut:
+// the sample cases. Where a part needs indices that the cut takes away (ops::cut_support) the
+// result must differ: else the op would need no such rule. How special values are cut:
 //   routed rows  go with their token under split(1), with their expert under split(0);
 //   counts, rows and routes that a chain makes are made again from the part's own tokens if a
 //                signature of that op gives the wanted placement (a partial sum of counts is the
@@ -179,7 +179,7 @@ TEST_P(EveryLayout, EqualsOneDevice) {
       bool& done = ran[ranks + ": " + to_string(s)];
       if (!divides(s.in, in) || !divides(s.out, out)) continue;
       std::vector<std::vector<Value>> parts;
-      bool cuts = false, lacks = false;  // an op may miss what is cut off
+      bool cuts = false, lacks = false;  // an op may need indices that are cut off
       for (int part : {0, 1}) {
         std::vector<Value> local;
         for (size_t i = 0; i < p.num_inputs; ++i) {

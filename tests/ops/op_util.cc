@@ -354,7 +354,7 @@ std::vector<Value> apply(const Op& op, const Attrs& attrs, std::span<const Value
 
 namespace {
 
-/// A graph of one node whose backward nodes run when they are emitted.
+/// A graph of one node. Its backward nodes run when they are emitted.
 class Eager : public ops::GradContext {
  public:
   Eager(const Problem& p, const std::vector<Value>& out, const std::vector<Value>& grad_out,

@@ -70,7 +70,7 @@ void run_chain(const Sample& sample, std::vector<Value>& values, bool floats = t
 /// Gradients of the inputs by the op's rule, its nodes executed as they are emitted.
 struct Gradient {
   std::vector<Value> grad;  ///< per input; v is empty where there is none
-  std::vector<bool> asked;  ///< outputs whose gradient the rule reads
+  std::vector<bool> asked;  ///< outputs with gradients that the rule reads
 };
 /// `grad_out`: per output, empty v for "nothing depends on it". `before`: contributions to the
 /// inputs' gradients that exist already (empty: none).

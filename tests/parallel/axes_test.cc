@@ -309,7 +309,7 @@ TEST(Axes, DpNeedNotDivideSequences) {
     proven(plan, moe);
   }
   proven("dp: 4, dp_samples: [1, 1, 1, 1], ep: 2", moe);
-  // In chunks, whose sizes differ between classes.
+  // In chunks of sizes that differ between classes.
   proven("dp: 2, dp_samples: [3, 1], moe_chunks: 2", moe);
   proven("dp: 2, dp_samples: [1, 3], moe_chunks: 4, tp: 2, sequence_parallel: true", moe);
   proven("dp: 2, dp_samples: [3, 1], cp: 2, ep: 2", moe);
@@ -419,8 +419,8 @@ TEST(Axes, HeadsAreExchangedForTokens) {
   proven("cp: 4, micro_batch: 1, cp_comm_type: a2a", four);
 }
 
-/// No dim of the product after attention is divided by dp and cp together. Its heads, of which cp
-/// has parts where the gradient is made, are split over dp where the gradient accumulates.
+/// No dim of the product after attention is divided by dp and cp together. Its heads are parts over
+/// cp where the gradient is made, and are split over dp where the gradient accumulates.
 TEST(Axes, ExchangedHeadsAreScatteredOverOtherAxes) {
   for (const char* shard : {"grads: all", "params: all, grads: all"}) {
     proven(fmt::format("dp: 4, cp: 4, micro_batch: 1, cp_comm_type: a2a, shard: {{{}}}", shard),
@@ -590,13 +590,13 @@ TEST(Axes, PinsSetLayoutsOfInputsAndBackwardActivations) {
   const program::Program pinned =
       proven("tp: 2, micro_batch: 4, layouts: ['d.*.gate_up/linear_dx tp:S0']");
   EXPECT_GE(count(pinned, "reduce_scatter") + count(pinned, "all_gather"), 2);
-  // Programs that only evaluate have none of these tensors, and ignore their pins.
+  // Programs that only evaluate lack the pinned tensors, and ignore the pins.
   const engine::Run run =
       run_of("dp: 2, micro_batch: 1, layouts: ['d.* B', 'exp_avg.* edp:S0', 'grad.* edp:S0']");
   EXPECT_NO_THROW(engine::compile(engine::losses(run)));
 }
 
-/// A tied table is used on several ranks of the pipeline, one of which has a complete addend.
+/// A tied table is used on several ranks of the pipeline, and one of them has a complete addend.
 TEST(Axes, PinnedTiedGradientsAreSummed) {
   const Shape tied{.tied = true};
   proven("pp: 2, dp: 2, micro_batch: 1, layouts: ['* B', tokens edp:S0]", tied);

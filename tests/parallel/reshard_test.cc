@@ -346,7 +346,7 @@ TEST(Resharding, OfRowsAndCountsUsesExchangesOnly) {
   EXPECT_EQ(there->steps[0].axes, (std::vector<int32_t>{1}));
   ASSERT_TRUE(paths.path(rows, by_expert, by_token));
   // The same over an outer axis: rows are then of tokens that are not consecutive, and return to
-  // the ranks of these tokens.
+  // the tokens' ranks.
   const Layout by_outer = parse_layout("edp:S0 ep:S1", mesh);
   for (const auto& [from, to] : {std::pair{by_token, by_outer}, {by_outer, by_token}}) {
     const ReshardPath* const exchange = paths.path(rows, from, to);

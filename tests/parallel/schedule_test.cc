@@ -127,7 +127,7 @@ TEST(Schedule, OverlappedPairsAreOneCell) {
   const Schedule twice = parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,,0B0,0B1\n", "s.csv");
   expect_contains(failure([&] { validate(twice, 1, 2, true); }),
                   "row 1, column 4: 0B0 comes after FB");
-  // Both actions of a pair wait for what either of them needs, so the second row's 1B0 never runs.
+  // Both actions of a pair wait for the inputs of both, so the second row's 1B0 never runs.
   const Schedule stuck =
       parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n", "s.csv");
   expect_contains(failure([&] { validate(stuck, 2, 2, true); }),

@@ -18,7 +18,7 @@
 namespace hocket::parallel {
 namespace {
 
-/// Returns a training whose step also reads the first output of every node of this op.
+/// Returns a training that also reads the first output of every node of this op in its step.
 graph::Graph with_totals(const models::ModelConfig& model, const std::string& op) {
   models::BuildOptions options;
   options.tokens = 32;
@@ -77,7 +77,7 @@ TEST(Totals, AreThoseOfTheSingleDeviceStep) {
   }
 }
 
-/// A program whose step takes the value of one micro-batch for the sum is refused.
+/// A program is refused if its step takes the value of one micro-batch for the sum.
 TEST(Totals, ThatMissAMicroBatchAreRefused) {
   const graph::Graph graph = with_totals(check::test::dense(2, true), "embedding");
   program::Program program = lower(graph, plan_of(1, 1, 1));

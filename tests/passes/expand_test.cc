@@ -104,7 +104,7 @@ Program program_of(const Collective& made) {
   return program;
 }
 
-/// Small whole numbers, whose sums are exact in any order, or numbers that round.
+/// Small whole numbers (their sums are exact in any order), or numbers that round.
 void fill(const TensorType& type, bool whole, Rng& rng, void* to) {
   for (int64_t i = 0; i < type.numel(); ++i) {
     const auto number = static_cast<int64_t>(rng.below(2001)) - 1000;
@@ -320,7 +320,7 @@ TEST(Expand, OnNodesLittleIsSentBetweenThem) {
 }
 
 /// Two nodes of two ranks, with links between them that are ten times slower. The time of the
-/// slower links alone is at least 1.3 times shorter than one ring, whose every hop waits for them.
+/// slower links alone is at least 1.3 times shorter than one ring: there every hop waits for them.
 TEST(Expand, PiecesGoInsideWhileOthersGoBetween) {
   cost::Cluster cluster = test::one_node(2);
   cluster.nodes = 2;

@@ -23,7 +23,7 @@ program::Program dense_program() {
   plan.pp = 2;
   plan.dp = 2;
   plan.num_micro_batches = 2;
-  // Without passes every kind has a task, whose group determines the types of a collective.
+  // Without passes every kind has a task. Its group determines the types of a collective.
   return check::test::make_case(check::test::dense(2, false), plan, 8, 1 << 20,
                                 check::test::Purpose::train, {{}, {}})
       .program;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole training steps on a device whose kernels run long after they are launched, out of step with
+// Whole training steps on a device that runs kernels long after they are launched, out of step with
 // the lanes. Results equal the CPU's to the bit.
 #include <gtest/gtest.h>
 

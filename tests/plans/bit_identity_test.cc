@@ -95,8 +95,8 @@ TEST(BitIdentity, SchedulesOfOnePipeline) {
   }
 }
 
-/// Ranks add up micro-batches in the order of 1F1B under every built-in schedule but dualpipe,
-/// whose copies of a stage add up half of them each.
+/// Ranks add up micro-batches in the order of 1F1B under every built-in schedule but dualpipe:
+/// there each copy of a stage adds up half of them.
 TEST(BitIdentity, BuiltInSchedules) {
   for (const Case& c : pipelines(fewer(4))) {
     const engine::Run run_of = engine::parse_run(c.text, c.name, {});

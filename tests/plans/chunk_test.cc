@@ -150,7 +150,7 @@ TEST(ChunkPass, MutantsAreRefusedOrEqual) {
   }
 }
 
-/// A layer in a graph of its own, whose pieces add to existing gradients of tokens and weights.
+/// A layer in a graph of its own. Its pieces add to existing gradients of tokens and weights.
 /// Gradients of weights are no sums over micro-batches.
 ProgramBuilder layer(int64_t tokens) {
   ProgramBuilder w({{"edp", 1}});
@@ -206,7 +206,7 @@ TEST(ChunkPass, AddsToWhatIsThere) {
   }
 }
 
-/// With exchanges about as long as the experts, chunks hide a part of each behind the other.
+/// With exchanges and experts of about the same time, chunks hide a part of each behind the other.
 TEST(ChunkPass, HidesExchangesBehindExperts) {
   const auto predicted = [](int64_t chunks) {
     const std::string text = fmt::format(

@@ -305,7 +305,7 @@ TEST(PlanEquality, CopiesOfAStage) {
 }
 
 /// Rows of a schedule may name any stage of their rank. One rank with all stages, a V of two ranks
-/// whose first has the first and the last stage, and halves of backward passes all equal one rank.
+/// (the first with the first and last stage), and halves of backward passes all equal one rank.
 TEST(PlanEquality, StagesMayLieAnywhere) {
   const std::string path = ::testing::TempDir() + "stages.csv";
   const std::string model =

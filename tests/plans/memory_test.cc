@@ -24,7 +24,7 @@ namespace {
 using program::BufferKind;
 using program::kNone;
 
-/// A mixture of experts whose buffers take several pages, with ep of at least 2 on at most 6 ranks;
+/// A mixture of experts with buffers of several pages and with ep of at least 2 on at most 6 ranks;
 /// with cp or tp of 2 where that leaves room.
 Case ep_case(uint64_t seed) {
   Rng rng(seed);

@@ -3,7 +3,7 @@
 // task named, or run and give the single-rank result. The numbers that a release is held to:
 //   HOCKET_MUTANTS=1000 HOCKET_PLANS=100 python3 tools/gtest_file.py build/hocket_tests
 //       tests/plans/mutants_test.cc
-// HOCKET_SEED=S draws others; what is printed tells how to draw the same again.
+// HOCKET_SEED=S draws others; the printed seed draws the same again.
 #include <gtest/gtest.h>
 
 #include <iostream>

@@ -57,7 +57,7 @@ class Keys {
   std::map<std::string, std::string> values_;
 };
 
-/// A width of as many dims as the heads have, for families without a key of those.
+/// A width equal to the dims of all heads, for families without a key of those.
 void widen(Keys* keys) {
   keys->set("hidden_size", keys->number("num_attention_heads") * keys->number("head_dim"));
   keys->drop(

@@ -225,7 +225,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
   if (tp > 1 && uneven.below(2) == 0) {
     set_key(&c.text, "vocab_size", 24);
   }
-  // Some have a vocabulary whose gradient is longer to reduce than its tokens are to gather.
+  // Some have a large vocabulary: its gradient takes longer to reduce than its tokens to gather.
   if (Rng words(seed + 5000011); words.below(3) == 0) {
     set_key(&c.text, "vocab_size", tp > 1 && uneven.below(2) == 0 ? 4800 : 4093);
   }
@@ -280,7 +280,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype, bool an
       samples.push_back((1 + static_cast<int64_t>(uneven.below(3))) * (any ? 1 : micro));
     }
   }
-  // Ranks of cp may have different parts of these, too.
+  // Ranks of cp may have different parts of them, too.
   std::vector<int64_t> shares;
   const int64_t least = sequence_parallel ? tp : 1;  // tokens
   Rng parts(seed + 7000003);

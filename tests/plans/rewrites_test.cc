@@ -282,8 +282,8 @@ TEST(Rewrites, TilesOfSumsTakeTheirProductAlong) {
   }
 }
 
-/// The gradient of a table that is read twice is a sum of two terms, whose rows have different
-/// addends.
+/// The gradient of a table that is read twice is a sum of two
+/// terms with rows of different addends.
 TEST(Rewrites, TilesOfTiedTablesAreJoined) {
   for (const char* plan :
        {"cp: 2, tp: 2, dp: 2", "cp: 2, tp: 2, dp: 2, shard: {optimizer: all}",
@@ -364,7 +364,7 @@ TEST(Rewrites, ShortenTheStepWhereLinksAreSlow) {
 }
 
 /// Products in blocks in which ranks have parts of the rows; tables that are read twice, in parts;
-/// ranks with uneven rows, whose reductions take different routes.
+/// ranks with uneven rows and reductions over different routes.
 TEST(Rewrites, ALossyCodecTakesAnyPlan) {
   const std::string codec = "grad_codec: int8, ";
   for (const bool tied : {false, true}) {

@@ -50,8 +50,8 @@ TEST(Ranges, AreSetsOfAddresses) {
   }
 }
 
-/// A program of one rank: pages [first, end) of step buffers, and named buffers of these numbers of
-/// pages.
+/// A program of one rank: pages [first, end) of step buffers, and named buffers of the given
+/// numbers of pages.
 Program program_of(int64_t first, int64_t end, int64_t inputs,
                    const std::vector<std::pair<std::string, int64_t>>& named) {
   const auto buffer = [](BufferKind kind, std::string name, int64_t pages) {
@@ -259,8 +259,8 @@ int64_t bytes_in_flight(const std::vector<int32_t>& second) {
   return memory_of(program)[0].messages;
 }
 
-/// Received messages are known by rank, not by class: rank 0 has one peer, whose message implies
-/// the first number; others have two.
+/// Received messages are known by rank, not by class: rank 0 has one peer with a message that
+/// implies the first number; others have two.
 TEST(MessagesInFlight, AreThoseOfTheRankThatHasMost) {
   EXPECT_EQ(bytes_in_flight({2, 3, 0, 1}), 16);
   EXPECT_EQ(bytes_in_flight({2, 0, 3, 1}), 24);

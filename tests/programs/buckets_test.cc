@@ -208,7 +208,7 @@ ProgramBuilder sharded_parameters(int32_t ranks, bool third, int32_t micro_batch
   const BufferId grads = w.step_buffer(f64({elements})), shard = w.step_buffer(f64({part}));
   const std::vector<BufferId> to = m.views(grads);
   const auto gathered = [&] {
-    // Starts only after the readers of the earlier gather, whose memory is then free.
+    // Starts only after the readers of the earlier gather: its memory is then free.
     const program::TaskId last = std::ssize(w.program.classes[0].tasks) - 1;
     const BufferId params = w.step_buffer(f64({elements}));
     w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {own}, {params});
@@ -285,7 +285,7 @@ ProgramBuilder tied_and_split(int split_dim) {
     w.apply("adamw." + w.graph.tensor(param).name, "adamw", attrs,
             {param, grad, states[param][0], states[param][1], coef, hyper}, Phase::optimizer);
   }
-  // E takes 24 elements, a half of V 4: blocks of 14, the second of which has a part of E and V.
+  // E takes 24 elements, a half of V 4: blocks of 14, and the second one has a part of E and V.
   const Layout tokens = w.split(0, {"dp"});
   Layout both = tokens;
   const Layout part_of_other = w.split(split_dim, {"ep"});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all-reduce whose parts travel as codes. Every rank encodes its own part, all codes are
+// An all-reduce with parts that travel as codes. Every rank encodes its own part, all codes are
 // gathered, and every rank adds up the decoded parts, its own included, so that all get equal
 // results.
 #include <gtest/gtest.h>
@@ -222,7 +222,7 @@ TEST(Codecs, RanksKeepTheSameInABucket) {
   EXPECT_NE(text.find("b: ~int8 of 'W'"), std::string::npos) << text;
 }
 
-/// A step that updates a parameter by its gradient, of which every rank has its tokens' part.
+/// A step that updates a parameter by its gradient. Every rank has its tokens' part of it.
 struct Trained {
   ProgramBuilder w;
   TensorId weight;
@@ -307,7 +307,7 @@ ProgramBuilder by_parts(bool apart) {
   return std::move(t.w);
 }
 
-/// Sums of two, and sums of two of these, each through codes: with the rank `offset` before along
+/// Sums of two, and sums of two such sums, each through codes: with the rank `offset` before along
 /// an axis, hop by hop.
 ProgramBuilder doubled(const std::vector<graph::Axis>& axes,
                        const std::vector<std::pair<std::string, int32_t>>& hops) {

@@ -16,7 +16,7 @@ ProgramBuilder two_ranks(bool reduces = true) {
   // One role of two ranks, as a mesh with one axis. Both ranks run the same tasks: one class.
   ProgramBuilder w({{"tp", 2}});
 
-  // The graph: what the program must compute, on whole tensors. It names no ranks.
+  // The graph: the program's meaning, on whole tensors. It names no ranks.
   const TensorId x = w.input("x", f64({kTokens, kIn}));
   const TensorId weight = w.input("W", f64({kOut, kIn}));
   const TensorId y = w.apply("y", "linear", {}, {x, weight})[0];

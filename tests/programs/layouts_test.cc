@@ -112,7 +112,7 @@ ProgramBuilder given() {
   return w;
 }
 
-/// A bucket in blocks of the ranks of a role whose axis is the seventh of all.
+/// A bucket in blocks of the ranks of a role with the seventh axis of all.
 ProgramBuilder seventh_axis() {
   ProgramBuilder w({{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}, {"f", 1}});
   const TensorId weight = w.param("W", f64({4, kWidth}));

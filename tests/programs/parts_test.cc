@@ -47,7 +47,7 @@ ProgramBuilder gather_then_product(int64_t tiles) {
   return std::move(w);
 }
 
-/// A product whose inner dim is cut; each tile of rows is reduced while the next one is multiplied.
+/// A product with its inner dim cut; each tile of rows is reduced while the next one is multiplied.
 ProgramBuilder product_then_sum(int64_t tiles) {
   Product p(2);
   ProgramBuilder& w = p.w;

@@ -89,7 +89,7 @@ class ProgramBuilder {
   BufferId view(BufferId base, int dim, int64_t length, int64_t begin) {
     return view(base, dim, length, [begin](const At&) { return begin; });
   }
-  /// Adds a view of the elements from `begin` on, as a tensor of these dims.
+  /// Adds a view of the elements from `begin` on, as a tensor of dims `dims`.
   BufferId flat_view(BufferId base, const graph::Dims& dims, const Function& begin);
   BufferId flat_view(BufferId base, const graph::Dims& dims, int64_t begin) {
     return flat_view(base, dims, [begin](const At&) { return begin; });
@@ -163,9 +163,9 @@ struct ProgramCase {
   std::vector<std::string> kinds{};
 };
 
-/// Each is proven, gives what one rank gives, at every complete value, and is simulated.
+/// Each is proven, equals one rank at every complete value, and is simulated.
 void expect_proven_run_simulated(std::span<const ProgramCase> cases);
-/// Each mutant is refused or gives what one rank gives, at every complete value. Prints what the
+/// Each mutant is refused, or equals one rank at every complete value. Prints what the
 /// seed of a failure is:
 ///   HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each, and which
 ///   HOCKET_RUN_REFUSED=1: runs those refused for their values, too, and counts which give the same

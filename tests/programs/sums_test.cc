@@ -85,9 +85,9 @@ ProgramBuilder halving_doubling() {
   return w;
 }
 
-/// Recursive halving and doubling on one axis. A rank exchanges with those whose coordinates differ
-/// from its own in one bit: first with its neighbour, to which half of the rows go, last with the
-/// furthest one. Its block of the sum is then its own number with bits reversed.
+/// Recursive halving and doubling on one axis. A rank exchanges with ranks at coordinates that
+/// differ from its own in one bit: first with its neighbour, to which half of the rows go, last
+/// with the furthest one. Its block of the sum is then its own number with bits reversed.
 ProgramBuilder halving_doubling_by_bits(int32_t bits) {
   Gradient g({{"dp", 1 << bits}});
   ProgramBuilder& w = g.w;
@@ -171,7 +171,7 @@ ProgramBuilder two_level_all_reduce() {
   return w;
 }
 
-/// A product whose inner dim is cut: the halves of tokens one after the other, each reduced at
+/// A product with its inner dim cut: the halves of tokens one after the other, each reduced at
 /// once.
 ProgramBuilder chunked_product(int64_t chunks) {
   ProgramBuilder w({{"tp", 2}});

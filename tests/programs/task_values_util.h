@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares every complete value of a program while it runs. At each write of a buffer, during the
-// step too, whose value the check calls a term of the reference with all its addends, the data must
+// Compares every complete value of a program while it runs. If the check calls the value of a
+// written buffer a term of the reference with all its addends, also during the step, the data must
 // equal the result of kernels on whole tensors.
 #pragma once
 

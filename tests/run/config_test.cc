@@ -146,7 +146,7 @@ TEST(RunConfig, RewardsRefuseWhatWouldChangeThemInSilence) {
   EXPECT_ERROR(rl(mis), "rl.correction.low is 3");
   EXPECT_ERROR(rl({"train.keep_best=true", "train.eval_every=5"}), "objective is rl");
   EXPECT_ERROR(rl({"rl.advantage=gae", "model.dtype=bf16"}), "expected f32 or f64");
-  // Micro-batches of an update are a multiple of these.
+  // The micro-batches of an update are a multiple of the pipeline's need.
   EXPECT_EQ(rl({"plan.pp=2"}).plan.num_micro_batches, 2);
   EXPECT_EQ(rl({"plan.pp=2", "plan.pp_schedule=dualpipev"}).plan.num_micro_batches, 4);
   EXPECT_EQ(rl({"plan.dp=2", "plan.dp_samples=[3, 1]"}).plan.num_micro_batches, 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device whose memory the host cannot touch: each range is mapped twice, once without access for
-// the host, and once for kernels. Any access by the host other than through the device raises
+// Device with memory that the host cannot touch: each range is mapped twice, once without access
+// for the host, and once for kernels. Any access by the host other than through the device raises
 // SIGSEGV.
 #pragma once
 

@@ -269,7 +269,7 @@ TEST(Executor, AnErrorNamesRankTaskAndCauseAndStopsTheOthers) {
   std::atomic<int> after{0};
   Builder b(2, 2);
   const BufferId x = b.buffer(0, f64s(4)), y = b.buffer(1, f64s(4)), z = b.buffer(1, f64s(4));
-  // Stage 0 waits for stage 1, whose second task fails on one of its two ranks.
+  // Stage 0 waits for stage 1. There the second task fails on one of two ranks.
   std::atomic<int> arrived{0};
   b.recv(0, x, 1, 5);
   b.task(0, Lane::compute, {x}, {b.buffer(0, f64s(4))}, [&](const KernelArgs&) { ++after; });

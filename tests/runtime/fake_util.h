@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backend whose kernels are lambdas, and hand-made programs, for tests of the runtime.
+// Backend with lambdas as kernels, and hand-made programs, for tests of the runtime.
 #pragma once
 
 #include <functional>

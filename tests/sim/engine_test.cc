@@ -483,7 +483,7 @@ class Reference {
 
  private:
   using Tasks = std::vector<std::pair<int32_t, TaskId>>;
-  /// Returns the longest bubble behind those of these tasks that ended `at`.
+  /// Returns the longest bubble behind those of the tasks `before` that ended `at`.
   int64_t bubble_before(int32_t rank, const std::vector<TaskId>& before, int64_t at, int64_t from) {
     int64_t most = 0;
     for (TaskId t : before) {

@@ -12,8 +12,8 @@
 namespace hocket::sim {
 namespace {
 
-/// Returns a cluster of `nodes` nodes; with `leaves`, leaves of two nodes whose uplink carries
-/// half.
+/// Returns a cluster of `nodes` nodes; with `leaves`, leaves
+/// of two nodes with an uplink for half.
 cost::Cluster cluster_of(int32_t nodes, int32_t per_node, int32_t adapters, bool leaves,
                          bool rails = false) {
   cost::Cluster c;
@@ -61,7 +61,7 @@ TEST(SimSharing, MessagesShareAnAdapter) {
 }
 
 // An all-reduce over both nodes (1000: 200 of latency, 800 of bytes), and from 500 on a message out
-// of the first one, whose bytes (800) start at 700. By then 500 of the all-reduce are done; the
+// of the first one. Its bytes (800) start at 700. By then 500 of the all-reduce are done; the
 // other 300 take 600 at half the speed, until 1300. 500 of the message are left then, until 1800.
 TEST(SimSharing, RatesChangeWhenATransferStartsAndEnds) {
   Maker m({{"pp", 2}});
@@ -79,8 +79,8 @@ TEST(SimSharing, RatesChangeWhenATransferStartsAndEnds) {
             "1 intra all_reduce 0..1300\n1 intra_rx recv 0..1800\n");
 }
 
-// Compute takes 1.5 times as long while its rank transfers. The all-reduce runs 0..600; by then 400
-// of w's 1000 are done, and the rest runs alone until 1200. Rank 1 computes nothing.
+// Compute takes 1.5 times the time while its rank transfers. The all-reduce runs 0..600; by then
+// 400 of w's 1000 are done, and the rest runs alone until 1200. Rank 1 computes nothing.
 TEST(SimSharing, OverlapSlowsKernelsAndTransfers) {
   Maker m({{"pp", 2}});
   m.work(0, "w", 1000);
@@ -88,7 +88,7 @@ TEST(SimSharing, OverlapSlowsKernelsAndTransfers) {
   m.collective(1, {"pp"}, 600, {}, "all_reduce", {0, 1});
   EXPECT_EQ(timeline(m.p, run(m.p, {.compute_beside_transfer = 1.5})),
             "0 compute w 0..1200\n0 intra all_reduce 0..600\n1 intra all_reduce 0..600\n");
-  // The transfer is slowed, too: it takes twice as long while rank 0 computes. w would end at 1500
+  // The transfer is slowed, too: it takes twice the time while rank 0 computes. w would end at 1500
   // if the transfer lasted until then, which would have done 750. It ends at 1200; w has done 800
   // by then.
   EXPECT_EQ(timeline(m.p, run(m.p, {.compute_beside_transfer = 1.5, .transfer_beside_compute = 2})),

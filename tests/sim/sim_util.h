@@ -16,7 +16,7 @@ namespace hocket::sim {
 using program::Lane;
 
 /// Durations written into the kinds. Transfers across nodes of `per_node` ranks take
-/// `across_factor` times as long; devices of kind k take k + 1 times as long.
+/// `across_factor` times the duration; devices of kind k, k + 1 times.
 class FixedDurations : public Durations {
  public:
   explicit FixedDurations(const Program& p) : p_(p) {}

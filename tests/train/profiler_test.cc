@@ -148,7 +148,7 @@ TEST(Profiler, RanksOfUnlikeSize) {
 }
 
 /// Positions select the keys that attention takes. A single rank receives the host's positions in
-/// place of those that others would send, in collectives or messages.
+/// place of the other ranks' positions, in collectives or messages.
 TEST(Profiler, PositionsComeInMessages) {
   const std::string experts =
       ", num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 4, norm_topk_prob: true, "

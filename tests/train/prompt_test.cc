@@ -11,7 +11,7 @@ namespace {
 
 using data::TempFolder;
 
-/// Returns the prompt for a corpus of these files, none of them held out.
+/// Returns the prompt for a corpus of `files`, none of them held out.
 std::string prompt_of(const std::vector<std::string>& files) {
   const TempFolder folder;
   return prompt_from(data::Dataset(data::prepare_texts(folder, files, 0)));

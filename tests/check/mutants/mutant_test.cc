@@ -21,7 +21,7 @@ TEST(Mutants, RefusedWithTheRightTaskNamed) {
   const char* number = std::getenv("HOCKET_MUTANTS");
   const char* only = std::getenv("HOCKET_MUTATION");
   const int n = number ? std::atoi(number) : static_cast<int>(hocket::test::fewer(500));
-  // Faults of these kinds always change a value or its place.
+  // Faults that always change a value or its place.
   const std::set<std::string> never_harmless = {
       "drop-task", "space", "buffer-size", "attribute",    "accumulate",
       "message",   "op",    "twin-group",  "far-peer",     "payload",
