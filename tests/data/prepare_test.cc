@@ -492,8 +492,8 @@ TEST_F(Prepare, FingerprintIsOfTheTextsAlone) {
   EXPECT_NE(Dataset(moved.output).fingerprint(), before);
 }
 
-// A folder of version 1, whose fingerprint names the paths, and special tokens are text, stays as
-// it is if they are to be that.
+// A folder of version 1 (its fingerprint names the paths, and special tokens are text) stays as it
+// is if special tokens are to be text.
 TEST_F(Prepare, OlderFoldersAreUpToDate) {
   options_.split_special_tokens = true;
   prepare(options_);

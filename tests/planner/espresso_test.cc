@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decisions of Espresso's public selector: those that its repository gives for two models, and
 // small ones made by hand. Its tables of gaps and codec times are not available here. The decisions
-// of these models are the same for all tables tried.
+// of both models are the same for all tables tried.
 #include "planner/codecs/espresso.h"
 
 #include <gtest/gtest.h>

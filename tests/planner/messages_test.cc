@@ -68,7 +68,7 @@ TEST(PlanMessages, EveryScheduleSendsWhatItsStagesPassOn) {
   // back.
   EXPECT_EQ(sends({"interleaved", 4, 3, 1, 1}, 3), (Sends{{0, 2}, {2, 3}}));
   EXPECT_EQ(sends({"zb-h1", 4, 2, 1, 1}, 0), (Sends{{1, 2}, {3, 1}}));
-  // Down and up a V, whose lowest rank sends none at the turn.
+  // Down and up a V: its lowest rank sends none at the turn.
   EXPECT_EQ(sends({"zb-v", 4, 2, 1, 1}, 1), (Sends{{0, 2}, {2, 2}}));
   EXPECT_EQ(sends({"dualpipev", 4, 2, 1, 1}, 3), (Sends{{2, 2}}));
   // Both directions, with half of the micro-batches each.
@@ -102,7 +102,7 @@ TEST(PlanMessages, RanksOfANodeShareItsAdapter) {
   EXPECT_NEAR(Messages(costs, 2, kBytes).lower_bound_s(wide), 0.4, 1e-3);
 }
 
-/// Plans whose messages take about the time of passes, far longer, and far shorter.
+/// Plans with messages of about the time of passes, far longer, and far shorter.
 TEST(PlanMessages, EstimatesOfSlowNetworksAreCloseToWhatIsSimulated) {
   const Planned plans[] = {{"1f1b", 4, 1, 2, 1},     {"1f1b", 4, 1, 1, 2},
                            {"gpipe", 4, 1, 2, 1},    {"interleaved", 4, 2, 2, 1},

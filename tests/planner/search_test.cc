@@ -28,7 +28,7 @@ const char* kMoe = R"({"model_type": "qwen3_moe", "vocab_size": 64, "hidden_size
   "num_experts_per_tok": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
   "norm_topk_prob": true, "tie_word_embeddings": false})";
 
-/// A cluster of two nodes of two devices, whose links between nodes are slow.
+/// A cluster of two nodes of two devices, with slow links between nodes.
 std::string cluster_file(const std::string& name, const std::string& memory,
                          const std::string& between, const std::string& heterogeneous = "") {
   const std::string path = ::testing::TempDir() + name;
@@ -352,7 +352,7 @@ TEST(PlanSearch, IsGivenUpInTheMiddleOfACompilation) {
   const PlanCandidate plan{.pp = 2, .dp = 2, .micro_batch = 1};
   int64_t asked = 0;
   ASSERT_TRUE(dense.simulate(plan, space, [&] { return ++asked < 0; }));
-  // Asks far more often than there are stages and passes, and ends whenever it is told to.
+  // Asks far more often than there are stages and passes, and ends on every request to stop.
   EXPECT_GT(asked, 1000);
   for (const int64_t last : {int64_t{1}, asked / 4, asked / 2, asked}) {
     int64_t here = 0;

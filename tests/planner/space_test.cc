@@ -70,7 +70,7 @@ TEST(PlanSpace, BalancedLayersAreTheBestOfAll) {
   }
 }
 
-/// Layers of a few kinds on up to five stages, whose devices may differ.
+/// Layers of a few kinds on up to five stages, on devices that may differ.
 StageLoads some_loads(Rng* rng) {
   StageLoads loads;
   const size_t stages = 1 + rng->below(5), kinds = kFirstLayerKind + 1 + rng->below(2);

@@ -173,7 +173,7 @@ TEST(NextBottleneck, IsWhatTheStepWaitsFor) {
     EXPECT_LE(gain.share, 1 - 1 / kBetter + 1e-9) << gain.resource;
   }
   EXPECT_EQ(gains.size(), 5);
-  // Nothing else takes time: together they save about what 10 % more of everything does.
+  // Nothing else takes time: together they save about the same as 10 % more of everything.
   EXPECT_NEAR(sum, 1 - 1 / kBetter, 0.03);
   EXPECT_GT(gains.at("kernel launches"), gains.at("memory bandwidth"));
 }

@@ -141,8 +141,8 @@ Step step_of(int64_t groups, int64_t answers, const std::vector<int32_t>& ids,
   return step;
 }
 
-/// Elements of HTML whose tags must nest, as a parser reads them: text outside of tags, attributes
-/// in double quotes. Fails at anything that was not written by the report.
+/// Elements of HTML with tags that must nest, as a parser reads them: text outside of tags,
+/// attributes in double quotes. Fails at anything that was not written by the report.
 struct Parsed {
   std::map<std::string, int> tags;
   std::vector<std::string> titles;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A judge behind a server: what is sent, and servers that are slow, broken or silent.
+// A judge behind a server: the requests, and servers that are slow, broken or silent.
 #include <cstdlib>
 #include <mutex>
 #include <thread>

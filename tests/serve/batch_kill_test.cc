@@ -117,7 +117,7 @@ TEST(BatchKill, FiftyKillsLoseAndDoubleNoRow) {
   folder.expect_whole();
 }
 
-/// One of four workers takes four times as long. A static split would wait for its quarter.
+/// One of four workers takes four times the time. A static split would wait for its quarter.
 TEST(BatchKill, AStragglerDoesNotHoldTheJobUp) {
   constexpr int64_t kRows = 800, kRowUs = 4000;
   const BatchFolder folder(kRows);

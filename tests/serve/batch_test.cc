@@ -25,7 +25,7 @@ std::string batch_error(const std::function<void()>& run) {
   return "";
 }
 
-/// Stops a master once it has so many rows.
+/// Stops a master once it has `parts` rows.
 BatchMasterOptions stopped_at(const BatchFolder& folder, int64_t parts) {
   BatchMasterOptions options = folder.master_options();
   options.shards.target_s = 0.01;

@@ -68,7 +68,7 @@ class TinyServer {
   void serve(int fd) {
     std::string request;
     char buffer[4096];
-    // The body of these tests ends with "}".
+    // The body ends with "}" in all tests here.
     while (!request.ends_with("}") && !request.ends_with("\r\n\r\n")) {
       const ssize_t n = ::recv(fd, buffer, sizeof buffer, 0);
       if (n <= 0) break;

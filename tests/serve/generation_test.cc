@@ -146,7 +146,7 @@ TEST(Generation, HasTheBitsOfTrainingHoweverATextIsCut) {
 }
 
 /// Parameters sharded over data-parallel ranks are not gathered for every token: all ranks have
-/// them whole, and divide the sequences. What they exchange is the hidden states before the head.
+/// them whole, and divide the sequences. They exchange the hidden states before the head.
 TEST(Generation, ShardedParametersAreWhole) {
   for (const char* group : {"plan.shard.group=2", "plan.shard.group=0"}) {
     const char* among = group[17] == '2' ? "plan.shard.params=group" : "plan.shard.params=all";

@@ -15,7 +15,7 @@
 namespace hocket::serve {
 namespace {
 
-/// Answers at once with the prompt's length and the sample, or as it is told to.
+/// Answers at once with the prompt's length and the sample, or as the test sets it.
 class EchoService : public Service {
  public:
   RequestId submit(Request request, OnUpdate on_update) override {

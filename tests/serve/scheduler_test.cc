@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler with a stepper that knows what every page holds: texts are the same alone and in
-// any batch, budgets are kept, and what cannot run is refused.
+// The scheduler with a stepper that knows every page's content: texts are the same alone and in any
+// batch, budgets are kept, and requests that cannot run are refused.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kPage = PagePool::kTokens;
 constexpr int64_t kVocab = 1000;
 
-/// A "model" whose next token is a hash of all tokens before it, read back from pages: a wrong page
-/// or a token that was not computed changes the text.
+/// A "model" with the hash of all tokens before, read back from pages, as the next token: a wrong
+/// page or a token that was not computed changes the text.
 class PagedStepper : public Stepper {
  public:
   explicit PagedStepper(StepLimits limits) : limits_(std::move(limits)) {

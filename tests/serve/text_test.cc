@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that ends at a stop string: what is kept, and what a stream has seen of it at any time.
+// Text that ends at a stop string: the kept text, and the part that a stream has seen at any time.
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
@@ -9,7 +9,7 @@
 namespace hocket::serve {
 namespace {
 
-/// Text and stop string of these pieces, and the stream's bytes.
+/// Text and stop string of given pieces, and the stream's bytes.
 struct Stopped {
   std::string text, stop, streamed;
   bool goes_on = true;

@@ -181,7 +181,7 @@ TEST(ChatTemplate, WithoutBlocksTheyAreWhatItsMessagesAdd) {
   ASSERT_EQ(spans.size(), 2U);
   EXPECT_EQ(part(text, spans[0]), "Ja.</s>\n");
   EXPECT_EQ(part(text, spans[1]), " c </s>\n");
-  // Older answers lose their end: the text of message 1 depends on what follows.
+  // Older answers lose their end: the text of message 1 depends on later messages.
   const ChatTemplate last = ChatTemplate::parse(
       "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ '</s>' if loop.last }}{% endfor %}"
       "{% if add_generation_prompt %}<assistant>{% endif %}",

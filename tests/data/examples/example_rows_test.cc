@@ -34,7 +34,7 @@ struct FilledRow {
   std::vector<int32_t> tokens, targets, positions, answers;
 };
 
-/// A set of examples whose ids all differ, from 100 on, so that an id says where it is from.
+/// A set of examples with ids that all differ, from 100 on, so that an id says where it is from.
 class Rows : public testing::Test {
  protected:
   struct Of {
@@ -389,7 +389,7 @@ TEST_F(Rows, OnlyTextsAreSplitAndOnlyWithKeepStart) {
   EXPECT_EQ(ExampleRows(examples_, how).report().too_long, 1);
   how.truncate = Truncate::refuse;
   EXPECT_ERROR(ExampleRows(examples_, how), "25 tokens, in rows of 10");
-  // The identity of data without long texts stays what it was.
+  // The identity of data without long texts stays the same.
   how = options(32);
   const ExampleRows whole(examples_, how);
   how.split_texts = true;

@@ -210,7 +210,7 @@ TEST(SourceFiles, MutatedFilesNeitherCrashNorHang) {
     }
     return out;
   }();
-  // The first byte of an input tells how it is read.
+  // The first byte of an input selects the reader.
   const auto draw = [&](Rng* rng) {
     const char kind = static_cast<char>('0' + rng->below(5));
     if (kind == '4') {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns of fine-tuning files to examples: every format, recognised and given, and what is
-// refused.
+// Columns of fine-tuning files to examples: every format,
+// recognised and given, and refusals.
 #include <gtest/gtest.h>
 
 #include "tests/data/examples/source_util.h"
@@ -194,7 +194,7 @@ TEST(SourceLayout, PreferencesWithAPromptOrWithACommonBeginning) {
     EXPECT_EQ(example.chosen, json(list({kAnswer})));
     EXPECT_EQ(example.rejected, json(list({kOther})));
   }
-  // A longer answer of which the other one is the beginning.
+  // A longer answer that begins with the other one.
   const Example longer = example_of(R"({"chosen":)" + list({kAsk, kAnswer}) + R"(,"rejected":)" +
                                     list({kAsk, kAnswer, kAsk, kOther}) + "}");
   EXPECT_EQ(longer.prompt, json(list({kAsk})));

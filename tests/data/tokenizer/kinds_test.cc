@@ -368,8 +368,8 @@ TEST(AddedTokens, AreFoundInNormalisedText) {
   EXPECT_EQ(std::count(lower.begin(), lower.end(), 8), 0);
 }
 
-// Ranges of the ids lie side by side and cover the text, but for what the tokenizer adds or
-// drops.
+// Ranges of the ids lie side by side and cover the text, but for characters that the tokenizer adds
+// or drops.
 TEST(Ranges, CoverTheText) {
   Json digits = bpe_file();
   digits["pre_tokenizer"] = {{"type", "Sequence"},

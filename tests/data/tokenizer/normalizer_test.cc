@@ -48,7 +48,7 @@ TEST(NormalForms, DecomposeAndFold) {
   EXPECT_EQ(normalized({step_of(Kind::nfkd)}, "\u00E9\u3392"), "e\u0301MHz");
 }
 
-// Marks of alternating classes, each of which has to move far.
+// Marks of alternating classes: each has to move far.
 TEST(NormalForms, ManyMarksTakeNoLongTime) {
   std::string text = "a";
   for (int i = 0; i < 200000; ++i) {

@@ -52,7 +52,7 @@ struct RandomText {
 RandomText random_text(serve::TokenConstraint* constraint,
                        const serve::GrammarVocabulary& vocabulary, size_t free, Rng* rng);
 
-/// Ids whose bits are set.
+/// Ids with a set bit.
 std::vector<int32_t> allowed_tokens(serve::TokenConstraint* constraint,
                                     const serve::GrammarVocabulary& vocabulary);
 
