@@ -89,9 +89,9 @@ struct Field {
 /// The keys of a struct, in the order in which it names them.
 class Fields {
  public:
-  /// Adds a key. `member` is a bool, int64_t, double, std::string, maybe optional; a vector of
-  /// int64_t, double or std::string, a map of strings, a nlohmann::json (any YAML below it, as
-  /// it is), a struct with fields(), a vector of such, or an enum with names_of(), maybe optional.
+  /// Adds a key. `member` is a bool, int64_t, double, std::string or enum with names_of(), maybe
+  /// optional; a vector of int64_t, double or std::string; a map of strings; a nlohmann::json (any
+  /// YAML below it, as it is); a struct with fields(), or a vector of such.
   template <class T>
   Field& operator()(std::string_view name, T& member, std::string_view help) {
     return add(name, help, target_of(member));

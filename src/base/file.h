@@ -133,7 +133,7 @@ std::string parent_path(const std::string& path);  ///< "." for a bare name
 std::string file_name(const std::string& path);    ///< the part after the last slash
 
 /// Test seam: while it lives, the n-th operation of one kind (1 is the next one, counted over all
-/// threads) fails with `error` (an errno value) and so do all later ones of that kind.
+/// threads) fails with `error` (an errno value). So do all later ones of that kind.
 class FileFaults {
  public:
   enum class Op { open, write, sync, rename };

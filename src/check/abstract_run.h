@@ -18,8 +18,8 @@ namespace hocket::check {
 /// Pairing of tasks of different ranks, by global index.
 struct Matching {
   /// A collective over several classes: one task of each. If ranks of one class meet different
-  /// classes, depending on their coordinates, the meeting has them all, so that the representative
-  /// waits for everything that any rank of its class waits for.
+  /// classes, depending on their coordinates, the meeting has them all. So the representative waits
+  /// for everything that any rank of its class waits for.
   struct Meeting {
     std::vector<int32_t> tasks;
     /// The tasks in each sort of instance of the group.

@@ -94,8 +94,8 @@ class TensorFile {
 
 /// An open safetensors file; its tensors are in the order of their offsets. The constructor throws
 /// Error (bad input, with the file's name): not a file, header longer than the file or 100 MB, bad
-/// JSON, duplicate names, unknown types, sizes that overflow, offsets that overlap, leave gaps or
-/// exceed the file, bytes missing or left over at the end.
+/// JSON, duplicate names, unknown types; sizes that overflow; offsets that overlap, leave gaps or
+/// exceed the file; bytes missing or left over at the end.
 class SafetensorsFile : public TensorFile {
  public:
   explicit SafetensorsFile(const std::string& path);

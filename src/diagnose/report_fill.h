@@ -23,8 +23,8 @@ void fill_predicted(ReportData& report, const trace::Trace& trace,
                     std::span<const int32_t> ranks_of_event = {});
 
 /// Returns one clause that locates the difference between the run and the prediction. It names the
-/// kind of task with the largest share and the traced steps it was found in, or says that the
-/// difference is not in computation, or that the traced steps do not show it. Call after
+/// kind of task with the largest share, and its traced steps. Or it says that the difference is not
+/// in computation, or not in the traced steps. Call after
 /// fill_predicted. Empty if they differ by less than `least` (0.05: 5 %), or if either is unknown.
 std::string blame(const ReportData& report, double least = 0.05);
 

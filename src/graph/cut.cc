@@ -262,8 +262,8 @@ bool CutTable::hulls_apart(CutId left, CutId right) const {
 }
 
 CutId CutTable::normal(int64_t cells, AxisMask axes, Rows rows) {
-  // Runs that continue one another are joined, cells are made as large as all bounds allow, and
-  // axes along which all rows are the same are dropped, one after the other.
+  // Joins runs that continue one another. Makes cells as large as all bounds allow. Drops axes
+  // along which all rows are the same, one after the other.
   int64_t common = cells;
   size_t runs = 0;
   for (Row& row : rows) {

@@ -87,9 +87,9 @@ struct Node {
   bool recompute = false;  ///< a repeated forward node, run in the backward phase
 };
 
-/// Gradient of a parameter: one tensor per use of the parameter, to be summed over uses and over
-/// micro-batches (each use has its own accumulator, so that the order of sums does not depend on
-/// the pipeline).
+/// Gradient of a parameter: one tensor per use of the parameter, to be summed over uses and
+/// micro-batches. Each use has its own accumulator, so that the order of sums does not depend on
+/// the pipeline.
 struct ParamGrad {
   TensorId param = kNone;
   std::vector<TensorId> contributions;

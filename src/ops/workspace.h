@@ -55,8 +55,8 @@ inline int64_t attention_scratch(int64_t d, int64_t element) {
 }
 /// Tokens of a page of keys and values: whole vectors of every type, and whole register tiles.
 inline constexpr int64_t kPageTokens = 32;
-/// A thread of paged attention: the blocks of attention_scratch with rows of queries and results,
-/// or for single queries the scores of the `longest` sequence for the heads of a group, transposed
+/// A thread of paged attention: the blocks of attention_scratch with rows of queries and results.
+/// For single queries: the scores of the `longest` sequence for a group's heads, transposed
 /// weights, a block of values, rows of heads, and a page of keys as numbers.
 inline int64_t paged_scratch(int64_t d, int64_t group, int64_t longest, int64_t element) {
   const int64_t wide = round_up(d, kMaxTileCols);

@@ -17,8 +17,8 @@ bool moves_rows(const program::Kind& kind);
 bool makes_routing(const program::Kind& kind);
 
 /// The chunks of one class of ranks, with three kinds of values. Rows and their routing (counts,
-/// row numbers, sizes of exchanges) are computed per chunk, in values of their own, since row
-/// numbers and the order of rows belong to a chunk. Dense values by token are accessed through
+/// row numbers, sizes of exchanges) are values per chunk: row numbers and the order of rows belong
+/// to a chunk. Dense values by token are accessed through
 /// views, so tasks that use them whole stay unchanged. Sums over tokens (gradients) are accumulated
 /// chunk by chunk.
 /// If the backward pass has another number of chunks, its routing is recomputed, and rows of the

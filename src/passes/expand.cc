@@ -72,7 +72,7 @@ class Expander {
     // Expands each task first, then orders the results as in the list, except the last phase of a
     // gradient all-reduce over nested levels. If the next all-reduce is the next communication, and
     // nothing needs the first result until then, that phase moves behind the next one's first phase
-    // in the lane inside of nodes, so that the links between nodes do not wait.
+    // in the lane inside of nodes. So the links between nodes do not wait.
     const std::vector<Task> before = std::move(program_.classes[cls_].tasks);
     for (size_t i = 0; i < before.size(); ++i) {
       for (Task& one : one_by_one(before[i])) {

@@ -104,8 +104,8 @@ std::vector<GradSum> GradSums::all(const Codecs& codecs,
   return sums;
 }
 
-/// Finds buffers that add up products of different nodes of the model, on one rank or over ranks
-/// with other lists, such as the gradients of tied parameters, and buffers these are moved to. Each
+/// Finds buffers that add up products of different nodes of the model, such as gradients of tied
+/// parameters, on one rank or several. Also finds the buffers that they are moved to. Each
 /// rank's part then belongs to a different sum, so one code cannot stand for it.
 void GradSums::find_sums_of_several() {
   std::map<BufferId, std::string> made_by;

@@ -86,9 +86,9 @@ Pass program_pass(const char* name, const char* help, bool same_numerics,
 const std::vector<Pass>& all();
 /// Throws Error naming all passes.
 const Pass& find(std::string_view name);
-/// A pass of a run: one of all(), or a command, `exec:COMMAND`, that reads the text of a program
-/// before its memory is planned on its standard input and writes that of another one of the same
-/// mesh. Throws Error for a name that no pass has.
+/// A pass of a run: one of all(), or a command, `exec:COMMAND`. It reads a program's text, before
+/// memory is planned, on standard input, and writes that of another program of the same mesh.
+/// Throws Error for a name that no pass has.
 Pass resolve(const std::string& name);
 inline constexpr std::string_view kCommand = "exec:";
 

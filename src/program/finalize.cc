@@ -61,9 +61,9 @@ class ClockBuilder {
 }  // namespace
 
 void add_dependencies(const Program& program, RankClass& cls) {
-  // Walks the tasks in issue order. A task depends on the last writer of its inputs, and on the
-  // last writer and all readers since of its outputs (one per lane, since the last of a lane
-  // implies the others), in other lanes only. Dependencies that the clock of its lane or the kept
+  // Walks the tasks in issue order. A task depends, in other lanes only, on the last writer of its
+  // inputs, and on its outputs' last writer and all readers since. One reader per lane is enough:
+  // the last one implies the others. Dependencies that the clock of its lane or the kept
   // ones imply are dropped, given ones too.
   const size_t n = cls.tasks.size();
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
@@ -312,9 +312,9 @@ void plan_memory(const Program& program, RankClass& cls) {
   // lane that works there, the workspace that its kernels share, since they run one after the
   // other; slots of ragged buffers.
   // Tasks are walked in issue order: a buffer is placed when it is first written and freed after
-  // its last use, with the clock of all its uses (a use of a view is one of its base); whatever is
-  // placed there next must know them finished, in every lane in which it is used: views of one base
-  // may be written in several, none after the other.
+  // its last use, with the clock of all its uses, its views' too. The next buffer there must know
+  // them finished, in every lane in which it is used: views of one base may be written in several,
+  // none after the other.
   const size_t num_tasks = cls.tasks.size();
   const size_t num_buffers = cls.buffers.size();
   const std::vector<Clock> at = clocks(cls);

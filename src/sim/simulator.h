@@ -124,8 +124,8 @@ struct SimReport {
 /// If that is 0 or absent: the cores of a node divided by its ranks, at least 1.
 int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster);
 
-/// Simulates one step. Throws Error with exit code 2 if the program has more ranks than the cluster
-/// or a question names tasks that the program lacks, with exit code 1 on a deadlock. `timeline`, if
+/// Simulates one step. Throws Error with exit code 2 if the program has more ranks than the
+/// cluster, or lacks tasks that a question names; with exit code 1 on a deadlock. `timeline`, if
 /// given, receives the replay.
 SimReport simulate(const Program& program, const cost::CostModel& costs, const SimOptions& options,
                    Replay* timeline = nullptr);

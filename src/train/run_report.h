@@ -25,8 +25,8 @@ class RunReport {
   /// Call before the first step: the held-out files for the baselines may be gone at the end.
   /// `command`: as typed; `began_with`: the run's initial state, empty: unknown.
   void begin(const std::string& command, const std::string& began_with);
-  /// Draws the sample of a training that begins from the parameters of `first`, releases its other
-  /// memory, and keeps the sample for the report at the end, also of a resumed run. All processes
+  /// Draws the sample of a training that begins from the parameters of `first`, and releases its
+  /// other memory. Keeps the sample for the report at the end, also of a resumed run. All processes
   /// call it.
   void draw_first(engine::Programs& first);
   /// Keeps the task times of a few settled steps.

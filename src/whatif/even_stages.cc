@@ -18,8 +18,8 @@ double mean_of(const ByStage& seconds) {
 
 /// Evens out three times that move with layers. Passes of a kind take their mean over the stages.
 /// So does each kind of a stage's work per step on its parameters: optimizer, gathers and
-/// reductions. Longer passes and reductions do not change their count, however. Of n reductions of
-/// s seconds behind parts of b seconds of the last pass, the last ends b + n s after the pass
+/// reductions. Longer passes and reductions do not change their count, however. Take n reductions
+/// of s seconds behind parts of b seconds of the last pass: the last ends b + n s after the pass
 /// began, or n b + s if parts are longer. A stage with m < n of its own, each n / m times longer,
 /// ends (n / m - 1) min(b, s) later. Its reductions are shortened by that.
 class Mover {

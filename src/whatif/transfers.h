@@ -67,10 +67,10 @@ void measure_steps(MeasuredRun* run);
 enum class Early { zero, kept };
 
 /// Splits waiting for other members from transfer times: a duration becomes the part after the last
-/// start. Leaves a trace of transfers alone, where in nine of ten groups all members start at once
-/// (except the transfers with only an end, as 0, from StragglerAnalysis), but no profile of
-/// kernels. An end before that
-/// is the clock's fault and counts as 0, with a note from kReportedEarlySeconds on. If more than a
+/// start. Leaves a trace of transfers alone (never a profile of kernels): one with nine of ten
+/// groups that start at once. Transfers with only an end, as 0, from StragglerAnalysis do not
+/// count. An end before that start is the clock's fault and counts as 0, with a note from
+/// kReportedEarlySeconds on. If more than a
 /// tenth end earlier by more than tolerance(), sets MeasuredRun::clocks_apart.
 void settle_transfers(MeasuredRun* run, Early how = Early::zero);
 

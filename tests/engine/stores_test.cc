@@ -107,8 +107,8 @@ TEST(Stores, OneModelLearnsAndTheOtherStays) {
   EXPECT_EQ(reference.loss(), frozen);
 }
 
-/// An evaluation that holds the parameters otherwise than the training follows it in a store of its
-/// own, on the same ranks, in no more memory than is planned for both.
+/// An evaluation with other layouts of the parameters follows the training in a store of its own,
+/// on the same ranks. It takes no more memory than is planned for both.
 TEST(Stores, AReaderFollowsATrainingThatHoldsParametersOtherwise) {
   for (const char* shard : {"none", "all"}) {
     SCOPED_TRACE(shard);

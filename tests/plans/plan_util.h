@@ -76,10 +76,10 @@ struct Logits {
 Logits logits(const Case& c, bool single, const std::vector<std::string>& overrides = {});
 
 /// Returns "", or the first difference between a run and the single-rank run that the order of sums
-/// cannot explain. `tolerance` is relative, for fp64. A tensor with addends that cancel (the
-/// gradient of keys where every query sees one key is the rounding error of 0) may also differ by
-/// 100 times its change under other last bits of the parameters on one rank: the measured rounding
-/// of its addends.
+/// cannot explain. `tolerance` is relative, for fp64. Addends of a tensor may cancel: the gradient
+/// of keys where every query sees one key is the rounding error of 0. Then 100 times its change
+/// under other last bits of the parameters on one rank is also accepted: the measured rounding of
+/// its addends.
 std::string difference(const Outcome& many, const Outcome& one, double tolerance = 1e-10);
 
 /// Outcomes of random faults in a case's program.

@@ -253,8 +253,8 @@ ProgramBuilder ring_of_blocks(int32_t ranks) {
   return std::move(m.w);
 }
 
-/// A table of tokens that is also the head, so that its gradient is the sum of two ops' parts, in a
-/// bucket with a parameter that other ranks have other parts of.
+/// A table of tokens that is also the head: its gradient is the sum of two ops' parts. Its bucket
+/// also has a parameter with other parts on other ranks.
 ProgramBuilder tied_and_split(int split_dim) {
   ProgramBuilder w({{"dp", 2}, {"ep", 2}});
   const Attrs vocab{{"vocab", int64_t{8}}};

@@ -73,8 +73,8 @@ void for_each_class(ProgramBuilder& w, const std::function<void()>& make) {
   }
 }
 
-/// The same products on ranks that have different numbers of tokens, a sum in blocks of given sizes
-/// along dim 1, and a bucket with a different share on every rank.
+/// The same products on ranks with different numbers of tokens; a sum in blocks of given sizes
+/// along dim 1; a bucket with a different share on every rank.
 ProgramBuilder given() {
   ProgramBuilder w({{"a", 2}, {"b", 2}});
   const TensorId x = w.input("x", f64({10, kWidth}));

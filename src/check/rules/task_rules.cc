@@ -240,8 +240,8 @@ std::string collective_types_follow(const Context& ctx, ClassId cls, const RankC
   }
 }
 
-/// True if the workspace is 0, or the memory that the collective takes in a transport (of c10d or
-/// our own), in the task's group or in a larger group, which may share the kind.
+/// True if the workspace is 0, or the memory of the collective in a transport (c10d's or our own),
+/// for the task's group or a larger one with the same kind.
 bool workspace_of_transport(const Context& ctx, const Task& task) {
   const Kind& kind = ctx.program.kind(task);
   if (kind.workspace == 0) return true;

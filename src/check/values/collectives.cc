@@ -123,8 +123,8 @@ bool Collectives::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
   return true;
 }
 
-/// True if sizes of an exchange belong to the routing that placed the rows, to the axis, and to the
-/// tokens and experts that the rank has while rows are split by token (`by_token`). Else reports.
+/// True if sizes of an exchange belong to the axis and to the routing that placed the rows, and to
+/// the rank's tokens and experts of rows split by token (`by_token`). Else reports.
 bool Collectives::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
                             const Value& sizes) {
   const BufferId buffer = m_.ctx.task(ref).in[1];

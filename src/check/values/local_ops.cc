@@ -197,8 +197,8 @@ void LocalOps::merge(TaskRef ref, const Task& task, const KindInfo& info) {
 void LocalOps::regroup(TaskRef ref, const Task& task) {
   // Inputs: chunks of one routed tensor by expert; the exchanged sizes of each chunk; the sizes of
   // the chunks to make. Sizes carry the piece of the counts before the exchange: the experts, and
-  // the rank's own tokens. All must belong to one axis and to the routing that placed the rows, and
-  // a rank must hold the part of each chunk that the members of the exchange gave.
+  // the rank's own tokens. All must belong to one axis and to the routing that placed the rows. A
+  // rank must hold the part of each chunk that the members of the exchange gave.
   const auto& attrs = m_.ctx.program.kind(task).attrs;
   const size_t from = static_cast<size_t>(attrs.i("from"));
   const Expr& first = m_.ref.terms[in_.exprs[from]];

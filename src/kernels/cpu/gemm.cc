@@ -283,8 +283,8 @@ void gemm(const Gemm<T>& g, Scratch scratch) {
     threads = 1;
   }
   // The grid with the least work of the busiest thread. The unit is the product of one register
-  // tile: to pack a panel of A, once per block of B, costs about 0.4 of it, to pack a panel of B,
-  // once, about 2.5, since it is wider and comes from memory.
+  // tile: packing a panel of A, once per block of B, costs about 0.4 of it. Packing a panel of B,
+  // once, costs about 2.5: it is wider and comes from memory.
   int64_t pm = 1, pn = 1;
   double best = 1e300;
   for (int64_t a = 1; a <= std::min(threads, mt); ++a) {

@@ -214,8 +214,8 @@ void warn_of_whole(const Graph& graph, const Mesh& mesh, const std::vector<size_
 }
 
 /// Returns the number of outermost axes that split a dim: the largest for which every rank has an
-/// index, and for which it divides evenly where its blocks must match those of another dim (a key
-/// head serves several query heads).
+/// index. If `follows`, the dim's blocks must match another dim's (a key head serves several query
+/// heads), so it must divide evenly.
 size_t axes_for(int64_t size, const Mesh& mesh, const std::vector<size_t>& axes, bool follows) {
   size_t number = axes.size();
   const auto fits = [&](int64_t ranks) { return follows ? size % ranks == 0 : size >= ranks; };

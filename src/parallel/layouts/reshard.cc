@@ -201,8 +201,8 @@ class Moves {
     return true;
   }
 
-  /// Returns whether the blocks of the ranks along the axis, which splits the dim in one of the
-  /// layouts, make up side by side the block that each rank has in the other. Rows go with their
+  /// Returns whether the blocks of the ranks along the axis, side by side, make up each rank's
+  /// block in the other layout. One of the two splits the dim by the axis. Rows go with their
   /// tokens, so they need not be side by side.
   bool shares_out(const Layout& before, const Layout& after, int dim, int32_t axis) const {
     const bool gathers = before[static_cast<size_t>(axis)] == Placement::split(dim);

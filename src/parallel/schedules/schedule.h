@@ -68,8 +68,8 @@ Schedule zero_bubble_v(int ranks, int micro_batches);
 /// Error with fewer micro-batches than stages.
 Schedule dual_pipe_v(int ranks, int micro_batches);
 /// DualPipe (DeepSeek-V3, arXiv 2412.19437, section 3.2.1): half of the micro-batches go from rank
-/// 0 to the last, the other half in the opposite direction, so stage s has copies on ranks s and
-/// ranks - 1 - s. Throws Error unless ranks and micro-batches are even and there are at least two
+/// 0 to the last, the other half the opposite way. So stage s has copies on ranks s and ranks - 1 -
+/// s. Throws Error unless ranks and micro-batches are even and there are at least two
 /// micro-batches per rank.
 Schedule dual_pipe(int ranks, int micro_batches);
 /// Forward only (evaluation, generation). `owners`: rank of every stage.
