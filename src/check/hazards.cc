@@ -81,8 +81,8 @@ int32_t Hazards::last_in_lane(ClassId cls, size_t lane, int32_t seen) const {
 void Hazards::visit(ClassId cls, TaskId task, int32_t global, const Clock& before,
                     std::vector<BufferId>* lost) {
   // Checks all reads and writes before recording them: an in-place update reads its predecessor's
-  // output. A read needs its writer to have finished, a write all earlier accesses. Per
-  // lane only the last access is kept, since lanes run in order.
+  // output. A read needs its writer to have finished, a write all earlier accesses. Per lane only
+  // the last access is kept, since lanes run in order.
   const Visit at{cls, task, global, before};
   const RankClass& rank_class = ctx_.program.classes[cls];
   const Task& visited = rank_class.tasks[task];

@@ -106,9 +106,9 @@ void OrderChecker::report_shared_tags(ClassId cls) {
 }
 
 void OrderChecker::match_channel(std::span<const Message> ends) {
-  // A rank uses a channel in one lane (lane-recomputed), so its k-th send meets the k-th receive of
-  // its peer. All ranks of a class run one list. If peers are of several classes, each class must
-  // have a k-th receive; likewise, every class from which a class receives must have a k-th
+  // A rank uses a channel in one lane (lane-recomputed), so its k-th send meets the k-th receive
+  // of its peer. All ranks of a class run one list. If peers are of several classes, each class
+  // must have a k-th receive; likewise, every class from which a class receives must have a k-th
   // send.
   std::map<ClassId, std::vector<int32_t>> sends;
   std::map<ClassId, std::vector<int32_t>> receives;

@@ -46,8 +46,8 @@ std::string base_of(const std::string& folder);
 /// Tensors of an adapter, matched with a model.
 class AdapterWeights {
  public:
-  /// Error: tensors missing, unknown or of other shapes; experts with an ambiguous layout. Warns
-  /// if all of B is zero. `file`: other than adapter_model.safetensors.
+  /// Error: tensors missing, unknown or of other shapes; experts with an ambiguous layout. Warns if
+  /// all of B is zero. `file`: other than adapter_model.safetensors.
   AdapterWeights(const std::string& folder, const models::ModelConfig& config,
                  const char* file = kAdapterFile);
 

@@ -46,8 +46,8 @@ void complete_tokenizer(const models::ModelConfig& config, ModelFiles* files);
 std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::ModelConfig& config,
                             ModelFiles* files);
 
-/// Returns the chat template: a file of its own comes first. Error, in the name of `where`:
-/// several without a default.
+/// Returns the chat template: a file of its own comes first. Error, in the name of `where`: several
+/// without a default.
 std::string chat_template_of(const ModelFiles& files, const std::string& where);
 
 /// Adds to the metadata of a GGUF file all that it can hold of the files: tokenizer, special

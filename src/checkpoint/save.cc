@@ -147,8 +147,8 @@ std::string CheckpointWriter::save() {
   return final_;
 }
 
-/// Adds a file with the tensors of the sources' slices. A tensor may have slices of
-/// several sources.
+/// Adds a file with the tensors of the sources' slices. A tensor may have slices of several
+/// sources.
 void CheckpointWriter::add_file(const std::string& name, const std::vector<SharedTensor>& sources,
                                 const std::vector<std::vector<models::WeightSlice>>& slices) {
   TensorFile file;

@@ -269,8 +269,8 @@ std::vector<std::string> overrides_of(const GraphOptions& options) {
   return overrides;
 }
 
-/// Returns the text of `path` if it is a program's (its passes
-/// have run); "-" reads standard input.
+/// Returns the text of `path` if it is a program's (its passes have run); "-" reads standard
+/// input.
 std::optional<std::string> program_text(const std::string& path) {
   if (path != "-" && (!file_exists(path) || is_directory(path))) return std::nullopt;
   std::string text = read_file(path == "-" ? "/dev/stdin" : path);

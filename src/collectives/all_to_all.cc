@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // all_to_all(x, sizes) from, to -> y: takes a routed tensor from a split by token (dim 1) to a
-// split by expert (dim 0), which sends rows to their experts, or back. With outer=n, the experts
-// form n runs and every member has a block of each run; a plain all_to_all is then the second
-// level. `slots`, or `blocks` on the way back, state the tokens of each rank
-// where they differ.
+// split by expert (dim 0), which sends rows to their experts, or back. With outer=n, the
+// experts form n runs and every member has a block of each run; a plain all_to_all is then the
+// second level. `slots`, or `blocks` on the way back, state the tokens of each rank where they
+// differ.
 #include <algorithm>
 
 #include "base/math.h"

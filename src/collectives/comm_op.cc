@@ -280,8 +280,8 @@ Arity arity(const Op& op, size_t inputs) {
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                               int64_t members, int64_t me) {
   // Checks the number of inputs, then infers the type of every moved value. A dim along which parts
-  // are concatenated grows by the number of members; a dim cut into
-  // a block per member shrinks by it.
+  // are concatenated grows by the number of members; a dim cut into a block per member shrinks by
+  // it.
   HOCKET_CHECK(op.role != Role::receive && op.role != Role::between,
                "the received type is the sent one");
   const size_t want = arity(op, in.size()).in;

@@ -213,8 +213,8 @@ struct Types {
 };
 bool types_match(const Op& op, const Attrs& attrs, const Types& one, const Types& other);
 
-/// Uneven sharing in a resharding: the member `me` of the given local type, and the total number
-/// of experts, or the total length of a concatenated dim; 0: equal shares. Or the length of each
+/// Uneven sharing in a resharding: the member `me` of the given local type, and the total number of
+/// experts, or the total length of a concatenated dim; 0: equal shares. Or the length of each
 /// member: see kSlots.
 struct Sharing {
   int64_t me = 0;

@@ -17,8 +17,8 @@ struct Launcher {
   const char *rank, *size, *local_rank, *local_size;
 };
 
-// The first launcher with both rank and size set is used: a torchrun-like launcher may itself
-// be started by srun.
+// The first launcher with both rank and size set is used: a torchrun-like launcher may itself be
+// started by srun.
 constexpr Launcher kLaunchers[] = {
     {"a launcher (RANK, WORLD_SIZE)", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",

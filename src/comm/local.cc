@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: LocalWorld (communicator.h): ranks are threads. In a collective, every member
-// posts its pointers and then reads from the others between two barriers, so that the bits depend
-// on the rank order alone. Sends are eager: the message is copied into the transport.
+// Implements: LocalWorld (communicator.h): ranks are threads. In a collective, every member posts
+// its pointers and then reads from the others between two barriers, so that the bits depend on the
+// rank order alone. Sends are eager: the message is copied into the transport.
 #include <algorithm>
 #include <condition_variable>
 #include <deque>

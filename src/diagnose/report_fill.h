@@ -24,8 +24,8 @@ void fill_predicted(ReportData& report, const trace::Trace& trace,
 
 /// Returns one clause that locates the difference between the run and the prediction. It names the
 /// kind of task with the largest share, and its traced steps. Or it says that the difference is not
-/// in computation, or not in the traced steps. Call after
-/// fill_predicted. Empty if they differ by less than `least` (0.05: 5 %), or if either is unknown.
+/// in computation, or not in the traced steps. Call after fill_predicted. Empty if they differ by
+/// less than `least` (0.05: 5 %), or if either is unknown.
 std::string blame(const ReportData& report, double least = 0.05);
 
 /// Fills the predicted timeline and time by kind into a report without a run.

@@ -20,8 +20,8 @@ namespace hocket::graph {
 /// of type `scale`. The elements are of at most a byte. In memory every block lies as one, its
 /// elements and then its scale, so that rows are bytes that follow each other whatever they hold.
 /// MXFP8 is f8_e4m3/f8_e8m0:32, MXFP4 f4_e2m1/f8_e8m0:32, NVFP4 f4_e2m1/f8_e4m3:16 (its scale of
-/// the whole tensor is an operand of its own), and integers with
-/// a scale per 32 i8/f32:32 and i4/f16:32.
+/// the whole tensor is an operand of its own), and integers with a scale per 32 i8/f32:32 and
+/// i4/f16:32.
 struct Encoding {
   int32_t block = 0;  ///< elements per scale; 0: no scales
   DType scale = DType::f32;

@@ -232,7 +232,7 @@ class AxolotlImport : public TreeImport {
     }
   }
 
-  /// Recognizes a file of DeepSpeed by the names of Axolotl's own.
+  /// Recognizes DeepSpeed's files by the names of those that Axolotl ships.
   void read_sharding() {
     const int64_t ranks = product_at_most({dp_, cp_});
     if (file_.has("deepspeed")) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names of the settings of another trainer, over its releases, and the effect of those that an
-// importer leaves out. No setting is ignored without a word: one that is not known is refused
-// with the nearest name, and so is one that would make another model or plan.
+// importer leaves out. No setting is ignored without a word: one that is not known is refused with
+// the nearest name, and so is one that would make another model or plan.
 #pragma once
 
 #include <map>

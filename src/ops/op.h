@@ -143,7 +143,7 @@ struct Support {
   char letter = 0;
   int output = 0;
   char by = 0;
-  /// Requires: `indices` of `by` are not empty. `by_size` and `size`: those of `by` and `letter`.
+  /// Requires: `indices` of `by` are not empty. `by_size`, `size`: the sizes of `by` and `letter`.
   graph::Run (*of)(const Attrs& attrs, graph::Run indices, int64_t by_size, int64_t size) = nullptr;
   /// The same share of `by` needs the same share of `letter` at every size: it holds of symbols
   /// too.

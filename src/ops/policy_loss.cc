@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses of reinforcement learning, from the log-probabilities of samples. Formulas, their sources
-// and the names that other trainers have for the attributes: docs/rl-losses.md. policy_loss takes
-// tokens (if split, its loss is a partial sum); sequence_policy_loss takes whole samples (GSPO,
-// arXiv 2507.18071); value_loss is the critic's. Weights hold the mean over tokens
-// or samples of the whole update. An element of weight 0 has loss
-// and gradient 0, with any other numbers.
+// Losses of reinforcement learning, from the log-probabilities of samples. Formulas, their
+// sources and the names that other trainers have for the attributes: docs/rl-losses.md.
+// policy_loss takes tokens (if split, its loss is a partial sum); sequence_policy_loss takes
+// whole samples (GSPO, arXiv 2507.18071); value_loss is the critic's. Weights hold the mean over
+// tokens or samples of the whole update. An element of weight 0 has loss and gradient 0, with any
+// other numbers.
 #include <array>
 
 #include "ops/rules.h"

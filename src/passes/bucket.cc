@@ -174,9 +174,9 @@ class Bucketing {
   void run() {
     // A bucket closes when it is full, before it would exceed the limit, before a task that touches
     // its buffers; if compute reads its results, before any other kind of task; and one of the last
-    // reductions before the last exchange of a pass, which needs the link. A task that
-    // depends on a reduction only to reuse its memory depends on the bucket only through the
-    // bucket's last member; otherwise compute would stall on gradients produced at the same time.
+    // reductions before the last exchange of a pass, which needs the link. A task that depends on a
+    // reduction only to reuse its memory depends on the bucket only through the bucket's last
+    // member; otherwise compute would stall on gradients produced at the same time.
     for (const Candidate& task : candidates_) {
       if (task.merges && task.alike.phase == program::Phase::grad) {
         open_[task.alike].to_come += task.bytes;

@@ -16,11 +16,11 @@ bool moves_rows(const program::Kind& kind);
 /// Makes counts and row numbers of tokens, or the sizes of their exchange.
 bool makes_routing(const program::Kind& kind);
 
-/// The chunks of one class of ranks, with three kinds of values. Rows and their routing (counts,
-/// row numbers, sizes of exchanges) are values per chunk: row numbers and the order of rows belong
-/// to a chunk. Dense values by token are accessed through
-/// views, so tasks that use them whole stay unchanged. Sums over tokens (gradients) are accumulated
-/// chunk by chunk.
+/// The chunks of one class of ranks, with three kinds of values. Rows and their routing
+/// (counts, row numbers, sizes of exchanges) are values per chunk: row numbers and the order
+/// of rows belong to a chunk. Dense values by token are accessed through views, so tasks that
+/// use them whole stay unchanged. Sums over tokens (gradients) are accumulated chunk by
+/// chunk.
 /// If the backward pass has another number of chunks, its routing is recomputed, and rows of the
 /// forward pass are regrouped by the sizes of both exchanges.
 class ChunkParts {

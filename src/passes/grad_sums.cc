@@ -105,8 +105,8 @@ std::vector<GradSum> GradSums::all(const Codecs& codecs,
 }
 
 /// Finds buffers that add up products of different nodes of the model, such as gradients of tied
-/// parameters, on one rank or several. Also finds the buffers that they are moved to. Each
-/// rank's part then belongs to a different sum, so one code cannot stand for it.
+/// parameters, on one rank or several. Also finds the buffers that they are moved to. Each rank's
+/// part then belongs to a different sum, so one code cannot stand for it.
 void GradSums::find_sums_of_several() {
   std::map<BufferId, std::string> made_by;
   for (const Task& task : list().tasks) {

@@ -63,8 +63,8 @@ class ClockBuilder {
 void add_dependencies(const Program& program, RankClass& cls) {
   // Walks the tasks in issue order. A task depends, in other lanes only, on the last writer of its
   // inputs, and on its outputs' last writer and all readers since. One reader per lane is enough:
-  // the last one implies the others. Dependencies that the clock of its lane or the kept
-  // ones imply are dropped, given ones too.
+  // the last one implies the others. Dependencies that the clock of its lane or the kept ones imply
+  // are dropped, given ones too.
   const size_t n = cls.tasks.size();
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
   std::vector<std::array<TaskId, kNumLanes>> readers(cls.buffers.size());

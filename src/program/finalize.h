@@ -15,10 +15,10 @@ using Clock = std::array<int32_t, kNumLanes>;
 /// Merges the events that either knows to have finished.
 void merge(Clock& into, const Clock& other);
 
-/// Adds to every task the dependencies on tasks of other lanes that its buffers, or buffers on the
-/// same memory, require: read after write, write after read, write after write. Drops dependencies
-/// that others imply, given ones too. Needs tasks in an order
-/// that respects data flow.
+/// Adds to every task the dependencies on tasks of other lanes that its buffers, or buffers on
+/// the same memory, require: read after write, write after read, write after write. Drops
+/// dependencies that others imply, given ones too. Needs tasks in an order that respects data
+/// flow.
 void add_dependencies(const Program& program, RankClass& cls);
 
 /// Returns the clock of every task at its start: the events before it. Requires: deps point

@@ -463,8 +463,8 @@ bool unite(Box* box, const Box& with, size_t num_axes) {
 }  // namespace
 
 void unite_equal_classes(Program& program) {
-  // A class is merged into the first one with an equal list, if both boxes form a box. The
-  // result may merge with others, so this repeats to a fixed point.
+  // A class is merged into the first one with an equal list, if both boxes form a box. The result
+  // may merge with others, so this repeats to a fixed point.
   const auto same = [](const RankClass& a, const RankClass& b) {
     return a.role == b.role && a.arena_bytes == b.arena_bytes &&
            a.host_arena_bytes == b.host_arena_bytes && a.buffers == b.buffers && a.tasks == b.tasks;

@@ -44,8 +44,8 @@ void for_each_coords(const Program& program, ClassId cls, const std::vector<int3
   }
 }
 
-/// The views of a class. Bases, dims and tables must exist, and regions lie inside their bases.
-/// A sweep along a base finds the regions that overlap, at every coordinate of the tables of their
+/// The views of a class. Bases, dims and tables must exist, and regions lie inside their bases. A
+/// sweep along a base finds the regions that overlap, at every coordinate of the tables of their
 /// begins. It runs once for all bases of a class with the same regions.
 class Views {
  public:

@@ -144,8 +144,8 @@ struct Executor::Impl : Step {
   program::Transfers transfers;
   bool has_inputs = false;
   std::vector<int64_t> symbol_values;
-  // Kinds with symbolic dims, with the values of the current step. Kernel arguments
-  // point to them, so their addresses must not change.
+  // Kinds with symbolic dims, with the values of the current step. Kernel arguments point to them,
+  // so their addresses must not change.
   std::map<program::KindId, std::unique_ptr<program::Kind>> in_step;
 
   // State for which the tasks' pointers were resolved: arenas, generations, values of symbols.

@@ -282,11 +282,11 @@ class Engine {
 
   void start(RankIndex i, TaskId task, int64_t now, TaskAt cause) {
     // A task starts when its last dependency and its lane's previous task have ended; `cause` is
-    // the later one. Work occupies its lane for its duration; shared work joins its node's
-    // queue instead. A send occupies its lane for the transfer and marks the receiver's slot as
-    // begun. A receive ends when its message has arrived, possibly at once. The last member to
-    // arrive at a collective begins the transfer for all of them; one event ends it, that of the
-    // lowest member.
+    // the later one. Work occupies its lane for its duration; shared work joins its node's queue
+    // instead. A send occupies its lane for the transfer and marks the receiver's slot as begun. A
+    // receive ends when its message has arrived, possibly at once. The last member to arrive at a
+    // collective begins the transfer for all of them; one event ends it, that of the lowest
+    // member.
     const ClassTable& c = table(i);
     const TaskRecord& record = c.tasks[task];
     if (kRecord) {

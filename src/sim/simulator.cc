@@ -151,8 +151,8 @@ class ModelDurations : public Durations {
 
   /// Returns the bytes of the rows that balanced routing brings to an exchange, without the
   /// headroom of its buffers. Applies where every rank has only some of the experts (the second
-  /// step of an exchange over two axes). Returns `otherwise` for other
-  /// tasks: their types state the size.
+  /// step of an exchange over two axes). Returns `otherwise` for other tasks: their types state the
+  /// size.
   int64_t expected_rows(ClassId cls, const Task& task, int64_t otherwise) const {
     const program::RankClass& rank_class = p_.classes[cls];
     int64_t most = 0;

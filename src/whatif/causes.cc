@@ -78,8 +78,8 @@ class Search {
            (cause.cause != Cause::uneven_sequences || out_.correlation >= kCorrelated);
   }
 
-  /// Adds a cause: steps take `with` seconds with it, and without
-  /// it their time with `cured` durations.
+  /// Adds a cause: steps take `with` seconds with it, and without it their time with `cured`
+  /// durations.
   void add(Cause cause, std::string where, const std::vector<double>& with,
            const std::vector<double>& cured, std::string evidence) {
     const std::vector<double> without = replayer_.replay(cured);

@@ -53,8 +53,8 @@ struct Waits {
 /// before ended, and streams finish the ops of that step first.
 class RankOps {
  public:
-  /// `begins` gives the begin of steps without a predecessor. Time of `least_idle` seconds or
-  /// more in which an activity could have begun and did not becomes an op of its own, kDeviceIdle.
+  /// `begins` gives the begin of steps without a predecessor. Time of `least_idle` seconds or more
+  /// in which an activity could have begun and did not becomes an op of its own, kDeviceIdle.
   RankOps(const Profile& profile, PatternWorkerId worker, const std::map<int64_t, double>& begins,
           double least_idle, Names* names);
 

@@ -29,8 +29,8 @@ struct StepTimes {
   /// Returns the time from the end of the step before to the step's own end. Where the step before
   /// is not in the profiles, it counts from the begin of the step.
   double length(int64_t step) const;
-  /// Returns those of `steps` without a predecessor: their length says little. Devices were idle
-  /// at their begin, while hosts begin other steps before devices end the last one.
+  /// Returns those of `steps` without a predecessor: their length says little. Devices were idle at
+  /// their begin, while hosts begin other steps before devices end the last one.
   std::set<int64_t> cold(const std::vector<int64_t>& steps) const;
   /// Returns the median length of `steps`.
   double usual_length(const std::set<int64_t>& steps) const;

@@ -365,8 +365,8 @@ class PauseSearch {
     return in_one * 2 >= run_.steps.size();
   }
 
-  /// Finds time in which a worker could have begun an op and did
-  /// not, for workers with all ops known.
+  /// Finds time in which a worker could have begun an op and did not, for workers with all ops
+  /// known.
   void between_ops() {
     for (OpId op = 0; op < run_.ops.size(); ++op) {
       const std::vector<OpId>& waits = run_.waits_for[op];

@@ -261,8 +261,8 @@ std::string loss_text(const Analysis& found) {
 }
 
 std::string to_text(const MeasuredRun& run, const Findings& findings) {
-  // Prints the input, the replay's accuracy, the loss, its location,
-  // its cause, and the results of hypotheses.
+  // Prints the input, the replay's accuracy, the loss, its location, its cause, and the results of
+  // hypotheses.
   const Analysis& found = findings.analysis;
   std::string out =
       fmt::format("trace     {}: {} (dp {}, pp {}), {} ops\n", run.source, size_text(run),

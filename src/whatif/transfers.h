@@ -70,8 +70,8 @@ enum class Early { zero, kept };
 /// start. Leaves a trace of transfers alone (never a profile of kernels): one with nine of ten
 /// groups that start at once. Transfers with only an end, as 0, from StragglerAnalysis do not
 /// count. An end before that start is the clock's fault and counts as 0, with a note from
-/// kReportedEarlySeconds on. If more than a
-/// tenth end earlier by more than tolerance(), sets MeasuredRun::clocks_apart.
+/// kReportedEarlySeconds on. If more than a tenth end earlier by more than tolerance(), sets
+/// MeasuredRun::clocks_apart.
 void settle_transfers(MeasuredRun* run, Early how = Early::zero);
 
 }  // namespace hocket::whatif

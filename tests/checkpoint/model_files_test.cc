@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files beside weights: the copied ones, and their part of a
-// GGUF file. Tokens added to a model.
+// Files beside weights: the copied ones, and their part of a GGUF file. Tokens added to a
+// model.
 #include "checkpoint/model_files.h"
 
 #include <gtest/gtest.h>

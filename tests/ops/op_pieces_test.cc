@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every op on any pieces: each letter that may be cut is dealt out at random to two or three parts
 // (any indices in any order, none at all; one run where the letter is positional), the op runs on
-// each and the results are put together by the op's record: side by side where they have
-// the letter, else by its monoid, with the op that stands for it. Two letters at once as well.
+// each and the results are put together by the op's record: side by side where they have the
+// letter, else by its monoid, with the op that stands for it. Two letters at once as well.
 // Generated from the sample cases. Parts that are made anew, not cut:
 //   counts   are those of the part's rows;
 //   row_of   is made by the sample's chain from the part's routes; as an output it is compared as
@@ -471,8 +471,8 @@ TEST(Pieces, SupportIsWhatAnOutputNeeds) {
             EXPECT_LE(relative_error(got.v, want.v), 1e-10)
                 << op->name << " " << sample.name << " " << begin << " " << length;
             if (begin == 0 || sample.fills.back().kind != ops::Fill::Kind::counting) continue;
-            // One document: no named key can be left out, except for
-            // token 0 (its weight is always 1).
+            // One document: no named key can be left out, except for token 0 (its weight is always
+            // 1).
             EXPECT_GT(relative_error(result(needs.begin + 1, needs.begin + needs.length).v, want.v),
                       1e-6);
             EXPECT_GT(relative_error(result(needs.begin, needs.begin + needs.length - 1).v, want.v),

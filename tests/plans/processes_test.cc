@@ -3,8 +3,8 @@
 // ctest: slow
 // ctest: timeout=900
 // Random plans on four processes over Gloo equal one rank, in fp64, and train to the bit as four
-// threads do, or with the collectives of c10d as they do but for the order of sums. The test
-// starts itself four times; each process runs every plan both ways and compares its own rank.
+// threads do, or with the collectives of c10d as they do but for the order of sums. The test starts
+// itself four times; each process runs every plan both ways and compares its own rank.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -282,8 +282,8 @@ TEST(Rewrites, TilesOfSumsTakeTheirProductAlong) {
   }
 }
 
-/// The gradient of a table that is read twice is a sum of two
-/// terms with rows of different addends.
+/// The gradient of a table that is read twice is a sum of two terms with rows of different
+/// addends.
 TEST(Rewrites, TilesOfTiedTablesAreJoined) {
   for (const char* plan :
        {"cp: 2, tp: 2, dp: 2", "cp: 2, tp: 2, dp: 2, shard: {optimizer: all}",

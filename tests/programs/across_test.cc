@@ -56,8 +56,8 @@ struct Experts {
     return w.step_buffer(w.local(w.graph.tensor(tensor).type, layout));
   }
 
-  /// Adds the tasks of the current class, with tokens and experts split along its axis `ep`:
-  /// from its tokens, with their experts and weights, to the experts' results.
+  /// Adds the tasks of the current class, with tokens and experts split along its axis `ep`: from
+  /// its tokens, with their experts and weights, to the experts' results.
   void run(ProgramBuilder& w, BufferId tokens, BufferId chosen, BufferId by, BufferId to) const {
     const Layout by_token = w.split(0, {"ep"}), rows_by_token = w.split(1, {"ep"});
     const Layout by_expert = w.split(0, {"ep"});

@@ -165,8 +165,8 @@ struct ProgramCase {
 
 /// Each is proven, equals one rank at every complete value, and is simulated.
 void expect_proven_run_simulated(std::span<const ProgramCase> cases);
-/// Each mutant is refused, or equals one rank at every complete value. Prints what the
-/// seed of a failure is:
+/// Each mutant is refused, or equals one rank at every complete value. Prints what the seed of a
+/// failure is:
 ///   HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each, and which
 ///   HOCKET_RUN_REFUSED=1: runs those refused for their values, too, and counts which give the same
 void expect_mutants_refused_or_equal(std::span<const ProgramCase> cases);

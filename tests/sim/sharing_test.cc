@@ -12,8 +12,8 @@
 namespace hocket::sim {
 namespace {
 
-/// Returns a cluster of `nodes` nodes; with `leaves`, leaves
-/// of two nodes with an uplink for half.
+/// Returns a cluster of `nodes` nodes; with `leaves`, leaves of two nodes with an uplink for
+/// half.
 cost::Cluster cluster_of(int32_t nodes, int32_t per_node, int32_t adapters, bool leaves,
                          bool rails = false) {
   cost::Cluster c;
@@ -61,8 +61,8 @@ TEST(SimSharing, MessagesShareAnAdapter) {
 }
 
 // An all-reduce over both nodes (1000: 200 of latency, 800 of bytes), and from 500 on a message out
-// of the first one. Its bytes (800) start at 700. By then 500 of the all-reduce are done; the
-// other 300 take 600 at half the speed, until 1300. 500 of the message are left then, until 1800.
+// of the first one. Its bytes (800) start at 700. By then 500 of the all-reduce are done; the other
+// 300 take 600 at half the speed, until 1300. 500 of the message are left then, until 1800.
 TEST(SimSharing, RatesChangeWhenATransferStartsAndEnds) {
   Maker m({{"pp", 2}});
   m.collective(0, {"pp"}, 1000, {}, "all_reduce", {0, 1}, Lane::intra);

@@ -16,8 +16,8 @@ std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t e
                          std::span<const graph::Symbol> symbols);
 
 /// Refuses each kind of compute tasks with FLOPs or bytes other than its op's, at its first task.
-/// Work on routed rows depends on the experts of the whole tensor: such kinds are compared
-/// only if `interpreter` (null: no reference) knows that number.
+/// Work on routed rows depends on the experts of the whole tensor: such kinds are compared only if
+/// `interpreter` (null: no reference) knows that number.
 void check_costs(Context& ctx, const Interpreter* interpreter);
 
 }  // namespace hocket::check

@@ -254,8 +254,8 @@ bool is_part_of_symbol(const graph::TensorType& base, const Buffer& view) {
 
 std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   // A view along a dim has its type's number of indices there, and equals its base in all other
-  // dims. A flat view has the elements of its type. All of it must lie in the base, on every
-  // rank of the class.
+  // dims. A flat view has the elements of its type. All of it must lie in the base, on every rank
+  // of the class.
   if (buffer.kind != BufferKind::view) return "";
   // The begin of a view, in elements, must be known before a step, and must be the begin of a byte
   // and of a block. So there is no symbol along its dim or behind it, except for equal parts of a

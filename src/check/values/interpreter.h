@@ -5,11 +5,11 @@
 // A value is a pair (term, piece). The *term* is the value's meaning: a parameter before the step,
 // an input of a micro-batch, an op applied to terms, or a sum (a multiset of terms). Equal terms
 // have equal ids, so a comparison is one comparison of integers. The *piece* is each rank's part of
-// the term: per dim the indices (a *cut*), and per unfinished reduction the addends that
-// are in (a *set*). Both are functions of the rank's coordinates. The buffer of a rank is the sum
-// over its addends of the term restricted to its cuts. Example: the weight gradient of a linear
-// layer under dp=2, before its all-reduce, is the term linear_dw(dy, x), with whole cuts on both
-// dims, and as addends the tokens [0, 512) on rank 0 and [512, 1024) on rank 1.
+// the term: per dim the indices (a *cut*), and per unfinished reduction the addends that are in (a
+// *set*). Both are functions of the rank's coordinates. The buffer of a rank is the sum over its
+// addends of the term restricted to its cuts. Example: the weight gradient of a linear layer under
+// dp=2, before its all-reduce, is the term linear_dw(dy, x), with whole cuts on both dims, and as
+// addends the tokens [0, 512) on rank 0 and [512, 1024) on rank 1.
 //
 // Compute tasks make terms, and take pieces by the index notation of their op: every letter has one
 // cut in all inputs, and an output is a partial sum over every cut letter that it lacks.

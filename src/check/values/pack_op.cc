@@ -204,8 +204,8 @@ std::optional<Value> PackOp::elements(size_t output) {
 }
 
 std::optional<Value> PackOp::contracted(size_t output) {
-  // The local elements of each tensor give a partial result. Its
-  // addends are numbered by the elements.
+  // The local elements of each tensor give a partial result. Its addends are numbered by the
+  // elements.
   std::vector<Value> sum;
   std::vector<int32_t> axes;
   for (size_t part = 0; part < made_.size(); ++part) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on values: sums with some addends missing, and packs (several tensors in one
-// flat buffer). Values are immutable and interned: equal values have equal ids. No function here
-// reads a buffer or reports a problem.
+// Arithmetic on values: sums with some addends missing, and packs (several tensors in one flat
+// buffer). Values are immutable and interned: equal values have equal ids. No function here reads a
+// buffer or reports a problem.
 #pragma once
 
 #include <array>

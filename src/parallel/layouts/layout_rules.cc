@@ -189,8 +189,8 @@ std::vector<size_t> LayoutRules::order_of_axes(const Node& node) const {
 }
 
 /// Returns the first axis of the mesh, not among `axes`, with no other remaining axis outside of it
-/// in an input or in the parameter of a gradient. A pin may have cut a parameter
-/// in another order than the mesh's.
+/// in an input or in the parameter of a gradient. A pin may have cut a parameter in another order
+/// than the mesh's.
 size_t LayoutRules::next_axis(const Node& node, const std::vector<size_t>& axes) const {
   std::set<int32_t> open;
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pinned layouts of single tensors (plan.layouts), each "PATTERN LAYOUT". Tensors with a name that
-// matches the pattern (`*`, `?`) are split as the layout says on its axes. They are whole
-// along an axis for `axis:B`, and along all axes for `B`. The last matching pin counts.
+// matches the pattern (`*`, `?`) are split as the layout says on its axes. They are whole along an
+// axis for `axis:B`, and along all axes for `B`. The last matching pin counts.
 #pragma once
 
 #include <map>

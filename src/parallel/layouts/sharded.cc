@@ -34,8 +34,8 @@ int dim_divided_by(int64_t ranks, const TensorType& type, const Layout& layout) 
   return -1;
 }
 
-/// Returns the first unsplit dim with a largest share of at most (1 + kMuch) even parts; else
-/// the dim with the smallest excess; -1 if none has an index for every rank.
+/// Returns the first unsplit dim with a largest share of at most (1 + kMuch) even parts; else the
+/// dim with the smallest excess; -1 if none has an index for every rank.
 int dim_shared_by(int64_t ranks, const TensorType& type, const Layout& layout) {
   constexpr double kMuch = 1.0 / 32;  // of the even part
   int best = -1;
@@ -55,8 +55,8 @@ int dim_shared_by(int64_t ranks, const TensorType& type, const Layout& layout) {
 }
 
 /// Splits the layout along the axes: the longest run of leading axes for which there is a dim
-/// splits it, then the longest run of the rest, and so on. The mesh
-/// decides which axis is the inner one.
+/// splits it, then the longest run of the rest, and so on. The mesh decides which axis is the inner
+/// one.
 Layout split_along(const std::vector<size_t>& axes, const TensorType& type, Layout layout,
                    const Mesh& mesh, int (*dim_for)(int64_t, const TensorType&, const Layout&)) {
   for (size_t begin = 0; begin < axes.size();) {

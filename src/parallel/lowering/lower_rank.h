@@ -22,9 +22,9 @@ struct LoweringInput {
   const PipelineOwners& owners;
 };
 
-/// Returns the template of class `cls`, at place `rank` of the pipeline. Adds kinds,
-/// groups and tables to the program, which has its roles and classes already. `split_backward`: the
-/// schedule has I and W actions.
+/// Returns the template of class `cls`, at place `rank` of the pipeline. Adds kinds, groups and
+/// tables to the program, which has its roles and classes already. `split_backward`: the schedule
+/// has I and W actions.
 RankTemplate lower_rank(const LoweringInput& input, int32_t rank, bool split_backward,
                         program::ClassId cls, program::Program& program);
 

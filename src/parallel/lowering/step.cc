@@ -106,10 +106,10 @@ ValueId StepLowering::sum_over_pipeline(ValueId part, TensorId total, const Task
 void StepLowering::emit_grads() {
   // For each parameter with uses on this rank, sums the accumulators after the last micro-batch
   // over the uses here. Then sums over pipeline ranks with a part (tied embeddings, copies of a
-  // stage), then over data-parallel ranks. This order keeps the bits independent of
-  // the pipeline. The last sum is the path to the layout of the update, which may leave each rank a
-  // part (reduce-scatter). Tasks are kept apart per parameter: the stamper places them as soon as
-  // the contributions are complete.
+  // stage), then over data-parallel ranks. This order keeps the bits independent of the pipeline.
+  // The last sum is the path to the layout of the update, which may leave each rank a part
+  // (reduce-scatter). Tasks are kept apart per parameter: the stamper places them as soon as the
+  // contributions are complete.
   for (size_t index = 0; index < graph_.grads.size(); ++index) {
     const graph::ParamGrad& grad = graph_.grads[index];
     GradReduction reduction;

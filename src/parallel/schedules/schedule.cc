@@ -149,8 +149,8 @@ class RowReader {
     add(other, false);
   }
 
-  /// Returns whether an action of one of the kinds on the cell's stage (and micro-batch, if any)
-  /// is among the actions [begin, end).
+  /// Returns whether an action of one of the kinds on the cell's stage (and micro-batch, if any) is
+  /// among the actions [begin, end).
   bool has_action(const Cell& cell, std::string_view kinds, size_t begin, size_t end) const {
     return std::any_of(actions.begin() + static_cast<std::ptrdiff_t>(begin),
                        actions.begin() + static_cast<std::ptrdiff_t>(end),

@@ -55,8 +55,8 @@ Schedule interleaved_one_f_one_b(int ranks, int chunks, int micro_batches);
 /// --overlap-moe-expert-parallel-comm. Throws Error unless the rounds are equal.
 Schedule interleaved_overlap(int ranks, int chunks, int micro_batches);
 /// ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3): 1F1B with a split backward, so that weight
-/// gradients (W) fill the bubbles. Holds no more micro-batches than 1F1B. Several chunks have
-/// the stages of interleaved 1F1B. In PyTorch's order (ScheduleInterleavedZeroBubble). Throws Error
+/// gradients (W) fill the bubbles. Holds no more micro-batches than 1F1B. Several chunks have the
+/// stages of interleaved 1F1B. In PyTorch's order (ScheduleInterleavedZeroBubble). Throws Error
 /// unless the rounds of several chunks are equal.
 Schedule zero_bubble_h1(int ranks, int chunks, int micro_batches);
 /// ZB-V (Qi et al., arXiv 2405.15362; arXiv 2401.10241, section 6): rank r has the stages r and 2
@@ -69,8 +69,8 @@ Schedule zero_bubble_v(int ranks, int micro_batches);
 Schedule dual_pipe_v(int ranks, int micro_batches);
 /// DualPipe (DeepSeek-V3, arXiv 2412.19437, section 3.2.1): half of the micro-batches go from rank
 /// 0 to the last, the other half the opposite way. So stage s has copies on ranks s and ranks - 1 -
-/// s. Throws Error unless ranks and micro-batches are even and there are at least two
-/// micro-batches per rank.
+/// s. Throws Error unless ranks and micro-batches are even and there are at least two micro-batches
+/// per rank.
 Schedule dual_pipe(int ranks, int micro_batches);
 /// Forward only (evaluation, generation). `owners`: rank of every stage.
 Schedule forward_only(const std::vector<int>& owners, int ranks, int micro_batches);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Columns of fine-tuning files to examples: every format,
-// recognised and given, and refusals.
+// Columns of fine-tuning files to examples: every format, recognised and given, and
+// refusals.
 #include <gtest/gtest.h>
 
 #include "tests/data/examples/source_util.h"
