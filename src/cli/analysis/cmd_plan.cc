@@ -232,14 +232,14 @@ std::string remedies(const planner::SearchResult& result, const planner::SearchS
 std::string comment_of(const planner::Outcome& best, const planner::SearchResult& result,
                        const planner::Trial& trial, const planner::SearchSpace& space) {
   return fmt::format(
-      "{}\npredicted on {}{}: {} a step ({:.0f} % compute, {:.0f} % exposed communication, {:.0f} "
-      "% "
-      "bubble, {:.0f} % idle), {} a rank\n{}",
+      "{}\npredicted on {}{}: {} a step, interval {} ({:.0f} % compute, {:.0f} % exposed "
+      "communication, {:.0f} "
+      "% bubble, {:.0f} % idle), {} a rank\ninterval: {}\n{}",
       planner::describe(best.plan, space), trial.cluster().name,
       trial.costs().calibrated() ? "" : " (uncalibrated)", human_time(best.step_s),
-      100 * best.compute_s / best.step_s, 100 * best.exposed_s / best.step_s,
+      interval_text(best), 100 * best.compute_s / best.step_s, 100 * best.exposed_s / best.step_s,
       100 * best.bubble_s / best.step_s, 100 * best.idle_s / best.step_s,
-      human_bytes(static_cast<double>(best.bytes)),
+      human_bytes(static_cast<double>(best.bytes)), best.interval_why,
       result.complete ? "no plan of the space is faster" : "the best found when " + result.ended);
 }
 
