@@ -251,7 +251,25 @@ def nemo():
     return rows
 
 
+# Megatron-LM V1.0 on one DGX-2H, batch 8 of 1,024 tokens, in half precision: https://nv-adlr.github.io/MegatronLMV1, table 1,
+# milliseconds of an iteration. Widths and layers are those of the same numbers of parameters in arXiv 1909.08053, table 1, whose runs
+# recompute every layer; 62.4 TFLOP/s, which the page gives for the first, count that. Its models of 2.0B and 8.7B are not in that table.
+# A V100 of a DGX-2H has 130 TFLOP/s.
+MEGATRON_V1 = [("1.2B", 40, 1536, 16, 1, 1288), ("4.2B", 64, 2304, 24, 4, 1357)]
+
+
+def megatron_v100():
+    rows = []
+    for name, layers, width, heads, gpus, ms in MEGATRON_V1:
+        model = {"model_type": "gpt2", "vocab_size": 51200, "n_positions": 1024, "n_embd": width, "n_layer": layers,
+                 "n_head": heads, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
+        rows.append(Published("dgx2-v100", f"GPT {name}, {gpus} GPU{'s' if gpus > 1 else ''} of a DGX-2H", ms / 1000, "s",
+                              model, 1024, 8, {"tp": gpus, "micro_batch": 8, "recompute": "full"}))
+    return rows
+
+
 def all_rows():
     return (mosaic("mosaic-h100", MOSAIC_H100) + mosaic("mosaic-h100", MOSAIC_H100_F8, True)
             + mosaic("mosaic-a100", MOSAIC_A100) + torchtitan_h100() + torchtitan_a100() + torchtitan_h200() + sc21()
-            + steps("selene", published_steps.megatron_rows()) + steps("modelzoo", published_steps.qwen3_rows()) + nemo())
+            + steps("selene", published_steps.megatron_rows()) + steps("modelzoo", published_steps.qwen3_rows()) + nemo()
+            + megatron_v100())

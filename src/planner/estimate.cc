@@ -55,8 +55,9 @@ double ranks_of_parameters(const PlanCandidate& plan, Share share) {
 }  // namespace
 
 double arena_ratio(const PlanCandidate& plan) {
-  // Measured on programs of 1 to 70 G parameters (bench/results/2026-11-29-planner.md).
-  constexpr double kSharded = 1.28, kInV = 1.15, kOthers = 1.03;
+  // Measured on programs of 1 to 70 G parameters (bench/results/2026-11-29-planner.md); those with
+  // large gaps are placed again, the largest buffer first.
+  constexpr double kSharded = 1.06, kInV = 1.15, kOthers = 1.03;
   if (plan.shard >= kZero2) return kSharded;
   return stages_of(plan).is_v ? kInV : kOthers;
 }

@@ -8,6 +8,8 @@
 #include "planner/search.h"
 
 #include <algorithm>
+#include <chrono>
+#include <ctime>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -22,12 +24,25 @@ int Search::num_threads() const {
                               : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-double Search::spent_s() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+double Search::clock_s() const {
+  if (options_.clock) return options_.clock();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Search::spent_s() const { return options_.spent_s + clock_s() - begun_s_; }
+
+/// Returns the seconds that winding up takes at this process's share of the processor: others may
+/// leave it a twentieth of a core.
+double Search::winding_up_s() const {
+  const double spent = std::max(1e-3, clock_s() - begun_s_);
+  const double processor_s =
+      static_cast<double>(std::clock()) / CLOCKS_PER_SEC - begun_processor_s_;
+  const double share = std::clamp(processor_s / spent / num_threads(), 0.02, 1.0);
+  return std::min(kWindingUpS / share, kMostWindingUpShare * options_.time_limit_s);
 }
 
 bool Search::out_of_time() const {
-  const double reserve_s = phase_ == Phase::all ? final_s() : 0;
+  const double reserve_s = after_s() + (phase_ == Phase::all ? final_s() : 0);
   return options_.time_limit_s > 0 && spent_s() >= options_.time_limit_s - reserve_s;
 }
 
@@ -79,10 +94,13 @@ void Search::in_threads(const std::function<void(int)>& body) {
       ended_.notify_all();
     });
   }
-  while (running_ > 0) {
-    ended_.wait_for(lock, std::chrono::milliseconds(100));
+  constexpr int kLooksPerReport = 5;
+  for (int looks = 1; running_ > 0; ++looks) {
+    ended_.wait_for(lock, std::chrono::milliseconds(20));
     look_whether_to_stop();
-    report();
+    if (looks % kLooksPerReport == 0) {
+      report();
+    }
   }
   lock.unlock();
   for (std::thread& thread : threads) {
@@ -323,7 +341,8 @@ void Search::finish() {
   counts.plans = counts.too_large + counts.slower + counts.simulated + counts.left;
   counts.meshes = std::ssize(meshes_);
   counts.meshes_left =
-      std::max<int64_t>(0, std::ssize(meshes_) - static_cast<int64_t>(next_mesh_.load()));
+      std::max<int64_t>(0, std::ssize(meshes_) - static_cast<int64_t>(next_mesh_.load())) +
+      given_up_meshes_;
   const bool all_looked_at = counts.left == 0 && counts.meshes_left == 0;
   const bool all_exact =
       std::none_of(result_.best.begin(), result_.best.end(), [&](const Outcome& outcome) {

@@ -34,7 +34,12 @@ struct Counts {
 
 struct SearchOptions {
   double time_limit_s = 60;  ///< 0: none
+  double spent_s = 0;        ///< part of it that is over: what the caller has already done
   int threads = 0;           ///< 0: one per core
+  /// The caller draws the timeline of the best plan of every family afterwards, within the limit.
+  bool draws_families = false;
+  /// Returns seconds, from any moment on, in place of the steady clock; for tests.
+  std::function<double()> clock = nullptr;
   /// No bounds: every plan of the space is simulated, for tests.
   bool everything = false;
   std::function<bool()> stop = nullptr;  ///< true ends the search with the best so far

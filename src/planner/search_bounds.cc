@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/stop.h"
 #include "planner/search_state.h"
 
 namespace hocket::planner {
@@ -46,6 +47,7 @@ Estimate Search::bound_plan(const PlanCandidate& plan, Estimator* estimator,
   // The speed of replicas depends on the layers of their stages.
   if (!deals_well(space_, plan)) return {};
   ++found->counts.plans;
+  stop_if_asked();
   const Estimate estimate = estimator->estimate(plan);
   if (estimate.lower_bound_bytes > static_cast<double>(trial_.memory()) && !options_.everything) {
     found->drop(plan, estimate.lower_bound_bytes);
@@ -129,7 +131,13 @@ void Search::bound(Estimator* estimator) {
     const size_t mesh = next * stride % count;
     if (phase_ == Phase::usual && !is_usual_mesh(space_, meshes_[mesh])) continue;
     BoundedPlans found;
-    bound_mesh(meshes_[mesh], estimator, &found);
+    try {
+      const StopWhen given_up([&] { return ends(); });
+      bound_mesh(meshes_[mesh], estimator, &found);
+    } catch (const Stopped&) {
+      ++given_up_meshes_;
+      break;
+    }
     for (QueuedPlan& queued : found.plans) {
       queued.order = static_cast<uint32_t>(mesh);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements: the first and the last phase of a search (search_state.h).
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -26,6 +27,31 @@ double Search::final_s() const {
   const double once_s = best.whole_s * passes(best.plan) /
                         program_passes(best.plan, space_, num_micro_batches(space_, best.plan));
   return std::min(most, (full_s > most ? 0 : full_s) + kGainsOverOnce * once_s);
+}
+
+/// Returns the seconds in which the timelines of the best plans of all families are simulated.
+/// Requires: the mutex is held.
+double Search::timelines_s() const {
+  // With all tasks recorded, a simulation takes longer.
+  constexpr double kRecordedOver = 1.5;
+  std::array<bool, kFamilies> seen{};
+  double seconds = 0;
+  for (const Outcome& outcome : result_.best) {
+    bool& is_seen = seen[static_cast<size_t>(family_of(outcome.plan))];
+    if (is_seen) continue;
+    is_seen = true;
+    const int64_t all = num_micro_batches(space_, outcome.plan);
+    const std::vector<int64_t> shorter = shortened_micro_batches(outcome.plan, space_);
+    const int64_t shown = shorter.empty() ? all : shorter.front();
+    seconds += kRecordedOver * outcome.whole_s * program_passes(outcome.plan, space_, shown) /
+               program_passes(outcome.plan, space_, all);
+  }
+  return std::min(seconds, kFinalShare * options_.time_limit_s);
+}
+
+/// Returns the seconds that follow the last simulation. Requires: the mutex is held.
+double Search::after_s() const {
+  return winding_up_s() + (options_.draws_families ? timelines_s() : 0);
 }
 
 /// Takes the usual plan with the least corrected estimate, of a family with fewest simulated ones.
@@ -85,6 +111,7 @@ void Search::simulate_usual() {
   });
   const int64_t simulated = result_.counts.simulated;
   next_mesh_ = 0;
+  given_up_meshes_ = 0;
   if (ends()) return;  // the others are left
   queue_.clear();
   next_order_ = 0;
@@ -99,7 +126,7 @@ bool Search::take_for_full(PlanCandidate* plan) {
     const Outcome& next = result_.best[i];
     if (i >= 2 && next.step_s - next.error_s > best_s_) break;
     const bool in_time =
-        options_.time_limit_s <= 0 || spent_s() + next.whole_s < options_.time_limit_s;
+        options_.time_limit_s <= 0 || spent_s() + next.whole_s < options_.time_limit_s - after_s();
     if (!next.extrapolated || !in_time || !in_full_.insert(next.plan).second) continue;
     *plan = next.plan;
     return true;

@@ -21,6 +21,7 @@
 #include "program/memory.h"
 #include "run/compile.h"
 #include "run/machine.h"
+#include "run/run_text.h"
 #include "sim/sim_trace.h"
 #include "sim/simulator.h"
 
@@ -49,9 +50,9 @@ bool is_searched(const std::string& path) {
 
 std::vector<std::string> kept_keys(const engine::Run& run) {
   std::vector<std::string> kept;
-  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
-    if (entry.origin == "default" || is_searched(entry.path)) continue;
-    kept.push_back(fmt::format("{}={}", entry.path, entry.value));
+  for (std::string& assignment : engine::assignments_of(run)) {
+    if (is_searched(assignment.substr(0, assignment.find('=')))) continue;
+    kept.push_back(std::move(assignment));
   }
   return kept;
 }
@@ -357,6 +358,17 @@ std::optional<Outcome> Trial::extrapolate(const PlanCandidate& plan, const Searc
   return whole;
 }
 
+namespace {
+
+void set_interval(const sim::SimReport& report, Outcome* outcome) {
+  const auto step_ns = static_cast<double>(std::max<int64_t>(1, report.step_ns));
+  outcome->low = static_cast<double>(report.interval.low_ns) / step_ns;
+  outcome->high = static_cast<double>(report.interval.high_ns) / step_ns;
+  outcome->interval_why = report.interval.why;
+}
+
+}  // namespace
+
 std::optional<Outcome> Trial::simulate_micro_batches(const PlanCandidate& plan,
                                                      const SearchSpace& space,
                                                      int64_t micro_batches,
@@ -386,6 +398,7 @@ std::optional<Outcome> Trial::simulate_micro_batches(const PlanCandidate& plan,
     const sim::SimReport report = sim::simulate(compiled.program, costs, options);
     outcome.step_s = static_cast<double>(report.step_ns) * 1e-9;
     outcome.mfu = report.mfu;
+    set_interval(report, &outcome);
     double ranks = 0;
     for (const sim::RankReport& rank : report.time) {
       const double stands = rank.stands;
@@ -414,39 +427,6 @@ std::optional<Outcome> Trial::simulate_micro_batches(const PlanCandidate& plan,
     outcome.refused = error.what();
   }
   return outcome;
-}
-
-std::string run_text(const engine::Run& run, const std::string& comment) {
-  std::string text;
-  for (const std::string& line : split(comment, '\n')) {
-    text += fmt::format("# {}\n", line);
-  }
-  // Sections in their order, each with the keys that are set; sections inside of them on a line.
-  std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>> sections;
-  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
-    if (entry.origin == "default") continue;
-    const size_t dot = entry.path.find('.');
-    const std::string section = entry.path.substr(0, dot), key = entry.path.substr(dot + 1);
-    if (sections.empty() || sections.back().first != section) {
-      sections.push_back({section, {}});
-    }
-    sections.back().second.emplace_back(key, entry.value);
-  }
-  for (const auto& [section, keys] : sections) {
-    text += section + ":\n";
-    std::string inside;  // the section inside this one that is being written
-    for (const auto& [key, value] : keys) {
-      const size_t dot = key.find('.');
-      const std::string outer = dot == std::string::npos ? "" : key.substr(0, dot);
-      if (outer != inside && !outer.empty()) {
-        text += fmt::format("  {}:\n", outer);
-      }
-      inside = outer;
-      text += outer.empty() ? fmt::format("  {}: {}\n", key, value)
-                            : fmt::format("    {}: {}\n", key.substr(dot + 1), value);
-    }
-  }
-  return text;
 }
 
 }  // namespace hocket::planner

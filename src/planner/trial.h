@@ -32,12 +32,20 @@ struct Outcome {
   bool extrapolated = false;
   double error_s = 0;
   double whole_s = 0;  ///< seconds that a simulation of the whole step takes
+  /// Ends of the interval of the step over the predicted one (sim/interval.h), and their grounds.
+  /// 0: there is none, as timings spread too much.
+  double low = 0, high = 0;
+  std::string interval_why;
   double compute_s = 0, exposed_s = 0, bubble_s = 0, idle_s = 0;
   double mfu = 0;           ///< 0: unknown
   int64_t bytes = 0;        ///< planned memory of the rank that takes most
   int64_t input_bytes = 0;  ///< part of it that is proportional to the micro-batches
   bool fits = false;
   bool good() const { return refused.empty() && fits; }
+  bool has_interval() const { return high > 0; }
+  /// Seconds between which a real step is expected: beyond the error of an extrapolation, too.
+  double low_s() const { return low * (step_s - error_s); }
+  double high_s() const { return high * (step_s + error_s); }
 };
 
 /// A run without the searched keys, and the basis of its prediction.
@@ -104,8 +112,5 @@ double program_passes(const PlanCandidate& plan, const SearchSpace& space, int64
 /// extrapolated: two, three and four times its pipeline ranks. Empty: its own step is short, or not
 /// much longer.
 std::vector<int64_t> shortened_micro_batches(const PlanCandidate& plan, const SearchSpace& space);
-
-/// Returns a run.yaml of a run's keys, with `comment` above it, line by line.
-std::string run_text(const engine::Run& run, const std::string& comment);
 
 }  // namespace hocket::planner

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/math.h"
 #include "base/stop.h"
+#include "program/largest_first.h"
 #include "program/memory.h"
 #include "program/views.h"
 
@@ -162,14 +164,6 @@ void take_common(Clock& into, const Clock& other) {
 /// Addresses that a step buffer takes.
 int64_t bytes_of(const Buffer& buffer) { return align(std::max<int64_t>(buffer.type.bytes(), 1)); }
 
-/// True if at `now` everything in `needs` is known to have finished.
-bool happened(const Clock& needs, const Clock& now) {
-  for (size_t lane = 0; lane < kNumLanes; ++lane) {
-    if (needs[lane] > now[lane]) return false;
-  }
-  return true;
-}
-
 /// Best-fit allocator over one address range. A free block carries the events that must precede its
 /// reuse.
 class Arena {
@@ -302,6 +296,70 @@ class Slots {
   std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> free_;  // by bound and expected size
 };
 
+/// Dense buffers of a space, in the order of their first uses.
+struct Dense {
+  std::vector<Lifetime> lifetimes;
+  std::vector<BufferId> ids;
+  int64_t live = 0, most_live = 0;  ///< bytes in use, in issue order
+
+  void add(const Lifetime& lifetime, BufferId id) {
+    lifetimes.push_back(lifetime);
+    ids.push_back(id);
+    live += lifetime.bytes;
+    most_live = std::max(most_live, live);
+  }
+};
+
+/// Places dense buffers, those of at least `large` bytes first, the others behind them. Returns an
+/// address for each, and the end of all; empty: too many meet.
+std::pair<std::vector<int64_t>, int64_t> placed_by_size(const Dense& dense, int64_t large) {
+  constexpr int64_t kMostPairs = int64_t{8} << 20;  // of 8 bytes
+  std::vector<int64_t> offsets(dense.ids.size(), 0);
+  int64_t end = 0;
+  for (const bool is_large : {true, false}) {
+    std::vector<Lifetime> lifetimes;
+    std::vector<size_t> which;
+    for (size_t i = 0; i < dense.ids.size(); ++i) {
+      if ((dense.lifetimes[i].bytes >= large) != is_large) continue;
+      lifetimes.push_back(dense.lifetimes[i]);
+      which.push_back(i);
+    }
+    const std::vector<int64_t> at = place_largest_first(lifetimes, kMostPairs);
+    if (at.size() < which.size()) return {};
+    const int64_t begin = end;
+    for (size_t i = 0; i < which.size(); ++i) {
+      offsets[which[i]] = begin + at[i];
+      end = std::max(end, begin + at[i] + lifetimes[i].bytes);
+    }
+  }
+  return {std::move(offsets), end};
+}
+
+/// Places the dense buffers of a space again, the largest first, if their arena has large gaps, and
+/// keeps that if it is smaller. Returns the size of the arena, `arena_bytes` before.
+int64_t without_gaps(const Dense& dense, int64_t arena_bytes, RankClass& cls) {
+  // Small arenas, and those without much to gain, are not worth the time.
+  constexpr int64_t kLeastBytes = int64_t{16} << 20;
+  constexpr double kLargeGaps = 1.1;
+  // Buffers below such a share of the arena are many, and take little; the second share where the
+  // first leaves too many.
+  constexpr int64_t kSmallShares[] = {1 << 14, 1 << 12};
+  const double worthwhile = kLargeGaps * static_cast<double>(dense.most_live);
+  if (arena_bytes < kLeastBytes || static_cast<double>(arena_bytes) <= worthwhile) {
+    return arena_bytes;
+  }
+  for (const int64_t share : kSmallShares) {
+    const auto [offsets, end] = placed_by_size(dense, arena_bytes / share);
+    if (offsets.empty()) continue;
+    if (end >= arena_bytes) return arena_bytes;
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      cls.buffers[dense.ids[i]].offset = offsets[i];
+    }
+    return end;
+  }
+  return arena_bytes;
+}
+
 /// A collective's workspace is the transport's.
 int64_t arena_workspace(const Kind& kind) { return is_communication(kind) ? 0 : kind.workspace; }
 
@@ -344,6 +402,7 @@ void plan_memory(const Program& program, RankClass& cls) {
 
   std::array<Arena, kNumSpaces> arenas;
   std::array<Slots, kNumSpaces> slots;
+  std::array<Dense, kNumSpaces> dense;
   std::vector<size_t> slot_of(num_buffers, SIZE_MAX);
   for (Buffer& buffer : cls.buffers) {
     buffer.offset = kNone;
@@ -362,6 +421,7 @@ void plan_memory(const Program& program, RankClass& cls) {
             bytes_of(buffer), buffer.expected_bytes, known[index]);
       } else {
         buffer.offset = arenas[place_of(buffer.space)].allocate(bytes_of(buffer), known[index]);
+        dense[place_of(buffer.space)].add({bytes_of(buffer), known[index], used[index]}, index);
       }
     }
     for (const auto* list : {&task.in, &task.out}) {
@@ -377,11 +437,15 @@ void plan_memory(const Program& program, RankClass& cls) {
         HOCKET_CHECK(buffer.offset != kNone, "{} reads a buffer that nothing wrote",
                      program.kind(task).op);
         arenas[place_of(buffer.space)].release(buffer.offset, bytes_of(buffer), used[index]);
+        dense[place_of(buffer.space)].live -= bytes_of(buffer);
       }
     }
   }
 
-  std::array<int64_t, kNumSpaces> end = {arenas[0].top(), arenas[1].top()};
+  std::array<int64_t, kNumSpaces> end = {};
+  for (size_t space = 0; space < kNumSpaces; ++space) {
+    end[space] = without_gaps(dense[space], arenas[space].top(), cls);
+  }
   std::array<int64_t, kNumLanes> workspace_at = {};
   for (size_t lane = 0; lane < workspace.size(); ++lane) {
     int64_t& at = end[place_of(workspace_space(static_cast<Lane>(lane)))];

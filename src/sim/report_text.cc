@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "base/json_writer.h"
@@ -112,15 +113,30 @@ std::string path_text(const SimReport& report) {
   return out;
 }
 
+/// Returns the interval of an answer: that of the step, in proportion.
+static Interval interval_of(const WhatIf& answer, const SimReport& report) {
+  const auto step_ns = static_cast<double>(std::max<int64_t>(1, report.step_ns));
+  const double times = static_cast<double>(answer.step_ns) / step_ns;
+  const auto scaled = [&](int64_t ns) {
+    return static_cast<int64_t>(std::llround(times * static_cast<double>(ns)));
+  };
+  return {scaled(report.interval.low_ns), scaled(report.interval.high_ns), "", false};
+}
+
 static std::string what_if_text(const SimReport& report) {
   std::string out = "What if\n";
   for (const WhatIf& answer : report.what_if) {
     const double change =
         1.0 * (answer.step_ns - report.step_ns) / std::max<int64_t>(1, report.step_ns);
-    out += fmt::format("  {} {:.6g} times {}: step time {} ({:+.1f} %); {} of {} tasks replayed\n",
-                       answer.what, answer.times < 1 ? 1 / answer.times : answer.times,
-                       answer.times < 1 ? "slower" : "faster", ms(answer.step_ns), 100 * change,
-                       answer.replayed_tasks, report.replayed_tasks);
+    const Interval interval = interval_of(answer, report);
+    out += fmt::format(
+        "  {} {:.6g} times {}: step time {} ({:+.1f} %{}); {} of {} tasks replayed\n", answer.what,
+        answer.times < 1 ? 1 / answer.times : answer.times, answer.times < 1 ? "slower" : "faster",
+        ms(answer.step_ns), 100 * change,
+        interval.given()
+            ? fmt::format(", interval {} to {}", ms(interval.low_ns), ms(interval.high_ns))
+            : "",
+        answer.replayed_tasks, report.replayed_tasks);
   }
   return out;
 }
@@ -317,6 +333,10 @@ std::string to_json(const Program& program, const SimReport& report) {
     for (const WhatIf& answer : report.what_if) {
       json.object().member("what", answer.what).member("times", answer.times);
       json.member("step_s", s(answer.step_ns)).member("step_ns", answer.step_ns);
+      if (const Interval interval = interval_of(answer, report); interval.given()) {
+        json.key("interval").object().member("low_s", s(interval.low_ns));
+        json.member("high_s", s(interval.high_ns)).end();
+      }
       json.member("replayed_tasks", answer.replayed_tasks).end();
     }
     json.end();

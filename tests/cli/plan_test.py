@@ -9,6 +9,8 @@ import signal
 import subprocess
 import unittest
 
+import yaml
+
 import cli_util
 from plan_box import PlanBox
 
@@ -34,6 +36,35 @@ class PlanTest(PlanBox):
         self.good("check", "plan.yaml")
         simulated = json.loads(self.good("simulate", "plan.yaml", "--json"))
         self.assertAlmostEqual(simulated["step_s"], best["step_s"], delta=1e-9)
+        for end in ("low_s", "high_s"):
+            self.assertAlmostEqual(simulated["interval"][end], best["interval"][end], delta=1e-8)
+        self.assertEqual(simulated["interval"]["why"], best["interval"]["why"])
+
+    def test_every_prediction_has_its_interval(self):
+        self.model()
+        with open(os.path.join(cli_util.ROOT, "configs/clusters/box-4x2.yaml"), encoding="utf-8") as f:
+            self.put("judged.yaml", f.read() + "\naccuracy: {basis: fitted, low: 0.5, high: 2.5, fitted: [a, b], "
+                     "fitted_error: 0.125, source: a test}\n")
+        search = ["plan", "model/config.json", "--cluster", "judged.yaml", "--global-batch", "16", "--seq-len", "64",
+                  "--ranks", "4", "--time-limit", "30"]
+        why = "-50 to +150 %: fitted to 2 published steps, 12.5 % off on them"
+        found = json.loads(self.good(*search, "--json", "--html", "plan.html"))
+        for row in found["best"] + [row for row in found["families"] if "step_s" in row]:
+            error = row.get("error_s", 0)
+            self.assertAlmostEqual(row["interval"]["low_s"], 0.5 * (row["step_s"] - error), delta=1e-8)
+            self.assertAlmostEqual(row["interval"]["high_s"], 2.5 * (row["step_s"] + error), delta=1e-8)
+            self.assertEqual(row["interval"]["why"], why)
+        with open(os.path.join(self.folder, "plan.html"), encoding="utf-8") as f:
+            page = f.read()
+        self.assertIn(why, page)
+        self.assertGreaterEqual(page.count("(interval "), 5)
+        shown = self.good(*search, "--out", "plan.yaml")
+        ends = r"[\d.]+ [mu]?s to [\d.]+ [mu]?s"
+        self.assertRegex(shown, rf"\n  1 +[\d.]+ [mu]?s +{ends} ")
+        self.assertRegex(shown, rf"\nFSDP +[\d.]+ [mu]?s +{ends} ")
+        self.assertIn(f"\ninterval of the first: {why}\n", shown)
+        with open(os.path.join(self.folder, "plan.yaml"), encoding="utf-8") as f:
+            self.assertRegex(f.read(), rf"a step, interval {ends} ")
 
     def test_the_best_of_every_family(self):
         self.model()
@@ -59,6 +90,18 @@ class PlanTest(PlanBox):
         self.assertRegex(shown, r"\nfamily +step")
         self.assertRegex(shown, r"\nnext +10 % more of")
         self.refused("both go to standard output", *search, "--json", "--html", "-")
+
+    def test_lists_of_sections_stay(self):
+        self.model()
+        self.put("tune.yaml", "model: {path: model}\ndata: {sources: [{path: a.jsonl, weight: 2}, {path: b.jsonl}]}\n"
+                 "optimizer: {groups: [{match: \"*norm*\", weight_decay: 0}]}\ntrain: {global_batch: 8, seq_len: 32}\n")
+        for verb, given in ((["plan"], ["--ranks", "2", "--time-limit", "20"]),
+                            (["plan", "codecs"], ["--set", "plan.dp=2", "--set", "plan.ranks_per_node=1"])):
+            self.good(*verb, "tune.yaml", "--cluster", "configs/clusters/box-4x2.yaml", *given, "--out", "plan.yaml")
+            with open(os.path.join(self.folder, "plan.yaml"), encoding="utf-8") as f:
+                run = yaml.safe_load(f)
+            self.assertEqual([(s["path"], s["weight"]) for s in run["data"]["sources"]], [("a.jsonl", 2), ("b.jsonl", None)])
+            self.assertEqual([(g["match"], g["weight_decay"]) for g in run["optimizer"]["groups"]], [("*norm*", 0)])
 
     def test_the_plan_trains(self):
         self.model()
@@ -133,7 +176,10 @@ class PlanTest(PlanBox):
         self.assertIn("int8", self.good("check", "codecs.yaml"))
         simulated = json.loads(self.good("simulate", "codecs.yaml", "--json"))
         self.assertAlmostEqual(simulated["step_s"], chosen, delta=1e-9)
+        self.assertAlmostEqual(simulated["interval"]["high_s"], found["chosen"]["interval"]["high_s"], delta=1e-8)
         shown = self.good("plan", "codecs", *run, "--codecs", "int8,identity")
+        self.assertRegex(shown, r"\nchosen +.* a step \(.*x\), interval .* to ")
+        self.assertRegex(shown, r"\ninterval +-30 to \+70 %")
         for word in ("gap before", "all int8", "all identity", "chosen"):
             self.assertIn(word, shown)
 

@@ -76,6 +76,15 @@ class Simulate(unittest.TestCase):
             self.assertGreater(len(found), 6)
             self.assertEqual([], [key for key in sorted(found) if not re.search(rf"[`.]{key}[`.\[]", docs)])
 
+    def test_answers_have_the_interval_of_the_step(self):
+        words = ["simulate", "configs/quickstart.yaml", *PLAN, "--what-if", "linear=2"]
+        found = json.loads(self.box.good(*words, "--json"))
+        answer = found["what_if"][0]
+        for end in ("low_s", "high_s"):
+            self.assertAlmostEqual(answer["interval"][end] / answer["step_s"], found["interval"][end] / found["step_s"],
+                                   delta=1e-4)
+        self.assertRegex(self.box.good(*words), r"linear 2 times faster: step time .* %, interval .* to .*\); ")
+
     def test_simulate_honours_the_memory_budget(self):
         words = ["simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/a100-16x8.yaml"]
         self.assertIn("  fits in 74 GiB per device, beside a reserve of 6.03 GiB\n", self.box.good(*words))

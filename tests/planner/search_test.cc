@@ -13,6 +13,7 @@
 #include "interop/foreign.h"
 #include "planner/estimate.h"
 #include "run/config.h"
+#include "run/run_text.h"
 #include "tests/compare_util.h"
 
 namespace hocket::planner {
@@ -645,7 +646,7 @@ TEST(PlanSearch, TheRunOfAPlanIsWhatWasSimulated) {
   const SearchResult found = best_of(dense, space, false);
   const engine::Run run = dense.run_of(found.best.front().plan, space);
   const engine::Run again =
-      engine::parse_run(run_text(run, "a comment\nof two lines"), "again", {});
+      engine::parse_run(engine::run_yaml(run, "a comment\nof two lines"), "again", {});
   EXPECT_EQ(again.resolved.to_json_text(), run.resolved.to_json_text());
 }
 

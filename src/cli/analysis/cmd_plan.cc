@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -232,23 +233,26 @@ std::string remedies(const planner::SearchResult& result, const planner::SearchS
 std::string comment_of(const planner::Outcome& best, const planner::SearchResult& result,
                        const planner::Trial& trial, const planner::SearchSpace& space) {
   return fmt::format(
-      "{}\npredicted on {}{}: {} a step ({:.0f} % compute, {:.0f} % exposed communication, {:.0f} "
-      "% "
-      "bubble, {:.0f} % idle), {} a rank\n{}",
+      "{}\npredicted on {}{}: {} a step, interval {} ({:.0f} % compute, {:.0f} % exposed "
+      "communication, {:.0f} "
+      "% bubble, {:.0f} % idle), {} a rank\ninterval: {}\n{}",
       planner::describe(best.plan, space), trial.cluster().name,
       trial.costs().calibrated() ? "" : " (uncalibrated)", human_time(best.step_s),
-      100 * best.compute_s / best.step_s, 100 * best.exposed_s / best.step_s,
+      interval_text(best), 100 * best.compute_s / best.step_s, 100 * best.exposed_s / best.step_s,
       100 * best.bubble_s / best.step_s, 100 * best.idle_s / best.step_s,
-      human_bytes(static_cast<double>(best.bytes)),
+      human_bytes(static_cast<double>(best.bytes)), best.interval_why,
       result.complete ? "no plan of the space is faster" : "the best found when " + result.ended);
 }
 
-/// Runs the search, and shows how far it is.
+/// Runs the search, and shows how far it is. `begun_ns`: when the command began, whose time is
+/// limited.
 planner::SearchResult run_search(const PlanOptions& options, const planner::Trial& trial,
-                                 const planner::SearchSpace& space) {
+                                 const planner::SearchSpace& space, int64_t begun_ns) {
   Progress line;
   planner::SearchOptions how;
   how.time_limit_s = options.time_limit_s;
+  how.spent_s = seconds_since(begun_ns);
+  how.draws_families = !options.html.empty();
   how.threads = static_cast<int>(options.threads.value_or(0));
   how.stop = Interrupt::came;
   how.progress = [&](const planner::Counts& counts, const planner::Outcome* best,
@@ -271,6 +275,7 @@ planner::SearchResult run_search(const PlanOptions& options, const planner::Tria
 /// Searches a space for the fastest plan, prints a table, and writes the plan. Reports obstacles to
 /// writing it before the search, where they are known.
 int search_plan(const PlanOptions& options) {
+  const int64_t begun_ns = now_ns();
   std::map<std::string, std::string> given;
   const engine::Run run = read_target(options, &given);
   const PredictionBasis basis =
@@ -286,7 +291,7 @@ int search_plan(const PlanOptions& options) {
     space.expressible = options.emit == "megatron" ? interop::expressed_by_megatron(run)
                                                    : interop::expressed_by_torchtitan(run);
   }
-  const planner::SearchResult result = run_search(options, trial, space);
+  const planner::SearchResult result = run_search(options, trial, space, begun_ns);
   if (result.best.empty()) {
     fail_without(result, trial, space, options.emit);
   }

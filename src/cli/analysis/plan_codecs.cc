@@ -23,6 +23,7 @@
 #include "planner/codecs/espresso.h"
 #include "planner/trial.h"
 #include "run/describe.h"
+#include "run/run_text.h"
 
 namespace hocket::cli {
 
@@ -84,8 +85,12 @@ std::string table_text(const CodecTrial& trial, const CodecResult& result) {
 /// A predicted step beside the one with nothing encoded.
 std::string step_text(const std::string& what, const planner::CodecOutcome& outcome,
                       const planner::CodecOutcome& none) {
-  return fmt::format("{:<14} {} a step ({:.3g}x){}\n", what, human_time(outcome.step_s),
-                     none.step_s / outcome.step_s,
+  const std::string interval = outcome.high_s > 0
+                                   ? fmt::format(", interval {} to {}", human_time(outcome.low_s),
+                                                 human_time(outcome.high_s))
+                                   : "";
+  return fmt::format("{:<14} {} a step ({:.3g}x){}{}\n", what, human_time(outcome.step_s),
+                     none.step_s / outcome.step_s, interval,
                      outcome.fits ? "" : ", more memory than there is");
 }
 std::string steps_text(const CodecResult& result) {
@@ -93,7 +98,8 @@ std::string steps_text(const CodecResult& result) {
   for (const auto& [codec, outcome] : result.all) {
     text += step_text("all " + codec, outcome, result.none);
   }
-  return text + step_text("chosen", result.chosen, result.none);
+  text += step_text("chosen", result.chosen, result.none);
+  return text + fmt::format("{:<14} {}\n", "interval", result.chosen.interval_why);
 }
 
 /// Returns a text on encoding by hosts instead of devices, and the method that chose it.
@@ -112,7 +118,12 @@ std::string offload_text(const CodecResult& result) {
 }
 
 nlohmann::json json_of(const planner::CodecOutcome& outcome) {
-  return {{"step_s", outcome.step_s}, {"fits", outcome.fits}};
+  nlohmann::json interval = {{"why", outcome.interval_why}};
+  if (outcome.high_s > 0) {
+    interval["low_s"] = outcome.low_s;
+    interval["high_s"] = outcome.high_s;
+  }
+  return {{"step_s", outcome.step_s}, {"interval", interval}, {"fits", outcome.fits}};
 }
 nlohmann::json json_of(const CodecTrial& trial, const CodecResult& result) {
   nlohmann::json transfers = nlohmann::json::array();
@@ -178,11 +189,10 @@ int plan_codecs(const CodecOptions& options) {
                table_text(trial, result), steps);
   }
   if (options.out.empty()) return 0;
-  write_output(
-      options.out,
-      planner::run_text(trial.run_of(result.choice()),
-                        fmt::format("codecs of gradients, predicted on {}\n{}",
-                                    trial.cluster().name, steps.substr(0, steps.size() - 1))));
+  write_output(options.out, engine::run_yaml(trial.run_of(result.choice()),
+                                             fmt::format("codecs of gradients, predicted on {}\n{}",
+                                                         trial.cluster().name,
+                                                         steps.substr(0, steps.size() - 1))));
   if (!options.json) {
     fmt::print(words, "wrote {}\n", options.out);
   }

@@ -102,9 +102,10 @@ std::string cause_text(const planner::SearchResult& result, const FamilyRow& row
                         planner::kRecompute[best.plan.recompute]);
   }
   if (row.too_large) {
-    text += fmt::format("{}with {} it would take {}: {}", text.empty() ? "" : "; ",
-                        memory_text(*row.too_large), human_time(row.too_large->step_s),
-                        planner::describe(row.too_large->plan, space));
+    text +=
+        fmt::format("{}with {} it would take {} ({}): {}", text.empty() ? "" : "; ",
+                    memory_text(*row.too_large), human_time(row.too_large->step_s),
+                    interval_text(*row.too_large), planner::describe(row.too_large->plan, space));
   }
   return text;
 }
@@ -117,9 +118,23 @@ std::string step_text(const planner::Outcome& outcome) {
   return text;
 }
 
+std::string interval_text(const planner::Outcome& outcome) {
+  if (!outcome.has_interval()) return "none";
+  return fmt::format("{} to {}", human_time(outcome.low_s()), human_time(outcome.high_s()));
+}
+
+nlohmann::json interval_json(const planner::Outcome& outcome) {
+  nlohmann::json interval = {{"why", outcome.interval_why}};
+  if (outcome.has_interval()) {
+    interval["low_s"] = outcome.low_s();
+    interval["high_s"] = outcome.high_s();
+  }
+  return interval;
+}
+
 std::string families_text(const planner::SearchResult& result, const planner::SearchSpace& space) {
-  std::string text = fmt::format("\n{:<16}  {:>18}  {:>9}  {:>10}  {}\n", "family", "step",
-                                 "to best", "memory", "best plan");
+  std::string text = fmt::format("\n{:<16}  {:>18}  {:>23}  {:>9}  {:>10}  {}\n", "family", "step",
+                                 "interval", "to best", "memory", "best plan");
   const double best_s = result.best.front().step_s;
   for (const FamilyRow& row : families_of(result)) {
     const char* const name = planner::kFamilyNames[static_cast<size_t>(row.family)];
@@ -129,9 +144,10 @@ std::string families_text(const planner::SearchResult& result, const planner::Se
       continue;
     }
     const double loss = row.best->step_s / best_s - 1;
-    text += fmt::format("{:<16}  {:>18}  {:>9}  {:>10}  {}\n", name, step_text(*row.best),
-                        loss == 0 ? "" : fmt::format("+{:.1f} %", 100 * loss),
-                        memory_text(*row.best), planner::describe(row.best->plan, space));
+    text +=
+        fmt::format("{:<16}  {:>18}  {:>23}  {:>9}  {:>10}  {}\n", name, step_text(*row.best),
+                    interval_text(*row.best), loss == 0 ? "" : fmt::format("+{:.1f} %", 100 * loss),
+                    memory_text(*row.best), planner::describe(row.best->plan, space));
     if (!cause.empty()) {
       text += fmt::format("{:<16}  {}\n", "", cause);
     }
@@ -177,6 +193,7 @@ nlohmann::json families_json(const planner::SearchResult& result,
                           {"cause", cause_text(result, row, space)}};
     if (row.best) {
       one["step_s"] = row.best->step_s;
+      one["interval"] = interval_json(*row.best);
       one["memory_bytes"] = row.best->bytes;
       one["plan"] = planner::describe(row.best->plan, space);
     }

@@ -35,6 +35,11 @@ std::string cause_text(const planner::SearchResult& result, const FamilyRow& row
 /// Returns "1 min 48 s", with "+- 0.2 %" for an extrapolated step.
 std::string step_text(const planner::Outcome& outcome);
 
+/// Returns "1 min 20 s to 2 min 5 s", between which a real step is expected; "none" without one.
+std::string interval_text(const planner::Outcome& outcome);
+/// The same as JSON, seconds and the grounds; without ends where there is none.
+nlohmann::json interval_json(const planner::Outcome& outcome);
+
 /// Returns the table of families.
 std::string families_text(const planner::SearchResult& result, const planner::SearchSpace& space);
 

@@ -11,10 +11,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "cli/analysis/run_text.h"
 #include "cli/inputs.h"
 #include "models/build.h"
 #include "run/describe.h"
+#include "run/run_text.h"
 
 namespace hocket::cli {
 
@@ -136,7 +136,7 @@ interop::Emitted text_of(const engine::Run& run, const std::string& emit_format,
                          const std::string& comment) {
   if (emit_format == "megatron") return interop::emit_megatron(run);
   if (emit_format == "torchtitan") return interop::emit_torchtitan(run);
-  return {run_yaml(run, comment), {}};
+  return {engine::run_yaml(run, comment), {}};
 }
 
 namespace {

@@ -101,7 +101,8 @@ std::string family_html(const planner::SearchResult& result, const FamilyRow& ro
   const std::string cause = escape_html(cause_text(result, row, space));
   if (!row.best) return body + fmt::format("<p class=\"cause\">{}</p>\n", cause);
   const double loss = row.best->step_s / result.best.front().step_s - 1;
-  body += fmt::format("<p><b>{}</b>{} · {} · {}</p>", escape_html(step_text(*row.best)),
+  body += fmt::format("<p><b>{}</b> (interval {}){} · {} · {}</p>",
+                      escape_html(step_text(*row.best)), escape_html(interval_text(*row.best)),
                       loss > 0 ? fmt::format(" (+{:.1f} %)", 100 * loss) : " (the best)",
                       human_bytes(static_cast<double>(row.best->bytes)),
                       escape_html(planner::describe(row.best->plan, space)));
@@ -123,14 +124,15 @@ std::string best_table(const planner::SearchResult& result, const planner::Searc
   for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
     const planner::Outcome& outcome = result.best[i];
     rows += fmt::format(
-        "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"barcell\">{}</td>"
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"barcell\">{}</td>"
         "<td class=\"l\">{}</td></tr>",
-        i + 1, escape_html(step_text(outcome)), human_bytes(static_cast<double>(outcome.bytes)),
-        parts_bar(outcome), escape_html(planner::describe(outcome.plan, space)));
+        i + 1, escape_html(step_text(outcome)), escape_html(interval_text(outcome)),
+        human_bytes(static_cast<double>(outcome.bytes)), parts_bar(outcome),
+        escape_html(planner::describe(outcome.plan, space)));
   }
   return fmt::format(
       "<div class=\"tablewrap\"><table class=\"data\"><thead><tr><th></th><th>step"
-      "</th><th>memory</th><th>time by part</th><th class=\"l\">plan</th></tr>"
+      "</th><th>interval</th><th>memory</th><th>time by part</th><th class=\"l\">plan</th></tr>"
       "</thead><tbody>{}</tbody></table></div>",
       rows);
 }
@@ -145,10 +147,12 @@ std::string plan_page(const planner::SearchResult& result, const planner::Trial&
   page.style = kStyle;
   page.body = fmt::format(
       "<header><h1>{}</h1><p class=\"sub\">{} · batch {} × {} tokens{}</p><p class=\"lede\">Best: "
-      "<b>{}</b> a step with {}.</p><p class=\"sub\">{}</p></header>\n",
+      "<b>{}</b> a step with {}.</p><p class=\"sub\">Interval {}: {}.</p><p class=\"sub\">{}</p>"
+      "</header>\n",
       escape_html(page.title), escape_html(model), space.global_batch, space.seq_len,
       trial.costs().calibrated() ? "" : " · uncalibrated", human_time(best.step_s),
-      escape_html(planner::describe(best.plan, space)), escape_html(ending_text(result)));
+      escape_html(planner::describe(best.plan, space)), escape_html(interval_text(best)),
+      escape_html(best.interval_why), escape_html(ending_text(result)));
   std::string families =
       "<ul class=\"legend\"><li><span class=\"sw part-compute\"></span>compute</li><li><span "
       "class=\"sw part-exposed\"></span>exposed communication</li><li><span class=\"sw "

@@ -82,6 +82,7 @@ nlohmann::json json_of(const planner::Outcome& outcome, const planner::SearchSpa
     keys[assignment.substr(0, equal)] = assignment.substr(equal + 1);
   }
   return {{"step_s", outcome.step_s},
+          {"interval", interval_json(outcome)},
           {"extrapolated", outcome.extrapolated},
           {"error_s", outcome.error_s},
           {"compute_s", outcome.compute_s},
@@ -127,25 +128,27 @@ std::string ending_text(const planner::SearchResult& result) {
 
 std::string table_text(const planner::SearchResult& result, const planner::SearchSpace& space,
                        size_t top) {
-  std::string text = fmt::format("{:>3}  {:>18}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "",
-                                 "step", "compute", "exposed", "bubble", "idle", "memory", "plan");
+  std::string text =
+      fmt::format("{:>3}  {:>18}  {:>23}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", "", "step",
+                  "interval", "compute", "exposed", "bubble", "idle", "memory", "plan");
   const planner::Outcome& best = result.best.front();
   for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
     const planner::Outcome& row = result.best[i];
     const auto share = [&](double seconds) {
       return fmt::format("{:.1f} %", 100 * seconds / row.step_s);
     };
-    text += fmt::format(
-        "{:>3}  {:>18}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1, step_text(row),
-        share(row.compute_s), share(row.exposed_s), share(row.bubble_s), share(row.idle_s),
-        human_bytes(static_cast<double>(row.bytes)), planner::describe(row.plan, space));
+    text += fmt::format("{:>3}  {:>18}  {:>23}  {:>8}  {:>8}  {:>8}  {:>8}  {:>10}  {}\n", i + 1,
+                        step_text(row), interval_text(row), share(row.compute_s),
+                        share(row.exposed_s), share(row.bubble_s), share(row.idle_s),
+                        human_bytes(static_cast<double>(row.bytes)),
+                        planner::describe(row.plan, space));
     if (i > 0) {
       text += fmt::format("{:>3}  {:>18}  {}\n", "",
                           fmt::format("+{:.2f} %", 100 * (row.step_s / best.step_s - 1)),
                           loss_text(best, row));
     }
   }
-  return text;
+  return text + fmt::format("interval of the first: {}\n", best.interval_why);
 }
 
 std::string why_text(const planner::SearchResult& result, const planner::SearchSpace& space) {

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/stop.h"
 #include "ops/op.h"
 #include "parallel/layouts/reshard.h"
 
@@ -157,6 +158,7 @@ LayoutCost layout_cost(const Graph& graph, const Mesh& mesh, const Layouts& layo
     }
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    stop_if_asked();
     const Node& node = graph.nodes[n];
     costs.bring_inputs(node, layouts.node[n], addends);
     if (node.phase == Phase::optimizer) continue;

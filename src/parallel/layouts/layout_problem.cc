@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stop.h"
 #include "parallel/layouts/layout_cost.h"
 
 namespace hocket::parallel {
@@ -112,6 +113,7 @@ class Builder {
       rules_.follow_rows(node);
     }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      stop_if_asked();
       add_node(n);
     }
     for (size_t id = 0; id < graph_.tensors.size(); ++id) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stop.h"
 
 namespace hocket::parallel {
 
@@ -50,6 +51,7 @@ class Round {
   Chosen run(std::vector<int32_t>* times_held) {
     Chosen result;
     while (!open_.empty()) {
+      stop_if_asked();
       const auto [entries, choice] = *open_.begin();
       if (entries <= most_entries_) {
         result.largest = std::max(result.largest, entries);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stop.h"
 #include "ops/op.h"
 #include "parallel/layouts/given_layouts.h"
 #include "parallel/layouts/layout_problem.h"
@@ -330,6 +331,7 @@ class LayoutChoice {
   /// layout of its output. Returns the cost of resharding the inputs, or infinity if that is
   /// impossible. Adds to `bytes`.
   double place_undecomposed(const Node& node, NodeLayouts* wanted, double* bytes) {
+    stop_if_asked();
     const size_t inputs = num_inputs(node);
     const std::vector<ops::AxisSignature> all = rules_.signatures(node);
     *wanted = {};

@@ -15,6 +15,7 @@
 #include "planner/trial.h"
 #include "run/compile.h"
 #include "run/machine.h"
+#include "run/run_text.h"
 #include "sim/simulator.h"
 
 namespace hocket::planner {
@@ -157,11 +158,12 @@ Program before_compress(const engine::Run& run) {
 CodecTrial::CodecTrial(const engine::Run& run, const std::string& cluster_file,
                        std::optional<cost::Profile> profile, std::vector<std::string> codecs)
     : base_name_(run.name), profile_(std::move(profile)), codecs_(std::move(codecs)) {
-  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
-    const bool is_chosen = entry.path == "plan.grad_codec" || entry.path == "plan.grad_codec_of" ||
-                           (entry.path == "cluster.file" && !cluster_file.empty());
-    if (entry.origin != "default" && !is_chosen) {
-      kept_.push_back(fmt::format("{}={}", entry.path, entry.value));
+  for (std::string& assignment : engine::assignments_of(run)) {
+    const std::string key = assignment.substr(0, assignment.find('='));
+    const bool is_chosen = key == "plan.grad_codec" || key == "plan.grad_codec_of" ||
+                           (key == "cluster.file" && !cluster_file.empty());
+    if (!is_chosen) {
+      kept_.push_back(std::move(assignment));
     }
   }
   if (!cluster_file.empty()) {
@@ -227,7 +229,11 @@ CodecOutcome CodecTrial::simulate(const CodecChoice& choice,
   if (times) {
     *times = times_of(compiled.program, replay, transfers_);
   }
-  return {static_cast<double>(report.step_ns) * 1e-9, report.fits()};
+  return {.step_s = static_cast<double>(report.step_ns) * 1e-9,
+          .fits = report.fits(),
+          .low_s = static_cast<double>(report.interval.low_ns) * 1e-9,
+          .high_s = static_cast<double>(report.interval.high_ns) * 1e-9,
+          .interval_why = report.interval.why};
 }
 
 CodecChoice CodecResult::choice() const {

@@ -34,7 +34,9 @@ using CodecChoice = std::vector<std::string>;
 /// Predicted step of a run with a choice of codecs.
 struct CodecOutcome {
   double step_s = 0;
-  bool fits = true;  ///< into the memory of every rank
+  bool fits = true;              ///< into the memory of every rank
+  double low_s = 0, high_s = 0;  ///< a real step is expected between them; 0: no interval
+  std::string interval_why;      ///< where the two come from
 };
 
 /// Use of the links around an uncompressed transfer.

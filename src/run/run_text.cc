@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/analysis/run_text.h"
+#include "run/run_text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/text.h"
 
-namespace hocket::cli {
+namespace hocket::engine {
 
 namespace {
 
@@ -46,7 +48,7 @@ void write(const Branch& branch, const std::string& indent, std::string* text) {
 
 }  // namespace
 
-std::string run_yaml(const engine::Run& run, const std::string& comment) {
+std::string run_yaml(const Run& run, const std::string& comment) {
   std::string text;
   for (const std::string& line : split(comment, '\n')) {
     text += fmt::format("# {}\n", line);
@@ -64,4 +66,28 @@ std::string run_yaml(const engine::Run& run, const std::string& comment) {
   return text;
 }
 
-}  // namespace hocket::cli
+std::vector<std::string> assignments_of(const Run& run) {
+  std::vector<std::string> list;
+  std::set<std::string> lists;  // lists of sections that are among them
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.origin == "default") continue;
+    std::string path;
+    int64_t index = 0;
+    for (const std::string& part : split(entry.path, '.')) {
+      if (parse_int(part, &index)) break;
+      path += (path.empty() ? "" : ".") + part;
+    }
+    if (path == entry.path) {
+      list.push_back(fmt::format("{}={}", path, entry.value));
+    } else if (lists.insert(path).second) {
+      nlohmann::json value = run.resolved.to_json();
+      for (const std::string& part : split(path, '.')) {
+        value = nlohmann::json(value.at(part));
+      }
+      list.push_back(fmt::format("{}={}", path, value.dump()));
+    }
+  }
+  return list;
+}
+
+}  // namespace hocket::engine
