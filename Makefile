@@ -1,7 +1,7 @@
 # One-word entry points; everything real is in tools/, CMakeLists.txt and CMakePresets.json.
 # ./quickstart and ./test are the same for a machine that has no make yet.
 #   make quickstart [MINUTES=15]   set up, build, train a small MoE on this machine's C++ headers
-#   make build                     set up, build build/hocket
+#   make build                     set up, build build/hocket; keeps the configuration of a build folder
 #   make test [TESTS=PATTERN]      set up, build, run all tests, or those whose name matches
 #   make unit                      the same for the tests that take less than a minute together
 #   make sim                       build-sim/hocket with graph, check and simulate alone; no root
@@ -18,7 +18,7 @@ setup:
 	tools/setup.sh
 
 build: setup
-	cmake --preset release -DHOCKET_TESTS=OFF -DHOCKET_BENCH=OFF $(CMAKE_ARGS)
+	cmake $(if $(wildcard build/CMakeCache.txt),-B build,--preset release -DHOCKET_TESTS=OFF -DHOCKET_BENCH=OFF) $(CMAKE_ARGS)
 	cmake --build build -j $(JOBS) --target hocket
 
 sim:

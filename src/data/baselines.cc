@@ -45,7 +45,7 @@ class XzEncoder {
   }
   // Compresses a whole text; returns its bytes.
   int64_t add(const TextPart& part) {
-    const std::string text = part.read();
+    const std::string text = reader_.read(part);
     add(std::string_view(text));
     return std::ssize(text);
   }
@@ -64,6 +64,7 @@ class XzEncoder {
   }
 
   lzma_stream stream_ = LZMA_STREAM_INIT;
+  TextReader reader_;
 };
 
 // Least-significant-digit radix sort, 11 bits a pass, only the passes that `bits` asks for.
@@ -248,9 +249,10 @@ struct HeldOut {
 // The held-out files, which must be those that were prepared.
 HeldOut held_out_files(const Dataset& dataset) {
   HeldOut held_out;
+  TextReader reader;
   for (const Corpus::File& file : dataset.files()) {
     if (!file.valid) continue;
-    const std::string text = file_exists(file.path) ? file.text().read() : "";
+    const std::string text = file_exists(file.path) ? reader.read(file.text()) : "";
     if (text.empty() || hash128(text) != file.hash) {
       fail("baselines", "{} is gone or changed since `hocket data prepare`; try to prepare again",
            file.path);

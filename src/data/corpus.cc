@@ -89,7 +89,7 @@ Content content_of(const std::string& path) {
   Hasher hasher;
   constexpr std::string_view kMark = "\xEF\xBB\xBF";
   bool first = true;
-  read_pieces(path, [&](std::string_view piece) {
+  read_text_pieces(path, [&](std::string_view piece) {
     if (std::exchange(first, false)) {
       content.utf16 = piece.starts_with("\xFF\xFE") || piece.starts_with("\xFE\xFF");
       content.begin = piece.starts_with(kMark) ? std::ssize(kMark) : 0;

@@ -137,13 +137,15 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
 }
 
 Tokenizer load_model_tokenizer(const std::string& where, const std::string& model,
-                               const std::string& named, int64_t vocabulary) {
+                               const std::string& named, int64_t vocabulary,
+                               const std::string& key) {
   std::string file = named;
   if (named.empty()) {
     file = gguf::is_gguf(model) ? model : join_path(model, "tokenizer.json");
   }
   if (!file_exists(file)) {
-    fail(where, "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
+    fail(where, "{} is not there; expected a tokenizer.json{}; try {}", file,
+         named.empty() ? "" : ", for " + key, named.empty() ? key + " FILE" : "another " + key);
   }
   Tokenizer tokenizer = Tokenizer::load(file);
   if (named.empty()) return tokenizer;
@@ -151,7 +153,7 @@ Tokenizer load_model_tokenizer(const std::string& where, const std::string& mode
     fail(where, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
          file, tokenizer.vocab_size(), vocabulary);
   }
-  require_tokenizer_of(model, tokenizer, file, "leave --tokenizer out");
+  require_tokenizer_of(model, tokenizer, file, "leave " + key + " out");
   return tokenizer;
 }
 
@@ -196,7 +198,10 @@ ChatTemplate load_chat_template(const std::string& model) {
   return std::move(*found);
 }
 
-std::optional<ChatTemplate> find_chat_template(const std::string& model, const std::string& file) {
+namespace {
+
+/// Reads the model's template, or the one in `file` if that is given.
+std::optional<ChatTemplate> read_chat_template(const std::string& model, const std::string& file) {
   if (!gguf::is_gguf(model)) return ChatTemplate::find(model, file);
   const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(model).metadata());
   if (in_file.chat_template.empty() && file.empty()) return std::nullopt;
@@ -209,6 +214,18 @@ std::optional<ChatTemplate> find_chat_template(const std::string& model, const s
   }
   if (file.empty()) return ChatTemplate::parse(in_file.chat_template, model, std::move(special));
   return ChatTemplate::parse(read_file(file), file, std::move(special));
+}
+
+}  // namespace
+
+std::optional<ChatTemplate> find_chat_template(const std::string& model, const std::string& file,
+                                               const std::string& key) {
+  try {
+    return read_chat_template(model, file);
+  } catch (const Error& error) {
+    if (file.empty() || error.where() != file) throw;
+    throw error.with(key + " names it, and expects a file with a Jinja template");
+  }
 }
 
 }  // namespace hocket::data

@@ -33,10 +33,11 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
                                  const Tokenizer& tokenizer);
 
 /// Loads the tokenizer beside a model of `vocabulary` tokens, that of its GGUF file, or the one at
-/// `named` (a tokenizer.json or its folder; "": none). `where` is the command in errors. Error: it
-/// is absent, too large, or not the model's.
+/// `named` (a tokenizer.json or its folder; "": none). `where` is the command in errors, `key` the
+/// option or key that gives `named`. Error: it is absent, too large, or not the model's.
 Tokenizer load_model_tokenizer(const std::string& where, const std::string& model,
-                               const std::string& named, int64_t vocabulary);
+                               const std::string& named, int64_t vocabulary,
+                               const std::string& key = "--tokenizer");
 
 /// Tokens that come before a text at the beginning of a document: those of the tokenizer's
 /// post-processor or of a GGUF file's metadata. In a checkpoint of ours they are else the end of
@@ -56,8 +57,10 @@ void require_ids(const std::string& where, const std::vector<int32_t>& ids,
 ChatTemplate load_chat_template(const std::string& model);
 
 /// The same, or nothing for a model without one. `file`, unless empty, has the template in place
-/// of the model's; special tokens are the model's.
+/// of the model's; special tokens are the model's. `key`: the option or key that names `file`, for
+/// errors.
 std::optional<ChatTemplate> find_chat_template(const std::string& model,
-                                               const std::string& file = "");
+                                               const std::string& file = "",
+                                               const std::string& key = "--chat-template");
 
 }  // namespace hocket::data

@@ -277,10 +277,11 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
   Encoder encoder(tokenizer);
   std::vector<int32_t> ids;
   std::vector<int64_t> tokens;  // of every file
+  TextReader reader;
   PrepareProgress progress;
   progress.bytes_total = corpus.bytes(false) + corpus.bytes(true);
   for (const Corpus::File& file : corpus.files) {
-    const std::string text = file.text().read();
+    const std::string text = reader.read(file.text());
     if (hash128(text) != file.hash) fail("data", "{} changed while it was read", file.path);
     ids.clear();
     const int64_t met = encoder.special_tokens_met();

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run of bytes of a file: a text, where one file has several, among them the lines of JSON Lines.
+// Files of gzip and zstd, named .gz, .zst or .zstd, are read as what they unpack to.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+
+#include "data/examples/bytes.h"
 
 namespace hocket::data {
 
@@ -20,12 +25,31 @@ struct TextPart {
   int64_t begin = 0, bytes = -1;
   bool is_json = false;
 
-  /// Error: as read_file.
+  /// Error: as read_file, and for compressed data that is damaged or cut off.
   std::string read() const;
 };
 
-/// Returns whether a file is JSON Lines of texts: named .jsonl or .ndjson, and its first line is an
-/// object with a string `text`.
+/// Reads one part after the other; parts of a compressed file in the order of their places cost one
+/// pass over it.
+class TextReader {
+ public:
+  /// Error: as TextPart::read.
+  std::string read(const TextPart& part);
+
+ private:
+  std::string unpacked(const TextPart& part);
+
+  std::string path_;  ///< of the compressed file that is open
+  std::unique_ptr<ByteSource> open_;
+  int64_t at_ = 0;  ///< bytes that were read of it, unpacked
+};
+
+/// Calls the function with one piece of the text after the other, until it returns false. All but
+/// the last have a mebibyte. Error: as TextPart::read.
+void read_text_pieces(const std::string& path, const std::function<bool(std::string_view)>& take);
+
+/// Returns whether a file is JSON Lines of texts: named .jsonl or .ndjson (.jsonl.gz, ...), and its
+/// first line is an object with a string `text`.
 bool is_json_lines(const std::string& path);
 
 struct JsonLine {

@@ -22,6 +22,10 @@ data::Tokenizer tokenizer_of(const DataSection& section, const ExampleDataOption
     fail(options.where, "{} has no tokenizer.json; expected one there, or data.tokenizer",
          options.model);
   }
+  if (!has_own && !file_exists(named)) {
+    fail(options.where, "data.tokenizer {} is not there; expected a tokenizer.json or its folder",
+         named);
+  }
   data::Tokenizer tokenizer = data::Tokenizer::load(has_own ? options.model : named);
   if (options.vocabulary > 0 && tokenizer.vocab_size() > options.vocabulary) {
     fail(options.where, "the tokenizer of {} has {} tokens; expected at most the model's {}",
@@ -36,7 +40,15 @@ ExampleData read_example_data(const DataSection& section, const ExampleDataOptio
   ExampleData out;
   out.tokenizer = std::make_shared<data::Tokenizer>(tokenizer_of(section, options));
   const std::optional<data::ChatTemplate> chat =
-      data::find_chat_template(options.model, section.chat_template);
+      data::find_chat_template(options.model, section.chat_template, "data.chat_template");
+  const auto is_left_out = [](const data::SourceOptions& source) {
+    return source.split == "valid" || source.weight == 0.0;
+  };
+  const auto trains = [](const data::SourceOptions& source) { return source.split != "valid"; };
+  if (std::any_of(section.sources.begin(), section.sources.end(), trains) &&
+      std::all_of(section.sources.begin(), section.sources.end(), is_left_out)) {
+    fail(options.where, "data.sources have weight 0 each; expected one above 0 to train on");
+  }
   data::ExampleSetOptions set;
   set.sources = section.sources;
   set.valid_fraction = section.valid_fraction;

@@ -332,7 +332,9 @@ class VerlImport : public TreeImport {
     if (beside_.has_model() || imported_.keys["rl.critic.path"] == imported_.model_path) {
       imported_.keys.erase("rl.critic.path");
     }
-    set("rl.critic.lr", file_.number("critic.optim.lr", 1e-5));
+    const double lr = file_.number("critic.optim.lr", 1e-5);
+    set("rl.critic.lr", lr);
+    read_schedule("critic.optim.", lr, "rl.critic.", "rl.critic.lr_warmup");
     set("rl.critic.clip", file_.number("critic.cliprange_value", 0.5));
     set("rl.critic.epochs", file_.at_least(1, "critic.ppo_epochs", 1));
     set("rl.critic.warmup_steps", file_.at_least(0, "trainer.critic_warmup", 0));
@@ -406,18 +408,24 @@ class VerlImport : public TreeImport {
     }
     set("train.max_grad_norm",
         file_.number(in + "clip_grad", file_.number(kActor + "grad_clip", 1)));
+    read_schedule(in, lr, "train.", "train.warmup");
+  }
+
+  /// Reads the course of a learning rate from a section `optim`, into keys that begin with `to`.
+  void read_schedule(const std::string& in, double lr, const std::string& to,
+                     const std::string& to_warmup) {
     const std::string style = file_.has(in + "warmup_style")     ? in + "warmup_style"
                               : file_.has(in + "lr_decay_style") ? in + "lr_decay_style"
                                                                  : in + "lr_scheduler_type";
     const std::string schedule = file_.one_of(style, "constant", {"constant", "cosine", "linear"});
-    set("train.schedule", schedule);
-    set("train.min_lr", file_.has(in + "min_lr") ? file_.number(in + "min_lr", 0)
-                                                 : lr * file_.number(in + "min_lr_ratio", 0));
+    set(to + "schedule", schedule);
+    set(to + "min_lr", file_.has(in + "min_lr") ? file_.number(in + "min_lr", 0)
+                                                : lr * file_.number(in + "min_lr_ratio", 0));
     const int64_t warmup = file_.integer(in + "lr_warmup_steps", -1);
     if (warmup >= 0) {
-      set("train.warmup_steps", warmup);
+      set(to_warmup + "_steps", warmup);
     } else {
-      set("train.warmup_share", file_.number(in + "lr_warmup_steps_ratio", 0));
+      set(to_warmup + "_share", file_.number(in + "lr_warmup_steps_ratio", 0));
     }
   }
 

@@ -128,7 +128,7 @@ void set_generalized(const RlSection& section, Turn& turn) {
 }
 
 /// Makes the advantages of all tokens that count have mean 0 and variance 1.
-void whiten(std::span<Turn> turns) {
+void whiten(const std::string& estimator, std::span<Turn> turns) {
   double count = 0, sum = 0, squares = 0;
   const auto each = [&](const auto& visit) {
     for (const Turn& turn : turns) {
@@ -143,7 +143,11 @@ void whiten(std::span<Turn> turns) {
   });
   if (count == 0) return;
   if (count == 1) {
-    fail("rl.advantage", "one token alone cannot be whitened; expected 2 or more in a step");
+    fail_run("rl.advantage",
+             "{} divides by the deviation of advantages over the tokens of a step, and one token "
+             "alone counts in this step; expected 2 or more; try more rl.prompts_per_step, "
+             "samples_per_prompt or max_new_tokens",
+             estimator);
   }
   const double mean = sum / (count + kBesideCount);
   each([&](double advantage) { squares += (advantage - mean) * (advantage - mean); });
@@ -158,6 +162,17 @@ void whiten(std::span<Turn> turns) {
 
 }  // namespace
 
+std::string advantage_warning(const RlSection& section) {
+  const std::string& estimator = section.advantage;
+  const bool compares =
+      estimator == "grpo" || estimator == "dr_grpo" || estimator == "reinforce_plus_plus_baseline";
+  if (!compares || section.samples_per_prompt > 1) return "";
+  return fmt::format(
+      "rl.advantage is {}, and rl.samples_per_prompt 1: a sample alone is compared with no other, "
+      "and its advantage is its reward; expected 2 or more, or rl.advantage: reinforce",
+      estimator);
+}
+
 void set_advantages(const RlSection& section, std::span<Turn> turns) {
   const std::string& estimator = section.advantage;
   if (estimator == "gae") {
@@ -171,8 +186,8 @@ void set_advantages(const RlSection& section, std::span<Turn> turns) {
   } else {
     set_outcomes(section, turns);
   }
-  if (estimator == "gae" || estimator.starts_with("reinforce_plus_plus")) {
-    whiten(turns);
+  if (section.whitens()) {
+    whiten(estimator, turns);
   }
 }
 

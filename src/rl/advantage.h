@@ -34,6 +34,10 @@ struct Turn {
 /// Throws Error if something that the estimator needs is missing.
 void set_advantages(const engine::RlSection& section, std::span<Turn> turns);
 
+/// Returns a warning for the beginning of a run, if groups of one are compared with themselves;
+/// else "".
+std::string advantage_warning(const engine::RlSection& section);
+
 /// Corrects an update for samples of another policy: advantages are multiplied by truncated ratios
 /// (tis), or tokens are left out (mis): weights become 0 or 1. Call between set_advantages and
 /// set_weights.

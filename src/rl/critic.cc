@@ -20,14 +20,37 @@ namespace hocket::rl {
 
 namespace names = graph::names;
 
+namespace {
+
+/// Gives the training of the policy the critic's learning rate.
+void set_learning_rate(const engine::CriticSection& critic, engine::TrainSection& train) {
+  const double peak = critic.lr > 0 ? critic.lr : train.lr;
+  const double end_share = train.lr > 0 ? train.final_lr() / train.lr : 0;
+  train.min_lr = critic.min_lr.value_or(end_share * peak);
+  train.lr = peak;
+  train.schedule = critic.schedule.value_or(train.schedule);
+  if (critic.lr_warmup_steps || critic.lr_warmup_share) {
+    train.warmup_steps = critic.lr_warmup_steps.value_or(0);
+    train.warmup_share = critic.lr_warmup_share;
+  }
+}
+
+}  // namespace
+
 engine::Run critic_run(const engine::Run& policy) {
   engine::Run run = policy;
   const engine::CriticSection& section = policy.config.rl.critic;
   run.lora.reset();
   run.config.train.freeze.clear();
   if (!section.path.empty()) {
-    const checkpoint::ModelLocation at =
-        checkpoint::resolve_model(section.path, checkpoint::Need::weights);
+    const checkpoint::ModelLocation at = [&] {
+      try {
+        return checkpoint::resolve_model(section.path, checkpoint::Need::weights);
+      } catch (const Error& error) {
+        if (error.where() != section.path) throw;
+        throw error.with("rl.critic.path names it");
+      }
+    }();
     run.weights = at.folder;
     run.adapter = at.adapter;
     run.config.model.path = section.path;
@@ -38,9 +61,7 @@ engine::Run critic_run(const engine::Run& policy) {
     }
   }
   run.model.value_head = true;
-  if (section.lr > 0) {
-    run.config.train.lr = section.lr;
-  }
+  set_learning_rate(section, run.config.train);
   run.config.output.dir = join_path(policy.config.output.dir, "critic");
   return run;
 }
@@ -61,16 +82,23 @@ const engine::Compiled& Critic::compiled(int64_t micro_batches) {
   return programs_.compiled(spec(micro_batches));
 }
 
-void Critic::load(const train::Start& policy, const PromptData& data, int64_t micro_batches) {
-  least_ = micro_batches;
+/// Returns its updates after so many of the policy's.
+int64_t Critic::updates_after(int64_t policy_updates) const {
   const engine::RlSection& rl = policy_.config.rl;
+  const int64_t steps = policy_updates / rl.updates_per_step() + rl.critic.warmup_steps;
+  return steps * (rl.prompts_per_step / rl.update_prompts()) * rl.critic.epochs;
+}
+
+void Critic::load(const train::Start& policy, const PromptData& data, int64_t micro_batches,
+                  int64_t policy_updates) {
+  least_ = micro_batches;
+  course_.steps = updates_after(policy_updates);
   saver_.read_files(data);
   engine::Session& session = programs_.session(spec(micro_batches));
   comm::Processes& processes = session.ranks().processes();
   if (policy.from) {
     const int64_t step = policy.done.step;
-    const int64_t steps = step / rl.updates_per_step() + rl.critic.warmup_steps;
-    updates_ = steps * (rl.prompts_per_step / rl.update_prompts()) * rl.critic.epochs;
+    updates_ = updates_after(step);
     const std::string folder = saver_.folder_of(step);
     if (!is_directory(folder)) {
       fail(folder, "is absent: the critic of the policy's checkpoint of step {}; expected both",
@@ -135,7 +163,8 @@ double Critic::update(std::span<const Item> items) {
   engine::Batch batch = packing.batch();
   packing.add_critic_inputs(batch);
   ++updates_;
-  batch.hyper = engine::hyper_of(run_.config.optimizer, run_.config.train.lr, updates_);
+  lr_ = train::learning_rate(run_.config.train, updates_, course_);
+  batch.hyper = engine::hyper_of(run_.config.optimizer, lr_, updates_);
   session.feed(batch);
   session.step();
   const double loss = session.loss();
@@ -175,11 +204,13 @@ train::Values Critic::learn(const std::vector<Item>& items, size_t at_once) {
   const double variance = squares / n - sum / n * (sum / n);
   const double unexplained = rest / n - rest_sum / n * (rest_sum / n);
   const double explained = variance > 0 ? 1 - unexplained / variance : 0;
-  text_ = fmt::format("loss {:.4f}, explained variance {:.3f}", losses / updates, explained);
+  text_ = fmt::format("loss {:.4f}, explained variance {:.3f}, lr {:.3g}", losses / updates,
+                      explained, lr_);
   return {{"critic/loss", losses / updates},
           {"critic/explained_variance", explained},
           {"critic/values_mean", values / n},
-          {"critic/returns_mean", sum / n}};
+          {"critic/returns_mean", sum / n},
+          {"critic/lr", lr_}};
 }
 
 void Critic::save(const train::StepsDone& done, const PromptData& data, train::Position position) {

@@ -14,12 +14,13 @@
 #include "rl/prompts.h"
 #include "train/evaluate.h"
 #include "train/saver.h"
+#include "train/schedule.h"
 #include "train/start.h"
 
 namespace hocket::rl {
 
 /// Returns the run of a policy's critic: its model with a value head, without an adapter, in
-/// output.dir/critic.
+/// output.dir/critic. Section train has the critic's learning rate and its schedule.
 engine::Run critic_run(const engine::Run& policy);
 
 class Critic {
@@ -32,14 +33,15 @@ class Critic {
   const engine::Compiled& compiled(int64_t micro_batches);
   /// Reads the critic that belongs to the policy's start: of the checkpoint of the same step, else
   /// of rl.critic.path, else the policy's weights with a new head. All processes call. Throws Error
-  /// if the checkpoint is absent.
-  void load(const train::Start& policy, const PromptData& data, int64_t micro_batches);
+  /// if the checkpoint is absent. `policy_updates`: those of the whole training.
+  void load(const train::Start& policy, const PromptData& data, int64_t micro_batches,
+            int64_t policy_updates);
   /// Gives the turns of these samples the critic's values of their tokens. All processes call.
   void evaluate(std::span<const Item> items, const Packing& packing);
   /// Makes its updates by returns, `at_once` samples at a time, rl.critic.epochs times. Returns
   /// metrics. All processes call. Throws Error if a gradient is not finite.
   train::Values learn(const std::vector<Item>& items, size_t at_once);
-  /// Returns "loss 0.1, explained variance 0.5" of the last learn().
+  /// Returns "loss 0.1, explained variance 0.5, lr 0.001" of the last learn().
   const std::string& text() const { return text_; }
   /// Saves a checkpoint of the policy's step. All processes call.
   void save(const train::StepsDone& done, const PromptData& data, train::Position position);
@@ -50,13 +52,16 @@ class Critic {
  private:
   engine::ProgramSpec spec(int64_t micro_batches) const;
   double update(std::span<const Item> items);
+  int64_t updates_after(int64_t policy_updates) const;
 
   const engine::Run& policy_;
   const engine::Run run_;
   engine::Programs programs_;
   train::Saver saver_;
   int64_t updates_ = 0;  ///< so far
-  int64_t least_ = 1;    ///< micro-batches of the program that holds its parameters
+  train::Course course_;
+  double lr_ = 0;      ///< of the last update
+  int64_t least_ = 1;  ///< micro-batches of the program that holds its parameters
   std::string began_with_, text_;
 };
 

@@ -261,17 +261,18 @@ train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_pe
     even += group.least == group.most ? 1 : 0;
   }
   const auto n = static_cast<double>(std::max<size_t>(samples.size(), 1));
-  train::Values values = {
-      {"reward", rewards.mean()},
-      {"reward_std", deviations.mean()},
-      {"frac_reward_zero_std",
-       groups > 0 ? static_cast<double>(even) / static_cast<double>(groups) : 0},
-      {"completions/mean_length", lengths.mean()},
-      {"completions/min_length", lengths.least},
-      {"completions/max_length", lengths.most},
-      {"completions/clipped_ratio", static_cast<double>(truncated) / n},
-      {"completions/mean_terminated_length", ended.mean()},
-      {"rewards/failed", static_cast<double>(failed) / n}};
+  train::Values values = {{"reward", rewards.mean()}};
+  if (samples_per_prompt > 1) {
+    values.push_back({"reward_std", deviations.mean()});
+    values.push_back({"frac_reward_zero_std",
+                      groups > 0 ? static_cast<double>(even) / static_cast<double>(groups) : 0});
+  }
+  values.insert(values.end(), {{"completions/mean_length", lengths.mean()},
+                               {"completions/min_length", lengths.least},
+                               {"completions/max_length", lengths.most},
+                               {"completions/clipped_ratio", static_cast<double>(truncated) / n},
+                               {"completions/mean_terminated_length", ended.mean()},
+                               {"rewards/failed", static_cast<double>(failed) / n}});
   for (const auto& [name, moments] : parts) {
     values.push_back({fmt::format("rewards/{}/mean", name), moments.mean()});
     values.push_back({fmt::format("rewards/{}/std", name), moments.deviation()});

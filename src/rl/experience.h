@@ -43,7 +43,8 @@ std::vector<Sample> samples_of(std::string_view bytes);
 std::string to_line(const Sample& sample, const Prompt& prompt, const Turn* turn, int64_t top_k);
 
 /// Means of a step's samples under TRL's names: reward, reward_std (the mean of the groups'
-/// deviations), frac_reward_zero_std, completions/..., rewards/NAME/mean.
+/// deviations), frac_reward_zero_std, completions/..., rewards/NAME/mean. With one sample of a
+/// prompt those of groups are left out: one reward has no deviation.
 train::Values sample_metrics(std::span<const Sample> samples, int64_t samples_per_prompt);
 
 /// Means of an evaluation's samples: reward, pass@k for k = 1, 2, 4, ... up to the samples of a

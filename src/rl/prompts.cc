@@ -39,12 +39,34 @@ const Json* column(const data::SourceOptions& source, const Json& object, const 
 Json truth_of(const data::SourceOptions& source, const Json& object) {
   for (const char* name : kTruths) {
     if (const Json* value = column(source, object, name)) return *value;
+    if (const auto named = source.columns.find(name);
+        named != source.columns.end() && !object.contains(named->second)) {
+      fail("prompt", "it has no column {} (columns: {{{}: {}}})", named->second, name,
+           named->second);
+    }
   }
   if (const Json* model = column(source, object, "reward_model");
       model != nullptr && model->is_object() && model->contains("ground_truth")) {
     return model->at("ground_truth");
   }
   return nullptr;
+}
+
+/// Refuses keys of a source that prompts are not read by.
+void expect_columns_of_prompts(const data::SourceOptions& source) {
+  std::vector<std::string> names = {"prompt", "messages", "reward_model", "data_source",
+                                    "extra_info"};
+  names.insert(names.end(), kTruths.begin(), kTruths.end());
+  for (const auto& [column, name] : source.columns) {
+    if (std::find(names.begin(), names.end(), column) == names.end()) {
+      fail(source.key, "unknown name {} in columns; expected one of {}", quote(column),
+           join(names, ", "));
+    }
+  }
+  if (source.format != "auto") {
+    fail(source.key, "{} has format {}; objective rl reads prompts by columns; expected no format",
+         source.path, source.format);
+  }
 }
 
 /// Returns whether prompts are held out of a source, or all of them are.
@@ -60,9 +82,9 @@ PromptData::PromptData(const engine::Run& run, int64_t longest)
          "objective is rl, and data.sources is empty; expected files of prompts, such as "
          "data.sources: [{{path: prompts.jsonl}}]");
   }
-  tokenizer_ = std::make_unique<data::Tokenizer>(
-      data::load_model_tokenizer(run.name, model_, section.tokenizer, run.model.vocab_size));
-  template_ = data::find_chat_template(model_, section.chat_template);
+  tokenizer_ = std::make_unique<data::Tokenizer>(data::load_model_tokenizer(
+      run.name, model_, section.tokenizer, run.model.vocab_size, "data.tokenizer"));
+  template_ = data::find_chat_template(model_, section.chat_template, "data.chat_template");
   stop_tokens_ = data::stop_tokens(model_, run.model, *tokenizer_);
   beginning_ = data::beginning_of_text(model_, *tokenizer_);
   for (const data::SourceOptions& source : section.sources) {
@@ -87,9 +109,13 @@ PromptData::PromptData(const engine::Run& run, int64_t longest)
   }
   const auto refuse_empty = [&](const PromptSet& set, const std::string& what) {
     if (!set.prompts.empty()) return;
-    fail(
-        run.name, "{}{}", what,
-        set.too_long > 0 ? fmt::format(": {} are longer than {} tokens", set.too_long, most_) : "");
+    fail(run.name, "{}{}", what,
+         set.too_long > 0
+             ? fmt::format(": {} are longer than {} tokens; try a larger train.seq_len{}",
+                           set.too_long, most_,
+                           run.config.rl.max_prompt_tokens > 0 ? " or rl.max_prompt_tokens"
+                                                               : ", or less rl.max_new_tokens")
+             : "");
   };
   refuse_empty(train_, name_ + " has no prompt to train on");
   for (const PromptSet& set : held_out_) {
@@ -105,10 +131,10 @@ PromptSet PromptData::read(const std::string& name, const std::vector<data::Sour
   std::vector<data::SourceOptions> held_out_sources;
   for (const data::SourceOptions& source : sources) {
     if (source.weight && *source.weight != 1) {
-      fail(run_.name,
-           "data.sources: {} has weight {}; objective rl reads every prompt once an epoch",
-           source.path, *source.weight);
+      fail(run_.name, "{}: {} has weight {}; objective rl reads every prompt once an epoch",
+           source.key, source.path, *source.weight);
     }
+    expect_columns_of_prompts(source);
     if (split == "train" && is_held_out(source)) {
       held_out_sources.push_back(source);
       continue;
@@ -147,7 +173,12 @@ Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) 
   if (text == nullptr) {
     text = column(source, columns, "messages");
   }
-  if (text == nullptr) fail("prompt", "it has no column prompt (columns: {{prompt: NAME}})");
+  if (text == nullptr) {
+    const auto named = source.columns.find("prompt");
+    fail("prompt", "it has no column {} (columns: {{prompt: {}}})",
+         named == source.columns.end() ? "prompt" : named->second,
+         named == source.columns.end() ? "NAME" : named->second);
+  }
   set_text(*text, &prompt);
   if (prompt.ids.empty()) {
     fail("prompt", "it has no token; expected some text, or a tokenizer with a token that begins");
@@ -190,7 +221,14 @@ void PromptData::set_text(const Json& text, Prompt* prompt) {
   }
   data::ChatOptions chat;
   chat.add_generation_prompt = true;
-  prompt->text = template_->render(messages, chat).text;
+  const std::string& named = run_.config.data.chat_template;
+  const std::string from = named.empty() ? model_ : "data.chat_template " + named;
+  try {
+    prompt->text = template_->render(messages, chat).text;
+  } catch (const Error& error) {
+    fail("prompt", "{} (chat template of {})", error.text(), from);
+  }
+  if (prompt->text.empty()) fail("prompt", "the chat template of {} makes no text of it", from);
   prompt->ids = tokenizer_->encode(prompt->text, how);
   data::require_ids(run_.name, prompt->ids, *tokenizer_, run_.model.vocab_size);
 }

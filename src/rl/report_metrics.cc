@@ -21,7 +21,7 @@ constexpr size_t kColumns = 100;    // curves with data in the page
 constexpr size_t kMostNames = 300;  // columns; a reward may answer with any details
 
 /// Meanings of metrics, as docs/rl.md has them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 48> kMeanings = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 49> kMeanings = {{
     {"reward", "mean reward of the samples"},
     {"reward_std", "deviation of rewards in a group, mean over groups"},
     {"frac_reward_zero_std", "share of groups whose samples all have the same reward"},
@@ -70,6 +70,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 48> kMeaning
     {"critic/explained_variance", "share of the returns' variance that values explain"},
     {"critic/values_mean", "mean value of a token"},
     {"critic/returns_mean", "mean return of a token"},
+    {"critic/lr", "learning rate of the critic"},
 }};
 
 /// Takes the numbers of a line's object, and the names of its members; what lies deeper is passed.

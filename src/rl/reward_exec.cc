@@ -109,7 +109,7 @@ class ExecReward : public Reward {
       free_.push_back(started());
     }
     const std::string end = free_.front()->end_within(kFirstLife);
-    if (!end.empty()) fail(where, "the command {} {} at once", quote(command_), end);
+    if (!end.empty()) fail(where, "the command {} ended at once: it {}", quote(command_), end);
   }
   ~ExecReward() override {
     for (const auto& process : free_) {

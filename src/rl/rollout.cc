@@ -15,6 +15,16 @@ namespace hocket::rl {
 namespace {
 
 constexpr int64_t kMostCandidates = 1024;  // of a token, that are recorded without top_k
+constexpr double kAskEvery_s = 0.25;       // the other processes are asked for their signals
+
+/// Returns the signal that came to some process, by the text of each.
+int largest_of(const std::vector<std::string>& signals) {
+  int largest = 0;
+  for (const std::string& signal : signals) {
+    largest = std::max(largest, std::stoi(signal));
+  }
+  return largest;
+}
 
 /// Returns whether trajectories have the tokens that each one was drawn from.
 bool records_nuclei(const engine::RlSection& rl) {
@@ -134,16 +144,16 @@ void Rollout::take(const serve::Update& update, Sample* sample) const {
   }
 }
 
-void Rollout::run(const Order& order, const std::function<void(const Prompt&, Sample&)>& finished,
-                  const std::function<bool()>& stop, std::vector<Sample>* samples) {
+int Rollout::run(const Order& order, const std::function<void(const Prompt&, Sample&)>& finished,
+                 const Signal& signal, std::vector<Sample>* samples) {
   stats_ = {};
   const int64_t begin = now_ns();
   engine::Session& session = readers_.now(spec());
   serve::SessionStepper stepper(session, limits_);
   samples->clear();
   if (session.ranks().processes().index() != 0) {
-    stepper.follow();
-    return;
+    stepper.follow([&] { return std::to_string(signal()); });
+    return 0;
   }
   // A new scheduler has no prefixes of earlier parameters.
   serve::SchedulerOptions how;
@@ -170,9 +180,17 @@ void Rollout::run(const Order& order, const std::function<void(const Prompt&, Sa
                        }
                      });
   }
+  int came = 0;
+  int64_t asked_ns = begin;
   while (scheduler.step()) {
     if (!error.empty()) fail_run("rl", "a sample failed: {}", error);
-    if (stop()) {
+    if (came != 0) continue;
+    came = signal();
+    if (seconds_since(asked_ns) > kAskEvery_s) {
+      came = largest_of(stepper.ask(std::to_string(came)));
+      asked_ns = now_ns();
+    }
+    if (came != 0) {
       for (size_t i = 0; i < samples->size(); ++i) {
         scheduler.cancel(static_cast<int64_t>(i) + 1);
       }
@@ -184,6 +202,7 @@ void Rollout::run(const Order& order, const std::function<void(const Prompt&, Sa
   stats_.prompt_tokens = counts.prompt_tokens - counts.prefix_hits;
   stats_.cached_tokens = counts.prefix_hits;
   stats_.preemptions = counts.preemptions;
+  return came;
 }
 
 }  // namespace hocket::rl

@@ -51,11 +51,14 @@ class Rollout {
   engine::ProgramSpec spec() const { return serve::generation_spec(run_, limits_); }
   const serve::StepLimits& limits() const { return limits_; }
 
+  /// Returns the signal that a process got; 0: none.
+  using Signal = std::function<int()>;
   /// Draws samples with the parameters as they are now, by group and index. All processes call, and
   /// the first gets the samples, which do not move; `finished` is called there for each as soon as
-  /// it ends, and `stop` between steps: if it returns true, the rest is aborted.
-  void run(const Order& order, const std::function<void(const Prompt&, Sample&)>& finished,
-           const std::function<bool()>& stop, std::vector<Sample>* samples);
+  /// it ends. Once `signal` returns one in some process, the rest is aborted. Returns that signal
+  /// in the first process.
+  int run(const Order& order, const std::function<void(const Prompt&, Sample&)>& finished,
+          const Signal& signal, std::vector<Sample>* samples);
   /// Returns the counts of the last run().
   const RolloutStats& stats() const { return stats_; }
 

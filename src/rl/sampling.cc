@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rl/sampling.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <span>
@@ -14,8 +16,7 @@
 
 namespace hocket::rl {
 
-// Seconds: between two words of a process that waits, and between two looks for a signal.
-constexpr double kRewardSlice = 10, kSignalSlice = 0.1;
+constexpr double kRewardSlice_s = 0.25;  // between two looks for a signal in all processes
 
 Sampling::Sampling(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data,
                    int64_t head_parts, comm::Processes& processes)
@@ -55,19 +56,15 @@ int Sampling::gather(int64_t first, int64_t version, const Signal& signal, Exper
 
 /// Samples and scores an order, and adds its groups to the experience.
 int Sampling::sample_round(const Order& order, const Signal& signal, Experience* experience) {
-  int mine = 0;
-  std::vector<Sample> samples = scored(order, [&] { return (mine = signal()) != 0; });
+  std::vector<Sample> samples;
+  const int stopped = score(order, signal, &samples);
   sampling_s_ += rollout_.stats().seconds;
   stats_.tokens += rollout_.stats().tokens;
   stats_.prompt_tokens += rollout_.stats().prompt_tokens;
   stats_.cached_tokens += rollout_.stats().cached_tokens;
   stats_.preemptions += rollout_.stats().preemptions;
   waiting_s_ += waited_s_;
-  int largest = 0;
-  for (const std::string& one : processes_.all_gather(std::to_string(mine))) {
-    largest = std::max(largest, std::stoi(one));
-  }
-  if (largest != 0) return largest;
+  if (stopped != 0) return stopped;
   comm::run_on_all(processes_, [&] {
     refuse_failed_rewards(samples);
     return std::string();
@@ -81,38 +78,41 @@ int Sampling::sample_round(const Order& order, const Signal& signal, Experience*
   return 0;
 }
 
-/// Samples an order, and waits for the rewards.
-std::vector<Sample> Sampling::scored(const Order& order, const std::function<bool()>& stop) {
-  std::vector<Sample> samples;
+/// Samples an order, and waits for the rewards. Returns the signal that came to some process, the
+/// same in all, or 0.
+int Sampling::score(const Order& order, const Signal& signal, std::vector<Sample>* samples) {
   try {
-    rollout_.run(
-        order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); }, stop,
-        &samples);
+    const int came = rollout_.run(
+        order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); }, signal,
+        samples);
     const int64_t begin = now_ns();
-    await_rewards(stop);
+    const int stopped = await_rewards(came, signal);
     waited_s_ = seconds_since(begin);
+    return stopped;
   } catch (...) {
     rewards_.reset();  // its threads still write to the samples
     throw;
   }
-  return samples;
 }
 
-/// Waits for the rewards of the first process, or drops them once it is to stop. The others hear
-/// from it meanwhile, since judges may take longer than plan.timeout_s.
-void Sampling::await_rewards(const std::function<bool()>& stop) {
-  const double slice_s = std::min(kRewardSlice, run_.config.plan.timeout_s / 4);
-  const auto is_done = [&] {
-    const int64_t begin = now_ns();
-    while (is_first() && seconds_since(begin) < slice_s) {
-      if (rewards_->wait_for(std::min(kSignalSlice, slice_s))) return true;
-      if (!stop()) continue;
-      rewards_->give_up();
-      return true;
+/// Waits for the rewards of the first process, or drops them once a signal came to some process.
+/// All hear from one another meanwhile, since judges may take longer than plan.timeout_s. `came`:
+/// the signal that ended the sampling.
+int Sampling::await_rewards(int came, const Signal& signal) {
+  const double slice_s = std::min(kRewardSlice_s, run_.config.plan.timeout_s / 4);
+  for (;;) {
+    const bool waits = is_first() && came == 0;
+    const bool is_done = waits && rewards_->wait_for(slice_s);
+    came = std::max(came, signal());
+    const std::vector<std::string> all =
+        processes_.all_gather(fmt::format("{}{}", is_done ? "+" : "", came));
+    for (const std::string& one : all) {
+      came = std::max(came, std::stoi(one));
     }
-    return false;
-  };
-  while (processes_.broadcast(is_done() ? "done" : "") != "done") {
+    if (came != 0 && is_first()) {
+      rewards_->give_up();
+    }
+    if (came != 0 || all.front().starts_with('+')) return came;
   }
 }
 
@@ -177,8 +177,8 @@ Evaluated Sampling::evaluate(const PromptSet& set, int64_t version, const Signal
     const Prompt& prompt = set.prompts[static_cast<size_t>(i * all / count)];
     order.groups.push_back({prompt.index, &prompt});
   }
-  evaluated.samples = scored(order, [&] { return signal() != 0; });
-  if (!is_first()) return evaluated;
+  evaluated.stopped = score(order, signal, &evaluated.samples);
+  if (!is_first() || evaluated.stopped != 0) return evaluated;
   for (const Order::Group& group : order.groups) {
     evaluated.prompts.insert(evaluated.prompts.end(), static_cast<size_t>(order.samples),
                              group.prompt);

@@ -18,13 +18,14 @@ namespace hocket::rl {
 struct Evaluated {
   std::vector<Sample> samples;
   std::vector<const Prompt*> prompts;
+  int stopped = 0;  ///< the signal that came to some process, and left it undone; 0: none
 };
 
 class Sampling {
  public:
-  /// Returns the signal that this process got; 0: none. Samples and rewards under way are then
-  /// dropped.
-  using Signal = std::function<int()>;
+  /// Returns the signal that this process got; 0: none. Samples and rewards under way, in all
+  /// processes, are then dropped.
+  using Signal = Rollout::Signal;
   /// `head_parts` as of Rollout. With ranks as processes, the first scores. Requires: all outlive
   /// it. Throws Error for rewards that cannot be made.
   Sampling(const engine::Run& run, train::TrainedReaders& readers, const PromptData& data,
@@ -37,8 +38,8 @@ class Sampling {
   /// or 0: it is full. Throws Error if too many rewards fail. All processes call.
   static constexpr int kExhausted = -1;
   int gather(int64_t first, int64_t version, const Signal& signal, Experience* experience);
-  /// Samples rl.eval_prompts of a held-out set, unless a signal comes. In all processes but the
-  /// first there are none.
+  /// Samples rl.eval_prompts of a held-out set, unless a signal comes to some process. In all
+  /// processes but the first there are none.
   Evaluated evaluate(const PromptSet& set, int64_t version, const Signal& signal);
 
   double sampling_s() const { return sampling_s_; }  ///< of the last gather()
@@ -49,8 +50,8 @@ class Sampling {
  private:
   bool is_first() const { return processes_.index() == 0; }
   int sample_round(const Order& order, const Signal& signal, Experience* experience);
-  std::vector<Sample> scored(const Order& order, const std::function<bool()>& stop);
-  void await_rewards(const std::function<bool()>& stop);
+  int score(const Order& order, const Signal& signal, std::vector<Sample>* samples);
+  int await_rewards(int came, const Signal& signal);
   void refuse_failed_rewards(const std::vector<Sample>& samples);
   void share(std::vector<Sample>* samples);
   void keep_uneven(std::vector<Sample>* samples, Experience* experience) const;
@@ -62,7 +63,7 @@ class Sampling {
   Rollout rollout_;
   std::optional<RewardPool> rewards_;  ///< of the first process
   double sampling_s_ = 0, waiting_s_ = 0;
-  double waited_s_ = 0;  ///< for rewards after the last scored()
+  double waited_s_ = 0;  ///< for rewards after the last score()
   int64_t rounds_ = 0;
   int64_t scored_ = 0, failed_ = 0;  ///< samples of the step, in the first process
   RolloutStats stats_;

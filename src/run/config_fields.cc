@@ -58,6 +58,7 @@ std::vector<data::SourceOptions> EvaluationSection::held_out() const {
   for (data::SourceOptions& source : list) {
     source.split = "valid";
     source.weight.reset();
+    source.key = "data.evaluation: " + name;
   }
   return list;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run/idle_keys.h"
 
+#include <algorithm>
 #include <array>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -107,6 +109,10 @@ const RlRow kRlRows[] = {
     {"lambda_length", kNoCritic, has_critic},
     {"critic.path", kNoCritic, has_critic},
     {"critic.lr", kNoCritic, has_critic},
+    {"critic.schedule", kNoCritic, has_critic},
+    {"critic.min_lr", kNoCritic, has_critic},
+    {"critic.lr_warmup_steps", kNoCritic, has_critic},
+    {"critic.lr_warmup_share", kNoCritic, has_critic},
     {"critic.clip", kNoCritic, has_critic},
     {"critic.warmup_steps", kNoCritic, has_critic},
     {"critic.epochs", kNoCritic, has_critic},
@@ -150,8 +156,41 @@ constexpr std::array kNotOfRl = {"train.global_batch",
 
 }  // namespace
 
+namespace {
+
+/// Adds the keys of a section that the objective does not read.
+void add_keys_of(const std::string& section, const Run& run, std::vector<std::string>* lines) {
+  const std::string begin = section + ".";
+  const auto is_given = [&](const ResolvedConfig::Entry& entry) {
+    return entry.path.starts_with(begin) && entry.origin != "default";
+  };
+  const auto& entries = run.resolved.entries();
+  if (std::none_of(entries.begin(), entries.end(), is_given)) return;
+  const std::string objective = names_of(Objective())[static_cast<size_t>(run.config.objective)];
+  RunConfig defaults;
+  const ResolvedConfig otherwise = parse_config(defaults, "{}", "defaults");
+  std::map<std::string, std::string> usual;
+  for (const ResolvedConfig::Entry& entry : otherwise.entries()) {
+    usual[entry.path] = entry.value;
+  }
+  for (const ResolvedConfig::Entry& entry : entries) {
+    if (!is_given(entry)) continue;
+    const auto known = usual.find(entry.path);
+    if (known != usual.end() && known->second == entry.value) continue;
+    lines->push_back(fmt::format("{} has no effect: objective is {}", entry.path, objective));
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> idle_keys(const Run& run) {
   std::vector<std::string> lines;
+  if (run.config.objective != Objective::rl) {
+    add_keys_of("rl", run, &lines);
+    if (!run.config.prefers()) {
+      add_keys_of("preference", run, &lines);
+    }
+  }
   if (run.config.objective == Objective::rl) {
     for (const char* key : kNotOfRl) {
       if (!run.resolved.is_default(key)) {

@@ -33,6 +33,13 @@ void expect_rl(const Run& run) {
   if (rl.advantage == "rloo" && rl.samples_per_prompt < 2) {
     fail(name, "rl.advantage is rloo, and rl.samples_per_prompt 1; expected 2 or more");
   }
+  if (rl.whitens() && rl.prompts_per_step * rl.samples_per_prompt * rl.max_new_tokens == 1) {
+    fail(name,
+         "rl.advantage is {}, which divides by the deviation over the tokens of a step, and a step "
+         "has one: rl.prompts_per_step, samples_per_prompt and max_new_tokens are 1; expected one "
+         "of them to be 2 or more",
+         rl.advantage);
+  }
   const bool discounts = rl.advantage == "reinforce_plus_plus";
   const bool per_token = rl.advantage == "gae" || (discounts && rl.gamma < 1) ||
                          (discounts && rl.kl_coef > 0 && rl.kl_in == "reward") ||

@@ -89,7 +89,21 @@ void OverlongSection::fields(Fields& fields) {
 
 void CriticSection::fields(Fields& fields) {
   fields("path", path, "MODEL that the critic begins with; default: the policy's weights");
-  fields("lr", lr, "learning rate of the critic; 0: train.lr").min(0);
+  fields("lr", lr, "peak learning rate of the critic; 0: train.lr").min(0);
+  fields("schedule", schedule,
+         "its course over the critic's own updates (with wsd by train.decay_share and decay); "
+         "default: train.schedule")
+      .one_of({"constant", "linear", "cosine", "wsd"});
+  fields("min_lr", min_lr,
+         "learning rate at the end; default: the same share of lr as the policy's has of train.lr")
+      .min(0);
+  fields("lr_warmup_steps", lr_warmup_steps,
+         "updates of the critic with a linear warm-up; default: train.warmup_steps")
+      .min(0);
+  fields("lr_warmup_share", lr_warmup_share,
+         "the same as a share of the critic's updates, rounded up; default: train.warmup_share")
+      .min(0)
+      .max(1);
   fields("clip", clip,
          "values farther from the old ones than this do not lower the loss; 0: all do")
       .min(0);
@@ -97,115 +111,141 @@ void CriticSection::fields(Fields& fields) {
   fields("epochs", epochs, "times that a step's samples train the critic").min(1).max(1000);
 }
 
-void RlSection::fields(Fields& fields) {
-  fields("prompts_per_step", prompts_per_step, "prompts that are sampled at a time")
+namespace {
+
+/// Declares the keys of prompts and their samples.
+void add_sample_keys(RlSection& rl, Fields& fields) {
+  fields("prompts_per_step", rl.prompts_per_step, "prompts that are sampled at a time")
       .min(1)
       .max(kMaxCount);
-  fields("samples_per_prompt", samples_per_prompt, "samples of a prompt: a group")
+  fields("samples_per_prompt", rl.samples_per_prompt, "samples of a prompt: a group")
       .min(1)
       .max(kMaxCount);
-  fields("prompts_per_update", prompts_per_update,
+  fields("prompts_per_update", rl.prompts_per_update,
          "prompts whose samples make an optimizer step; 0: all of the step")
       .min(0)
       .max(kMaxCount);
-  fields("epochs", epochs, "times that a step's samples are trained on").min(1).max(1000);
-  fields("max_prompt_tokens", max_prompt_tokens,
+  fields("epochs", rl.epochs, "times that a step's samples are trained on").min(1).max(1000);
+  fields("max_prompt_tokens", rl.max_prompt_tokens,
          "longer prompts are left out, and counted; 0: those that leave no room for an answer")
       .min(0)
       .max(kMaxCount);
-  fields("max_new_tokens", max_new_tokens, "most tokens of a sample").min(1).max(kMaxCount);
-  fields("temperature", temperature, "of sampling; log-probabilities are taken at it, too")
+  fields("max_new_tokens", rl.max_new_tokens, "most tokens of a sample").min(1).max(kMaxCount);
+  fields("temperature", rl.temperature, "of sampling; log-probabilities are taken at it, too")
       .min(1e-3)
       .max(1e3);
-  fields("top_p", top_p, "sample from the most likely tokens up to this share").min(1e-6).max(1);
-  fields("top_k", top_k, "sample from the k most likely tokens; 0: from all").min(0);
-  fields("min_p", min_p, "sample no token below this share of the most likely one's probability")
+  fields("top_p", rl.top_p, "sample from the most likely tokens up to this share").min(1e-6).max(1);
+  fields("top_k", rl.top_k, "sample from the k most likely tokens; 0: from all").min(0);
+  fields("min_p", rl.min_p, "sample no token below this share of the most likely one's probability")
       .min(0)
       .max(1);
-  fields("stop", stop, "strings that end a sample");
-  fields("advantage", advantage,
+  fields("stop", rl.stop, "strings that end a sample");
+}
+
+/// Declares the keys of advantages and losses.
+void add_loss_keys(RlSection& rl, Fields& fields) {
+  fields("advantage", rl.advantage,
          "grpo, (reward - mean) / deviation of the group; dr_grpo, without the deviation; rloo, "
          "against the mean of the others; reinforce, the reward; reinforce_plus_plus and "
          "reinforce_plus_plus_baseline, whitened over the batch; gae, by a critic (docs/rl.md)")
       .one_of({"grpo", "dr_grpo", "rloo", "reinforce", "reinforce_plus_plus",
                "reinforce_plus_plus_baseline", "gae"});
-  fields("gamma", gamma, "gae, reinforce_plus_plus: discount").min(0).max(1);
-  fields("lambda", lambda, "gae: lambda").min(0).max(1);
-  fields("lambda_length", lambda_length,
+  fields("gamma", rl.gamma, "gae, reinforce_plus_plus: discount").min(0).max(1);
+  fields("lambda", rl.lambda, "gae: lambda").min(0).max(1);
+  fields("lambda_length", rl.lambda_length,
          "gae: if above 0, lambda of a sample of n tokens is 1 - 1 / (lambda_length n), or 0 if "
          "that is "
          "below, in place of `lambda` (arXiv 2504.05118)")
       .min(0);
-  fields("loss", loss,
+  fields("loss", rl.loss,
          "ppo, clipped ratio of a token; gspo, of a sample (arXiv 2507.18071); cispo, clipped "
          "weight (arXiv 2506.13585); reinforce, the log-probability times the advantage")
       .one_of({"ppo", "gspo", "cispo", "reinforce"});
-  fields("clip_low", clip_low, "the ratio is clipped at 1 - clip_low").min(0);
-  fields("clip_high", clip_high, "the ratio is clipped at 1 + clip_high").min(0);
-  fields("dual_clip", dual_clip,
+  fields("clip_low", rl.clip_low, "the ratio is clipped at 1 - clip_low").min(0);
+  fields("clip_high", rl.clip_high, "the ratio is clipped at 1 + clip_high").min(0);
+  fields("dual_clip", rl.dual_clip,
          "ppo: if above 1, a negative advantage counts at most so many times (arXiv 1912.09729)")
       .min(0);
   fields(
-      "aggregation", aggregation,
+      "aggregation", rl.aggregation,
       "mean of an update's losses: token-mean, over all tokens; token-sum; seq-mean-token-sum, "
       "over samples; seq-mean-token-sum-norm, also divided by `horizon`; seq-mean-token-mean, of "
       "every sample's mean")
       .one_of({"token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm",
                "seq-mean-token-mean"});
-  fields("horizon", horizon, "divisor of seq-mean-token-sum-norm; 0: max_new_tokens").min(0);
-  fields("kl_coef", kl_coef, "weight of the divergence from the reference; 0: there is none")
+  fields("horizon", rl.horizon, "divisor of seq-mean-token-sum-norm; 0: max_new_tokens").min(0);
+  fields("kl_coef", rl.kl_coef, "weight of the divergence from the reference; 0: there is none")
       .min(0);
-  fields("kl_estimator", kl_estimator,
+  fields("kl_estimator", rl.kl_estimator,
          "by d = log pi - log reference: k1, d; k2, d^2 / 2; k3, exp(-d) - 1 + d")
       .one_of({"k1", "k2", "k3"});
-  fields("kl_in", kl_in,
+  fields("kl_in", rl.kl_in,
          "the divergence is added to the loss, or subtracted from every token's "
          "reward")
       .one_of({"loss", "reward"});
-  fields("reference", reference,
+  fields("reference", rl.reference,
          "MODEL of the frozen reference; default: the weights that the training begins with, or "
          "under an adapter the model without it");
-  fields("entropy_coef", entropy_coef, "weight of the entropy that is added to the objective");
-  fields("old_logprobs", old_logprobs,
+  fields("entropy_coef", rl.entropy_coef, "weight of the entropy that is added to the objective");
+}
+
+/// Declares the keys of the ratio's anchor, and the sections.
+void add_section_keys(RlSection& rl, Fields& fields) {
+  fields("old_logprobs", rl.old_logprobs,
          "anchor of the ratio: rollout, the log-probabilities of sampling; trainer, computed again "
          "before the first update of a step")
       .one_of({"rollout", "trainer"});
-  fields("routing_replay", routing_replay,
+  fields("routing_replay", rl.routing_replay,
          "updates send every token to the experts that it had when it was sampled "
          "(arXiv 2510.11370), also after the first update of a step");
-  fields("correction", correction, "for samples of another policy than the ratio's anchor");
-  fields("dynamic_sampling", dynamic_sampling, "DAPO's: only groups with unlike rewards");
-  fields("overlong", overlong, "DAPO's: samples that are too long");
-  fields("critic", critic, "the value model of advantage: gae");
-  fields("rewards", rewards, "rewards of a sample; their weighted sum is its reward");
-  fields("reward_workers", reward_workers, "threads that score samples, beside generation")
+  fields("correction", rl.correction, "for samples of another policy than the ratio's anchor");
+  fields("dynamic_sampling", rl.dynamic_sampling, "DAPO's: only groups with unlike rewards");
+  fields("overlong", rl.overlong, "DAPO's: samples that are too long");
+  fields("critic", rl.critic, "the value model of advantage: gae");
+}
+
+/// Declares the keys of rewards, evaluations, and the engine that samples.
+void add_run_keys(RlSection& rl, Fields& fields) {
+  fields("rewards", rl.rewards, "rewards of a sample; their weighted sum is its reward");
+  fields("reward_workers", rl.reward_workers, "threads that score samples, beside generation")
       .min(1)
       .max(1024);
-  fields("max_failed_rewards", max_failed_rewards,
+  fields("max_failed_rewards", rl.max_failed_rewards,
          "share of a step's samples whose reward may fail; above it the run ends with an error")
       .min(0)
       .max(1);
-  fields("strict", strict,
+  fields("strict", rl.strict,
          "a difference between the log-probabilities of sampling and of training ends the run, and "
          "plans that have one are refused");
-  fields("eval_prompts", eval_prompts, "held-out prompts of an evaluation; 0: all").min(0);
-  fields("eval_samples", eval_samples, "samples of a held-out prompt: pass@k up to this k").min(1);
-  fields("eval_temperature", eval_temperature,
+  fields("eval_prompts", rl.eval_prompts, "held-out prompts of an evaluation; 0: all").min(0);
+  fields("eval_samples", rl.eval_samples, "samples of a held-out prompt: pass@k up to this k")
+      .min(1);
+  fields("eval_temperature", rl.eval_temperature,
          "of evaluations; 0: the most likely tokens (with eval_samples above 1: `temperature`)")
       .min(0);
-  fields("trajectories", trajectories, "write every sample to output.dir/trajectories");
-  fields("max_num_seqs", max_num_seqs, "samples that are drawn at a time, on a data-parallel rank")
+  fields("trajectories", rl.trajectories, "write every sample to output.dir/trajectories");
+  fields("max_num_seqs", rl.max_num_seqs,
+         "samples that are drawn at a time, on a data-parallel rank")
       .min(1)
       .max(kMaxCount);
-  fields("max_num_batched_tokens", max_num_batched_tokens,
+  fields("max_num_batched_tokens", rl.max_num_batched_tokens,
          "new tokens of a step of generation, on a data-parallel rank")
       .min(1)
       .max(kMaxCount);
-  fields("prefix_caching", prefix_caching, "samples of a prompt share its keys and values");
-  fields("kv_cache_memory", kv_cache_memory,
+  fields("prefix_caching", rl.prefix_caching, "samples of a prompt share its keys and values");
+  fields("kv_cache_memory", rl.kv_cache_memory,
          "memory of a data-parallel rank's KV cache; default: room for max_num_seqs samples")
       .unit(Unit::bytes)
       .min(1);
+}
+
+}  // namespace
+
+void RlSection::fields(Fields& fields) {
+  add_sample_keys(*this, fields);
+  add_loss_keys(*this, fields);
+  add_section_keys(*this, fields);
+  add_run_keys(*this, fields);
 }
 
 }  // namespace hocket::engine

@@ -60,6 +60,11 @@ struct OverlongSection {
 struct CriticSection {
   std::string path;  ///< MODEL; empty: the policy's initial weights
   double lr = 0;     ///< 0: train.lr
+  // Course of the learning rate, in place of the same keys of section train; null: as there.
+  std::optional<std::string> schedule;
+  std::optional<double> min_lr;
+  std::optional<int64_t> lr_warmup_steps;
+  std::optional<double> lr_warmup_share;
   double clip = 0.2;
   int64_t warmup_steps = 0;
   int64_t epochs = 1;
@@ -111,6 +116,10 @@ struct RlSection {
   }
   /// Returns the updates that follow one another on the samples of a step.
   int64_t updates_per_step() const { return prompts_per_step / update_prompts() * epochs; }
+  /// Returns whether advantages are divided by their deviation over a step's tokens.
+  bool whitens() const {
+    return advantage == "gae" || advantage.starts_with("reinforce_plus_plus");
+  }
   void fields(Fields& v);
 };
 

@@ -18,7 +18,7 @@ namespace {
 namespace names = graph::names;
 
 /// Messages of process 0 to the others, by their first byte.
-enum Message : char { kStep = 's', kAlive = 'a', kEnd = 'e' };
+enum Message : char { kStep = 's', kAlive = 'a', kAsk = 'q', kEnd = 'e' };
 
 /// Writes or reads the vectors of a StepInput, one after the other, lengths first.
 class Packer {
@@ -246,7 +246,19 @@ StepOutput SessionStepper::step(const StepInput& input) {
   }
 }
 
-void SessionStepper::follow() {
+std::vector<std::string> SessionStepper::ask(const std::string& mine) {
+  comm::Processes& processes = session_.ranks().processes();
+  if (processes.size() == 1) return {mine};
+  try {
+    tell(std::string(1, kAsk));
+    return processes.all_gather(mine);
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+void SessionStepper::follow(const std::function<std::string()>& answer) {
   comm::Processes& processes = session_.ranks().processes();
   failed_ = true;  // this process has nobody to tell
   for (;;) {
@@ -254,6 +266,8 @@ void SessionStepper::follow() {
     if (message.empty() || message[0] == kEnd) return;
     if (message[0] == kStep) {
       run(unpack(message));
+    } else if (message[0] == kAsk) {
+      processes.all_gather(answer ? answer() : "");
     }
   }
 }

@@ -2,7 +2,9 @@
 // Steps of a model: the generating program of a run on its ranks.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "engine/session.h"
@@ -28,8 +30,12 @@ class SessionStepper : public Stepper {
   /// To be called from time to time while nothing is to be done, so that the others do not take
   /// this process for dead.
   void stay_alive();
-  /// Takes part in the steps of process 0 until that ends. Throws Error if a step fails.
-  void follow();
+  /// Returns the texts of all processes by index: `mine`, and those of the others' follow(). To be
+  /// called between steps by process 0.
+  std::vector<std::string> ask(const std::string& mine);
+  /// Takes part in the steps of process 0 until that ends. `answer` gives this process's text for
+  /// ask(). Throws Error if a step fails.
+  void follow(const std::function<std::string()>& answer = {});
 
  private:
   StepOutput run(const StepInput& input);

@@ -98,8 +98,13 @@ void compare_rl(const json& saved, const json& now, const Compare& compare) {
     }
     if (is_free) continue;
     const json::json_pointer at("/rl/" + key);
-    compare_parts("rl." + key, saved.contains(at) ? saved.at(at) : otherwise.at(key), value,
-                  compare);
+    json was = otherwise.at(key);
+    if (saved.contains(at) && was.is_object() && saved.at(at).is_object()) {
+      was.update(saved.at(at));  // an older checkpoint may lack keys
+    } else if (saved.contains(at)) {
+      was = saved.at(at);
+    }
+    compare_parts("rl." + key, was, value, compare);
   }
 }
 

@@ -182,7 +182,8 @@ void Examples::open_evaluation() {
       expect_kind(*data.valid, name);
       held_out_.push_back({set.name, std::move(data.valid_rows)});
     } catch (const Error& error) {
-      throw error.where() == run_.name ? error : error.with("it is for " + name);
+      const bool is_named = error.where() == run_.name || error.where() == name;
+      throw is_named ? error : error.with("it is for " + name);
     }
   }
 }

@@ -165,7 +165,8 @@ TEST(Verl, Yaml) {
       "      virtual_pipeline_model_parallel_size: 2, context_parallel_size: 2}\n"
       "algorithm: {adv_estimator: gae, lam: 0.95, filter_groups: {enable: true}}\n"
       "reward_model: {overlong_buffer: {enable: true, len: 64, penalty_factor: 0.5}}\n"
-      "critic: {optim: {lr: 1e-5}}\ntrainer: {nnodes: 1, n_gpus_per_node: 16}\n";
+      "critic: {optim: {lr: 1e-5, lr_scheduler_type: cosine, min_lr_ratio: 0.5, lr_warmup_steps: "
+      "7}}\ntrainer: {nnodes: 1, n_gpus_per_node: 16}\n";
   expect_keys(import_verl(yaml, "ppo.yaml", {}), {{"plan.tp", "2"},
                                                   {"plan.pp", "2"},
                                                   {"plan.cp", "2"},
@@ -179,6 +180,10 @@ TEST(Verl, Yaml) {
                                                   {"rl.advantage", "gae"},
                                                   {"rl.lambda", "0.95"},
                                                   {"rl.critic.lr", "1e-05"},
+                                                  {"rl.critic.schedule", "cosine"},
+                                                  {"rl.critic.min_lr", "5e-06"},
+                                                  {"rl.critic.lr_warmup_steps", "7"},
+                                                  {"train.schedule", "constant"},
                                                   {"rl.dynamic_sampling.on", "true"},
                                                   {"rl.overlong.buffer", "64"},
                                                   {"adapter.r", "8"}});

@@ -230,5 +230,21 @@ TEST(RlAdvantages, PassAtK) {
   EXPECT_THROW(pass_at(1, 2, 3), Error);
 }
 
+TEST(RlAdvantages, SamplesWithoutAGroupAreNamed) {
+  engine::RlSection section;
+  section.samples_per_prompt = 1;
+  for (const char* of_groups : {"grpo", "dr_grpo", "reinforce_plus_plus_baseline"}) {
+    section.advantage = of_groups;
+    EXPECT_NE(advantage_warning(section).find(of_groups), std::string::npos);
+  }
+  for (const char* alone : {"reinforce", "reinforce_plus_plus", "gae"}) {
+    section.advantage = alone;
+    EXPECT_EQ(advantage_warning(section), "");
+  }
+  section.advantage = "grpo";
+  section.samples_per_prompt = 2;
+  EXPECT_EQ(advantage_warning(section), "");
+}
+
 }  // namespace
 }  // namespace hocket::rl

@@ -23,6 +23,11 @@ for line in sys.stdin:
 """
 
 
+def rank_of(pid):
+    with open(f"/proc/{pid}/environ", encoding="utf-8") as f:
+        return dict(pair.split("=", 1) for pair in f.read().split("\0") if "=" in pair).get("RANK")
+
+
 class Resume(rl_util.RlTest):
     def run_config(self, name):
         with open(self.path("scorer.py"), "w", encoding="utf-8") as f:
@@ -132,6 +137,40 @@ class Resume(rl_util.RlTest):
         self.assertEqual(143, process.returncode, said)
         self.assertIn("SIGTERM: dropping the samples of step", said)
         self.assertTrue(os.listdir(self.path("run", "checkpoints")), said)
+
+    @unittest.skipUnless(os.path.exists(os.path.join(cli_util.BINARY_DIR, "libhocket_torch.so")), "no c10d")
+    def test_a_signal_to_another_rank_does_not_wait(self):
+        """Rank 1 gets it, while rank 0 waits for rewards, and while it samples."""
+        with open(self.path("slow.py"), "w", encoding="utf-8") as f:
+            f.write(SCORER.replace("0.002", "40 if os.path.exists('slow') else 0").replace("import json,", "import json, os,"))
+        for phase, keys in (("rewards", {}), ("samples", {"max_num_seqs": 1, "samples_per_prompt": 1 << 15})):
+            with self.subTest(phase):
+                self.write_run(phase, train={"steps": 1000, "save_every": 1}, data={"evaluation": [], "valid_fraction": 0},
+                               plan={"dp": 2, "ranks": "gloo", "timeout_s": 60},
+                               rl={"rewards": [{"type": "exec", "command": "python3 slow.py", "timeout_s": 120}], **keys})
+                process = subprocess.Popen([cli_util.HOCKET, "launch", "-n", "2", "rl", self.path(phase + ".yaml")],
+                                           cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                if phase == "rewards":
+                    while not os.path.exists(self.path(phase, "trajectories", "step-000002.jsonl")):
+                        self.assertIsNone(process.poll())
+                        time.sleep(0.01)
+                    with open(self.path("slow"), "w", encoding="utf-8"):
+                        pass
+                    time.sleep(2)
+                else:
+                    while not process.stdout.readline().startswith("memory "):
+                        self.assertIsNone(process.poll())
+                    time.sleep(5)
+                begin = time.monotonic()
+                with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as f:
+                    ranks = [int(pid) for pid in f.read().split()]
+                second = next(pid for pid in ranks if rank_of(pid) == "1")
+                os.kill(second, signal.SIGTERM)
+                said = process.communicate(timeout=240)[0]
+                self.assertLess(time.monotonic() - begin, 15)
+                self.assertIn("SIGTERM: dropping the samples of step", said)
+                self.assertIn("the same command goes on from there", said)
+                self.assertEqual(143, process.returncode, said)
 
     def test_limits_and_judges_may_change(self):
         """The way to the same rewards is free; what they are is not, and is named."""

@@ -246,6 +246,8 @@ class BadRuns(rl_util.RlTest):
     def test_keys(self):
         for message, keys in (
                 ("rl.prompts_per_update is 3; expected a divisor of rl.prompts_per_step 4", {"prompts_per_update": 3}),
+                ("rl.advantage is reinforce_plus_plus, which divides by the deviation over the tokens of a step",
+                 {"advantage": "reinforce_plus_plus", "prompts_per_step": 1, "samples_per_prompt": 1, "max_new_tokens": 1}),
                 ("rl.rewards is empty; expected at least one", {"rewards": []}),
                 ("reinforce_plus_plus_baseline", {"advantage": "best"}),
                 ("rl.loss is gspo, whose ratio is of whole samples", {"loss": "gspo", "advantage": "gae"}),
@@ -258,7 +260,7 @@ class BadRuns(rl_util.RlTest):
                 ("rewards[1]] exec needs command", {"rewards": [{"type": "digits"}, {"type": "exec"}]}),
                 ("regex needs pattern", {"rewards": [{"type": "regex"}]}),
                 ("pattern is a key of regex; the type is exact", {"rewards": [{"type": "exact", "pattern": "a"}]}),
-                ("ended with status 7 at once", {"rewards": [{"type": "exec", "command": "exit 7"}]}),
+                ("ended at once: it ended with status 7", {"rewards": [{"type": "exec", "command": "exit 7"}]}),
                 ("group_size", {"group_size": 4})):
             with self.subTest(message):
                 self.refused(message, rl=keys)
@@ -277,6 +279,46 @@ class BadRuns(rl_util.RlTest):
         self.refused("it is a number; expected a string or a list of messages", data=source({"prompt": 5}))
         self.refused("has no prompt to train on: 1 are longer than 27 tokens", data=source({"prompt": "1" * 60}))
         self.refused("has weight 2", data={"sources": [{"path": self.path("task/train.jsonl"), "weight": 2}]})
+        for message, keys in (
+                ("unknown name 'promt' in columns; expected one of prompt, messages", {"columns": {"promt": "question"}}),
+                ("it has no column question (columns: {prompt: question})", {"columns": {"prompt": "question"}}),
+                ("it has no column other (columns: {ground_truth: other})",
+                 {"columns": {"ground_truth": "other", "answer": "truth"}, "path": self.path("some.jsonl")}),
+                ("has format chat; objective rl reads prompts by columns", {"format": "chat"})):
+            source({"prompt": "r12="})
+            with self.subTest(message):
+                self.refused(message, data=rl_util.only(self.path("task/train.jsonl")) | {
+                    "sources": [{"path": self.path("task/train.jsonl"), **keys}]})
+        self.refused("has no prompt to train on: 64 are longer than 2 tokens; try a larger train.seq_len, or less "
+                     "rl.max_new_tokens", data=rl_util.only(self.path("task/train.jsonl")), rl={"max_new_tokens": 31})
+        self.refused("/nope is not there; expected a tokenizer.json, for data.tokenizer", data={"tokenizer": "/nope"})
+        self.refused("[/nope] no such file or folder; expected a Hugging Face folder, a checkpoint, a config.json or a hub id; "
+                     "rl.reference names it", rl={"kl_coef": 0.1, "reference": "/nope"})
+        self.refused("rl.critic.path names it", rl={"advantage": "gae", "critic": {"path": "/nope"}})
+
+    def test_errors_name_the_key_of_the_data(self):
+        with open(self.path("none.jsonl"), "w", encoding="utf-8"):
+            pass
+        self.refused("[data.evaluation: quick] " + self.path("none.jsonl") + " has no examples",
+                     data={"evaluation": [{"name": "quick", "path": self.path("none.jsonl")}]})
+        self.refused("[data.evaluation: quick] path is empty", data={"evaluation": [{"name": "quick"}]})
+
+    def test_chat_templates(self):
+        with open(self.path("chat.jsonl"), "w", encoding="utf-8") as f:
+            f.write(json.dumps({"prompt": [{"role": "user", "content": "12="}], "ground_truth": "21"}) + "\n")
+        for name, text, message in (
+                ("absent.jinja", None, "cannot be opened: No such file or directory; data.chat_template names it, and "
+                                       "expects a file with a Jinja template"),
+                ("open.jinja", "{% if a %}", "; data.chat_template names it"),
+                ("raises.jinja", "{{ raise_exception('no way') }}",
+                 "line 1 refuses the messages: no way; message 0 (role 'user') (chat template of data.chat_template "),
+                ("empty.jinja", "", "the chat template of data.chat_template " + self.path("empty.jinja") +
+                 " makes no text of it")):
+            with self.subTest(name):
+                if text is not None:
+                    with open(self.path(name), "w", encoding="utf-8") as f:
+                        f.write(text)
+                self.refused(message, data={**rl_util.only(self.path("chat.jsonl")), "chat_template": self.path(name)})
 
     def test_lengths(self):
         self.refused("train.minutes gives no length of objective rl", train={"steps": None, "minutes": 1})
@@ -289,6 +331,59 @@ class BadRuns(rl_util.RlTest):
         with open(path, "w", encoding="utf-8") as f:
             json.dump({**run, "objective": "sft"}, f)
         self.assertIn("objective is not rl; expected objective: rl, or `hocket train`", self.hocket("rl", path, code=2))
+
+
+class Groups(rl_util.RlTest):
+    def test_samples_without_a_group(self):
+        """The advantage of a sample alone is its reward, as verl has it; a warning says so, and no metric of groups."""
+        self.write_run("alone", train={"steps": 1}, rl={"samples_per_prompt": 1, "prompts_per_step": 8})
+        said = self.rl("alone")
+        self.assertIn("rl.advantage is grpo, and rl.samples_per_prompt 1: a sample alone is compared with no other", said)
+        self.assertNotIn("equal groups", said)
+        updates, _ = self.metrics("alone")
+        self.assertNotIn("frac_reward_zero_std", updates[0])
+        self.assertNotIn("reward_std", updates[0])
+        for row in self.samples("alone"):
+            self.assertAlmostEqual(row[5], row[4][0], delta=1e-5)
+        self.write_run("groups", train={"steps": 1})
+        said = self.rl("groups")
+        self.assertNotIn("a sample alone", said)
+        self.assertIn("equal groups", said)
+        self.assertIn("frac_reward_zero_std", self.metrics("groups")[0][0])
+
+    def test_one_token_alone_is_not_whitened(self):
+        rewards = [{"type": "length", "target_length": 1}]
+        self.write_run("one", train={"steps": 30}, data={"evaluation": [], "valid_fraction": 0},
+                       rl={"advantage": "reinforce_plus_plus", "prompts_per_step": 1, "samples_per_prompt": 1,
+                           "max_new_tokens": 2, "rewards": rewards, "overlong": {"filter": True}})
+        said = self.rl("one", code=1)
+        self.assertIn("reinforce_plus_plus divides by the deviation of advantages over the tokens of a step, and one "
+                      "token alone counts in this step; expected 2 or more; try more rl.prompts_per_step", said)
+
+
+class Critics(rl_util.RlTest):
+    def rates(self, name, **critic):
+        train = {"steps": 4, "lr": 0.01, "schedule": "linear", "min_lr": 0.002, "warmup_steps": 0}
+        rl = {"advantage": "gae", "prompts_per_update": 2, "critic": critic}
+        self.write_run(name, train=train, data={"evaluation": [], "valid_fraction": 0}, rl=rl)
+        self.rl(name)
+        return [line["critic/lr"] for line in self.metrics(name)[0][::2]]
+
+    def expect_rates(self, expected, found):
+        self.assertEqual(len(expected), len(found))
+        for a, b in zip(expected, found):
+            self.assertAlmostEqual(a, b, delta=1e-12)
+
+    def test_learning_rates(self):
+        """A step has two updates of the policy and two of the critic, whose last one is shown."""
+        self.expect_rates([0.006, 0.002], self.rates("as_the_policy"))
+        self.expect_rates([0.0006, 0.0002], self.rates("own_peak", lr=0.001))
+        self.expect_rates([0.001, 0.001], self.rates("constant", lr=0.001, schedule="constant"))
+        # Four updates that warm up, and then four more down to the end.
+        self.expect_rates([0.625e-3, 0.25e-3],
+                          self.rates("own_course", lr=0.001, min_lr=0.00025, lr_warmup_steps=4, warmup_steps=2))
+        self.expect_rates([0.625e-3, 0.25e-3],
+                          self.rates("share", lr=0.001, min_lr=0.00025, lr_warmup_share=0.5, warmup_steps=2))
 
 
 if __name__ == "__main__":

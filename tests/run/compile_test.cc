@@ -130,6 +130,10 @@ TEST(IdleKeys, AreTold) {
       "train.global_batch has no effect; rl.critic.clip has no effect; rl.clip_high has no effect; "
       "rl.routing_replay has no "
       "effect; ");
+  EXPECT_EQ(told("dp: 1}\nobjective: sft\nrl: {epochs: 2, samples_per_prompt: 8}\n"
+                 "preference: {beta: 0.2"),
+            "rl.epochs has no effect; preference.beta has no effect; ");
+  EXPECT_EQ(told("dp: 1}\nobjective: dpo\npreference: {beta: 0.2"), "");
   EXPECT_EQ(told(""), "");
   EXPECT_EQ(told("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
   EXPECT_EQ(told("dp: 4, shard: {group: 2, grads: group}"), "");

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -31,6 +32,9 @@ using SpaceId = Id<struct Space>;
 using PieceId = Id<struct Piece>;
 using MarkId = int32_t;
 inline constexpr int32_t kAnyPiece = -1;  ///< piece of zero, which fits every piece
+
+/// Returns the lowest axis of a mask, or -1.
+constexpr int32_t lowest_axis(AxisMask axes) { return axes ? std::countr_zero(axes) : -1; }
 
 /// Index space of the addends of an unfinished reduction: the indices of a letter that an op
 /// contracts, or, behind a linear op, the space of its partial input. Names the reduction, never

@@ -195,8 +195,8 @@ void tell(const data::PrepareResult& result, const std::string& folder, bool spl
   }
   fmt::print("left out: {}\n", data::left_out_text(result.dropped));
   for (const data::Corpus::Dropped& file : result.largest) {
-    const bool packed = file.path.ends_with(".gz") || file.path.ends_with(".zst") ||
-                        file.path.ends_with(".xz") || file.path.ends_with(".parquet");
+    const bool packed = file.path.ends_with(".xz") || file.path.ends_with(".bz2") ||
+                        file.path.ends_with(".zip") || file.path.ends_with(".parquet");
     fmt::print("  {}: {}, {}{}\n", data::to_string(file.why), file.path,
                human_bytes(static_cast<double>(file.bytes)),
                packed ? " (compressed: unpack it first)" : "");

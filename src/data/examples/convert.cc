@@ -95,18 +95,18 @@ Converter::Converter(const SourceOptions& options)
       }
     }
     if (!forced_) {
-      fail("data.sources", "unknown format {}; expected one of {}", quote(options.format),
+      fail(options.key, "unknown format {}; expected one of {}", quote(options.format),
            join(source_formats(), ", "));
     }
   }
   const std::vector<std::string> names(kColumns.begin(), kColumns.end());
   for (const auto& [column, name] : given_) {
     if (std::find(names.begin(), names.end(), column) == names.end()) {
-      fail("data.sources", "unknown name {} in columns; expected one of {}", quote(column),
+      fail(options.key, "unknown name {} in columns; expected one of {}", quote(column),
            join(names, ", "));
     }
   }
-  MessageTags::chat().rename(given_tags_);
+  MessageTags::chat().rename(given_tags_, options.key);
 }
 
 std::string Converter::format() const {
@@ -186,6 +186,12 @@ Layout Converter::recognise(const Json& object) const {
     fits.push_back(Layout::text);  // beside others it is what they look like, rendered
   }
   if (fits.empty()) {
+    for (const auto& [column, name] : given_) {
+      if (!name.empty() && !object.contains(name)) {
+        fail("example", "it has no column {} (columns: {{{}: {}}}); expected one of its columns {}",
+             name, column, name, column_list(object));
+      }
+    }
     fits_nothing(object);
   }
   if (fits.size() > 1) {

@@ -138,17 +138,17 @@ SourceOptions resolve_dataset_info(const SourceOptions& source) {
   const nlohmann::json json = read_json(path);
   const JsonView info(json, path);
   if (source.name.empty()) {
-    fail("data.sources", "{} has several data sets; expected the name of one: {}; try name: {}",
-         path, shown_names(info), json.empty() ? "NAME" : info.keys()[0]);
+    fail(source.key, "{} has several data sets; expected the name of one: {}; try name: {}", path,
+         shown_names(info), json.empty() ? "NAME" : info.keys()[0]);
   }
   if (!info.has(source.name)) {
     const std::string close = nearest(source.name, info.keys());
-    fail("data.sources", "{} has no entry {}; expected one of {}{}", path, quote(source.name),
+    fail(source.key, "{} has no entry {}; expected one of {}{}", path, quote(source.name),
          shown_names(info), close.empty() ? "" : fmt::format("; try name: {}", close));
   }
   if (source.format != "auto" || !source.columns.empty() || !source.tags.empty()) {
-    fail("data.sources", "{} says format, columns and tags of {}; expected none of these here",
-         path, quote(source.name));
+    fail(source.key, "{} says format, columns and tags of {}; expected none of these here", path,
+         quote(source.name));
   }
   const JsonView entry = info.at(source.name);
   refuse_others(entry);

@@ -50,8 +50,9 @@ DataFile file_of(const std::string& path, DataFile::Kind kind) {
   return {tokens ? path.substr(0, path.size() - std::string_view(".idx").size()) : path, kind};
 }
 
-[[noreturn]] void nothing_found(const std::string& path, bool folder,
+[[noreturn]] void nothing_found(const SourceOptions& source, bool folder,
                                 const std::map<std::string, int64_t>& left_out) {
+  const std::string& path = source.path;
   std::vector<std::string> others;
   for (const auto& [why, count] : left_out) {
     others.push_back(fmt::format("{} {}", count, why));
@@ -59,7 +60,7 @@ DataFile file_of(const std::string& path, DataFile::Kind kind) {
   const char* advice = path.starts_with('~')                 ? "; ~ is not expanded here"
                        : path.find('{') != std::string::npos ? "; {a,b} is not expanded here"
                                                              : "";
-  fail("data.sources", "{} {}{}; expected files with {}{}", quote(path),
+  fail(source.key, "{} {}{}; expected files with {}{}", quote(path),
        folder ? "is a folder without data files" : "matches no data file",
        others.empty() ? "" : fmt::format(" (left out: {})", join(others, ", ")), kEndings, advice);
 }
@@ -69,7 +70,7 @@ DataFile file_of(const std::string& path, DataFile::Kind kind) {
 std::vector<DataFile> list_data_files(const SourceOptions& source,
                                       std::map<std::string, int64_t>* left_out) {
   const std::string& path = source.path;
-  if (path.empty()) fail("data.sources", "path is empty; expected a file, folder or glob");
+  if (path.empty()) fail(source.key, "path is empty; expected a file, folder or glob");
   const bool folder = is_directory(path);
   if (!folder && file_exists(path)) {
     if (path.ends_with(".bin") && file_exists(path.substr(0, path.size() - 4) + ".idx")) {
@@ -77,7 +78,7 @@ std::vector<DataFile> list_data_files(const SourceOptions& source,
     }
     const auto kind = kind_of(path);
     if (!kind) {
-      fail("data.sources", "{} has {} at its end; expected {}", path, ending_of(path), kEndings);
+      fail(source.key, "{} has {} at its end; expected {}", path, ending_of(path), kEndings);
     }
     return {file_of(path, *kind)};
   }
@@ -101,10 +102,10 @@ std::vector<DataFile> list_data_files(const SourceOptions& source,
     }
   }
   if (files.empty()) {
-    nothing_found(path, folder, *left_out);
+    nothing_found(source, folder, *left_out);
   }
   if (kinds.contains(DataFile::Kind::tokens) && kinds.size() > 1) {
-    fail("data.sources",
+    fail(source.key,
          "{} has token files (.idx) beside files of text; expected one kind; try a "
          "glob for each, as two sources",
          path);

@@ -209,7 +209,7 @@ MessageTags MessageTags::sharegpt() {
   return tags;
 }
 
-void MessageTags::rename(const std::map<std::string, std::string>& tags) {
+void MessageTags::rename(const std::map<std::string, std::string>& tags, const std::string& where) {
   const std::map<std::string, std::string> meanings = {{"user_tag", "user"},
                                                        {"assistant_tag", "assistant"},
                                                        {"observation_tag", "tool"},
@@ -224,15 +224,14 @@ void MessageTags::rename(const std::map<std::string, std::string>& tags) {
     } else if (const auto meaning = meanings.find(key); meaning != meanings.end()) {
       std::erase_if(roles, [&](const auto& known) { return known.second == meaning->second; });
       if (!name.empty() && !renamed.emplace(name, meaning->second).second) {
-        fail("data.sources", "tags give the role {} twice; expected different names", quote(name));
+        fail(where, "tags give the role {} twice; expected different names", quote(name));
       }
     } else {
       std::vector<std::string> keys = {"role_tag", "content_tag"};
       for (const auto& [known, meant] : meanings) {
         keys.push_back(known);
       }
-      fail("data.sources", "unknown key {} of tags; expected one of {}", quote(key),
-           join(keys, ", "));
+      fail(where, "unknown key {} of tags; expected one of {}", quote(key), join(keys, ", "));
     }
   }
   for (const auto& [name, meaning] : renamed) {

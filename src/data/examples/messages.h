@@ -23,8 +23,9 @@ struct MessageTags {
   static MessageTags sharegpt();
   /// Replaces names by those of `tags`, by LLaMA-Factory's keys: role_tag, content_tag, user_tag,
   /// assistant_tag, observation_tag, function_tag, system_tag. An empty one: there is no such role.
-  /// Throws Error for another key.
-  void rename(const std::map<std::string, std::string>& tags);
+  /// Throws Error, in the name of `where`, for another key.
+  void rename(const std::map<std::string, std::string>& tags,
+              const std::string& where = "data.sources");
 };
 
 /// Returns messages with the fields `role` and `content` and all others that they have. Arguments

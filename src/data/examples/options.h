@@ -48,7 +48,7 @@ inline std::vector<std::string> source_formats() {
   return names;
 }
 
-/// One entry of `data.sources`.
+/// One entry of `data.sources`, or of a set of `data.evaluation`.
 struct SourceOptions {
   std::string path;             ///< file, folder (all below it) or glob
   std::string name;             ///< of reports; of a dataset_info.json the entry to read
@@ -64,6 +64,7 @@ struct SourceOptions {
   bool text_lines = false;       ///< of .txt: every line is an example; else the file is one
   double max_unreadable = 0.01;  ///< share of examples above which the source is refused
   int64_t max_example_bytes = int64_t{32} << 20;  ///< a longer line, entry or text is unreadable
+  std::string key = "data.sources";  ///< the key of run.yaml that it stands under, for errors
 
   void fields(Fields& v) {
     v("path", path, "file, folder (all below it) or glob of examples").required();

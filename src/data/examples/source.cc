@@ -118,7 +118,7 @@ class SourceReader {
 
   void read_tokens(const DataFile& file) {
     if (options_.format != "auto") {
-      fail("data.sources", "{}.idx has tokens and no columns; expected format: auto", file.path);
+      fail(options_.key, "{}.idx has tokens and no columns; expected format: auto", file.path);
     }
     TokenFiles tokens(file.path);
     for (int64_t i = 0; i < tokens.documents() && !ended_; ++i) {
@@ -190,7 +190,7 @@ class SourceReader {
     const std::string& path = options_.path;
     const int64_t all = report_.examples + report_.unreadable;
     if (all == 0) {
-      fail("data.sources", "{} has no examples: {} empty; expected at least one", path,
+      fail(options_.key, "{} has no examples: {} empty; expected at least one", path,
            report_.files == 1 ? "it is" : fmt::format("its {} files are", report_.files));
     }
     const bool too_many = static_cast<double>(report_.unreadable) >
@@ -200,7 +200,7 @@ class SourceReader {
     const auto& first = report_.first_unreadable;
     const std::vector<std::string> shown(first.begin(),
                                          first.begin() + std::min(first.size(), kShown));
-    fail("data.sources",
+    fail(options_.key,
          "{} of {} of {} cannot be used; expected at most the share {} (max_unreadable); the "
          "first: {}",
          report_.unreadable, counted(all, "example"), path, options_.max_unreadable,
@@ -262,7 +262,7 @@ ReadReport read_objects(const SourceOptions& options,
                         return goes_on;
                       }).read();
   if (report.format == "tokens") {
-    fail("data.sources", "{} has tokens and no columns; expected JSON or a table", options.path);
+    fail(options.key, "{} has tokens and no columns; expected JSON or a table", options.path);
   }
   return report;
 }

@@ -293,8 +293,9 @@ Tokenizer train_bpe(const std::vector<TextPart>& texts, const BpeTrainOptions& o
     total += part.bytes < 0 ? file_size(part.path) : part.bytes;
   }
   BpeTrainer trainer(options);
+  TextReader reader;
   for (const TextPart& part : texts) {
-    const std::string text = part.read();
+    const std::string text = reader.read(part);
     trainer.add(text);
     done += std::ssize(text);
     if (options.progress) {

@@ -2,7 +2,6 @@
 // Files of fine-tuning data: lists of files, JSON arrays and lines, compression, damaged and
 // hostile files, LLaMA-Factory's registry, and the validation split.
 #include <gtest/gtest.h>
-#include <zstd.h>
 
 #include "base/json_writer.h"
 #include "base/rng.h"
@@ -32,16 +31,6 @@ std::vector<std::string> places_of(const ReadSource& read) {
 }
 
 using Strings = std::vector<std::string>;
-
-/// Packs with a checksum, as the program zstd does.
-std::string zstd(std::string_view text) {
-  std::string out(ZSTD_compressBound(text.size()), '\0');
-  ZSTD_CCtx* state = ZSTD_createCCtx();
-  ZSTD_CCtx_setParameter(state, ZSTD_c_checksumFlag, 1);
-  out.resize(ZSTD_compress2(state, out.data(), out.size(), text.data(), text.size()));
-  ZSTD_freeCCtx(state);
-  return out;
-}
 
 /// Text that does not compress away, so that cuts are everywhere.
 std::string noise(size_t bytes) {
@@ -83,6 +72,9 @@ TEST(Source, ReadsAnArrayEntryByEntry) {
   refused("[{\"text\":\"a\"},]", "b.json:1 (entry 2): not valid JSON");
   refused("[1 2]", "b.json:1 (entry 1): not valid JSON");
   refused("", "has no examples: it is empty");
+  SourceOptions named;
+  named.key = "data.evaluation: quick";
+  EXPECT_ERROR(read_lines("", named), "[data.evaluation: quick] ");
   refused("{\n\"text\": \"a\"\n}\n", "goes on in the next line");
   refused("\xFF\xFE[\0]\0", "UTF-16");
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <zlib.h>
+#include <zstd.h>
 
 #include <string>
 #include <string_view>
@@ -62,6 +63,16 @@ inline std::string gzip(std::string_view text) {
   EXPECT_EQ(deflate(&state, Z_FINISH), Z_STREAM_END);
   out.resize(out.size() - state.avail_out);
   deflateEnd(&state);
+  return out;
+}
+
+/// Packs with a checksum, as the program zstd does.
+inline std::string zstd(std::string_view text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  ZSTD_CCtx* state = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(state, ZSTD_c_checksumFlag, 1);
+  out.resize(ZSTD_compress2(state, out.data(), out.size(), text.data(), text.size()));
+  ZSTD_freeCCtx(state);
   return out;
 }
 

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements: measure, evaluate, save (training.h): metrics, samples, the report, checkpoints.
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json_writer.h"
+#include "base/text.h"
+#include "kernels/backend.h"
+#include "rl/training.h"
+
+namespace hocket::rl {
+
+/// Adds the metrics of a step and its update.
+void Training::measure(train::StepMetrics& metrics) {
+  metrics.values = step_values_;
+  learner_->measure(metrics);
+  tokens_ += metrics.tokens;
+  metrics.tokens_seen = tokens_;
+  metrics.values.push_back({"rl/prompts", static_cast<double>(prompts_)});
+  metrics.values.push_back(
+      {"rl/cached_tokens", static_cast<double>(sampling_->stats().cached_tokens)});
+  metrics.values.push_back({"rl/preemptions", static_cast<double>(sampling_->stats().preemptions)});
+  metrics.values.push_back({"time/sampling_s", sampling_->sampling_s()});
+  metrics.values.push_back({"time/reward_wait_s", sampling_->waiting_s()});
+  metrics.values.push_back({"time/reference_s", learner_->reference_s()});
+  metrics.values.push_back({"time/old_logprobs_s", learner_->old_s()});
+}
+
+void Training::tell(const train::StepMetrics& metrics) {
+  record(train::to_line(metrics));
+  const auto value = [&](const char* name) {
+    for (const auto& [key, number] : metrics.values) {
+      if (key == name) return number;
+    }
+    return 0.0;
+  };
+  const Mismatch& mismatch = learner_->mismatch();
+  const std::string groups = rl_.samples_per_prompt > 1 ? fmt::format("equal groups {:.2f}  ",
+                                                                      value("frac_reward_zero_std"))
+                                                        : "";
+  progress_->update(fmt::format(
+      "update {}/{}  reward {:.3f}  entropy {:.3f}  length {:.1f}  clipped {:.3f}  {}loss {:.4f}  "
+      "sampling {}, update {}  log-probabilities differ {}",
+      metrics.step, course_.steps, value("reward"), value("entropy"),
+      value("completions/mean_length"), value("clip_ratio/region_mean"), groups, metrics.loss,
+      human_time(sampling_->sampling_s()), human_time(metrics.step_s),
+      mismatch.tokens > 0 ? mismatch.text() : "unmeasured"));
+}
+
+/// Samples held-out prompts and scores them.
+void Training::evaluate(bool final) {
+  const int64_t step = stepper_->done().step;
+  if (data_.held_out().empty() || (evaluated_ == step && !final)) return;
+  evaluated_ = step;
+  const int64_t begin = now_ns();
+  train::Values values;
+  const engine::RewardSection& reward = rl_.rewards.front();
+  const std::string& deciding = reward.name.empty() ? reward.type : reward.name;
+  for (const PromptSet& set : data_.held_out()) {
+    const Evaluated evaluated =
+        sampling_->evaluate(set, step, [this] { return stop_.requested(); });
+    if (evaluated.stopped != 0) return;
+    if (!is_first()) continue;
+    const PromptOf prompt_of = [&](size_t i) -> const Prompt& { return *evaluated.prompts[i]; };
+    report_.take_evaluation(set.name, step, evaluated.samples, prompt_of);
+    const std::string group = set.name.empty() ? "" : set.name + "/";
+    if (rl_.trajectories) {
+      write_samples(evaluated.samples, {}, prompt_of,
+                    fmt::format("eval-{}{:06d}", set.name.empty() ? "" : set.name + "-", step));
+    }
+    for (const auto& [name, value] :
+         evaluation_metrics(evaluated.samples, rl_.eval_samples, deciding)) {
+      values.push_back({"eval/" + group + name, value});
+    }
+  }
+  if (!is_first()) return;
+  JsonWriter line;
+  line.object().member("step", step).member("time_s", stepper_->done().seconds);
+  for (const auto& [name, value] : values) {
+    line.member(name, value);
+  }
+  record(line.member("eval/final", final).end().take());
+  std::string text = fmt::format("update {}:", step);
+  for (const auto& [name, value] : values) {
+    const bool is_shown = name.ends_with("/failed")
+                              ? value > 0
+                              : name.find("reward") != name.npos || name.find("pass@") != name.npos;
+    if (is_shown) {
+      text += fmt::format(" {} {:.4f}", name, value);
+    }
+  }
+  progress_->print(text + fmt::format(" ({})", human_time(seconds_since(begin))));
+}
+
+void Training::record(const std::string& line) {
+  if (!is_first()) return;
+  saver_.storing([&] {
+    metrics_.append(line);
+    if (events_) {
+      events_->append(line);
+    }
+  });
+}
+
+/// Writes a line per sample to output.dir/trajectories/NAME.jsonl.
+void Training::write_samples(std::span<const Sample> samples, std::span<const Turn> turns,
+                             const PromptOf& prompt_of, const std::string& name) const {
+  const std::string folder = join_path(run_.config.output.dir, "trajectories");
+  std::string text;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    text +=
+        to_line(samples[i], prompt_of(i), turns.empty() ? nullptr : &turns[i], run_.model.top_k) +
+        "\n";
+  }
+  saver_.storing([&] {
+    make_dirs(folder);
+    write_file_atomic(join_path(folder, name + ".jsonl"), text);
+  });
+}
+
+void Training::write_report(Report::State state) {
+  if (!is_first() || !run_.config.output.report) return;
+  saver_.storing([&] { report_.write(state, stepper_->done().step, course_.steps); });
+}
+
+void Training::save() {
+  const train::StepsDone& done = stepper_->done();
+  train::Position position;
+  position.fingerprint = data_.fingerprint();
+  position.certificate = certificate_;
+  position.began_with = start_.began_with;
+  position.course = course_;
+  position.skipped = done.skipped;
+  position.time_s = done.seconds;
+  position.kernels = kernels::cpu_level();
+  position.prompts = prompts_;
+  position.tokens = tokens_;
+  // The critic's first: a start looks for the one that the policy's newest checkpoint goes with.
+  if (critic_) {
+    critic_->save(done, data_, position);
+  }
+  const engine::Session& session = programs_.session(learner_->spec(learner_->multiple()));
+  progress_->print("saved " + saver_.save(done.step, session, data_, position, done.losses));
+  saved_at_ = done.step;
+  saver_.prune(done.step, 0);
+  if (critic_) {
+    critic_->prune(done.step);
+  }
+}
+
+}  // namespace hocket::rl

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements: choose_length, set_up, load (training.h): all that comes before the first step.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "comm/run_on_all.h"
+#include "engine/memory.h"
+#include "engine/params.h"
+#include "models/build.h"
+#include "program/memory.h"
+#include "rl/advantage.h"
+#include "rl/training.h"
+#include "run/describe.h"
+#include "serve/open.h"
+#include "train/preflight.h"
+
+namespace hocket::rl {
+
+/// Finds the number of updates.
+void Training::choose_length() {
+  if (section_.minutes > 0 || section_.tokens > 0) {
+    fail(run_.name, "train.{} gives no length of objective rl; expected train.steps or epochs",
+         section_.minutes > 0 ? "minutes" : "tokens");
+  }
+  course_ = start_.course;
+  if (section_.epochs > 0) {
+    const double prompts = section_.epochs * static_cast<double>(data_.train().size());
+    const auto steps =
+        static_cast<int64_t>(std::ceil(prompts / static_cast<double>(rl_.prompts_per_step)));
+    course_.steps = std::max<int64_t>(steps, 1) * rl_.updates_per_step();
+  }
+  if (const int64_t of_step = rl_.updates_per_step(); course_.steps % of_step != 0) {
+    course_.steps += of_step - course_.steps % of_step;
+    say("train.steps {}: whole steps of {} updates each\n", course_.steps, of_step);
+  }
+}
+
+/// True, after saying so, if a checkpoint has all updates and the evaluation at the end was made.
+bool Training::nothing_left() const {
+  const auto decide = [&] {
+    if (!start_.from || start_.done.step < course_.steps) return false;
+    return data_.held_out().empty() || metrics_.ends_with_final_evaluation();
+  };
+  const bool nothing = ranks_.processes().broadcast(is_first() && decide() ? "nothing" : "") != "";
+  if (nothing) {
+    say("already finished at update {} of {}; nothing to do (raise train.{} to go on)\n",
+        start_.done.step, course_.steps, section_.epochs > 0 ? "epochs" : "steps");
+  }
+  return nothing;
+}
+
+/// Proves the programs and plans their memory, before any is taken.
+void Training::set_up() {
+  learner_.emplace(run_, programs_, readers_);
+  const engine::Compiled& compiled = programs_.compiled(learner_->spec(learner_->multiple()));
+  comm::run_on_all(ranks_.processes(), [&] {
+    sampling_.emplace(run_, readers_, data_, head_parts(run_, compiled), ranks_.processes());
+    return std::string();
+  });
+  if (rl_.advantage == "gae") {
+    critic_.emplace(run_, ranks_, stop_);
+  }
+  describe(compiled);
+  train::Prediction proven;
+  train::prove(run_, compiled, nullptr, proven);
+  certificate_ = proven.certificate;
+  const Rollout& rollout = sampling_->rollout();
+  programs_.replace(rollout.spec(), serve::compile_generation(run_, rollout.limits()));
+  plan_memory();
+}
+
+void Training::describe(const engine::Compiled& compiled) const {
+  say("model    {}\n         {:.2f} M parameters, {}\nweights  {}\n", engine::describe(run_.model),
+      static_cast<double>(models::param_count(compiled.reference)) / 1e6, run_.config.model.dtype,
+      start_.describe());
+  std::string held_out;
+  for (const PromptSet& set : data_.held_out()) {
+    held_out +=
+        fmt::format("{}{}{}", held_out.empty() ? "" : ", ", set.name.empty() ? "" : set.name + ": ",
+                    counted(std::ssize(set.prompts), "prompt"));
+  }
+  say("data     {}: {} to train on; held out {}\n", data_.name(),
+      counted(std::ssize(data_.train()), "prompt"), held_out.empty() ? "nothing" : held_out);
+  for (const std::string& note : data_.notes()) {
+    say("         {}\n", note);
+  }
+  say("plan     {}\n", engine::describe(run_));
+  say("rl       {} x {} samples a step, {} of it; {}, {} loss, {}\n",
+      counted(rl_.prompts_per_step, "prompt"), rl_.samples_per_prompt,
+      counted(rl_.updates_per_step(), "update"), rl_.advantage, rl_.loss, rl_.aggregation);
+  if (const std::string warning = advantage_warning(rl_); !warning.empty() && is_first()) {
+    log_warning("{}", warning);
+  }
+  const bool limited = rl_.top_k > 0 || rl_.top_p < 1 || rl_.min_p > 0;
+  say("         log-probabilities are of all of the model's logits{}; samples are drawn {}\n",
+      rl_.temperature == 1 ? "" : fmt::format(" / {}", rl_.temperature),
+      limited ? "within top_k, top_p and min_p" : "from all of them");
+  if (const train::FrozenModel* reference = learner_->reference()) {
+    say("         reference {}\n", reference->described());
+  }
+}
+
+/// Memory of a step: parameters of all stores, the KV cache, and the largest of the buffers, since
+/// programs take turns.
+void Training::plan_memory() {
+  const engine::Sizes sizes{.num_micro_batches = learner_->multiple()};
+  const program::Program& update = programs_.compiled(learner_->spec(learner_->multiple())).program;
+  std::vector<const program::Program*> others = {
+      &programs_.compiled(sampling_->rollout().spec()).program};
+  train::FrozenModel* const reference = learner_->reference();
+  if (reference && !reference->shares_store()) {
+    others.push_back(&reference->compiled(sizes).program);
+  }
+  if (critic_) {
+    others.push_back(&critic_->compiled(learner_->multiple()).program);
+  }
+  const std::vector<program::Memory> own = program::memory_of(update);
+  planned_ = own;
+  for (int32_t rank = 0; rank < update.num_ranks(); ++rank) {
+    const auto at = update.class_of(rank).value();
+    program::Memory all = own[at];
+    for (const program::Program* other : others) {
+      const program::Memory more = program::memory_of(*other)[other->class_of(rank).value()];
+      all.persistent += more.persistent;
+      all.inputs_outputs += more.inputs_outputs;
+      all.step_buffers = std::max(all.step_buffers, more.step_buffers);
+      all.messages = std::max(all.messages, more.messages);
+      all.host = std::max(all.host, more.host);
+    }
+    if (all.total() > planned_[at].total()) {
+      planned_[at] = all;
+    }
+  }
+  engine::require_memory(run_, update, planned_);
+  say("memory   {} planned per rank\n",
+      human_bytes(static_cast<double>(engine::most_planned(planned_))));
+}
+
+void Training::load() {
+  const int64_t least = learner_->multiple();
+  if (critic_) {
+    critic_->load(start_, data_, least, course_.steps);
+  }
+  train::load(start_, run_, programs_.session(learner_->spec(least)));
+  engine::Session& samples = readers_.now(sampling_->rollout().spec());
+  engine::initialise(samples.graph(), samples.program(), 0, samples.store());
+  if (train::FrozenModel* const reference = learner_->reference()) {
+    reference->load({.num_micro_batches = least});
+  }
+  comm::run_on_all(ranks_.processes(), [&] {
+    if (is_first()) {
+      metrics_.begin_after(start_.done.step);
+      if (run_.config.output.tensorboard) {
+        events_.emplace(run_.config.output.dir, start_.done.step);
+      }
+    }
+    return std::string();
+  });
+}
+
+train::StepperParts Training::parts_of_stepper() {
+  train::StepperParts parts;
+  parts.data = [this](int64_t) { return learner_->data(); };
+  parts.measure = [this](train::StepMetrics& metrics) { measure(metrics); };
+  parts.metrics = [this](const train::StepMetrics& metrics) { tell(metrics); };
+  parts.save = [this](const train::StepsDone&) { save(); };
+  parts.last_checkpoint = [this] { return saver_.last_or_none(" is intact"); };
+  parts.planned = planned_;
+  return parts;
+}
+
+}  // namespace hocket::rl

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong data sections of `hocket train` with objective sft: each message names the key, the file and the reason."""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "rl"))
+import rl_util  # pylint: disable=wrong-import-position
+from rl_util import cli_util  # pylint: disable=wrong-import-position
+
+
+class Refusals(rl_util.RlTest):
+    def setUp(self):
+        super().setUp()
+        self.rows = self.path("rows.jsonl")
+        with open(self.rows, "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"prompt": "r12=", "completion": "21"}) + "\n" for _ in range(4))
+
+    def train(self, code, data, **sections):
+        run = {"objective": "sft", "model": {"config": rl_util.DENSE},
+               "data": {"tokenizer": self.path("task"), "sources": [{"path": self.rows}], "valid_fraction": 0, **data},
+               "train": {"steps": 1, "seq_len": 32, "warmup_steps": 0, "global_batch": 2},
+               "output": {"dir": self.path("out"), "trace": False, "report": False}, **sections}
+        path = self.path("run.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(run, f)
+        done = subprocess.run([cli_util.HOCKET, "train", path], capture_output=True, text=True, cwd=self.folder,
+                              check=False, timeout=120)
+        self.assertEqual(code, done.returncode, done.stdout + done.stderr)
+        return done.stderr
+
+    def test_data(self):
+        chats = self.path("chats.jsonl")
+        with open(chats, "w", encoding="utf-8") as f:
+            f.write(json.dumps({"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]}))
+        absent = "/nope.jinja"
+        for message, data in (
+                ("data.tokenizer /nope is not there; expected a tokenizer.json", {"tokenizer": "/nope"}),
+                ("data.sources have weight 0 each; expected one above 0", {"sources": [{"path": self.rows, "weight": 0}]}),
+                ("it has no column question (columns: {prompt: question}); expected one of its columns",
+                 {"sources": [{"path": self.rows, "columns": {"prompt": "question"}}]}),
+                ("[/nope.jinja] cannot be opened: No such file or directory; data.chat_template names it",
+                 {"sources": [{"path": chats}], "chat_template": absent}),
+                ("[data.evaluation: quick] '/nope.jsonl' matches no data file",
+                 {"evaluation": [{"name": "quick", "path": "/nope.jsonl"}]})):
+            with self.subTest(message):
+                said = self.train(2, data)
+                self.assertIn(message, said)
+                self.assertNotIn("it is for data.evaluation", said)
+
+    def test_keys_of_another_objective(self):
+        said = self.train(0, {}, rl={"samples_per_prompt": 4}, preference={"beta": 0.1})
+        self.assertIn("rl.samples_per_prompt has no effect: objective is sft", said)
+        self.assertNotIn("preference.beta", said)  # as it is by default
+
+
+if __name__ == "__main__":
+    unittest.main()
