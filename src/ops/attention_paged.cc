@@ -88,9 +88,7 @@ Work work(const Call& call) {
 
 int64_t workspace(const Call& call) {
   const TensorType& q = call.in[kQ];
-  const int64_t group = q.dims[1] / std::max<int64_t>(call.in[kK].dims[1], 1);
-  const int64_t each =
-      paged_scratch(q.dims[2], group, longest(call), graph::size_of(sum_dtype(q.dtype)));
+  const int64_t each = paged_scratch(q.dims[2], graph::size_of(sum_dtype(q.dtype)));
   return paged_segments_bytes(q.dims[0]) + scratch_threads(call.attrs) * each;
 }
 

@@ -55,17 +55,20 @@ inline int64_t attention_scratch(int64_t d, int64_t element) {
 }
 /// Tokens of a page of keys and values: whole vectors of every type, and whole register tiles.
 inline constexpr int64_t kPageTokens = 32;
-/// A thread of paged attention: the blocks of attention_scratch with rows of queries and results.
-/// For single queries: the scores of the `longest` sequence for a group's heads, transposed
-/// weights, a block of values, rows of heads, and a page of keys as numbers.
-inline int64_t paged_scratch(int64_t d, int64_t group, int64_t longest, int64_t element) {
+/// Few queries of a sequence, times the query heads of a kv head, that are computed together;
+/// scores of one of them: two blocks of keys in whole pages, and an odd number of lines.
+inline constexpr int64_t kFewPairs = 112, kFewScores = 2 * kAttnKeysFwd + kPageTokens + 16;
+/// A thread of paged attention: the blocks of attention_scratch with rows of queries and results,
+/// or for few queries these rows, scores, weights, a block of values, a page of keys as numbers and
+/// three rows of sums.
+inline int64_t paged_scratch(int64_t d, int64_t element) {
   const int64_t wide = round_up(d, kMaxTileCols);
   const int64_t block = attention_scratch(d, element) + 2 * d * kAttnRowsFwd * element + 2 * 64;
-  const int64_t one = (group * (longest + 2 * kPageTokens + 3 * d + 2) + kAttnKeysFwd * group +
-                       kAttnKeysFwd * wide + d * kPageTokens) *
+  const int64_t few = ((3 * d + kFewScores + kAttnKeysFwd + 3) * kFewPairs + kAttnKeysFwd * wide +
+                       d * kPageTokens) *
                           element +
-                      9 * 64;
-  return std::max(block, one);
+                      10 * 64;
+  return std::max(block, few);
 }
 /// Runs of tokens of one sequence that paged attention finds among `tokens`.
 inline int64_t paged_segments_bytes(int64_t tokens) { return round_up(tokens * 32, 64); }

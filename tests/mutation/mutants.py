@@ -55,8 +55,8 @@ MUTANTS = [
     Mutant(10, "src/kernels/cpu/attention_paged.cc", "const int64_t position = «key_positions_[n]»;",
            "(n > 0 && n == keys_ - 1 ? -1 : key_positions_[n])",
            "the last token of a prefill is not put into the KV cache", KERNELS),
-    Mutant(11, "src/kernels/cpu/attention_paged.cc", "std::min<int64_t>(«row + 1 - first», kAttnKeysFwd)",
-           "row - first + (row == 0 ? 1 : 0)", "a decoded token does not see itself", KERNELS),
+    Mutant(11, "src/kernels/cpu/attention_few.h", "int64_t last = std::clamp<int64_t>(«row + 1 - b.first», 0, N);",
+           "row - b.first + (row == 0 ? 1 : 0)", "a decoded token does not see itself", KERNELS),
     Mutant(12, "src/kernels/cpu/cross_entropy.cc", "dw != nullptr && «accumulates(args, 2)»", "false",
            "the head's weight gradient is not accumulated", KERNELS),
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_paged: new tokens against the pages of their sequences. All new keys and values are
 // written first. Runs of tokens of a sequence are cut at the blocks of queries that `attention` has
-// in a document; long parts are computed as it does, a few tokens one by one, with keys instead of
-// queries in lanes and the heads of a group together. Both give the same bits. Pages of short
-// elements become numbers block by block.
+// in a document; long ones are computed as it does, shorter ones with the heads of a group together
+// (attention_few.h). Both give the same bits. Pages of short elements become numbers block by
+// block.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
 
 #include "base/small_float.h"
+#include "kernels/cpu/attention_few.h"
 #include "kernels/cpu/attention_forward.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
-#include "kernels/cpu/vocabulary.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
@@ -47,11 +47,15 @@ void from_numbers(const Wide<T>* from, int64_t n, Stored<T>* to) {
 struct Segment {
   int32_t token, rows, position, sequence;
   int64_t first_task;
+  int32_t parts;  ///< of few rows: tasks per kv head
 };
 static_assert(sizeof(Segment) <= 32);
 
-/// From as many tokens on, a segment is computed as in training.
-constexpr int64_t kManyRows = 8;
+/// From as many tokens on, a segment is computed as in training, where keys are packed once for
+/// more queries than attention_few.h holds.
+constexpr int64_t kManyRows = 160;
+/// Tasks per thread that few rows are divided into, where one sequence has most of the work.
+constexpr int64_t kTasksPerThread = 2;
 
 template <typename T>
 class PagedAttention {
@@ -87,8 +91,7 @@ class PagedAttention {
         reinterpret_cast<Segment*>(scratch.take<std::byte>(ops::paged_segments_bytes(tokens_)));
     find_segments();
     write_pages();
-    const int64_t longest = row_pages_ * kPageTokens;
-    const int64_t each = ops::paged_scratch(d_, group_, longest, sizeof(Wide<T>));
+    const int64_t each = ops::paged_scratch(d_, sizeof(Wide<T>));
     const int64_t threads =
         std::max<int64_t>(1, std::min({int64_t{team_size()}, scratch.left() / each, tasks_}));
     std::byte* base = scratch.take<std::byte>(threads * each);
@@ -103,7 +106,7 @@ class PagedAttention {
       if (s->rows >= kManyRows) {
         block(*s, number, own);
       } else {
-        one(*s, number / g_, number % g_, own);
+        few(*s, number / s->parts, number % s->parts, own);
       }
     };
     parallel(tasks_, work_ * h_ * d_ < kGrain ? 1 : threads, task);
@@ -126,19 +129,35 @@ class PagedAttention {
            ++rows) {
       }
       check_pages(t, rows);
-      segments_[num_segments_++] = {static_cast<int32_t>(t), static_cast<int32_t>(rows), position,
-                                    sequence, 0};
-      work_ += rows * std::min<int64_t>(position + rows, window_);
+      segments_[num_segments_++] = {
+          static_cast<int32_t>(t), static_cast<int32_t>(rows), position, sequence, 0, 1};
+      work_ += rows * keys_of_segment(segments_[num_segments_ - 1]);
       t += rows;
     }
-    std::stable_sort(segments_, segments_ + num_segments_, [](const Segment& a, const Segment& b) {
-      return std::pair(a.rows >= kManyRows, a.position) >
-             std::pair(b.rows >= kManyRows, b.position);
-    });
+    const auto work = [&](const Segment& s) { return s.rows * keys_of_segment(s); };
+    std::stable_sort(segments_, segments_ + num_segments_,
+                     [&](const Segment& a, const Segment& b) { return work(a) > work(b); });
     for (int64_t i = 0; i < num_segments_; ++i) {
-      segments_[i].first_task = tasks_;
-      tasks_ += segments_[i].rows >= kManyRows ? h_ : segments_[i].rows * g_;
+      Segment& s = segments_[i];
+      s.first_task = tasks_;
+      if (s.rows < kManyRows) {
+        s.parts = static_cast<int32_t>(parts_of(s));
+      }
+      tasks_ += s.rows >= kManyRows ? h_ : s.parts * g_;
     }
+  }
+  int64_t keys_of_segment(const Segment& s) const {
+    return std::min<int64_t>(s.position + s.rows, window_);
+  }
+  /// Divides few rows if they are so much of the work that threads would wait for them; every part
+  /// reads all keys. The bits of a query do not depend on its part.
+  int64_t parts_of(const Segment& s) const {
+    const int64_t pairs = s.rows * group_, least = ceil_div(pairs, ops::kFewPairs);
+    const int64_t most = std::max<int64_t>(least, ceil_div(pairs, int64_t{kTileRows}));
+    const int64_t tasks = kTasksPerThread * team_size();
+    const int64_t even =
+        ceil_div(s.rows * keys_of_segment(s) * tasks, std::max<int64_t>(1, work_ * g_));
+    return std::clamp(even, least, most);
   }
 
   /// Refuses a token without a place in the table.
@@ -277,160 +296,51 @@ class PagedAttention {
     }
   }
 
-  /// Memory of one query.
-  struct QueryScratch {
+  /// Part number `part` of a segment's rows and the query heads of a kv head.
+  void few(const Segment& s, int64_t kv_head, int64_t part, Scratch own) const {
     using W = Wide<T>;
-    W *rows, *turned, *made, *scores, *weights, *values, *page, *top, *sum;
-    QueryScratch(Scratch& from, int64_t d, int64_t group, int64_t longest) {
-      rows = from.take<W>(group * d);
-      turned = from.take<W>(group * d);
-      made = from.take<W>(group * d);
-      scores = from.take<W>(group * (longest + 2 * kPageTokens));
-      weights = from.take<W>(kAttnKeysFwd * group);
-      values = from.take<W>(kAttnKeysFwd * round_up(d, kTileCols<W>));
-      page = from.take<W>(d * kPageTokens);
-      top = from.take<W>(group);
-      sum = from.take<W>(group);
+    const int64_t pairs = s.rows * group_, begin = pairs * part / s.parts;
+    const int64_t end = pairs * (part + 1) / s.parts;
+    const int64_t row = s.position % kAttnRowsFwd, at = s.position - row;
+    W* q = own.take<W>(d_ * ops::kFewPairs);
+    const FewScratch<W> scratch(own, d_);
+    const auto place = [&](int64_t pair) {
+      return ((s.token + pair / group_) * h_ + kv_head * group_ + pair % group_) * d_;
+    };
+    for (int64_t i = begin; i < end; ++i) {
+      to_numbers<T>(q_ + place(i), d_, q + (i - begin) * d_);
     }
-  };
-
-  /// Row r of a segment and the query heads of a kv head: scores of all keys, page by page, then
-  /// softmax and sums of values in the blocks of keys that attend_block has.
-  void one(const Segment& s, int64_t r, int64_t kv_head, Scratch own) const {
-    using W = Wide<T>;
-    const int64_t position = s.position + r;
-    const int64_t row = position % kAttnRowsFwd, at = position - row;
-    const int64_t key = std::max<int64_t>(0, at + 1 - window_);
-    const QueryScratch x(own, d_, group_, row_pages_ * kPageTokens);
-    to_numbers<T>(q_ + ((s.token + r) * h_ + kv_head * group_) * d_, group_ * d_, x.rows);
-    const W factor = scores_.factor;
-    for (int64_t i = 0; i < group_; ++i) {
-      for (int64_t c = 0; c < d_; ++c) {
-        x.turned[c * group_ + i] = x.rows[i * d_ + c] * factor;
-      }
-      x.top[i] = kLowest<W>;
-      x.sum[i] = 0;
-    }
-    const int64_t page = std::max<int64_t>(key, position + 1 - window_) / kPageTokens;
-    const int64_t stride = (position / kPageTokens - page + 2) * kPageTokens;
-    score(s, kv_head, page, position, stride, x);
-    for (int64_t j0 = 0; key + j0 <= position; j0 += kAttnKeysFwd) {
-      const int64_t first = key + j0 - at;
-      const int64_t end = std::min<int64_t>(row + 1 - first, kAttnKeysFwd);
-      const int64_t begin = std::clamp<int64_t>(row + 1 - window_ - first, 0, end);
-      if (begin == end) {
-        if (j0 == 0) {
-          std::fill_n(x.made, group_ * d_, W(0));
-        }
-        continue;
-      }
-      for (int64_t i = 0; i < group_; ++i) {
-        // Number `begin` of the block is key `key + j0 + begin`.
-        const int64_t column = key + j0 + begin - page * kPageTokens;
-        soften(x.scores + i * stride + column, begin, end, row, first, i, j0 > 0, x);
-      }
-      add_values(s, kv_head, key + j0 + begin, begin, end, j0 > 0, x);
-    }
-    for (int64_t i = 0; i < group_; ++i) {
-      W* __restrict to = x.made + i * d_;
-      const W f = x.sum[i] > 0 ? 1 / x.sum[i] : 0;
-#pragma omp simd
-      for (int64_t c = 0; c < d_; ++c) {
-        to[c] *= f;
-      }
-    }
-    from_numbers<T>(x.made, group_ * d_, o_ + ((s.token + r) * h_ + kv_head * group_) * d_);
-  }
-
-  /// Scores of the keys from page number `page` of the sequence on, rows `stride` apart.
-  void score(const Segment& s, int64_t kv_head, int64_t page, int64_t position, int64_t stride,
-             const QueryScratch& x) const {
-    using W = Wide<T>;
-    constexpr int64_t NR = kTileCols<W>;
-    static_assert(kPageTokens % NR == 0);
-    for (int64_t p = page; p * kPageTokens <= position; ++p) {
-      const Stored<T>* stored = keys_of(page_of(s, p * kPageTokens), kv_head);
-      const W* keys;
-      if constexpr (kIsSmallFloat<T>) {
-        to_numbers<T>(stored, d_ * kPageTokens, x.page);
-        keys = x.page;
-      } else {
-        keys = stored;
-      }
-      W* to = x.scores + (p - page) * kPageTokens;
-      for (int64_t i = 0; i < group_; i += kTileRows) {
-        for (int64_t c = 0; c < kPageTokens; c += NR) {
-          tile<W>(std::min<int64_t>(kTileRows, group_ - i), NR, d_, x.turned + i, group_, keys + c,
-                  kPageTokens, false, to + i * stride + c, stride);
-        }
-      }
-    }
-  }
-
-  /// Softmax of the scores s of keys [begin, end) of a block for one head: their exponentials
-  /// become x.weights[key][head], and what was summed before is rescaled. The order of sums is that
-  /// of softmax_block, where keys up to the first query of a vector are added in pairs.
-  void soften(Wide<T>* s, int64_t begin, int64_t end, int64_t row, int64_t first, int64_t head,
-              bool later, const QueryScratch& x) const {
-    using W = Wide<T>;
-    constexpr int64_t L = kLanes<W>;
-    const int64_t n = end - begin, c = row / L * L;
-    const W old = x.top[head];
-    W top = old;
-    for_vectors<W>(0, n, [&](int64_t j, int64_t lanes) {
-      if (scores_.cap > 0) {
-        store_some(s + j, uncontracted(scores_.cap * vtanh(load_some(s + j, lanes, W(0)))), lanes);
-      }
-      for (int64_t lane = 0; lane < lanes; ++lane) {
-        top = std::max(top, s[j + lane]);
-      }
-    });
-    for_vectors<W>(0, n, [&](int64_t j, int64_t lanes) {
-      store_some(s + j, vexp2_nonpositive(load_some(s + j, lanes, top) - top), lanes);
-    });
-    const int64_t any = std::clamp<int64_t>(c + L - first, 0, kAttnKeysFwd);
-    const int64_t all = std::clamp<int64_t>(c + 1 - first, 0, kAttnKeysFwd);
-    const int64_t inside = std::clamp<int64_t>(c + L - window_ - first, 0, any);
-    W s0 = 0, s1 = 0;
-    int64_t j = begin;
-    for (; j < std::min(inside, end); ++j) {
-      s0 += s[j - begin];
-    }
-    for (; j + 2 <= all; j += 2) {
-      s0 += s[j - begin];
-      s1 += s[j + 1 - begin];
-    }
-    for (; j < end; ++j) {
-      s0 += s[j - begin];
-    }
-    const Vec<W> fix = vexp2_nonpositive(splat(old) - splat(top));
-    const W f = fix[0];
-    x.sum[head] = uncontracted(x.sum[head] * f) + s0 + s1;
-    x.top[head] = top;
-    for (int64_t i = 0; i < n; ++i) {
-      x.weights[i * group_ + head] = s[i];
-    }
-    if (later && f != 1) {
-      W* __restrict to = x.made + head * d_;
-#pragma omp simd
-      for (int64_t i = 0; i < d_; ++i) {
-        to[i] *= f;
-      }
-    }
-  }
-
-  /// Adds the values of n = end - begin tokens from `position` on, times their weights.
-  void add_values(const Segment& s, int64_t kv_head, int64_t position, int64_t begin, int64_t end,
-                  bool later, const QueryScratch& x) const {
-    using W = Wide<T>;
-    constexpr int64_t NR = kTileCols<W>;
-    const int64_t wide = round_up(d_, NR);
-    gather_values(s, kv_head, position, end - begin, wide, x.values);
-    for (int64_t i = 0; i < group_; i += kTileRows) {
-      for (int64_t c = 0; c < d_; c += NR) {
-        tile<W>(std::min<int64_t>(kTileRows, group_ - i), std::min(NR, d_ - c), end - begin,
-                x.weights + i, group_, x.values + c, wide, later, x.made + i * d_ + c, d_);
-      }
+    const FewQueries b{.pairs = end - begin,
+                       .first_pair = begin,
+                       .group = group_,
+                       .row = row,
+                       .at = at,
+                       .key = std::max<int64_t>(0, at + 1 - window_),
+                       .window = window_,
+                       .d = d_};
+    attend_few<W>(
+        b, q,
+        [&](int64_t page, W* pad) -> const W* {
+          const Stored<T>* stored = keys_of(page_of(s, page * kPageTokens), kv_head);
+          if constexpr (kIsSmallFloat<T>) {
+            to_numbers<T>(stored, d_ * kPageTokens, pad);
+            return pad;
+          } else {
+            return stored;
+          }
+        },
+        [&](int64_t position, int64_t n, W* to) {
+          gather_values(s, kv_head, position, n, round_up(d_, kTileCols<W>), to);
+        },
+        [&](int64_t page, PagesAhead& ahead) {
+          const int64_t at = page_of(s, page * kPageTokens);
+          const auto bytes = d_ * kPageTokens * static_cast<int64_t>(sizeof(Stored<T>));
+          ahead.add(keys_of(at, kv_head), bytes);
+          ahead.add(values_of(at, kv_head), bytes);
+        },
+        scores_, scratch);
+    for (int64_t i = begin; i < end; ++i) {
+      from_numbers<T>(scratch.made + (i - begin) * d_, d_, o_ + place(i));
     }
   }
 
