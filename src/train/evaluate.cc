@@ -227,8 +227,8 @@ engine::Sizes sizes_for(const engine::Run& run, const engine::Batch& batch) {
 
 namespace {
 
-/// Numbers of the lists whose rotary frequencies are equal, group by group: those of a graph follow
-/// its longest list.
+/// Returns the numbers of the lists whose rotary frequencies are equal, group by group: those of a
+/// graph follow its longest list.
 std::vector<std::vector<size_t>> groups_of(const engine::Run& run,
                                            const std::vector<std::vector<int32_t>>& ids) {
   std::map<std::array<int64_t, 2>, std::vector<size_t>> groups;

@@ -152,7 +152,7 @@ TEST(Gradients, InZigzagOrderAreThoseOfOneRank) {
   }
 }
 
-/// Those of all lists are the sum of those of each, weighted by its number of targets.
+/// Gradients of all lists are the sum of those of each, weighted by its number of targets.
 TEST(Gradients, OfRopesThatFollowTheLengthAddUp) {
   const Lists ids = {{1, 2, 3, 4, 5, 6}, {1, 2}, {3, 4, 5, 6, 7, 8, 9}, {5, 6, 7}};
   for (const std::string& rope : kLengthRopes) {

@@ -80,7 +80,7 @@ const std::pair<std::string_view, std::string_view> kNamed[] = {
 
 char small(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; }
 
-/// Whether PCRE2 knows a script of that name.
+/// Returns whether PCRE2 knows a script of that name.
 bool is_script(const std::string& name) {
   const std::string pattern = R"(\p{sc:)" + name + "}";
   int error = 0;
