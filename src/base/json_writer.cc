@@ -13,10 +13,20 @@ namespace hocket {
 
 namespace {
 
-/// Bytes of a UTF-8 sequence by its first byte, which is 0x80 or more.
-size_t sequence_length(unsigned char first) {
-  if (first < 0xE0) return 2;
-  return first < 0xF0 ? 3 : 4;
+/// Bytes that one U+FFFD stands for at `text[at]`, where no well-formed character begins: the
+/// longest beginning of one, or a byte (Unicode's "maximal subpart", also of Python and Rust).
+size_t malformed_length(std::string_view text, size_t at) {
+  const auto first = static_cast<unsigned char>(text[at]);
+  const size_t whole = first < 0xC2 || first > 0xF4 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+  size_t length = 1;
+  while (length < whole && at + length < text.size()) {
+    // A beginning of two bytes or more is one if some tails make a character of it.
+    std::string filled(text.substr(at, length + 1));
+    filled.resize(whole, '\x80');
+    if (utf8_length(filled, 0) == 0) break;
+    ++length;
+  }
+  return length;
 }
 
 }  // namespace
@@ -37,10 +47,9 @@ void append_json_string(std::string* out, std::string_view text) {
     } else if (c < 0x80) {
       *out += text[i++];
     } else {
-      const size_t length = sequence_length(c);
-      const bool whole = i + length <= text.size() && is_utf8(text.substr(i, length));
-      *out += whole ? text.substr(i, length) : std::string_view("\\ufffd");
-      i += whole ? length : 1;
+      const auto length = static_cast<size_t>(utf8_length(text, i));
+      *out += length > 0 ? text.substr(i, length) : std::string_view("\\ufffd");
+      i += length > 0 ? length : malformed_length(text, i);
     }
   }
   *out += '"';

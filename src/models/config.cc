@@ -122,6 +122,12 @@ void refuse_unsupported(const JsonView& in, const Family& family) {
     refuse(in, "sliding_window",
            fmt::format("expected null: {} has no window, mistral has", family.name));
   }
+  // transformers takes null for false.
+  const std::vector<std::string> keys = in.keys();
+  if (std::find(keys.begin(), keys.end(), "is_causal") != keys.end() &&
+      !in.get_bool("is_causal", false)) {
+    fail(in.where(), "is_causal is not true, which is not supported; a token sees those before it");
+  }
   refuse(in, "quantization_config", "expected weights of F32, F64, F16 or BF16");
   if (!family.reads("attention_dropout") && read_number(in, "attention_dropout", 0, 1, 0.0) != 0) {
     in.at("attention_dropout").fail("is not supported; expected 0");

@@ -184,6 +184,11 @@ void read_ropes(const JsonView& in, const Family& family, ModelConfig& config) {
     if (apart && parameters->has("sliding_attention")) {
       local = parameters->at("sliding_attention");
     }
+    if (apart && !local && !parameters->has("full_attention") && parameters->size() > 0) {
+      parameters->fail(
+          "is one rope, which transformers does not read of a model with two; expected "
+          "full_attention and sliding_attention in it");
+    }
     if (apart && parameters->has("full_attention")) {
       parameters = parameters->at("full_attention");
     } else if (local) {

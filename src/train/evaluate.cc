@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -19,6 +22,7 @@
 #include "engine/params.h"
 #include "graph/elements.h"
 #include "graph/names.h"
+#include "models/rope_length.h"
 #include "parallel/schedules/schedule.h"
 #include "train/preference.h"
 
@@ -223,6 +227,44 @@ engine::Sizes sizes_for(const engine::Run& run, const engine::Batch& batch) {
 
 namespace {
 
+/// Returns the numbers of the lists whose rotary frequencies are equal, group by group: those of a
+/// graph follow its longest list.
+std::vector<std::vector<size_t>> groups_of(const engine::Run& run,
+                                           const std::vector<std::vector<int32_t>>& ids) {
+  std::map<std::array<int64_t, 2>, std::vector<size_t>> groups;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    groups[models::rope_length(run.model, std::ssize(ids[i]))].push_back(i);
+  }
+  std::vector<std::vector<size_t>> result;
+  for (auto& [length, numbers] : groups) {
+    result.push_back(std::move(numbers));
+  }
+  return result;
+}
+
+std::vector<std::vector<int32_t>> chosen(const std::vector<std::vector<int32_t>>& ids,
+                                         const std::vector<size_t>& numbers) {
+  std::vector<std::vector<int32_t>> lists;
+  for (const size_t number : numbers) {
+    lists.push_back(ids[number]);
+  }
+  return lists;
+}
+
+/// Calls `run_group` with the lists of each group and a function that gives their numbers in `ids`.
+void for_each_group(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+                    const std::function<void(const std::vector<std::vector<int32_t>>& lists,
+                                             const std::vector<size_t>& numbers)>& run_group) {
+  const std::vector<std::vector<size_t>> groups = groups_of(run, ids);
+  for (const std::vector<size_t>& numbers : groups) {
+    if (groups.size() == 1) {
+      run_group(ids, numbers);
+    } else {
+      run_group(chosen(ids, numbers), numbers);
+    }
+  }
+}
+
 /// Runs step after step over groups of lists, a micro-batch of one list per rank; `take` gets the
 /// number of a list, its row in a micro-batch, and the session behind it.
 void run_lists(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
@@ -252,49 +294,88 @@ void run_lists(const engine::Run& run, const std::vector<std::vector<int32_t>>& 
 void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                      engine::Programs& programs,
                      const std::function<void(size_t list, std::vector<float> logits)>& take) {
-  const int64_t length = row_length(run, ids), vocab = run.model.vocab_size;
+  const int64_t vocab = run.model.vocab_size;
   const graph::DType dtype = graph::parse_dtype(run.config.model.dtype);
-  std::vector<std::byte> raw;  // padded logits of a micro-batch, [lists, seq_len, vocab]
-  run_lists(run, ids, programs, engine::logits,
-            [&](size_t list, int64_t row, int32_t micro_batch, engine::Session& session) {
-              if (row == 0) {
-                raw = session.collect(graph::names::kLogits, micro_batch);
-              }
-              std::vector<float> out(ids[list].size() * static_cast<size_t>(vocab));
-              const int64_t begin = row * length * vocab;
-              graph::read_numbers(dtype, raw.data() + begin * graph::size_of(dtype),
-                                  std::span(out));
-              take(list, std::move(out));
-            });
+  for_each_group(run, ids, [&](const auto& lists, const auto& numbers) {
+    const int64_t length = row_length(run, lists);
+    std::vector<std::byte> raw;  // padded logits of a micro-batch, [lists, seq_len, vocab]
+    run_lists(run, lists, programs, engine::logits,
+              [&](size_t list, int64_t row, int32_t micro_batch, engine::Session& session) {
+                if (row == 0) {
+                  raw = session.collect(graph::names::kLogits, micro_batch);
+                }
+                std::vector<float> out(lists[list].size() * static_cast<size_t>(vocab));
+                const int64_t begin = row * length * vocab;
+                graph::read_numbers(dtype, raw.data() + begin * graph::size_of(dtype),
+                                    std::span(out));
+                take(numbers[list], std::move(out));
+              });
+  });
 }
 
 void for_each_logprobs(
     const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
     engine::Programs& programs,
     const std::function<void(size_t list, std::span<const double> logprobs)>& take) {
-  const int64_t length = row_length(run, ids);
-  std::vector<double> raw;  // of a micro-batch, [lists, seq_len]
-  run_lists(run, ids, programs, engine::logprobs,
-            [&](size_t list, int64_t row, int32_t micro_batch, engine::Session& session) {
-              if (row == 0) {
-                raw = session.collect_as<double>(graph::names::kLogprobs, micro_batch);
-              }
-              take(list,
-                   std::span(raw).subspan(static_cast<size_t>(row * length), ids[list].size() - 1));
-            });
+  std::vector<std::vector<double>> kept;  // of several groups, by list
+  for_each_group(run, ids, [&](const auto& lists, const auto& numbers) {
+    const bool all = lists.size() == ids.size();
+    kept.resize(all ? 0 : ids.size());
+    const int64_t length = row_length(run, lists);
+    std::vector<double> raw;  // of a micro-batch, [lists, seq_len]
+    run_lists(run, lists, programs, engine::logprobs,
+              [&](size_t list, int64_t row, int32_t micro_batch, engine::Session& session) {
+                if (row == 0) {
+                  raw = session.collect_as<double>(graph::names::kLogprobs, micro_batch);
+                }
+                const auto row_of = std::span(raw).subspan(static_cast<size_t>(row * length),
+                                                           lists[list].size() - 1);
+                if (all) {
+                  take(list, row_of);
+                } else {
+                  kept[numbers[list]].assign(row_of.begin(), row_of.end());
+                }
+              });
+  });
+  for (size_t list = 0; list < kept.size(); ++list) {
+    take(list, kept[list]);
+  }
 }
 
 engine::ProgramSpec gradient_spec(const engine::Run& run,
                                   const std::vector<std::vector<int32_t>>& ids) {
-  return engine::gradients(run, sizes_for(run, pack_all(run, ids)));
+  const std::vector<size_t> first = groups_of(run, ids).front();
+  return engine::gradients(run, sizes_for(run, pack_all(run, chosen(ids, first))));
 }
 
-Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                       engine::Programs& programs) {
-  engine::Batch batch = pack_all(run, ids);
-  const int64_t targets = batch.num_targets();
-  if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
-  batch.loss_scale = 1.0 / static_cast<double>(targets);
+namespace {
+
+/// Adds numbers of a floating-point type to others of it.
+void add_numbers(graph::DType dtype, const std::vector<std::byte>& from,
+                 std::vector<std::byte>* to) {
+  const size_t count = from.size() / static_cast<size_t>(graph::size_of(dtype));
+  if (dtype == graph::DType::f64) {
+    for (size_t i = 0; i < count; ++i) {
+      double one, other;
+      std::memcpy(&one, from.data() + i * sizeof one, sizeof one);
+      std::memcpy(&other, to->data() + i * sizeof other, sizeof other);
+      other += one;
+      std::memcpy(to->data() + i * sizeof other, &other, sizeof other);
+    }
+    return;
+  }
+  std::vector<float> one(count), other(count);
+  graph::read_numbers(dtype, from.data(), std::span(one));
+  graph::read_numbers(dtype, to->data(), std::span(other));
+  for (size_t i = 0; i < count; ++i) {
+    other[i] += one[i];
+  }
+  graph::write_numbers(other, dtype, to->data());
+}
+
+/// Gradients of lists whose rotary frequencies are equal.
+Gradients gradients_of_group(const engine::Run& run, engine::Batch& batch,
+                             engine::Programs& programs) {
   engine::Session& session = programs.session(engine::gradients(run, sizes_for(run, batch)));
   session.feed(batch);
   session.step();
@@ -307,6 +388,29 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
     gradients.grads.push_back({std::move(param), std::move(sum)});
   }
   return gradients;
+}
+
+}  // namespace
+
+Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+                       engine::Programs& programs) {
+  const int64_t targets = pack_all(run, ids).num_targets();
+  if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
+  Gradients all;
+  for_each_group(run, ids, [&](const auto& lists, const auto& /*numbers*/) {
+    engine::Batch batch = pack_all(run, lists);
+    batch.loss_scale = 1.0 / static_cast<double>(targets);
+    Gradients some = gradients_of_group(run, batch, programs);
+    if (all.grads.empty()) {
+      all = std::move(some);
+      return;
+    }
+    all.loss += some.loss;
+    for (size_t i = 0; i < some.grads.size(); ++i) {
+      add_numbers(some.grads[i].first.type.dtype, some.grads[i].second, &all.grads[i].second);
+    }
+  });
+  return all;
 }
 
 }  // namespace hocket::train

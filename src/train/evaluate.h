@@ -82,7 +82,8 @@ class Evaluator {
 std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab_size);
 
 /// Logits [tokens, vocab] of every list, as fp32, under the run's plan: `take` gets them in the
-/// order of the lists, a few lists in memory at a time.
+/// order of the lists, a few lists in memory at a time. Lists whose length changes the rotary
+/// frequencies (LongRoPE, dynamic scaling) are run apart from others, and come after them.
 void for_each_logits(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                      engine::Programs& programs,
                      const std::function<void(size_t list, std::vector<float> logits)>& take);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 
@@ -22,6 +23,25 @@ TEST(JsonWriter, CommasAndNesting) {
   EXPECT_EQ(
       w.take(),
       R"({"tasks":3,"sizes":[1,2],"names":["a","b"],"ok":true,"none":null,"empty":{},"list":[]})");
+}
+
+// As Python's bytes.decode(errors="replace") and Rust's from_utf8_lossy count them.
+TEST(JsonWriter, OneReplacementStandsForABeginningOfACharacter) {
+  const std::pair<const char*, int> cases[] = {
+      {"\xE2\x82", 1},         {"\xE2\x82z", 1}, {"\xF0\x9F\x98", 1}, {"\xF0\x9F\x98\xF0", 2},
+      {"\xF0\x8F\xBF\xBF", 4}, {"\xC3", 1},      {"\x80\x80", 2},     {"\xED\xA0\x80", 3},
+      {"\xE0\x9F\xBF", 3},     {"\xF4\x90", 2},  {"\xC1\xBF", 2},     {"\xF1\x80\x80", 1},
+      {"\xE0\xA0", 1},         {"\xF0\x90", 1},  {"\xE2\x82\xAC", 0}};
+  for (const auto& [bytes, replacements] : cases) {
+    std::string text;
+    append_json_string(&text, bytes);
+    const std::string back = json::parse(text).get<std::string>();
+    int count = 0;
+    for (size_t at = 0; (at = back.find("\uFFFD", at)) != std::string::npos; ++at) {
+      ++count;
+    }
+    EXPECT_EQ(count, replacements) << text;
+  }
 }
 
 TEST(JsonWriter, Indented) {
@@ -74,7 +94,7 @@ TEST(JsonWriter, WhatIsNoUtf8IsReplaced) {
                                                         "a\xef\xbf\xbd"
                                                         "b"},
                                                        {"\xc3", "\xef\xbf\xbd"},
-                                                       {"\xe2\x82x", "\xef\xbf\xbd\xef\xbf\xbdx"},
+                                                       {"\xe2\x82x", "\xef\xbf\xbdx"},
                                                        {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"}};
   for (const auto& [given, expected] : cases) {
     JsonWriter w;

@@ -258,6 +258,7 @@ TEST(ModelConfig, FeaturesOfFamilies) {
   EXPECT_EQ(read("gemma3_text", four).window_rope->scaling, "default");
   EXPECT_EQ(values_of(read("gemma3_text", four)), values_of(read("gemma3_text", five)));
   EXPECT_EQ(read("gemma3_text").rope.theta, 1e6);
+  EXPECT_EQ(read("llama", {{"is_causal", true}}).family, "llama");
   EXPECT_EQ(read("gemma3_text").window_rope->theta, 1e4);
 }
 
@@ -290,6 +291,11 @@ TEST(ModelConfig, FeaturesOfOtherFamiliesAreRefused) {
       {"gpt2", {{"activation_function", "mish"}}, {"activation_function", "relu2"}},
       {"gpt2", {{"n_embd", 26}}, {"n_embd is 26", "n_head"}},
       {"gpt_neox", {{"num_key_value_heads", 2}}, {"num_key_value_heads"}},
+      {"llama", {{"is_causal", false}}, {"is_causal is not true"}},
+      {"qwen2", {{"is_causal", nullptr}}, {"is_causal is not true"}},
+      {"gemma3_text",
+       {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 2e6}}}},
+       {"rope_parameters is one rope", "full_attention and sliding_attention"}},
   };
   for (const auto& [family, patch, parts] : cases) {
     json c = small_model(family, 4);

@@ -17,13 +17,21 @@ constexpr int64_t kVocabulary = 64;
 
 using Lists = std::vector<std::vector<int32_t>>;
 
-engine::Run run_of(const std::vector<std::string>& plan) {
+engine::Run run_of(const std::vector<std::string>& plan, const std::string& more = "") {
   return engine::parse_run(
       "model: {dtype: f32, config: {model_type: llama, vocab_size: 64, hidden_size: 16, "
       "num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 4, "
-      "intermediate_size: 24, max_position_embeddings: 64}}\ntrain: {global_batch: 4}\n",
+      "intermediate_size: 24" +
+          (more.empty() ? ", max_position_embeddings: 64" : more) +
+          "}}\ntrain: {global_batch: 4}\n",
       "test", plan);
 }
+
+/// Ropes whose frequencies follow the longest sequence; some lists are beyond four tokens.
+const std::vector<std::string> kLengthRopes = {
+    ", max_position_embeddings: 4, rope_scaling: {rope_type: dynamic, factor: 4.0}",
+    ", max_position_embeddings: 16, rope_scaling: {rope_type: longrope, short_factor: [1.0, 1.5], "
+    "long_factor: [3.0, 7.0], original_max_position_embeddings: 4}"};
 
 /// Lists of 1 to 7 tokens.
 Lists lists_of(size_t count) {
@@ -51,12 +59,15 @@ Evaluated evaluate(const engine::Run& run, Lists ids) {
   engine::initialise(compiled.reference, compiled.program, 3, programs.store());
   Evaluated result;
   result.ids = std::move(ids);
+  result.logits.resize(result.ids.size());
+  size_t taken = 0;
   for_each_logits(run, result.ids, programs, [&](size_t list, std::vector<float> logits) {
-    EXPECT_EQ(list, result.logits.size());
     EXPECT_EQ(logits.size(), result.ids[list].size() * kVocabulary);
-    result.logits.push_back(std::move(logits));
+    EXPECT_TRUE(result.logits[list].empty());
+    result.logits[list] = std::move(logits);
+    ++taken;
   });
-  EXPECT_EQ(result.logits.size(), result.ids.size());
+  EXPECT_EQ(taken, result.ids.size());
   result.bytes = ranks.measured(0).inputs_outputs;
   return result;
 }
@@ -76,6 +87,35 @@ TEST(Logits, AreThoseOfEachListAlone) {
       }
     }
   }
+}
+
+TEST(Logits, OfRopesThatFollowTheLengthAreThoseOfEachListAlone) {
+  const Lists ids = lists_of(23);
+  for (const std::string& rope : kLengthRopes) {
+    const Evaluated all = evaluate(run_of({}, rope), ids);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const std::vector<float> alone = evaluate(run_of({}, rope), {ids[i]}).logits[0];
+      for (size_t k = 0; k < alone.size(); ++k) {
+        ASSERT_NEAR(all.logits[i][k], alone[k], 1e-5) << rope << " " << i;
+      }
+    }
+  }
+}
+
+TEST(Logprobs, ComeInTheOrderOfTheLists) {
+  const Lists ids = {{1, 2, 3, 4, 5, 6}, {1, 2}, {3, 4, 5, 6, 7, 8, 9}, {5, 6, 7}};
+  const engine::Run run = run_of({}, kLengthRopes[0]);
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  engine::Programs programs(run, ranks);
+  const engine::Compiled& compiled =
+      programs.compiled(engine::logits(run, {.num_micro_batches = 1}));
+  engine::initialise(compiled.reference, compiled.program, 3, programs.store());
+  std::vector<size_t> order;
+  for_each_logprobs(run, ids, programs, [&](size_t list, std::span<const double> logprobs) {
+    order.push_back(list);
+    EXPECT_EQ(logprobs.size(), ids[list].size() - 1);
+  });
+  EXPECT_EQ(order, (std::vector<size_t>{0, 1, 2, 3}));
 }
 
 /// Gradients by parameter.
@@ -107,6 +147,34 @@ TEST(Gradients, InZigzagOrderAreThoseOfOneRank) {
         for (size_t i = 0; i < want.size(); ++i) {
           ASSERT_NEAR(got[i], want[i], 1e-5) << cp << " " << name << " " << ids.size();
         }
+      }
+    }
+  }
+}
+
+/// Gradients of all lists are the sum of those of each, weighted by its number of targets.
+TEST(Gradients, OfRopesThatFollowTheLengthAddUp) {
+  const Lists ids = {{1, 2, 3, 4, 5, 6}, {1, 2}, {3, 4, 5, 6, 7, 8, 9}, {5, 6, 7}};
+  for (const std::string& rope : kLengthRopes) {
+    const engine::Run run = run_of({}, rope);
+    const auto all = gradients(run, ids);
+    std::map<std::string, std::vector<double>> sums;
+    double targets = 0;
+    for (const std::vector<int32_t>& list : ids) {
+      const double weight = static_cast<double>(list.size()) - 1;
+      targets += weight;
+      for (const auto& [name, numbers] : gradients(run, {list})) {
+        std::vector<double>& sum = sums[name];
+        sum.resize(numbers.size());
+        for (size_t i = 0; i < numbers.size(); ++i) {
+          sum[i] += weight * numbers[i];
+        }
+      }
+    }
+    ASSERT_EQ(sums.size(), all.size());
+    for (const auto& [name, got] : all) {
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_NEAR(got[i], sums.at(name)[i] / targets, 1e-5) << rope << " " << name;
       }
     }
   }

@@ -226,17 +226,17 @@ int on_ids(const EvalOptions& options, const engine::Run& run) {
   const bool writes = ranks.processes().index() == 0;
   const bool saves_logits = !options.logits.empty() && writes;
   NextTokenLoss next_tokens(run.model.vocab_size);
-  std::vector<std::vector<float>> kept;
+  std::vector<std::vector<float>> kept(saves_logits ? ids.size() : 0);
   std::optional<TokenPosition> bad_logit;
   train::for_each_logits(run, ids, programs, [&](size_t list, std::vector<float> logits) {
     next_tokens.add(ids[list], logits);
     const int64_t bad =
         graph::first_not_finite(graph::DType::f32, logits.data(), std::ssize(logits));
-    if (bad >= 0 && !bad_logit) {
+    if (bad >= 0 && (!bad_logit || list < bad_logit->list)) {
       bad_logit = TokenPosition{list, bad / run.model.vocab_size};
     }
     if (saves_logits) {
-      kept.push_back(std::move(logits));
+      kept[list] = std::move(logits);
     }
   });
   double loss = next_tokens.mean();

@@ -101,6 +101,7 @@ class Evaluator {
  private:
   friend class Macro;
   friend class Loop;
+  friend class Cycler;
 
   // Limits the native stack: every level of statements and expressions holds one.
   class Deeper {
@@ -155,6 +156,8 @@ class Evaluator {
   Value make_dict(const Arguments& arguments);
   Value make_namespace(const Arguments& arguments);
   Value make_range(const Arguments& arguments);
+  Value make_cycler(const Arguments& arguments);
+  Value make_joiner(const Arguments& arguments);
   Value raise_exception(const Arguments& arguments);
   Value strftime_now(const Arguments& arguments);
 

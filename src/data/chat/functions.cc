@@ -3,6 +3,7 @@
 #include <ctime>
 
 #include "data/chat/evaluator_impl.h"
+#include "data/chat/objects.h"
 #include "data/chat/python_text.h"
 
 namespace hocket::data::jinja {
@@ -26,6 +27,19 @@ void Evaluator::define_globals(Scope* scope) {
   define("range", &Evaluator::make_range);
   define("raise_exception", &Evaluator::raise_exception);
   define("strftime_now", &Evaluator::strftime_now);
+  define("cycler", &Evaluator::make_cycler);
+  define("joiner", &Evaluator::make_joiner);
+}
+
+Value Evaluator::make_cycler(const Arguments& arguments) {
+  if (!arguments.named.empty()) refuse("cycler() takes no keyword arguments");
+  if (arguments.positional.empty()) refuse("at least one item has to be provided");
+  return Value::object(make<Cycler>(this, arguments.positional));
+}
+
+Value Evaluator::make_joiner(const Arguments& arguments) {
+  const Bound bound("joiner()", arguments, {"sep"});
+  return Value::object(make<Joiner>(bound.find(0) != nullptr ? *bound.find(0) : Value::text(", ")));
 }
 
 Value Evaluator::make_dict(const Arguments& arguments) {

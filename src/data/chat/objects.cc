@@ -2,6 +2,7 @@
 #include "data/chat/objects.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "data/chat/operations.h"
 
@@ -15,10 +16,66 @@ std::string Macro::repr(Budget*, int) const {
 }
 
 bool Macro::attribute(std::string_view name, Value* out) {
+  const Signature& signature = definition_.signature;
   if (name == "name") {
     *out = Value::text(definition_.text);
+  } else if (name == "arguments") {
+    std::vector<Value> names;
+    for (const auto& argument : signature.names) {
+      names.push_back(Value::text(std::string(argument)));
+    }
+    *out = Value::list(std::move(names), List::Kind::tuple);
+  } else if (name == "catch_kwargs" || name == "catch_varargs" || name == "caller") {
+    *out = Value::boolean(name == "caller"         ? signature.uses_caller
+                          : name == "catch_kwargs" ? signature.uses_kwargs
+                                                   : signature.uses_varargs);
+  } else {
+    return false;
   }
-  return name == "name";
+  return true;
+}
+
+std::string Cycler::repr(Budget*, int) const {
+  refuse("prints a cycler, whose text in Python is an address");
+}
+
+bool Cycler::attribute(std::string_view name, Value* out) {
+  if (name == "current") {
+    *out = items_[at_];
+    return true;
+  }
+  if (name != "next" && name != "reset") return false;
+  const bool moves = name == "next";
+  *out = Value::object(
+      evaluator_->make<Builtin>(std::string(name), [this, moves](const Arguments& arguments) {
+        const Bound none("cycler", arguments, {});
+        if (!moves) {
+          at_ = 0;
+          return Value::none();
+        }
+        const Value item = items_[at_];
+        at_ = (at_ + 1) % items_.size();
+        return item;
+      }));
+  return true;
+}
+
+Value Cycler::call(const Arguments&) { refuse("'Cycler' object is not callable"); }
+
+std::string Joiner::repr(Budget*, int) const {
+  refuse("prints a joiner, whose text in Python is an address");
+}
+
+bool Joiner::attribute(std::string_view name, Value* out) {
+  if (name == "sep" || name == "used") {
+    *out = name == "sep" ? separator_ : Value::boolean(used_);
+  }
+  return name == "sep" || name == "used";
+}
+
+Value Joiner::call(const Arguments& arguments) {
+  const Bound none("joiner", arguments, {});
+  return std::exchange(used_, true) ? separator_ : Value::text("");
 }
 
 // Arguments are bound by place, then by name; a missing one has its default, computed in the

@@ -31,6 +31,36 @@ class Macro : public Object {
   ScopePtr scope_;
 };
 
+/// Result of cycler(): its items in turn.
+class Cycler : public Object {
+ public:
+  explicit Cycler(Evaluator* evaluator, std::vector<Value> items)
+      : evaluator_(evaluator), items_(std::move(items)) {}
+  const char* type() const override { return "Cycler"; }
+  std::string repr(Budget*, int) const override;
+  bool attribute(std::string_view name, Value* out) override;
+  Value call(const Arguments& arguments) override;
+
+ private:
+  Evaluator* evaluator_;
+  std::vector<Value> items_;
+  size_t at_ = 0;
+};
+
+/// Result of joiner(): nothing when called first, then the separator.
+class Joiner : public Object {
+ public:
+  explicit Joiner(Value separator) : separator_(std::move(separator)) {}
+  const char* type() const override { return "Joiner"; }
+  std::string repr(Budget*, int) const override;
+  bool attribute(std::string_view name, Value* out) override;
+  Value call(const Arguments& arguments) override;
+
+ private:
+  Value separator_;
+  bool used_ = false;
+};
+
 /// The variable `loop`, which looks one element ahead when asked for the next or last one.
 class Loop : public Object {
  public:

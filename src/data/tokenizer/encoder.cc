@@ -72,11 +72,15 @@ void Encoder::Impl::split_added(const Piece& piece, bool normalized_text) {
     special_met += found.special;
     if (found.special && (split_special || is_literal(piece, begin))) continue;
     while (found.lstrip && begin > done && is_white_space(char_before(text, begin))) {
-      begin = std::max(utf8_before(text, begin), done);
+      begin = utf8_before(text, begin);
+    }
+    if (found.lstrip) {
+      begin = std::max(begin, done);  // what a token before took along
     }
     while (found.rstrip && end < text.size() && is_white_space(char_at(text, end))) {
       end += utf8_length(text, end);
     }
+    if (begin >= end) continue;
     rest(done, begin);
     put(found.id, piece.part(begin, end));
     done = end;

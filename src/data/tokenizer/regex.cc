@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "data/tokenizer/regex_syntax.h"
 #include "data/tokenizer/tokenizer_spec.h"
 
 namespace hocket::data {
@@ -20,127 +21,7 @@ const char* const kLlama3Pattern =
 const char* const kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Letters, marks, decimal digits, connectors and what else is alphabetic.
-const char* const kWordChars =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}\x{200C}\x{200D})";
-
 namespace {
-
-// Unicode's White_Space, which Oniguruma's \s is; PCRE2's has U+180E besides.
-constexpr std::string_view kSpaces =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-
-// Translates Oniguruma's syntax to PCRE2's: white space, word characters and hexadecimal digits get
-// their lists. Refuses constructs that PCRE2 would take for others.
-class Translation {
- public:
-  explicit Translation(std::string_view pattern) : pattern_(pattern) {}
-
-  std::string run() {
-    for (at_ = 0; at_ < pattern_.size(); ++at_) {
-      const char c = pattern_[at_];
-      if (c == '\\' && at_ + 1 < pattern_.size()) {
-        escaped(pattern_[++at_]);
-        continue;
-      }
-      if (in_class_) {
-        inside(c);
-      } else {
-        outside(c);
-      }
-    }
-    return std::move(out_);
-  }
-
- private:
-  [[noreturn]] void refuse(const char* what) const {
-    fail("tokenizer", "{} are not supported in a regular expression; got {}", what,
-         quote(pattern_));
-  }
-  std::string_view rest() const { return pattern_.substr(at_); }
-
-  void list(std::string_view chars, bool negated) {
-    if (in_class_ && negated) refuse("\\S, \\W and \\H inside a class");
-    out_ += in_class_ ? std::string(chars) : fmt::format("[{}{}]", negated ? "^" : "", chars);
-  }
-
-  void escaped(char c) {
-    switch (c) {
-      case 's':
-        return list(kSpaces, false);
-      case 'S':
-        return in_class_ ? inverse_space() : list(kSpaces, true);
-      case 'w':
-        return list(kWordChars, false);
-      case 'W':
-        return list(kWordChars, true);
-      case 'h':
-        return list("0-9a-fA-F", false);
-      case 'H':
-        return list("0-9a-fA-F", true);
-      default:
-        break;
-    }
-    out_ += '\\';
-    out_ += c;
-    // The name in \p{...} and the like is no interval.
-    const size_t end = pattern_.find('}', at_);
-    if (rest().substr(1).starts_with('{') && std::string_view("pPxkgo").find(c) < 6 &&
-        end != pattern_.npos) {
-      out_ += pattern_.substr(at_ + 1, end - at_);
-      at_ = end;
-    }
-  }
-  // Leaves PCRE2's \S, whose only difference is U+180E, and adds that.
-  void inverse_space() { out_ += R"(\S\x{180e})"; }
-
-  void inside(char c) {
-    if (rest().starts_with("&&")) refuse("intersections of character classes");
-    if (c == '[') {
-      // A POSIX class such as [:alpha:] goes through; a class in a class is a union.
-      if (!rest().starts_with("[:")) refuse("classes inside of classes");
-      const size_t end = pattern_.find(":]", at_);
-      if (end == pattern_.npos) refuse("classes inside of classes");
-      out_ += pattern_.substr(at_, end + 2 - at_);
-      at_ = end + 1;
-      return;
-    }
-    in_class_ = c != ']' || at_ == class_begin_;
-    out_ += c;
-  }
-
-  void outside(char c) {
-    if (c == '[') {
-      in_class_ = true;
-      out_ += c;
-      class_begin_ = at_ + 1;
-      if (class_begin_ < pattern_.size() && pattern_[class_begin_] == '^') {
-        out_ += '^';
-        ++at_;
-        ++class_begin_;
-      }
-      return;
-    }
-    if (rest().starts_with("(?")) {
-      // Options: Ruby's m is the others' s, and x would change the meaning of blanks.
-      const size_t end = pattern_.find_first_of(":)=!<>#P|&", at_ + 2);
-      if (end != pattern_.npos &&
-          pattern_.substr(at_ + 2, end - at_ - 2).find_first_of("mx") != std::string::npos &&
-          (pattern_[end] == ':' || pattern_[end] == ')')) {
-        refuse("the options m and x");
-      }
-    }
-    if (c == '}' && at_ + 1 < pattern_.size() && pattern_[at_ + 1] == '+') {
-      refuse("'+' behind an interval (a repetition of it, not a possessive one)");
-    }
-    out_ += c;
-  }
-
-  std::string_view pattern_;
-  std::string out_;
-  size_t at_ = 0, class_begin_ = 0;
-  bool in_class_ = false;
-};
 
 std::string pcre2_message(int code) {
   PCRE2_UCHAR text[256];
@@ -163,7 +44,7 @@ std::string regex_escape(std::string_view literal) {
 
 Regex::Regex(const std::string& pattern) : pattern_(pattern) {
   if (pattern.empty()) return;
-  const std::string ours = Translation(pattern).run();
+  const std::string ours = pcre2_syntax(pattern);
   int error = 0;
   PCRE2_SIZE at = 0;
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "data/tokenizer/byte_alphabet.h"
 
 namespace hocket::data {
 namespace {
@@ -150,7 +151,22 @@ Tokenizer::Impl::Impl(TokenizerSpec tokenizer_spec)
   for (int32_t id = 0; id < std::ssize(spec.tokens); ++id) {
     decoded.push_back(decode_token(spec, surface(id), false));
   }
+  decode_added_bytes();
   hash_spec(spec, &content_hash, &hash);
+}
+
+// The ByteLevel decoder reads every token in its alphabet, added ones too, whatever they stand for.
+void Tokenizer::Impl::decode_added_bytes() {
+  if (!spec.byte_level) return;
+  for (const AddedToken& added : spec.added) {
+    const auto normalized = normalized_texts.find(added.id);
+    const std::string& text =
+        normalized == normalized_texts.end() ? added.text : normalized->second;
+    std::string bytes;
+    if (from_alphabet(text, &bytes)) {
+      decoded[added.id] = std::move(bytes);
+    }
+  }
 }
 
 void Tokenizer::Impl::check_ids() const {

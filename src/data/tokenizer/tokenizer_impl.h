@@ -80,6 +80,7 @@ struct Tokenizer::Impl {
   void index_neighbours();
   void index_pieces();
   void index_added();
+  void decode_added_bytes();
   void check_ids() const;
 };
 

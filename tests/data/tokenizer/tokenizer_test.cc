@@ -115,11 +115,37 @@ TEST(Regex, MalformedBytesAreWordsOfTheirOwn) {
 
 TEST(Regex, EmptyPatternCutsNothing) { EXPECT_EQ(words_of("", "a b \xFF"), (Words{"a b \xFF"})); }
 
+// As Oniguruma reads them; PCRE2 by itself counts U+3BA1 apart, but U+33F9 and U+30FC, which
+// several scripts share, as Han, and marks as no part of a word.
+TEST(Regex, NamesMeanWhatOnigurumasDo) {
+  EXPECT_EQ(words_of(R"(\p{Han}+)", "a\u6F22\u33F9\u5B57"),
+            (Words{"a", "\u6F22", "\u33F9", "\u5B57"}));
+  EXPECT_EQ(words_of(R"([\p{Hiragana}]+|\p{^Latin})", "ab\u3042\u3044\u30FC"),
+            (Words{"ab", "\u3042\u3044", "\u30FC"}));
+  EXPECT_EQ(words_of(R"(\P{Latin}+)", "a\u0301b"), (Words{"a", "\u0301", "b"}));
+  EXPECT_EQ(words_of(R"([[:punct:]]+)", "a+\u20AC!b"), (Words{"a", "+\u20AC!", "b"}));
+  EXPECT_EQ(words_of(R"(\p{Uppercase_Letter}\p{Letter}*)", "aBc"), (Words{"a", "Bc"}));
+  EXPECT_EQ(words_of(R"([\u0061-\u0063]+)", "abcd"), (Words{"abc", "d"}));
+  EXPECT_EQ(words_of(R"(\b)", "e\u0301x y"), (Words{"", "e\u0301x", "", " ", "", "y", ""}));
+  EXPECT_EQ(words_of(R"([\w-]+)", "a-b c"), (Words{"a-b", " ", "c"}));
+  EXPECT_EQ(words_of(R"([\w-.]+)", "a-.b c"), (Words{"a-.b", " ", "c"}));
+}
+
+TEST(Regex, ClassesOfClasses) {
+  EXPECT_EQ(words_of(R"([a-z&&[^aeiou]]+)", "abcde"), (Words{"a", "bcd", "e"}));
+  EXPECT_EQ(words_of(R"([^\r\n\p{L}&&[^\p{Han}]]+)", "a1\u6F22-\n"),
+            (Words{"a", "1\u6F22-", "\n"}));
+  EXPECT_EQ(words_of(R"([^a[bc]]+)", "abdec\n"), (Words{"ab", "de", "c", "\n"}));
+  EXPECT_EQ(words_of(R"([^\W_]+)", "ab_c "), (Words{"ab", "_", "c", " "}));
+  EXPECT_EQ(words_of(R"([\W&&\S]+)", "a.: b"), (Words{"a", ".:", " b"}));
+}
+
 TEST(Regex, BadPatterns) {
   EXPECT_ERROR(Regex("(a"), "does not compile");
-  EXPECT_ERROR(Regex(R"([a&&b])"), "intersections");
-  EXPECT_ERROR(Regex(R"([a[bc]])"), "classes inside");
-  EXPECT_ERROR(Regex(R"([^\W_])"), "inside a class");
+  EXPECT_ERROR(Regex("[a"), "does not compile");
+  EXPECT_ERROR(Regex(R"(\X)"), "grapheme clusters");
+  EXPECT_ERROR(Regex(R"([a&&])"), "intersections with nothing");
+  EXPECT_ERROR(Regex(std::string(100, '[') + "a" + std::string(100, ']')), "deeply nested");
   EXPECT_ERROR(Regex(R"(a{1,3}+)"), "interval");
   EXPECT_ERROR(Regex(R"((?m:a.b))"), "options");
 }
@@ -232,6 +258,38 @@ TEST(Tokenizer, AddedTokens) {
   EXPECT_EQ(encoder.special_tokens_met(), 1);
   EXPECT_EQ(std::count(plain.begin(), plain.end(), eos), 0);
   EXPECT_EQ(t.decode(plain), "<|endoftext|>");
+}
+
+// One that takes blanks along on both sides is no token where the one before took all of it.
+TEST(Tokenizer, AddedBlanksThatTakeBlanksAlong) {
+  TokenizerSpec spec = spec_of({{"a", "b"}});
+  for (const char* text : {"  ", " x"}) {
+    AddedToken token;
+    token.text = text;
+    token.id = static_cast<int32_t>(spec.tokens.size());
+    token.lstrip = token.rstrip = true;
+    spec.tokens.emplace_back(text);
+    spec.added.push_back(token);
+  }
+  const Tokenizer t(spec);
+  const int32_t blanks = t.find_token("  "), x = t.find_token(" x");
+  EXPECT_EQ(t.encode("a    b"), (Ids{'a', blanks, 'b'}));
+  EXPECT_EQ(t.encode(" x x xa"), (Ids{x, x, x, 'a'}));
+}
+
+// As `tokenizers` decodes it: ByteLevel reads added tokens in its alphabet, too.
+TEST(Tokenizer, AddedTokensInTheAlphabetOfBytesAreBytes) {
+  TokenizerSpec spec = spec_of({{"a", "b"}});
+  for (const char* text : {"\u00E9x", "\u65E5"}) {
+    AddedToken token;
+    token.text = text;
+    token.id = static_cast<int32_t>(spec.tokens.size());
+    spec.tokens.emplace_back(text);
+    spec.added.push_back(token);
+  }
+  const Tokenizer t(spec);
+  EXPECT_EQ(t.decode(t.encode("a\u00E9x")), "a\xE9x");
+  EXPECT_EQ(t.decode(t.encode("a\u65E5")), "a\u65E5");
 }
 
 TEST(Tokenizer, PrefixSpace) {
