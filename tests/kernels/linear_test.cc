@@ -78,15 +78,20 @@ TEST(LinearKernels, TakeHeadsAsOneWidth) {
 }
 
 TEST(LinearKernels, RowsDoNotDependOnTheirNumber) {
+  // Sizes around those of a vector, of two, and of register tiles; the inner dimension is cut once.
+  constexpr int64_t kRows = 75, kIn = 700, kOut = 100;
   Random random(3);
-  Values x = random.normals({75, 200}), w = random.normals({50, 200}), part = x;
-  part.type.dims[0] = 9;
-  part.v.resize(9 * 200);
+  const Values x = random.normals({kRows, kIn}), w = random.normals({kOut, kIn});
   for_both([&](DType dtype, double) {
-    const auto all = run({"linear", {}, {x, w}, {zeros({75, 50})}}, dtype)[0];
-    const auto few = run({"linear", {}, {part, w}, {zeros({9, 50})}}, dtype)[0];
-    for (size_t i = 0; i < few.v.size(); ++i) {
-      ASSERT_EQ(few.v[i], all.v[i]);
+    const auto all = run({"linear", {}, {x, w}, {zeros({kRows, kOut})}}, dtype)[0];
+    for (const int64_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 28, 31, 32, 33, 56, 57}) {
+      Values part = x;
+      part.type.dims[0] = rows;
+      part.v.resize(static_cast<size_t>(rows * kIn));
+      const auto few = run({"linear", {}, {part, w}, {zeros({rows, kOut})}}, dtype)[0];
+      for (int64_t i = 0; i < rows * kOut; ++i) {
+        ASSERT_EQ(few[i], all[i]) << rows << " rows, number " << i;
+      }
     }
   });
 }

@@ -47,15 +47,15 @@ void from_numbers(const Wide<T>* from, int64_t n, Stored<T>* to) {
 struct Segment {
   int32_t token, rows, position, sequence;
   int64_t first_task;
-  int32_t parts;  ///< of few rows: tasks per kv head
+  int32_t whole, parts;  ///< of few rows: kv heads of one task each, and tasks of every other one
 };
 static_assert(sizeof(Segment) <= 32);
 
 /// From as many tokens on, a segment is computed as in training, where keys are packed once for
 /// more queries than attention_few.h holds.
 constexpr int64_t kManyRows = 160;
-/// Tasks per thread that few rows are divided into, where one sequence has most of the work.
-constexpr int64_t kTasksPerThread = 2;
+/// Pairs of a query and a head that are worth a task of their own, which reads all keys.
+constexpr int64_t kFewestPairs = 6;
 
 template <typename T>
 class PagedAttention {
@@ -106,7 +106,7 @@ class PagedAttention {
       if (s->rows >= kManyRows) {
         block(*s, number, own);
       } else {
-        few(*s, number / s->parts, number % s->parts, own);
+        few(*s, number, own);
       }
     };
     parallel(tasks_, work_ * h_ * d_ < kGrain ? 1 : threads, task);
@@ -130,34 +130,40 @@ class PagedAttention {
       }
       check_pages(t, rows);
       segments_[num_segments_++] = {
-          static_cast<int32_t>(t), static_cast<int32_t>(rows), position, sequence, 0, 1};
-      work_ += rows * keys_of_segment(segments_[num_segments_ - 1]);
+          static_cast<int32_t>(t), static_cast<int32_t>(rows), position, sequence, 0, 0, 1};
+      work_ += work_of(segments_[num_segments_ - 1]);
       t += rows;
     }
-    const auto work = [&](const Segment& s) { return s.rows * keys_of_segment(s); };
     std::stable_sort(segments_, segments_ + num_segments_,
-                     [&](const Segment& a, const Segment& b) { return work(a) > work(b); });
+                     [&](const Segment& a, const Segment& b) { return work_of(a) > work_of(b); });
     for (int64_t i = 0; i < num_segments_; ++i) {
       Segment& s = segments_[i];
       s.first_task = tasks_;
       if (s.rows < kManyRows) {
-        s.parts = static_cast<int32_t>(parts_of(s));
+        divide(&s);
+        tasks_ += s.whole + s.parts * (g_ - s.whole);
+      } else {
+        tasks_ += h_;
       }
-      tasks_ += s.rows >= kManyRows ? h_ : s.parts * g_;
     }
   }
-  int64_t keys_of_segment(const Segment& s) const {
-    return std::min<int64_t>(s.position + s.rows, window_);
+  /// Pairs of queries and keys.
+  int64_t work_of(const Segment& s) const {
+    return s.rows * std::min<int64_t>(s.position + s.rows, window_);
   }
-  /// Divides few rows if they are so much of the work that threads would wait for them; every part
-  /// reads all keys. The bits of a query do not depend on its part.
-  int64_t parts_of(const Segment& s) const {
-    const int64_t pairs = s.rows * group_, least = ceil_div(pairs, ops::kFewPairs);
-    const int64_t most = std::max<int64_t>(least, ceil_div(pairs, int64_t{kTileRows}));
-    const int64_t tasks = kTasksPerThread * team_size();
-    const int64_t even =
-        ceil_div(s.rows * keys_of_segment(s) * tasks, std::max<int64_t>(1, work_ * g_));
-    return std::clamp(even, least, most);
+  /// Cuts few rows into tasks. A task reads all keys, so a kv head has one, if its pairs fit; but
+  /// of a segment that threads would wait for, the heads left when every thread has its share are
+  /// divided. The bits of a query do not depend on it.
+  void divide(Segment* s) const {
+    const int64_t pairs = s->rows * group_, least = ceil_div(pairs, ops::kFewPairs);
+    const int64_t team = team_size(), left = g_ % team;
+    s->whole = 0;
+    s->parts = static_cast<int32_t>(least);
+    if (least == 1 && left > 0 && work_of(*s) * team * 2 > work_ * g_) {
+      s->whole = static_cast<int32_t>(g_ - left);
+      s->parts =
+          static_cast<int32_t>(std::clamp<int64_t>(pairs / kFewestPairs, 1, ceil_div(team, left)));
+    }
   }
 
   /// Refuses a token without a place in the table.
@@ -296,11 +302,14 @@ class PagedAttention {
     }
   }
 
-  /// Part number `part` of a segment's rows and the query heads of a kv head.
-  void few(const Segment& s, int64_t kv_head, int64_t part, Scratch own) const {
+  /// Task `number` of a segment of few rows: rows and query heads of a kv head.
+  void few(const Segment& s, int64_t number, Scratch own) const {
     using W = Wide<T>;
-    const int64_t pairs = s.rows * group_, begin = pairs * part / s.parts;
-    const int64_t end = pairs * (part + 1) / s.parts;
+    const int64_t after = number - s.whole, parts = after < 0 ? 1 : s.parts;
+    const int64_t kv_head = after < 0 ? number : s.whole + after / parts;
+    const int64_t part = after < 0 ? 0 : after % parts;
+    const int64_t pairs = s.rows * group_, begin = pairs * part / parts;
+    const int64_t end = pairs * (part + 1) / parts;
     const int64_t row = s.position % kAttnRowsFwd, at = s.position - row;
     W* q = own.take<W>(d_ * ops::kFewPairs);
     const FewScratch<W> scratch(own, d_);

@@ -68,7 +68,7 @@ class Ahead {
 
  private:
   const T *at_, *end_;
-  const int64_t to_row_, kc_;
+  int64_t to_row_, kc_;
 };
 
 /// C (+)= A B of M rows and a panel: one chain of multiply-adds per element, as in a register
@@ -192,11 +192,130 @@ void in_chunks(const Gemm<T>& g, int64_t rows, const T* a, const Panel<T>& b, bo
   }
 }
 
+/// Rows of A that fill vectors: lanes are rows, and values of B^T need no transposing.
+template <typename T, int V>
+inline constexpr int64_t kLaneRows = V* kLanes<T>;
+/// Lanes of a vector, and rows, from which this is faster than transposing.
+constexpr int64_t kFewestLanes = 8, kLeastLaneRows = 4;
+
+/// Sums of R rows of B^T, `ld` apart, and V vectors of rows of A, packed [k][V vectors].
+template <typename T, int R, int V>
+void add_lanes(int64_t kc, const T* b, int64_t ld, const T* a, T* sums, Ahead<T>& ahead) {
+  constexpr int L = kLanes<T>;
+  constexpr int64_t kStepsPerLine = std::max<int64_t>(1, kLineBytes / (R * sizeof(T)));
+  Vec<T> acc[R][V] = {};
+  const T* base[(R + 4) / 5];
+  for (int i = 0; i < R; i += 5) {
+    base[i / 5] = b + i * ld;
+  }
+  int64_t one = ld, three = 3 * ld;
+  Ahead<T> next = ahead;
+  for (int64_t k = 0; k < kc; ++k) {
+    asm("" : "+r"(one), "+r"(three));  // as in add_rows
+    if (k % kStepsPerLine == 0) {
+      next.line();
+    }
+    Vec<T> x[V];
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      x[v] = load(a + v * L);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      const T* row = base[i / 5];
+      const Vec<T> value = splat(i % 5 == 0   ? *row
+                                 : i % 5 == 1 ? row[one]
+                                 : i % 5 == 2 ? row[2 * one]
+                                 : i % 5 == 3 ? row[three]
+                                              : row[4 * one]);
+#pragma GCC unroll 2
+      for (int v = 0; v < V; ++v) {
+        acc[i][v] += value * x[v];
+      }
+    }
+    for (const T*& row : base) {
+      ++row;
+    }
+    a += V * L;
+  }
+  ahead = next;
+#pragma GCC unroll 16
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      store(sums + (i * V + v) * L, acc[i][v]);
+    }
+  }
+}
+
+/// C (+)= A B of at most V vectors of rows and a whole panel. `a` is packed, c is row 0.
+template <typename T, int V>
+void in_lanes(const Gemm<T>& g, int64_t rows, const T* a, const Panel<T>& b, bool add, T* c) {
+  constexpr int64_t L = kLanes<T>, NR = kTileCols<T>, R = std::max<int64_t>(1, L / V);
+  alignas(64) T sums[NR * kLaneRows<T, V>];
+  Ahead<T> ahead(b);
+  for (int64_t j = 0; j < NR; j += R) {
+    add_lanes<T, R, V>(b.kc, b.rows + j * b.ld, b.ld, a, sums + j * kLaneRows<T, V>, ahead);
+  }
+  for (int64_t j = 0; j < NR; j += L) {
+    for (int64_t v = 0; v < V; ++v) {
+      Vec<T> block[L];
+      for (int64_t i = 0; i < L; ++i) {
+        block[i] = load(sums + (j + i) * kLaneRows<T, V> + v * L);
+      }
+      transpose<T>(block);
+      for (int64_t i = 0; i < std::min(L, rows - v * L); ++i) {
+        T* to = c + (v * L + i) * g.ldc + j;
+        store(to, add ? load(to) + block[i] : block[i]);
+      }
+    }
+  }
+}
+
+/// A panel with few rows of A, the first of which is `a`; `packed` is [k][vectors of rows].
+template <typename T>
+void few_rows_panel(const Gemm<T>& g, int64_t rows, const T* a, const T* packed, const Panel<T>& b,
+                    bool add, T* c) {
+  if (packed != nullptr && b.cols == kTileCols<T>) {
+    return rows <= kLaneRows<T, 1> ? in_lanes<T, 1>(g, rows, packed, b, add, c)
+                                   : in_lanes<T, 2>(g, rows, packed, b, add, c);
+  }
+  switch (rows) {
+    case 1:
+      return in_registers<T, 1>(g, a, b, add, c);
+    case 2:
+      return in_registers<T, 2>(g, a, b, add, c);
+    case 3:
+      return in_registers<T, 3>(g, a, b, add, c);
+    default:
+      return in_chunks(g, rows, a, b, add, c);
+  }
+}
+
+/// Packs rows of A to [k][vectors of rows] where lanes are to be rows; null: they are not.
+template <typename T>
+const T* pack_lanes(const Gemm<T>& g, int64_t rows, const T* a, T* scratch) {
+  constexpr int64_t kOne = kLaneRows<T, 1>, kTwo = kLaneRows<T, 2>;
+  const int64_t width = rows <= kOne ? kOne : kTwo;
+  const int64_t room = ops::gemm_scratch(g.n, g.k, sizeof(T)) / static_cast<int64_t>(sizeof(T));
+  if (kLanes<T> < kFewestLanes || rows < kLeastLaneRows || rows > kTwo || g.k * width > room) {
+    return nullptr;
+  }
+  if (rows <= kOne) {
+    pack_transposed<kOne>(a, g.lda, rows, g.k, scratch);
+  } else {
+    pack_transposed<kTwo>(a, g.lda, rows, g.k, scratch);
+  }
+  return scratch;
+}
+
 /// Part of a product A B^T with few rows of A.
 template <typename T>
-void few_rows(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+void few_rows(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T* scratch) {
   constexpr int64_t NR = kTileCols<T>;
-  const int64_t step = ops::gemm_step_k(g.k);
+  const int64_t step = ops::gemm_step_k(g.k), rows = m1 - m0;
+  const T* packed = pack_lanes(g, rows, g.a + m0 * g.lda, scratch);
+  const int64_t width = rows <= kLaneRows<T, 1> ? kLaneRows<T, 1> : kLaneRows<T, 2>;
   for (int64_t j = n0; j < n1; j += NR) {
     for (int64_t p = 0; p < g.k; p += step) {
       const T* from = g.b + j * g.ldb + p;
@@ -208,22 +327,9 @@ void few_rows(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1) 
                        .cols = std::min(NR, n1 - j),
                        .kc = std::min(step, g.k - p),
                        .next = next};
-      const T* a = g.a + m0 * g.lda + p;
-      T* c = g.c + m0 * g.ldc + j;
-      const bool add = g.add || p > 0;
-      switch (m1 - m0) {
-        case 1:
-          in_registers<T, 1>(g, a, b, add, c);
-          break;
-        case 2:
-          in_registers<T, 2>(g, a, b, add, c);
-          break;
-        case 3:
-          in_registers<T, 3>(g, a, b, add, c);
-          break;
-        default:
-          in_chunks(g, m1 - m0, a, b, add, c);
-      }
+      few_rows_panel(g, rows, g.a + m0 * g.lda + p,
+                     packed == nullptr ? nullptr : packed + p * width, b, g.add || p > 0,
+                     g.c + m0 * g.ldc + j);
     }
   }
 }
@@ -238,7 +344,7 @@ void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
       std::fill(g.c + i * g.ldc + n0, g.c + i * g.ldc + n1, T(0));
     }
   }
-  if (g.trans_b && !g.trans_a && m1 - m0 <= kFewRows) return few_rows(g, m0, m1, n0, n1);
+  if (g.trans_b && !g.trans_a && m1 - m0 <= kFewRows) return few_rows(g, m0, m1, n0, n1, scratch);
   // k in equal blocks, a function of k alone: the order of every sum is fixed.
   const int64_t step = ops::gemm_step_k(g.k);
   const bool direct = !g.trans_a;
