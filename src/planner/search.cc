@@ -42,7 +42,8 @@ double Search::winding_up_s() const {
 }
 
 bool Search::out_of_time() const {
-  const double reserve_s = after_s() + (phase_ == Phase::all ? final_s() : 0);
+  // The share of the processor may fall until the last phase, which is to keep its time.
+  const double reserve_s = after_s() + (phase_ == Phase::all ? final_s() + winding_up_s() : 0);
   return options_.time_limit_s > 0 && spent_s() >= options_.time_limit_s - reserve_s;
 }
 

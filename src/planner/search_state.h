@@ -65,7 +65,7 @@ inline constexpr float kTriedLastPenalty = 1e6f;
 /// the result is written.
 inline constexpr double kWindingUpS = 0.2;
 /// Share of the limit that winding up takes at most.
-inline constexpr double kMostWindingUpShare = 0.1;
+inline constexpr double kMostWindingUpShare = 0.05;
 /// Without a plan, a search ends at this times its limit, once so many plans were simulated; or
 /// these seconds after its limit.
 inline constexpr double kMoreTime = 1.05, kMostMoreSeconds = 60;

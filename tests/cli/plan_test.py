@@ -101,7 +101,7 @@ class PlanTest(PlanBox):
             with open(os.path.join(self.folder, "plan.yaml"), encoding="utf-8") as f:
                 run = yaml.safe_load(f)
             self.assertEqual([(s["path"], s["weight"]) for s in run["data"]["sources"]], [("a.jsonl", 2), ("b.jsonl", None)])
-            self.assertEqual([(g["match"], g["weight_decay"]) for g in run["optimizer"]["groups"]], [("*norm*", 0)])
+            self.assertEqual([(g["match"], g["weight_decay"]) for g in run["optimizer"]["groups"]], [(["*norm*"], 0)])
 
     def test_the_plan_trains(self):
         self.model()

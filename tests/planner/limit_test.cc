@@ -16,7 +16,7 @@ namespace {
 /// Seconds of processor time of this process.
 double processor_s() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-/// A model of 7 G parameters on 16 devices: simulating a plan takes about a second.
+/// A model of 9 G parameters on 16 devices: simulating a plan takes about a second.
 Trial large() {
   const std::string path = ::testing::TempDir() + "plan_limit.yaml";
   std::ofstream(path) << "name: test\nnodes: 2\ndevices_per_node: 8\ndevice:\n  name: test\n  "
