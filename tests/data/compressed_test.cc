@@ -26,7 +26,7 @@ std::string words(uint64_t seed, size_t bytes) {
 class Compressed : public testing::Test {
  protected:
   Compressed() {
-    train_bpe({folder_.add("bytes.txt", "text")}, {.vocab_size = kByteVocabulary})
+    train_bpe(std::vector{folder_.add("bytes.txt", "text")}, {.vocab_size = kByteVocabulary})
         .save_folder(folder_ / "tok");
   }
   PrepareOptions options(const std::vector<std::string>& inputs, double valid_fraction) const {

@@ -301,7 +301,8 @@ class BadRuns(rl_util.RlTest):
             pass
         self.refused("[data.evaluation: quick] " + self.path("none.jsonl") + " has no examples",
                      data={"evaluation": [{"name": "quick", "path": self.path("none.jsonl")}]})
-        self.refused("[data.evaluation: quick] path is empty", data={"evaluation": [{"name": "quick"}]})
+        self.refused("[data.evaluation: quick] '/nope/*.jsonl' matches no data file",
+                     data={"evaluation": [{"name": "quick", "sources": [{"path": "/nope/*.jsonl"}]}]})
 
     def test_chat_templates(self):
         with open(self.path("chat.jsonl"), "w", encoding="utf-8") as f:
@@ -311,7 +312,7 @@ class BadRuns(rl_util.RlTest):
                                        "expects a file with a Jinja template"),
                 ("open.jinja", "{% if a %}", "; data.chat_template names it"),
                 ("raises.jinja", "{{ raise_exception('no way') }}",
-                 "line 1 refuses the messages: no way; message 0 (role 'user') (chat template of data.chat_template "),
+                 "line 1 refuses the messages: no way (chat template of data.chat_template "),
                 ("empty.jinja", "", "the chat template of data.chat_template " + self.path("empty.jinja") +
                  " makes no text of it")):
             with self.subTest(name):
