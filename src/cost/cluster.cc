@@ -78,6 +78,12 @@ std::vector<NamedConstant> constants(const Cluster& cluster) {
   add("device.efficiency.matmul_f8", device.efficiency.matmul_f8);
   add("device.efficiency.attention", device.efficiency.attention);
   add("device.efficiency.memory", device.efficiency.memory);
+  for (size_t i = 0; i < device.efficiency.of_types.size(); ++i) {
+    const TypedShares& shares = device.efficiency.of_types[i];
+    const std::string path = fmt::format("device.efficiency.of_types.{}", i);
+    add(path + ".matmul", shares.matmul);
+    add(path + ".attention", shares.attention);
+  }
   add("device.price", device.price);
   add("framework.step", cluster.framework.step);
   add("framework.logits.memory", cluster.framework.logits.memory);
@@ -220,6 +226,21 @@ void keep_better(Efficiency* best, const Efficiency& other) {
     share->value = std::max(highest(*share, *curve), highest(other_share, other_curve));
     *curve = {};
   };
+  // Shares of single types, and of 8 bits, join those of all: no type does better than the best
+  // one.
+  const auto keep_typed = [&](const Efficiency& of) {
+    for (const TypedShares& shares : of.of_types) {
+      keep(&best->matmul, &best->matmul_by_flops, shares.matmul, shares.matmul_by_flops);
+      keep(&best->attention, &best->attention_by_flops, shares.attention,
+           shares.attention_by_flops);
+    }
+    keep(&best->matmul, &best->matmul_by_flops, of.matmul_f8, of.matmul_f8_by_flops);
+  };
+  keep_typed(Efficiency(*best));
+  keep_typed(other);
+  best->of_types.clear();
+  best->matmul_f8 = {};
+  best->matmul_f8_by_flops = {};
   keep(&best->matmul, &best->matmul_by_flops, other.matmul, other.matmul_by_flops);
   keep(&best->attention, &best->attention_by_flops, other.attention, other.attention_by_flops);
   keep(&best->memory, &best->memory_by_bytes, other.memory, other.memory_by_bytes);
@@ -483,7 +504,9 @@ void Cluster::validate(const std::string& where) const {
       fail(where, "{} is missing or 0; expected {{value: ..., source: ...}} above 0",
            constant.path);
     }
-    const bool absent = constant.path == "device.efficiency.matmul_f8" && constant.value == 0;
+    const bool may_be_absent = constant.path == "device.efficiency.matmul_f8" ||
+                               constant.path.starts_with("device.efficiency.of_types.");
+    const bool absent = may_be_absent && constant.value == 0;
     if (share && !absent && (constant.value <= 0 || constant.value > 1)) {
       fail(where, "{} is {}; expected a share above 0 and at most 1", constant.path,
            constant.value);
@@ -547,18 +570,39 @@ void Cluster::validate_accuracy(const std::string& where) const {
 
 namespace {
 
-std::vector<std::pair<const char*, const ShareCurve*>> curves_of(const Cluster& cluster) {
+std::vector<std::pair<std::string, const ShareCurve*>> curves_of(const Cluster& cluster) {
   const Efficiency& efficiency = cluster.device.efficiency;
-  return {{"device.efficiency.matmul_by_flops", &efficiency.matmul_by_flops},
-          {"device.efficiency.matmul_f8_by_flops", &efficiency.matmul_f8_by_flops},
-          {"device.efficiency.attention_by_flops", &efficiency.attention_by_flops},
-          {"device.efficiency.memory_by_bytes", &efficiency.memory_by_bytes},
-          {"framework.speed_by_devices", &cluster.framework.speed_by_devices}};
+  std::vector<std::pair<std::string, const ShareCurve*>> curves = {
+      {"device.efficiency.matmul_by_flops", &efficiency.matmul_by_flops},
+      {"device.efficiency.matmul_f8_by_flops", &efficiency.matmul_f8_by_flops},
+      {"device.efficiency.attention_by_flops", &efficiency.attention_by_flops},
+      {"device.efficiency.memory_by_bytes", &efficiency.memory_by_bytes},
+      {"framework.speed_by_devices", &cluster.framework.speed_by_devices}};
+  for (size_t i = 0; i < efficiency.of_types.size(); ++i) {
+    const std::string path = fmt::format("device.efficiency.of_types.{}", i);
+    curves.emplace_back(path + ".matmul_by_flops", &efficiency.of_types[i].matmul_by_flops);
+    curves.emplace_back(path + ".attention_by_flops", &efficiency.of_types[i].attention_by_flops);
+  }
+  return curves;
 }
 
 }  // namespace
 
 void Cluster::validate_curves(const std::string& where) const {
+  std::set<std::string> seen;
+  for (size_t i = 0; i < device.efficiency.of_types.size(); ++i) {
+    const std::string path = fmt::format("device.efficiency.of_types.{}", i);
+    const std::vector<std::string>& types = device.efficiency.of_types[i].types;
+    if (types.empty()) fail(where, "{} names no type", path);
+    for (const std::string& type : types) {
+      try {
+        graph::parse_dtype(type);
+      } catch (const Error& error) {
+        fail(where, "{}: {}", path, error.what());
+      }
+      if (!seen.insert(type).second) fail(where, "{} names {} again; expected once", path, type);
+    }
+  }
   for (const auto& [name, curve] : curves_of(*this)) {
     if (curve->size.size() != curve->share.size()) {
       fail(where, "{} has {} sizes and {} shares; expected equal numbers", name, curve->size.size(),

@@ -60,6 +60,20 @@ struct ShareCurve {
   double at(double of_size) const;
 };
 
+/// Achieved fractions of the peaks of some element types.
+struct TypedShares {
+  std::vector<std::string> types;
+  Fraction matmul, attention;  ///< 0: not given
+  ShareCurve matmul_by_flops = {}, attention_by_flops = {};
+  void fields(Fields& visit) {
+    visit("types", types, "element types: f16, bf16, f32, f64, f8_e4m3, f8_e5m2, ...").required();
+    visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
+    visit("attention", attention, "share of the arithmetic peak that attention reaches");
+    visit("matmul_by_flops", matmul_by_flops, "the same by the FLOPs of a product");
+    visit("attention_by_flops", attention_by_flops, "the same by the FLOPs of an attention");
+  }
+};
+
 /// Achieved fraction of the peak, by kind of kernel.
 struct Efficiency {
   // The default is 1: the constant is the achieved rate.
@@ -69,6 +83,8 @@ struct Efficiency {
   /// Curves that replace these fractions, where given.
   ShareCurve matmul_by_flops = {}, matmul_f8_by_flops = {}, attention_by_flops = {},
              memory_by_bytes = {};
+  /// Shares of some element types, in place of these.
+  std::vector<TypedShares> of_types = {};
   void fields(Fields& visit) {
     visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
@@ -79,6 +95,8 @@ struct Efficiency {
     visit("matmul_f8_by_flops", matmul_f8_by_flops, "the same of 8-bit operands");
     visit("attention_by_flops", attention_by_flops, "the same by the FLOPs of an attention");
     visit("memory_by_bytes", memory_by_bytes, "the same by the bytes that a kernel moves");
+    visit("of_types", of_types,
+          "shares of products and attention in some element types, in place of the others");
   }
 };
 

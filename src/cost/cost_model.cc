@@ -31,7 +31,29 @@ bool is_float8_type(graph::DType dtype) {
 }
 bool is_float8(const graph::TensorType& type) { return is_float8_type(type.dtype); }
 
+/// Returns the entry of `of_types` that has the type; null: none.
+const TypedShares* shares_of(const Efficiency& efficiency, graph::DType dtype) {
+  for (const TypedShares& shares : efficiency.of_types) {
+    for (const std::string& type : shares.types) {
+      if (type == graph::to_string(dtype)) return &shares;
+    }
+  }
+  return nullptr;
+}
+
+double attention_share(const Efficiency& efficiency, graph::DType dtype, double flops) {
+  const TypedShares* const typed = shares_of(efficiency, dtype);
+  if (typed && (typed->attention.value > 0 || typed->attention_by_flops.given())) {
+    return reached(typed->attention, typed->attention_by_flops, flops);
+  }
+  return reached(efficiency.attention, efficiency.attention_by_flops, flops);
+}
+
 double matmul_share(const Efficiency& efficiency, graph::DType dtype, double flops) {
+  const TypedShares* const typed = shares_of(efficiency, dtype);
+  if (typed && (typed->matmul.value > 0 || typed->matmul_by_flops.given())) {
+    return reached(typed->matmul, typed->matmul_by_flops, flops);
+  }
   const bool own = efficiency.matmul_f8.value > 0 || efficiency.matmul_f8_by_flops.given();
   if (is_float8_type(dtype) && own) {
     return reached(efficiency.matmul_f8, efficiency.matmul_f8_by_flops, flops);
@@ -269,7 +291,7 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
         share = matmul_share(efficiency, dtype, flops);
         break;
       case CostClass::attention:
-        share = reached(efficiency.attention, efficiency.attention_by_flops, flops);
+        share = attention_share(efficiency, dtype, flops);
         break;
       case CostClass::memory:
         // Matrix units do not help here: elementwise work runs at the f32 rate at best. A device

@@ -78,6 +78,54 @@ TEST(CostModel, ProductsOf8BitsHaveAShareOfTheirOwn) {
   EXPECT_EQ(ns(DType::f8_e4m3), 9000);
 }
 
+TEST(CostModel, TypesMayHaveSharesOfTheirOwn) {
+  Cluster c = toy();
+  const auto ns = [&](const char* op, DType dtype) {
+    Kind task = kind(op, 16e6, 0, dtype);
+    task.in = {{dtype, {10, 10}}, {dtype, {10, 10}}, {dtype, {10, 10}}};
+    task.out = {{dtype, {10, 10}}};
+    return CostModel(c, std::nullopt, 1).work(task, 0).ns;
+  };
+  const int64_t product = ns("linear", DType::bf16), attention = ns("attention", DType::bf16);
+  c.device.efficiency.of_types = {{{"f16"}, {0.25, "s"}, {0.125, "s"}}};
+  // 16 MFLOP at a quarter, and at an eighth, of 8 TFLOP/s, + 1 us launch.
+  EXPECT_EQ(ns("linear", DType::f16), 9000);
+  EXPECT_EQ(ns("attention", DType::f16), 17000);
+  c.device.efficiency.of_types[0].matmul_by_flops = {"s", {1e6, 16e6}, {0.125, 0.5}};
+  c.device.efficiency.of_types[0].attention_by_flops = {"s", {1e6}, {0.5}};
+  EXPECT_EQ(ns("linear", DType::f16), 5000);
+  EXPECT_EQ(ns("attention", DType::f16), 5000);
+  EXPECT_EQ(ns("linear", DType::bf16), product);
+  EXPECT_EQ(ns("attention", DType::bf16), attention);
+  EXPECT_EQ(c.unsourced(), toy().unsourced());
+  c.device.efficiency.of_types[0].types = {"f17"};
+  EXPECT_THROW(c.validate("toy"), Error);
+  c.device.efficiency.of_types[0].types = {"f16", "f16"};
+  EXPECT_THROW(c.validate("toy"), Error);
+}
+
+TEST(CostModel, NothingTakesLongerAtBest) {
+  Cluster c = toy();
+  c.nodes = 2;
+  c.device.peak.f8.value = 16e12;
+  c.device.efficiency.matmul_f8.value = 0.25;
+  NodeGroup other;
+  other.device = c.device;
+  other.links = c.links;
+  other.device.efficiency.matmul_f8.value = 0.5;
+  other.device.efficiency.of_types = {{{"bf16"}, {0.75, "s"}, {}}};
+  c.heterogeneous_nodes = {other};
+  for (const DType dtype : {DType::f8_e4m3, DType::bf16}) {
+    Kind product = kind("linear", 16e6, 0, dtype);
+    product.in = {{dtype, {10, 10}}, {dtype, {10, 10}}};
+    product.out = {{DType::bf16, {10, 10}}};
+    const int64_t best = CostModel(c.at_best(), std::nullopt, 1).work(product, 0).ns;
+    for (size_t type = 0; type < c.num_device_types(); ++type) {
+      EXPECT_LE(best, CostModel(c.homogeneous(type), std::nullopt, 1).work(product, 0).ns);
+    }
+  }
+}
+
 /// 1,000 tokens and 200 words: 200,000 logits of 50 bytes each take 100 us more at 100 GB/s.
 TEST(CostModel, LogitsOfALossThatIsNoFusedKernel) {
   Kind loss = kind("linear_cross_entropy", 1e6, 10000);
