@@ -26,8 +26,9 @@ std::string words(uint64_t seed, size_t bytes) {
 class Compressed : public testing::Test {
  protected:
   Compressed() {
-    train_bpe(std::vector{folder_.add("bytes.txt", "text")}, {.vocab_size = kByteVocabulary})
-        .save_folder(folder_ / "tok");
+    BpeTrainOptions bytes;
+    bytes.vocab_size = kByteVocabulary;
+    train_bpe(std::vector{folder_.add("bytes.txt", "text")}, bytes).save_folder(folder_ / "tok");
   }
   PrepareOptions options(const std::vector<std::string>& inputs, double valid_fraction) const {
     PrepareOptions options;
