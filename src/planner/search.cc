@@ -99,7 +99,7 @@ void Search::in_threads(const std::function<void(int)>& body) {
   for (int looks = 1; running_ > 0; ++looks) {
     ended_.wait_for(lock, std::chrono::milliseconds(20));
     look_whether_to_stop();
-    if (looks % kLooksPerReport == 0) {
+    if (looks % kLooksPerReport == 0 || running_ == 0) {
       report();
     }
   }
