@@ -334,7 +334,7 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         r = self.hocket(*run, "--emit", "torchtitan")
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertTrue(r.stdout.startswith("#"), r.stdout)
-        self.assertRegex(r.stderr, "step +compute")
+        self.assertRegex(r.stderr, "step +interval +compute")
         # Settings that no plan can make expressible are refused before the search.
         self.refused("plan.grad_codec is int8", *run, "--set", "plan.grad_codec=int8", "--emit", "megatron")
         self.refused("which megatron can express", *run, "--set", "plan.pp=2", "--set", "plan.pp_schedule=zb-h1",
