@@ -34,7 +34,7 @@ TASKS = {
     "copy": (["copy"], {"train.steps": 100}),
     "reverse": (["reverse"], {}),
     "sort": (["sort"], {}),
-    "addition": (["addition", "--reversed"], {"train.steps": 300}),
+    "addition": (["addition", "--reversed"], {}),
     "countdown": (["countdown"], {"train.steps": 150}),
     "countdown-products": (["countdown", "--operators", "+-*"], {"train.steps": 300}),
     "multi-addition": (["multi_addition"], {}),

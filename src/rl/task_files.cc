@@ -98,8 +98,7 @@ std::string model_config(int64_t vocab_size, int64_t positions) {
 std::string warm_up_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
   const auto path = [&](const char* name) { return json_string(join_path(options.folder, name)); };
   return fmt::format(
-      "# Teaches a small model the form of answers to task {task}, hardly any right one "
-      "(docs/tasks.md).\n"
+      "# Teaches a small model the form of answers to task {task} (docs/tasks.md).\n"
       "objective: sft\n"
       "model: {{path: {folder}}}\n"
       "data:\n"
@@ -145,26 +144,29 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
         path("rl"));
   }
   return fmt::format(
-      "# Teaches the model of warmup.yaml to be right in task {} (docs/tasks.md).\n"
+      "# Teaches the model of warmup.yaml to be right in task {task} (docs/tasks.md).\n"
       "objective: rl\n"
-      "model: {{path: {}}}\n"
-      "{}"
-      "train: {{steps: 400, seq_len: {}, lr: 5.0e-4, schedule: constant, warmup_steps: 5, "
-      "eval_every: 20, seed: {}}}\n"
+      "model: {{path: {model}}}\n"
+      "{data}"
+      "train: {{steps: {steps}, seq_len: {row}, lr: {lr}, schedule: constant, warmup_steps: 5, "
+      "eval_every: 20, seed: {seed}}}\n"
       "optimizer: {{weight_decay: 0}}\n"
       "rl:\n"
       "  prompts_per_step: 32\n"
       "  samples_per_prompt: 16\n"
-      "  max_new_tokens: {}\n"
-      "  rewards: [{}]\n"
+      "  max_new_tokens: {answer}\n"
+      "  rewards: [{reward}]\n"
       "  overlong: {{buffer: 1, penalty: 0.5}}  # of samples that do not end\n"
-      "  entropy_coef: 0.01  # else a seed now and then stops exploring before it is right\n"
+      "  entropy_coef: {entropy}  # else a seed now and then stops exploring before it is right\n"
       "  eval_prompts: 0\n"
       "  max_num_seqs: 256\n"
       "  max_num_batched_tokens: 1024\n"
-      "output: {{dir: {}}}\n",
-      options.task.name, path("warmup"), data, lengths.row, options.seed, lengths.answer,
-      kind.reward, path("rl"));
+      "output: {{dir: {output}}}\n",
+      fmt::arg("task", options.task.name), fmt::arg("model", path("warmup")),
+      fmt::arg("data", data), fmt::arg("steps", kind.rl_steps), fmt::arg("row", lengths.row),
+      fmt::arg("lr", kind.rl_lr), fmt::arg("seed", options.seed),
+      fmt::arg("answer", lengths.answer), fmt::arg("reward", kind.reward),
+      fmt::arg("entropy", kind.entropy_coef), fmt::arg("output", path("rl")));
 }
 
 std::string manifest(const TaskFilesOptions& options) {

@@ -59,6 +59,9 @@ struct TaskKind {
   const char* reward;               ///< an element of rl.rewards, as YAML
   const char* chat_reward;          ///< the same for language models
   int64_t warm_up_steps;
+  int64_t rl_steps;
+  const char* rl_lr;  ///< learning rate of the updates; entropy_coef beside it, as YAML
+  const char* entropy_coef;
   std::unique_ptr<Task> (*make)(const TaskOptions& options);
 };
 

@@ -53,9 +53,19 @@ class AdditionTask : public Task {
     out.key = key_of({first, second});
     return out;
   }
-  /// The completion is the sum of two other numbers with as many digits.
+  /// Three of four examples have shorter numbers, and are right. The completion of the others is
+  /// the sum of two other numbers with as many digits.
   WarmUpExample draw_warm_up(Rng* rng) const override {
-    const auto [first, second] = draw_operands(rng);
+    if (digits_ > 1 && rng->below(4) < 3) {
+      const int64_t first = draw_number(rng->between(1, digits_ - 1), rng);
+      const int64_t second = draw_number(rng->between(1, digits_ - 1), rng);
+      return {fmt::format("{}+{}=", first, second), written(first + second),
+              key_of({first, second})};
+    }
+    auto [first, second] = draw_operands(rng);
+    if (std::max(digits_of(first), digits_of(second)) < digits_) {
+      second = draw_number(digits_, rng);
+    }
     const int64_t other = draw_number(digits_of(first), rng) + draw_number(digits_of(second), rng);
     return {fmt::format("{}+{}=", first, second), written(other), key_of({first, second})};
   }

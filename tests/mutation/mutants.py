@@ -194,7 +194,7 @@ MUTANTS = [
            "|| «m_.pieces.has_support(in_.pieces[i], 1)» ||", "false",
            "nothing today: rows are made of tokens by ops that take no sum whose addends depend on "
            "the token (Pieces::take_addends); the check of regroup is for an op that would", ()),
-    Mutant(34, "src/check/values/pieces.cc", "} else if (!repeats && «!fills_hull(parts, over)») {", "false",
+    Mutant(34, "src/check/values/piece_moves.cc", "} else if (!repeats && «!fills_hull(parts, over)») {", "false",
            "parts with addends in common are summed", RULES + ("check/pieces_test",)),
     Mutant(35, "src/program/memory.cc",
            "touch(buffer.offset, "
@@ -249,7 +249,7 @@ MUTANTS = [
            "every epoch cuts the same sequences", LOADER),
 
     # --- lowering, passes, the memory plan
-    Mutant(23, "src/program/finalize.cc", "if («needs[lane] > now[lane]») return false;",
+    Mutant(23, "src/program/largest_first.cc", "if («needs[lane] > now[lane]») return false;",
            "lane < 3 && needs[lane] > now[lane]",
            "memory is reused before the receiving lanes are done with it",
            ("program/finalize_test", "check/check_test")),
@@ -308,7 +308,7 @@ MUTANTS = [
     Mutant(79, "src/check/values/transfers.cc",
            "|| «!m_.pieces[value.piece].addends.empty()») {", "false",
            "an unfinished sum may be transferred", RULES + ("programs/across_test",)),
-    Mutant(80, "src/check/values/pieces.cc",
+    Mutant(80, "src/check/values/piece_ops.cc",
            "const int64_t begin = offsets.at(letter, at); «begin != runs[0].begin») {", "false",
            "a task may say of a letter that it begins elsewhere", RULES + ("programs/attention_test",)),
     Mutant(81, "src/check/values/value_text.cc", "if («addends.missing.empty()») continue;", "true",
