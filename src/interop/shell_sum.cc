@@ -58,7 +58,9 @@ bool sum(const std::string& text, size_t* at, int64_t* value) {
     const char sign = text[(*at)++];
     int64_t more = 0;
     if (!product(text, at, &more)) return false;
-    if (__builtin_add_overflow(*value, sign == '+' ? more : -more, value)) return false;
+    const bool overflows = sign == '+' ? __builtin_add_overflow(*value, more, value)
+                                       : __builtin_sub_overflow(*value, more, value);
+    if (overflows) return false;
   }
   return true;
 }

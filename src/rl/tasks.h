@@ -33,7 +33,8 @@ struct Problem {
   std::string key;
 };
 
-/// A prompt with a completion that has the form of an answer, and mostly is right by chance only.
+/// A prompt with a completion that has the form of an answer. Hard ones are right by chance alone;
+/// multi_addition and addition have right ones of few operands or digits, too.
 struct WarmUpExample {
   std::string prompt, completion, key;
 };
@@ -43,7 +44,7 @@ class Task {
  public:
   virtual ~Task() = default;
   virtual Problem draw(Rng* rng) const = 0;
-  /// Draws an example of the warm-up; of multi_addition with few operands a right one.
+  /// Draws an example of the warm-up.
   virtual WarmUpExample draw_warm_up(Rng* rng) const = 0;
   /// Upper bounds, in characters.
   virtual int64_t longest_prompt() const = 0;
@@ -60,8 +61,8 @@ struct TaskKind {
   const char* chat_reward;          ///< the same for language models
   int64_t warm_up_steps;
   int64_t rl_steps;
-  const char* rl_lr;  ///< learning rate of the updates; entropy_coef beside it, as YAML
-  const char* entropy_coef;
+  const char* rl_lr;         ///< train.lr of the updates, as YAML
+  const char* entropy_coef;  ///< rl.entropy_coef, as YAML
   std::unique_ptr<Task> (*make)(const TaskOptions& options);
 };
 

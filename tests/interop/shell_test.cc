@@ -42,6 +42,7 @@ std::string repeated(const std::string& text, int times) {
 TEST(ShellSum, IsThatOfAShell) {
   EXPECT_EQ(shell_sum("2 * (3 + 4) - 10 / 3"), 11);
   EXPECT_EQ(shell_sum("(0 - 9223372036854775807 - 1) / (0 - 1)"), std::nullopt);
+  EXPECT_EQ(shell_sum("0 - (0 - 9223372036854775807 - 1)"), std::nullopt);
   EXPECT_EQ(shell_sum("(0 - 6) / (0 - 1)"), 6);
   EXPECT_EQ(shell_sum("4 / 0"), std::nullopt);
   EXPECT_EQ(shell_sum("9223372036854775807 + 1"), std::nullopt);
