@@ -127,12 +127,14 @@ void Scheduler::submit(RequestId id, Request request, OnUpdate on_update) {
       sequence->counts[token] = 0;
     }
   }
+  orders_.emplace(id, sequence->order);
   waiting_.emplace(sequence->order, std::move(sequence));
 }
 
 void Scheduler::cancel(RequestId id) {
-  for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
-    if (it->second->id != id) continue;
+  const auto order = orders_.find(id);
+  if (order == orders_.end()) return;
+  if (const auto it = waiting_.find(order->second); it != waiting_.end()) {
     const SequencePtr sequence = std::move(it->second);
     waiting_.erase(it);
     finish(*sequence, Finish::cancelled);
@@ -492,6 +494,7 @@ void Scheduler::take_token(Sequence& sequence, const StepOutput& output, size_t 
 }
 
 void Scheduler::finish(Sequence& sequence, Finish how) {
+  orders_.erase(sequence.id);
   sequence.finished = true;
   sequence.has_news = true;
   sequence.update.finish = how;

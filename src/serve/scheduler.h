@@ -12,6 +12,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
@@ -99,8 +100,10 @@ class Scheduler {
   /// Experts of the tokens in every part's pages, [pages, PagePool::kTokens, route_width_].
   std::vector<std::vector<int32_t>> routes_;
   size_t route_width_ = 0;
-  /// Waiting ones in order of priority and arrival; running ones in the same order.
-  std::map<std::pair<int64_t, int64_t>, SequencePtr> waiting_;
+  using Order = std::pair<int64_t, int64_t>;     ///< priority and arrival
+  std::unordered_map<RequestId, Order> orders_;  ///< of all that have not finished
+  /// Waiting ones by order; running ones in the same order.
+  std::map<Order, SequencePtr> waiting_;
   std::vector<SequencePtr> running_;
   int64_t arrivals_ = 0;
   // Limits left in the step being planned; tokens of every part.
