@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -16,6 +17,8 @@ namespace {
 
 constexpr const char* kOriginal = "original_max_position_embeddings";
 constexpr const char* kPartial = "partial_rotary_factor";
+/// Families that read it have a rope of their own in layers with a window.
+constexpr const char* kLocalTheta = "rope_local_base_freq";
 
 /// Attention factor of YaRN (arXiv 2309.00071, eq. 22).
 double yarn_attention(double factor, double scale) {
@@ -95,6 +98,13 @@ class RopeReader {
   void read_scaling(const JsonView& in, Rope* rope) const {
     const char* key = in.has("rope_type") ? "rope_type" : "type";
     rope->scaling = in.get_string(key, "default");
+    if (key == std::string_view("type") && rope->scaling != "default" &&
+        family_.reads(kLocalTheta)) {
+      in.at(key).fail(fmt::format(
+          "is {}, which transformers 4 reads and transformers 5 ignores in a model with two ropes; "
+          "expected rope_type in its place",
+          quote(rope->scaling)));
+    }
     if (family_.reads("long_factor") && (rope->scaling == "su" || rope->scaling == "yarn")) {
       rope->scaling = "longrope";  // older names, of Phi-3
     }
@@ -172,7 +182,6 @@ void read_ropes(const JsonView& in, const Family& family, ModelConfig& config) {
   // transformers 4 writes rope_scaling, 5 rope_parameters; a folder may have both, saying the same.
   // Where layers with a window have a rope of their own, rope_scaling is that of the others, and
   // rope_parameters has an object for each kind of layer.
-  constexpr const char* kLocalTheta = "rope_local_base_freq";
   const RopeReader reader(in, family, config);
   const bool apart = family.reads(kLocalTheta);
   std::optional<JsonView> scaling, parameters, local;

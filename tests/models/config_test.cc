@@ -296,6 +296,9 @@ TEST(ModelConfig, FeaturesOfOtherFamiliesAreRefused) {
       {"gemma3_text",
        {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 2e6}}}},
        {"rope_parameters is one rope", "full_attention and sliding_attention"}},
+      {"gemma3_text",
+       {{"rope_scaling", {{"type", "linear"}, {"factor", 8.0}}}},
+       {"rope_scaling.type is 'linear'", "transformers 5 ignores", "rope_type"}},
   };
   for (const auto& [family, patch, parts] : cases) {
     json c = small_model(family, 4);
