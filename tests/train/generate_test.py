@@ -9,6 +9,7 @@ stop. The candidates come from the model of reference_util.py; `eval` judges the
 on threads and processes."""
 import json
 import os
+import subprocess
 import unittest
 
 import torch
@@ -171,6 +172,26 @@ class Generate(Folder):
         self.assertEqual(first, three[0])
         self.assertEqual(3, len({text["text"] for text in three}))
         self.assertEqual([0, 1, 2], [text["sample"] for text in three])
+
+    def test_logprobs(self):
+        w, c, _ = self.chat_model("logprobs")
+        ids = self.ids("int x =")
+        [text] = self.texts("logprobs", "--prompt", "int x =", "--max-new-tokens", "8", "--logprobs", "3")
+        with torch.no_grad():
+            every = ids + text["token_ids"]
+            logits, _ = forward(w, torch.tensor(every), torch.arange(len(every)), c)
+        expected = torch.log_softmax(logits[len(ids) - 1:-1], -1)
+        self.assertEqual([8, 8], [len(text["token_logprobs"]), len(text["top_logprobs"])])
+        for row, token, logprob, top in zip(expected, text["token_ids"], text["token_logprobs"], text["top_logprobs"]):
+            self.assertAlmostEqual(row[token].item(), logprob, places=4)
+            best = row.topk(3)
+            self.assertEqual(best.indices.tolist(), [each["token_id"] for each in top])
+            for value, each in zip(best.values.tolist(), top):
+                self.assertAlmostEqual(value, each["logprob"], places=4)
+        refused = subprocess.run([cli_util.HOCKET, "generate", self.path("logprobs"), "--prompt", "x", "--logprobs", "3"],
+                                 capture_output=True, text=True, check=False)
+        self.assertEqual(2, refused.returncode)
+        self.assertIn("--logprobs needs --json", refused.stderr)
 
     def test_stops(self):
         w, c, legal = self.chat_model("stops")

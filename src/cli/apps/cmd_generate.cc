@@ -291,6 +291,14 @@ class Printer {
       for (const serve::TokenLogprobs& each : text.logprobs()) {
         json.value(each.logprob);
       }
+      json.end().key("top_logprobs").array();
+      for (const serve::TokenLogprobs& each : text.logprobs()) {
+        json.array();
+        for (const auto& [token, logprob] : each.top) {
+          json.object().member("token_id", token).member("logprob", logprob).end();
+        }
+        json.end();
+      }
       json.end();
     }
     json.end();
@@ -306,6 +314,9 @@ void check_generate_options(const GenerateOptions& options) {
   require_dtype("hocket generate", options.dtype);
   if (!options.prompts.empty() + !options.chat.empty() + !options.prompt.empty() > 1) {
     fail("hocket generate", "got more than one of --prompt, --chat and --prompts; expected one");
+  }
+  if (options.logprobs && !options.json) {
+    fail("hocket generate", "--logprobs needs --json");
   }
   if (!options.system.empty() && options.chat.empty()) {
     fail("hocket generate",
@@ -448,7 +459,9 @@ void verb_generate(Args& args) {
       "for a model without one: tokenizer.json or its folder; default: that beside the model");
   args.option("--batch", "N", &options->batch, "most texts generated at a time", 1, 1 << 16);
   args.option("--logprobs", "K", &options->logprobs,
-              "with --json: the log-probability of every token", 0, 1000);
+              "with --json: the log-probability of every token of the text, and the K most likely "
+              "tokens in its place",
+              0, 1000);
   add_set(args, &options->set);
   args.option("--dtype", "TYPE", &options->dtype,
               "of weights and activations: f32, f64, bf16, f16");
