@@ -2,6 +2,7 @@
 #include "tests/ops/op_util.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -43,9 +44,7 @@ class Operand {
     auto at = reinterpret_cast<uintptr_t>(memory_.data()) + kGuard;
     data_ = reinterpret_cast<std::byte*>((at + 63) / 64 * 64);
     // All ones are NaN in every floating type and -1 in integers; the other kind is neither.
-    for (size_t i = 0; i < kGuard + bytes_ + kGuard; ++i) {
-      *(data_ - kGuard + i) = first_kind ? std::byte{0xff} : static_cast<std::byte>(0x35 ^ i);
-    }
+    fill(first_kind);
     before_.assign(data_ - kGuard, data_);
     after_.assign(data_ + bytes_, data_ + bytes_ + kGuard);
   }
@@ -57,6 +56,17 @@ class Operand {
   }
 
  private:
+  void fill(bool first_kind) {
+    const size_t all = kGuard + bytes_ + kGuard;
+    std::array<std::byte, 256> block;
+    for (size_t i = 0; i < block.size(); ++i) {
+      block[i] = first_kind ? std::byte{0xff} : static_cast<std::byte>(0x35 ^ i);
+    }
+    for (size_t at = 0; at < all; at += block.size()) {
+      std::memcpy(data_ - kGuard + at, block.data(), std::min(block.size(), all - at));
+    }
+  }
+
   size_t bytes_;
   std::vector<std::byte> memory_, before_, after_;
   std::byte* data_;
