@@ -39,16 +39,16 @@ inline bool is_long() {
   const char* const text = std::getenv("HOCKET_LONG");
   return text && *text && std::string_view(text) != "0";
 }
-/// Returns how many of `all` random cases to try: half, unless HOCKET_LONG=1 asks for all.
+/// Returns how many of `all` random cases to try: a third, unless HOCKET_LONG=1 asks for all.
 /// Sanitizers make one about eight times slower, and check the code's behaviour rather than its
 /// numbers.
 inline uint64_t fewer(uint64_t all) {
   if (is_sanitized()) return (all + 7) / 8;
-  return is_long() ? all : (all + 1) / 2;
+  return is_long() ? all : (all + 2) / 3;
 }
-/// Returns how many of `all` cases to try in a test that takes minutes: a third, unless
+/// Returns how many of `all` cases to try in a test that takes minutes: a fifth, unless
 /// HOCKET_LONG=1 asks for all.
-inline uint64_t sampled(uint64_t all) { return is_long() ? all : (all + 2) / 3; }
+inline uint64_t sampled(uint64_t all) { return is_long() ? all : (all + 4) / 5; }
 
 /// A number that says how much to try, or which: HOCKET_MUTANTS, HOCKET_SEED, ..
 inline uint64_t from_environment(const char* name, uint64_t otherwise) {

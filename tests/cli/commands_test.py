@@ -75,9 +75,9 @@ def rank(command):
 LIBRARY = os.path.exists(os.path.join(cli_util.BINARY_DIR, "libhocket_torch.so"))
 
 
-# A search with a limit of three seconds takes the same options as a longer or unlimited one. Tasks of short sequences
+# A search with a limit of a second takes the same options as a longer or unlimited one. Tasks of short sequences
 # are measured like those of a model's 4,096 tokens. Trainings of tasks make one update.
-SEARCH_S = 3
+SEARCH_S = 1
 LONG = os.environ.get("HOCKET_LONG", "0") not in ("", "0")
 
 

@@ -15,12 +15,17 @@ import cli_util
 from plan_box import PlanBox
 
 
+# Few enough plans that the search is complete in seconds.
+FEW = ["--set", "plan.recompute=none", "--set", "plan.all_reduce=native", "--set", "plan.micro_batch=1", "--set",
+       "plan.cp=1"]
+
+
 class PlanTest(PlanBox):
     # ---- the search ------------------------------------------------------------------------------------------------
     def test_a_box(self):
         self.model()
         out = self.good("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch",
-                        "16", "--seq-len", "64", "--ranks", "4", "--time-limit", "20", "--json", "--out", "plan.yaml")
+                        "16", "--seq-len", "64", "--ranks", "4", *FEW, "--json", "--out", "plan.yaml")
         found = json.loads(out)
         best = found["best"][0]
         self.assertGreater(found["counts"]["simulated"], 0)
@@ -46,7 +51,7 @@ class PlanTest(PlanBox):
             self.put("judged.yaml", f.read() + "\naccuracy: {basis: fitted, low: 0.5, high: 2.5, fitted: [a, b], "
                      "fitted_error: 0.125, source: a test}\n")
         search = ["plan", "model/config.json", "--cluster", "judged.yaml", "--global-batch", "16", "--seq-len", "64",
-                  "--ranks", "4", "--time-limit", "30"]
+                  "--ranks", "4", *FEW]
         why = "-50 to +150 %: fitted to 2 published steps, 12.5 % off on them"
         found = json.loads(self.good(*search, "--json", "--html", "plan.html"))
         for row in found["best"] + [row for row in found["families"] if "step_s" in row]:
@@ -69,7 +74,7 @@ class PlanTest(PlanBox):
     def test_the_best_of_every_family(self):
         self.model()
         search = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "16",
-                  "--seq-len", "64", "--ranks", "4", "--time-limit", "30"]
+                  "--seq-len", "64", "--ranks", "4", *FEW]
         found = json.loads(self.good(*search, "--json", "--html", "plan.html"))
         families = {row["family"]: row for row in found["families"]}
         self.assertLessEqual({"data parallel", "FSDP", "tensor", "pipeline", "pp x tp"}, set(families))
@@ -148,7 +153,8 @@ class PlanTest(PlanBox):
         self.model()
         found = json.loads(self.good(
             "plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "16",
-            "--seq-len", "64", "--set", "plan.tp=2", "--set", "plan.pp=2", "--set", "plan.recompute=full", "--json"))
+            "--seq-len", "64", "--set", "plan.tp=2", "--set", "plan.pp=2", "--set", "plan.recompute=full", "--set",
+            "plan.all_reduce=native", "--json"))
         for plan in found["best"]:
             self.assertEqual([plan["set"].get(k) for k in ("plan.tp", "plan.pp", "plan.recompute")], ["2", "2", "full"])
 

@@ -74,7 +74,7 @@ TEST(PlanLimit, TimelinesAreWithinIt) {
   const auto left_s = [&](bool draws) {
     SearchOptions options;
     options.threads = 1;
-    options.time_limit_s = 8;
+    options.time_limit_s = 5;
     options.draws_families = draws;
     options.clock = processor_s;
     return options.time_limit_s - search(trial, space, options).seconds;
