@@ -117,18 +117,26 @@ std::string ShellBranches::rest_of_condition() {
   return text;
 }
 
-/// Evaluates tests of texts and numbers joined by && and ||; none: something in it is not known.
-std::optional<bool> ShellBranches::truth_of(const std::string& condition) {
-  const size_t either = condition.rfind("||"), both = condition.rfind("&&");
-  const size_t cut = either == condition.npos ? both
-                     : both == condition.npos ? either
-                                              : std::max(either, both);
-  if (cut == condition.npos) return truth_of_test(condition);
-  const std::optional<bool> left = truth_of(condition.substr(0, cut)),
-                            right = truth_of_test(condition.substr(cut + 2));
-  const bool wins = condition[cut] == '|';  // true for ||, false for &&
-  if ((left && *left == wins) || (right && *right == wins)) return wins;
-  return left && right ? std::optional<bool>(!wins) : std::nullopt;
+/// Evaluates tests of texts and numbers joined by && and ||, which bind alike, from the left; none:
+/// something in it is not known.
+std::optional<bool> ShellBranches::truth_of(std::string_view condition) {
+  std::optional<bool> truth;
+  char joined_by = 0;
+  for (size_t begin = 0;;) {
+    const size_t end = std::min(condition.find("||", begin), condition.find("&&", begin));
+    const std::optional<bool> next = truth_of_test(condition.substr(begin, end - begin));
+    const bool wins = joined_by == '|';  // true for ||, false for &&
+    if (joined_by == 0) {
+      truth = next;
+    } else if ((truth && *truth == wins) || (next && *next == wins)) {
+      truth = wins;
+    } else {
+      truth = truth && next ? std::optional<bool>(!wins) : std::nullopt;
+    }
+    if (end == condition.npos) return truth;
+    joined_by = condition[end];
+    begin = end + 2;
+  }
 }
 
 /// "((a > b))" of two sums.
@@ -152,13 +160,13 @@ std::optional<bool> ShellBranches::truth_of_numbers(std::string_view inside) {
   return std::nullopt;
 }
 
-std::optional<bool> ShellBranches::truth_of_test(const std::string& condition) {
+std::optional<bool> ShellBranches::truth_of_test(std::string_view condition) {
   const std::string_view all = trim(condition);
   if (all.starts_with("((") && all.ends_with("))")) {
     return truth_of_numbers(all.substr(2, all.size() - 4));
   }
   std::vector<std::string> words;
-  if (!words_.words_in(condition, &words) || words.size() < 3) return std::nullopt;
+  if (!words_.words_in(std::string(condition), &words) || words.size() < 3) return std::nullopt;
   const bool one = words.front() == "[" && words.back() == "]";
   const bool two = words.front() == "[[" && words.back() == "]]";
   if (!one && !two) return std::nullopt;

@@ -45,9 +45,9 @@ class ShellBranches {
   bool take_keyword(std::string_view word);
   void enter(int line, const char* word);
   std::string rest_of_condition();
-  std::optional<bool> truth_of(const std::string& condition);
+  std::optional<bool> truth_of(std::string_view condition);
   std::optional<bool> truth_of_numbers(std::string_view inside);
-  std::optional<bool> truth_of_test(const std::string& condition);
+  std::optional<bool> truth_of_test(std::string_view condition);
   void read_case(int line);
   bool read_pattern_of_case();
 

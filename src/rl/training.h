@@ -23,7 +23,6 @@
 #include "train/start.h"
 #include "train/stepper.h"
 #include "train/stop.h"
-#include "train/tensorboard.h"
 
 namespace hocket::rl {
 
@@ -38,7 +37,7 @@ class Training {
         section_(run.config.train),
         stop_(stop),
         data_(run, most_prompt_tokens(run)),
-        metrics_(run.config.output.dir + "/metrics.jsonl"),
+        metrics_(run.config.output),
         report_(run, data_.tokenizer(), command),
         saver_(run, stop),
         ranks_(engine::local_ranks(run)) {}
@@ -95,7 +94,6 @@ class Training {
   std::optional<Learner> learner_;
   std::optional<Critic> critic_;
   std::optional<train::Stepper> stepper_;
-  std::optional<train::EventFile> events_;
   std::unique_ptr<Progress> progress_;
   check::Certificate certificate_;
   std::vector<program::Memory> planned_;

@@ -98,12 +98,7 @@ void Training::evaluate(bool final) {
 
 void Training::record(const std::string& line) {
   if (!is_first()) return;
-  saver_.storing([&] {
-    metrics_.append(line);
-    if (events_) {
-      events_->append(line);
-    }
-  });
+  saver_.storing([&] { metrics_.append(line); });
 }
 
 /// Writes a line per sample to output.dir/trajectories/NAME.jsonl.

@@ -156,9 +156,6 @@ void Training::load() {
   comm::run_on_all(ranks_.processes(), [&] {
     if (is_first()) {
       metrics_.begin_after(start_.done.step);
-      if (run_.config.output.tensorboard) {
-        events_.emplace(run_.config.output.dir, start_.done.step);
-      }
     }
     return std::string();
   });

@@ -157,13 +157,24 @@ std::string evaluation_text(const std::vector<HeldOut>& sets, int64_t step, doub
   return text;
 }
 
-void MetricsFile::append(const std::string& line) const {
+void MetricsFile::append(const std::string& line) {
   FileWriter out(path_, FileWriter::Mode::append);
   out.write(line + "\n");
   out.close();
+  if (events_) {
+    events_->append(line);
+  }
 }
 
-void MetricsFile::begin_after(int64_t step) const {
+void MetricsFile::begin_after(int64_t step) {
+  remove_after(step);
+  if (has_events_) {
+    events_.emplace(folder_, step);
+  }
+}
+
+/// Removes the lines of steps after `step`, and a partial line; 0: all lines.
+void MetricsFile::remove_after(int64_t step) const {
   if (step == 0) return write_file_atomic(path_, "");
   if (!file_exists(path_)) return;
   const std::string text = read_file(path_);

@@ -4,11 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/session.h"
+#include "run/config.h"
 #include "train/evaluate.h"
+#include "train/tensorboard.h"
 
 namespace hocket::train {
 
@@ -58,23 +61,31 @@ std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_
 /// the same of the other sets by their names, for an evaluation of this duration.
 std::string evaluation_text(const std::vector<HeldOut>& sets, int64_t step, double seconds);
 
-/// metrics.jsonl of one run.
+/// metrics.jsonl of one run and, with output.tensorboard, its events. One rank writes it.
 class MetricsFile {
  public:
-  explicit MetricsFile(std::string path) : path_(std::move(path)) {}
+  explicit MetricsFile(const engine::OutputSection& output)
+      : folder_(output.dir),
+        path_(output.dir + "/metrics.jsonl"),
+        has_events_(output.tensorboard) {}
 
   /// Prepares a resumed run: removes the lines of steps after `step`, and a partial line left by a
   /// kill. 0, a new run: removes all lines. Throws Error for a complete line without a step.
-  void begin_after(int64_t step) const;
-  /// Error: a disk that is full.
-  void append(const std::string& line) const;
+  void begin_after(int64_t step);
+  /// Adds a line, and its numbers to the events. Requires begin_after(). Error: a disk that is
+  /// full.
+  void append(const std::string& line);
   /// True if the last line is the evaluation at the end of a run.
   bool ends_with_final_evaluation() const;
   /// True if the last line is any evaluation.
   bool ends_with_evaluation() const;
 
  private:
-  std::string path_;
+  void remove_after(int64_t step) const;
+
+  std::string folder_, path_;
+  bool has_events_;
+  std::optional<EventFile> events_;
 };
 
 }  // namespace hocket::train

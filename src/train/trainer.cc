@@ -29,7 +29,6 @@
 #include "train/start.h"
 #include "train/stepper.h"
 #include "train/stop.h"
-#include "train/tensorboard.h"
 
 namespace hocket::train {
 
@@ -48,7 +47,7 @@ class Trainer {
         stop_(stop),
         section_(run.config.train),
         data_(TrainingData::open(run)),
-        metrics_(run.config.output.dir + "/metrics.jsonl"),
+        metrics_(run.config.output),
         saver_(run, stop),
         ranks_(engine::local_ranks(run)) {}
   /// Returns the exit code.
@@ -107,7 +106,6 @@ class Trainer {
   std::string best_by_;     ///< set with the deciding loss; empty: the data's own held-out part
   Best best_;               ///< of the evaluations so far
   int64_t saved_at_ = -1;   ///< the step of the last checkpoint of this start
-  std::optional<EventFile> events_;
 };
 
 /// Finds or starts a run, steps with evaluations and checkpoints in between, and ends with a
@@ -312,9 +310,6 @@ void Trainer::load() {
   }
   if (is_first()) {
     metrics_.begin_after(start_.done.step);
-    if (run_.config.output.tensorboard) {
-      events_.emplace(run_.config.output.dir, start_.done.step);
-    }
     name_best();
   }
 }
@@ -446,15 +441,9 @@ void Trainer::evaluate(int64_t step, bool final) {
   }
 }
 
-/// Appends a line to the metrics, and its numbers to the events of TensorBoard.
 void Trainer::record(const std::string& line) {
   if (!is_first()) return;
-  saver_.storing([&] {
-    metrics_.append(line);
-    if (events_) {
-      events_->append(line);
-    }
-  });
+  saver_.storing([&] { metrics_.append(line); });
 }
 
 /// Compares an evaluation with those before: saves the best, and says when the training ends.

@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 import cli_util
+import yaml
 from nccl_log import log, sum_us
 
 CLUSTERS = os.path.join(cli_util.ROOT, "configs", "clusters")
@@ -74,6 +75,16 @@ class ImportTest(unittest.TestCase):
                                        os.path.join(CLUSTERS, "h100-64x8.yaml"), "--json"))
             self.assertEqual(len(out), 11)
             self.assertTrue(all(math.isfinite(row["time_us"]) and row["time_us"] > 0 for row in out))
+
+    def test_a_collective_has_the_interval_of_its_cluster(self):
+        cluster = os.path.join(CLUSTERS, "mosaic-h100.yaml")
+        with open(cluster, encoding="utf-8") as f:
+            accuracy = yaml.safe_load(f)["accuracy"]
+        op = ("simulate", "op", "all_reduce", "--bytes", "1MiB,64MiB", "--ranks", "16", "--cluster", cluster)
+        for row in json.loads(self.good(*op, "--json")):
+            for end in ("low", "high"):
+                self.assertAlmostEqual(row["interval"][f"{end}_us"], accuracy[end] * row["time_us"], delta=0.01)
+        self.assertIn("\ninterval of each: -", self.good(*op))
 
     def test_every_shipped_cluster_predicts(self):
         for name in sorted(os.listdir(CLUSTERS)):

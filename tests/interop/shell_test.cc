@@ -57,6 +57,17 @@ TEST(Shell, WordsBranchesAndCommands) {
             (std::vector<std::string>{"run", "--a", "6", "tee", "log", "last", "x y"}));
 }
 
+TEST(Shell, TestsAreJoinedFromTheLeft) {
+  const auto branch = [](const std::string& condition) {
+    return words_of("if " + condition + "; then\n  one\nelse\n  two\nfi\n");
+  };
+  EXPECT_EQ(branch("[ 1 = 1 ] || [ 1 = 2 ] && [ 1 = 3 ]"), std::vector<std::string>{"two"});
+  EXPECT_EQ(branch("[ 1 = 2 ] && [ 1 = 1 ] || [ 3 = 3 ]"), std::vector<std::string>{"one"});
+  EXPECT_EQ(branch("[ -f x ] && [ 1 = 2 ]"), std::vector<std::string>{"two"});
+  EXPECT_EQ(branch(repeated("[ 1 = 1 ] && ", 100'000) + "[ 1 = 2 ]"),
+            std::vector<std::string>{"two"});
+}
+
 TEST(Shell, ExpansionsInsideOfEachOtherHaveAnEnd) {
   for (const auto& [open, close] : {std::pair{"$((1 + ", "))"}, {"${A:-", "}"}}) {
     const std::string script = "X=" + repeated(open, 100'000) + "1" + repeated(close, 100'000);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "passes/compress.h"
 #include "planner/codecs/sum_options.h"
 #include "run/machine.h"
+#include "sim/interval.h"
 
 namespace hocket::cli {
 namespace {
@@ -133,8 +135,31 @@ std::string rate_text(double bytes_per_s) {
   return fmt::format("{:.2f} {}/s", bytes_per_s, units[unit]);
 }
 
+/// Returns the interval of a collective of `seconds`: that of whole steps on the cluster. Timings
+/// of a profile have none.
+sim::Interval interval_of(const cost::CostModel& costs, double seconds) {
+  if (costs.calibrated()) {
+    return {0, 0, "none: a profile has no error of single collectives", false};
+  }
+  return sim::interval_of(costs.cluster(), {}, std::llround(seconds * 1e9));
+}
+
+void write_interval(JsonWriter& json, const sim::Interval& interval) {
+  json.key("interval").object();
+  if (interval.given()) {
+    json.member("low_us", static_cast<double>(interval.low_ns) / 1e3);
+    json.member("high_us", static_cast<double>(interval.high_ns) / 1e3);
+  }
+  json.member("why", interval.why).end();
+}
+
+void print_interval(const cost::CostModel& costs) {
+  fmt::print("interval of each: {}\n", interval_of(costs, 1).why);
+}
+
 void print_json(const std::vector<double>& sizes,
-                const std::vector<std::vector<cost::AlgorithmTime>>& all) {
+                const std::vector<std::vector<cost::AlgorithmTime>>& all,
+                const cost::CostModel& costs) {
   JsonWriter json({.indent = 1, .digits = 9});
   json.array();
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -143,7 +168,9 @@ void print_json(const std::vector<double>& sizes,
     json.member("time_us", time.seconds() * 1e6).member("algorithm", time.algorithm);
     json.member("protocol", time.short_messages ? "short" : "long");
     json.member("start_us", time.start_s * 1e6).member("latency_us", time.latency_s * 1e6);
-    json.member("data_us", time.data_s * 1e6).member("busiest", time.busiest).end();
+    json.member("data_us", time.data_s * 1e6).member("busiest", time.busiest);
+    write_interval(json, interval_of(costs, time.seconds()));
+    json.end();
   }
   fmt::print("{}\n", json.end().take());
 }
@@ -200,7 +227,8 @@ std::vector<planner::SumOption> possible_sums(const cost::CostModel& costs,
 }
 
 void print_sums(const OpOptions& options, const std::vector<double>& sizes,
-                const std::vector<planner::SumOption>& all, const planner::SumCosts& costs) {
+                const std::vector<planner::SumOption>& all, const planner::SumCosts& costs,
+                const cost::CostModel& of_cluster) {
   if (options.json) {
     JsonWriter json({.indent = 1, .digits = 9});
     json.array();
@@ -210,7 +238,9 @@ void print_sums(const OpOptions& options, const std::vector<double>& sizes,
       json.member("time_us", sums.front().seconds * 1e6);
       json.member("plain_us", plain_of(sums).seconds * 1e6);
       json.member("way", to_string(*sums.front().option));
-      json.member("plain_way", to_string(*plain_of(sums).option)).end();
+      json.member("plain_way", to_string(*plain_of(sums).option));
+      write_interval(json, interval_of(of_cluster, sums.front().seconds));
+      json.end();
     }
     fmt::print("{}\n", json.end().take());
     return;
@@ -224,6 +254,7 @@ void print_sums(const OpOptions& options, const std::vector<double>& sizes,
       if (!options.all_ways) break;
     }
   }
+  print_interval(of_cluster);
 }
 
 /// An all-reduce of a gradient by every way of the tree of options (planner/codecs/sum_options.h).
@@ -250,7 +281,8 @@ int simulate_sum(const OpOptions& options, const std::vector<double>& sizes,
                all.size(),
                costs.cluster().knows_hosts() ? "" : " (of hosts the cluster says nothing)");
   }
-  print_sums(options, sizes, all, planner::SumCosts(costs, shape.nodes, shape.per_node, codec));
+  print_sums(options, sizes, all, planner::SumCosts(costs, shape.nodes, shape.per_node, codec),
+             costs);
   return 0;
 }
 
@@ -281,12 +313,13 @@ int simulate_op(const OpOptions& options) {
     }
   }
   if (options.json) {
-    print_json(sizes, all);
+    print_json(sizes, all, costs);
     return 0;
   }
   fmt::print("{} of {} on {} of {}\n", op.name, counted(static_cast<int64_t>(group.size()), "rank"),
              counted(shape.nodes, "node"), cluster.name);
   print_table(sizes, all, options.all_ways);
+  print_interval(costs);
   return 0;
 }
 
