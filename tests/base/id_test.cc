@@ -63,7 +63,7 @@ TEST(Id, NoneLiesBeforeAllAndIndexesNothing) {
   EXPECT_EQ(SIZE_MAX, size_t{none});
 }
 
-TEST(Id, IsPrintedAsANumber) {
+TEST(Id, PrintsAsANumber) {
   std::ostringstream out;
   out << TableId(7) << ' ' << TableId(kNone);
   EXPECT_EQ("7 -1", out.str());
@@ -86,7 +86,7 @@ TEST(Id, CountsAndCompares) {
   EXPECT_FALSE(id == (int64_t{1} << 32) + 3);  // no number is cut off on the way
 }
 
-TEST(Id, IsAKeyAndText) {
+TEST(Id, ServesAsKeyAndText) {
   const std::map<TableId, int> ordered{{2, 20}, {kNone, 0}};
   EXPECT_EQ(kNone, ordered.begin()->first);
   const std::unordered_set<TableId> set{1, 1, 2};

@@ -88,7 +88,7 @@ TEST(JsonWriter, StringsReadBack) {
   EXPECT_EQ(text.find('\n'), text.npos);
 }
 
-TEST(JsonWriter, WhatIsNoUtf8IsReplaced) {
+TEST(JsonWriter, ReplacesInvalidUtf8) {
   const std::pair<std::string, std::string> cases[] = {{"a\xff"
                                                         "b",
                                                         "a\xef\xbf\xbd"

@@ -33,7 +33,7 @@ TEST(Stats, MedianAndQuantiles) {
   EXPECT_EQ(quantile({0, 10}, 0.9), 9);
 }
 
-TEST(Stats, WhatIsNotFiniteDoesNotCount) {
+TEST(Stats, IgnoreNonFiniteValues) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(median({nan, 2, INFINITY, 4, -INFINITY}), 3);
   EXPECT_TRUE(std::isnan(median({})));

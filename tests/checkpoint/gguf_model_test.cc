@@ -219,7 +219,7 @@ TEST(GgufModel, OtherTypesAreRoundedOnce) {
   }
 }
 
-TEST(GgufModel, WhatGgufCannotSayIsNotWritten) {
+TEST(GgufModel, RefusesModelsThatGgufCannotExpress) {
   const auto expect_refused = [](const ModelConfig& config, ElementType type,
                                  const std::string& part) {
     SCOPED_TRACE(part);

@@ -272,7 +272,7 @@ TEST(AddTokens, FilesSayWhatTheTokensAreFor) {
   EXPECT_EQ(made.source.config.pad_token_id, 26);
 }
 
-TEST(AddTokens, WhatCannotBeAddedIsRefused) {
+TEST(AddTokens, RefusesTokensThatCannotBeAdded) {
   const Model model;
   const auto expect = [&](const TokenAdditions& additions, const std::string& part) {
     const std::string text = error_of([&] { model.with(additions); });

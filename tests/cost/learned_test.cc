@@ -63,7 +63,7 @@ TEST(Learned, NeedsEnoughTasksAndOps) {
   EXPECT_FALSE(LearnedTimes({}).useful());
 }
 
-TEST(Learned, IsNotUsefulWhereTheRooflineIsExact) {
+TEST(Learned, NotUsefulWhereTheRooflineIsExact) {
   std::vector<TimedLeaf> tasks = tasks_of(6, 6, 0, 5);
   for (TimedLeaf& task : tasks) {
     task.ns = 1.5e9 * task.leaf.roofline_s;

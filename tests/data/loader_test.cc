@@ -72,7 +72,7 @@ class Loader : public testing::Test {
   std::set<int64_t> first_;  // where documents begin
 };
 
-TEST(Permutation, IsOne) {
+TEST(Permutation, MapsItsRangeOntoItself) {
   for (const uint64_t size : {1, 2, 3, 4, 5, 16, 17, 100, 1000, 4096, 4097}) {
     std::set<uint64_t> seen;
     const Permutation p(size, size * 31 + 1);
@@ -144,7 +144,7 @@ TEST_F(Loader, SequencesFollowTheDefinition) {
   }
 }
 
-TEST_F(Loader, IsAPureFunctionOfSeedAndIndex) {
+TEST_F(Loader, PureFunctionOfSeedAndIndex) {
   const auto stream = make(3, 30, 20);
   const PackedLoader a(stream, 16, kEos, 5), b(stream, 16, kEos, 5), other(stream, 16, kEos, 6);
   int same = 0;

@@ -122,7 +122,7 @@ void keep(const std::string& name, const std::string& page) {
   write_file_atomic(join_path(folder, name + ".html"), page);
 }
 
-TEST(Report, IsSelfContained) {
+TEST(Report, LoadsNothingFromOutside) {
   for (const int ranks : {1, 4}) {
     const std::string page = report_html(demo_report(ranks, 1));
     EXPECT_LT(page.size(), 600'000u);

@@ -98,14 +98,14 @@ TEST(Batch, AProgramTakesWhatItReads) {
   EXPECT_FALSE(ranks.session->run().executor(0).has("hyper"));
 }
 
-TEST(Batch, OfAnotherSizeIsRefused) {
+TEST(Batch, RefusesAnotherSize) {
   Ranks ranks(dense_run({"plan.micro_batch=4"}));
   EXPECT_THROW(ranks.session->feed(Batch(4, 3)), Error);
   EXPECT_THROW(ranks.session->feed(Batch(8, 2)), Error);
   EXPECT_THROW(empty_batch(ranks.session->compiled(), 5), std::logic_error);
 }
 
-TEST(Batch, IsPaddingUntilItIsFilled) {
+TEST(Batch, HoldsPaddingUntilFilled) {
   Batch batch(2, 3);
   EXPECT_EQ(batch.num_targets(), 0);
   EXPECT_EQ(batch.positions, std::vector<int32_t>(6, data::padding_position(0)));

@@ -118,7 +118,7 @@ TEST(Bf16, Float8IsOfLinearLayersOfTheBlocksAlone) {
   EXPECT_THROW(run_of(kDense, "", {kFloat8, "model.dtype=f32"}), Error);
 }
 
-TEST(Bf16, IsPredictedAtThePeakOfItsType) {
+TEST(Bf16, PredictedAtThePeakOfItsType) {
   cost::Cluster cluster = cost::parse_cluster(R"(
 name: test
 nodes: 1

@@ -75,7 +75,7 @@ TEST_P(Encoded, AreSplitMovedAndStoredAsTheyAre) {
   }
 }
 
-TEST_P(Encoded, OfAnotherBlockOrScaleAreAnotherProgram) {
+TEST_P(Encoded, AnotherBlockOrScaleChangesTheHash) {
   const TensorType type = graph::parse_tensor_type(GetParam());
   parallel::Plan plan;
   const auto hash = [&](const TensorType& other) {

@@ -142,7 +142,7 @@ TEST_F(Layouts, AreOneForEveryMeaning) {
   }
 }
 
-TEST_F(Layouts, OfAMeshInItsOwnOrderReadAsTheyDid) {
+TEST_F(Layouts, TextInMeshOrderIsUnchanged) {
   const Mesh mesh{{{"pp", 2}, {"edp", 2}, {"ep", 3}}};
   for (const char* text :
        {"B", "edp:S0 ep:P", "pp:S1 edp:S0 ep:S1", "ep:S0 edp:S0", "ep:Pmax", "edp:Psoftmax ep:S2",

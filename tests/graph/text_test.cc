@@ -73,7 +73,7 @@ TEST(GraphText, PrintsAndParsesBack) {
   EXPECT_EQ(text, graph::print(back));
 }
 
-TEST(GraphText, WhatIsParsedLowersToTheSameProgram) {
+TEST(GraphText, ParsedGraphLowersToTheSameProgram) {
   const graph::Graph g = training_graph();
   parallel::Plan plan;
   plan.pp = 2;

@@ -203,7 +203,7 @@ TEST(CommLog, NamesOfCollectives) {
   EXPECT_EQ(comm_op_of("hypercube_perf"), "");
 }
 
-TEST(CommLog, WhatIsNoAllReduceIsNotTakenForOne) {
+TEST(CommLog, OtherOpsAreNotReadAsAllReduce) {
   const std::string head = kOldHead;
   const std::string sum = head + "  2048  512  float  sum  9  1  1  0  8  1  1  0\n";
   EXPECT_EQ(parse_comm_log(sum, "2.log").samples.at(0).op, "all_reduce");
@@ -275,7 +275,7 @@ TEST(CommLog, ATimeThatIsNoneSpoilsItsRow) {
   EXPECT_DOUBLE_EQ(log.samples.at(0).seconds, 9e-6);
 }
 
-TEST(CommLog, WhatIsNoLogIsRefused) {
+TEST(CommLog, RefusesOtherFiles) {
   EXPECT_NE(refusal("").find("has no measurement"), std::string::npos);
   EXPECT_NE(refusal("hello\nworld\n").find("has no measurement"), std::string::npos);
   EXPECT_NE(refusal(kOldHead).find("has no measurement"), std::string::npos);

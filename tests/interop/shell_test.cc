@@ -39,7 +39,7 @@ std::string repeated(const std::string& text, int times) {
   return all;
 }
 
-TEST(ShellSum, IsThatOfAShell) {
+TEST(ShellSum, GivesTheResultOfAShell) {
   EXPECT_EQ(shell_sum("2 * (3 + 4) - 10 / 3"), 11);
   EXPECT_EQ(shell_sum("(0 - 9223372036854775807 - 1) / (0 - 1)"), std::nullopt);
   EXPECT_EQ(shell_sum("0 - (0 - 9223372036854775807 - 1)"), std::nullopt);

@@ -209,7 +209,7 @@ TEST(BiasKernels, AddToEveryRowAndSumIt) {
   }
 }
 
-TEST(BiasKernels, OfTheRowsExpert) {
+TEST(BiasKernels, AddTheBiasOfEachRowsExpert) {
   Random random(35);
   const std::vector<double> counts = {70, 0, 7, 130};
   for (int64_t width : {3, 300}) {

@@ -138,7 +138,7 @@ TEST(ModelConfig, ExpertsOfTransformers4And5) {
   expect_error(five, {"num_experts is 7 but num_local_experts is 6"});
 }
 
-TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
+TEST(ModelConfig, NamesUnsupportedKeys) {
   const std::vector<std::pair<json, std::vector<std::string>>> cases = {
       {{{"model_type", "mamba"}}, {"model_type", "'mamba'", "llama or mistral or mixtral or "}},
       {{{"model_type", "qwen3_next"}}, {"the nearest of them is qwen3"}},

@@ -341,7 +341,7 @@ Problem widened(const Problem& narrow, const Sample& sample) {
   return wide;
 }
 
-TEST_P(OpOfEveryPrecision, IsTheSameInAll) {
+TEST_P(OpOfEveryPrecision, SameDefinitionInEveryPrecision) {
   for (const Sample& s : samples()) {
     for (const Precision& precision : kPrecisions) {
       for (uint64_t seed : kSeeds) {
@@ -611,7 +611,7 @@ TEST_P(OpWithGradient, EqualsFiniteDifferences) {
 }
 
 /// Runs the rule in another type, on results that the op made in that type.
-TEST_P(OpWithGradient, IsThatOfF64InEveryPrecision) {
+TEST_P(OpWithGradient, GradientOfEveryPrecisionMatchesF64) {
   if (!has_compute_dtype(op())) return;
   for (const Sample& s : samples()) {
     if (!s.smooth) continue;

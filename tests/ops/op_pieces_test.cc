@@ -281,7 +281,7 @@ int compare(const Setting& s, const std::vector<Value>& whole, const std::string
 
 class EveryPiece : public testing::TestWithParam<const Op*> {};
 
-TEST_P(EveryPiece, IsItsPartOfTheWhole) {
+TEST_P(EveryPiece, EqualsItsPartOfTheWhole) {
   const Op& op = *GetParam();
   std::set<char> seen;
   int empty = 0;

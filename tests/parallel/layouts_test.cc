@@ -76,7 +76,7 @@ double least(const ChoiceProblem& problem) {
   return least;
 }
 
-TEST(LayoutSearch, IsExactWhereTablesStaySmall) {
+TEST(LayoutSearch, ExactWhereTablesStaySmall) {
   Rng rng(3);
   for (int draw = 0; draw < 200; ++draw) {
     const ChoiceProblem problem = random_problem(&rng, draw % 2 == 0);

@@ -333,7 +333,7 @@ TEST(Resharding, MovesUnevenShares) {
   test::expect_proven_run_simulated(cases);
 }
 
-TEST(Resharding, OfRowsAndCountsUsesExchangesOnly) {
+TEST(Resharding, RowsAndCountsUseExchangesOnly) {
   const Mesh mesh{{{"edp", 2}, {"ep", 2}}};
   ReshardPaths paths(mesh);
   const TensorType rows{DType::f32, {7, 24, 16}, 2};

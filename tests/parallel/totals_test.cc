@@ -78,7 +78,7 @@ TEST(Totals, AreThoseOfTheSingleDeviceStep) {
 }
 
 /// A program is refused if its step takes the value of one micro-batch for the sum.
-TEST(Totals, ThatMissAMicroBatchAreRefused) {
+TEST(Totals, RefusedIfTheyMissAMicroBatch) {
   const graph::Graph graph = with_totals(check::test::dense(2, true), "embedding");
   program::Program program = lower(graph, plan_of(1, 1, 1));
   auto& tasks = program.classes[0].tasks;

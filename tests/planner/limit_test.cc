@@ -35,7 +35,7 @@ Trial large() {
   return {run, path, std::nullopt, 16};
 }
 
-TEST(PlanLimit, IsKeptToFivePercent) {
+TEST(PlanLimit, KeepsItsTimeLimitToFivePercent) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "a thread looks at the clock ten times later under sanitizers";
   }

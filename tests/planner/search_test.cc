@@ -347,7 +347,7 @@ TEST(PlanSearch, ASlowerDeviceNeverGivesAFasterPlan) {
   }
 }
 
-TEST(PlanSearch, IsGivenUpInTheMiddleOfACompilation) {
+TEST(PlanSearch, StopsDuringACompilation) {
   const Trial dense = trial(kDense, cluster_file("plan_given_up.yaml", "1GB", "50MB/s"), 8, 32);
   const SearchSpace space = dense.space({});
   const PlanCandidate plan{.pp = 2, .dp = 2, .micro_batch = 1};
@@ -472,7 +472,7 @@ TEST(PlanSearch, KeepsToTheMemoryThatThereIs) {
   EXPECT_GT(found.counts.too_large + found.counts.over_memory, 0);
 }
 
-TEST(PlanSearch, IsTheSameWhateverTheThreads) {
+TEST(PlanSearch, SameResultForAnyNumberOfThreads) {
   if (test::is_sanitized()) {
     GTEST_SKIP() << "hundreds of plans are simulated: minutes under sanitizers";
   }
@@ -518,7 +518,7 @@ void visit_all(const SearchSpace& space, const std::function<void(const PlanCand
   }
 }
 
-TEST(PlanSearch, WhatAnotherTrainerExpressesIsWhatCanBeWrittenForIt) {
+TEST(PlanSearch, KeepsExactlyThePlansWritableForAnotherTrainer) {
   const std::string cluster = cluster_file("plan_emit.yaml", "1GB", "50MB/s");
   const auto is_written = [](const auto& emit, const engine::Run& run) {
     try {

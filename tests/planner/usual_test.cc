@@ -157,7 +157,7 @@ TEST(ShortenedSteps, EndWithTheTwoBestInFull) {
   }
 }
 
-TEST(NextBottleneck, IsWhatTheStepWaitsFor) {
+TEST(NextBottleneck, GainsAddUpToTheWholeStep) {
   const Trial of = trial("usual_gains.yaml", 8);
   const SearchSpace space = of.space(
       {{"plan.recompute", "none"}, {"plan.micro_batch", "1"}, {"plan.all_reduce", "native"}});

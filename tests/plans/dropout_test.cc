@@ -25,7 +25,7 @@ Outcome run(const std::vector<std::string>& overrides) {
   return train(dense_case(), {.steps = 2, .overrides = overrides, .with_grads = false});
 }
 
-TEST(Dropout, IsTheSameUnderEveryPlan) {
+TEST(Dropout, EqualUnderEveryPlan) {
   const Outcome one = run({});
   const std::vector<std::vector<std::string>> plans = {
       {"plan.micro_batch=1"},

@@ -106,7 +106,7 @@ TEST(PlanEquality, NoRandomPlanIsRefused) {
 
 /// With documents of one token, the gradients of queries and keys are the rounding error of 0. They
 /// may differ from one rank's by the effect of the parameters' last bits, and no more.
-TEST(PlanEquality, WhatCancelsIsAsNearAsItsAddends) {
+TEST(PlanEquality, CancellingGradientsMatchWithinInputRounding) {
   if (has_address_sanitizer()) {
     GTEST_SKIP() << "without the optimizations of a release these gradients round to 0 exactly";
   }

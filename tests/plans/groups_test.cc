@@ -137,7 +137,7 @@ TEST(Groups, GoTogetherWithAllAxes) {
   }
 }
 
-TEST(Groups, WhatCannotBeIsSaid) {
+TEST(Groups, RefusesImpossibleGroups) {
   const std::map<std::string, std::string> cases = {
       {"dp: 4, shard: {params: group}", "plan.shard.group is 0; expected the ranks of a group"},
       {"dp: 4, shard: {params: group, group: 3}", "plan.shard.group is 3; expected one of 1, 2, 4"},

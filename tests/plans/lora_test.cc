@@ -59,7 +59,7 @@ const Plans& dense_plans() {
   return plans;
 }
 
-TEST(Lora, OfEveryLinearLayerIsTheSameUnderEveryPlan) {
+TEST(Lora, AllLinearLayersEqualUnderEveryPlan) {
   expect_equal(case_of(kLlama, "targets: [all-linear]"), dense_plans());
 }
 
@@ -67,7 +67,7 @@ TEST(Lora, WithDropoutIsTheSameUnderEveryPlan) {
   expect_equal(case_of(kLlama, "targets: [all-linear], dropout: 0.3"), dense_plans());
 }
 
-TEST(Lora, OfOneHalfAndOfOtherRanksIsTheSameUnderEveryPlan) {
+TEST(Lora, PartialTargetsAndOtherRanksEqualUnderEveryPlan) {
   expect_equal(case_of(kLlama, "targets: [up_proj, o_proj]"), dense_plans());
   expect_equal(case_of(kLlama,
                        "targets: [gate_proj, up_proj, q_proj], rank_pattern: {up_proj: 2}, "
@@ -75,11 +75,11 @@ TEST(Lora, OfOneHalfAndOfOtherRanksIsTheSameUnderEveryPlan) {
                dense_plans());
 }
 
-TEST(Lora, OfTensorsThatHoldSeveralParametersIsTheSameUnderEveryPlan) {
+TEST(Lora, FusedTensorsEqualUnderEveryPlan) {
   expect_equal(case_of(kPhi3, "targets: [qkv_proj, gate_up_proj]"), dense_plans());
 }
 
-TEST(Lora, OfExpertsIsTheSameUnderEveryPlan) {
+TEST(Lora, ExpertsEqualUnderEveryPlan) {
   const std::string experts =
       "targets: [q_proj, v_proj], target_parameters: [mlp.experts.gate_up_proj, "
       "mlp.experts.down_proj]";

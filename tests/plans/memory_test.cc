@@ -255,7 +255,7 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
 /// Around a ring no rank answers its neighbour, but messages come back around. A rank can thus be
 /// ahead of the next one by a round, not by a step of many layers. Of the keys themselves two hops
 /// are in memory.
-TEST(PlanMemory, WhatGoesAroundARingDoesNotPileUp) {
+TEST(PlanMemory, RingAttentionKeepsTwoHopsInMemory) {
   const auto memory = [](int64_t layers, const char* keys) {
     const std::string text = fmt::format(
         "model:\n  config: {{model_type: llama, vocab_size: 32, hidden_size: 32, "

@@ -96,7 +96,7 @@ TEST(Subset, TwoHalvesTrainAsTheWholeDoes) {
   std::cout << "seeds" << seeds << "\n";
 }
 
-TEST(Subset, WhatIsElsewhereIsSaidToBe) {
+TEST(Subset, ReadingAbsentRanksFails) {
   const engine::Run run = engine::parse_run(
       "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 2, "
       "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"

@@ -253,7 +253,7 @@ TEST(Classes, PeersAreWhereTheWayLeads) {
   }
 }
 
-TEST(Classes, WhatIsNoPartitionIsSaid) {
+TEST(Classes, RefusesClassesThatAreNoPartition) {
   Program p;
   p.roles = {{"all", {{{"x", 3}, {"y", 2}}}}};
   p.classes.resize(2);

@@ -6,7 +6,7 @@
 namespace hocket::program {
 namespace {
 
-TEST(Lanes, WhatArrivesHasItsOwnInEitherOrder) {
+TEST(Lanes, ReceivesHaveLanesOfTheirOwnInEitherOrder) {
   for (const Order order : {Order::messages, Order::collectives}) {
     EXPECT_EQ(link_lane(comm::Role::receive, false, order), Lane::intra_rx);
     EXPECT_EQ(link_lane(comm::Role::receive, true, order), Lane::inter_rx);

@@ -161,7 +161,7 @@ TEST(Workspaces, LieWhereTheirLaneWorks) {
             memory_of(on_device)[0].step_buffers + memory_of(on_device)[0].inputs_outputs);
 }
 
-TEST(Workspaces, OfADeviceWithItsOwnKernelsHaveNoCopies) {
+TEST(Workspaces, NativeKernelsNeedNoCopies) {
   // Copies of x, W and y in f32.
   const int64_t copies = (512 * 64 + 32 * 64 + 512 * 32) * 4;
   const Program program = product_in(Lane::compute);

@@ -338,7 +338,7 @@ ProgramBuilder there_and_back(Given given) {
   return w;
 }
 
-TEST(Across, WhatACodecLostIsLostOnTheOtherSide) {
+TEST(Across, CodecLossIsReportedOnTheReceivingSide) {
   const ProgramBuilder exact = there_and_back(Given::exact), lossy = there_and_back(Given::decoded);
   const check::Verdict right = check::check(exact.program, exact.graph);
   ASSERT_TRUE(right.ok()) << to_text(right);

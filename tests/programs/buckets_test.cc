@@ -468,7 +468,7 @@ const std::vector<ProgramCase>& cases() {
 }
 
 TEST(Buckets, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
-TEST(Buckets, OfAnyShapes) {
+TEST(Buckets, RandomShapesProvenRunAndSimulated) {
   std::vector<ProgramCase> any;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     any.push_back({"seed " + std::to_string(seed), [=] { return random_bucket(seed); }});

@@ -320,7 +320,7 @@ ProgramBuilder doubled(const std::vector<graph::Axis>& axes,
   return std::move(t.w);
 }
 
-TEST(Codecs, WhichAddendsWereEncodedAtOnceMatters) {
+TEST(Codecs, CodecLossDependsOnTheAddendsEncodedTogether) {
   // Rank 0 adds the decoded g0 + g3 and g1 + g2, rank 1 g0 + g1 and g2 + g3: equal counts of other
   // pairs. Pairs with the same sum before and after lose the same.
   std::string text;
@@ -332,7 +332,7 @@ TEST(Codecs, WhichAddendsWereEncodedAtOnceMatters) {
   EXPECT_EQ(refused_by(pairs, &text), "") << text;
 }
 
-TEST(Codecs, WhatIsLostOfPartsIsNotWhatIsLostOfTheirSum) {
+TEST(Codecs, LossOfPartsDiffersFromLossOfTheirSum) {
   std::string text;
   ProgramBuilder w = by_parts(true), right = by_parts(false);
   EXPECT_EQ(refused_by(right, &text), "") << text;

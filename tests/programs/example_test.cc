@@ -44,7 +44,7 @@ ProgramBuilder two_ranks(bool reduces = true) {
   return w;
 }
 
-TEST(Example, IsProvenAndGivesWhatOneRankGives) {
+TEST(Example, ProvenAndEqualToOneRank) {
   const ProgramBuilder w = two_ranks();
 
   // The static check proves that every rank ends up with y, for any values.

@@ -44,7 +44,7 @@ TEST(RlAdvantages, AreThoseOfVerl) {
   EXPECT_GT(cases, 80);
 }
 
-TEST(RlCorrection, IsThatOfVerl) {
+TEST(RlCorrection, MatchesVerl) {
   for (const json& test : fixture::all().at("verl").at("corrections")) {
     engine::RlSection section;
     section.correction.type = fixture::text(test, "type");

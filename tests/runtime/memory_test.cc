@@ -85,7 +85,7 @@ TEST(CpuMemory, RefusesTheImpossible) {
   EXPECT_THROW(cpu_device()->reserve(int64_t{1} << 62), Error);
 }
 
-TEST(Arena, IsAsLargeAsItsLargestUser) {
+TEST(Arena, HasTheSizeOfItsLargestUser) {
   Arena arena(cpu_device());
   EXPECT_EQ(arena.memory(), nullptr);
   int small = 0, large = 0, between = 0;

@@ -9,7 +9,7 @@
 namespace hocket::runtime {
 namespace {
 
-TEST(Probe, IsShortAndCountsItsProducts) {
+TEST(Probe, RunsShortlyAndCountsItsProducts) {
   Probe probe(kernels::cpu_backend());
   probe.flops_per_s();  // touches pages and starts threads
   const int64_t begin = now_ns();

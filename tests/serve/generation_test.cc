@@ -34,7 +34,7 @@ engine::Compiled compiled_for(const engine::Run& run, int64_t longest = 100) {
   return compile_generation(run, limits_of(run, longest, 64));
 }
 
-TEST(Generation, IsProven) {
+TEST(Generation, ProgramsAreProven) {
   for (const char* family : {"llama", "qwen3_moe"}) {
     const engine::Compiled compiled = compiled_for(run_of(family));
     const check::Verdict verdict = check::check(compiled.program, compiled.reference);

@@ -279,7 +279,7 @@ TEST(Protocol, MutatedBodiesAreParsedOrRefused) {
   EXPECT_GT(accepted, 0);
 }
 
-TEST(Refusal, IsOpenAisErrorBody) {
+TEST(Refusal, HasOpenAisErrorBody) {
   const auto json = OrderedJson::parse(
       error_json({.status = 400, .message = "a \"b\" \xff", .param = "n", .code = ""}));
   EXPECT_EQ(json.dump(),

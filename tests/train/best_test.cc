@@ -9,7 +9,7 @@
 namespace hocket::train {
 namespace {
 
-TEST(Best, IsTheLowestLoss) {
+TEST(Best, KeepsTheLowestLoss) {
   Best best;
   EXPECT_TRUE(best.take(10, 3, 0));
   EXPECT_FALSE(best.take(20, 3, 0));  // equal is not lower

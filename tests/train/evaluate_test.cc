@@ -89,7 +89,7 @@ TEST(Logits, AreThoseOfEachListAlone) {
   }
 }
 
-TEST(Logits, OfRopesThatFollowTheLengthAreThoseOfEachListAlone) {
+TEST(Logits, LengthDependentRopesMatchEachListAlone) {
   const Lists ids = lists_of(23);
   for (const std::string& rope : kLengthRopes) {
     const Evaluated all = evaluate(run_of({}, rope), ids);
@@ -153,7 +153,7 @@ TEST(Gradients, InZigzagOrderAreThoseOfOneRank) {
 }
 
 /// Gradients of all lists are the sum of those of each, weighted by its number of targets.
-TEST(Gradients, OfRopesThatFollowTheLengthAddUp) {
+TEST(Gradients, LengthDependentRopesAddUp) {
   const Lists ids = {{1, 2, 3, 4, 5, 6}, {1, 2}, {3, 4, 5, 6, 7, 8, 9}, {5, 6, 7}};
   for (const std::string& rope : kLengthRopes) {
     const engine::Run run = run_of({}, rope);
@@ -180,7 +180,7 @@ TEST(Gradients, OfRopesThatFollowTheLengthAddUp) {
   }
 }
 
-TEST(Logits, OfMoreListsTakeMoreStepsAndNoMoreMemory) {
+TEST(Logits, MoreListsTakeMoreStepsAndNoMoreMemory) {
   const engine::Run run = run_of({});
   EXPECT_EQ(evaluate(run, lists_of(28)).bytes, evaluate(run, lists_of(28 * 8)).bytes);
 }

@@ -17,7 +17,7 @@ std::string prompt_of(const std::vector<std::string>& files) {
   return prompt_from(data::Dataset(data::prepare_texts(folder, files, 0)));
 }
 
-TEST(Prompt, IsTheFirstLinesOfADocument) {
+TEST(Prompt, TakesTheFirstLinesOfADocument) {
   const std::string rest(100, 'x');
   EXPECT_EQ(prompt_of({"One line\nand another\nand a third one" + rest}),
             "One line\nand another\n");

@@ -38,7 +38,7 @@ TEST(ReferenceLogprobs, ComeBackFromTheirFile) {
   EXPECT_EQ(again.to_bytes(), bytes);
 }
 
-TEST(ReferenceLogprobs, OfAnotherReferenceAreNotTaken) {
+TEST(ReferenceLogprobs, RefusedForAnotherReference) {
   ReferenceLogprobs kept("model", 1);
   kept.put("train", {2}, Numbers{1});
   for (auto [key, room] : {std::pair("other model", 1), std::pair("model", 2)}) {

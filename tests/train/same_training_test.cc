@@ -72,7 +72,7 @@ TEST(SameTraining, TellsWhatChanged) {
           "train.lr 0.001 -> 0.5", "train.min_lr default -> 0.25"}));
 }
 
-TEST(SameTraining, WhatACheckpointDoesNotSayCountsAsDefault) {
+TEST(SameTraining, MissingKeysOfACheckpointCountAsDefaults) {
   engine::Run old = run_of("qwen3_moe");
   nlohmann::json config = old.resolved.to_json();
   config["plan"].erase("bucket_mib");

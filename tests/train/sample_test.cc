@@ -12,7 +12,7 @@
 namespace hocket::train {
 namespace {
 
-TEST(Sample, IsOfTheParametersAndLeavesNothingElse) {
+TEST(Sample, DependsOnParametersAndLeavesNoState) {
   const data::TempFolder folder;
   const std::string text = "To be continued by whoever comes next.\n" + std::string(80, 'x');
   const std::string prepared = data::prepare_texts(folder, {text, text}, 0);

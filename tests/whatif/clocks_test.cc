@@ -112,7 +112,7 @@ TEST(WhatifClocks, OneClockIsLeftAsItIs) {
   EXPECT_TRUE(run.dropped.notes.empty());
 }
 
-TEST(WhatifClocks, WhatNoOffsetSetsIsTold) {
+TEST(WhatifClocks, ReportsDeviationsThatNoOffsetExplains) {
   std::vector<Seen> ops;
   for (int32_t k = 0; k < 20; ++k) {
     const double jitter = k % 2 == 0 ? 3.0 * k : -2.0 * k;

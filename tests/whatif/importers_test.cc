@@ -166,7 +166,7 @@ TEST(WhatifReplay, NegativeTransfersEndBeforeTheyBegin) {
   EXPECT_EQ(std::count(ends.begin(), ends.end(), -1.0), 2 * 3);  // receive, pass and sum of stage 1
 }
 
-TEST(WhatifIdeal, OfNoTimeIsAnError) {
+TEST(WhatifIdeal, RefusesAnIdealStepWithoutTime) {
   // One of the all-reduces takes time; their median takes none, like all else.
   MeasuredRun run = two_stages();
   std::fill(run.duration.begin(), run.duration.end(), 0.0);
@@ -284,7 +284,7 @@ TEST(WhatifAssemble, StepsThatDifferAreDroppedAndNamed) {
       << run.dropped.notes[0];
 }
 
-TEST(WhatifAssemble, OfStepsThatAreAllUnlikeTheOneWithMostOpsIsUsed) {
+TEST(WhatifAssemble, KeepsTheStepWithMostOpsIfAllDiffer) {
   MeasuredRun run;
   run.names = {"a", "b", "c"};
   run.pattern_workers = 1;

@@ -77,7 +77,7 @@ TEST(TokenFiles, AreReadDocumentByDocument) {
   EXPECT_ERROR(read_all(source_of(folder.path())), "token files (.idx) beside files of text");
 }
 
-TEST(TokenFiles, ThatDoNotFitAreRefused) {
+TEST(TokenFiles, RefusedIfTheyDoNotFit) {
   const TempFolder folder;
   const auto refused = [&](const auto& change, const std::string& part) {
     Tokens tokens;

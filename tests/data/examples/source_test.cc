@@ -316,7 +316,7 @@ TEST_F(DatasetInfo, RefusesWhatItCannotRead) {
   EXPECT_ERROR(read_all(options), "expected none of these here");
 }
 
-TEST(HoldOut, IsAFunctionOfContentAndNeverEmptyNorAll) {
+TEST(HoldOut, DependsOnContentAndIsNeverEmptyNorAll) {
   std::vector<Hash128> contents;
   for (int i = 0; i < 2000; ++i) {
     contents.push_back(hash128(std::to_string(i % 1000)));  // each twice

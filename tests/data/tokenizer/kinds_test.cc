@@ -401,7 +401,7 @@ TEST(Ranges, CoverTheText) {
   }
 }
 
-TEST(Ranges, OfTokensAroundTheText) {
+TEST(Ranges, TokensAddedAroundTheTextAreEmpty) {
   Json file = bpe_file();
   file["added_tokens"] = Json::array({added("<s>", 7), added("<m>", 8, {{"lstrip", true}})});
   file["post_processor"] = {{"type", "BertProcessing"}, {"sep", {"<s>", 7}}, {"cls", {"<s>", 7}}};

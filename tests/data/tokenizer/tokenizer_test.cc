@@ -68,7 +68,7 @@ Words texts_of_tokens(const Tokenizer& t, std::string_view text) {
   return out;
 }
 
-TEST(ByteAlphabet, IsABijection) {
+TEST(ByteAlphabet, MapsBytesBijectively) {
   std::string all;
   for (int b = 0; b < 256; ++b) {
     all.push_back(static_cast<char>(b));
