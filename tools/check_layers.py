@@ -7,7 +7,7 @@ src/torch sees LibTorch, and nothing includes from it. Also: the licence line fi
 400), no <regex>, no iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard,
 and no text of an error compared in src/. No type has one qualified name in two files: a linker silently merges them.
 Comments and Python docstrings never begin with What, Of, How and the like, nor use a pronoun of people for a rank
-or function (CONTRIBUTING.md, Words)."""
+or function (CONTRIBUTING.md, Words). A .cc without a header of its name says which header it implements."""
 import io
 import os
 import re
@@ -40,6 +40,9 @@ COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with
 COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!/))*?//[/!]?<?[ \t]*(.*)""")
 FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
 PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
+IMPLEMENTS = re.compile(r"//[^\n]*\n// Implements: (?:[^\n]*\n//)*?[^\n]*\b\w+\.h\b")
+# A file of these is a row of a table, or a command, and begins with that name.
+NAMED_BY_ROW = re.compile(r"src/(?:(?:ops|collectives|kernels/cpu|autodiff|models|passes)/|cli/(?:\w+/)?(?:cmd_|bench_|main))")
 QUOTES = re.compile(r"""[rRuU]?(?:"{3}|'{3}|"|')""")
 PYTHON = re.compile(rb"#!.*\bpython")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
@@ -181,6 +184,9 @@ def check_file(root, path, report, warn):
     if path.endswith((".h", ".cc")):
         check_includes(path, text, report, warn)
         check_words(path, lines, report)
+        if path.startswith("src/") and path.endswith(".cc") and not NAMED_BY_ROW.match(path) and \
+                not os.path.exists(os.path.join(root, path[:-2] + "h")) and not IMPLEMENTS.match(text):
+            report(path, 2, "no header of this name: begin with '// Implements: NAME (HEADER.h)'")
         for i, line in enumerate(lines):
             if is_loose_branch(line):
                 report(path, i + 1, "a branch that is no guard has braces")

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interpolates measured times of a group between their sizes: a monotone cubic in logarithms.
+// Implements: MeasuredTimes::seconds (cluster.h). Interpolates the times of a group between their
+// sizes: a monotone cubic in logarithms.
 #include <algorithm>
 #include <cmath>
 

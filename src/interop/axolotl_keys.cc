@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of Axolotl's files: fields of axolotl/utils/schemas, releases 0.8 to 0.19.
+// Implements: axolotl_keys (tables.h), the fields of axolotl/utils/schemas, releases 0.8 to 0.19.
 #include "interop/tables.h"
 
 namespace hocket::interop {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of DeepSpeed's JSON: deepspeed/runtime/constants.py, the models of its sections, and those
-// of earlier releases.
+// Implements: deepspeed_keys (tables.h), the keys of DeepSpeed's JSON. Sources:
+// deepspeed/runtime/constants.py and the models of its sections, in this and earlier releases.
 #include "interop/tables.h"
 
 namespace hocket::interop {

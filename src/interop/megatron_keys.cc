@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags of Megatron-LM, without their dashes: those of megatron/training/arguments.py of 2019 to
-// 2025, and the fields of megatron/training/config and megatron/core that make flags since.
+// Implements: megatron_keys (tables.h), the flags of Megatron-LM without their dashes. Sources:
+// megatron/training/arguments.py of 2019 to 2025, and the fields of megatron/training/config and
+// megatron/core that make flags since.
 #include "interop/tables.h"
 
 namespace hocket::interop {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of torchtitan's job files of 2024 to 2026, and of the JSON of its configuration: fields of
-// torchtitan/config and of the classes that own a section.
+// Implements: torchtitan_keys and torchtitan_json_keys (tables.h), the keys of job files of 2024 to
+// 2026 and of the JSON of a configuration: fields of torchtitan/config and of the classes that own
+// a section.
 #include <iterator>
 #include <vector>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of verl's configuration, releases 0.2 to 0.9, and of its recipes.
+// Implements: verl_keys (tables.h), the keys of verl's configuration, releases 0.2 to 0.9, and of
+// its recipes.
 #include "interop/tables.h"
 
 namespace hocket::interop {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoder layers of Builder.
+// Implements: the decoder layers of Builder (builder.h).
 #include <fmt/format.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements config.h: the keys of run.yaml.
+// Implements: fields() of the sections of run.yaml (config.h).
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

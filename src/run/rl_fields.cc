@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements rl_section.h: the keys of section rl.
+// Implements: fields() of section rl (rl_section.h).
 #include "run/rl_section.h"
 
 namespace hocket::engine {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements training_data.h for examples.
+// Implements: training_examples, text_files_of (training_data.h): training on examples.
 #include <fmt/format.h>
 
 #include <algorithm>

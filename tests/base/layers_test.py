@@ -18,13 +18,17 @@ class Layers(unittest.TestCase):
     def errors(self, path, text):
         return self.errors_of([(path, text)])
 
-    def errors_of(self, files):
+    def errors_of(self, files, add_headers=True):
+        """Returns the errors of a tree of (path, text). Every .cc gets a header of its name, unless told otherwise."""
         with tempfile.TemporaryDirectory() as root:
             for path, text in files:
                 full = os.path.join(root, path)
                 os.makedirs(os.path.dirname(full), exist_ok=True)
                 with open(full, "w", encoding="utf-8") as f:
                     f.write(text)
+                if add_headers and full.endswith(".cc"):
+                    with open(full[:-2] + "h", "w", encoding="utf-8") as f:
+                        f.write(HEAD)
             return check_layers.check_tree(root)[0]
 
     def test_this_tree(self):
@@ -70,6 +74,18 @@ class Layers(unittest.TestCase):
             self.assertEqual([], self.errors("tools/a.py", f"{head}{text}\n"), text)
         self.assertEqual([], self.errors("tools/script", "#!/bin/sh\n# What it does.\n"))
 
+    def test_a_source_without_a_header_says_what_it_implements(self):
+        for path, line in [("src/graph/a.cc", "// Reads graphs."), ("src/graph/a.cc", "// Implements: reading of graphs."),
+                           ("src/graph/a.cc", "// Implements graph.h."), ("src/cli/common.cc", "// Options.\n// See graph.h."),
+                           ("src/sim/main.cc", "")]:
+            [error] = self.errors_of([(path, f"{HEAD}{line}\n")], add_headers=False)
+            self.assertIn("begin with '// Implements: NAME (HEADER.h)'", error, line)
+        for path, line in [("src/graph/a.cc", "// Implements: read (graph.h)."), ("src/graph/a.cc", "// Implements: read, a\n// name (graph.h)."),
+                           ("src/ops/add.cc", "// add: a sum."), ("src/kernels/cpu/add.cc", "// add."), ("src/cli/main.cc", "// The binary."),
+                           ("src/cli/apps/cmd_eval.cc", "// hocket eval"), ("tests/graph/a_test.cc", "")]:
+            self.assertEqual([], self.errors_of([(path, f"{HEAD}{line}\n")], add_headers=False), line)
+        self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}// Reads graphs.\n"))
+
     def test_types_are_defined_once(self):
         first = "src/passes/a.h", HEAD + "namespace hocket::passes {\nstruct Level {\n  int axis = 0;\n};\n}\n"
         for text in ["namespace hocket::passes {\nstruct Level {\n};\n}", "namespace hocket {\nnamespace passes {\nenum class Level : int { a, b };\n}\n}",
@@ -100,7 +116,7 @@ class Layers(unittest.TestCase):
                 ("src/kernels/cpu/a.cc", HEAD + "#include <ATen/ATen.h>\n", "LibTorch"),
                 ("src/kernels/cpu/a.cc", HEAD + '#include "runtime/b.h"\n', "row is below"),
                 ("tests/base/a_test.cc", HEAD + "#include <torch/torch.h>\n", "LibTorch"),
-                ("src/nowhere/a.cc", HEAD, "no row"),
+                ("src/nowhere/a.h", HEAD, "no row"),
                 ("src/base/a.cc", HEAD + '#include "error.h"\n', "from the root"),
                 ("src/base/a.cc", HEAD + "#include <regex>\n", "regex"),
                 ("src/base/a.h", HEAD + "#include <yaml-cpp/yaml.h>\n", "in a header"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: the decoders of a tokenizer.json. Steps before `fuse` change each token by itself,
-// those behind it the whole text.
+// Implements: decode_token, decode_whole (tokenizer_impl.h), the decoders of a tokenizer.json.
+// Steps before `fuse` change each token by itself, steps behind it the whole text.
 #include <algorithm>
 
 #include "base/utf8.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: tokenizer.json → the metadata of a GGUF file.
+// Implements: add_gguf_tokenizer (gguf.h), tokenizer.json → the metadata of a GGUF file.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>

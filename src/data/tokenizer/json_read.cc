@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: reading of a tokenizer.json of Hugging Face's `tokenizers` (format 1.0) as a
-// TokenizerSpec. Whatever would change the ids and is not built in is refused by name.
+// Implements: spec_from_json (tokenizer_impl.h), for files of Hugging Face's `tokenizers` (format
+// 1.0). A key that would change the ids and is not built in is refused by name.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: writing of a TokenizerSpec as a tokenizer.json that `tokenizers` opens.
+// Implements: spec_to_json (tokenizer_impl.h), a tokenizer.json that `tokenizers` opens.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

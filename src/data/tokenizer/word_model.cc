@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: a word → ids by BPE or Unigram. Results are cached; a long word is merged with a heap
-// in O(n log n).
+// Implements: words of Encoder::Impl (encoder_impl.h), a word → ids by BPE or Unigram. Results are
+// cached; a long word is merged with a heap in O(n log n).
 #include <algorithm>
 #include <queue>
 #include <utility>
