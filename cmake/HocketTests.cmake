@@ -51,7 +51,7 @@ if(HOCKET_TEST_FILES)
   list(FILTER cc_tests INCLUDE REGEX "${HOCKET_TEST_FILES}")
 endif()
 if(HOCKET_ONLY)
-  # Those beside the folders serve all of them.
+  # Helpers beside the folders serve all folders.
   list(FILTER helpers INCLUDE REGEX "${HOCKET_TEST_FILES}|/tests/[a-z_]+_util[.]cc$")
 endif()
 if(cc_tests)

@@ -10,7 +10,7 @@ set(HOCKET_TORCH "" CACHE STRING "The folder of an installed PyTorch; empty: tha
 set(hocket_torch_dir "${HOCKET_TORCH}")
 if(NOT hocket_torch_dir)
   file(GLOB hocket_torch_dir ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
-  # What tools/setup.sh leaves where TORCH_DIR names an installed one.
+  # tools/setup.sh leaves this file where TORCH_DIR names an installed PyTorch.
   file(GLOB hocket_torch_elsewhere ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch_dir.pth)
   if(hocket_torch_elsewhere)
     file(STRINGS ${hocket_torch_elsewhere} hocket_torch_dir)

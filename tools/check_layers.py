@@ -151,6 +151,16 @@ def check_python_words(path, text, report):
             begins_statement = kind in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
 
+def check_hash_words(path, lines, report):
+    """Checks the words of lines that are `# ...` alone: CMake, shell, YAML and golden cases."""
+    in_comment = False
+    for i, line in enumerate(lines):
+        alone = line.lstrip().startswith("# ") and SPDX not in line
+        if alone:
+            check_phrase(path, i + 1, line.lstrip("# "), not in_comment, report)
+        in_comment = alone
+
+
 def check_definitions(types, report):
     """Reports types that several files define. `types` is by file; duplicates within a file are the compiler's."""
     first = {}
@@ -201,6 +211,15 @@ def check_file(root, path, report, warn):
     return text
 
 
+def hash_files(root):
+    """Returns the files, beside Python, whose comments begin with `#`."""
+    found = [f for f in ("CMakeLists.txt", ".ci/run", "test", "quickstart") if os.path.isfile(os.path.join(root, f))]
+    for top, ends in (("cmake", ".cmake"), ("tools", ".sh"), ("bench", ".sh"), ("configs", ".yaml"), ("tests/golden", ".txt")):
+        for where, _, files in os.walk(os.path.join(root, top)):
+            found += [os.path.relpath(os.path.join(where, f), root) for f in sorted(files) if f.endswith(ends)]
+    return found
+
+
 def check_tree(root):
     """Returns (errors, warnings), each a list of 'path:line: text'."""
     errors, warnings, types = [], [], {}
@@ -220,6 +239,9 @@ def check_tree(root):
                     text = check_file(root, path, report, warn)
                     if name.endswith((".h", ".cc")):
                         types[path] = types_of(text)
+    for path in hash_files(root):
+        with open(os.path.join(root, path), encoding="utf-8") as f:
+            check_hash_words(path, f.read().split("\n"), report)
     check_definitions(types, report)
     return errors, warnings
 

@@ -74,6 +74,14 @@ class Layers(unittest.TestCase):
             self.assertEqual([], self.errors("tools/a.py", f"{head}{text}\n"), text)
         self.assertEqual([], self.errors("tools/script", "#!/bin/sh\n# What it does.\n"))
 
+    def test_words_of_other_comments(self):
+        for path in ("CMakeLists.txt", "cmake/a.cmake", ".ci/run", "tools/a.sh", "configs/a.yaml", "tests/golden/a/b.txt"):
+            head = HEAD.replace("//", "#")
+            for text in ("# What it builds.", "a\n  # Those of it.", "# Builds it\n# for one who waits."):
+                [error] = self.errors(path, f"{head}{text}\n")
+                self.assertRegex(error, "begin with a verb or a noun|'who' is a person", text)
+            self.assertEqual([], self.errors(path, f"{head}# Builds it,\n# of two the first.\na  # of it\n"))
+
     def test_a_source_without_a_header_says_what_it_implements(self):
         for path, line in [("src/graph/a.cc", "// Reads graphs."), ("src/graph/a.cc", "// Implements: reading of graphs."),
                            ("src/graph/a.cc", "// Implements graph.h."), ("src/cli/common.cc", "// Options.\n// See graph.h."),
