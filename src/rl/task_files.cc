@@ -157,7 +157,7 @@ std::string rl_yaml(const TaskFilesOptions& options, const Lengths& lengths) {
       "  max_new_tokens: {answer}\n"
       "  rewards: [{reward}]\n"
       "  overlong: {{buffer: 1, penalty: 0.5}}  # of samples that do not end\n"
-      "  entropy_coef: {entropy}  # else a seed now and then stops exploring before it is right\n"
+      "  entropy_coef: {entropy}  # without it some seeds collapse early\n"
       "  eval_prompts: 0\n"
       "  max_num_seqs: 256\n"
       "  max_num_batched_tokens: 1024\n"

@@ -47,7 +47,7 @@ void require_operators(const TaskOptions& options) {
 }  // namespace
 
 const std::vector<TaskKind>& task_kinds() {
-  // Without a bonus for entropy a seed now and then stops exploring before it is right.
+  // Without an entropy bonus some seeds collapse early.
   constexpr const char *kLr = "5.0e-4", *kEntropy = "0.01";
   static const std::vector<TaskKind> kinds = {
       {"copy", "digits as they are", 8, 64, 0, 0, 8192, "{type: digits}",

@@ -315,10 +315,9 @@ void declare_batch_options(Args& args, BatchOptions* options) {
   args.option("--shard-seconds", "S", &options->shard_s,
               "work of a worker between two results: what its loss costs at most");
   args.option("--lease-timeout", "S", &options->lease_timeout_s,
-              "without a finished row for so long a worker loses its rows to others");
+              "reassign a worker's rows if it finishes none for this long");
   args.option("--max-losses", "N", &options->max_losses,
-              "a row with which so many workers were lost, the last one with it alone, is an error",
-              2, 1000);
+              "give up a row after this many workers died on it", 2, 1000);
   args.option("--reconnect", "S", &options->reconnect_s,
               "of a worker: time without a master after which it ends");
   args.flag("--keep-parts", &options->keep_parts, "keep the shards' results after the merge");

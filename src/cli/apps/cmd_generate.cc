@@ -449,7 +449,7 @@ void verb_generate(Args& args) {
               "the same, times the number of their occurrences");
   args.option("--seed", "S", &options->seed, "of the random choices");
   args.option("--stop", "TEXT", &options->stops,
-              "ends a text where it comes up, and is no part of it; repeatable");
+              "stop sequence; not included in the output; repeatable");
   args.flag("--ignore-eos", &options->ignore_eos, "go on beyond the model's stop tokens");
   args.flag("--split-special-tokens", &options->split_special_tokens,
             "special tokens that stand in a prompt, such as <|im_start|>, are text like any other "

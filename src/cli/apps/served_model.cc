@@ -57,7 +57,7 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
               "none below this share of the most likely one's probability");
   args.option("--seed", "S", &options->seed, "of the random choices", 0, INT64_MAX);
   args.option("--stop", "TEXT", &options->stops,
-              "ends a text where it comes up, and is no part of it; repeatable");
+              "stop sequence; not included in the output; repeatable");
 }
 
 void add_model_options(Args& args, ModelOptions* options) {
