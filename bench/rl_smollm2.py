@@ -53,7 +53,7 @@ THINGS = [
 
 
 def make_prompts(folder):
-    """Writes train.jsonl and held_out.jsonl: chats about unlike things. Returns their numbers."""
+    """Writes train.jsonl and held_out.jsonl: chats about different things. Returns their numbers."""
     draw = random.Random(1)
     things = draw.sample(THINGS, len(THINGS))
     few = HELD_OUT // len(TEMPLATES) + 4

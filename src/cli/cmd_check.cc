@@ -160,9 +160,9 @@ int check_run(const CheckOptions& options) {
   const check::Verdict verdict = check::check(compiled.program, compiled.reference, limits);
   if (!options.certificate.empty()) {
     const check::Certificate certified = check::read_certificate(options.certificate);
-    const std::string unlike = check::differences(certified, verdict.certificate);
-    if (!unlike.empty())
-      fail(options.certificate, "is not about {}: other is {}", options.run, unlike);
+    const std::string differences = check::differences(certified, verdict.certificate);
+    if (!differences.empty())
+      fail(options.certificate, "is not about {}: other is {}", options.run, differences);
   }
   std::optional<check::Verdict> beside;
   if (evaluation) {

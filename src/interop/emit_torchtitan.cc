@@ -276,7 +276,7 @@ std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const
     const bool splits_all = plan.shard == planner::kZero3;
     const bool has_shards = splits_all || (plan.shard == 0 && plan.cp == 1);
     const bool has_mesh = (plan.tp == 1 || plan.sequence_parallel) &&
-                          (plan.cp == 1 || plan.keys != planner::kHeadsForTokens);
+                          (plan.cp == 1 || plan.cp_comm_type != planner::kCpA2a);
     const bool has_precision =
         !bf16 || has_bf16(int64_t{plan.tp} * plan.pp, splits_all ? plan.replicas() : 1);
     const bool has_pipeline =

@@ -127,9 +127,9 @@ double Estimator::bucketed_s(comm::Id op, double bytes, const cost::GroupShape& 
 
 const Estimator::Groups& Estimator::groups(const PlanCandidate& plan) {
   const std::array<int32_t, 9> key{
-      plan.pp,  plan.dp,  plan.cp,       plan.tp,
-      plan.ep,  plan.etp, plan.ep_inner, plan.sequence_parallel ? 1 : 0,
-      plan.keys};
+      plan.pp,          plan.dp,  plan.cp,       plan.tp,
+      plan.ep,          plan.etp, plan.ep_inner, plan.sequence_parallel ? 1 : 0,
+      plan.cp_comm_type};
   std::unique_ptr<Groups>& known = groups_[key];
   if (known) return *known;
   known = std::make_unique<Groups>();
@@ -195,8 +195,8 @@ PlanCandidate Estimator::with_fastest_exchange(const PlanCandidate& mesh) {
 }
 
 /// Adds the time of the collectives of one layer's passes.
-void Estimator::add_sums(const PlanCandidate& plan, size_t kind, const Groups& groups,
-                         Layer* layer) const {
+void Estimator::add_collectives(const PlanCandidate& plan, size_t kind, const Groups& groups,
+                                Layer* layer) const {
   const ModelTable& table = tables_[plan.recompute];
   const LayerWork& work = table.kinds[kind];
   const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
@@ -222,12 +222,13 @@ void Estimator::add_sums(const PlanCandidate& plan, size_t kind, const Groups& g
       const auto alone = [&](comm::Id op) { return transfer(op, residual, groups.tp).alone; };
       const double in_two = alone(comm::Id::all_gather) + alone(comm::Id::reduce_scatter);
       const double in_one = alone(comm::Id::all_reduce);
-      layer->least_sums += sums * (plan.sequence_parallel ? std::min(in_two, in_one) : in_one);
+      layer->least_reductions_s +=
+          sums * (plan.sequence_parallel ? std::min(in_two, in_one) : in_one);
     }
   }
   if (block && plan.cp > 1) {
     const double keys = work.key_bytes * plan.micro_batch / plan.tp;
-    if (plan.keys == kHeadsForTokens) {
+    if (plan.cp_comm_type == kCpA2a) {
       const double heads = work.head_bytes * sequences / plan.tp;
       const double moved = collective_s(comm::Id::all_to_all, heads, groups.cp) * 2 +
                            collective_s(comm::Id::all_to_all, keys / plan.cp, groups.cp);
@@ -235,7 +236,7 @@ void Estimator::add_sums(const PlanCandidate& plan, size_t kind, const Groups& g
       add(kInputs, moved * (1 + again));
     } else {
       const double gather = collective_s(comm::Id::all_gather, keys, groups.cp);
-      const double share = plan.keys == kKeysInRing ? 0.5 : 1;  // beside attention
+      const double share = plan.cp_comm_type == kCpP2p ? 0.5 : 1;  // beside attention
       add(kForward, share * gather);
       add(kInputs, share * gather * (2 + again));
     }
@@ -287,15 +288,16 @@ Estimator::Layer Estimator::price(const PlanCandidate& plan, size_t kind,
     (share == Share::experts ? layer.experts : layer.dense) += held;
     layer.tied += of(work.tied, share) * element / ranks;
   }
-  add_sums(plan, kind, groups, &layer);
+  add_collectives(plan, kind, groups, &layer);
   return layer;
 }
 
 const Estimator::Prices& Estimator::prices(const PlanCandidate& plan) {
-  const std::array<int32_t, 10> key{plan.dp,       plan.cp,   plan.tp,
-                                    plan.ep,       plan.etp,  plan.sequence_parallel ? 1 : 0,
-                                    plan.ep_inner, plan.keys, plan.micro_batch,
-                                    plan.recompute};
+  const std::array<int32_t, 10> key{plan.dp,          plan.cp,
+                                    plan.tp,          plan.ep,
+                                    plan.etp,         plan.sequence_parallel ? 1 : 0,
+                                    plan.ep_inner,    plan.cp_comm_type,
+                                    plan.micro_batch, plan.recompute};
   std::unique_ptr<Prices>& known = prices_[key];
   if (known) return *known;
   known = std::make_unique<Prices>();
@@ -382,7 +384,7 @@ double Estimator::sync_s(const PlanCandidate& plan, const Groups& groups, double
 /// Returns the time of all-reduces along the pipeline after the last pass, before those of
 /// replicas: the embedding's gradients, of which a tied head has a part, and those of replicated
 /// stages.
-double Estimator::sums_along_pipeline_s(const PlanCandidate& plan, const Groups& groups,
+double Estimator::pipeline_reductions_s(const PlanCandidate& plan, const Groups& groups,
                                         double dense, double experts, double tied,
                                         bool has_copies) const {
   const double bytes = tied + (has_copies ? dense + experts : 0);
@@ -497,9 +499,9 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
     const double update = 7 * held_bytes(plan, 1, dense, experts, true) / 3 / bandwidth;
     passes += pass;
     const double after = update + sync_s(plan, lie, dense, experts, part[0], part[1] + part[2]) +
-                         sums_along_pipeline_s(plan, lie, dense, experts, tied, has_copies);
+                         pipeline_reductions_s(plan, lie, dense, experts, tied, has_copies);
     estimate.after_s = std::max(estimate.after_s, after);
-    estimate.seconds = std::max(estimate.seconds, static_cast<double>(count) * pass + after);
+    estimate.expected_s = std::max(estimate.expected_s, static_cast<double>(count) * pass + after);
     const std::array<double, kParts>& last = before[static_cast<size_t>(rank.last_stage)];
     const double back = rank.last_kind == 'B'   ? last[1] + last[2]
                         : rank.last_kind == 'I' ? last[1]
@@ -507,7 +509,7 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
     const double lower_bound_s = before[static_cast<size_t>(rank.first_stage)][0] + back +
                                  static_cast<double>(count) * (least[0] + least[1] + least[2]);
     const double sums =
-        shape.overlaps ? 0 : sum(all, [](const Layer& layer) { return layer.least_sums; });
+        shape.overlaps ? 0 : sum(all, [](const Layer& layer) { return layer.least_reductions_s; });
     estimate.lower_bound_any_s = std::max(estimate.lower_bound_any_s, lower_bound_s);
     estimate.lower_bound_s =
         std::max(estimate.lower_bound_s, lower_bound_s + static_cast<double>(count) * sums);
@@ -533,15 +535,15 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
   // The network may be slower than the passes.
   const double micro_batches = static_cast<double>(count);
   estimate.messages_s = micro_batches * between.shared_s(load);
-  estimate.seconds = std::max(estimate.seconds, estimate.messages_s + estimate.after_s);
+  estimate.expected_s = std::max(estimate.expected_s, estimate.messages_s + estimate.after_s);
   if (plan.sequences == 0 && !costs_.calibrated()) {
     const double lower_bound_s = micro_batches * between.lower_bound_s(load);
     estimate.lower_bound_any_s = std::max(estimate.lower_bound_any_s, lower_bound_s);
     estimate.lower_bound_s = std::max(estimate.lower_bound_s, lower_bound_s);
   }
   // Ranks wait for the passes of others, long and short ones, and for the first and last messages.
-  estimate.seconds += shape.waits * passes / static_cast<double>(shape.ranks.size());
-  estimate.seconds += between.there_and_back_s(load);
+  estimate.expected_s += shape.waits * passes / static_cast<double>(shape.ranks.size());
+  estimate.expected_s += between.there_and_back_s(load);
   return estimate;
 }
 
@@ -585,7 +587,7 @@ Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
     at->second = pass * replayed_s(plan, num_micro_batches(space_, plan), {cell, message});
   }
   // Two ranks of a pipeline on one node share adapters, which a replay of one of each does not see.
-  estimate.seconds = estimate.after_s + std::max(at->second, estimate.messages_s);
+  estimate.expected_s = estimate.after_s + std::max(at->second, estimate.messages_s);
   return estimate;
 }
 

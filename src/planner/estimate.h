@@ -30,10 +30,10 @@ namespace hocket::planner {
 
 /// A lower bound and an estimate: seconds of a step, bytes of the rank that takes most.
 struct Estimate {
-  double lower_bound_s = 0, seconds = 0;
+  double lower_bound_s = 0, expected_s = 0;
   double lower_bound_any_s = 0;  ///< the bound over all collective algorithms
   double lower_bound_bytes = 0, bytes = 0;
-  // Parts of `seconds`.
+  // Parts of `expected_s`.
   double after_s = 0;     ///< gradient reductions and optimizer, after the passes
   double messages_s = 0;  ///< for which messages between stages keep a link busy
 };
@@ -108,10 +108,11 @@ class Estimator {
   double message_bytes(const PlanCandidate& plan) const;
   const Messages& messages(const PlanCandidate& plan);
   const Messages::Load& message_load(const PlanCandidate& plan, const PipelineShape& shape);
-  double sums_along_pipeline_s(const PlanCandidate& plan, const Groups& groups, double dense,
+  double pipeline_reductions_s(const PlanCandidate& plan, const Groups& groups, double dense,
                                double experts, double tied, bool has_copies) const;
   Layer price(const PlanCandidate& plan, size_t kind, const Groups& groups) const;
-  void add_sums(const PlanCandidate& plan, size_t kind, const Groups& groups, Layer* layer) const;
+  void add_collectives(const PlanCandidate& plan, size_t kind, const Groups& groups,
+                       Layer* layer) const;
   double sync_s(const PlanCandidate& plan, const Groups& groups, double dense, double experts,
                 double forward, double backward) const;
   double bucketed_s(comm::Id op, double bytes, const cost::GroupShape& shape) const;

@@ -105,7 +105,7 @@ PlanCandidate::Over PlanCandidate::ep_over() const {
   Over over;
   over.tp = sequence_parallel ? std::gcd(ep, tp / etp) : 1;
   over.cp = std::gcd(ep / over.tp, int64_t{cp});
-  if (keys == kKeysInRing && over.cp != cp) {
+  if (cp_comm_type == kCpP2p && over.cp != cp) {
     over.cp = 1;  // keys travel around cp, which is then one axis
   }
   over.dp = ep / over.tp / over.cp;
@@ -166,8 +166,8 @@ std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpac
     add("micro_batch", std::to_string(plan.micro_batch));
   }
   if (plan.cp > 1) {
-    add("cp_comm_type", kKeys[plan.keys]);
-    if (plan.keys == kKeysInRing) {
+    add("cp_comm_type", kCpCommTypes[plan.cp_comm_type]);
+    if (plan.cp_comm_type == kCpP2p) {
       add("cp_order", "zigzag");
     }
   }
@@ -266,15 +266,14 @@ std::vector<PlanCandidate> meshes(const SearchSpace& space) {
         mesh.tp = static_cast<int32_t>(tp);
         mesh.cp = static_cast<int32_t>(cp);
         mesh.dp = static_cast<int32_t>(dp);
-        for (size_t keys = 0; keys < (cp > 1 ? std::size(kKeys) : 1); ++keys) {
-          const bool exchanges = keys == kHeadsForTokens;
+        for (size_t type = 0; type < (cp > 1 ? std::size(kCpCommTypes) : 1); ++type) {
+          const bool exchanges = type == kCpA2a;
           if (exchanges && space.model.num_heads % (tp * cp) != 0) continue;
-          if (cp > 1 &&
-              (!fits(space, "plan.cp_comm_type", kKeys[keys]) ||
-               !fits(space, "plan.cp_order", keys == kKeysInRing ? "zigzag" : "contiguous"))) {
+          if (cp > 1 && (!fits(space, "plan.cp_comm_type", kCpCommTypes[type]) ||
+                         !fits(space, "plan.cp_order", type == kCpP2p ? "zigzag" : "contiguous"))) {
             continue;
           }
-          mesh.keys = static_cast<uint8_t>(keys);
+          mesh.cp_comm_type = static_cast<uint8_t>(type);
           for (const bool sequence : {true, false}) {
             if (sequence && (tp == 1 || space.seq_len / cp % tp != 0)) continue;
             if (!fits(space, "plan.sequence_parallel", sequence ? "true" : "false") && tp > 1) {
@@ -323,7 +322,7 @@ std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCan
   const std::vector<int64_t> samples =
       is_given(space, kSamples) ? given_numbers(space, kSamples) : std::vector<int64_t>();
   const bool may_differ =
-      mesh.keys != kKeysInRing && !(is_given(space, kSamples) && samples.empty());
+      mesh.cp_comm_type != kCpP2p && !(is_given(space, kSamples) && samples.empty());
   if (!samples.empty()) {
     const int64_t all = std::accumulate(samples.begin(), samples.end(), int64_t{0});
     if (may_differ && std::ssize(samples) == mesh.dp && space.global_batch % all == 0) {
@@ -478,7 +477,7 @@ std::string describe(const PlanCandidate& plan, const SearchSpace& space) {
     text = "1 rank";
   }
   if (plan.cp > 1) {
-    text += fmt::format(" ({})", kKeys[plan.keys]);
+    text += fmt::format(" ({})", kCpCommTypes[plan.cp_comm_type]);
   }
   if (plan.sequence_parallel) {
     text += " sequence parallel";
@@ -512,7 +511,7 @@ std::string describe(const PlanCandidate& plan, const SearchSpace& space) {
     text += fmt::format(", {}", kZero[plan.shard]);
   }
   if (plan.collectives > 0) {
-    text += fmt::format(", sums by {}", kCollectiveAlgorithms[plan.collectives]);
+    text += fmt::format(", collectives by {}", kCollectiveAlgorithms[plan.collectives]);
   }
   return text;
 }

@@ -45,11 +45,11 @@ struct PlanCandidate {
   int32_t sequences = 0;
   bool sequence_parallel = false;
   StageLayers layers = {};
-  uint8_t keys = 0;         ///< of kKeys: how queries meet the keys of other ranks of cp
-  uint8_t schedule = 0;     ///< of parallel::built_in_schedules()
-  uint8_t recompute = 0;    ///< of kRecompute
-  uint8_t shard = 0;        ///< of kShard
-  uint8_t collectives = 0;  ///< of kCollectiveAlgorithms, for all three collectives
+  uint8_t cp_comm_type = 0;  ///< of kCpCommTypes
+  uint8_t schedule = 0;      ///< of parallel::built_in_schedules()
+  uint8_t recompute = 0;     ///< of kRecompute
+  uint8_t shard = 0;         ///< of kShard
+  uint8_t collectives = 0;   ///< of kCollectiveAlgorithms, for all three collectives
   auto operator<=>(const PlanCandidate&) const = default;
 
   int64_t world() const { return int64_t{pp} * dp * cp * tp; }
@@ -65,8 +65,8 @@ struct PlanCandidate {
 };
 
 /// All keys on every rank, or around a ring; or heads exchanged for tokens.
-inline constexpr const char* kKeys[] = {"all_gather", "p2p", "a2a"};
-inline constexpr uint8_t kKeysInRing = 1, kHeadsForTokens = 2;
+inline constexpr const char* kCpCommTypes[] = {"all_gather", "p2p", "a2a"};
+inline constexpr uint8_t kCpP2p = 1, kCpA2a = 2;
 inline constexpr const char* kRecompute[] = {"none", "selective", "full"};
 inline constexpr uint8_t kRecomputeFull = 2;
 /// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3);

@@ -260,7 +260,7 @@ engine::Run Trial::run_of(const PlanCandidate& plan, const SearchSpace& space,
 double program_passes(const PlanCandidate& plan, const SearchSpace& space, int64_t micro_batches) {
   constexpr double kRingSteps = 8, kFewStages = 16;
   const double stages = static_cast<double>(plan.pp) * plan.chunks;
-  const bool in_ring = plan.cp > 1 && plan.keys == kKeysInRing;
+  const bool in_ring = plan.cp > 1 && plan.cp_comm_type == kCpP2p;
   return static_cast<double>(micro_batches * space.model.num_layers) *
          (in_ring ? std::max(1.0, plan.cp / kRingSteps) : 1) * std::max(1.0, stages / kFewStages);
 }

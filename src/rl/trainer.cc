@@ -136,7 +136,7 @@ bool Training::step() {
       stepper_->save();
     }
     fail_run("rl",
-             "after {} of generation {} of {} prompts have samples of unlike rewards "
+             "after {} of generation {} of {} prompts have samples of different rewards "
              "(rl.dynamic_sampling); try a harder or an easier task, more samples_per_prompt, or "
              "more max_rounds",
              counted(sampling_->rounds(), "round"),

@@ -16,7 +16,7 @@ using TableId = Id<struct ClassTable>;
 using CollectiveChannelId = Id<struct CollectiveChannel>;
 /// A channel of messages: a link as its sender sees it, and a tag.
 using MessageChannelId = Id<struct Channel>;
-/// A link to a peer: a role, and the number of a way among its ranks.
+/// A link to a peer: a role, and the number of a peer mapping of its ranks.
 using PeerLinkId = Id<struct PeerLink>;
 /// Replayed ranks that execute the collectives of a group together, among those of the group.
 using InstanceId = Id<struct Instance>;

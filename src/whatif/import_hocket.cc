@@ -207,7 +207,7 @@ class HocketReader {
         of_run_ = json.string() == "run";
       } else if (trace::is_key(fact, "properties") && json.next() == '{') {
         json.object([&](std::string_view property) {
-          one_per_kind_ = one_per_kind_ || trace::is_key(property, "replayed_ranks");
+          deduplicated_ = deduplicated_ || trace::is_key(property, "replayed_ranks");
           json.skip_value();
         });
       } else {
@@ -263,7 +263,7 @@ class HocketReader {
       run_.workers.push_back({rank, stage, replicas[stage]++, fmt::format("rank {}", rank),
                               without_durations_.count(pid) > 0});
     }
-    if (num_ranks_ > run_.pattern_workers && one_per_kind_) {
+    if (num_ranks_ > run_.pattern_workers && deduplicated_) {
       run_.stand_for = fmt::format(
           "{} of {} were simulated, each stands for all that do the same with the same kinds of "
           "others",
@@ -639,7 +639,7 @@ class HocketReader {
   std::vector<Observed> seen_;
   int32_t num_ranks_ = 0;
   bool of_run_ = false;
-  bool one_per_kind_ = false;  ///< of a simulation: one rank stands for all that do the same
+  bool deduplicated_ = false;  ///< of a simulation: one rank stands for all that do the same
   std::vector<trace::TraceWaits> waits_;
   std::map<int64_t, int32_t> rank_of_;                              ///< by pid
   std::map<std::pair<PatternWorkerId, int32_t>, TaskFacts> tasks_;  ///< by number

@@ -179,7 +179,8 @@ std::string search_json(const planner::SearchResult& result, const planner::Sear
                               {"calibrated", calibrated},
                               {"complete", result.complete},
                               {"ended", result.ended},
-                              {"least_s", result.lower_bound_s},
+                              {"lower_bound_s", result.lower_bound_s},
+                              {"least_s", result.lower_bound_s},  // the former name of the key
                               {"seconds", result.seconds},
                               {"bounding_s", result.bounding_s},
                               {"counts",

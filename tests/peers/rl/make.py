@@ -3,7 +3,7 @@
 """Losses, gradients, advantages and corrections of verl and TRL on random batches, for tests/rl/losses_test.cc.
 
 All of it is made by their own functions, in fp64 and in fp32, and gradients by autograd. Batches are drawn from printed
-seeds: unlike lengths, groups of one, masks with holes and of whole samples, zeros, ratios beyond every limit. Inputs are
+seeds: different lengths, groups of one, masks with holes and of whole samples, zeros, ratios beyond every limit. Inputs are
 exact in fp32. verl is installed without its dependencies, which the requirements replace."""
 import collections
 import json
