@@ -40,7 +40,7 @@ struct SimulateOptions {
 
 /// Parses the OP=K words of --what-if.
 std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
-  constexpr double kMost = 1e9;
+  constexpr double kMaxSpeedup = 1e9;
   std::vector<sim::Speedup> list;
   for (const std::string& word : words) {
     const size_t equals = word.find('=');
@@ -49,7 +49,7 @@ std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
     const auto [end, error] =
         std::from_chars(number.data(), number.data() + number.size(), speedup.times);
     if (error != std::errc() || end != number.data() + number.size() ||
-        !(speedup.times >= 1 / kMost && speedup.times <= kMost)) {
+        !(speedup.times >= 1 / kMaxSpeedup && speedup.times <= kMaxSpeedup)) {
       fail("hocket simulate --what-if",
            "got '{}'; expected OP=K, an op and its speedup, as in all_reduce=2, K from 1e-9 "
            "to 1e9",

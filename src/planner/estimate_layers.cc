@@ -17,7 +17,7 @@ namespace {
 
 /// Ratio of the ranks' average estimated memory to the limit beyond which no assignment of layers
 /// fits.
-constexpr double kHopeless = 1.3;
+constexpr double kMaxMemoryRatio = 1.3;
 /// Programs may take more than is estimated: layers are laid for so much of the memory, too.
 constexpr double kLessMemory[] = {1, 0.95, 0.9, 0.85};
 
@@ -243,7 +243,7 @@ std::vector<StageLayers> Estimator::layers_by_memory(const PlanCandidate& even, 
     all += std::inner_product(counts[stage].begin(), counts[stage].end(),
                               loads.bytes[stage].begin(), 0.0);
   }
-  if (all > limit * kHopeless * static_cast<double>(counts.size())) return found;
+  if (all > limit * kMaxMemoryRatio * static_cast<double>(counts.size())) return found;
   for (const double part : kLessMemory) {
     if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, part * limit)) {
       add(std::move(*by_both));

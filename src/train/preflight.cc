@@ -84,9 +84,9 @@ void simulate_played(const engine::Run& run, const engine::Compiled& compiled, P
 
 /// Returns how often tasks and links are timed: a short run does not wait for its prediction.
 int max_repeats(const engine::TrainSection& train) {
-  constexpr int kMost = std::numeric_limits<int>::max();
+  constexpr int kMaxRepeats = std::numeric_limits<int>::max();
   const int64_t steps = train.num_steps();
-  return steps == 0 ? kMost : static_cast<int>(std::min<int64_t>(kMost, steps));
+  return steps == 0 ? kMaxRepeats : static_cast<int>(std::min<int64_t>(kMaxRepeats, steps));
 }
 
 /// From timings of the step's own tasks on this machine.

@@ -50,14 +50,14 @@ double factor_of(const std::vector<FusedStep>& steps, double step_seconds,
 /// Returns the least ratio from 1 on by which f is kNearLinear; f grows with it.
 double ratio_needed(const std::vector<FusedStep>& steps, double step_seconds, NetworkCase network,
                     const AddTimes& add) {
-  constexpr double kMost = 1 << 20;
+  constexpr double kMaxRatio = 1 << 20;
   const auto enough = [&](double ratio) {
     network.ratio = ratio;
     return factor_of(steps, step_seconds, network, add) >= kNearLinear;
   };
   if (enough(1)) return 1;
-  if (!enough(kMost)) return std::numeric_limits<double>::infinity();
-  double low = 1, high = kMost;
+  if (!enough(kMaxRatio)) return std::numeric_limits<double>::infinity();
+  double low = 1, high = kMaxRatio;
   while (high / low > 1 + 1e-9) {
     const double middle = std::sqrt(low * high);
     (enough(middle) ? high : low) = middle;

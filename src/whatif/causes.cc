@@ -328,7 +328,7 @@ class Search {
   /// In a profile of few steps, time that one op takes longer may be a pause of it.
   std::string doubt_of_one_op(const std::vector<double>& cured) const {
     constexpr int64_t kFewSteps = 3;
-    constexpr double kMost = 0.7;  // of the time, in one op
+    constexpr double kMaxShareOfOneOp = 0.7;  // of the time, in one op
     if (!run_.has_hosts || std::ssize(run_.steps) >= kFewSteps) return "";
     double all = 0, most = 0;
     OpId longest = 0;
@@ -342,7 +342,7 @@ class Search {
       longest = longer > most ? op : longest;
       most = std::max(most, longer);
     }
-    if (most <= kMost * all) return "";
+    if (most <= kMaxShareOfOneOp * all) return "";
     return fmt::format(
         "one op takes most of the time, {}, and few steps cannot tell it from a pause",
         run_.kind(longest).name);

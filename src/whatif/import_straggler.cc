@@ -25,11 +25,11 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr int64_t kMostRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
+constexpr int64_t kMaxAxisRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
 constexpr double kMicro = 1e-6;
 constexpr double kMaxUnknownShare =
     0.01;  // share of a thread's ops, or of their time, that may be unknown
-constexpr double kMostGrowth = 1000;  // of the table of ops, where more is expected
+constexpr double kMaxGrowth = 1000;  // of the table of ops, where more is expected
 
 using megatron::kTypes;
 using straggler::ThreadIndex;
@@ -56,12 +56,12 @@ int32_t number_after(std::string_view text, std::string_view word) {
   text.remove_prefix(at + word.size());
   int64_t value = kNone;
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  return parse_int(text.substr(0, digits), &value) && value < kMostRanks ? value : kNone;
+  return parse_int(text.substr(0, digits), &value) && value < kMaxAxisRanks ? value : kNone;
 }
 
 int64_t nanoseconds(double seconds) {
-  constexpr double kMost = 4e18;
-  return static_cast<int64_t>(std::clamp(seconds * 1e9, -kMost, kMost));
+  constexpr double kMaxNanoseconds = 4e18;
+  return static_cast<int64_t>(std::clamp(seconds * 1e9, -kMaxNanoseconds, kMaxNanoseconds));
 }
 
 class StragglerReader {
@@ -246,7 +246,7 @@ class StragglerReader {
     constexpr double kMore = 1.05;
     const double size = seen;
     const double all = share_read > 0 ? kMore * size / share_read : 0;
-    return static_cast<size_t>(std::clamp(all, 2 * size, kMostGrowth * size)) + 64;
+    return static_cast<size_t>(std::clamp(all, 2 * size, kMaxGrowth * size)) + 64;
   }
 
   /// Identifies the workers, and reports missing ones.

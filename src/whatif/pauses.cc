@@ -15,7 +15,8 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr double kRare = 0.1;  // of passes or ops: more long ones may be another thing
+/// Share of passes or ops. Above it, long ones are a property of the workload, not pauses.
+constexpr double kMaxPauseShare = 0.1;
 constexpr double kFarLongerRatio =
     1.5;  // factor over the usual time from which an op is far longer
 constexpr double kMinPauseShare =
@@ -162,7 +163,7 @@ class PauseSearch {
       }
     }
     long_passes_ = found.size();
-    too_many_ = may_be_sequences_ && long_passes_ > kRare * passes_;
+    too_many_ = may_be_sequences_ && long_passes_ > kMaxPauseShare * passes_;
     if (too_many_) return;
     for (const LongPass& pass : found) {
       excess_.push_back(times_.time(pass.block, pass.sample) - pass.usual);
@@ -295,7 +296,7 @@ class PauseSearch {
       usual += at.usual;
       rest -= at.takes;
     }
-    return list.size() <= std::max(1.0, kRare * places) && usual < rest;
+    return list.size() <= std::max(1.0, kMaxPauseShare * places) && usual < rest;
   }
 
   bool is_of_host(BlockId block) const { return kind_of(block).name.starts_with("host "); }

@@ -75,12 +75,12 @@ void parse_where(const std::string& text, Scale* scale) {
 
 Scale parse_scale(const std::string& text, const MeasuredRun& run) {
   constexpr const char* kWhere = "hocket whatif --scale";
-  constexpr double kMost = 1e9;
+  constexpr double kMaxFactor = 1e9;
   Scale scale;
   scale.text = text;
   const size_t equals = text.rfind('=');
   if (equals == text.npos || !parse_double(text.substr(equals + 1), &scale.factor) ||
-      !(scale.factor >= 1 / kMost && scale.factor <= kMost)) {
+      !(scale.factor >= 1 / kMaxFactor && scale.factor <= kMaxFactor)) {
     fail(kWhere,
          "got {}; expected OP=FACTOR with a factor from 1e-9 to 1e9, as in "
          "forward-compute=2",
