@@ -115,7 +115,7 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
   return options;
 }
 
-struct CheckOptions {
+struct CheckVerbOptions {
   std::string run, cluster, budget, certificate;
   std::vector<std::string> set;
   std::string purpose;  ///< as --for has it
@@ -138,7 +138,7 @@ std::string saved_by_layouts(const engine::Compiled& compiled) {
 
 /// The program that `train` would run, against the graph of a single device, and that of the
 /// evaluation beside it; exit code 2 if one is refused.
-int check_run(const CheckOptions& options) {
+int check_run(const CheckVerbOptions& options) {
   std::vector<std::string> set = options.set;
   if (!options.cluster.empty()) {
     set.push_back("cluster.file=" + nlohmann::json(options.cluster).dump());
@@ -186,7 +186,7 @@ int check_run(const CheckOptions& options) {
 
 void verb_check(Args& args) {
   // Declares options and help; check_run() does the work.
-  auto options = std::make_shared<CheckOptions>();
+  auto options = std::make_shared<CheckVerbOptions>();
   args.about("prove that a run's program is right, before it costs anything",
              "Shapes and layouts agree; every collective is seen by all members of its group "
              "in one order; sends are matched; nothing can deadlock or race; memory is "

@@ -30,7 +30,7 @@ struct TensorRef {
 
 /// Offset of the local piece along a letter of the op's notation, for kernels that depend on
 /// position (causal masks, vocabulary shards).
-struct PieceOffset {
+struct LetterOffset {
   char letter = 0;
   int64_t index = 0;
 };
@@ -46,7 +46,7 @@ struct KernelArgs {
   uint32_t accumulate = 0;
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
-  std::span<const PieceOffset> piece_offsets = {};  ///< of positional letters
+  std::span<const LetterOffset> piece_offsets = {};  ///< of positional letters
   void* queue = nullptr;  ///< of the device, for asynchronous launches; null on a CPU
 };
 

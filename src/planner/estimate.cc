@@ -203,7 +203,7 @@ void Estimator::add_collectives(const PlanCandidate& plan, size_t kind, const Gr
   const double residual = table.residual_bytes * sequences;
   const auto add = [&](size_t part, double seconds) { layer->seconds[part] += seconds; };
   constexpr size_t kForward = 0, kInputs = 1;
-  const bool block = kind >= kFirstLayerKind;
+  const bool block = kind >= kFirstLayerType;
   const double again = plan.recompute == kRecomputeFull ? 1 : 0;  // sums are done again
   if (plan.tp > 1) {
     const double sum = plan.sequence_parallel
@@ -431,7 +431,7 @@ double Estimator::working_bytes(const PlanCandidate& plan, size_t kind) const {
 }
 
 Estimate Estimator::estimate(const PlanCandidate& plan) {
-  // Prices by kind of layer, summed over the layers of every pipeline rank. The slowest rank sets
+  // Prices by type of layer, summed over the layers of every pipeline rank. The slowest rank sets
   // the pace; the schedule gives its waits, and the micro-batches that a rank keeps. The bound adds
   // the passes before a rank's first and after its last work to its own.
   const Prices& price = prices(plan);

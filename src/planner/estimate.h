@@ -78,7 +78,7 @@ class Estimator {
 
  private:
   struct Layer;   // prices of a layer
-  struct Prices;  // of every kind of layer, for a mesh, micro-batch and way to recompute
+  struct Prices;  // of every type of layer, for a mesh, micro-batch and way to recompute
   struct Groups;  // how the groups of a mesh lie
   struct Pace;    // of heterogeneous devices
   const Groups& groups(const PlanCandidate& plan);

@@ -256,7 +256,7 @@ std::vector<ModelTable> tables_of(const graph::Graph& reference,
       }
       return true;
     };
-    size_t kind = kFirstLayerKind;
+    size_t kind = kFirstLayerType;
     while (kind < tables.front().kinds.size() && !is_alike(kind)) {
       ++kind;
     }

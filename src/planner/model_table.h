@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Costs of a plan from a model's single-device training graph: by kind of layer, the work of its
+// Costs of a plan from a model's single-device training graph: by type of layer, the work of its
 // nodes, its parameters, and the activations of its backward pass.
 #pragma once
 
@@ -13,9 +13,9 @@
 
 namespace hocket::planner {
 
-/// Kinds of layers, by number. Layers of one kind have equal nodes, parameters and kept bytes,
+/// Types of layers, by number. Layers of one type have equal nodes, parameters and kept bytes,
 /// under any recomputation. The first two are the parts before and after all layers.
-inline constexpr size_t kEmbedding = 0, kHead = 1, kFirstLayerKind = 2;
+inline constexpr size_t kEmbedding = 0, kHead = 1, kFirstLayerType = 2;
 
 /// Sharing among the ranks of tp.
 enum class Share : uint8_t {

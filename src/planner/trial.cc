@@ -124,7 +124,7 @@ SearchSpace Trial::space(std::map<std::string, std::string> given) const {
   return space;
 }
 
-/// Returns the speed of each kind of device for a micro-batch, relative to the fastest.
+/// Returns the speed of each device model for a micro-batch, relative to the fastest.
 std::vector<double> Trial::speed_of_device_types(const ModelTable& table) const {
   const cost::CostModel all(cluster_, profile_, threads(), engine::collectives_of(base_));
   std::vector<double> speeds;

@@ -56,7 +56,7 @@ struct PreparedTask {
   std::vector<comm::Copy> copies;  ///< of a transfer: received elements
   std::vector<comm::Copy> given;   ///< of a transfer: sent elements
   std::vector<int64_t> tokens;     ///< of row counts
-  std::vector<kernels::PieceOffset> piece_offsets;
+  std::vector<kernels::LetterOffset> piece_offsets;
   std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: contiguous
   std::vector<Event> waits;                   ///< for tasks of other lanes
   std::vector<BufferId> last_used;            ///< buffers without later uses, poisoned in tests

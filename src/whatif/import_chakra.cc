@@ -166,7 +166,7 @@ class ChakraReader {
 
   /// Adds kinds and blocks: the k-th node of a name is of one kind on all ranks.
   void kinds() {
-    std::map<std::pair<NameId, int32_t>, KindId> kinds;
+    std::map<std::pair<NameId, int32_t>, OpKindId> kinds;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
       for (const auto& [id, node] : nodes_[rank]) {
         Op& op = run_.ops[op_at(rank, id)];

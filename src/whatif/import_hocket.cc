@@ -49,7 +49,7 @@ struct Said {
 };
 
 /// Worker and stream.
-using Lane = std::pair<PatternWorkerId, int32_t>;
+using WorkerStream = std::pair<PatternWorkerId, int32_t>;
 
 class HocketReader {
  public:
@@ -345,8 +345,8 @@ class HocketReader {
   /// Adds kinds and blocks. Kernels of a pass through a stage are one block; so are those of a rank
   /// once per step. Every communication is a block, of a kind, phase and size.
   void blocks() {
-    std::map<std::pair<std::string, Traffic>, KindId> kinds;
-    using Element = std::tuple<KindId, PatternWorkerId, int32_t, int32_t>;  // micro-batch, stage
+    std::map<std::pair<std::string, Traffic>, OpKindId> kinds;
+    using Element = std::tuple<OpKindId, PatternWorkerId, int32_t, int32_t>;  // micro-batch, stage
     std::map<Element, BlockId> elements;
     std::map<std::string, NameId> names;
     run_.names.clear();
@@ -598,7 +598,7 @@ class HocketReader {
   /// Makes a task depend on the last task of every other lane that had ended when it started, in
   /// all steps, and belongs to the same pass, or to none.
   template <typename Infers>
-  void infer_waits(const Lane& lane, const std::vector<OpId>& ops, Infers&& infers) {
+  void infer_waits(const WorkerStream& lane, const std::vector<OpId>& ops, Infers&& infers) {
     for (const auto& [other, before] : lanes_) {
       if (other.first != lane.first || other == lane) continue;
       size_t ended = before.size();
@@ -644,7 +644,7 @@ class HocketReader {
   std::map<int64_t, int32_t> rank_of_;                              ///< by pid
   std::map<std::pair<PatternWorkerId, int32_t>, TaskFacts> tasks_;  ///< by number
   std::map<std::string, int32_t> kinds_, phases_;
-  std::map<Lane, std::vector<OpId>> lanes_;
+  std::map<WorkerStream, std::vector<OpId>> lanes_;
 };
 
 }  // namespace

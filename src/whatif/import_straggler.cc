@@ -95,7 +95,7 @@ class StragglerReader {
       traffic.push_back(type.traffic);
     }
     give_blocks(traffic, &run_);
-    megatron::add_dependencies(places_, &run_);
+    megatron::add_dependencies(cells_, &run_);
     set_clocks(&run_);
     settle_transfers(&run_, Early::kept);
     return std::move(run_);
@@ -254,9 +254,9 @@ class StragglerReader {
     straggler::Workers found = straggler::find_workers(threads_, replica_named_);
     run_.replicas = found.replicas;
     run_.stages = found.stages;
-    run_.pattern_workers = found.places.size();
+    run_.pattern_workers = found.cells.size();
     run_.workers = std::move(found.list);
-    places_ = std::move(found.places);
+    cells_ = std::move(found.cells);
     for (std::string& note : found.notes) {
       drop(0, std::move(note));
     }
@@ -345,8 +345,8 @@ class StragglerReader {
   std::vector<Span> unknown_;                 ///< events of unknown types that have a step
   std::map<ThreadIndex, int64_t> broken_of_;  ///< ops without a step or a time
   std::set<ThreadIndex> with_negative_;
-  std::vector<megatron::Place> places_;  ///< by worker
-  ThreadIndex last_;                     ///< of the event before
+  std::vector<megatron::PipelineCell> cells_;  ///< by worker
+  ThreadIndex last_;                           ///< of the event before
 };
 
 }  // namespace

@@ -48,7 +48,7 @@ class PauseSearch {
 
  private:
   static constexpr double kAsMeasured = -1;
-  using Place = std::pair<BlockId, ReplicaId>;
+  using BlockReplica = std::pair<BlockId, ReplicaId>;
 
   double& usual(BlockId block, SampleId sample) {
     return usual_[size_t{block} * samples_ + sample];
@@ -65,7 +65,7 @@ class PauseSearch {
   bool is_computation(BlockId block) const {
     return !kind_of(block).communicates() && !is_collection(block) && !is_idle(block);
   }
-  WorkerId worker_of(const Place& place) const {
+  WorkerId worker_of(const BlockReplica& place) const {
     return run_.worker_id(run_.blocks[place.first].worker, place.second);
   }
 
@@ -203,8 +203,8 @@ class PauseSearch {
   /// in a single op.
   void beside_other_workers() {
     std::map<WorkerId, std::vector<Long>> found;
-    const std::vector<std::vector<Place>> work = same_work();
-    for (const std::vector<Place>& places : work) {
+    const std::vector<std::vector<BlockReplica>> work = same_work();
+    for (const std::vector<BlockReplica>& places : work) {
       longer_than_others(places, &found);
     }
     for (const auto& [worker, list] : found) {
@@ -220,14 +220,14 @@ class PauseSearch {
   }
 
   struct Long {
-    Place place;
+    BlockReplica place;
     double takes = 0, usual = 0;  ///< in most steps: its time, and that of others
   };
 
   /// Returns, for every computation of a stage, the workers that run it.
-  std::vector<std::vector<Place>> same_work() const {
+  std::vector<std::vector<BlockReplica>> same_work() const {
     // By kind, stage, chunk and micro-batch.
-    std::map<std::tuple<KindId, StageId, int32_t, int32_t>, std::vector<Place>> found;
+    std::map<std::tuple<OpKindId, StageId, int32_t, int32_t>, std::vector<BlockReplica>> found;
     for (BlockId block = 0; block < run_.blocks.size(); ++block) {
       if (!is_computation(block)) continue;
       const Block& at = run_.blocks[block];
@@ -237,7 +237,7 @@ class PauseSearch {
             {block, replica});
       }
     }
-    std::vector<std::vector<Place>> lists;
+    std::vector<std::vector<BlockReplica>> lists;
     for (auto& [work, list] : found) {
       lists.push_back(std::move(list));
     }
@@ -245,10 +245,10 @@ class PauseSearch {
   }
 
   /// Adds those of the places that take far longer than the ones of other workers.
-  void longer_than_others(const std::vector<Place>& places,
+  void longer_than_others(const std::vector<BlockReplica>& places,
                           std::map<WorkerId, std::vector<Long>>* found) {
     double least = 1e300, most = 0;
-    for (const Place& place : places) {
+    for (const BlockReplica& place : places) {
       for (StepIndex step = 0; step < run_.steps.size(); ++step) {
         const double seconds = left(place.first, run_.sample(step, place.second));
         least = std::min(least, seconds);
@@ -258,7 +258,7 @@ class PauseSearch {
     if (most - least <= kMinPauseShare * step_) return;
     std::vector<double> takes;
     takes.reserve(places.size());
-    for (const Place& place : places) {
+    for (const BlockReplica& place : places) {
       takes.push_back(median_left(place));
     }
     const double shortest = *std::min_element(takes.begin(), takes.end());
@@ -266,7 +266,7 @@ class PauseSearch {
       if (takes[i] <= kFarLongerRatio * shortest || takes[i] - shortest <= kMinPauseShare * step_)
         continue;
       std::vector<double> of_others;
-      std::vector<Place> others;
+      std::vector<BlockReplica> others;
       for (size_t j = 0; j < places.size(); ++j) {
         if (worker_of(places[j]) == worker_of(places[i])) continue;
         of_others.push_back(takes[j]);
@@ -287,7 +287,7 @@ class PauseSearch {
     int64_t places = 0;
     double usual = 0, rest = 0;
     for (BlockId block = 0; block < run_.blocks.size(); ++block) {
-      const Place place{block, run_.replica_of(worker)};
+      const BlockReplica place{block, run_.replica_of(worker)};
       if (!is_computation(block) || worker_of(place) != worker) continue;
       ++places;
       rest += median_left(place);
@@ -304,14 +304,14 @@ class PauseSearch {
   /// Returns whether a worker is far slower than others in half of the ops of the same sort, those
   /// of its host or of its device: then long ones are no pauses.
   bool is_slow(WorkerId worker, const std::vector<Long>& list,
-               const std::vector<std::vector<Place>>& work) {
+               const std::vector<std::vector<BlockReplica>>& work) {
     const bool host = is_of_host(list.front().place.first);
     int64_t all = 0, slow = 0;
-    for (const std::vector<Place>& places : work) {
+    for (const std::vector<BlockReplica>& places : work) {
       if (is_of_host(places.front().first) != host) continue;
       double own = 0;
       std::vector<double> others;
-      for (const Place& place : places) {
+      for (const BlockReplica& place : places) {
         if (worker_of(place) == worker) {
           own = std::max(own, median_left(place));
         } else {
@@ -325,7 +325,7 @@ class PauseSearch {
     return all > 1 && slow * 2 >= all;
   }
 
-  double median_left(const Place& place) {
+  double median_left(const BlockReplica& place) {
     std::vector<double> values;
     for (const auto& [block, sample] : times_.steps_of(place.first, place.second)) {
       values.push_back(left(block, sample));
@@ -335,7 +335,7 @@ class PauseSearch {
 
   /// Returns whether one op of the block holds most of its excess over other workers, in most
   /// steps. A worker with more work is longer in all ops, or has more of them.
-  bool in_one_op(const Place& place, const std::vector<Place>& others) const {
+  bool in_one_op(const BlockReplica& place, const std::vector<BlockReplica>& others) const {
     const std::vector<OpId>& ops = times_.ops(place.first);
     if (ops.size() == 1) return true;
     std::vector<double> usual(ops.size());
@@ -449,7 +449,7 @@ class PauseSearch {
   std::vector<double> paused_, cured_;
   std::vector<double> usual_;   ///< usual time of cured blocks, [block * samples + sample]
   std::vector<double> excess_;  ///< of long passes
-  std::map<Place, int64_t> hits_;
+  std::map<BlockReplica, int64_t> hits_;
   int64_t collections_ = 0, passes_ = 0, long_passes_ = 0, others_ = 0, beside_workers_ = 0,
           gaps_ = 0, idle_ = 0;
   double seconds_ = 0, gap_seconds_ = 0;

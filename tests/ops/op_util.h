@@ -53,7 +53,7 @@ struct How {
   uint32_t accumulate = 0;
   std::vector<Value> start;  ///< accumulators, one per output (only those of `accumulate` count)
   int threads = 1;
-  std::vector<kernels::PieceOffset> piece_offsets;  ///< of the piece that the inputs are
+  std::vector<kernels::LetterOffset> piece_offsets;  ///< of the piece that the inputs are
   std::vector<Value> out;  ///< like the outputs; empty: of the types that the op infers
   /// Twice, between two kinds of guard bytes and over two kinds of stale outputs and workspace:
   /// guards and inputs are expected intact, the results equal to the bit.

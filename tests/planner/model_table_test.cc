@@ -35,8 +35,8 @@ double flops(const LayerWork& work) {
 TEST(ModelTable, LikeLayersAreOfOneKind) {
   for (const ModelTable& table :
        tables_of(graph_of("llama", R"(, "tie_word_embeddings": false)"), kRecompute)) {
-    EXPECT_EQ(table.kind_of, std::vector<size_t>(6, kFirstLayerKind));
-    EXPECT_EQ(table.kinds.size(), kFirstLayerKind + 1);
+    EXPECT_EQ(table.kind_of, std::vector<size_t>(6, kFirstLayerType));
+    EXPECT_EQ(table.kinds.size(), kFirstLayerType + 1);
     EXPECT_EQ(of(table.kinds[kHead].tied, Share::features), 0);
   }
 }

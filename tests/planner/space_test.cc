@@ -73,9 +73,9 @@ TEST(PlanSpace, BalancedLayersAreTheBestOfAll) {
 /// Layers of a few kinds on up to five stages, on devices that may differ.
 StageLoads some_loads(Rng* rng) {
   StageLoads loads;
-  const size_t stages = 1 + rng->below(5), kinds = kFirstLayerKind + 1 + rng->below(2);
+  const size_t stages = 1 + rng->below(5), kinds = kFirstLayerType + 1 + rng->below(2);
   for (size_t layers = stages + rng->below(6); layers > 0; --layers) {
-    loads.kind_of.push_back(kFirstLayerKind + rng->below(kinds - kFirstLayerKind));
+    loads.kind_of.push_back(kFirstLayerType + rng->below(kinds - kFirstLayerType));
   }
   const auto some = [&](int least, int more) {
     return static_cast<double>(least + static_cast<int>(rng->below(static_cast<uint64_t>(more))));
@@ -148,7 +148,7 @@ TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
 
 TEST(PlanSpace, AmongWaysAsFastLayersAreTheMostAlike) {
   // The head takes 1.4 layers: greedily, stages would have four, four, ..
-  StageLoads loads{.kind_of = std::vector<size_t>(48, kFirstLayerKind),
+  StageLoads loads{.kind_of = std::vector<size_t>(48, kFirstLayerType),
                    .seconds = {0, 1.4, 1},
                    .speed = std::vector<double>(16, 1)};
   EXPECT_EQ(*lay_layers(loads, 1e9),

@@ -237,11 +237,11 @@ void declare_plan_codecs(Args& args) {
 }
 
 void declare_plan_espresso(Args& args) {
-  struct Options {
+  struct EspressoOptions {
     std::string file;
     std::vector<std::string> set;
   };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EspressoOptions>();
   args.about("print the decisions of Espresso's public selector",
              "Reads a file of gradients and their times, and prints which option the selector "
              "published with Espresso chooses for each. docs/planner.md has the keys of the file.");

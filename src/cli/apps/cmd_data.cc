@@ -262,11 +262,11 @@ void declare_prepare(Args& args) {
 
 void declare_stats(Args& args) {
   // Declares the options; data_stats() reads the folder.
-  struct Options {
+  struct StatsVerbOptions {
     DataStatsOptions how;
     bool json = false;
   };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StatsVerbOptions>();
   args.about("contents of a prepared folder, and the baselines of its held-out files", "");
   args.positional("DIR", &options->how.folder, "a folder made by `hocket data prepare`");
   args.flag("--verify", &options->how.verify, "read every token and compare checksums");
@@ -288,7 +288,7 @@ void declare_stats(Args& args) {
 }
 
 void declare_coder(Args& args, bool encode) {
-  auto encode_options = std::make_shared<EncodeOptions>();
+  auto encode_options = std::make_shared<EncodeVerbOptions>();
   args.about(encode ? "text to token ids" : "token ids to text",
              encode
                  ? "The whole input is one text and gives one line, a JSON list of ids; with "

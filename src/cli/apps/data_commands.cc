@@ -60,7 +60,7 @@ std::string json_text(const std::string& bytes) {
 }
 
 // "[312,1044]", or with the bytes of each id "[[312,0,3],[1044,3,7]]".
-std::string encoded(Encoder* encoder, std::string_view text, const EncodeOptions& options) {
+std::string encoded(Encoder* encoder, std::string_view text, const EncodeVerbOptions& options) {
   std::vector<int32_t> ids;
   std::vector<data::ByteRange> ranges;
   encoder->encode(text, &ids, options.how, options.offsets ? &ranges : nullptr);
@@ -235,7 +235,7 @@ std::string DataStats::to_text() const {
 }
 
 std::string encode_line(Encoder* encoder, std::string_view json, const std::string& where,
-                        const EncodeOptions& options) {
+                        const EncodeVerbOptions& options) {
   const nlohmann::json text = parse_json(json, where);
   return encoded(encoder, JsonView(text, where).as_string(), options);
 }
@@ -251,7 +251,7 @@ std::string tokenizer_path(const std::string& path) {
   return checkpoint::resolve_model(path, checkpoint::Need::config).folder;
 }
 
-void encode_text(const EncodeOptions& options) {
+void encode_text(const EncodeVerbOptions& options) {
   require_output("hocket data --out", options.output, {options.input});
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_path(options.tokenizer));
   Encoder encoder(tokenizer);
@@ -266,7 +266,7 @@ void encode_text(const EncodeOptions& options) {
   write_output(options.output, encoded(&encoder, text, options) + "\n");
 }
 
-void decode_ids(const EncodeOptions& options) {
+void decode_ids(const EncodeVerbOptions& options) {
   require_output("hocket data --out", options.output, {options.input});
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_path(options.tokenizer));
   const std::string text = read_input(options.input);

@@ -63,7 +63,7 @@ void tell_learned(std::FILE* words, const engine::Run& run, const cost::Profile&
 
 }  // namespace
 
-int profile_tasks(const ProfileOptions& options) {
+int profile_tasks(const ProfileVerbOptions& options) {
   if (options.seconds < 0) fail("hocket profile", "--seconds is negative");
   const Source source = read_source(options.run, options.set, true);
   std::vector<std::string> inputs = inputs_of(source.run);
