@@ -31,7 +31,7 @@ constexpr ptrdiff_t kMinSamples = 4;
 constexpr size_t kColumns = 4;
 using Row = std::array<double, kColumns>;
 
-/// One equation: sum of row x constants = us, with a weight. `of_group`: what its group counts.
+/// One equation: sum of row x constants = us, with a weight. `of_group`: weight of its group.
 struct Equation {
   Row row{};
   double us = 0, of_group = 1, weight = 1;

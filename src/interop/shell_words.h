@@ -10,9 +10,9 @@
 
 namespace hocket::interop {
 
-/// Returns whether a letter may stand in the name of a variable.
-inline bool is_shell_name(char letter) {
-  return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '_';
+/// Returns whether a character may occur in the name of a variable.
+inline bool is_shell_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 inline bool is_shell_digit(char letter) {
   return std::isdigit(static_cast<unsigned char>(letter)) != 0;

@@ -27,7 +27,7 @@ struct Item {
 class Packing {
  public:
   /// Fills rows of `seq_len`, the longest samples first, each into the fullest row that has room
-  /// (best fit); rows are dealt out to micro-batches of `rows_at_once` so that each has about as
+  /// (best fit); rows are distributed to micro-batches of `rows_at_once` so that each has about as
   /// many tokens. `multiple`: divisor of the number of micro-batches. Throws Error for a sample
   /// that no row has room for.
   Packing(std::span<const Item> items, int64_t seq_len, int64_t rows_at_once, int64_t multiple);

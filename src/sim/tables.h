@@ -86,7 +86,7 @@ struct Tables {
   int32_t num_shared_links = 0;
   bool links_prevent_dedup = false;  ///< see Replay
   /// Set if the speed of some activity depends on other tasks, or if tasks wait for their launch.
-  bool varies = false;
+  bool has_variable_rates = false;
 
   int32_t num_shapes = 0;
   // Channels (group, lane) and links (role, peer mapping), as [channel or link][replayed rank].

@@ -34,7 +34,7 @@ struct Op {
   PatternWorkerId worker;
   int32_t stream = 0;  ///< in-order queue of the worker
   int32_t micro_batch = kNone, chunk = kNone;
-  int32_t sequence = 0;  ///< the how many-th of its name on its worker in the step
+  int32_t sequence = 0;  ///< the index among ops of its name on its worker in the step
   GroupId group = kNone;
   int64_t bytes = 0;  ///< payload of a communication on its rank; 0: the trace does not say
 };

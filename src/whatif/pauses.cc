@@ -50,17 +50,17 @@ class PauseSearch {
   static constexpr double kAsMeasured = -1;
   using BlockReplica = std::pair<BlockId, ReplicaId>;
 
-  double& usual(BlockId block, SampleId sample) {
+  double& usual_s(BlockId block, SampleId sample) {
     return usual_[size_t{block} * samples_ + sample];
   }
-  /// Returns the duration of a block after the cure.
-  double left(BlockId block, SampleId sample) {
-    const double cured = usual(block, sample);
-    return cured == kAsMeasured ? times_.time(block, sample) : cured;
+  /// Returns the duration of a block: the usual one where that replaced a pause.
+  double repaired_s(BlockId block, SampleId sample) {
+    const double usual = usual_s(block, sample);
+    return usual == kAsMeasured ? times_.time(block, sample) : usual;
   }
   const OpKind& kind_of(BlockId block) const { return run_.kinds[run_.blocks[block].kind]; }
   bool is_collection(BlockId block) const { return kind_of(block).name == "gc"; }
-  /// Returns whether a block is a device that waits for nothing ("device idle 12").
+  /// Returns whether a block is a block of device idle time ("device idle 12").
   bool is_idle(BlockId block) const { return kind_of(block).name.starts_with("device idle"); }
   bool is_computation(BlockId block) const {
     return !kind_of(block).communicates() && !is_collection(block) && !is_idle(block);
@@ -69,15 +69,15 @@ class PauseSearch {
     return run_.worker_id(run_.blocks[place.first].worker, place.second);
   }
 
-  void cure(BlockId block, SampleId sample, double seconds) {
-    if (usual(block, sample) != kAsMeasured) return;
+  void replace_by_usual(BlockId block, SampleId sample, double seconds) {
+    if (usual_s(block, sample) != kAsMeasured) return;
     const double longer = times_.time(block, sample) - seconds;
-    usual(block, sample) = seconds;
+    usual_s(block, sample) = seconds;
     times_.set(block, sample, seconds, &cured_);
     seconds_ += longer;
-    hit(block, sample);
+    count_hit(block, sample);
   }
-  void hit(BlockId block, SampleId sample) { ++hits_[{block, run_.replica_of(sample)}]; }
+  void count_hit(BlockId block, SampleId sample) { ++hits_[{block, run_.replica_of(sample)}]; }
 
   void collections() {
     for (BlockId block = 0; block < run_.blocks.size(); ++block) {
@@ -86,7 +86,7 @@ class PauseSearch {
         if (times_.time(block, sample) <= 0) continue;
         ++(is_idle(block) ? idle_ : collections_);
         if (is_idle(block)) {
-          hit(block, sample);
+          count_hit(block, sample);
         }
         seconds_ += times_.time(block, sample);
         times_.set(block, sample, 0, &cured_);
@@ -144,8 +144,9 @@ class PauseSearch {
            least;
   }
 
-  /// Cures passes that take far longer than others of their worker in the same direction: of
-  /// sequences both directions would. Many that may be long sequences are no pauses.
+  /// Replaces the times of passes that take far longer than others of their worker in the same
+  /// direction. A long sequence would lengthen both directions. Many long passes that may be long
+  /// sequences are no pauses.
   void passes() {
     struct LongPass {
       BlockId block;
@@ -167,7 +168,7 @@ class PauseSearch {
     if (too_many_) return;
     for (const LongPass& pass : found) {
       excess_.push_back(times_.time(pass.block, pass.sample) - pass.usual);
-      cure(pass.block, pass.sample, pass.usual);
+      replace_by_usual(pass.block, pass.sample, pass.usual);
     }
   }
 
@@ -192,7 +193,7 @@ class PauseSearch {
           const double now = times_.time(block, sample);
           if (now <= usual.limit || now - usual.seconds < least) continue;
           ++others_;
-          cure(block, sample, usual.seconds);
+          replace_by_usual(block, sample, usual.seconds);
         }
       }
     }
@@ -211,9 +212,9 @@ class PauseSearch {
       if (!are_few(worker, list) || is_slow(worker, list, work)) continue;
       for (const Long& at : list) {
         for (const auto& [block, sample] : times_.steps_of(at.place.first, at.place.second)) {
-          if (left(block, sample) <= kFarLongerRatio * at.usual) continue;
+          if (repaired_s(block, sample) <= kFarLongerRatio * at.usual) continue;
           ++beside_workers_;
-          cure(block, sample, at.usual);
+          replace_by_usual(block, sample, at.usual);
         }
       }
     }
@@ -250,7 +251,7 @@ class PauseSearch {
     double least = 1e300, most = 0;
     for (const BlockReplica& place : places) {
       for (StepIndex step = 0; step < run_.steps.size(); ++step) {
-        const double seconds = left(place.first, run_.sample(step, place.second));
+        const double seconds = repaired_s(place.first, run_.sample(step, place.second));
         least = std::min(least, seconds);
         most = std::max(most, seconds);
       }
@@ -259,7 +260,7 @@ class PauseSearch {
     std::vector<double> takes;
     takes.reserve(places.size());
     for (const BlockReplica& place : places) {
-      takes.push_back(median_left(place));
+      takes.push_back(median_repaired_s(place));
     }
     const double shortest = *std::min_element(takes.begin(), takes.end());
     for (size_t i = 0; i < places.size(); ++i) {
@@ -290,7 +291,7 @@ class PauseSearch {
       const BlockReplica place{block, run_.replica_of(worker)};
       if (!is_computation(block) || worker_of(place) != worker) continue;
       ++places;
-      rest += median_left(place);
+      rest += median_repaired_s(place);
     }
     for (const Long& at : list) {
       usual += at.usual;
@@ -313,9 +314,9 @@ class PauseSearch {
       std::vector<double> others;
       for (const BlockReplica& place : places) {
         if (worker_of(place) == worker) {
-          own = std::max(own, median_left(place));
+          own = std::max(own, median_repaired_s(place));
         } else {
-          others.push_back(median_left(place));
+          others.push_back(median_repaired_s(place));
         }
       }
       if (others.empty() || own <= 0) continue;
@@ -325,10 +326,10 @@ class PauseSearch {
     return all > 1 && slow * 2 >= all;
   }
 
-  double median_left(const BlockReplica& place) {
+  double median_repaired_s(const BlockReplica& place) {
     std::vector<double> values;
     for (const auto& [block, sample] : times_.steps_of(place.first, place.second)) {
-      values.push_back(left(block, sample));
+      values.push_back(repaired_s(block, sample));
     }
     return median(values);
   }
@@ -383,7 +384,7 @@ class PauseSearch {
         ++gaps_;
         gap_seconds_ += gap;
         paused_[run_.at(op, sample)] += gap;
-        hit(run_.ops[op].block, sample);
+        count_hit(run_.ops[op].block, sample);
       }
     }
   }
@@ -447,7 +448,7 @@ class PauseSearch {
   const bool may_be_sequences_;
   const int32_t samples_;
   std::vector<double> paused_, cured_;
-  std::vector<double> usual_;   ///< usual time of cured blocks, [block * samples + sample]
+  std::vector<double> usual_;   ///< usual time of blocks with a pause, [block * samples + sample]
   std::vector<double> excess_;  ///< of long passes
   std::map<BlockReplica, int64_t> hits_;
   int64_t collections_ = 0, passes_ = 0, long_passes_ = 0, others_ = 0, beside_workers_ = 0,

@@ -139,7 +139,8 @@ class Finder {
     }
   }
 
-  /// Numbers the workers of the pattern: (stage, the how many-th of that stage in its process).
+  /// Numbers the workers of the pattern: (stage, the index among those of that stage in its
+  /// process).
   void pattern() {
     std::map<std::pair<StageId, int32_t>, PatternWorkerId> pattern;
     const auto each = [&](auto&& f) {
