@@ -356,7 +356,8 @@ std::function<bool(const planner::PlanCandidate&)> expressed_by_megatron(const e
     const bool has_shards =
         plan.shard != planner::kHybrid && !(keeps && plan.shard == planner::kZero3);
     const bool alike = plan.ep_inner == 1 && plan.sequences == 0;
-    return plan.collectives == 0 && alike && has_pipeline && has_shards;
+    return plan.collectives == planner::CollectiveAlgorithm::native && alike && has_pipeline &&
+           has_shards;
   };
 }
 

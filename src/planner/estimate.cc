@@ -65,7 +65,7 @@ double arena_ratio(const PlanCandidate& plan) {
 Estimator::Estimator(const SearchSpace& space, const graph::Graph& graph,
                      const cost::CostModel& costs, EstimatorOptions options)
     : space_(space), costs_(costs), options_(options) {
-  tables_ = tables_of(graph, kRecompute);
+  tables_ = tables_of(graph, kRecomputeNames);
 }
 
 Estimator::~Estimator() = default;
@@ -126,10 +126,15 @@ double Estimator::bucketed_s(comm::Id op, double bytes, const cost::GroupShape& 
 }
 
 const Estimator::Groups& Estimator::groups(const PlanCandidate& plan) {
-  const std::array<int32_t, 9> key{
-      plan.pp,          plan.dp,  plan.cp,       plan.tp,
-      plan.ep,          plan.etp, plan.ep_inner, plan.sequence_parallel ? 1 : 0,
-      plan.cp_comm_type};
+  const std::array<int32_t, 9> key{plan.pp,
+                                   plan.dp,
+                                   plan.cp,
+                                   plan.tp,
+                                   plan.ep,
+                                   plan.etp,
+                                   plan.ep_inner,
+                                   plan.sequence_parallel ? 1 : 0,
+                                   static_cast<int32_t>(plan.cp_comm_type)};
   std::unique_ptr<Groups>& known = groups_[key];
   if (known) return *known;
   known = std::make_unique<Groups>();
@@ -197,14 +202,14 @@ PlanCandidate Estimator::with_fastest_exchange(const PlanCandidate& mesh) {
 /// Adds the time of the collectives of one layer's passes.
 void Estimator::add_collectives(const PlanCandidate& plan, size_t kind, const Groups& groups,
                                 Layer* layer) const {
-  const ModelTable& table = tables_[plan.recompute];
+  const ModelTable& table = tables_[place_of(plan.recompute)];
   const LayerWork& work = table.kinds[kind];
   const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double residual = table.residual_bytes * sequences;
   const auto add = [&](size_t part, double seconds) { layer->seconds[part] += seconds; };
   constexpr size_t kForward = 0, kInputs = 1;
   const bool block = kind >= kFirstLayerType;
-  const double again = plan.recompute == kRecomputeFull ? 1 : 0;  // sums are done again
+  const double again = plan.recompute == Recompute::full ? 1 : 0;  // sums are done again
   if (plan.tp > 1) {
     const double sum = plan.sequence_parallel
                            ? collective_s(comm::Id::all_gather, residual, groups.tp) +
@@ -228,7 +233,7 @@ void Estimator::add_collectives(const PlanCandidate& plan, size_t kind, const Gr
   }
   if (block && plan.cp > 1) {
     const double keys = work.key_bytes * plan.micro_batch / plan.tp;
-    if (plan.cp_comm_type == kCpA2a) {
+    if (plan.cp_comm_type == CpCommType::a2a) {
       const double heads = work.head_bytes * sequences / plan.tp;
       const double moved = collective_s(comm::Id::all_to_all, heads, groups.cp) * 2 +
                            collective_s(comm::Id::all_to_all, keys / plan.cp, groups.cp);
@@ -236,7 +241,7 @@ void Estimator::add_collectives(const PlanCandidate& plan, size_t kind, const Gr
       add(kInputs, moved * (1 + again));
     } else {
       const double gather = collective_s(comm::Id::all_gather, keys, groups.cp);
-      const double share = plan.cp_comm_type == kCpP2p ? 0.5 : 1;  // beside attention
+      const double share = plan.cp_comm_type == CpCommType::p2p ? 0.5 : 1;  // beside attention
       add(kForward, share * gather);
       add(kInputs, share * gather * (2 + again));
     }
@@ -257,7 +262,7 @@ void Estimator::add_collectives(const PlanCandidate& plan, size_t kind, const Gr
 
 Estimator::Layer Estimator::price(const PlanCandidate& plan, size_t kind,
                                   const Groups& groups) const {
-  const LayerWork& work = tables_[plan.recompute].kinds[kind];
+  const LayerWork& work = tables_[place_of(plan.recompute)].kinds[kind];
   const double element = static_cast<double>(tables_[0].element_bytes);
   const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double fastest = costs_.fastest_share();
@@ -296,8 +301,8 @@ const Estimator::Prices& Estimator::prices(const PlanCandidate& plan) {
   const std::array<int32_t, 10> key{plan.dp,          plan.cp,
                                     plan.tp,          plan.ep,
                                     plan.etp,         plan.sequence_parallel ? 1 : 0,
-                                    plan.ep_inner,    plan.cp_comm_type,
-                                    plan.micro_batch, plan.recompute};
+                                    plan.ep_inner,    static_cast<int32_t>(plan.cp_comm_type),
+                                    plan.micro_batch, static_cast<int32_t>(plan.recompute)};
   std::unique_ptr<Prices>& known = prices_[key];
   if (known) return *known;
   known = std::make_unique<Prices>();
@@ -357,7 +362,7 @@ double Estimator::sync_s(const PlanCandidate& plan, const Groups& groups, double
   };
   const auto exposed = [](double sent, double beside) { return std::max(0.0, sent - beside); };
   switch (plan.shard) {
-    case 0:
+    case ShardLevel::none:
       return exposed(both(comm::Id::all_reduce), backward);
     case kZero1:
       return exposed(both(comm::Id::reduce_scatter), backward) + both(comm::Id::all_gather);
@@ -595,8 +600,8 @@ Estimate Estimator::floor_of_mesh(const PlanCandidate& mesh) {
   // All work shared evenly by the pipeline's ranks, no recomputation, everything sharded, nothing
   // kept.
   PlanCandidate plan = mesh;
-  plan.recompute = 0;
-  plan.shard = plan.replicas() > 1 ? kZero3 : 0;
+  plan.recompute = Recompute::none;
+  plan.shard = plan.replicas() > 1 ? kZero3 : ShardLevel::none;
   const Prices& price = prices(plan);
   PlanCandidate whole = plan;
   whole.pp = whole.chunks = 1;

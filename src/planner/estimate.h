@@ -120,7 +120,7 @@ class Estimator {
   SearchSpace space_;
   const cost::CostModel& costs_;
   EstimatorOptions options_;
-  std::vector<ModelTable> tables_;  // by kRecompute
+  std::vector<ModelTable> tables_;  // by Recompute
   std::map<std::array<int32_t, 9>, std::unique_ptr<Groups>> groups_;
   std::map<std::array<int32_t, 10>, std::unique_ptr<Prices>> prices_;
   std::map<std::array<int32_t, 5>, Pace> paces_;

@@ -81,12 +81,16 @@ class EstimateCorrection {
   using Kind = std::array<int, 3>;
   using Shape = std::array<int, 6>;
   static Kind kind_of(const PlanCandidate& plan) {
-    return {plan.schedule, plan.recompute, plan.shard};
+    return {plan.schedule, static_cast<int>(plan.recompute), static_cast<int>(plan.shard)};
   }
   static Shape shape_of(const PlanCandidate& plan) {
     const auto doublings = [](int32_t number) { return static_cast<int>(std::log2(number)); };
-    return {plan.schedule,      plan.recompute,     plan.shard,
-            doublings(plan.pp), doublings(plan.ep), doublings(plan.micro_batch)};
+    return {plan.schedule,
+            static_cast<int>(plan.recompute),
+            static_cast<int>(plan.shard),
+            doublings(plan.pp),
+            doublings(plan.ep),
+            doublings(plan.micro_batch)};
   }
   std::map<Shape, Ratios> by_shape_;
   std::map<Kind, Ratios> by_kind_;

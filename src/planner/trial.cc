@@ -111,7 +111,7 @@ SearchSpace Trial::space(std::map<std::string, std::string> given) const {
                     .global_batch = base_.config.train.global_batch,
                     .seq_len = base_.config.train.seq_len,
                     .given = std::move(given)};
-  const ModelTable table = tables_of(graph(), std::span(kRecompute).first(1)).front();
+  const ModelTable table = tables_of(graph(), std::span(kRecomputeNames).first(1)).front();
   const LayerCosts costs = layer_costs(table);
   if (cluster_.num_device_types() > 1) {
     const std::vector<double> of_device_type = speed_of_device_types(table);
@@ -124,7 +124,7 @@ SearchSpace Trial::space(std::map<std::string, std::string> given) const {
   return space;
 }
 
-/// Returns the speed of each device model for a micro-batch, relative to the fastest.
+/// Returns the speed of each device type for a micro-batch, relative to the fastest.
 std::vector<double> Trial::speed_of_device_types(const ModelTable& table) const {
   const cost::CostModel all(cluster_, profile_, threads(), engine::collectives_of(base_));
   std::vector<double> speeds;
@@ -260,7 +260,7 @@ engine::Run Trial::run_of(const PlanCandidate& plan, const SearchSpace& space,
 double program_passes(const PlanCandidate& plan, const SearchSpace& space, int64_t micro_batches) {
   constexpr double kRingSteps = 8, kFewStages = 16;
   const double stages = static_cast<double>(plan.pp) * plan.chunks;
-  const bool in_ring = plan.cp > 1 && plan.cp_comm_type == kCpP2p;
+  const bool in_ring = plan.cp > 1 && plan.cp_comm_type == CpCommType::p2p;
   return static_cast<double>(micro_batches * space.model.num_layers) *
          (in_ring ? std::max(1.0, plan.cp / kRingSteps) : 1) * std::max(1.0, stages / kFewStages);
 }

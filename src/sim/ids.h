@@ -10,7 +10,7 @@ namespace hocket::sim {
 using RankIndex = Id<struct ReplayedRank>;
 /// A link that transfers may have to share, as numbered by Contention::uses.
 using SharedLinkId = Id<struct SharedLink>;
-/// A task table: of a class of ranks on a device model, in Tables::classes.
+/// A task table: of a class of ranks on a device type, in Tables::classes.
 using TableId = Id<struct ClassTable>;
 /// A channel of collectives: a group used from a lane.
 using CollectiveChannelId = Id<struct CollectiveChannel>;

@@ -77,7 +77,7 @@ struct Tables {
   const Program* program = nullptr;
   std::vector<int32_t> ranks, multiplicity;  ///< per replayed rank
   std::vector<ClassId> cls;                  ///< per replayed rank
-  /// Tables by class; after these, those of classes on other device models, which differ in the
+  /// Tables by class; after these, those of classes on other device types, which differ in the
   /// duration of work.
   std::vector<ClassTable> classes;
   std::vector<TableId> table;  ///< per replayed rank: its index in `classes`

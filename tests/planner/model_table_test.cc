@@ -34,7 +34,7 @@ double flops(const LayerWork& work) {
 
 TEST(ModelTable, LikeLayersAreOfOneKind) {
   for (const ModelTable& table :
-       tables_of(graph_of("llama", R"(, "tie_word_embeddings": false)"), kRecompute)) {
+       tables_of(graph_of("llama", R"(, "tie_word_embeddings": false)"), kRecomputeNames)) {
     EXPECT_EQ(table.kind_of, std::vector<size_t>(6, kFirstLayerType));
     EXPECT_EQ(table.kinds.size(), kFirstLayerType + 1);
     EXPECT_EQ(of(table.kinds[kHead].tied, Share::features), 0);
@@ -46,7 +46,7 @@ TEST(ModelTable, LayersWithoutExpertsAreOfAnother) {
       graph_of("qwen3_moe", R"(, "moe_intermediate_size": 16, "num_experts": 4,
   "num_experts_per_tok": 2, "norm_topk_prob": true, "tie_word_embeddings": false,
   "mlp_only_layers": [0, 3])");
-  for (const ModelTable& table : tables_of(graph, kRecompute)) {
+  for (const ModelTable& table : tables_of(graph, kRecomputeNames)) {
     EXPECT_EQ(table.kind_of, (std::vector<size_t>{2, 3, 3, 2, 3, 3}));
     EXPECT_FALSE(table.kinds[2].has_experts);
     EXPECT_TRUE(table.kinds[3].has_experts);
@@ -62,7 +62,7 @@ TEST(ModelTable, LayersWithOtherWindowsAreOfAnother) {
       node.attrs.set("window", int64_t{4});
     }
   }
-  for (const ModelTable& table : tables_of(graph, kRecompute)) {
+  for (const ModelTable& table : tables_of(graph, kRecomputeNames)) {
     ASSERT_EQ(table.kind_of, (std::vector<size_t>{2, 3, 2, 3, 2, 3}));
     EXPECT_LT(flops(table.kinds[3]), flops(table.kinds[2]));
   }
@@ -70,7 +70,7 @@ TEST(ModelTable, LayersWithOtherWindowsAreOfAnother) {
 
 TEST(ModelTable, TheHeadHasACopyOfATiedEmbedding) {
   for (const ModelTable& table :
-       tables_of(graph_of("llama", R"(, "tie_word_embeddings": true)"), kRecompute)) {
+       tables_of(graph_of("llama", R"(, "tie_word_embeddings": true)"), kRecomputeNames)) {
     EXPECT_EQ(of(table.kinds[kHead].tied, Share::features), 64 * 32);
     EXPECT_EQ(of(table.kinds[kEmbedding].parameters, Share::features), 64 * 32);
   }
