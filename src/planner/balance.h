@@ -32,11 +32,11 @@ struct LayerCosts {
 /// Costs of layers on pipeline stages with a rank each. Kinds are those of a ModelTable: the first
 /// two are the first and last stage's work besides layers.
 struct StageLoads {
-  std::vector<size_t> kind_of = {};             ///< by layer
-  std::vector<double> seconds = {};             ///< by kind, of a micro-batch on the fastest device
+  std::vector<size_t> type_of = {};             ///< by layer
+  std::vector<double> seconds = {};             ///< by type, of a micro-batch on the fastest device
   std::vector<double> speed = {};               ///< by stage
-  std::vector<std::vector<double>> bytes = {};  ///< by stage and kind, for the whole step
-  /// Working memory of a layer by kind: a stage needs the largest.
+  std::vector<std::vector<double>> bytes = {};  ///< by stage and type, for the whole step
+  /// Working memory of a layer by type: a stage needs the largest.
   std::vector<double> working = {};
 };
 

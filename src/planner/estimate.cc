@@ -200,15 +200,15 @@ PlanCandidate Estimator::with_fastest_exchange(const PlanCandidate& mesh) {
 }
 
 /// Adds the time of the collectives of one layer's passes.
-void Estimator::add_collectives(const PlanCandidate& plan, size_t kind, const Groups& groups,
+void Estimator::add_collectives(const PlanCandidate& plan, size_t type, const Groups& groups,
                                 Layer* layer) const {
   const ModelTable& table = tables_[place_of(plan.recompute)];
-  const LayerWork& work = table.kinds[kind];
+  const LayerWork& work = table.layer_types[type];
   const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double residual = table.residual_bytes * sequences;
   const auto add = [&](size_t part, double seconds) { layer->seconds[part] += seconds; };
   constexpr size_t kForward = 0, kInputs = 1;
-  const bool block = kind >= kFirstLayerType;
+  const bool block = type >= kFirstLayerType;
   const double again = plan.recompute == Recompute::full ? 1 : 0;  // sums are done again
   if (plan.tp > 1) {
     const double sum = plan.sequence_parallel
@@ -260,9 +260,9 @@ void Estimator::add_collectives(const PlanCandidate& plan, size_t kind, const Gr
   }
 }
 
-Estimator::Layer Estimator::price(const PlanCandidate& plan, size_t kind,
+Estimator::Layer Estimator::price(const PlanCandidate& plan, size_t type,
                                   const Groups& groups) const {
-  const LayerWork& work = tables_[place_of(plan.recompute)].kinds[kind];
+  const LayerWork& work = tables_[place_of(plan.recompute)].layer_types[type];
   const double element = static_cast<double>(tables_[0].element_bytes);
   const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double fastest = costs_.fastest_share();
@@ -286,14 +286,15 @@ Estimator::Layer Estimator::price(const PlanCandidate& plan, size_t kind,
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
     layer.kept += of(work.kept, share) * sequences / ranks_of_tp(plan, share);
-    layer.whole += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(plan, share);
+    layer.whole +=
+        of(tables_[0].layer_types[type].kept, share) * sequences / ranks_of_tp(plan, share);
     layer.least_kept += of(work.kept, share) * sequences / plan.tp;
     const double ranks = ranks_of_parameters(plan, share);
     const double held = of(work.parameters, share) * element / ranks;
     (share == Share::experts ? layer.experts : layer.dense) += held;
     layer.tied += of(work.tied, share) * element / ranks;
   }
-  add_collectives(plan, kind, groups, &layer);
+  add_collectives(plan, type, groups, &layer);
   return layer;
 }
 
@@ -307,8 +308,8 @@ const Estimator::Prices& Estimator::prices(const PlanCandidate& plan) {
   if (known) return *known;
   known = std::make_unique<Prices>();
   const Groups& lie = groups(plan);
-  for (size_t kind = 0; kind < tables_[0].kinds.size(); ++kind) {
-    known->layers.push_back(price(plan, kind, lie));
+  for (size_t type = 0; type < tables_[0].layer_types.size(); ++type) {
+    known->layers.push_back(price(plan, type, lie));
   }
   return *known;
 }
@@ -332,17 +333,17 @@ const Estimator::Pace& Estimator::pace(const PlanCandidate& plan) {
   return known;
 }
 
-/// Layers of every stage, by kind.
+/// Layers of every stage, by type.
 const std::vector<Estimator::Counts>& Estimator::stages(const PlanCandidate& plan) {
   std::vector<Counts>& known = stages_[{stages_of(plan).count(), plan.layers}];
   if (!known.empty()) return known;
   const std::vector<int64_t> layers = stage_layers(space_, plan);
   const ModelTable& table = tables_[0];
-  known.assign(layers.size(), Counts(table.kinds.size(), 0));
+  known.assign(layers.size(), Counts(table.layer_types.size(), 0));
   size_t next = 0;
   for (size_t stage = 0; stage < layers.size(); ++stage) {
     for (int64_t i = 0; i < layers[stage]; ++i) {
-      known[stage][table.kind_of[next++]] += 1;
+      known[stage][table.type_of[next++]] += 1;
     }
   }
   known.front()[kEmbedding] += 1;
@@ -420,15 +421,15 @@ double Estimator::held_bytes(const PlanCandidate& plan, int64_t micro_batches, d
 
 /// Returns the working memory of one layer's backward pass beyond kept tensors: about the
 /// activations of its forward pass without recompute, and its parameters if gathered.
-double Estimator::working_bytes(const PlanCandidate& plan, size_t kind) const {
+double Estimator::working_bytes(const PlanCandidate& plan, size_t type) const {
   const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double element = static_cast<double>(tables_[0].element_bytes);
   double bytes = 0;
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
-    bytes += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(plan, share);
+    bytes += of(tables_[0].layer_types[type].kept, share) * sequences / ranks_of_tp(plan, share);
     if (plan.shard >= kZero3) {
-      bytes += 2 * of(tables_[0].kinds[kind].parameters, share) * element /
+      bytes += 2 * of(tables_[0].layer_types[type].parameters, share) * element /
                ranks_of_parameters(plan, share);
     }
   }
@@ -450,8 +451,8 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
   const Pace* const heterogeneous = alike ? nullptr : &pace(plan);
   const auto sum = [&](const Counts& counts, auto value) {
     double total = 0;
-    for (size_t kind = 0; kind < counts.size(); ++kind) {
-      total += counts[kind] == 0 ? 0 : counts[kind] * value(price.layers[kind]);
+    for (size_t type = 0; type < counts.size(); ++type) {
+      total += counts[type] == 0 ? 0 : counts[type] * value(price.layers[type]);
     }
     return total;
   };
@@ -472,8 +473,8 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
     const PipelineShape::Rank& rank = shape.ranks[place];
     all.assign(price.layers.size(), 0);
     for (const auto& [stage, share] : rank.stages) {
-      for (size_t kind = 0; kind < all.size(); ++kind) {
-        all[kind] += layers[static_cast<size_t>(stage)][kind] * share;
+      for (size_t type = 0; type < all.size(); ++type) {
+        all[type] += layers[static_cast<size_t>(stage)][type] * share;
       }
     }
     // Parameters of a stage are there whatever share of the micro-batches it has.
@@ -484,10 +485,10 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
       const Counts& counts = layers[static_cast<size_t>(stage)];
       dense += sum(counts, [](const Layer& layer) { return layer.dense; });
       experts += sum(counts, [](const Layer& layer) { return layer.experts; });
-      for (size_t kind = 0; kind < counts.size(); ++kind) {
-        if (counts[kind] == 0) continue;
-        working = std::max(working, working_bytes(plan, kind));
-        tied = std::max(tied, price.layers[kind].tied);
+      for (size_t type = 0; type < counts.size(); ++type) {
+        if (counts[type] == 0) continue;
+        working = std::max(working, working_bytes(plan, type));
+        tied = std::max(tied, price.layers[type].tied);
       }
     }
     if (all[kEmbedding] > 0) {
@@ -564,8 +565,8 @@ Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
   for (const Counts& counts : stages(plan)) {
     std::array<double, kParts>& parts = seconds.emplace_back();
     for (size_t p = 0; p < kParts; ++p) {
-      for (size_t kind = 0; kind < counts.size(); ++kind) {
-        parts[p] += counts[kind] == 0 ? 0 : counts[kind] * price.layers[kind].seconds[p];
+      for (size_t type = 0; type < counts.size(); ++type) {
+        parts[p] += counts[type] == 0 ? 0 : counts[type] * price.layers[type].seconds[p];
       }
       all += parts[p];
     }
@@ -609,14 +610,14 @@ Estimate Estimator::floor_of_mesh(const PlanCandidate& mesh) {
   const std::vector<Counts>& layers = stages(whole);
   Estimate estimate;
   double dense = 0, experts = 0;
-  for (size_t kind = 0; kind < layers[0].size(); ++kind) {
-    const double count = layers[0][kind] / plan.pp;
+  for (size_t type = 0; type < layers[0].size(); ++type) {
+    const double count = layers[0][type] / plan.pp;
     if (count == 0) continue;
     for (size_t p = 0; p < kParts; ++p) {
-      estimate.lower_bound_s += count * price.layers[kind].least[p];
+      estimate.lower_bound_s += count * price.layers[type].least[p];
     }
-    dense += count * price.layers[kind].dense;
-    experts += count * price.layers[kind].experts;
+    dense += count * price.layers[type].dense;
+    experts += count * price.layers[type].experts;
   }
   const int64_t steps = num_micro_batches(space_, plan);
   estimate.lower_bound_s *= static_cast<double>(steps);

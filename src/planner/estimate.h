@@ -86,7 +86,7 @@ class Estimator {
   const Pace& pace(const PlanCandidate& plan);
   double exchanged_rows(const PlanCandidate& plan) const;
   double exchange_s(const PlanCandidate& plan, const Groups& groups) const;
-  using Counts = std::vector<double>;  // layers by kind
+  using Counts = std::vector<double>;  // layers by type
   const std::vector<Counts>& stages(const PlanCandidate& plan);
   double layer_bytes(const PlanCandidate& plan, const Layer& layer, const PipelineShape::Rank& rank,
                      double share, double most);
@@ -96,7 +96,7 @@ class Estimator {
   std::vector<int64_t> fitted_by_moves(const PlanCandidate& plan, double limit);
   double held_bytes(const PlanCandidate& plan, int64_t micro_batches, double dense, double experts,
                     bool least) const;
-  double working_bytes(const PlanCandidate& plan, size_t kind) const;
+  double working_bytes(const PlanCandidate& plan, size_t type) const;
   struct TransferTime {
     double alone = 0;
     double beside_others = 0;  ///< all ranks of a node do the same, and share its adapters
@@ -110,8 +110,8 @@ class Estimator {
   const Messages::Load& message_load(const PlanCandidate& plan, const PipelineShape& shape);
   double pipeline_reductions_s(const PlanCandidate& plan, const Groups& groups, double dense,
                                double experts, double tied, bool has_copies) const;
-  Layer price(const PlanCandidate& plan, size_t kind, const Groups& groups) const;
-  void add_collectives(const PlanCandidate& plan, size_t kind, const Groups& groups,
+  Layer price(const PlanCandidate& plan, size_t type, const Groups& groups) const;
+  void add_collectives(const PlanCandidate& plan, size_t type, const Groups& groups,
                        Layer* layer) const;
   double sync_s(const PlanCandidate& plan, const Groups& groups, double dense, double experts,
                 double forward, double backward) const;

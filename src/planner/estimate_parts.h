@@ -20,7 +20,7 @@ struct Estimator::Layer {
 };
 
 struct Estimator::Prices {
-  std::vector<Layer> layers;  // by kind
+  std::vector<Layer> layers;  // by type
 };
 
 struct Estimator::Groups {

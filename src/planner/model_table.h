@@ -71,8 +71,8 @@ struct LayerWork {
 
 /// The table of one recomputation mode.
 struct ModelTable {
-  std::vector<LayerWork> kinds;
-  std::vector<size_t> kind_of;  ///< by layer
+  std::vector<LayerWork> layer_types;
+  std::vector<size_t> type_of;  ///< by layer
   double residual_bytes = 0;    ///< [tokens of a sequence, width]
   int64_t element_bytes = 4;
   /// Bytes of gradients and of optimizer state, per byte of parameters.
@@ -80,7 +80,7 @@ struct ModelTable {
 };
 
 /// `graph`: of training, before any pass, of one sequence (engine::reference). `recompute`: values
-/// of plan.recompute, a table each; kinds are the same in all.
+/// of plan.recompute, a table each; types are the same in all.
 std::vector<ModelTable> tables_of(const graph::Graph& graph,
                                   std::span<const char* const> recompute);
 

@@ -89,15 +89,15 @@ namespace {
 /// FLOPs of the layers of a model, for one sequence.
 LayerCosts layer_costs(const ModelTable& table) {
   std::vector<double> flops;
-  for (const LayerWork& kind : table.kinds) {
+  for (const LayerWork& type : table.layer_types) {
     double& of_device_type = flops.emplace_back(0);
-    for (const NodeWork& node : kind.nodes) {
+    for (const NodeWork& node : type.nodes) {
       of_device_type += node.flops;
     }
   }
   LayerCosts costs{.embedding = flops[kEmbedding], .head = flops[kHead]};
-  for (const size_t kind : table.kind_of) {
-    costs.layer.push_back(flops[kind]);
+  for (const size_t type : table.type_of) {
+    costs.layer.push_back(flops[type]);
   }
   return costs;
 }
@@ -128,16 +128,16 @@ SearchSpace Trial::space(std::map<std::string, std::string> given) const {
 std::vector<double> Trial::speed_of_device_types(const ModelTable& table) const {
   const cost::CostModel all(cluster_, profile_, threads(), engine::collectives_of(base_));
   std::vector<double> speeds;
-  for (size_t kind = 0; kind < cluster_.num_device_types(); ++kind) {
-    const cost::CostModel& costs = all.of_device_type(kind);
+  for (size_t type = 0; type < cluster_.num_device_types(); ++type) {
+    const cost::CostModel& costs = all.of_device_type(type);
     double seconds = 0;
     const auto add = [&](size_t layer) {
-      for (const NodeWork& node : table.kinds[layer].nodes) {
+      for (const NodeWork& node : table.layer_types[layer].nodes) {
         const double moved = node.activations + node.parameters;
         seconds += costs.roofline_s(node.op, node.dtype, node.flops, static_cast<int64_t>(moved));
       }
     };
-    for (const size_t layer : table.kind_of) {
+    for (const size_t layer : table.type_of) {
       add(layer);
     }
     add(kEmbedding);
