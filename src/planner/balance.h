@@ -78,7 +78,7 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stag
 /// Returns the time of the busiest rank for its stages.
 double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
                     const std::vector<int64_t>& layers);
-/// Sequences dealt out to replicas such that the slowest is as fast as it can be, at least one
+/// Sequences distributed to replicas such that the slowest is as fast as it can be, at least one
 /// each. `speed`: of every replica.
 std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed);
 /// Returns the time of the slowest replica.
