@@ -33,10 +33,13 @@ NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*
 NAMESPACE = re.compile(r"(?:inline )?namespace\b ?([\w:]*)$")
 TYPE = re.compile(r"(?:struct|class|union|enum(?: class| struct)?) (?:alignas\([^)]*\) |\[\[[^\]]*\]\] )?"
                   r"([\w:]+(?: ?<[^:(]*>)?)(?: final)?(?: ?:(?!:).*)?$")
+# Functions that several files may define alike: inline ones and templates. By name and parameters, as they may be overloaded.
+FUNCTION = re.compile(r"(?:template ?<.*?> ?(?=[\w:\[]))?(.*?)([\w:~]+(?: ?operator\S+)?) ?(\(.*\)[^()]*)$")
+OBJECT = re.compile(r"(?:using (\w+) ?=|inline (?:constexpr |const )?[\w:<>, *&]+? (\w+)(?:\[\w*\])? ?(?:=|$))")
 # An exception's text, compared or searched; its code is for programs.
 COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with|contains|compare|rfind)\()"
                       r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*\.(?:find|starts_with|ends_with|contains|compare)\("
-                      r"|\b(?:error|exception|failure|e)\.text\(\)\s*[=!]=")
+                      r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*[=!]=")
 COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!/))*?//[/!]?<?[ \t]*(.*)""")
 FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
 PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
@@ -90,24 +93,38 @@ def is_loose_branch(line):
     return depth == 0 and not GUARD.match(line[end:].strip())
 
 
-def types_of(text):
-    """Returns the types that a file defines in named namespaces: (qualified name, line)."""
+def definitions_of(text):
+    """Returns the types, aliases, inline variables, inline functions and templates that a file defines in named
+    namespaces: (qualified name, line). Functions have their parameters in the name."""
     blank = NO_CODE.sub(lambda m: '""' * (m[0][0] in "R\"'") + "\n" * m[0].count("\n"), text)
     scopes, head, line, found = [], "", 1, []  # a scope is its name, or None if it hides its types
     for part in re.split(r"([{};\n])", blank):
         line += part == "\n"
         if part == "{":
-            said = " ".join(head.split())
-            said = re.sub(r"^(?:template ?<.*> ?)?(?:typedef )?", "", said)
+            whole = " ".join(head.split())
+            said = re.sub(r"^(?:template ?<.*> ?)?(?:typedef )?", "", whole)
             space, named = NAMESPACE.match(said), TYPE.match(said)
             open_here = None not in scopes
-            if named and open_here:
-                found.append(("::".join([*filter(None, scopes), named[1].replace(" ", "")]), line))
+            name = named[1].replace(" ", "") if named else function_in(whole)
+            if name and open_here:
+                found.append(("::".join([*filter(None, scopes), name]), line))
             scopes.append(space[1] or None if space else "" if said in ("extern", 'extern ""') else None)
         elif part == "}" and scopes:
             scopes.pop()
+        elif part == ";" and None not in scopes:
+            named = OBJECT.match(" ".join(head.split()))
+            if named:
+                found.append(("::".join([*filter(None, scopes), named[1] or named[2]]), line))
         head = head + part if part not in ("{", "}", ";") else ""
     return found
+
+
+def function_in(head):
+    """Returns the name and parameters of an inline function or template that `head` defines, or None."""
+    if not head.startswith(("inline ", "template")):
+        return None
+    found = FUNCTION.match(head)
+    return found and found[2] + found[3].rpartition(")")[0].replace(" ", "") + ")"
 
 
 def check_phrase(path, line, text, begins, report):
@@ -149,7 +166,7 @@ def check_python_words(path, text, report):
 
 
 def check_definitions(types, report):
-    """Reports types that several files define. `types` is by file; duplicates within a file are the compiler's."""
+    """Reports definitions that several files have. `types` is by file; duplicates within a file are the compiler's."""
     first = {}
     for path, found in types.items():
         for name, line in found:
@@ -213,7 +230,7 @@ def check_tree(root):
                 if name.endswith((".h", ".cc", ".sh", ".js", ".css", ".html")) or is_python(root, path):
                     text = check_file(root, path, report, warn)
                     if name.endswith((".h", ".cc")):
-                        types[path] = types_of(text)
+                        types[path] = definitions_of(text)
     check_definitions(types, report)
     return errors, warnings
 

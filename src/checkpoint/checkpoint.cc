@@ -121,7 +121,7 @@ Finding examine(const std::string& folder, Verify verify, WorkShare share) {
   try {
     return {verified_record(folder, verify, share).hash, ""};
   } catch (const Error& error) {
-    return {"", std::string(error.where() == folder ? error.text() : error.what())};
+    return {"", error.beside(folder)};
   }
 }
 

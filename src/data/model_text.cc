@@ -220,12 +220,11 @@ std::optional<ChatTemplate> read_chat_template(const std::string& model, const s
 
 std::optional<ChatTemplate> find_chat_template(const std::string& model, const std::string& file,
                                                const std::string& key) {
-  try {
-    return read_chat_template(model, file);
-  } catch (const Error& error) {
-    if (file.empty() || error.where() != file) throw;
-    throw error.with(key + " names it, and expects a file with a Jinja template");
+  if (!file.empty()) {
+    with_note(key + " names it, and expects a file with a Jinja template",
+              [&] { ChatTemplate::parse(read_file(file), file, {}); });
   }
+  return read_chat_template(model, file);
 }
 
 }  // namespace hocket::data

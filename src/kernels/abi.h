@@ -47,7 +47,7 @@ struct KernelArgs {
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
   std::span<const LetterOffset> piece_offsets = {};  ///< of positional letters
-  void* queue = nullptr;  ///< of the device, for asynchronous launches; null on a CPU
+  void* queue = nullptr;  ///< handle of the device's queue (runtime::Queue); null on a CPU
 };
 
 using KernelFn = void (*)(const KernelArgs&);

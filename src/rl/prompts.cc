@@ -20,9 +20,9 @@
 
 namespace hocket::rl {
 
-using Json = nlohmann::ordered_json;
-
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// Columns that may hold the ground truth, the first that is there.
 constexpr std::array<const char*, 5> kTruths = {"ground_truth", "answer", "solution", "label",

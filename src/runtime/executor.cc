@@ -529,6 +529,7 @@ bool Executor::Impl::issue(PreparedTask& prepared, int lane, Lanes& rank_lanes) 
   }
   TaskTime& time = times[prepared.id];
   if (prepared.kernel) {
+    prepared.args.queue = queue.handle();
     queue.launch(prepared.kernel, prepared.args, &time);
     if (prepared.min_duration.ns > 0) {
       queue.launch(await_min_duration, prepared.min_duration_args, nullptr);

@@ -82,6 +82,23 @@ class Layers(unittest.TestCase):
                      "namespace hocket::passes {\n// struct Level {\n// };\n}"]:
             self.assertEqual([], self.errors_of([first, ("src/passes/b.cc", f"{HEAD}{text}\n")]), text)
 
+    def test_functions_and_variables_are_defined_once(self):
+        for here, there, name in [
+                ("inline int f(int a) {\n  return a;\n}", "inline int f(int a) {\n  return 1;\n}", "f(inta)"),
+                ("template <typename T>\nT f(const std::vector<T>& a) {\n}", "template <typename T>\nT f(const std::vector<T>& a) {\n}", "f(conststd::vector<T>&a)"),
+                ("inline constexpr int kOne = 1;", "inline constexpr int kOne = 2;", "kOne"),
+                ("using Json = int;", "using Json = long;", "Json")]:
+            both = [(f"src/passes/{file}.h", f"{HEAD}#pragma once\nnamespace hocket::passes {{\n{text}\n}}\n")
+                    for file, text in (("a", here), ("b", there))]
+            [error] = self.errors_of(both)
+            self.assertIn(f"hocket::passes::{name} is defined in src/passes/a.h, too", error)
+        for here, there in [("inline int f(int a) {\n}", "inline int f(long a) {\n}"), ("int f(int a);", "int f(int a);"),
+                            ("constexpr int kOne = 1;", "constexpr int kOne = 2;"),
+                            ("namespace {\nusing Json = int;\n}", "namespace {\nusing Json = int;\n}")]:
+            both = [(f"src/passes/{file}.h", f"{HEAD}#pragma once\nnamespace hocket::passes {{\n{text}\n}}\n")
+                    for file, text in (("a", here), ("b", there))]
+            self.assertEqual([], self.errors_of(both), here)
+
     def test_allowed(self):
         for path, include in [
                 ("src/graph/a.cc", '"base/error.h"'), ("src/graph/a.cc", '"graph/b.h"'),
@@ -105,6 +122,7 @@ class Layers(unittest.TestCase):
                 ("src/base/a.cc", HEAD + "#include <regex>\n", "regex"),
                 ("src/base/a.h", HEAD + "#include <yaml-cpp/yaml.h>\n", "in a header"),
                 ("src/base/a.cc", HEAD + 'if (error.text().find("x") == 0) return;\n', "Error::code"),
+                ("src/base/a.cc", HEAD + 'if (error.where() != file) throw;\n', "Error::code"),
                 ("src/base/a.cc", HEAD + 'if (std::string(error.what()) == "x") return;\n', "Error::code"),
                 ("src/base/a.cc", "int x;\n", "first line"),
                 ("src/base/a.js", "let x;\n", "first line"),
