@@ -15,7 +15,7 @@ import sys
 import tokenize
 
 # One entry per row, lowest first. Folders in one row may include each other.
-ROWS = [["base"], ["graph"], ["ops"], ["collectives"], ["program"], ["trace"], ["models"], ["autodiff"],
+ROWS = [["base"], ["interop/shell"], ["graph"], ["ops"], ["collectives"], ["program"], ["trace"], ["models"], ["autodiff"],
         ["comm"], ["parallel"], ["check"], ["passes"], ["cost"], ["sim"], ["whatif"],
         ["kernels"], ["runtime"], ["torch"], ["gguf"], ["data", "checkpoint"], ["run"], ["engine"], ["planner"], ["interop"],
         ["diagnose"], ["serve"], ["train"], ["rl"], ["cli"]]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interop/shell_branches.h"
+#include "interop/shell/branches.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interop/shell_words.h"
+#include "interop/shell/words.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "interop/shell_sum.h"
+#include "interop/shell/sum.h"
 
 namespace hocket::interop {
 

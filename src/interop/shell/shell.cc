@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interop/shell.h"
+#include "interop/shell/shell.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "interop/shell_branches.h"
-#include "interop/shell_words.h"
+#include "interop/shell/branches.h"
+#include "interop/shell/words.h"
 
 namespace hocket::interop {
 
