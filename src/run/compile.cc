@@ -438,17 +438,17 @@ Compiled compile(const Run& run) { return compile(training(run)); }
 
 graph::Graph reference(const Run& run) { return training(run).graph({}); }
 
-Compiled with_program(const Run& run, program::Program given) {
-  const ProgramSpec spec = spec_named(run, given.purpose, run.name);
-  if (given.num_micro_batches != spec.plan.num_micro_batches) {
+Compiled with_program(const Run& run, program::Program program) {
+  const ProgramSpec spec = spec_named(run, program.purpose, run.name);
+  if (program.num_micro_batches != spec.plan.num_micro_batches) {
     fail(run.name,
          "the program has {} micro-batches, the configuration in it {}: train.global_batch {} / {} "
          "sequences of a micro-batch; expected the same number",
-         given.num_micro_batches, spec.plan.num_micro_batches, run.config.train.global_batch,
+         program.num_micro_batches, spec.plan.num_micro_batches, run.config.train.global_batch,
          spec.plan.sequences());
   }
-  note_transport(collectives_of(run), &given);
-  return {spec.graph({}), std::move(given), spec.tokens_per_step, {}};
+  note_transport(collectives_of(run), &program);
+  return {spec.graph({}), std::move(program), spec.tokens_per_step, {}};
 }
 
 bool has_ranks_of(const program::Program& program, const parallel::Plan& plan) {
@@ -456,35 +456,35 @@ bool has_ranks_of(const program::Program& program, const parallel::Plan& plan) {
          program.roles[0].mesh == plan.mesh();
 }
 
-Compiled compile_given(const Run& run, program::Program given) {
+Compiled compile_program_text(const Run& run, program::Program program) {
   // Batches are cut, and ranks started, as the plan says.
-  if (program_name(given.purpose, run.name) != "train") {
+  if (program_name(program.purpose, run.name) != "train") {
     fail(run.name,
          "the program has the purpose {}; expected one without such a line, to be trained",
-         given.purpose);
+         program.purpose);
   }
   const graph::Mesh mesh = run.plan.mesh();
-  if (given.roles.size() != 1) {
+  if (program.roles.size() != 1) {
     fail(run.name,
          "the program has {} roles; training runs programs of one: role 0 all mesh=\"{}\"",
-         given.roles.size(), to_string(mesh));
+         program.roles.size(), to_string(mesh));
   }
-  if (given.roles[0].mesh != mesh) {
+  if (program.roles[0].mesh != mesh) {
     fail(run.name,
          "the program is of another mesh of ranks than the plan in its configuration; got "
          "mesh=\"{}\"; expected mesh=\"{}\" (pp {}, dp {}, ep {}, cp {}, tp {}); try to lower it "
          "again: hocket graph RUN --out FILE",
-         to_string(given.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep,
+         to_string(program.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep,
          run.plan.cp, run.plan.tp);
   }
   // The transfers that leave a node were decided for nodes of this size.
-  if (given.ranks_per_node != run.plan.ranks_per_node) {
+  if (program.ranks_per_node != run.plan.ranks_per_node) {
     fail(run.name,
          "the program has {} ranks per node (0: all on one), the plan in its configuration {}; try "
          "to lower it again: hocket graph RUN --out FILE",
-         given.ranks_per_node, run.plan.ranks_per_node);
+         program.ranks_per_node, run.plan.ranks_per_node);
   }
-  return with_program(run, std::move(given));
+  return with_program(run, std::move(program));
 }
 
 bool evaluates(const Run& run) {

@@ -116,13 +116,13 @@ Compiled compile(const Run& run);
 /// Its graph for one device. Nothing is lowered.
 graph::Graph reference(const Run& run);
 
-/// Returns `run` compiled with the given program in place of the lowered one of its name, with the
+/// Returns `run` compiled with this program in place of the lowered one of its name, with the
 /// check's reference and the tokens of its step. Throws Error if the number of micro-batches
 /// differs, or for an unknown program name.
-Compiled with_program(const Run& run, program::Program given);
-/// To be trained: Error if it is for something else, or of another mesh of ranks, or of other
-/// nodes, than the run's plan.
-Compiled compile_given(const Run& run, program::Program given);
+Compiled with_program(const Run& run, program::Program program);
+/// Returns the same for a program that was read from text, to be trained: Error if it is for
+/// something else, or of another mesh of ranks, or of other nodes, than the run's plan.
+Compiled compile_program_text(const Run& run, program::Program program);
 /// True if the program has the ranks of the run's plan.
 bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 

@@ -237,8 +237,9 @@ void Trainer::set_up() {
   data_->check(start_.weights ? start_.weights->file().path() : "");
   // Data shorter than one sequence are reported before anything is timed.
   open_rows();
-  if (options_.given) {
-    programs_.replace(engine::training(run_), engine::compile_given(run_, *options_.given));
+  if (options_.program_text) {
+    programs_.replace(engine::training(run_),
+                      engine::compile_program_text(run_, *options_.program_text));
   }
   if (run_.config.prefers()) {
     preferences_ = std::make_unique<Preferences>(run_, programs_);
