@@ -78,7 +78,7 @@ class TorchtitanImport {
     read_precision();
     read_training();
     read_optimizer();
-    say_why();
+    add_reasons();
     KeyReport report = job_.unread(beside_);
     imported_.ignored = std::move(report.ignored);
     imported_.notes.insert(imported_.notes.end(), report.notes.begin(), report.notes.end());
@@ -558,7 +558,7 @@ class TorchtitanImport {
     }
   }
 
-  void say_why() {
+  void add_reasons() {
     for (const char* key : {"filter_fqns", "recipe_name", "enable_fsdp_float8_all_gather",
                             "precompute_float8_dynamic_scale_for_fsdp"}) {
       job_.leave(fmt::format("float8.{}", key),

@@ -145,7 +145,7 @@ void adapt(const Logs& logs, const std::string& out, cost::Cluster* cluster) {
 
 std::vector<std::string> all_dropped(const Logs& logs, const cost::LinkFit& fit) {
   std::vector<std::string> all = logs.dropped;
-  all.insert(all.end(), fit.told.begin(), fit.told.end());
+  all.insert(all.end(), fit.left_out.begin(), fit.left_out.end());
   return all;
 }
 

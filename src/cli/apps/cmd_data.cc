@@ -95,7 +95,7 @@ struct Corpus {
   }
 };
 
-void tell(const TrainTokenizerResult& result, const std::string& folder, bool json) {
+void print_tokenizer(const TrainTokenizerResult& result, const std::string& folder, bool json) {
   if (json) {
     JsonWriter out;
     out.object()
@@ -139,7 +139,7 @@ int run_train_tokenizer(const Corpus& corpus) {
   };
   const TrainTokenizerResult result = train_tokenizer(options);
   progress.finish();
-  tell(result, options.output, corpus.json);
+  print_tokenizer(result, options.output, corpus.json);
   if (!corpus.json && result.vocab_size < options.bpe.vocab_size) {
     fmt::print("{} were asked for; the text gave no more merges\n", options.bpe.vocab_size);
   }
@@ -181,7 +181,8 @@ std::string json_of(const data::PrepareResult& result, const std::string& folder
   return json.take();
 }
 
-void tell(const data::PrepareResult& result, const std::string& folder, bool split_special) {
+void print_prepared(const data::PrepareResult& result, const std::string& folder,
+                    bool split_special) {
   const auto split = [](const data::SplitStats& stats) {
     return fmt::format("{}, {}, {} tokens", counted(stats.files, "file"),
                        human_bytes(static_cast<double>(stats.bytes)),
@@ -235,7 +236,7 @@ int run_prepare(const Corpus& corpus) {
   if (corpus.json) {
     fmt::print("{}\n", json_of(result, options.output));
   } else {
-    tell(result, options.output, options.split_special_tokens);
+    print_prepared(result, options.output, options.split_special_tokens);
   }
   return 0;
 }

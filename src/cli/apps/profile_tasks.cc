@@ -20,8 +20,9 @@
 namespace hocket::cli {
 namespace {
 
-/// The tasks that a step of the program spends most in, with their share of the step.
-void tell_longest(std::FILE* words, const program::Program& program, const cost::Profile& profile) {
+/// Prints the tasks that a step of the program spends most in, with their share of the step.
+void print_longest(std::FILE* words, const program::Program& program,
+                   const cost::Profile& profile) {
   std::vector<std::pair<int64_t, const cost::TimedTask*>> by_time;
   int64_t total = 0;
   for (const cost::ProfileTarget& target : cost::distinct_tasks(program)) {
@@ -48,7 +49,7 @@ void tell_longest(std::FILE* words, const program::Program& program, const cost:
 }
 
 /// Prints the fitted model for ops without a timing.
-void tell_learned(std::FILE* words, const engine::Run& run, const cost::Profile& profile) {
+void print_learned(std::FILE* words, const engine::Run& run, const cost::Profile& profile) {
   const cost::CostModel costs(engine::local_cluster(run), profile,
                               engine::threads_per_rank(run.plan));
   const cost::LearnedTimes& learned = *costs.learned();
@@ -91,8 +92,8 @@ int profile_tasks(const ProfileOptions& options) {
     return 0;
   }
   std::FILE* words = words_beside(options.out);
-  tell_longest(words, compiled.program, profile);
-  tell_learned(words, source.run, profile);
+  print_longest(words, compiled.program, profile);
+  print_learned(words, source.run, profile);
   for (const auto& [name, link] : profile.links) {
     fmt::print(words,
                "link {}: messages {} and {}/s, collectives {} and {}/s; beside these, tasks take "

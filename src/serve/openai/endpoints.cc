@@ -192,11 +192,11 @@ Api::Reply Api::run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<
   about.method = request.method;
   about.path = request.path;
   about.address = request.address;
-  const auto told = [this, about, start_ns = now_ns()](int status, const std::string& text) {
+  const auto log_end = [this, about, start_ns = now_ns()](int status, const std::string& text) {
     log(about, status, seconds_since(start_ns), text);
   };
   job->start(std::move(requests));
-  job->on_end = told;
+  job->on_end = log_end;
   HttpResponse response;
   if (call.stream) {
     response.type = "text/event-stream";
