@@ -323,8 +323,8 @@ int show(const GraphOptions& options) {
   }
   Watcher watcher(source.run, options);
   engine::ProgramSpec spec = spec_of(source.run, options);
-  spec.how.skip_passes = pass_names(options.skip);
-  spec.how.observe = [&](const std::string& what, const engine::Progress& made) {
+  spec.lowering.skip_passes = pass_names(options.skip);
+  spec.lowering.observe = [&](const std::string& what, const engine::Progress& made) {
     watcher.see(what, made);
   };
   engine::compile(spec);

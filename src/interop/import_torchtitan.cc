@@ -176,14 +176,15 @@ class TorchtitanImport {
       set("plan.etp", etp);
     }
     if (cp_ > 1) {
-      const std::string how = job_.text("parallelism.context_parallel_rotate_method", "allgather");
-      if (how != "allgather" && how != "alltoall") {
+      const std::string rotation =
+          job_.text("parallelism.context_parallel_rotate_method", "allgather");
+      if (rotation != "allgather" && rotation != "alltoall") {
         fail(name_,
              "parallelism.context_parallel_rotate_method is {}; expected allgather or "
              "alltoall",
-             quote(how));
+             quote(rotation));
       }
-      const bool ring = how == "alltoall";
+      const bool ring = rotation == "alltoall";
       set("plan.cp_comm_type", std::string(ring ? "p2p" : "all_gather"));
       if (ring) {
         set("plan.cp_order", std::string("zigzag"));

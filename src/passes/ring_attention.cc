@@ -300,10 +300,10 @@ class RingWriter {
     if (sharing.slots.empty() && all % places_.size() != 0) {
       sharing.size = all;
     }
-    const auto how =
+    const auto exchange =
         comm::resharding(rank_.values[home.from].type, graph::Placement::split(home.dim), to,
                          places_.size(), sharing);
-    if (!how) {
+    if (!exchange) {
       fail("plan",
            "{} of a ring is wanted {}, and nothing brings it there; try "
            "plan.cp_comm_type: all_gather",
@@ -312,7 +312,7 @@ class RingWriter {
     TaskTemplate made = sum;
     made.in = {home.from};
     made.out = {sum.out[operand]};
-    made.task.kind = edit_.intern_communication(*how->op, how->attrs, made.in, made.out);
+    made.task.kind = edit_.intern_communication(*exchange->op, exchange->attrs, made.in, made.out);
     return made;
   }
 

@@ -55,7 +55,7 @@ struct Lowering {
 /// Compiles the graph of one global micro-batch under a plan: passes of every level, dependencies
 /// and memory plan. Any application can call it with any graph; the functions below call it for a
 /// model and a run's configuration.
-Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how);
+Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& options);
 
 /// Specification of a program: its computation, plan and lowering. An application with a graph of
 /// its own makes one; those below are of a run's model.
@@ -68,7 +68,7 @@ struct ProgramSpec {
   /// after its backward pass, if it has one.
   std::function<graph::Graph(const Observer& observe)> graph;
   parallel::Plan plan;
-  Lowering how;
+  Lowering lowering;
   int64_t tokens_per_step = 0;
 };
 /// Error: the plan has experts on ranks of their own, and the program does not allow it.

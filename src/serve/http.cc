@@ -468,9 +468,9 @@ class Server final : public HttpServer {
   }
 
   /// Requires: mutex_ is held.
-  void shut_all(int how) {
+  void shut_all(int direction) {
     for (const int fd : open_) {
-      ::shutdown(fd, how);
+      ::shutdown(fd, direction);
     }
   }
 

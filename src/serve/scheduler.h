@@ -89,7 +89,7 @@ class Scheduler {
   void take_token(Sequence& sequence, const StepOutput& output, size_t row);
   /// Ends a text whose constraint allows no token.
   void end_without_token(Sequence& sequence);
-  void finish(Sequence& sequence, Finish how);
+  void finish(Sequence& sequence, Finish reason);
   void send(Sequence& sequence);
   void remove_finished();
 

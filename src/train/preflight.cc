@@ -95,11 +95,11 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
               const std::shared_ptr<kernels::Backend>& backend,
               const std::map<std::string, cost::TimedLink>& links, Prediction& result) {
   Progress progress;
-  ProfileOptions how;
-  how.links = links;
-  how.max_repeats = max_repeats(run.config.train);
-  how.progress = [&](const std::string& text) { progress.update(text); };
-  const cost::Profile profile = profile_for(run, compiled, backend, how);
+  ProfileOptions profile_options;
+  profile_options.links = links;
+  profile_options.max_repeats = max_repeats(run.config.train);
+  profile_options.progress = [&](const std::string& text) { progress.update(text); };
+  const cost::Profile profile = profile_for(run, compiled, backend, profile_options);
   progress.finish();
   const auto peak = profile.peak_flops.find(run.config.model.dtype);
   if (peak != profile.peak_flops.end()) {

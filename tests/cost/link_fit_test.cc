@@ -57,7 +57,8 @@ std::vector<CommSample> together(const std::vector<std::vector<CommSample>>& lis
 void expect_small(const std::vector<GroupError>& errors, double mean) {
   EXPECT_FALSE(errors.empty());
   for (const GroupError& e : errors) {
-    EXPECT_LE(e.mean, mean) << e.op << " of " << e.ranks << " on " << e.nodes << " by " << e.how;
+    EXPECT_LE(e.mean, mean) << e.op << " of " << e.ranks << " on " << e.nodes << " by "
+                            << e.predicted_from;
   }
 }
 

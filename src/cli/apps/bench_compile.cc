@@ -95,7 +95,7 @@ int bench_compile(const BenchCompileOptions& options) {
   const double cpu_start = cpu_ms();
   Times times;
   engine::ProgramSpec spec = engine::training(run);
-  spec.how.observe = [&](const std::string& what, const engine::Progress&) {
+  spec.lowering.observe = [&](const std::string& what, const engine::Progress&) {
     times.stages.push_back(
         {what == "program" ? "dependencies and memory plan" : what, ms_since(last) * 1e-3});
     last = now_ns();

@@ -221,12 +221,12 @@ int import_model(const ConvertOptions& options) {
 int merge_adapter(const ConvertOptions& options, const std::string& base) {
   constexpr const char* kVerb = "checkpoint merge";
   const std::optional<graph::DType> type = folder_type(kVerb, options.type);
-  ConvertOptions how = options;
+  ConvertOptions merged = options;
   if (!base.empty()) {
-    how.adapter = options.model;
-    how.model = base;
+    merged.adapter = options.model;
+    merged.model = base;
   }
-  const GivenModel given = open_model(kVerb, how);
+  const GivenModel given = open_model(kVerb, merged);
   if (given.at.adapter.empty()) {
     fail(kVerb, "{} is a model; expected an adapter's folder, or a run that trained one",
          options.model);

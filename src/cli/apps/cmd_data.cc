@@ -264,14 +264,14 @@ void declare_prepare(Args& args) {
 void declare_stats(Args& args) {
   // Declares the options; data_stats() reads the folder.
   struct Options {
-    DataStatsOptions how;
+    DataStatsOptions stats;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
   args.about("contents of a prepared folder, and the baselines of its held-out files", "");
-  args.positional("DIR", &options->how.folder, "a folder made by `hocket data prepare`");
-  args.flag("--verify", &options->how.verify, "read every token and compare checksums");
-  args.flag("--baselines", &options->how.baselines,
+  args.positional("DIR", &options->stats.folder, "a folder made by `hocket data prepare`");
+  args.flag("--verify", &options->stats.verify, "read every token and compare checksums");
+  args.flag("--baselines", &options->stats.baselines,
             "bits per byte of xz -9e on each held-out file alone and on all in one piece, and of a "
             "Witten-Bell trigram");
   args.flag("--json", &options->json, "as JSON");
@@ -279,8 +279,8 @@ void declare_stats(Args& args) {
   args.example("hocket data stats runs/quickstart/data --baselines --json", "the losses to beat");
   args.run([options] {
     Progress progress;
-    options->how.progress = [&](const std::string& what) { progress.update(what); };
-    const DataStats stats = data_stats(options->how);
+    options->stats.progress = [&](const std::string& what) { progress.update(what); };
+    const DataStats stats = data_stats(options->stats);
     progress.finish();
     const std::string text = options->json ? stats.to_json() : stats.to_text();
     fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n");
@@ -302,9 +302,9 @@ void declare_coder(Args& args, bool encode) {
   args.option("--out", "FILE", &encode_options->output, "where to write; -: standard output");
   args.flag("--lines", &encode_options->lines, "one JSON value a line");
   if (encode) {
-    args.flag("--add-special-tokens", &encode_options->how.add_special_tokens,
+    args.flag("--add-special-tokens", &encode_options->encoding.add_special_tokens,
               "with the tokens that the tokenizer's post-processor puts before and behind a text");
-    args.flag("--split-special-tokens", &encode_options->how.split_special_tokens, kSplitHelp);
+    args.flag("--split-special-tokens", &encode_options->encoding.split_special_tokens, kSplitHelp);
     args.flag("--offsets", &encode_options->offsets,
               "[id, begin, end] for each id: the bytes of the text that it stands for");
     args.example("echo 'int main() {}' | hocket data encode runs/quickstart/tokenizer",

@@ -75,13 +75,14 @@ int profile_tasks(const ProfileOptions& options) {
   engine::require_memory(source.run, compiled.program);
   // Under a launcher all time the links between them, and then the first one the tasks.
   runtime::LocalRanks ranks = engine::local_ranks(source.run);
-  train::ProfileOptions how;
-  how.links = train::measure_links(source.run, ranks, how.max_repeats);
+  train::ProfileOptions profile_options;
+  profile_options.links = train::measure_links(source.run, ranks, profile_options.max_repeats);
   if (ranks.processes().index() > 0) return 0;
   Progress progress;
-  how.seconds = options.seconds;
-  how.progress = [&](const std::string& text) { progress.update(text); };
-  const cost::Profile profile = train::profile(source.run, compiled, kernels::cpu_backend(), how);
+  profile_options.seconds = options.seconds;
+  profile_options.progress = [&](const std::string& text) { progress.update(text); };
+  const cost::Profile profile =
+      train::profile(source.run, compiled, kernels::cpu_backend(), profile_options);
   progress.finish();
   const std::string text = cost::to_json(profile);
   write_output(options.out, text);
