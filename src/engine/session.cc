@@ -142,8 +142,8 @@ std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_b
         static_cast<const std::byte*>(executor.output(holder.buffer->name, micro_batch));
     executor.device().copy(to, from + full.type.bytes_of(element), full.type.bytes_of(count));
   };
-  return put_together(full, {program(), program::BufferKind::output, micro_batch, name}, ranks(),
-                      fetch);
+  return gather_tensor(full, {program(), program::BufferKind::output, micro_batch, name}, ranks(),
+                       fetch);
 }
 
 double Session::loss() const {

@@ -271,11 +271,11 @@ bool Scheduler::admit(int64_t part, std::vector<Planned>* planned) {
   running_.insert(at, std::move(first));
   start(sequence);
   if (plan_tokens(sequence, planned)) return true;
-  wait_again(sequence);
+  preempt(sequence);
   return false;
 }
 
-void Scheduler::wait_again(Sequence& sequence) {
+void Scheduler::preempt(Sequence& sequence) {
   // Keeps what the pages hold known by its tokens.
   pool_of(sequence).release(sequence.pages);
   sequence.pages.clear();
@@ -360,7 +360,7 @@ bool Scheduler::reserve(Sequence& sequence, int64_t tokens) {
     if (victim == nullptr) return false;
     ++stats_.preemptions;
     victim->update.prompt_logprobs.clear();  // not sent yet: they will come again
-    wait_again(*victim);
+    preempt(*victim);
   }
   return true;
 }
