@@ -7,7 +7,7 @@ src/torch sees LibTorch, and nothing includes from it. Also: the licence line fi
 400), no <regex>, no iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard,
 and no text of an error compared in src/. No type has one qualified name in two files: a linker silently merges them.
 Comments and Python docstrings never begin with What, Of, How and the like, nor use a pronoun of people for a rank
-or function, and no C++ identifier is `how` (CONTRIBUTING.md, Words)."""
+or function, and no name is `how` (CONTRIBUTING.md, Words)."""
 import io
 import os
 import re
@@ -41,6 +41,7 @@ COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!
 FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
 PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
 HOW = re.compile(r"\b(?:\w+_)?how_?\b|\bHow\b")
+HOW_ERROR = "'how' does not name its value; try options, sampling, lowering"
 QUOTES = re.compile(r"""[rRuU]?(?:"{3}|'{3}|"|')""")
 PYTHON = re.compile(rb"#!.*\bpython")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
@@ -100,7 +101,7 @@ def check_names(path, text, report):
     """Refuses identifiers that do not say what they hold."""
     for i, line in enumerate(code_of(text).split("\n")):
         if HOW.search(line):
-            report(path, i + 1, "'how' does not name its value; try options, sampling, lowering")
+            report(path, i + 1, HOW_ERROR)
 
 
 def types_of(text):
@@ -147,7 +148,7 @@ def check_words(path, lines, report):
 
 
 def check_python_words(path, text, report):
-    """Checks the words of Python comments and docstrings. A docstring is a string that begins a statement."""
+    """Checks the words of Python comments, docstrings and names. A docstring is a string that begins a statement."""
     begins_statement, comment_line = True, 0  # comment_line: the last line that is a comment alone
     for kind, token, (line, column), _, source in tokenize.generate_tokens(io.StringIO(text).readline):
         if kind == tokenize.COMMENT:
@@ -157,6 +158,8 @@ def check_python_words(path, text, report):
         elif kind == tokenize.STRING and begins_statement:
             for i, part in enumerate(QUOTES.sub("", token, count=1).split("\n")):
                 check_phrase(path, line + i, part.lstrip(), i == 0, report)
+        elif kind == tokenize.NAME and token == "how":
+            report(path, line, HOW_ERROR)
         if kind not in (tokenize.COMMENT, tokenize.NL):
             begins_statement = kind in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 

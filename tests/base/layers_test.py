@@ -63,6 +63,11 @@ class Layers(unittest.TestCase):
             self.assertIn("'how' does not name its value", error, line)
         for line in ["int show = 0;", 'f("how");', "int a = 0;  // and how", 'f(R"(how)");', "// Counts\n// how often."]:
             self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
+        head = HEAD.replace("//", "#")
+        for line in ["how = 1", "def f(**how):\n    pass", "f(how=1)"]:
+            [error] = self.errors("tools/a.py", f"{head}{line}\n")
+            self.assertIn("'how' does not name its value", error, line)
+        self.assertEqual([], self.errors("tools/a.py", f"{head}show = 'how'  # and how\n"))
 
     def test_words_of_python(self):
         head = HEAD.replace("//", "#")
