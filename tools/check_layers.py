@@ -7,7 +7,7 @@ src/torch sees LibTorch, and nothing includes from it. Also: the licence line fi
 400), no <regex>, no iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard,
 and no text of an error compared in src/. No type has one qualified name in two files: a linker silently merges them.
 Comments and Python docstrings never begin with What, Of, How and the like, nor use a pronoun of people for a rank
-or function (CONTRIBUTING.md, Words)."""
+or function, and no name is `how` (CONTRIBUTING.md, Words)."""
 import io
 import os
 import re
@@ -43,6 +43,8 @@ COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with
 COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!/))*?//[/!]?<?[ \t]*(.*)""")
 FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
 PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
+HOW = re.compile(r"\b(?:\w+_)?how_?\b|\bHow\b")
+HOW_ERROR = "'how' does not name its value; try options, sampling, lowering"
 QUOTES = re.compile(r"""[rRuU]?(?:"{3}|'{3}|"|')""")
 PYTHON = re.compile(rb"#!.*\bpython")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
@@ -93,10 +95,22 @@ def is_loose_branch(line):
     return depth == 0 and not GUARD.match(line[end:].strip())
 
 
+def code_of(text):
+    """Returns the text of a C++ file with its lines, without comments, includes and the contents of literals."""
+    return NO_CODE.sub(lambda m: '""' * (m[0][0] in "R\"'") + "\n" * m[0].count("\n"), text)
+
+
+def check_names(path, text, report):
+    """Refuses identifiers that do not say what they hold."""
+    for i, line in enumerate(code_of(text).split("\n")):
+        if HOW.search(line):
+            report(path, i + 1, HOW_ERROR)
+
+
 def definitions_of(text):
     """Returns the types, aliases, inline variables, inline functions and templates that a file defines in named
     namespaces: (qualified name, line). Functions have their parameters in the name."""
-    blank = NO_CODE.sub(lambda m: '""' * (m[0][0] in "R\"'") + "\n" * m[0].count("\n"), text)
+    blank = code_of(text)
     scopes, head, line, found = [], "", 1, []  # a scope is its name, or None if it hides its types
     for part in re.split(r"([{};\n])", blank):
         line += part == "\n"
@@ -151,7 +165,7 @@ def check_words(path, lines, report):
 
 
 def check_python_words(path, text, report):
-    """Checks the words of Python comments and docstrings. A docstring is a string that begins a statement."""
+    """Checks the words of Python comments, docstrings and names. A docstring is a string that begins a statement."""
     begins_statement, comment_line = True, 0  # comment_line: the last line that is a comment alone
     for kind, token, (line, column), _, source in tokenize.generate_tokens(io.StringIO(text).readline):
         if kind == tokenize.COMMENT:
@@ -161,6 +175,8 @@ def check_python_words(path, text, report):
         elif kind == tokenize.STRING and begins_statement:
             for i, part in enumerate(QUOTES.sub("", token, count=1).split("\n")):
                 check_phrase(path, line + i, part.lstrip(), i == 0, report)
+        elif kind == tokenize.NAME and token == "how":
+            report(path, line, HOW_ERROR)
         if kind not in (tokenize.COMMENT, tokenize.NL):
             begins_statement = kind in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
@@ -198,6 +214,7 @@ def check_file(root, path, report, warn):
     if path.endswith((".h", ".cc")):
         check_includes(path, text, report, warn)
         check_words(path, lines, report)
+        check_names(path, text, report)
         for i, line in enumerate(lines):
             if is_loose_branch(line):
                 report(path, i + 1, "a branch that is no guard has braces")

@@ -46,25 +46,25 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
     const auto mutant_seed = static_cast<uint64_t>(seed + i);
     if (!check::mutate(mutant, mutant_seed, &mutation)) continue;
     const check::Verdict verdict = checker.check(mutant, options);
-    const std::string how = name_of(check::localise(mutation, verdict));
-    ++table[mutation.kind][how];
-    ++total[how];
+    const std::string outcome = name_of(check::localise(mutation, verdict));
+    ++table[mutation.kind][outcome];
+    ++total[outcome];
     const std::string said = verdict.ok() ? "" : verdict.problems[0].text;
     if (json) {
       list.object()
           .member("seed", mutant_seed)
           .member("kind", mutation.kind)
           .member("change", mutation.text);
-      list.member("verdict", how).member("said", said).end();
-    } else if (how == "accepted" || how == "missed") {
-      fmt::print("seed {}: {}, {}: {}{}\n", mutant_seed, how, mutation.kind, mutation.text,
+      list.member("verdict", outcome).member("said", said).end();
+    } else if (outcome == "accepted" || outcome == "missed") {
+      fmt::print("seed {}: {}, {}: {}{}\n", mutant_seed, outcome, mutation.kind, mutation.text,
                  said.empty() ? "" : "\n  said: " + said);
     }
   }
   if (json) {
     list.end().key("total").object();
-    for (const auto& [how, number] : total) {
-      list.member(how, number);
+    for (const auto& [outcome, number] : total) {
+      list.member(outcome, number);
     }
     list.end().end();
     fmt::print("{}\n", list.take());
@@ -146,7 +146,7 @@ int check_run(const CheckVerbOptions& options) {
   const Source source = read_source(options.run, set, true);
   warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
   const bool other = !options.purpose.empty() && options.purpose != "train";
-  if (other && source.given) {
+  if (other && source.program_text) {
     fail(options.run, "it is the text of one program; expected a run or a model for --for");
   }
   const std::optional<engine::Compiled> evaluation = other ? std::nullopt : source.evaluation();

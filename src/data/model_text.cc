@@ -170,9 +170,9 @@ std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer
 
 std::vector<int32_t> document_ids(const std::string& where, const std::vector<int32_t>& beginning,
                                   const Tokenizer& tokenizer, std::string_view text,
-                                  int64_t vocabulary, const EncodeOptions& how) {
+                                  int64_t vocabulary, const EncodeOptions& encode_options) {
   std::vector<int32_t> ids = beginning;
-  for (const int32_t id : tokenizer.encode(text, how)) {
+  for (const int32_t id : tokenizer.encode(text, encode_options)) {
     ids.push_back(id);
   }
   if (ids.empty()) fail(where, "the text is empty, and no token comes before it");

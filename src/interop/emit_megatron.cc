@@ -289,10 +289,10 @@ class Script {
   }
 
   void recompute() {
-    const std::string how = plan_.pass_options.text("recompute");
-    if (how == "none") return;
-    add("--recompute-granularity", how);
-    if (how == "full") {
+    const std::string granularity = plan_.pass_options.text("recompute");
+    if (granularity == "none") return;
+    add("--recompute-granularity", granularity);
+    if (granularity == "full") {
       add("--recompute-method", "uniform");
       add("--recompute-num-layers", 1);
       return;

@@ -159,14 +159,15 @@ struct Executor::Impl : Step {
 };
 
 Executor::Impl::Impl(Rank& rank, std::shared_ptr<PersistentStore> tensors,
-                     std::shared_ptr<const Program> of, std::shared_ptr<const EmulatedDevice> how)
+                     std::shared_ptr<const Program> of,
+                     std::shared_ptr<const EmulatedDevice> emulated_device)
     : program(std::move(of)),
       cls_id(program->class_of(rank.id_)),
       cls(program->classes[cls_id]),
       rank_id(rank.id_),
       backend(rank.backend_),
       communicator(rank.communicator_),
-      emulated(std::move(how)),
+      emulated(std::move(emulated_device)),
       times(cls.tasks.size()),
       transfers(*program),
       symbol_values(program->symbols.size(), 0),

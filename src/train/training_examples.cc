@@ -155,9 +155,9 @@ engine::ExampleDataOptions Examples::options() const {
 
 engine::ExampleData Examples::read(const engine::DataSection& section) const {
   Progress progress;
-  engine::ExampleDataOptions how = options();
-  how.progress = [&](const std::string& what) { progress.update(what); };
-  engine::ExampleData data = engine::read_example_data(section, how);
+  engine::ExampleDataOptions example_options = options();
+  example_options.progress = [&](const std::string& what) { progress.update(what); };
+  engine::ExampleData data = engine::read_example_data(section, example_options);
   progress.finish();
   return data;
 }

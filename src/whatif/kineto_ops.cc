@@ -49,18 +49,18 @@ RankOps::RankOps(const Profile& profile, PatternWorkerId worker,
 
 void RankOps::add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen) {
   seen_ = seen;
-  go(steps);
+  run(steps);
   seen_ = nullptr;
 }
 
 void RankOps::add_waits(const std::set<int64_t>& steps, int64_t step, Waits* waits) {
   waits_ = waits;
   step_of_waits_ = step;
-  go(steps.count(step - 1) ? std::set<int64_t>{step - 1, step} : std::set<int64_t>{step});
+  run(steps.count(step - 1) ? std::set<int64_t>{step - 1, step} : std::set<int64_t>{step});
   waits_ = nullptr;
 }
 
-void RankOps::go(const std::set<int64_t>& steps) {
+void RankOps::run(const std::set<int64_t>& steps) {
   count_.clear();
   untold_.clear();
   step_ = kNone;

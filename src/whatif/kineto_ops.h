@@ -69,7 +69,7 @@ class RankOps {
   };
   using Streams = std::map<int32_t, Stream>;
 
-  void go(const std::set<int64_t>& steps);
+  void run(const std::set<int64_t>& steps);
   void begin_step(const Activity& call);
   std::vector<OpEnd> waits_of_host(const Activity& call) const;
   std::vector<OpEnd> stream_waits(const Activity& activity) const;

@@ -57,6 +57,18 @@ class Layers(unittest.TestCase):
                      '// First.\n\nf("https://a");  // second']:
             self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
 
+    def test_names(self):
+        for line in ["Options how;", "f(spec.how.passes);", "f(how);", "How a;", "int how_ = 0;", "Options api_how;"]:
+            [error] = self.errors("src/graph/a.cc", f"{HEAD}{line}\n")
+            self.assertIn("'how' does not name its value", error, line)
+        for line in ["int show = 0;", 'f("how");', "int a = 0;  // and how", 'f(R"(how)");', "// Counts\n// how often."]:
+            self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
+        head = HEAD.replace("//", "#")
+        for line in ["how = 1", "def f(**how):\n    pass", "f(how=1)"]:
+            [error] = self.errors("tools/a.py", f"{head}{line}\n")
+            self.assertIn("'how' does not name its value", error, line)
+        self.assertEqual([], self.errors("tools/a.py", f"{head}show = 'how'  # and how\n"))
+
     def test_words_of_python(self):
         head = HEAD.replace("//", "#")
         for text in ['"""What it returns."""', 'class A:\n    # whole\n    """Whose it is."""', 'def f():\n    r"""Of a rank."""',

@@ -84,14 +84,14 @@ class Execute(unittest.TestCase):
         self.assertEqual(6, len(losses[0]))
         self.assertEqual(losses[0], losses[1])
 
-    def long_run(self, name, *more, seen=500, **how):
+    def long_run(self, name, *more, seen=500, **options):
         """Starts a long training; returns it once some steps are done, as (process, its arguments without
         train.steps)."""
         words = ["configs/quickstart.yaml", "--set", f"output.dir=runs/{name}", "--set",
                  "cluster.profile=runs/quickstart/profile.json", *(w for x in more for w in ("--set", x))]
         p = subprocess.Popen([HOCKET, "train", *words, "--set", "train.steps=4000"], cwd=self.box.folder,
                              env=self.box.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             errors="replace", **how)
+                             errors="replace", **options)
         metrics = self.box.path(f"runs/{name}/metrics.jsonl")
         end = time.monotonic() + 120
         while time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics) > seen):

@@ -165,15 +165,15 @@ int chat_with_model(const ChatVerbOptions& options) {
     fail(kChatVerb, "{} has no chat template; try hocket generate, or --chat-template FILE",
          options.model.model);
   }
-  const ModelSampling how = choose_sampling(kChatVerb, options.sampling, files, kChatTokens);
+  const ModelSampling chosen = choose_sampling(kChatVerb, options.sampling, files, kChatTokens);
   serve::ModelEngine engine(files.run, files.tokenizer, options.model.engine);
   if (!engine.leads()) {
     engine.follow();
     return 0;
   }
   serve::ChatSettings settings;
-  settings.sampling = how.sampling;
-  settings.max_tokens = how.max_tokens;
+  settings.sampling = chosen.sampling;
+  settings.max_tokens = chosen.max_tokens;
   settings.stop_tokens = files.stop_tokens;
   settings.stops = options.sampling.stops;
   settings.system = options.system;

@@ -63,7 +63,7 @@ std::string json_text(const std::string& bytes) {
 std::string encoded(Encoder* encoder, std::string_view text, const EncodeVerbOptions& options) {
   std::vector<int32_t> ids;
   std::vector<data::ByteRange> ranges;
-  encoder->encode(text, &ids, options.how, options.offsets ? &ranges : nullptr);
+  encoder->encode(text, &ids, options.encoding, options.offsets ? &ranges : nullptr);
   std::string out = "[";
   for (size_t i = 0; i < ids.size(); ++i) {
     out += i ? "," : "";
@@ -291,18 +291,18 @@ void chat_template_text(const ChatTemplateOptions& options) {
   };
   const nlohmann::ordered_json messages = read(options.messages);
   nlohmann::ordered_json tools, documents, variables;
-  data::ChatOptions how;
+  data::ChatOptions chat_options;
   const auto give = [&](const std::string& path, nlohmann::ordered_json* value) {
     if (path.empty()) return static_cast<const nlohmann::ordered_json*>(nullptr);
     *value = read(path);
     return static_cast<const nlohmann::ordered_json*>(value);
   };
-  how.tools = give(options.tools, &tools);
-  how.documents = give(options.documents, &documents);
-  how.variables = give(options.variables, &variables);
-  how.add_generation_prompt = options.add_generation_prompt;
-  how.continue_final_message = options.continue_final_message;
-  const data::RenderedChat rendered = chat.render(messages, how);
+  chat_options.tools = give(options.tools, &tools);
+  chat_options.documents = give(options.documents, &documents);
+  chat_options.variables = give(options.variables, &variables);
+  chat_options.add_generation_prompt = options.add_generation_prompt;
+  chat_options.continue_final_message = options.continue_final_message;
+  const data::RenderedChat rendered = chat.render(messages, chat_options);
   if (!options.json) return write_output(options.output, rendered.text);
   JsonWriter json;
   json.object().member("text", rendered.text);
@@ -315,7 +315,7 @@ void chat_template_text(const ChatTemplateOptions& options) {
   };
   put("generation", rendered.generation);
   if (options.spans) {
-    put("assistant", chat.assistant_spans(messages, how));
+    put("assistant", chat.assistant_spans(messages, chat_options));
   }
   write_output(options.output, json.end().take() + "\n");
 }

@@ -65,7 +65,7 @@ struct EncodeVerbOptions {
   /// ⇄ one line with one list.
   bool lines = false;
   bool offsets = false;  ///< [id, begin, end] instead of ids: the bytes of the text
-  data::EncodeOptions how;
+  data::EncodeOptions encoding;
 };
 
 /// Returns where the tokenizer of `path` is: there, or in the newest checkpoint of a run's folder.
