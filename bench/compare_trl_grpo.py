@@ -196,7 +196,7 @@ def main():
     ap.add_argument("--samples", type=int, default=SAMPLES, help="of a prompt")
     ap.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="overrides a key of our run")
     ap.add_argument("--kind", choices=TASKS, default="reverse",
-                    help="task; answers of multi_addition have unlike lengths")
+                    help="task; answers of multi_addition have different lengths")
     ap.add_argument("--task", type=pathlib.Path, help="folder of that task with its trained warm-up")
     ap.add_argument("--python-reward", action="store_true", help="our reward, too, is the Python function")
     ap.add_argument("--peer", help=argparse.SUPPRESS)

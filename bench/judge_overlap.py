@@ -10,7 +10,7 @@ round a run with a judge that answers at once gives the seconds of generation, a
 the judge alone take as long. Then two judges alternate, in whole processes: one scores samples as they come, the other
 holds all of them until the last one of the step is there, and scores them then. Every sample is sent as soon as it
 ends in both, and both give the same scores, so losses must be equal to the bit. The model is that of `hocket data task
-reverse` with random weights, whose answers have unlike lengths. Seconds are medians over the steps of a process but
+reverse` with random weights, whose answers have different lengths. Seconds are medians over the steps of a process but
 the first, ratios those of one round. Exit code 1 if the bar is missed: seconds from the first prompt to the last
 score, after the batch / beside it, >= 1.5."""
 import argparse
@@ -31,7 +31,7 @@ BAR = 1.5
 
 
 class Judge(http.server.ThreadingHTTPServer):
-    """Answers as an OpenAI server: the share of unlike characters of the message's second line."""
+    """Answers as an OpenAI server: the share of differing characters of the message's second line."""
     request_queue_size = 1024
     daemon_threads = True
 

@@ -51,7 +51,7 @@ ABLATIONS = {
 }
 
 
-EXHAUSTED = "samples of unlike rewards (rl.dynamic_sampling)"  # nothing is left to learn from
+EXHAUSTED = "samples of different rewards (rl.dynamic_sampling)"  # nothing is left to learn from
 
 
 class Failed(Exception):
@@ -197,7 +197,7 @@ def page(options, finished, picture, planned_runs):
              f"`bench/rl_curves.py --mode {options.mode}`; {os.cpu_count()} CPUs, {platform.machine()}. "
              f"{len(finished)} of {len(planned_runs)} runs. Held out: greedy answers to problems that no training saw, share of right ones "
              "(pass@1). Reward, entropy and length: means of the first and the last tenth of the updates. Time: of `hocket rl`, without "
-             "evaluations. †: ended early, since no round of dynamic sampling had groups of unlike rewards enough.", "",
+             "evaluations. †: ended early, since no round of dynamic sampling had groups of different rewards enough.", "",
              "| run | seed | warm-up s | held out: first | last | best | updates | minutes | to 0.9, minutes | reward | entropy | length |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for name in names:
@@ -288,7 +288,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=["tasks", "dapo"], default="tasks")
     parser.add_argument("--task", choices=list(TASKS), default="multi-addition",
-                        help="of --mode dapo; its answers have unlike lengths, without which the means of losses are one")
+                        help="of --mode dapo; its answers have different lengths, without which the means of losses are one")
     parser.add_argument("--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 3])
     parser.add_argument("--only", default="*", metavar="PATTERN", help="runs with such names")
     parser.add_argument("--minutes", type=float, help="end after so many; the next call goes on")

@@ -53,7 +53,7 @@ THINGS = [
 
 
 def make_prompts(folder):
-    """Writes train.jsonl and held_out.jsonl: chats about unlike things. Returns their numbers."""
+    """Writes train.jsonl and held_out.jsonl: chats about different things. Returns their numbers."""
     draw = random.Random(1)
     things = draw.sample(THINGS, len(THINGS))
     few = HELD_OUT // len(TEMPLATES) + 4
@@ -116,7 +116,7 @@ def shown(folder, number, count=5):
         return [json.loads(line) for line in f][:count]
 
 
-def tell(args, folder, counts):
+def print_result(args, folder, counts):
     """Prints the result; returns the exit code."""
     with open(folder / "rl" / "metrics.jsonl", encoding="utf-8") as f:
         rows = [json.loads(line) for line in f]
@@ -164,7 +164,7 @@ def main():
     if not train(write_run(args, folder), args.minutes):
         print("rl_smollm2.py: interrupted; the same command goes on")
         return 3
-    return tell(args, folder, counts)
+    return print_result(args, folder, counts)
 
 
 if __name__ == "__main__":

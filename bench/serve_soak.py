@@ -98,8 +98,8 @@ def main():
                     faults.append(f"exit code {code} after SIGTERM:\n{server.log()[-6000:]}")
             else:
                 print(server.log()[-6000:])
-    for how, count in sorted(ends.items()):
-        print(f"{count:7} {how}")
+    for ended, count in sorted(ends.items()):
+        print(f"{count:7} {ended}")
     print(f"{ends.total()} clients, {len(faults)} faults")
     for fault in faults[-3:]:
         print(f"FAULT {fault}")

@@ -24,7 +24,7 @@ double since(Clock::time_point start) {
 }
 
 /// A value of the text, found by walking down from the root; null parent: the root.
-struct Place {
+struct JsonPosition {
   Json* parent = nullptr;
   std::string key;
   size_t index = 0;
@@ -35,8 +35,8 @@ struct Place {
   }
 };
 
-Place random_place(Json& root, Rng* rng) {
-  Place place;
+JsonPosition random_place(Json& root, Rng* rng) {
+  JsonPosition place;
   Json* at = &root;
   while (at->is_structured() && !at->empty() && (place.parent == nullptr || rng->below(4) > 0)) {
     const size_t i = rng->below(at->size());
@@ -87,7 +87,7 @@ Json drawn_value(Rng* rng) {
 }
 
 void change(Json& root, const std::vector<Json>& seeds, Rng* rng) {
-  const Place place = random_place(root, rng);
+  const JsonPosition place = random_place(root, rng);
   Json& value = place.value(root);
   switch (rng->below(6)) {
     case 0:

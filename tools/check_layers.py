@@ -7,7 +7,8 @@ src/torch sees LibTorch, and nothing includes from it. Also: the licence line fi
 400), no <regex>, no iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard,
 and no text of an error compared in src/. No type has one qualified name in two files: a linker silently merges them.
 Comments and Python docstrings never begin with What, Of, How and the like, nor use a pronoun of people for a rank
-or function (CONTRIBUTING.md, Words). A .cc without a header of its name says which header it implements."""
+or function, and no name is `how` (CONTRIBUTING.md, Words). A .cc without a header of its name says which header it
+implements."""
 import io
 import os
 import re
@@ -15,7 +16,7 @@ import sys
 import tokenize
 
 # One entry per row, lowest first. Folders in one row may include each other.
-ROWS = [["base"], ["graph"], ["ops"], ["collectives"], ["program"], ["trace"], ["models"], ["autodiff"],
+ROWS = [["base"], ["interop/shell"], ["graph"], ["ops"], ["collectives"], ["program"], ["trace"], ["models"], ["autodiff"],
         ["comm"], ["parallel"], ["check"], ["passes"], ["cost"], ["sim"], ["whatif"],
         ["kernels"], ["runtime"], ["torch"], ["gguf"], ["data", "checkpoint"], ["run"], ["engine"], ["planner"], ["interop"],
         ["diagnose"], ["serve"], ["train"], ["rl"], ["cli"]]
@@ -33,16 +34,21 @@ NO_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*
 NAMESPACE = re.compile(r"(?:inline )?namespace\b ?([\w:]*)$")
 TYPE = re.compile(r"(?:struct|class|union|enum(?: class| struct)?) (?:alignas\([^)]*\) |\[\[[^\]]*\]\] )?"
                   r"([\w:]+(?: ?<[^:(]*>)?)(?: final)?(?: ?:(?!:).*)?$")
+# Functions that several files may define alike: inline ones and templates. By name and parameters, as they may be overloaded.
+FUNCTION = re.compile(r"(?:template ?<.*?> ?(?=[\w:\[]))?(.*?)([\w:~]+(?: ?operator\S+)?) ?(\(.*\)[^()]*)$")
+OBJECT = re.compile(r"(?:using (\w+) ?=|inline (?:constexpr |const )?[\w:<>, *&]+? (\w+)(?:\[\w*\])? ?(?:=|$))")
 # An exception's text, compared or searched; its code is for programs.
 COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with|contains|compare|rfind)\()"
                       r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*\.(?:find|starts_with|ends_with|contains|compare)\("
-                      r"|\b(?:error|exception|failure|e)\.text\(\)\s*[=!]=")
+                      r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*[=!]=")
 COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!/))*?//[/!]?<?[ \t]*(.*)""")
 FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
 PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
 IMPLEMENTS = re.compile(r"//[^\n]*\n// Implements: (?:[^\n]*\n//)*?[^\n]*\b\w+\.h\b")
 # A file of these is a row of a table, or a command, and begins with that name.
 NAMED_BY_ROW = re.compile(r"src/(?:(?:ops|collectives|kernels/cpu|autodiff|models|passes)/|cli/(?:\w+/)?(?:cmd_|bench_|main))")
+HOW = re.compile(r"\b(?:\w+_)?how_?\b|\bHow\b")
+HOW_ERROR = "'how' does not name its value; try options, sampling, lowering"
 QUOTES = re.compile(r"""[rRuU]?(?:"{3}|'{3}|"|')""")
 PYTHON = re.compile(rb"#!.*\bpython")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
@@ -93,24 +99,50 @@ def is_loose_branch(line):
     return depth == 0 and not GUARD.match(line[end:].strip())
 
 
-def types_of(text):
-    """Returns the types that a file defines in named namespaces: (qualified name, line)."""
-    blank = NO_CODE.sub(lambda m: '""' * (m[0][0] in "R\"'") + "\n" * m[0].count("\n"), text)
+def code_of(text):
+    """Returns the text of a C++ file with its lines, without comments, includes and the contents of literals."""
+    return NO_CODE.sub(lambda m: '""' * (m[0][0] in "R\"'") + "\n" * m[0].count("\n"), text)
+
+
+def check_names(path, text, report):
+    """Refuses identifiers that do not say what they hold."""
+    for i, line in enumerate(code_of(text).split("\n")):
+        if HOW.search(line):
+            report(path, i + 1, HOW_ERROR)
+
+
+def definitions_of(text):
+    """Returns the types, aliases, inline variables, inline functions and templates that a file defines in named
+    namespaces: (qualified name, line). Functions have their parameters in the name."""
+    blank = code_of(text)
     scopes, head, line, found = [], "", 1, []  # a scope is its name, or None if it hides its types
     for part in re.split(r"([{};\n])", blank):
         line += part == "\n"
         if part == "{":
-            said = " ".join(head.split())
-            said = re.sub(r"^(?:template ?<.*> ?)?(?:typedef )?", "", said)
+            whole = " ".join(head.split())
+            said = re.sub(r"^(?:template ?<.*> ?)?(?:typedef )?", "", whole)
             space, named = NAMESPACE.match(said), TYPE.match(said)
             open_here = None not in scopes
-            if named and open_here:
-                found.append(("::".join([*filter(None, scopes), named[1].replace(" ", "")]), line))
+            name = named[1].replace(" ", "") if named else function_in(whole)
+            if name and open_here:
+                found.append(("::".join([*filter(None, scopes), name]), line))
             scopes.append(space[1] or None if space else "" if said in ("extern", 'extern ""') else None)
         elif part == "}" and scopes:
             scopes.pop()
+        elif part == ";" and None not in scopes:
+            named = OBJECT.match(" ".join(head.split()))
+            if named:
+                found.append(("::".join([*filter(None, scopes), named[1] or named[2]]), line))
         head = head + part if part not in ("{", "}", ";") else ""
     return found
+
+
+def function_in(head):
+    """Returns the name and parameters of an inline function or template that `head` defines, or None."""
+    if not head.startswith(("inline ", "template")):
+        return None
+    found = FUNCTION.match(head)
+    return found and found[2] + found[3].rpartition(")")[0].replace(" ", "") + ")"
 
 
 def check_phrase(path, line, text, begins, report):
@@ -137,7 +169,7 @@ def check_words(path, lines, report):
 
 
 def check_python_words(path, text, report):
-    """Checks the words of Python comments and docstrings. A docstring is a string that begins a statement."""
+    """Checks the words of Python comments, docstrings and names. A docstring is a string that begins a statement."""
     begins_statement, comment_line = True, 0  # comment_line: the last line that is a comment alone
     for kind, token, (line, column), _, source in tokenize.generate_tokens(io.StringIO(text).readline):
         if kind == tokenize.COMMENT:
@@ -147,6 +179,8 @@ def check_python_words(path, text, report):
         elif kind == tokenize.STRING and begins_statement:
             for i, part in enumerate(QUOTES.sub("", token, count=1).split("\n")):
                 check_phrase(path, line + i, part.lstrip(), i == 0, report)
+        elif kind == tokenize.NAME and token == "how":
+            report(path, line, HOW_ERROR)
         if kind not in (tokenize.COMMENT, tokenize.NL):
             begins_statement = kind in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
@@ -162,7 +196,7 @@ def check_hash_words(path, lines, report):
 
 
 def check_definitions(types, report):
-    """Reports types that several files define. `types` is by file; duplicates within a file are the compiler's."""
+    """Reports definitions that several files have. `types` is by file; duplicates within a file are the compiler's."""
     first = {}
     for path, found in types.items():
         for name, line in found:
@@ -197,6 +231,7 @@ def check_file(root, path, report, warn):
         if path.startswith("src/") and path.endswith(".cc") and not NAMED_BY_ROW.match(path) and \
                 not os.path.exists(os.path.join(root, path[:-2] + "h")) and not IMPLEMENTS.match(text):
             report(path, 2, "no header of this name: begin with '// Implements: NAME (HEADER.h)'")
+        check_names(path, text, report)
         for i, line in enumerate(lines):
             if is_loose_branch(line):
                 report(path, i + 1, "a branch that is no guard has braces")
@@ -238,7 +273,7 @@ def check_tree(root):
                 if name.endswith((".h", ".cc", ".sh", ".js", ".css", ".html")) or is_python(root, path):
                     text = check_file(root, path, report, warn)
                     if name.endswith((".h", ".cc")):
-                        types[path] = types_of(text)
+                        types[path] = definitions_of(text)
     for path in hash_files(root):
         with open(os.path.join(root, path), encoding="utf-8") as f:
             check_hash_words(path, f.read().split("\n"), report)

@@ -61,7 +61,7 @@ void for_each_reader(const Graph& graph, TensorId id, const Visit& visit) {
 
 /// Returns whether a reader behind products and attention takes the parts along a dim for different
 /// things and combines them, as gate and up into one output.
-bool tells_apart(const Graph& graph, TensorId id, size_t dim) {
+bool distinguishes_parts(const Graph& graph, TensorId id, size_t dim) {
   bool apart = false;
   for_each_reader(graph, id, [&](const Node& node, size_t input) {
     const ops::Op& op = ops::find(node.op);
@@ -74,7 +74,7 @@ bool tells_apart(const Graph& graph, TensorId id, size_t dim) {
     for (size_t output = 0; output < node.out.size(); ++output) {
       const size_t at = letters.out[output].find(letter);
       if (at != std::string::npos) {
-        apart = apart || tells_apart(graph, node.out[output], at);
+        apart = apart || distinguishes_parts(graph, node.out[output], at);
       }
     }
   });
@@ -106,7 +106,7 @@ std::optional<Matrices> factor_of(const Graph& graph, const Node& product, size_
   if (dim != mine.size() || found.rows == 0 || columns == 0) return std::nullopt;
   // The dims of the result that its readers treat apart number matrices, too.
   const size_t first = letters.out[0].find(mine[static_cast<size_t>(found.each)]);
-  if (found.rows > 1 && tells_apart(graph, product.out[0], first)) {
+  if (found.rows > 1 && distinguishes_parts(graph, product.out[0], first)) {
     ++found.each;
     --found.rows;
   }

@@ -43,6 +43,15 @@ class Error : public std::runtime_error {
   Error with(std::string_view note) const {
     return Error(kind_, where(), fmt::format("{}; {}", text(), note), cause_, code_);
   }
+  /// Returns the error for a message that names `place` itself: its text if it is of that place,
+  /// else what().
+  std::string beside(std::string_view place) const {
+    return std::string(where() == place ? text() : what());
+  }
+  /// The same error with a note that names `place`, unless where() does.
+  Error with_place(std::string_view place, std::string_view note) const {
+    return where() == place ? *this : with(note);
+  }
   /// The same error with a code.
   Error with(Code code) const { return Error(kind_, where(), text(), cause_, code); }
 
@@ -72,6 +81,16 @@ template <typename... Args>
 [[noreturn]] void fail_run(std::string_view where, fmt::format_string<Args...> what,
                            Args&&... args) {
   throw Error(Error::Kind::kRun, where, fmt::format(what, std::forward<Args>(args)...));
+}
+
+/// Returns fn(). Its errors get one more clause, such as the key that names a file.
+template <typename Fn>
+decltype(auto) with_note(std::string_view note, Fn&& fn) {
+  try {
+    return fn();
+  } catch (const Error& error) {
+    throw error.with(note);
+  }
 }
 
 [[noreturn]] void check_failed(const char* file, int line, const char* cond,

@@ -194,15 +194,15 @@ FileWriter::FileWriter(const std::string& path, Mode mode, const std::string& sh
     : shown_(shown.empty() ? path : shown) {
   int error = injected(FileFaults::Op::open);
   if (error == 0) {
-    int how = 0;
+    int flags = 0;
     if (mode == Mode::create) {
-      how = O_CREAT | O_TRUNC;
+      flags = O_CREAT | O_TRUNC;
     } else if (mode == Mode::append) {
-      how = O_CREAT | O_APPEND;
+      flags = O_CREAT | O_APPEND;
     } else if (mode == Mode::existing) {
-      how = O_APPEND | O_NOCTTY;
+      flags = O_APPEND | O_NOCTTY;
     }
-    fd_ = open_retry(path.c_str(), O_WRONLY | how, 0666);
+    fd_ = open_retry(path.c_str(), O_WRONLY | flags, 0666);
     if (fd_ < 0) {
       error = errno;
     }

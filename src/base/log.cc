@@ -114,7 +114,7 @@ void Progress::step_around_locked(std::string_view line) {
   }
 }
 
-Progress::Progress(Options options) : options_(std::move(options)) {
+Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
   if (!options_.clock) {
     options_.clock = [] { return static_cast<double>(now_ns()) * 1e-9; };
   }

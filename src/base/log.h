@@ -46,20 +46,21 @@ void log_warning(fmt::format_string<Args...> text, Args&&... args) {
   log_message(LogLevel::warning, text, std::forward<Args>(args)...);
 }
 
+struct ProgressOptions {
+  int fd = 2;
+  double plain_interval_s = 10;
+  int terminal = -1;                        ///< 1 or 0 forces; -1 asks the system about `fd`
+  int width = 0;                            ///< columns; 0 asks the system
+  std::function<double()> clock = nullptr;  ///< seconds; null: the steady clock
+};
+
 /// One line that says how far the work is. On a terminal it is rewritten in place (at most ten
 /// times a second, cut to the terminal's width); elsewhere it is printed as a plain line: the first
 /// one, then one per `plain_interval_s`, and the last. One at a time may be live.
 class Progress {
  public:
-  struct Options {
-    int fd = 2;
-    double plain_interval_s = 10;
-    int terminal = -1;                        ///< 1 or 0 forces; -1 asks the system about `fd`
-    int width = 0;                            ///< columns; 0 asks the system
-    std::function<double()> clock = nullptr;  ///< seconds; null: the steady clock
-  };
-  explicit Progress(Options options);
-  Progress() : Progress(Options()) {}
+  explicit Progress(ProgressOptions options);
+  Progress() : Progress(ProgressOptions()) {}
   ~Progress();  ///< finish()
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -78,7 +79,7 @@ class Progress {
   void show_locked(bool force);
   void clear_locked();
 
-  Options options_;
+  ProgressOptions options_;
   bool terminal_ = false;
   bool on_screen_ = false;  // the cursor stands behind a rewritable line
   bool pending_ = false;    // last_ was not shown yet

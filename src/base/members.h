@@ -20,12 +20,12 @@ constexpr bool takes(std::index_sequence<I...>) {
   return requires { T{(static_cast<void>(I), Anything{})...}; };
 }
 
-template <class T, size_t kCount, size_t kMost>
+template <class T, size_t kCount, size_t kMaxMembers>
 constexpr size_t largest() {
-  if constexpr (kCount == kMost) {
-    return kMost;
+  if constexpr (kCount == kMaxMembers) {
+    return kMaxMembers;
   } else if constexpr (takes<T>(std::make_index_sequence<kCount + 1>())) {
-    return largest<T, kCount + 1, kMost>();
+    return largest<T, kCount + 1, kMaxMembers>();
   } else {
     return kCount;
   }
@@ -38,9 +38,9 @@ constexpr size_t largest() {
 template <class T>
 constexpr size_t num_members() {
   static_assert(std::is_aggregate_v<T>);
-  constexpr size_t kMost = 64;
-  constexpr size_t kFound = members_detail::largest<T, 0, kMost>();
-  static_assert(kFound < kMost, "too many members to count");
+  constexpr size_t kMaxMembers = 64;
+  constexpr size_t kFound = members_detail::largest<T, 0, kMaxMembers>();
+  static_assert(kFound < kMaxMembers, "too many members to count");
   return kFound;
 }
 

@@ -121,7 +121,7 @@ Finding examine(const std::string& folder, Verify verify, WorkShare share) {
   try {
     return {verified_record(folder, verify, share).hash, ""};
   } catch (const Error& error) {
-    return {"", std::string(error.where() == folder ? error.text() : error.what())};
+    return {"", error.beside(folder)};
   }
 }
 
@@ -144,15 +144,15 @@ std::string defect(const std::string& folder, Verify verify, comm::Processes& pr
     finding = examine(folder, verify, share);
   }
   // One message per process: the checksum on the first line, the defect after it.
-  const std::vector<std::string> told = processes.all_gather(
+  const std::vector<std::string> lines = processes.all_gather(
       finding.hash + "\n" +
       (finding.defect.empty() ? "" : processes.name() + ": " + finding.defect));
-  for (const std::string& line : told) {
+  for (const std::string& line : lines) {
     const size_t end = line.find('\n');
     if (end + 1 < line.size()) return line.substr(end + 1);
   }
-  const bool one = std::all_of(told.begin(), told.end(),
-                               [&](const std::string& line) { return line == told[0]; });
+  const bool one = std::all_of(lines.begin(), lines.end(),
+                               [&](const std::string& line) { return line == lines[0]; });
   return one ? "" : fmt::format("{} differs between hosts", kRunFile);
 }
 

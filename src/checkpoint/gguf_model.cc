@@ -390,10 +390,10 @@ class GgufTensors final : public TensorFile {
 
   void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
             void* dst) const override {
-    const Place& place = places_[static_cast<size_t>(&tensor - tensors().data())];
-    const float add = -place.placement.offset;
-    if (!place.placement.pairs_rows) {
-      file_.read(*place.from, place.first + first, count, dtype, dst, add);
+    const TensorSource& source = sources_[static_cast<size_t>(&tensor - tensors().data())];
+    const float add = -source.placement.offset;
+    if (!source.placement.pairs_rows) {
+      file_.read(*source.from, source.first + first, count, dtype, dst, add);
       return;
     }
     // Row by row of ours, each from its place among the pairs. A bias has an element per row.
@@ -402,7 +402,7 @@ class GgufTensors final : public TensorFile {
     for (int64_t at = first; at < first + count;) {
       const int64_t row = at / columns, column = at % columns;
       const int64_t now = std::min(columns - column, first + count - at);
-      file_.read(*place.from, paired_row(row, head_dim_) * columns + column, now, dtype, out, add);
+      file_.read(*source.from, paired_row(row, head_dim_) * columns + column, now, dtype, out, add);
       out += now * graph::size_of(dtype);
       at += now;
     }
@@ -410,7 +410,7 @@ class GgufTensors final : public TensorFile {
 
  private:
   /// Elements of a GGUF file's tensor.
-  struct Place {
+  struct TensorSource {
     const gguf::StoredTensor* from = nullptr;
     int64_t first = 0;
     GgufPlacement placement;
@@ -437,13 +437,13 @@ class GgufTensors final : public TensorFile {
     for (int64_t piece = 0; piece < pieces; ++piece) {
       tensor.name = hf.per_expert ? fmt::format(fmt::runtime(hf.name), piece) : hf.name;
       list.push_back(tensor);
-      places_.push_back({&from, piece * tensor.numel, hf.placement});
+      sources_.push_back({&from, piece * tensor.numel, hf.placement});
     }
   }
 
   gguf::File file_;
   int64_t head_dim_ = 0;
-  std::vector<Place> places_;
+  std::vector<TensorSource> sources_;
 };
 
 }  // namespace

@@ -63,13 +63,13 @@ RunFolder::RunFolder(const std::string& path, comm::Processes& processes,
   hosts_.clear();
   for (const std::string& text : all) {
     const nlohmann::json object = parse_json(text, "a process");
-    const JsonView told(object, "a process");
-    const auto leader = static_cast<int32_t>(told.get_int("leader"));
+    const JsonView entry(object, "a process");
+    const auto leader = static_cast<int32_t>(entry.get_int("leader"));
     const auto [found, fresh] = number.emplace(leader, static_cast<int32_t>(hosts_.size()));
     if (fresh) {
-      hosts_.push_back({told.get_string("name"), {}});
+      hosts_.push_back({entry.get_string("name"), {}});
     }
-    for (const int64_t rank : told.at("ranks").as_ints()) {
+    for (const int64_t rank : entry.at("ranks").as_ints()) {
       hosts_[static_cast<size_t>(found->second)].ranks.push_back(static_cast<int32_t>(rank));
     }
   }

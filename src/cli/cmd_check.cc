@@ -46,25 +46,25 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
     const auto mutant_seed = static_cast<uint64_t>(seed + i);
     if (!check::mutate(mutant, mutant_seed, &mutation)) continue;
     const check::Verdict verdict = checker.check(mutant, options);
-    const std::string how = name_of(check::localise(mutation, verdict));
-    ++table[mutation.kind][how];
-    ++total[how];
+    const std::string outcome = name_of(check::localise(mutation, verdict));
+    ++table[mutation.kind][outcome];
+    ++total[outcome];
     const std::string said = verdict.ok() ? "" : verdict.problems[0].text;
     if (json) {
       list.object()
           .member("seed", mutant_seed)
           .member("kind", mutation.kind)
           .member("change", mutation.text);
-      list.member("verdict", how).member("said", said).end();
-    } else if (how == "accepted" || how == "missed") {
-      fmt::print("seed {}: {}, {}: {}{}\n", mutant_seed, how, mutation.kind, mutation.text,
+      list.member("verdict", outcome).member("said", said).end();
+    } else if (outcome == "accepted" || outcome == "missed") {
+      fmt::print("seed {}: {}, {}: {}{}\n", mutant_seed, outcome, mutation.kind, mutation.text,
                  said.empty() ? "" : "\n  said: " + said);
     }
   }
   if (json) {
     list.end().key("total").object();
-    for (const auto& [how, number] : total) {
-      list.member(how, number);
+    for (const auto& [outcome, number] : total) {
+      list.member(outcome, number);
     }
     list.end().end();
     fmt::print("{}\n", list.take());
@@ -115,7 +115,7 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
   return options;
 }
 
-struct CheckOptions {
+struct CheckVerbOptions {
   std::string run, cluster, budget, certificate;
   std::vector<std::string> set;
   std::string purpose;  ///< as --for has it
@@ -138,7 +138,7 @@ std::string saved_by_layouts(const engine::Compiled& compiled) {
 
 /// The program that `train` would run, against the graph of a single device, and that of the
 /// evaluation beside it; exit code 2 if one is refused.
-int check_run(const CheckOptions& options) {
+int check_run(const CheckVerbOptions& options) {
   std::vector<std::string> set = options.set;
   if (!options.cluster.empty()) {
     set.push_back("cluster.file=" + nlohmann::json(options.cluster).dump());
@@ -146,7 +146,7 @@ int check_run(const CheckOptions& options) {
   const Source source = read_source(options.run, set, true);
   warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
   const bool other = !options.purpose.empty() && options.purpose != "train";
-  if (other && source.given) {
+  if (other && source.program_text) {
     fail(options.run, "it is the text of one program; expected a run or a model for --for");
   }
   const std::optional<engine::Compiled> evaluation = other ? std::nullopt : source.evaluation();
@@ -160,9 +160,9 @@ int check_run(const CheckOptions& options) {
   const check::Verdict verdict = check::check(compiled.program, compiled.reference, limits);
   if (!options.certificate.empty()) {
     const check::Certificate certified = check::read_certificate(options.certificate);
-    const std::string unlike = check::differences(certified, verdict.certificate);
-    if (!unlike.empty())
-      fail(options.certificate, "is not about {}: other is {}", options.run, unlike);
+    const std::string differences = check::differences(certified, verdict.certificate);
+    if (!differences.empty())
+      fail(options.certificate, "is not about {}: other is {}", options.run, differences);
   }
   std::optional<check::Verdict> beside;
   if (evaluation) {
@@ -186,7 +186,7 @@ int check_run(const CheckOptions& options) {
 
 void verb_check(Args& args) {
   // Declares options and help; check_run() does the work.
-  auto options = std::make_shared<CheckOptions>();
+  auto options = std::make_shared<CheckVerbOptions>();
   args.about("prove that a run's program is right, before it costs anything",
              "Shapes and layouts agree; every collective is seen by all members of its group "
              "in one order; sends are matched; nothing can deadlock or race; memory is "

@@ -317,14 +317,14 @@ int show(const GraphOptions& options) {
   const Source source = read_source(options.inputs[0], overrides_of(options), true);
   require_output("hocket graph --out", options.out, {source.run.config.plan.pp_schedule});
   if (options.stage == "schedule") return show_schedule(source.run, options);
-  if (source.given && options.purpose.empty() && wanted_of(options) == "program") {
-    emit(options.out, text_of(*source.given, options));
+  if (source.program_text && options.purpose.empty() && wanted_of(options) == "program") {
+    emit(options.out, text_of(*source.program_text, options));
     return 0;
   }
   Watcher watcher(source.run, options);
   engine::ProgramSpec spec = spec_of(source.run, options);
-  spec.how.skip_passes = pass_names(options.skip);
-  spec.how.observe = [&](const std::string& what, const engine::Progress& made) {
+  spec.lowering.skip_passes = pass_names(options.skip);
+  spec.lowering.observe = [&](const std::string& what, const engine::Progress& made) {
     watcher.see(what, made);
   };
   engine::compile(spec);

@@ -21,7 +21,7 @@
 #include "cost/profile.h"
 #include "program/parts.h"
 #include "run/describe.h"
-#include "run/idle_keys.h"
+#include "run/ineffective_keys.h"
 #include "run/machine.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
@@ -40,7 +40,7 @@ struct SimulateOptions {
 
 /// Parses the OP=K words of --what-if.
 std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
-  constexpr double kMost = 1e9;
+  constexpr double kMaxSpeedup = 1e9;
   std::vector<sim::Speedup> list;
   for (const std::string& word : words) {
     const size_t equals = word.find('=');
@@ -49,7 +49,7 @@ std::vector<sim::Speedup> speedups(const std::vector<std::string>& words) {
     const auto [end, error] =
         std::from_chars(number.data(), number.data() + number.size(), speedup.times);
     if (error != std::errc() || end != number.data() + number.size() ||
-        !(speedup.times >= 1 / kMost && speedup.times <= kMost)) {
+        !(speedup.times >= 1 / kMaxSpeedup && speedup.times <= kMaxSpeedup)) {
       fail("hocket simulate --what-if",
            "got '{}'; expected OP=K, an op and its speedup, as in all_reduce=2, K from 1e-9 "
            "to 1e9",
@@ -101,7 +101,7 @@ void expect_sound(const std::string& path, const program::Program& program) {
 
 /// Returns the report with the run's warnings, which also go to standard error.
 sim::SimReport with_warnings(sim::SimReport report, const engine::Run& run) {
-  std::vector<std::string> warnings = engine::idle_keys(run);
+  std::vector<std::string> warnings = engine::ineffective_keys(run);
   warnings.push_back(long_text(run.model, run.config.train.seq_len, "train.seq_len"));
   std::erase(warnings, "");
   report.notes.insert(report.notes.end(), warnings.begin(), warnings.end());
@@ -131,7 +131,7 @@ int simulate(const SimulateOptions& options) {
                              .outputs = {{"--trace", options.trace}, {"--html", options.html}}});
   warn_if_long(run.model, run.config.train.seq_len, "train.seq_len");
   const engine::Compiled compiled = source.compile();
-  if (source.given) {
+  if (source.program_text) {
     program::expect_no_parts(compiled.program, "hocket simulate");
     expect_sound(options.run, compiled.program);
   }

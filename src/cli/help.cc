@@ -56,7 +56,7 @@ int run(const std::vector<std::string>& words) {
 }
 
 int report(const std::string& text, int code, bool own = true) {
-  tell_error(text, own);
+  print_error(text, own);
   return code;
 }
 

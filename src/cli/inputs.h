@@ -19,12 +19,12 @@ namespace hocket::cli {
 /// A run as given on the command line.
 struct Source {
   engine::Run run;
-  std::optional<program::Program> given;  ///< RUN was the text of a program
+  std::optional<program::Program> program_text;  ///< if RUN is the text of a program
 
-  /// The program that trains the run, or the one that was given, for which nothing is lowered.
+  /// Returns the program that trains the run, or `program_text`, for which nothing is lowered.
   engine::Compiled compile() const;
-  /// The program that evaluates held-out data beside the run's training; none if there is no such
-  /// data, or if the text that was given is no training of the plan's ranks.
+  /// Returns the program that evaluates held-out data beside the run's training; none if there is
+  /// no such data, or if `program_text` is no training of the plan's ranks.
   std::optional<engine::Compiled> evaluation() const;
 };
 
@@ -34,7 +34,7 @@ struct Source {
 Source read_source(const std::string& path, const std::vector<std::string>& overrides,
                    bool bare_model = false);
 
-/// Error of `verb` where --dtype is none that programs run in.
+/// Throws an Error of `verb` if --dtype is not a supported type.
 void require_dtype(const char* verb, const std::string& dtype);
 
 /// Text of a run that evaluates or generates with MODEL: its weights, and for a checkpoint of ours

@@ -52,7 +52,7 @@ std::string describe(const ops::Op& op) {
   line("in place", pairs_text(op.inplace));
   line("may overwrite", pairs_text(op.may_overwrite));
   std::string added;
-  for (size_t output = 0; output < graph::OutputSet::kMost; ++output) {
+  for (size_t output = 0; output < graph::OutputSet::kMaxOutputs; ++output) {
     if (op.accumulates.contains(output)) {
       added += (added.empty() ? "" : ", ") + fmt::format("{}", output);
     }

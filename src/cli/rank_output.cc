@@ -69,7 +69,7 @@ void end_together() {
 #endif
 }
 
-void tell_error(const std::string& text, [[maybe_unused]] bool own) {
+void print_error(const std::string& text, [[maybe_unused]] bool own) {
   // Rank 0 reports it, on the launcher's standard error: all failed alike.
   bool said = comm::is_common_error() && comm::launch_info().rank != 0;
   if (said && launcher_stderr() < 0) return;

@@ -14,7 +14,7 @@ void redirect_output(const std::string& folder);
 /// or rank 1 if rank 0 failed, and the others to their files. A single process reports to standard
 /// error. `own` marks an error of this process, which ends the others too, in contrast to one
 /// received from them.
-void tell_error(const std::string& text, bool own);
+void print_error(const std::string& text, bool own);
 /// Waits until all processes have finished their work.
 void end_together();
 

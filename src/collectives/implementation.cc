@@ -82,11 +82,11 @@ ByTransport by_transport_among(const Op& op, const Attrs& attrs, std::span<const
   return alike && !uneven ? found : ByTransport::none;
 }
 
-int64_t transport_bytes(Collectives how, const Op& op, const Attrs& attrs,
+int64_t transport_bytes(Collectives collectives, const Op& op, const Attrs& attrs,
                         std::span<const TensorType> in, std::span<const TensorType> out,
                         int64_t members) {
   if (!fits(op, attrs, in, out, members)) return 0;
-  if (how == Collectives::own) return exchange_bytes(op, attrs, in, out, members);
+  if (collectives == Collectives::own) return exchange_bytes(op, attrs, in, out, members);
   switch (by_transport_among(op, attrs, in, members)) {
     case ByTransport::all_reduce:
       return bytes_by_type(in);

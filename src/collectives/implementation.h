@@ -38,7 +38,7 @@ inline constexpr int64_t kScratchAlign = 64;
 /// Returns an upper bound of a member's transport memory in a collective: copies of the operands
 /// for c10d's collectives, messages (exchange_bytes) for those executed by their records. Routed
 /// tensors count with even routing. 0 if the types do not fit the op.
-int64_t transport_bytes(Collectives how, const Op& op, const Attrs& attrs,
+int64_t transport_bytes(Collectives collectives, const Op& op, const Attrs& attrs,
                         std::span<const TensorType> in, std::span<const TensorType> out,
                         int64_t members);
 

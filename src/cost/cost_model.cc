@@ -90,12 +90,12 @@ double logits_of(const Kind& kind) {
 
 int64_t to_ns(double seconds) {
   // A duration out of range is an input error: of the cluster file or the profile.
-  constexpr double kMost = static_cast<double>(kMaxTaskNs) * 1e-9;
-  if (!(seconds >= 0 && seconds <= kMost)) {
+  constexpr double kMaxSeconds = static_cast<double>(kMaxTaskNs) * 1e-9;
+  if (!(seconds >= 0 && seconds <= kMaxSeconds)) {
     fail("cost",
          "a task would take {:.7g} s; expected at most {:.7g}; try other constants in the cluster "
          "file or profile",
-         seconds, kMost);
+         seconds, kMaxSeconds);
   }
   return static_cast<int64_t>(std::llround(seconds * 1e9));
 }

@@ -13,7 +13,7 @@
 namespace hocket::cost {
 
 std::vector<GroupError> errors_of(const Cluster& cluster, const std::vector<CommSample>& samples,
-                                  const std::string& how) {
+                                  const std::string& predicted_from) {
   std::map<std::tuple<std::string, int32_t, int32_t>, std::vector<CommSample>> groups;
   for (const CommSample& s : samples) {
     if (s.ranks > 1) {
@@ -24,7 +24,7 @@ std::vector<GroupError> errors_of(const Cluster& cluster, const std::vector<Comm
   for (const auto& [key, of] : groups) {
     const bool any_large = std::any_of(
         of.begin(), of.end(), [](const CommSample& s) { return s.bytes >= kMinJudgedBytes; });
-    GroupError error{std::get<0>(key), std::get<1>(key), std::get<2>(key), how};
+    GroupError error{std::get<0>(key), std::get<1>(key), std::get<2>(key), predicted_from};
     for (const CommSample& s : of) {
       if (any_large && s.bytes < kMinJudgedBytes) continue;
       const double off = std::abs(predicted_s(cluster, s) / s.seconds - 1);
@@ -43,7 +43,7 @@ std::vector<GroupError> errors_of(const Cluster& cluster, const std::vector<Comm
 
 std::vector<GroupError> held_out(const Cluster& base, const std::vector<CommSample>& samples) {
   std::vector<GroupError> list;
-  const auto predict = [&](const auto& is_kept_back, const std::string& how) {
+  const auto predict = [&](const auto& is_kept_back, const std::string& predicted_from) {
     std::vector<CommSample> seen, kept_back;
     for (const CommSample& s : samples) {
       (is_kept_back(s) ? kept_back : seen).push_back(s);
@@ -52,10 +52,10 @@ std::vector<GroupError> held_out(const Cluster& base, const std::vector<CommSamp
         std::any_of(seen.begin(), seen.end(), [](const CommSample& s) { return s.ranks > 1; });
     if (!any || kept_back.empty()) return;
     const LinkFit fit = fit_links(base, seen, "the rest");
-    for (GroupError& error : errors_of(fit.cluster, kept_back, how)) {
+    for (GroupError& error : errors_of(fit.cluster, kept_back, predicted_from)) {
       const char* used = error.nodes > 1 ? "links.inter" : "links.intra";
       if (std::find(fit.fitted.begin(), fit.fitted.end(), used) == fit.fitted.end()) {
-        error.how += ", links given";
+        error.predicted_from += ", links given";
       }
       list.push_back(error);
     }

@@ -16,7 +16,7 @@ struct GroupError {
   std::string op;
   int32_t ranks = 0, nodes = 1;
   /// Samples that the constants were fitted to: "other groups", "other sizes", "the rest".
-  std::string how;
+  std::string predicted_from;
   int64_t sizes = 0;
   double mean = 0, worst = 0, worst_bytes = 0;
 };
@@ -24,7 +24,7 @@ struct GroupError {
 /// Returns the errors of `cluster` by group, on samples of at least kMinJudgedBytes (on all, if a
 /// group has none).
 std::vector<GroupError> errors_of(const Cluster& cluster, const std::vector<CommSample>& samples,
-                                  const std::string& how);
+                                  const std::string& predicted_from);
 
 /// Returns held-out errors of fits: each group predicted by a fit to all other groups, where these
 /// use its links, and half of the sizes of each group by a fit to the other half.

@@ -31,7 +31,7 @@ constexpr ptrdiff_t kMinSamples = 4;
 constexpr size_t kColumns = 4;
 using Row = std::array<double, kColumns>;
 
-/// One equation: sum of row x constants = us, with a weight. `of_group`: what its group counts.
+/// One equation: sum of row x constants = us, with a weight. `of_group`: weight of its group.
 struct Equation {
   Row row{};
   double us = 0, of_group = 1, weight = 1;
@@ -391,7 +391,7 @@ std::string described(const std::vector<CommSample>& samples) {
 }
 
 /// Returns whether enough samples are so short that a protocol for short messages would show.
-bool tells_of_short(const std::vector<CommSample>& samples) {
+bool has_short_samples(const std::vector<CommSample>& samples) {
   return std::count_if(samples.begin(), samples.end(), [](const CommSample& sample) {
            return sample.bytes < kMinJudgedBytes;
          }) >= kMinSamples;
@@ -472,7 +472,7 @@ bool fit_class(bool inter, const std::vector<CommSample>& samples, const std::st
       }
       if (fit.has_short()) {
         link.short_messages = of_short;
-      } else if (!tells_of_short(of)) {
+      } else if (!has_short_samples(of)) {
         link.short_messages = short_before;
       }
     } else {
@@ -575,7 +575,7 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
     fail(where, "all times are of one rank; expected a log of several ranks");
   }
   if (of_groups.size() < samples.size()) {
-    fit.told.push_back(
+    fit.left_out.push_back(
         fmt::format("{} of one rank, which uses no link",
                     counted(static_cast<int64_t>(samples.size() - of_groups.size()), "time")));
   }
@@ -584,7 +584,7 @@ LinkFit fit_links(const Cluster& base, const std::vector<CommSample>& samples,
   const std::vector<CommSample> kept = without_launches(of_groups, &launches);
   fit.times = static_cast<int64_t>(kept.size());
   if (launches > 0) {
-    fit.told.push_back(fmt::format(
+    fit.left_out.push_back(fmt::format(
         "{} within 15 % of the shortest time of a process that drives several devices: they are "
         "the time of its launches",
         counted(launches, "time")));

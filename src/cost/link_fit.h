@@ -12,10 +12,10 @@
 namespace hocket::cost {
 
 struct LinkFit {
-  Cluster cluster;                  ///< the base with the fitted constants, each with its source
-  std::vector<std::string> fitted;  ///< "links.intra", ...
-  int64_t times = 0;                ///< number of samples used, without those left out
-  std::vector<std::string> told;    ///< samples left out, and the reason
+  Cluster cluster;                    ///< the base with the fitted constants, each with its source
+  std::vector<std::string> fitted;    ///< "links.intra", ...
+  int64_t times = 0;                  ///< number of samples used, without those left out
+  std::vector<std::string> left_out;  ///< samples, and the reason
   /// Warnings about links whose constants are far from the times that they were fitted to.
   std::vector<std::string> doubts;
 };

@@ -320,7 +320,7 @@ Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
   if (dataset.valid() == nullptr || dataset.train() == nullptr) {
     fail("baselines", "{} has no validation split; try valid_fraction above 0", dataset.folder());
   }
-  const auto say = [&](const std::string& what) {
+  const auto report = [&](const std::string& what) {
     if (progress) {
       progress(what);
     }
@@ -331,20 +331,20 @@ Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
     held_out = held_out_files(dataset);
   }
   if (choice.trigram) {
-    say("trigram: counting");
+    report("trigram: counting");
     const Trigram trigram(*dataset.train(), dataset.tokenizer().eos_id());
-    say("trigram: held-out files");
+    report("trigram: held-out files");
     result.trigram = trigram.evaluate(*dataset.valid()).bits_per_byte();
   }
   if (choice.xz) {
     const std::vector<TextPart>& files = held_out.files;
     result.xz_each =
         bits_per_byte_of(held_out, xz_each(files, [&](int64_t done) {
-                           say(fmt::format("xz -9e: {} of {} files", done, files.size()));
+                           report(fmt::format("xz -9e: {} of {} files", done, files.size()));
                          }));
     result.xz_one_piece = bits_per_byte_of(
         held_out, xz_one_piece(files, [&](int64_t done) {
-          say(fmt::format("xz -9e in one piece: {} of {} files", done, files.size()));
+          report(fmt::format("xz -9e in one piece: {} of {} files", done, files.size()));
         }));
   }
   return result;

@@ -170,9 +170,9 @@ std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer
 
 std::vector<int32_t> document_ids(const std::string& where, const std::vector<int32_t>& beginning,
                                   const Tokenizer& tokenizer, std::string_view text,
-                                  int64_t vocabulary, const EncodeOptions& how) {
+                                  int64_t vocabulary, const EncodeOptions& encode_options) {
   std::vector<int32_t> ids = beginning;
-  for (const int32_t id : tokenizer.encode(text, how)) {
+  for (const int32_t id : tokenizer.encode(text, encode_options)) {
     ids.push_back(id);
   }
   if (ids.empty()) fail(where, "the text is empty, and no token comes before it");
@@ -220,12 +220,11 @@ std::optional<ChatTemplate> read_chat_template(const std::string& model, const s
 
 std::optional<ChatTemplate> find_chat_template(const std::string& model, const std::string& file,
                                                const std::string& key) {
-  try {
-    return read_chat_template(model, file);
-  } catch (const Error& error) {
-    if (file.empty() || error.where() != file) throw;
-    throw error.with(key + " names it, and expects a file with a Jinja template");
+  if (!file.empty()) {
+    with_note(key + " names it, and expects a file with a Jinja template",
+              [&] { ChatTemplate::parse(read_file(file), file, {}); });
   }
+  return read_chat_template(model, file);
 }
 
 }  // namespace hocket::data

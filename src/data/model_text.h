@@ -47,7 +47,7 @@ std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer
 /// Returns the ids of a text behind `beginning`. Error: an id that the model has not, or no id.
 std::vector<int32_t> document_ids(const std::string& where, const std::vector<int32_t>& beginning,
                                   const Tokenizer& tokenizer, std::string_view text,
-                                  int64_t vocabulary, const EncodeOptions& how = {});
+                                  int64_t vocabulary, const EncodeOptions& encode_options = {});
 
 /// Error, in the name of `where`, if one of the ids is not below the model's vocab_size.
 void require_ids(const std::string& where, const std::vector<int32_t>& ids,

@@ -273,7 +273,7 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
   SplitWriter valid("valid", staging, tokenizer, options.shard_tokens);
   const std::vector<int32_t> lengths = tokenizer.token_lengths();
   const bool exact = keeps_bytes(tokenizer.spec());
-  const EncodeOptions how{.split_special_tokens = options.split_special_tokens};
+  const EncodeOptions encode_options{.split_special_tokens = options.split_special_tokens};
   Encoder encoder(tokenizer);
   std::vector<int32_t> ids;
   std::vector<int64_t> tokens;  // of every file
@@ -285,7 +285,7 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
     if (hash128(text) != file.hash) fail("data", "{} changed while it was read", file.path);
     ids.clear();
     const int64_t met = encoder.special_tokens_met();
-    encoder.encode(text, &ids, how);
+    encoder.encode(text, &ids, encode_options);
     int64_t bytes = 0;
     for (const int32_t id : ids) {
       bytes += lengths[id];

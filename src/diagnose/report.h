@@ -81,7 +81,7 @@ struct MemoryPlan {
 
 struct Sample {
   std::string prompt, text;  ///< text follows the prompt
-  std::string how;           ///< "temperature 0.8, top-p 0.95, seed 1"
+  std::string sampling;      ///< "temperature 0.8, top-p 0.95, seed 1"
   std::string language;      ///< "c++": highlighted; empty: plain text
   std::string when = {};     ///< "before training"; empty: after it
 };

@@ -306,7 +306,7 @@ void put_texts(JsonWriter& out, const ReportData& report, size_t limit) {
   out.key("samples").array();
   for (const Sample& sample : report.samples) {
     out.object().member("prompt", shortened(sample.prompt, limit));
-    out.member("text", shortened(sample.text, limit)).member("how", sample.how);
+    out.member("text", shortened(sample.text, limit)).member("how", sample.sampling);
     out.member("language", sample.language).member("when", sample.when).end();
   }
   out.end();

@@ -125,7 +125,7 @@ std::shared_ptr<const runtime::EmulatedDevice> emulate(const Run& run,
       const Kind& kind = other.kind(task);
       const auto name = [&] { return program::task_name(other, cls, TaskId(i)); };
       runtime::EmulatedDevice::Task as;
-      int64_t longest_ns = 0;  // on any kind of device
+      int64_t longest_ns = 0;  // on any device type
       if (program::is_communication(kind)) {
         as.traffic = traffic_of(run, name(), program.kind(program.classes[cls].tasks[i]), kind);
         if (task.group != program::kNone && other.crosses_classes(other.groups[task.group])) {

@@ -173,7 +173,7 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
     const std::byte* const data = of_rank.entries().at(holder.buffer->name).memory->data();
     of_rank.device().copy(to, data + tensor.type.bytes_of(element), tensor.type.bytes_of(count));
   };
-  return put_together(tensor, stored_by(program, tensor.name), store.ranks(), fetch);
+  return gather_tensor(tensor, stored_by(program, tensor.name), store.ranks(), fetch);
 }
 
 }  // namespace hocket::engine

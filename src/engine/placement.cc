@@ -75,8 +75,8 @@ std::vector<Holder> Placement::holders(const std::string& tensor) const {
   return holders(tensor, all_);
 }
 
-std::vector<std::byte> put_together(const graph::Tensor& tensor, const Placement& placement,
-                                    const runtime::LocalRanks& ranks, const Fetch& fetch) {
+std::vector<std::byte> gather_tensor(const graph::Tensor& tensor, const Placement& placement,
+                                     const runtime::LocalRanks& ranks, const Fetch& fetch) {
   const auto bytes = [&](int64_t n) { return static_cast<size_t>(tensor.type.bytes_of(n)); };
   const program::Program& program = placement.program();
   std::vector<std::byte> full(bytes(tensor.type.numel()));

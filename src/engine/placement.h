@@ -39,8 +39,8 @@ void for_each_held(const graph::Tensor& tensor, const program::Program& program,
 int64_t for_each_once(const graph::Tensor& tensor, const program::Program& program,
                       const std::vector<Holder>& holders, const OnHeld& use);
 
-/// The index: by tensor and class of ranks, the buffers of one kind that hold some of it. It is
-/// made of the program alone, so that ranks in many processes agree on it without a word.
+/// The index: by tensor and class of ranks, the buffers of one kind that hold some of it. It
+/// depends on the program alone: all processes compute the same index without communication.
 class Placement {
  public:
   /// `micro_batch`: of inputs and outputs, which one. `only`: the one tensor that is looked for;
@@ -67,7 +67,7 @@ using Fetch = std::function<void(const Holder& holder, int64_t element, int64_t 
 /// Returns the full tensor, every element from the first rank that holds it. With ranks as
 /// processes all call it, and all get it. Throws Error if an element is on no rank, or, in a run of
 /// one process, on no local one.
-std::vector<std::byte> put_together(const graph::Tensor& tensor, const Placement& placement,
-                                    const runtime::LocalRanks& ranks, const Fetch& fetch);
+std::vector<std::byte> gather_tensor(const graph::Tensor& tensor, const Placement& placement,
+                                     const runtime::LocalRanks& ranks, const Fetch& fetch);
 
 }  // namespace hocket::engine

@@ -27,7 +27,7 @@ Session& Programs::session(const ProgramSpec& spec) {
   Entry& found = entry(spec);
   if (!found.session) {
     // Training is emulated; its evaluation runs at its own speed.
-    const bool trains = spec.how.purpose.empty();
+    const bool trains = spec.lowering.purpose.empty();
     found.session = std::make_unique<Session>(
         found.compiled, store_, trains ? emulate(run_, found.compiled->program) : nullptr);
   }

@@ -23,15 +23,14 @@ class Programs {
   Programs(const Run& run, runtime::LocalRanks& ranks, Inspect inspect = nullptr)
       : run_(run), store_(ranks), inspect_(std::move(inspect)) {}
 
-  /// The program of this spec, by its key; nothing is taken of the ranks for it.
+  /// Returns the program of this spec, by its key; allocates nothing on the ranks.
   const Compiled& compiled(const ProgramSpec& spec);
   /// Returns the training program.
   const Compiled& compiled() { return compiled(training(run_)); }
-  /// It, ready to run on the parameters. Error: it holds them otherwise than the programs before
-  /// it.
+  /// Returns its session. Error: its parameter layouts differ from earlier programs'.
   Session& session(const ProgramSpec& spec);
   Session& session() { return session(training(run_)); }
-  /// From now on the program of this spec is this one, which was not lowered here.
+  /// Replaces the program of this spec by one that was not lowered here.
   void replace(const ProgramSpec& spec, Compiled given);
   /// Gives back all memory of the ranks but the persistent tensors, and their threads.
   void end_sessions();

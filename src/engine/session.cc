@@ -54,7 +54,7 @@ std::string settings_of(const Run& run) {
 /// Throws Error, in all processes, with the first differing setting: they would otherwise run
 /// something that none was asked for.
 void expect_same_settings(const Run& run, comm::Processes& processes) {
-  constexpr int kTold = 3;
+  constexpr int kMaxShown = 3;
   const std::vector<std::string> all = processes.all_gather(settings_of(run));
   const std::vector<std::string> first = split(all[0], '\n');
   for (size_t i = 1; i < all.size(); ++i) {
@@ -64,10 +64,10 @@ void expect_same_settings(const Run& run, comm::Processes& processes) {
     here.resize(std::max(here.size(), there.size()));
     there.resize(here.size());
     std::string has, expected;
-    int told = 0;
-    for (size_t line = 0; line < here.size() && told < kTold; ++line) {
+    int shown = 0;
+    for (size_t line = 0; line < here.size() && shown < kMaxShown; ++line) {
       if (here[line] == there[line]) continue;
-      ++told;
+      ++shown;
       has += (has.empty() ? "" : ", ") + quote(here[line]);
       expected += (expected.empty() ? "" : ", ") + quote(there[line]);
     }
@@ -142,8 +142,8 @@ std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_b
         static_cast<const std::byte*>(executor.output(holder.buffer->name, micro_batch));
     executor.device().copy(to, from + full.type.bytes_of(element), full.type.bytes_of(count));
   };
-  return put_together(full, {program(), program::BufferKind::output, micro_batch, name}, ranks(),
-                      fetch);
+  return gather_tensor(full, {program(), program::BufferKind::output, micro_batch, name}, ranks(),
+                       fetch);
 }
 
 double Session::loss() const {

@@ -742,13 +742,13 @@ int64_t CutTable::local_size(CutId id, int64_t size, const CoordBox& box) const 
 std::string CutTable::text(CutId id) const {
   if (is_whole(id)) return "all";
   const Cut& cut = cuts_[id];
-  constexpr size_t kMost = 8;
+  constexpr size_t kMaxListed = 8;
   std::string text;
   for (size_t row = 0; row + 1 < cut.row.size(); ++row) {
     if (row > 0) {
       text += '|';
     }
-    if (row == kMost) {
+    if (row == kMaxListed) {
       text += "..";
       break;
     }

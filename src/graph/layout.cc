@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/limits.h"
 
 namespace hocket::graph {
 
@@ -82,7 +83,6 @@ std::string to_string(const Mesh& mesh) {
 
 Mesh parse_mesh(std::string_view text) {
   // Axis by axis; the product of the sizes is bounded as it grows, so that it never overflows.
-  constexpr int32_t kMaxMeshRanks = 1 << 20;
   Mesh mesh;
   while (!text.empty()) {
     const size_t end = std::min(text.find(' '), text.size());
@@ -101,9 +101,9 @@ Mesh parse_mesh(std::string_view text) {
     if (size < 1 || colon == 0) fail("mesh", "got '{}'; expected axis:size, e.g. pp:2", item);
     const std::string name(item.substr(0, colon));
     if (mesh.axis(name) >= 0) fail("mesh", "axis {} comes twice", name);
-    if (mesh.axes.size() >= kMaxAxes || size > kMaxMeshRanks / mesh.size()) {
+    if (mesh.axes.size() >= kMaxAxes || size > kMaxRanks / mesh.size()) {
       fail("mesh", "axis {} makes it too large; expected at most {} axes and {} ranks", name,
-           static_cast<int>(kMaxAxes), kMaxMeshRanks);
+           static_cast<int>(kMaxAxes), kMaxRanks);
     }
     mesh.axes.push_back({name, size});
   }

@@ -11,11 +11,11 @@
 
 namespace hocket::graph {
 
-/// Outputs by position. Only the first `kMost` can be members: no op accumulates into more outputs,
-/// and a coalesced collective accumulates into none. Any position may be queried.
+/// Outputs by position. Only the first `kMaxOutputs` can be members: no op accumulates into more
+/// outputs, and a coalesced collective accumulates into none. Any position may be queried.
 class OutputSet {
  public:
-  static constexpr size_t kMost = 32;
+  static constexpr size_t kMaxOutputs = 32;
 
   constexpr OutputSet() = default;
   OutputSet(std::initializer_list<size_t> outputs) {
@@ -32,7 +32,7 @@ class OutputSet {
   constexpr uint32_t bits() const { return bits_; }
 
   constexpr bool contains(size_t output) const {
-    return output < kMost && (bits_ >> output & 1) != 0;
+    return output < kMaxOutputs && (bits_ >> output & 1) != 0;
   }
   constexpr bool empty() const { return bits_ == 0; }
   constexpr size_t size() const { return static_cast<size_t>(std::popcount(bits_)); }
@@ -47,8 +47,8 @@ class OutputSet {
 
  private:
   static uint32_t bit(size_t output) {
-    HOCKET_CHECK(output < kMost, "output {} can't accumulate; only the first {} can", output,
-                 kMost);
+    HOCKET_CHECK(output < kMaxOutputs, "output {} can't accumulate; only the first {} can", output,
+                 kMaxOutputs);
     return uint32_t{1} << output;
   }
   uint32_t bits_ = 0;

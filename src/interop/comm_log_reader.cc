@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/text.h"
 
 namespace hocket::interop {
@@ -22,7 +23,6 @@ using cost::CommLog;
 using cost::CommSample;
 
 constexpr int64_t kMaxLogBytes = int64_t{256} << 20;
-constexpr int64_t kMaxLogRanks = 1 << 20;
 /// Bytes below which the two columns of a row differ by noise alone. Above, the out-of-place column
 /// also moves memory.
 constexpr double kNoisyBytes = 65536;
@@ -117,7 +117,7 @@ bool read_rank(const std::vector<std::string>& words, NcclRun* run, std::string*
   const auto device_at = std::find(on, words.end(), "device");
   int64_t rank = 0;
   if (device_at == words.end() || words.end() - device_at < 3 || on + 1 == device_at ||
-      !parse_int(*(rank_at + 1), &rank) || rank < 0 || rank >= kMaxLogRanks) {
+      !parse_int(*(rank_at + 1), &rank) || rank < 0 || rank >= kMaxRanks) {
     return false;
   }
   const std::string host = *(on + 1);
@@ -463,7 +463,7 @@ void read_vidur(const std::string& text, CommLog* log) {
     double ms = 0;
     if (cells.size() != head.size() || !parse_int(cells[ranks], &n) ||
         !parse_int(cells[size], &bytes) || !parse_int(cells[per_node], &m) ||
-        !parse_double(cells[time], &ms) || n < 1 || n > kMaxLogRanks || m < 1 || bytes <= 0 ||
+        !parse_double(cells[time], &ms) || n < 1 || n > kMaxRanks || m < 1 || bytes <= 0 ||
         !(ms > 0) || n % std::min(n, m) != 0) {
       ++unreadable;
       continue;

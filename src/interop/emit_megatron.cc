@@ -289,10 +289,10 @@ class Script {
   }
 
   void recompute() {
-    const std::string how = plan_.pass_options.text("recompute");
-    if (how == "none") return;
-    add("--recompute-granularity", how);
-    if (how == "full") {
+    const std::string granularity = plan_.pass_options.text("recompute");
+    if (granularity == "none") return;
+    add("--recompute-granularity", granularity);
+    if (granularity == "full") {
       add("--recompute-method", "uniform");
       add("--recompute-num-layers", 1);
       return;
@@ -356,7 +356,8 @@ std::function<bool(const planner::PlanCandidate&)> expressed_by_megatron(const e
     const bool has_shards =
         plan.shard != planner::kHybrid && !(keeps && plan.shard == planner::kZero3);
     const bool alike = plan.ep_inner == 1 && plan.sequences == 0;
-    return plan.collectives == 0 && alike && has_pipeline && has_shards;
+    return plan.collectives == planner::CollectiveAlgorithm::native && alike && has_pipeline &&
+           has_shards;
   };
 }
 

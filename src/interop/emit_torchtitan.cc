@@ -274,16 +274,16 @@ std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const
   const bool bf16 = run.config.model.dtype == "bf16";
   return [bf16](const planner::PlanCandidate& plan) {
     const bool splits_all = plan.shard == planner::kZero3;
-    const bool has_shards = splits_all || (plan.shard == 0 && plan.cp == 1);
+    const bool has_shards = splits_all || (plan.shard == planner::ShardLevel::none && plan.cp == 1);
     const bool has_mesh = (plan.tp == 1 || plan.sequence_parallel) &&
-                          (plan.cp == 1 || plan.keys != planner::kHeadsForTokens);
+                          (plan.cp == 1 || plan.cp_comm_type != planner::CpCommType::a2a);
     const bool has_precision =
         !bf16 || has_bf16(int64_t{plan.tp} * plan.pp, splits_all ? plan.replicas() : 1);
     const bool has_pipeline =
         plan.pp == 1 || schedule_name(parallel::built_in_schedules()[plan.schedule].name);
     const bool alike = plan.ep_inner == 1 && plan.sequences == 0;
-    return plan.collectives == 0 && alike && has_shards && has_mesh && has_precision &&
-           has_pipeline;
+    return plan.collectives == planner::CollectiveAlgorithm::native && alike && has_shards &&
+           has_mesh && has_precision && has_pipeline;
   };
 }
 

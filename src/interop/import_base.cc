@@ -26,8 +26,8 @@ std::string TreeImport::lower_of(std::string text) {
 }
 
 void TreeImport::set_mesh(int64_t in_file) {
-  const int64_t told = in_file > 0 ? in_file : ranks_.otherwise;
-  const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : told;
+  const int64_t known = in_file > 0 ? in_file : ranks_.otherwise;
+  const int64_t ranks = ranks_.asked > 0 ? ranks_.asked : known;
   const int64_t others = product_at_most({tp_, pp_, cp_});
   if (ranks > 0 && ranks % others != 0) {
     fail(name_, "there are {} ranks; expected a multiple of tp {} x pp {} x cp {}", ranks, tp_, pp_,

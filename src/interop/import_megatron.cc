@@ -23,7 +23,7 @@ Imported MegatronImport::run() {
   read_batch();
   read_training();
   read_optimizer();
-  say_why();
+  add_reasons();
   KeyReport report = arguments_.unread(beside_);
   imported_.ignored = std::move(report.ignored);
   imported_.notes.insert(imported_.notes.begin(), report.notes.begin(), report.notes.end());
@@ -167,7 +167,7 @@ void MegatronImport::expect_one_of(const std::string& flag,
   }
 }
 
-void MegatronImport::say_why() {
+void MegatronImport::add_reasons() {
   arguments_.leave("--rampup-batch-size", "every step has equally many sequences here");
   arguments_.leave("--distributed-backend", "plan.ranks follows from the launcher");
   if (arguments_.has("--num-query-groups") && !arguments_.has("--group-query-attention") &&

@@ -47,7 +47,7 @@ class MegatronImport {
   void read_experts();
   void read_context();
   void read_batch();
-  void say_why();
+  void add_reasons();
 
   // megatron_pipeline.cc
   void read_pipeline();

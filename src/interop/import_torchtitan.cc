@@ -78,7 +78,7 @@ class TorchtitanImport {
     read_precision();
     read_training();
     read_optimizer();
-    say_why();
+    add_reasons();
     KeyReport report = job_.unread(beside_);
     imported_.ignored = std::move(report.ignored);
     imported_.notes.insert(imported_.notes.end(), report.notes.begin(), report.notes.end());
@@ -176,14 +176,15 @@ class TorchtitanImport {
       set("plan.etp", etp);
     }
     if (cp_ > 1) {
-      const std::string how = job_.text("parallelism.context_parallel_rotate_method", "allgather");
-      if (how != "allgather" && how != "alltoall") {
+      const std::string rotation =
+          job_.text("parallelism.context_parallel_rotate_method", "allgather");
+      if (rotation != "allgather" && rotation != "alltoall") {
         fail(name_,
              "parallelism.context_parallel_rotate_method is {}; expected allgather or "
              "alltoall",
-             quote(how));
+             quote(rotation));
       }
-      const bool ring = how == "alltoall";
+      const bool ring = rotation == "alltoall";
       set("plan.cp_comm_type", std::string(ring ? "p2p" : "all_gather"));
       if (ring) {
         set("plan.cp_order", std::string("zigzag"));
@@ -558,7 +559,7 @@ class TorchtitanImport {
     }
   }
 
-  void say_why() {
+  void add_reasons() {
     for (const char* key : {"filter_fqns", "recipe_name", "enable_fsdp_float8_all_gather",
                             "precompute_float8_dynamic_scale_for_fsdp"}) {
       job_.leave(fmt::format("float8.{}", key),

@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "interop/foreign.h"
 #include "interop/import_base.h"
-#include "interop/shell.h"
+#include "interop/shell/shell.h"
 #include "interop/tables.h"
 
 namespace hocket::interop {

@@ -280,7 +280,7 @@ class Pattern {
   bool read(std::vector<int64_t>* list) { return sum(list) && at_ == text_.size(); }
 
  private:
-  static constexpr int64_t kMost = 1 << 16;
+  static constexpr int64_t kMaxEntries = 1 << 16;
 
   bool take(char letter) {
     if (at_ >= text_.size() || text_[at_] != letter) return false;
@@ -311,7 +311,9 @@ class Pattern {
     if (!one(&part)) return false;
     while (take('*')) {
       int64_t times = 0;
-      if (!integer(&times) || product_at_most({times, std::ssize(part)}) > kMost) return false;
+      if (!integer(&times) || product_at_most({times, std::ssize(part)}) > kMaxEntries) {
+        return false;
+      }
       const std::vector<int64_t> once = part;
       part.clear();
       for (int64_t i = 0; i < times; ++i) {
@@ -319,7 +321,7 @@ class Pattern {
       }
     }
     list->insert(list->end(), part.begin(), part.end());
-    return std::ssize(*list) <= kMost;
+    return std::ssize(*list) <= kMaxEntries;
   }
   bool sum(std::vector<int64_t>* list) {
     do {
@@ -333,7 +335,7 @@ class Pattern {
 };
 
 bool flatten(const std::string& text, size_t* at, std::string* out) {
-  constexpr int64_t kMost = 1 << 16;
+  constexpr int64_t kMaxEntries = 1 << 16;
   while (*at < text.size() && text[*at] != ')') {
     std::string part;
     if (text[*at] == ',' || text[*at] == ' ') {
@@ -357,7 +359,7 @@ bool flatten(const std::string& text, size_t* at, std::string* out) {
       }
       if (!parse_int(std::string_view(text).substr(begin, *at - begin), &times)) return false;
     }
-    if (times < 0 || product_at_most({times, std::ssize(part)}) > kMost - std::ssize(*out)) {
+    if (times < 0 || product_at_most({times, std::ssize(part)}) > kMaxEntries - std::ssize(*out)) {
       return false;
     }
     for (int64_t i = 0; i < times; ++i) {

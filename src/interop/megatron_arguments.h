@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "interop/known_keys.h"
-#include "interop/shell.h"
+#include "interop/shell/shell.h"
 
 namespace hocket::interop {
 

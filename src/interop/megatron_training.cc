@@ -142,12 +142,13 @@ int64_t MegatronImport::decay_steps() {
 
 void MegatronImport::read_warmup() {
   const char* const flag = "--lr-warmup-fraction";
-  const int64_t told = read_steps("--lr-warmup-iters", "--lr-warmup-samples", "train.warmup_steps");
+  const int64_t as_steps =
+      read_steps("--lr-warmup-iters", "--lr-warmup-samples", "train.warmup_steps");
   if (!arguments_.has(flag)) return;
   const double share = arguments_.number(flag, 0);
-  if (!(share >= 0 && share <= 1) || told > 0) {
+  if (!(share >= 0 && share <= 1) || as_steps > 0) {
     fail(name_, "{} is {}{}; expected 0 to 1, and no steps or samples beside it", flag, share,
-         told > 0 ? fmt::format(" beside {} of warm-up", counted(told, "step")) : "");
+         as_steps > 0 ? fmt::format(" beside {} of warm-up", counted(as_steps, "step")) : "");
   }
   const int64_t all = decay_steps();
   if (all <= 0) {
@@ -167,11 +168,11 @@ void MegatronImport::read_warmup() {
 int64_t MegatronImport::read_steps(const std::string& flag, const std::string& samples,
                                    const std::string& key) {
   copy(flag, key);
-  const int64_t told = arguments_.integer(flag, 0);
-  if (!arguments_.has(samples)) return told;
+  const int64_t as_steps = arguments_.integer(flag, 0);
+  if (!arguments_.has(samples)) return as_steps;
   if (arguments_.has(flag)) {
     arguments_.leave(samples, flag + " says how many steps there are");
-    return told;
+    return as_steps;
   }
   const int64_t batch = std::max<int64_t>(1, global_batch_);
   const int64_t steps = arguments_.integer(samples, 0) / batch;

@@ -30,7 +30,7 @@ struct TensorRef {
 
 /// Offset of the local piece along a letter of the op's notation, for kernels that depend on
 /// position (causal masks, vocabulary shards).
-struct PieceOffset {
+struct LetterOffset {
   char letter = 0;
   int64_t index = 0;
 };
@@ -46,8 +46,8 @@ struct KernelArgs {
   uint32_t accumulate = 0;
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
-  std::span<const PieceOffset> piece_offsets = {};  ///< of positional letters
-  void* queue = nullptr;  ///< of the device, for asynchronous launches; null on a CPU
+  std::span<const LetterOffset> piece_offsets = {};  ///< of positional letters
+  void* queue = nullptr;  ///< handle of the device's queue (runtime::Queue); null on a CPU
 };
 
 using KernelFn = void (*)(const KernelArgs&);

@@ -13,9 +13,9 @@ namespace hocket::models {
 
 /// Sizes of a graph that generates. Those of a step are symbols, up to these bounds.
 struct Generation {
-  int64_t sequences = 1;     ///< that have tokens in a step, in a part
+  int64_t sequences = 1;     ///< maximum sequences per step and partition
   int64_t longest = 1;       ///< tokens of a sequence
-  int64_t pages = 1;         ///< of ops::kPageTokens tokens, in a part of every layer's cache
+  int64_t pages = 1;         ///< of ops::kPageTokens tokens, in a partition of every layer's cache
   int64_t rows = 1;          ///< tokens whose logits are wanted
   int64_t changes = 1;       ///< changed logits (ops/sample.h), of all rows together
   int64_t alternatives = 1;  ///< most likely tokens that are reported, at most
@@ -75,8 +75,8 @@ struct BuildOptions {
   /// train, of a model with a value head: clip of its loss (ops/policy_loss.cc); 0: none.
   double value_clip = 0;
   Generation generation = {};
-  /// generate: sequences lie in so many equal parts, each with pages and new tokens of its own, so
-  /// that as many data-parallel ranks divide them.
+  /// generate: sequences are divided into this many partitions, each with pages and new tokens of
+  /// its own, so that as many data-parallel ranks divide them.
   int64_t parts = 1;
   /// generate: a divisor of every step's new tokens, and a multiple of `parts`, so that as many
   /// ranks can split them.

@@ -8,8 +8,10 @@ namespace hocket::models {
 namespace {
 
 void read_granite(const JsonView& in, ModelConfig& config) {
-  constexpr double kLeast = 1e-9, kMost = 1e9;
-  const auto multiplier = [&](const char* key) { return read_number(in, key, kLeast, kMost, 1.0); };
+  constexpr double kMinMultiplier = 1e-9, kMaxMultiplier = 1e9;
+  const auto multiplier = [&](const char* key) {
+    return read_number(in, key, kMinMultiplier, kMaxMultiplier, 1.0);
+  };
   config.form.embedding_scale = multiplier("embedding_multiplier");
   config.form.attention_scale = multiplier("attention_multiplier");
   config.form.residual_scale = multiplier("residual_multiplier");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// sample: draws a token per row of logits. Rows are those of unlike requests, so everything that
+// sample: draws a token per row of logits. Rows are those of different requests, so everything that
 // says how is data: docs in kernels/cpu/sample.cc's order of changes, serve/request.h for meanings.
 #include "ops/sample.h"
 #include "ops/rules.h"

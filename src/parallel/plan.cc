@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/limits.h"
 
 namespace hocket::parallel {
 
@@ -27,9 +28,8 @@ namespace {
 // half of it.
 constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 18;
 constexpr int64_t kMaxRanksPerNode = 1024;
-constexpr int64_t kMaxPlanRanks = 1 << 20;  // of a plan, in all
-constexpr int64_t kMaxSamples = 1 << 16;    // sequences per rank and micro-batch
-constexpr int64_t kMaxShares = 1 << 30;     // sum of plan.cp_shares
+constexpr int64_t kMaxSamples = 1 << 16;  // sequences per rank and micro-batch
+constexpr int64_t kMaxShares = 1 << 30;   // sum of plan.cp_shares
 // Bounds of single keys, far above any real run. Their products stay below 2^62.
 constexpr double kMaxAxisRanks = 1 << 16;
 constexpr double kMaxKib = 1 << 30;
@@ -303,9 +303,9 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   validate_stages(*this, num_layers);
   int64_t ranks = 1;
   for (const int64_t size : {pp, dp, cp, tp}) {
-    if (size > kMaxPlanRanks / ranks) {
+    if (size > kMaxRanks / ranks) {
       fail("plan", "plan.pp {} x plan.dp {} x plan.cp {} x plan.tp {}; expected at most {} ranks",
-           pp, dp, cp, tp, kMaxPlanRanks);
+           pp, dp, cp, tp, kMaxRanks);
     }
     ranks *= size;
   }

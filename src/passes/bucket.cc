@@ -23,28 +23,28 @@ using program::TaskId;
 
 namespace {
 
-struct Open {
+struct OpenBucket {
   std::vector<size_t> tasks;  // positions in the old list
   int64_t bytes = 0;
-  int64_t to_come = 0;  ///< bytes of sums from here to the end, its own among them
+  int64_t to_come = 0;  ///< bytes of reductions not yet issued, its own among them
 };
 
 /// Smaller messages cost more than they gain.
-constexpr int64_t kLeast = 1 << 20;
+constexpr int64_t kMinBucketBytes = 1 << 20;
 
 /// Key of a bucket: collectives that differ only in their operands.
-struct Alike {
+struct BucketKey {
   program::GroupId group;
   comm::Id op;
   std::vector<graph::Attrs> attrs;  ///< by class with one list, without sizes
   program::Phase phase;
-  auto operator<=>(const Alike&) const = default;
+  auto operator<=>(const BucketKey&) const = default;
 };
 
-/// A task that may be in a bucket, with its like.
+/// A task that is a candidate for a bucket, and the key of the bucket that it may join.
 struct Candidate {
   bool merges = false;
-  Alike alike{};
+  BucketKey key{};
   int64_t bytes = 0;
 };
 
@@ -146,10 +146,10 @@ std::vector<Candidate> candidates(const Program& program, const std::vector<size
       candidate.merges = candidate.merges && mergeable(tasks[i]);
       if (!candidate.merges) continue;
       const program::Kind& kind = program.kind(tasks[i]);
-      candidate.alike.group = tasks[i].group;
-      candidate.alike.op = kind.communication;
-      candidate.alike.phase = tasks[i].phase;
-      graph::Attrs& attrs = candidate.alike.attrs.emplace_back(kind.attrs);
+      candidate.key.group = tasks[i].group;
+      candidate.key.op = kind.communication;
+      candidate.key.phase = tasks[i].phase;
+      graph::Attrs& attrs = candidate.key.attrs.emplace_back(kind.attrs);
       if (comm::has_sizes(attrs)) {
         comm::set_sizes({1}, &attrs);
       }
@@ -178,8 +178,8 @@ class Bucketing {
     // reduction only to reuse its memory depends on the bucket only through the bucket's last
     // member; otherwise compute would stall on gradients produced at the same time.
     for (const Candidate& task : candidates_) {
-      if (task.merges && task.alike.phase == program::Phase::grad) {
-        open_[task.alike].to_come += task.bytes;
+      if (task.merges && task.key.phase == program::Phase::grad) {
+        open_[task.key].to_come += task.bytes;
       }
     }
     const size_t last_exchange = find_last_exchange();
@@ -187,10 +187,10 @@ class Bucketing {
       stop_if_asked();
       const Task& task = cls_.tasks[i];
       const bool merges = candidates_[i].merges;
-      for (auto& [alike, bucket] : open_) {
-        if (touches(alike, bucket, task) ||
-            (is_pass(alike.phase) && !(merges && is_pass(task.phase))) ||
-            (alike.phase == program::Phase::grad && is_of_last(bucket) && i == last_exchange)) {
+      for (auto& [key, bucket] : open_) {
+        if (touches(key, bucket, task) ||
+            (is_pass(key.phase) && !(merges && is_pass(task.phase))) ||
+            (key.phase == program::Phase::grad && is_of_last(bucket) && i == last_exchange)) {
           flush(bucket);
         }
       }
@@ -199,7 +199,7 @@ class Bucketing {
         continue;
       }
       const int64_t bytes = candidates_[i].bytes;
-      Open& bucket = open_[candidates_[i].alike];
+      OpenBucket& bucket = open_[candidates_[i].key];
       if (bucket.bytes + bytes > most(bucket, task)) {
         flush(bucket);
       }
@@ -209,7 +209,7 @@ class Bucketing {
         flush(bucket);
       }
     }
-    for (auto& [alike, bucket] : open_) {
+    for (auto& [key, bucket] : open_) {
       flush(bucket);
     }
     for (size_t place = 0; place < tasks_.size(); ++place) {
@@ -225,14 +225,14 @@ class Bucketing {
  private:
   /// Returns the limit of the bucket: for reductions at most half of the remaining bytes, so that
   /// the last ones are small.
-  int64_t most(const Open& bucket, const Task& task) const {
+  int64_t most(const OpenBucket& bucket, const Task& task) const {
     if (task.phase != program::Phase::grad) return limit_;
-    return std::min(limit_, std::max(kLeast, bucket.to_come / 2));
+    return std::min(limit_, std::max(kMinBucketBytes, bucket.to_come / 2));
   }
 
   /// Returns whether the bucket has much of the remaining bytes, and is worth a message.
-  static bool is_of_last(const Open& bucket) {
-    return bucket.bytes >= std::max(kLeast, bucket.to_come / 4);
+  static bool is_of_last(const OpenBucket& bucket) {
+    return bucket.bytes >= std::max(kMinBucketBytes, bucket.to_come / 4);
   }
   /// The last collective of a pass that keeps its place, or the first of several in a row.
   size_t find_last_exchange() const {
@@ -257,12 +257,12 @@ class Bucketing {
     return phase == program::Phase::forward || phase == program::Phase::backward;
   }
 
-  /// True if it waits for one of them (and not only for the end of a sum), or they have a buffer in
-  /// common, or views of one.
-  bool touches(const Alike& alike, const Open& bucket, const Task& task) const {
+  /// True if it waits for one of them (and not only for the end of a reduction), or they have a
+  /// buffer in common, or views of one.
+  bool touches(const BucketKey& key, const OpenBucket& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
       const Task& waiting = cls_.tasks[i];
-      if (alike.phase != program::Phase::grad &&
+      if (key.phase != program::Phase::grad &&
           std::find(task.deps.begin(), task.deps.end(), TaskId(static_cast<int32_t>(i))) !=
               task.deps.end()) {
         return true;
@@ -285,7 +285,7 @@ class Bucketing {
     renamed_[i] = tasks_.size();
     tasks_.push_back(cls_.tasks[i]);
   }
-  void flush(Open& bucket) {
+  void flush(OpenBucket& bucket) {
     // Merges the collectives of a bucket at the place of the last one: concatenated operands, and
     // all dependencies. `renamed_` maps each to the merged one. A bucket of one stays as it is.
     if (bucket.tasks.size() == 1) {
@@ -328,7 +328,7 @@ class Bucketing {
   const program::Views views_;
   const int64_t limit_;
   const std::vector<Candidate>& candidates_;  // by task
-  std::map<Alike, Open> open_;
+  std::map<BucketKey, OpenBucket> open_;
   std::vector<Task> tasks_;
   std::vector<TaskId> renamed_;
   std::vector<bool> joined_;  ///< sums that are in a bucket before its last one

@@ -68,7 +68,7 @@ bool CodecOps::by_rows(const TensorType& type) const {
                      [row](const std::string& out) { return !out.empty() && out[0] == row; });
 }
 
-void Codecs::Options::fields(Fields& visit) {
+void GradCodecOptions::fields(Fields& visit) {
   visit("grad_codec", grad_codec, "codec of gradient all-reduces").one_of(codec_names());
   visit("grad_codec_of", grad_codec_of,
         "codecs of single gradients, \"PATTERN CODEC\" each, with at_once or by_blocks "
@@ -78,7 +78,7 @@ void Codecs::Options::fields(Fields& visit) {
         "`hocket plan codecs` chooses them (docs/planner.md)");
 }
 
-Codecs::Codecs(const Options& options) {
+Codecs::Codecs(const GradCodecOptions& options) {
   for (const std::string& name : codec_names()) {
     if (name != kNoCodec) {
       ops_.try_emplace(name, name);

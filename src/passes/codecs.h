@@ -36,17 +36,17 @@ enum class Route { least_bytes, at_once, by_blocks };
 /// "at_once" or "by_blocks"; of least_bytes empty.
 const char* to_string(Route route);
 
+struct GradCodecOptions {
+  std::string grad_codec = "none";
+  std::vector<std::string> grad_codec_of;
+  void fields(Fields& visit);
+};
+
 /// The codec of every gradient.
 class Codecs {
  public:
-  struct Options {
-    std::string grad_codec = "none";
-    std::vector<std::string> grad_codec_of;
-    void fields(Fields& visit);
-  };
-
   /// Error: a rule that is none, or of an unknown codec.
-  explicit Codecs(const Options& options);
+  explicit Codecs(const GradCodecOptions& options);
 
   /// Returns whether some gradient may have a codec.
   bool any() const { return fallback_ != nullptr || !rules_.empty(); }

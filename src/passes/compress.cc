@@ -300,7 +300,7 @@ class Compression {
   std::deque<Begun> begun_;
 };
 
-void run_compress(Program& program, const Codecs::Options& options) {
+void run_compress(Program& program, const GradCodecOptions& options) {
   Codecs codecs(options);
   if (!codecs.any()) return;
   const int32_t first_tag = next_tag(program);

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "collectives/parts.h"
 #include "passes/pass.h"
-#include "passes/rings.h"
+#include "passes/ring_collectives.h"
 
 namespace hocket::passes {
 
@@ -120,7 +120,7 @@ class Expander {
     TaskId of = kNone;  ///< in the list before
     bool messages = false;
     std::vector<Task> tasks{};  ///< the whole itself, if it stays
-    Rings::Phases phases{};
+    RingCollectives::Phases phases{};
     std::array<TaskId, program::kNumLanes> ends{};  ///< last emitted task per lane
   };
 
@@ -208,7 +208,7 @@ class Expander {
   Written expanded(Task task) {
     Written one;
     if (joins_one_class(task)) {
-      Rings rings(program_, cls_, task, next_tag_, &cut_);
+      RingCollectives rings(program_, cls_, task, next_tag_, &cut_);
       write(task, &rings);
       next_tag_ = rings.next_tag();
       one.tasks = rings.take();
@@ -232,7 +232,7 @@ class Expander {
   }
 
   /// Writes the expansion of a collective; nothing if it stays native.
-  void write(const Task& task, Rings* rings) const {
+  void write(const Task& task, RingCollectives* rings) const {
     const Kind& kind = program_.kind(task);
     const Group& group = program_.groups[task.group];
     const comm::Op& op = comm::op(kind.communication);
@@ -296,7 +296,7 @@ class Expander {
   const ExpandOptions& options_;
   const std::vector<std::vector<int32_t>>& stages_;  // by class
   int32_t& next_tag_;
-  Rings::CutOtherwise cut_;
+  RingCollectives::ViewsAlongOtherDims cut_;
   std::vector<Written> written_;
   std::vector<Task> after_;
   std::vector<TaskId> renamed_;  // per original task the last task of its expansion

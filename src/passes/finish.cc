@@ -64,8 +64,8 @@ void complete_communication(const program::Program& program, program::KindId id,
   if (kind->workspace > 0) {
     // The transport is recognised by its workspace; a run states it again.
     const int64_t members = program::most_members(program)[id.value()];
-    const auto takes = [&](comm::Collectives how) {
-      return comm::transport_bytes(how, op, kind->attrs, kind->in, kind->out, members);
+    const auto takes = [&](comm::Collectives collectives) {
+      return comm::transport_bytes(collectives, op, kind->attrs, kind->in, kind->out, members);
     };
     const int64_t of_own = takes(comm::Collectives::own);
     kind->workspace = kind->workspace == of_own ? of_own : takes(comm::Collectives::c10d);

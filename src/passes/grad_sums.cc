@@ -249,7 +249,7 @@ std::map<BufferId, std::string> parameters_of_gradients(const Program& program,
 }
 
 std::vector<GradSum> grad_sums(const Program& program, const std::vector<std::string>& codecs) {
-  Codecs all{Codecs::Options{}};
+  Codecs all{GradCodecOptions{}};
   std::vector<GradSum> sums;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     std::vector<GradSum> here;

@@ -16,8 +16,8 @@
 #include "parallel/layouts/pins.h"
 #include "parallel/layouts/reshard.h"
 #include "passes/pass.h"
-#include "passes/ring_parts.h"
-#include "passes/ring_places.h"
+#include "passes/ring_attention_parts.h"
+#include "passes/ring_attention_places.h"
 #include "passes/template_edit.h"
 
 namespace hocket::passes {
@@ -189,14 +189,14 @@ class RingWriter {
     site.op = &ops::find(kind.op);
     const ops::LayoutRule& rule = site.op->layout;
     if (rule.support.empty()) return {};
-    site.asks = rule.support[0].by;
-    site.asked = rule.support[0].letter;
-    const program::PieceOffset* const begin = made.task.piece_offset(site.asks);
+    site.query_letter = rule.support[0].by;
+    site.key_letter = rule.support[0].letter;
+    const program::PieceOffset* const begin = made.task.piece_offset(site.query_letter);
     if (!begin || begin->by == kNone) return {};
     site.letters = ops::letters(*site.op, kind.in, kind.out);
     int64_t keys = 0;  // of all ranks
     for (size_t i = 0; i < made.in.size(); ++i) {
-      const int dim = dim_of(site.letters.in[i], site.asked);
+      const int dim = dim_of(site.letters.in[i], site.key_letter);
       if (dim < 0) continue;
       const auto from = gathered_.find(made.in[i]);
       if (from == gathered_.end() || from->second.dim != dim) return {};
@@ -300,10 +300,10 @@ class RingWriter {
     if (sharing.slots.empty() && all % places_.size() != 0) {
       sharing.size = all;
     }
-    const auto how =
+    const auto exchange =
         comm::resharding(rank_.values[home.from].type, graph::Placement::split(home.dim), to,
                          places_.size(), sharing);
-    if (!how) {
+    if (!exchange) {
       fail("plan",
            "{} of a ring is wanted {}, and nothing brings it there; try "
            "plan.cp_comm_type: all_gather",
@@ -312,7 +312,7 @@ class RingWriter {
     TaskTemplate made = sum;
     made.in = {home.from};
     made.out = {sum.out[operand]};
-    made.task.kind = edit_.intern_communication(*how->op, how->attrs, made.in, made.out);
+    made.task.kind = edit_.intern_communication(*exchange->op, exchange->attrs, made.in, made.out);
     return made;
   }
 
@@ -349,13 +349,13 @@ class RingWriter {
     }
     std::map<ValueId, ValueId> keys;
     for (size_t i = 0; i < made.in.size(); ++i) {
-      if (dim_of(site.letters.in[i], site.asked) >= 0) {
+      if (dim_of(site.letters.in[i], site.key_letter) >= 0) {
         keys[made.in[i]] = gathered_.at(made.in[i]).from;
       }
     }
     std::map<size_t, ValueId> grads, homes;
     for (size_t i = 0; i < made.out.size(); ++i) {
-      if (dim_of(site.letters.out[i], site.asked) < 0) continue;
+      if (dim_of(site.letters.out[i], site.key_letter) < 0) continue;
       homes[i] = home_of(made, i, site);
       grads[i] = hops == 1 ? homes[i] : edit_.like(homes[i]);
     }
@@ -374,7 +374,7 @@ class RingWriter {
       const bool last = hop + 1 == hops;
       for (auto& [output, here] : grads) {
         if (hops == 1) break;
-        const int dim = dim_of(site.letters.out[output], site.asked);
+        const int dim = dim_of(site.letters.out[output], site.key_letter);
         const ValueId there =
             last ? homes.at(output) : resized(here, dim, places_.keys_after(site, hop + 1));
         shift_parts(user, last ? -hop : 1, {here, places_.owner(places_.own(), hop)},
@@ -413,7 +413,7 @@ class RingWriter {
   ValueId home_of(const TaskTemplate& made, size_t output, const Site& site) {
     const ValueId whole = made.out[output];
     const auto sums = summed_.find(whole);
-    const int dim = dim_of(site.letters.out[output], site.asked);
+    const int dim = dim_of(site.letters.out[output], site.key_letter);
     if (sums == summed_.end() ||
         std::any_of(sums->second.begin(), sums->second.end(),
                     [&](const Summed& sum) { return sum.axis != axis_; })) {
@@ -437,10 +437,10 @@ class RingWriter {
     // the value itself; later ones write a second value, which is added or merged.
     const bool first = hop == 0 && meeting.queries == meeting.keys;
     const auto part = [&](ValueId value, const std::string& operand) {
-      const int asks = dim_of(operand, site.asks);
-      return asks >= 0 ? part_of(value, asks, meeting.queries, places_.own())
-                       : part_of(value, dim_of(operand, site.asked), meeting.keys,
-                                 places_.owner(places_.own(), hop));
+      const int query_dim = dim_of(operand, site.query_letter);
+      return query_dim >= 0 ? part_of(value, query_dim, meeting.queries, places_.own())
+                            : part_of(value, dim_of(operand, site.key_letter), meeting.keys,
+                                      places_.owner(places_.own(), hop));
     };
     TaskTemplate task = made;
     task.shares.clear();
@@ -457,15 +457,15 @@ class RingWriter {
       task.out[i] = first ? held[i] : edit_.like(made.out[i], type);
     }
     std::erase_if(task.task.piece_offsets, [&](const program::PieceOffset& begin) {
-      return begin.letter == site.asks || begin.letter == site.asked;
+      return begin.letter == site.query_letter || begin.letter == site.key_letter;
     });
     const std::vector<int32_t> axes = places_.axes_of(made.task);
     task.task.piece_offsets.push_back(
-        {site.asks, 0, table(axes, [&](const Coords& coords) {
+        {site.query_letter, 0, table(axes, [&](const Coords& coords) {
            return places_.queries_at(made.task, site, meeting.queries, coords).begin;
          })});
     task.task.piece_offsets.push_back(
-        {site.asked, 0, table(axes, [&](const Coords& coords) {
+        {site.key_letter, 0, table(axes, [&](const Coords& coords) {
            return places_.keys_at(made.task, site, meeting.keys, hop, coords).begin;
          })});
     task.task.kind = edit_.intern_local({.op = site.op->name,
@@ -482,7 +482,7 @@ class RingWriter {
   /// Adds or merges a new part into the previous one.
   void put_together(const program::Task& user, const Site& site, const std::vector<ValueId>& held,
                     const std::vector<ValueId>& more, TaskList* result) {
-    if (site.op->layout.monoid(site.asked) == graph::Monoid::softmax) {
+    if (site.op->layout.monoid(site.key_letter) == graph::Monoid::softmax) {
       HOCKET_CHECK(held.size() == 2, "{} has {} outputs", site.op->name, held.size());
       result->push_back(edit_.local(user, ops::of(ops::Meaning::merge_softmax), {},
                                     {held[0], held[1], more[0], more[1]}, held));
@@ -616,7 +616,7 @@ class RingWriter {
   const int32_t axis_;  ///< of the ring
   const bool zigzag_;
   const int64_t parts_;
-  const RingPlaces places_;
+  const RingAttentionPlaces places_;
   const std::string pins_;
   int32_t next_tag_;
   std::map<ValueId, Gathered> gathered_;           // by gathered value

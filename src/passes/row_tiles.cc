@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "ops/op.h"
-#include "passes/rings.h"
+#include "passes/ring_collectives.h"
 
 namespace hocket::passes {
 
@@ -355,7 +355,7 @@ class RowTiling {
   }
 
   std::vector<Task> around_ring(const Task& task, const Cut& cut) {
-    Rings rings(program_, writer_.cls(), task, next_tag_, &cut_along_others_);
+    RingCollectives rings(program_, writer_.cls(), task, next_tag_, &cut_along_others_);
     if (cut.gathers) {
       rings.all_gather({cut.level}, cut.pieces);
     } else {
@@ -420,11 +420,11 @@ class RowTiling {
   PartViews views_;
   const int64_t most_;
   int32_t& next_tag_;
-  std::set<BufferId> cut_otherwise_;      ///< not along rows
-  Rings::CutOtherwise cut_along_others_;  ///< for rings
-  std::map<size_t, Cut> rings_;           ///< by the place of the collective
-  std::map<size_t, Products> products_;   ///< by the place of the first
-  std::set<size_t> taken_;                ///< places of all products
+  std::set<BufferId> cut_otherwise_;                       ///< not along rows
+  RingCollectives::ViewsAlongOtherDims cut_along_others_;  ///< for rings
+  std::map<size_t, Cut> rings_;                            ///< by the place of the collective
+  std::map<size_t, Products> products_;                    ///< by the place of the first
+  std::set<size_t> taken_;                                 ///< places of all products
 };
 
 }  // namespace

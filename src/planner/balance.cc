@@ -147,7 +147,7 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stag
                                      const std::vector<double>& speed) {
   StageLoads loads{.seconds = {costs.embedding, costs.head}};
   for (const double seconds : costs.layer) {
-    loads.kind_of.push_back(loads.seconds.size());
+    loads.type_of.push_back(loads.seconds.size());
     loads.seconds.push_back(seconds);
   }
   for (int64_t stage = 0; stage < stages.count(); ++stage) {

@@ -32,11 +32,11 @@ struct LayerCosts {
 /// Costs of layers on pipeline stages with a rank each. Kinds are those of a ModelTable: the first
 /// two are the first and last stage's work besides layers.
 struct StageLoads {
-  std::vector<size_t> kind_of = {};             ///< by layer
-  std::vector<double> seconds = {};             ///< by kind, of a micro-batch on the fastest device
+  std::vector<size_t> type_of = {};             ///< by layer
+  std::vector<double> seconds = {};             ///< by type, of a micro-batch on the fastest device
   std::vector<double> speed = {};               ///< by stage
-  std::vector<std::vector<double>> bytes = {};  ///< by stage and kind, for the whole step
-  /// Working memory of a layer by kind: a stage needs the largest.
+  std::vector<std::vector<double>> bytes = {};  ///< by stage and type, for the whole step
+  /// Working memory of a layer by type: a stage needs the largest.
   std::vector<double> working = {};
 };
 
@@ -78,7 +78,7 @@ std::vector<int64_t> balanced_layers(const LayerCosts& costs, const Stages& stag
 /// Returns the time of the busiest rank for its stages.
 double busiest_rank(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
                     const std::vector<int64_t>& layers);
-/// Sequences dealt out to replicas such that the slowest is as fast as it can be, at least one
+/// Sequences distributed to replicas such that the slowest is as fast as it can be, at least one
 /// each. `speed`: of every replica.
 std::vector<int64_t> dealt_by_speed(int64_t sequences, const std::vector<double>& speed);
 /// Returns the time of the slowest replica.

@@ -65,7 +65,7 @@ double arena_ratio(const PlanCandidate& plan) {
 Estimator::Estimator(const SearchSpace& space, const graph::Graph& graph,
                      const cost::CostModel& costs, EstimatorOptions options)
     : space_(space), costs_(costs), options_(options) {
-  tables_ = tables_of(graph, kRecompute);
+  tables_ = tables_of(graph, kRecomputeNames);
 }
 
 Estimator::~Estimator() = default;
@@ -126,10 +126,15 @@ double Estimator::bucketed_s(comm::Id op, double bytes, const cost::GroupShape& 
 }
 
 const Estimator::Groups& Estimator::groups(const PlanCandidate& plan) {
-  const std::array<int32_t, 9> key{
-      plan.pp,  plan.dp,  plan.cp,       plan.tp,
-      plan.ep,  plan.etp, plan.ep_inner, plan.sequence_parallel ? 1 : 0,
-      plan.keys};
+  const std::array<int32_t, 9> key{plan.pp,
+                                   plan.dp,
+                                   plan.cp,
+                                   plan.tp,
+                                   plan.ep,
+                                   plan.etp,
+                                   plan.ep_inner,
+                                   plan.sequence_parallel ? 1 : 0,
+                                   static_cast<int32_t>(plan.cp_comm_type)};
   std::unique_ptr<Groups>& known = groups_[key];
   if (known) return *known;
   known = std::make_unique<Groups>();
@@ -195,16 +200,16 @@ PlanCandidate Estimator::with_fastest_exchange(const PlanCandidate& mesh) {
 }
 
 /// Adds the time of the collectives of one layer's passes.
-void Estimator::add_sums(const PlanCandidate& plan, size_t kind, const Groups& groups,
-                         Layer* layer) const {
-  const ModelTable& table = tables_[plan.recompute];
-  const LayerWork& work = table.kinds[kind];
+void Estimator::add_collectives(const PlanCandidate& plan, size_t type, const Groups& groups,
+                                Layer* layer) const {
+  const ModelTable& table = tables_[place_of(plan.recompute)];
+  const LayerWork& work = table.layer_types[type];
   const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double residual = table.residual_bytes * sequences;
   const auto add = [&](size_t part, double seconds) { layer->seconds[part] += seconds; };
   constexpr size_t kForward = 0, kInputs = 1;
-  const bool block = kind >= kFirstLayerKind;
-  const double again = plan.recompute == kRecomputeFull ? 1 : 0;  // sums are done again
+  const bool block = type >= kFirstLayerType;
+  const double again = plan.recompute == Recompute::full ? 1 : 0;  // sums are done again
   if (plan.tp > 1) {
     const double sum = plan.sequence_parallel
                            ? collective_s(comm::Id::all_gather, residual, groups.tp) +
@@ -222,12 +227,13 @@ void Estimator::add_sums(const PlanCandidate& plan, size_t kind, const Groups& g
       const auto alone = [&](comm::Id op) { return transfer(op, residual, groups.tp).alone; };
       const double in_two = alone(comm::Id::all_gather) + alone(comm::Id::reduce_scatter);
       const double in_one = alone(comm::Id::all_reduce);
-      layer->least_sums += sums * (plan.sequence_parallel ? std::min(in_two, in_one) : in_one);
+      layer->least_reductions_s +=
+          sums * (plan.sequence_parallel ? std::min(in_two, in_one) : in_one);
     }
   }
   if (block && plan.cp > 1) {
     const double keys = work.key_bytes * plan.micro_batch / plan.tp;
-    if (plan.keys == kHeadsForTokens) {
+    if (plan.cp_comm_type == CpCommType::a2a) {
       const double heads = work.head_bytes * sequences / plan.tp;
       const double moved = collective_s(comm::Id::all_to_all, heads, groups.cp) * 2 +
                            collective_s(comm::Id::all_to_all, keys / plan.cp, groups.cp);
@@ -235,7 +241,7 @@ void Estimator::add_sums(const PlanCandidate& plan, size_t kind, const Groups& g
       add(kInputs, moved * (1 + again));
     } else {
       const double gather = collective_s(comm::Id::all_gather, keys, groups.cp);
-      const double share = plan.keys == kKeysInRing ? 0.5 : 1;  // beside attention
+      const double share = plan.cp_comm_type == CpCommType::p2p ? 0.5 : 1;  // beside attention
       add(kForward, share * gather);
       add(kInputs, share * gather * (2 + again));
     }
@@ -254,9 +260,9 @@ void Estimator::add_sums(const PlanCandidate& plan, size_t kind, const Groups& g
   }
 }
 
-Estimator::Layer Estimator::price(const PlanCandidate& plan, size_t kind,
+Estimator::Layer Estimator::price(const PlanCandidate& plan, size_t type,
                                   const Groups& groups) const {
-  const LayerWork& work = tables_[plan.recompute].kinds[kind];
+  const LayerWork& work = tables_[place_of(plan.recompute)].layer_types[type];
   const double element = static_cast<double>(tables_[0].element_bytes);
   const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double fastest = costs_.fastest_share();
@@ -280,28 +286,30 @@ Estimator::Layer Estimator::price(const PlanCandidate& plan, size_t kind,
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
     layer.kept += of(work.kept, share) * sequences / ranks_of_tp(plan, share);
-    layer.whole += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(plan, share);
+    layer.whole +=
+        of(tables_[0].layer_types[type].kept, share) * sequences / ranks_of_tp(plan, share);
     layer.least_kept += of(work.kept, share) * sequences / plan.tp;
     const double ranks = ranks_of_parameters(plan, share);
     const double held = of(work.parameters, share) * element / ranks;
     (share == Share::experts ? layer.experts : layer.dense) += held;
     layer.tied += of(work.tied, share) * element / ranks;
   }
-  add_sums(plan, kind, groups, &layer);
+  add_collectives(plan, type, groups, &layer);
   return layer;
 }
 
 const Estimator::Prices& Estimator::prices(const PlanCandidate& plan) {
-  const std::array<int32_t, 10> key{plan.dp,       plan.cp,   plan.tp,
-                                    plan.ep,       plan.etp,  plan.sequence_parallel ? 1 : 0,
-                                    plan.ep_inner, plan.keys, plan.micro_batch,
-                                    plan.recompute};
+  const std::array<int32_t, 10> key{plan.dp,          plan.cp,
+                                    plan.tp,          plan.ep,
+                                    plan.etp,         plan.sequence_parallel ? 1 : 0,
+                                    plan.ep_inner,    static_cast<int32_t>(plan.cp_comm_type),
+                                    plan.micro_batch, static_cast<int32_t>(plan.recompute)};
   std::unique_ptr<Prices>& known = prices_[key];
   if (known) return *known;
   known = std::make_unique<Prices>();
   const Groups& lie = groups(plan);
-  for (size_t kind = 0; kind < tables_[0].kinds.size(); ++kind) {
-    known->layers.push_back(price(plan, kind, lie));
+  for (size_t type = 0; type < tables_[0].layer_types.size(); ++type) {
+    known->layers.push_back(price(plan, type, lie));
   }
   return *known;
 }
@@ -325,17 +333,17 @@ const Estimator::Pace& Estimator::pace(const PlanCandidate& plan) {
   return known;
 }
 
-/// Layers of every stage, by kind.
+/// Layers of every stage, by type.
 const std::vector<Estimator::Counts>& Estimator::stages(const PlanCandidate& plan) {
   std::vector<Counts>& known = stages_[{stages_of(plan).count(), plan.layers}];
   if (!known.empty()) return known;
   const std::vector<int64_t> layers = stage_layers(space_, plan);
   const ModelTable& table = tables_[0];
-  known.assign(layers.size(), Counts(table.kinds.size(), 0));
+  known.assign(layers.size(), Counts(table.layer_types.size(), 0));
   size_t next = 0;
   for (size_t stage = 0; stage < layers.size(); ++stage) {
     for (int64_t i = 0; i < layers[stage]; ++i) {
-      known[stage][table.kind_of[next++]] += 1;
+      known[stage][table.type_of[next++]] += 1;
     }
   }
   known.front()[kEmbedding] += 1;
@@ -355,7 +363,7 @@ double Estimator::sync_s(const PlanCandidate& plan, const Groups& groups, double
   };
   const auto exposed = [](double sent, double beside) { return std::max(0.0, sent - beside); };
   switch (plan.shard) {
-    case 0:
+    case ShardLevel::none:
       return exposed(both(comm::Id::all_reduce), backward);
     case kZero1:
       return exposed(both(comm::Id::reduce_scatter), backward) + both(comm::Id::all_gather);
@@ -382,7 +390,7 @@ double Estimator::sync_s(const PlanCandidate& plan, const Groups& groups, double
 /// Returns the time of all-reduces along the pipeline after the last pass, before those of
 /// replicas: the embedding's gradients, of which a tied head has a part, and those of replicated
 /// stages.
-double Estimator::sums_along_pipeline_s(const PlanCandidate& plan, const Groups& groups,
+double Estimator::pipeline_reductions_s(const PlanCandidate& plan, const Groups& groups,
                                         double dense, double experts, double tied,
                                         bool has_copies) const {
   const double bytes = tied + (has_copies ? dense + experts : 0);
@@ -413,15 +421,15 @@ double Estimator::held_bytes(const PlanCandidate& plan, int64_t micro_batches, d
 
 /// Returns the working memory of one layer's backward pass beyond kept tensors: about the
 /// activations of its forward pass without recompute, and its parameters if gathered.
-double Estimator::working_bytes(const PlanCandidate& plan, size_t kind) const {
+double Estimator::working_bytes(const PlanCandidate& plan, size_t type) const {
   const double sequences = static_cast<double>(plan.micro_batch) / plan.cp;
   const double element = static_cast<double>(tables_[0].element_bytes);
   double bytes = 0;
   for (size_t s = 0; s < kShares; ++s) {
     const Share share = static_cast<Share>(s);
-    bytes += of(tables_[0].kinds[kind].kept, share) * sequences / ranks_of_tp(plan, share);
+    bytes += of(tables_[0].layer_types[type].kept, share) * sequences / ranks_of_tp(plan, share);
     if (plan.shard >= kZero3) {
-      bytes += 2 * of(tables_[0].kinds[kind].parameters, share) * element /
+      bytes += 2 * of(tables_[0].layer_types[type].parameters, share) * element /
                ranks_of_parameters(plan, share);
     }
   }
@@ -429,7 +437,7 @@ double Estimator::working_bytes(const PlanCandidate& plan, size_t kind) const {
 }
 
 Estimate Estimator::estimate(const PlanCandidate& plan) {
-  // Prices by kind of layer, summed over the layers of every pipeline rank. The slowest rank sets
+  // Prices by type of layer, summed over the layers of every pipeline rank. The slowest rank sets
   // the pace; the schedule gives its waits, and the micro-batches that a rank keeps. The bound adds
   // the passes before a rank's first and after its last work to its own.
   const Prices& price = prices(plan);
@@ -443,8 +451,8 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
   const Pace* const heterogeneous = alike ? nullptr : &pace(plan);
   const auto sum = [&](const Counts& counts, auto value) {
     double total = 0;
-    for (size_t kind = 0; kind < counts.size(); ++kind) {
-      total += counts[kind] == 0 ? 0 : counts[kind] * value(price.layers[kind]);
+    for (size_t type = 0; type < counts.size(); ++type) {
+      total += counts[type] == 0 ? 0 : counts[type] * value(price.layers[type]);
     }
     return total;
   };
@@ -465,8 +473,8 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
     const PipelineShape::Rank& rank = shape.ranks[place];
     all.assign(price.layers.size(), 0);
     for (const auto& [stage, share] : rank.stages) {
-      for (size_t kind = 0; kind < all.size(); ++kind) {
-        all[kind] += layers[static_cast<size_t>(stage)][kind] * share;
+      for (size_t type = 0; type < all.size(); ++type) {
+        all[type] += layers[static_cast<size_t>(stage)][type] * share;
       }
     }
     // Parameters of a stage are there whatever share of the micro-batches it has.
@@ -477,10 +485,10 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
       const Counts& counts = layers[static_cast<size_t>(stage)];
       dense += sum(counts, [](const Layer& layer) { return layer.dense; });
       experts += sum(counts, [](const Layer& layer) { return layer.experts; });
-      for (size_t kind = 0; kind < counts.size(); ++kind) {
-        if (counts[kind] == 0) continue;
-        working = std::max(working, working_bytes(plan, kind));
-        tied = std::max(tied, price.layers[kind].tied);
+      for (size_t type = 0; type < counts.size(); ++type) {
+        if (counts[type] == 0) continue;
+        working = std::max(working, working_bytes(plan, type));
+        tied = std::max(tied, price.layers[type].tied);
       }
     }
     if (all[kEmbedding] > 0) {
@@ -497,9 +505,9 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
     const double update = 7 * held_bytes(plan, 1, dense, experts, true) / 3 / bandwidth;
     passes += pass;
     const double after = update + sync_s(plan, lie, dense, experts, part[0], part[1] + part[2]) +
-                         sums_along_pipeline_s(plan, lie, dense, experts, tied, has_copies);
+                         pipeline_reductions_s(plan, lie, dense, experts, tied, has_copies);
     estimate.after_s = std::max(estimate.after_s, after);
-    estimate.seconds = std::max(estimate.seconds, static_cast<double>(count) * pass + after);
+    estimate.expected_s = std::max(estimate.expected_s, static_cast<double>(count) * pass + after);
     const std::array<double, kParts>& last = before[static_cast<size_t>(rank.last_stage)];
     const double back = rank.last_kind == 'B'   ? last[1] + last[2]
                         : rank.last_kind == 'I' ? last[1]
@@ -507,7 +515,7 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
     const double lower_bound_s = before[static_cast<size_t>(rank.first_stage)][0] + back +
                                  static_cast<double>(count) * (least[0] + least[1] + least[2]);
     const double sums =
-        shape.overlaps ? 0 : sum(all, [](const Layer& layer) { return layer.least_sums; });
+        shape.overlaps ? 0 : sum(all, [](const Layer& layer) { return layer.least_reductions_s; });
     estimate.lower_bound_any_s = std::max(estimate.lower_bound_any_s, lower_bound_s);
     estimate.lower_bound_s =
         std::max(estimate.lower_bound_s, lower_bound_s + static_cast<double>(count) * sums);
@@ -533,15 +541,15 @@ Estimate Estimator::estimate(const PlanCandidate& plan) {
   // The network may be slower than the passes.
   const double micro_batches = static_cast<double>(count);
   estimate.messages_s = micro_batches * between.shared_s(load);
-  estimate.seconds = std::max(estimate.seconds, estimate.messages_s + estimate.after_s);
+  estimate.expected_s = std::max(estimate.expected_s, estimate.messages_s + estimate.after_s);
   if (plan.sequences == 0 && !costs_.calibrated()) {
     const double lower_bound_s = micro_batches * between.lower_bound_s(load);
     estimate.lower_bound_any_s = std::max(estimate.lower_bound_any_s, lower_bound_s);
     estimate.lower_bound_s = std::max(estimate.lower_bound_s, lower_bound_s);
   }
   // Ranks wait for the passes of others, long and short ones, and for the first and last messages.
-  estimate.seconds += shape.waits * passes / static_cast<double>(shape.ranks.size());
-  estimate.seconds += between.there_and_back_s(load);
+  estimate.expected_s += shape.waits * passes / static_cast<double>(shape.ranks.size());
+  estimate.expected_s += between.there_and_back_s(load);
   return estimate;
 }
 
@@ -557,8 +565,8 @@ Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
   for (const Counts& counts : stages(plan)) {
     std::array<double, kParts>& parts = seconds.emplace_back();
     for (size_t p = 0; p < kParts; ++p) {
-      for (size_t kind = 0; kind < counts.size(); ++kind) {
-        parts[p] += counts[kind] == 0 ? 0 : counts[kind] * price.layers[kind].seconds[p];
+      for (size_t type = 0; type < counts.size(); ++type) {
+        parts[p] += counts[type] == 0 ? 0 : counts[type] * price.layers[type].seconds[p];
       }
       all += parts[p];
     }
@@ -585,7 +593,7 @@ Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
     at->second = pass * replayed_s(plan, num_micro_batches(space_, plan), {cell, message});
   }
   // Two ranks of a pipeline on one node share adapters, which a replay of one of each does not see.
-  estimate.seconds = estimate.after_s + std::max(at->second, estimate.messages_s);
+  estimate.expected_s = estimate.after_s + std::max(at->second, estimate.messages_s);
   return estimate;
 }
 
@@ -593,8 +601,8 @@ Estimate Estimator::floor_of_mesh(const PlanCandidate& mesh) {
   // All work shared evenly by the pipeline's ranks, no recomputation, everything sharded, nothing
   // kept.
   PlanCandidate plan = mesh;
-  plan.recompute = 0;
-  plan.shard = plan.replicas() > 1 ? kZero3 : 0;
+  plan.recompute = Recompute::none;
+  plan.shard = plan.replicas() > 1 ? kZero3 : ShardLevel::none;
   const Prices& price = prices(plan);
   PlanCandidate whole = plan;
   whole.pp = whole.chunks = 1;
@@ -602,14 +610,14 @@ Estimate Estimator::floor_of_mesh(const PlanCandidate& mesh) {
   const std::vector<Counts>& layers = stages(whole);
   Estimate estimate;
   double dense = 0, experts = 0;
-  for (size_t kind = 0; kind < layers[0].size(); ++kind) {
-    const double count = layers[0][kind] / plan.pp;
+  for (size_t type = 0; type < layers[0].size(); ++type) {
+    const double count = layers[0][type] / plan.pp;
     if (count == 0) continue;
     for (size_t p = 0; p < kParts; ++p) {
-      estimate.lower_bound_s += count * price.layers[kind].least[p];
+      estimate.lower_bound_s += count * price.layers[type].least[p];
     }
-    dense += count * price.layers[kind].dense;
-    experts += count * price.layers[kind].experts;
+    dense += count * price.layers[type].dense;
+    experts += count * price.layers[type].experts;
   }
   const int64_t steps = num_micro_batches(space_, plan);
   estimate.lower_bound_s *= static_cast<double>(steps);

@@ -30,10 +30,10 @@ namespace hocket::planner {
 
 /// A lower bound and an estimate: seconds of a step, bytes of the rank that takes most.
 struct Estimate {
-  double lower_bound_s = 0, seconds = 0;
+  double lower_bound_s = 0, expected_s = 0;
   double lower_bound_any_s = 0;  ///< the bound over all collective algorithms
   double lower_bound_bytes = 0, bytes = 0;
-  // Parts of `seconds`.
+  // Parts of `expected_s`.
   double after_s = 0;     ///< gradient reductions and optimizer, after the passes
   double messages_s = 0;  ///< for which messages between stages keep a link busy
 };
@@ -78,7 +78,7 @@ class Estimator {
 
  private:
   struct Layer;   // prices of a layer
-  struct Prices;  // of every kind of layer, for a mesh, micro-batch and way to recompute
+  struct Prices;  // of every type of layer, for a mesh, micro-batch and way to recompute
   struct Groups;  // how the groups of a mesh lie
   struct Pace;    // of heterogeneous devices
   const Groups& groups(const PlanCandidate& plan);
@@ -86,7 +86,7 @@ class Estimator {
   const Pace& pace(const PlanCandidate& plan);
   double exchanged_rows(const PlanCandidate& plan) const;
   double exchange_s(const PlanCandidate& plan, const Groups& groups) const;
-  using Counts = std::vector<double>;  // layers by kind
+  using Counts = std::vector<double>;  // layers by type
   const std::vector<Counts>& stages(const PlanCandidate& plan);
   double layer_bytes(const PlanCandidate& plan, const Layer& layer, const PipelineShape::Rank& rank,
                      double share, double most);
@@ -96,7 +96,7 @@ class Estimator {
   std::vector<int64_t> fitted_by_moves(const PlanCandidate& plan, double limit);
   double held_bytes(const PlanCandidate& plan, int64_t micro_batches, double dense, double experts,
                     bool least) const;
-  double working_bytes(const PlanCandidate& plan, size_t kind) const;
+  double working_bytes(const PlanCandidate& plan, size_t type) const;
   struct TransferTime {
     double alone = 0;
     double beside_others = 0;  ///< all ranks of a node do the same, and share its adapters
@@ -108,10 +108,11 @@ class Estimator {
   double message_bytes(const PlanCandidate& plan) const;
   const Messages& messages(const PlanCandidate& plan);
   const Messages::Load& message_load(const PlanCandidate& plan, const PipelineShape& shape);
-  double sums_along_pipeline_s(const PlanCandidate& plan, const Groups& groups, double dense,
+  double pipeline_reductions_s(const PlanCandidate& plan, const Groups& groups, double dense,
                                double experts, double tied, bool has_copies) const;
-  Layer price(const PlanCandidate& plan, size_t kind, const Groups& groups) const;
-  void add_sums(const PlanCandidate& plan, size_t kind, const Groups& groups, Layer* layer) const;
+  Layer price(const PlanCandidate& plan, size_t type, const Groups& groups) const;
+  void add_collectives(const PlanCandidate& plan, size_t type, const Groups& groups,
+                       Layer* layer) const;
   double sync_s(const PlanCandidate& plan, const Groups& groups, double dense, double experts,
                 double forward, double backward) const;
   double bucketed_s(comm::Id op, double bytes, const cost::GroupShape& shape) const;
@@ -119,7 +120,7 @@ class Estimator {
   SearchSpace space_;
   const cost::CostModel& costs_;
   EstimatorOptions options_;
-  std::vector<ModelTable> tables_;  // by kRecompute
+  std::vector<ModelTable> tables_;  // by Recompute
   std::map<std::array<int32_t, 9>, std::unique_ptr<Groups>> groups_;
   std::map<std::array<int32_t, 10>, std::unique_ptr<Prices>> prices_;
   std::map<std::array<int32_t, 5>, Pace> paces_;

@@ -17,7 +17,7 @@ namespace {
 
 /// Ratio of the ranks' average estimated memory to the limit beyond which no assignment of layers
 /// fits.
-constexpr double kHopeless = 1.3;
+constexpr double kMaxMemoryRatio = 1.3;
 /// Programs may take more than is estimated: layers are laid for so much of the memory, too.
 constexpr double kLessMemory[] = {1, 0.95, 0.9, 0.85};
 
@@ -39,11 +39,11 @@ StageLoads Estimator::loads(const PlanCandidate& plan, bool with_bytes) {
   const int64_t count = num_micro_batches(space_, plan);
   const PipelineShape& shape = shapes_.of(plan, count);
   const Pace& lie = pace(plan);
-  StageLoads loads{.kind_of = tables_[0].kind_of};
-  for (size_t kind = 0; kind < price.layers.size(); ++kind) {
-    const std::array<double, kParts>& parts = price.layers[kind].seconds;
+  StageLoads loads{.type_of = tables_[0].type_of};
+  for (size_t type = 0; type < price.layers.size(); ++type) {
+    const std::array<double, kParts>& parts = price.layers[type].seconds;
     loads.seconds.push_back(parts[0] + parts[1] + parts[2]);
-    loads.working.push_back(working_bytes(plan, kind) * lie.most);
+    loads.working.push_back(working_bytes(plan, type) * lie.most);
   }
   for (size_t place = 0; place < shape.ranks.size(); ++place) {
     loads.speed.push_back(1 / lie.times[place]);
@@ -64,7 +64,7 @@ std::vector<SharedStages> Estimator::shared_stages(const PlanCandidate& plan) {
   const PipelineShape& shape = shapes_.of(plan, count);
   const Pace& lie = pace(plan);
   const int64_t last = int64_t{plan.pp} * plan.chunks - 1;
-  const size_t kind_of_layers = tables_[0].kind_of.front();
+  const size_t type_of_layers = tables_[0].type_of.front();
   std::vector<SharedStages> found;
   for (size_t place = 0; place < shape.ranks.size(); ++place) {
     const PipelineShape::Rank& rank = shape.ranks[place];
@@ -76,17 +76,17 @@ std::vector<SharedStages> Estimator::shared_stages(const PlanCandidate& plan) {
       return std::find(own.stages.begin(), own.stages.end(), stage) != own.stages.end();
     };
     const double share = rank.stages.front().second;
-    const auto seconds = [&](size_t kind) {
-      const std::array<double, kParts>& parts = price.layers[kind].seconds;
+    const auto seconds = [&](size_t type) {
+      const std::array<double, kParts>& parts = price.layers[type].seconds;
       return share * lie.times[place] * (parts[0] + parts[1] + parts[2]);
     };
-    const auto bytes = [&](size_t kind) {
-      return layer_bytes(plan, price.layers[kind], rank, share, lie.most);
+    const auto bytes = [&](size_t type) {
+      return layer_bytes(plan, price.layers[type], rank, share, lie.most);
     };
-    const auto working = [&](size_t kind) { return working_bytes(plan, kind) * lie.most; };
-    own.layer_seconds = seconds(kind_of_layers);
-    own.layer_bytes = bytes(kind_of_layers);
-    double most = working(kind_of_layers);
+    const auto working = [&](size_t type) { return working_bytes(plan, type) * lie.most; };
+    own.layer_seconds = seconds(type_of_layers);
+    own.layer_bytes = bytes(type_of_layers);
+    double most = working(type_of_layers);
     for (const size_t end : {kEmbedding, kHead}) {
       if (!has(end == kHead ? last : 0)) continue;
       own.seconds += seconds(end);
@@ -120,7 +120,7 @@ std::vector<int64_t> Estimator::fitted_by_moves(const PlanCandidate& plan, doubl
   const int64_t count = num_micro_batches(space_, plan);
   const PipelineShape& shape = shapes_.of(plan, count);
   const double most = pace(plan).most;
-  const std::vector<size_t>& kind_of = tables_[0].kind_of;
+  const std::vector<size_t>& type_of = tables_[0].type_of;
   const auto bytes_of_ranks = [&](const std::vector<int64_t>& layers) {
     std::vector<size_t> first(layers.size() + 1, 0);  // layer of a stage
     std::partial_sum(layers.begin(), layers.end(), first.begin() + 1);
@@ -129,11 +129,11 @@ std::vector<int64_t> Estimator::fitted_by_moves(const PlanCandidate& plan, doubl
       double& bytes = found.emplace_back(0);
       double working = 0, tied = 0;
       bool has_embedding = false;
-      const auto add = [&](size_t kind, double share) {
-        bytes += layer_bytes(plan, price.layers[kind], rank, share, most);
-        working = std::max(working, working_bytes(plan, kind) * most);
-        tied += kind == kHead ? held_bytes(plan, count, price.layers[kind].tied, 0, false) : 0;
-        has_embedding = has_embedding || kind == kEmbedding;
+      const auto add = [&](size_t type, double share) {
+        bytes += layer_bytes(plan, price.layers[type], rank, share, most);
+        working = std::max(working, working_bytes(plan, type) * most);
+        tied += type == kHead ? held_bytes(plan, count, price.layers[type].tied, 0, false) : 0;
+        has_embedding = has_embedding || type == kEmbedding;
       };
       for (const auto& [stage, share] : rank.stages) {
         const auto at = static_cast<size_t>(stage);
@@ -144,7 +144,7 @@ std::vector<int64_t> Estimator::fitted_by_moves(const PlanCandidate& plan, doubl
           add(kHead, share);
         }
         for (size_t layer = first[at]; layer < first[at + 1]; ++layer) {
-          add(kind_of[layer], share);
+          add(type_of[layer], share);
         }
       }
       bytes += working + (has_embedding ? 0 : tied);
@@ -220,8 +220,8 @@ std::vector<StageLayers> Estimator::layers_by_memory(const PlanCandidate& even, 
     }
   };
   if (!has_stage_each(plan)) {
-    const std::vector<size_t>& kind_of = tables_[0].kind_of;
-    const bool alike = std::equal(kind_of.begin() + 1, kind_of.end(), kind_of.begin());
+    const std::vector<size_t>& type_of = tables_[0].type_of;
+    const bool alike = std::equal(type_of.begin() + 1, type_of.end(), type_of.begin());
     if (!alike) {
       add(fitted_by_moves(plan, limit));
       return found;
@@ -229,11 +229,11 @@ std::vector<StageLayers> Estimator::layers_by_memory(const PlanCandidate& even, 
     const std::vector<SharedStages> ranks = shared_stages(plan);
     for (const double part : kLessMemory) {
       if (std::optional<std::vector<int64_t>> by_both =
-              lay_alike_layers(std::ssize(kind_of), ranks, part * limit)) {
+              lay_alike_layers(std::ssize(type_of), ranks, part * limit)) {
         add(std::move(*by_both));
       }
     }
-    add(lay_alike_layers_by_bytes(std::ssize(kind_of), ranks));
+    add(lay_alike_layers_by_bytes(std::ssize(type_of), ranks));
     return found;
   }
   const StageLoads loads = this->loads(plan, true);
@@ -243,7 +243,7 @@ std::vector<StageLayers> Estimator::layers_by_memory(const PlanCandidate& even, 
     all += std::inner_product(counts[stage].begin(), counts[stage].end(),
                               loads.bytes[stage].begin(), 0.0);
   }
-  if (all > limit * kHopeless * static_cast<double>(counts.size())) return found;
+  if (all > limit * kMaxMemoryRatio * static_cast<double>(counts.size())) return found;
   for (const double part : kLessMemory) {
     if (std::optional<std::vector<int64_t>> by_both = lay_layers(loads, part * limit)) {
       add(std::move(*by_both));

@@ -12,7 +12,7 @@ namespace hocket::planner {
 /// Seconds and bytes of one layer on one rank, per micro-batch. `least`: lower bound over layouts.
 struct Estimator::Layer {
   std::array<double, kParts> seconds{}, least{};
-  double least_sums = 0;  ///< seconds of the sums that a forward pass waits for
+  double least_reductions_s = 0;  ///< of the all-reduces that a forward pass waits for
   double kept = 0, least_kept = 0;
   double whole = 0;               ///< kept without recompute
   double dense = 0, experts = 0;  ///< bytes of a rank's parameters, nothing split among replicas
@@ -20,7 +20,7 @@ struct Estimator::Layer {
 };
 
 struct Estimator::Prices {
-  std::vector<Layer> layers;  // by kind
+  std::vector<Layer> layers;  // by type
 };
 
 struct Estimator::Groups {

@@ -32,10 +32,10 @@ struct Run {
 class Layout {
  public:
   explicit Layout(const StageLoads& loads)
-      : loads_(loads), stages_(loads.speed.size()), layers_(loads.kind_of.size()) {
+      : loads_(loads), stages_(loads.speed.size()), layers_(loads.type_of.size()) {
     double all = loads.seconds[kEmbedding] + loads.seconds[kHead];
-    for (const size_t kind : loads.kind_of) {
-      all += loads.seconds[kind];
+    for (const size_t type : loads.type_of) {
+      all += loads.seconds[type];
     }
     const double slowest = *std::min_element(loads.speed.begin(), loads.speed.end());
     const double unit = all / slowest / kUnits;
@@ -59,7 +59,7 @@ class Layout {
 
   const StageLoads& loads_;
   size_t stages_, layers_;
-  std::vector<int64_t> units_;  // by kind
+  std::vector<int64_t> units_;  // by type
 };
 
 /// Calls `visit` with growing sets of layers before `end` for a stage, until it returns false.
@@ -68,11 +68,11 @@ void Layout::visit_runs(size_t stage, size_t end, Visit visit) const {
   const bool is_first = stage == 0, is_last = stage + 1 == stages_;
   double bytes = 0, working = 0;
   int64_t units = 0;
-  const auto add = [&](size_t kind) {
-    units += units_[kind];
+  const auto add = [&](size_t type) {
+    units += units_[type];
     if (loads_.bytes.empty()) return;
-    bytes += loads_.bytes[stage][kind];
-    working = std::max(working, loads_.working[kind]);
+    bytes += loads_.bytes[stage][type];
+    working = std::max(working, loads_.working[type]);
   };
   if (is_first) {
     add(kEmbedding);
@@ -85,7 +85,7 @@ void Layout::visit_runs(size_t stage, size_t end, Visit visit) const {
     const bool is_stage = begin < end || is_first || is_last;
     if (is_stage && !visit(Run{begin, time, bytes + working})) return;
     if (begin == 0) return;
-    add(loads_.kind_of[begin - 1]);
+    add(loads_.type_of[begin - 1]);
   }
 }
 
@@ -153,23 +153,23 @@ double Layout::lower_bound_bytes() const {
   return least_largest([](const Run& run) { return run.bytes; });
 }
 
-/// Returns the maximum over stages; `add` is called with every stage and its kinds.
+/// Returns the maximum over stages; `add` is called with every stage and its types.
 template <class Add>
 double most_of_stages(const StageLoads& loads, const std::vector<int64_t>& layers, Add add) {
   double most = 0;
   size_t next = 0;
   for (size_t stage = 0; stage < layers.size(); ++stage) {
-    std::vector<size_t> kinds;
+    std::vector<size_t> types;
     if (stage == 0) {
-      kinds.push_back(kEmbedding);
+      types.push_back(kEmbedding);
     }
     if (stage + 1 == layers.size()) {
-      kinds.push_back(kHead);
+      types.push_back(kHead);
     }
     for (int64_t i = 0; i < layers[stage]; ++i) {
-      kinds.push_back(loads.kind_of[next++]);
+      types.push_back(loads.type_of[next++]);
     }
-    most = std::max(most, add(stage, kinds));
+    most = std::max(most, add(stage, types));
   }
   return most;
 }
@@ -183,21 +183,21 @@ std::optional<std::vector<int64_t>> lay_layers(const StageLoads& loads, double l
 double lower_bound_bytes(const StageLoads& loads) { return Layout(loads).lower_bound_bytes(); }
 
 double fullest_stage(const StageLoads& loads, const std::vector<int64_t>& layers) {
-  return most_of_stages(loads, layers, [&](size_t stage, const std::vector<size_t>& kinds) {
+  return most_of_stages(loads, layers, [&](size_t stage, const std::vector<size_t>& types) {
     double bytes = 0, working = 0;
-    for (const size_t kind : kinds) {
-      bytes += loads.bytes[stage][kind];
-      working = std::max(working, loads.working[kind]);
+    for (const size_t type : types) {
+      bytes += loads.bytes[stage][type];
+      working = std::max(working, loads.working[type]);
     }
     return bytes + working;
   });
 }
 
 double slowest_stage(const StageLoads& loads, const std::vector<int64_t>& layers) {
-  return most_of_stages(loads, layers, [&](size_t stage, const std::vector<size_t>& kinds) {
+  return most_of_stages(loads, layers, [&](size_t stage, const std::vector<size_t>& types) {
     double seconds = 0;
-    for (const size_t kind : kinds) {
-      seconds += loads.seconds[kind];
+    for (const size_t type : types) {
+      seconds += loads.seconds[type];
     }
     return seconds / loads.speed[stage];
   });

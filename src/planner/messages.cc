@@ -10,7 +10,7 @@ namespace hocket::planner {
 
 namespace {
 
-/// Index of the adapters in cost::Way::busy_s.
+/// Index of the adapters in cost::AlgorithmTime::busy_s.
 constexpr size_t kAdapters = 1;
 
 cost::GroupShape shape_of_two(const cost::Cluster& cluster, int64_t distance) {

@@ -201,7 +201,7 @@ void add_states(const graph::Graph& graph, ModelTable* table) {
   table->state_share = states / parameters;
 }
 
-/// Returns everything except the kinds of layers.
+/// Returns everything except the types of layers.
 ModelTable totals_of(const Graph& graph, const graph::TensorType& stream) {
   ModelTable table;
   table.residual_bytes = stream.bytes();
@@ -247,24 +247,24 @@ std::vector<ModelTable> tables_of(const graph::Graph& reference,
     const graph::TensorType stream = stream_type(graph);
     layers.push_back(layers_of(graph, stream));
     tables.push_back(totals_of(graph, stream));
-    tables.back().kinds = {layers.back().embedding(), layers.back().head()};
+    tables.back().layer_types = {layers.back().embedding(), layers.back().head()};
   }
   for (size_t layer = 0; layer < layers.front().count(); ++layer) {
-    const auto is_alike = [&](size_t kind) {
+    const auto is_alike = [&](size_t type) {
       for (size_t t = 0; t < tables.size(); ++t) {
-        if (tables[t].kinds[kind] != layers[t].of(layer)) return false;
+        if (tables[t].layer_types[type] != layers[t].of(layer)) return false;
       }
       return true;
     };
-    size_t kind = kFirstLayerKind;
-    while (kind < tables.front().kinds.size() && !is_alike(kind)) {
-      ++kind;
+    size_t type = kFirstLayerType;
+    while (type < tables.front().layer_types.size() && !is_alike(type)) {
+      ++type;
     }
     for (size_t t = 0; t < tables.size(); ++t) {
-      if (kind == tables[t].kinds.size()) {
-        tables[t].kinds.push_back(layers[t].of(layer));
+      if (type == tables[t].layer_types.size()) {
+        tables[t].layer_types.push_back(layers[t].of(layer));
       }
-      tables[t].kind_of.push_back(kind);
+      tables[t].type_of.push_back(type);
     }
   }
   return tables;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Costs of a plan from a model's single-device training graph: by kind of layer, the work of its
+// Costs of a plan from a model's single-device training graph: by type of layer, the work of its
 // nodes, its parameters, and the activations of its backward pass.
 #pragma once
 
@@ -13,9 +13,9 @@
 
 namespace hocket::planner {
 
-/// Kinds of layers, by number. Layers of one kind have equal nodes, parameters and kept bytes,
+/// Types of layers, by number. Layers of one type have equal nodes, parameters and kept bytes,
 /// under any recomputation. The first two are the parts before and after all layers.
-inline constexpr size_t kEmbedding = 0, kHead = 1, kFirstLayerKind = 2;
+inline constexpr size_t kEmbedding = 0, kHead = 1, kFirstLayerType = 2;
 
 /// Sharing among the ranks of tp.
 enum class Share : uint8_t {
@@ -71,8 +71,8 @@ struct LayerWork {
 
 /// The table of one recomputation mode.
 struct ModelTable {
-  std::vector<LayerWork> kinds;
-  std::vector<size_t> kind_of;  ///< by layer
+  std::vector<LayerWork> layer_types;
+  std::vector<size_t> type_of;  ///< by layer
   double residual_bytes = 0;    ///< [tokens of a sequence, width]
   int64_t element_bytes = 4;
   /// Bytes of gradients and of optimizer state, per byte of parameters.
@@ -80,7 +80,7 @@ struct ModelTable {
 };
 
 /// `graph`: of training, before any pass, of one sequence (engine::reference). `recompute`: values
-/// of plan.recompute, a table each; kinds are the same in all.
+/// of plan.recompute, a table each; types are the same in all.
 std::vector<ModelTable> tables_of(const graph::Graph& graph,
                                   std::span<const char* const> recompute);
 

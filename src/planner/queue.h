@@ -23,8 +23,8 @@ struct QueuedPlan {
   uint32_t order = 0;                ///< among those with one penalized_s
   bool replayed = false;             ///< estimated with its schedule replayed
   bool varied = false;               ///< plan.ep_inner is not the one that it was bounded with
-  /// It stands for the ways to lay the plan's layers by memory, which are worked out when its turn
-  /// comes. Its bounds are those of all plans of the mesh.
+  /// Placeholder for the memory-balanced layer assignments, expanded when it reaches the front. Its
+  /// bounds are those of all plans of the mesh.
   bool stands_for_layers = false;
 };
 
@@ -55,15 +55,15 @@ struct BoundedPlans {
 class EstimateCorrection {
  public:
   void record(const PlanCandidate& plan, double ratio) {
-    alike_[alike_to(plan)].add(ratio);
-    similar_[similar_to(plan)].add(ratio);
+    by_shape_[shape_of(plan)].add(ratio);
+    by_kind_[kind_of(plan)].add(ratio);
     all_.add(ratio);
   }
   double ratio(const PlanCandidate& plan) const {
-    const auto alike = alike_.find(alike_to(plan));
-    if (alike != alike_.end()) return alike->second.mean();
-    const auto similar = similar_.find(similar_to(plan));
-    return similar == similar_.end() ? 1 : similar->second.mean();
+    const auto shape = by_shape_.find(shape_of(plan));
+    if (shape != by_shape_.end()) return shape->second.mean();
+    const auto kind = by_kind_.find(kind_of(plan));
+    return kind == by_kind_.end() ? 1 : kind->second.mean();
   }
   /// Returns the ratio over all plans.
   double ratio() const { return all_.count == 0 ? 1 : all_.mean(); }
@@ -78,18 +78,22 @@ class EstimateCorrection {
     }
     double mean() const { return sum / count; }
   };
-  using Similar = std::array<int, 3>;
-  using Alike = std::array<int, 6>;
-  static Similar similar_to(const PlanCandidate& plan) {
-    return {plan.schedule, plan.recompute, plan.shard};
+  using Kind = std::array<int, 3>;
+  using Shape = std::array<int, 6>;
+  static Kind kind_of(const PlanCandidate& plan) {
+    return {plan.schedule, static_cast<int>(plan.recompute), static_cast<int>(plan.shard)};
   }
-  static Alike alike_to(const PlanCandidate& plan) {
+  static Shape shape_of(const PlanCandidate& plan) {
     const auto doublings = [](int32_t number) { return static_cast<int>(std::log2(number)); };
-    return {plan.schedule,      plan.recompute,     plan.shard,
-            doublings(plan.pp), doublings(plan.ep), doublings(plan.micro_batch)};
+    return {plan.schedule,
+            static_cast<int>(plan.recompute),
+            static_cast<int>(plan.shard),
+            doublings(plan.pp),
+            doublings(plan.ep),
+            doublings(plan.micro_batch)};
   }
-  std::map<Alike, Ratios> alike_;
-  std::map<Similar, Ratios> similar_;
+  std::map<Shape, Ratios> by_shape_;
+  std::map<Kind, Ratios> by_kind_;
   Ratios all_;
 };
 

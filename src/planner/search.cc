@@ -206,7 +206,7 @@ void Search::add(const QueuedPlan& queued) {
 
 /// The same plan with ep laid in other ways over the mesh.
 void Search::add_other_exchanges(const QueuedPlan& tried, Estimator* estimator) {
-  if (tried.varied || tried.plan.collectives != 0) return;
+  if (tried.varied || tried.plan.collectives != CollectiveAlgorithm::native) return;
   PlanCandidate one_step = tried.plan;
   one_step.ep_inner = 1;
   std::vector<int32_t> all = inner_experts(space_, one_step);
@@ -226,8 +226,8 @@ void Search::add_other_exchanges(const QueuedPlan& tried, Estimator* estimator) 
 
 /// Adds the plan with other algorithms of its collectives: soon if it is a good one.
 void Search::add_other_collectives(const QueuedPlan& queued, bool near) {
-  if (queued.plan.collectives != 0) return;
-  for (const uint8_t algorithm : other_collectives(space_, queued.plan)) {
+  if (queued.plan.collectives != CollectiveAlgorithm::native) return;
+  for (const CollectiveAlgorithm algorithm : other_collectives(space_, queued.plan)) {
     QueuedPlan other = queued;
     other.plan.collectives = algorithm;
     other.lower_bound_s = queued.lower_bound_any_s;

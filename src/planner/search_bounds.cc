@@ -35,7 +35,7 @@ QueuedPlan Search::queued_plan(const PlanCandidate& plan, const Estimate& estima
   QueuedPlan found{.plan = plan,
                    .lower_bound_s = static_cast<float>(estimate.lower_bound_s * (1 - 1e-6)),
                    .lower_bound_any_s = static_cast<float>(estimate.lower_bound_any_s * (1 - 1e-6)),
-                   .estimated_s = static_cast<float>(std::max(1e-9, estimate.seconds * size)),
+                   .estimated_s = static_cast<float>(std::max(1e-9, estimate.expected_s * size)),
                    .bytes = static_cast<float>(std::max(1.0, estimate.bytes))};
   found.penalized_s = static_cast<float>(penalized_estimate(found));
   return found;
@@ -89,7 +89,7 @@ void Search::bound_mesh(const PlanCandidate& mesh, Estimator* estimator,
           return;
         }
         Estimate any = floor;
-        any.seconds = even.bytes > 0 ? even.seconds : estimator->estimate(plan).seconds;
+        any.expected_s = even.bytes > 0 ? even.expected_s : estimator->estimate(plan).expected_s;
         any.lower_bound_any_s = floor.lower_bound_s;
         any.bytes = limit * kCertainToFitShare;
         QueuedPlan& others = found->plans.emplace_back(queued_plan(plan, any));

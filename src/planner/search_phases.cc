@@ -72,7 +72,7 @@ bool Search::take_usual(QueuedPlan* queued) {
     const bool is_later = next < queue_.size() && tried_of_[family] > fewest;
     if (queue_[i].stands_for_layers || enough(family) || is_later) continue;
     const double here = corrected_estimate(queue_[i]);
-    if (fitting_of_[family] > 0 && here > kHopeless * best_s_) continue;
+    if (fitting_of_[family] > 0 && here > kMaxUsualSlowdown * best_s_) continue;
     if (next < queue_.size() && tried_of_[family] == fewest && here >= least) continue;
     next = i;
     fewest = tried_of_[family];

@@ -50,7 +50,7 @@ inline constexpr double kGainsOverOnce = 1.5;
 /// Usual plans of a family that are simulated, and how many more if none of these fits.
 inline constexpr int kUsualOfFamily = 3, kMoreUsualOfFamily = 6;
 /// Further plans of a family are not usual ones if they are estimated at this times the best step.
-inline constexpr double kHopeless = 1.5;
+inline constexpr double kMaxUsualSlowdown = 1.5;
 /// A plan is extrapolated from two steps alone if it is slower than this times the best one.
 inline constexpr double kClearlySlower = 1.06;
 /// Requeues a candidate whose corrected estimate exceeds its penalized one by more than this

@@ -15,6 +15,17 @@
 
 namespace hocket::planner {
 
+const char* to_string(CpCommType type) {
+  constexpr const char* kNames[] = {"all_gather", "p2p", "a2a"};
+  return kNames[place_of(type)];
+}
+
+const char* to_string(CollectiveAlgorithm algorithm) {
+  constexpr const char* kNames[] = {"native", "ring", "halving_doubling", "hierarchical",
+                                    "ho_ring"};
+  return kNames[place_of(algorithm)];
+}
+
 bool is_given(const SearchSpace& space, const char* key) { return space.given.count(key) > 0; }
 
 namespace {
@@ -105,7 +116,7 @@ PlanCandidate::Over PlanCandidate::ep_over() const {
   Over over;
   over.tp = sequence_parallel ? std::gcd(ep, tp / etp) : 1;
   over.cp = std::gcd(ep / over.tp, int64_t{cp});
-  if (keys == kKeysInRing && over.cp != cp) {
+  if (cp_comm_type == CpCommType::p2p && over.cp != cp) {
     over.cp = 1;  // keys travel around cp, which is then one axis
   }
   over.dp = ep / over.tp / over.cp;
@@ -166,13 +177,13 @@ std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpac
     add("micro_batch", std::to_string(plan.micro_batch));
   }
   if (plan.cp > 1) {
-    add("cp_comm_type", kKeys[plan.keys]);
-    if (plan.keys == kKeysInRing) {
+    add("cp_comm_type", to_string(plan.cp_comm_type));
+    if (plan.cp_comm_type == CpCommType::p2p) {
       add("cp_order", "zigzag");
     }
   }
-  if (plan.recompute > 0) {
-    add("recompute", kRecompute[plan.recompute]);
+  if (plan.recompute != Recompute::none) {
+    add("recompute", to_string(plan.recompute));
   }
   if (plan.shard == kZero1) {
     add("shard.optimizer", "all");
@@ -189,9 +200,9 @@ std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpac
     add("shard.grads", "group");
     add("shard.optimizer", "all");
   }
-  if (plan.collectives > 0) {
+  if (plan.collectives != CollectiveAlgorithm::native) {
     for (const char* key : {"all_reduce", "reduce_scatter", "all_gather"}) {
-      add(key, kCollectiveAlgorithms[plan.collectives]);
+      add(key, to_string(plan.collectives));
     }
   }
   if (space.ranks > space.ranks_per_node) {
@@ -266,15 +277,16 @@ std::vector<PlanCandidate> meshes(const SearchSpace& space) {
         mesh.tp = static_cast<int32_t>(tp);
         mesh.cp = static_cast<int32_t>(cp);
         mesh.dp = static_cast<int32_t>(dp);
-        for (size_t keys = 0; keys < (cp > 1 ? std::size(kKeys) : 1); ++keys) {
-          const bool exchanges = keys == kHeadsForTokens;
+        for (const CpCommType type : kCpCommTypes) {
+          if (cp == 1 && type != CpCommType::all_gather) continue;
+          const bool exchanges = type == CpCommType::a2a;
           if (exchanges && space.model.num_heads % (tp * cp) != 0) continue;
           if (cp > 1 &&
-              (!fits(space, "plan.cp_comm_type", kKeys[keys]) ||
-               !fits(space, "plan.cp_order", keys == kKeysInRing ? "zigzag" : "contiguous"))) {
+              (!fits(space, "plan.cp_comm_type", to_string(type)) ||
+               !fits(space, "plan.cp_order", type == CpCommType::p2p ? "zigzag" : "contiguous"))) {
             continue;
           }
-          mesh.keys = static_cast<uint8_t>(keys);
+          mesh.cp_comm_type = type;
           for (const bool sequence : {true, false}) {
             if (sequence && (tp == 1 || space.seq_len / cp % tp != 0)) continue;
             if (!fits(space, "plan.sequence_parallel", sequence ? "true" : "false") && tp > 1) {
@@ -323,7 +335,7 @@ std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCan
   const std::vector<int64_t> samples =
       is_given(space, kSamples) ? given_numbers(space, kSamples) : std::vector<int64_t>();
   const bool may_differ =
-      mesh.keys != kKeysInRing && !(is_given(space, kSamples) && samples.empty());
+      mesh.cp_comm_type != CpCommType::p2p && !(is_given(space, kSamples) && samples.empty());
   if (!samples.empty()) {
     const int64_t all = std::accumulate(samples.begin(), samples.end(), int64_t{0});
     if (may_differ && std::ssize(samples) == mesh.dp && space.global_batch % all == 0) {
@@ -395,14 +407,15 @@ void visit_rest(const SearchSpace& space, const PlanCandidate& given,
                 const std::function<void(const PlanCandidate&)>& visit) {
   PlanCandidate plan = given;
   const bool splits = plan.replicas() > 1;
-  const auto part = [](uint8_t shard, uint8_t from) {
+  const auto part = [](ShardLevel shard, ShardLevel from) {
     if (shard == kHybrid) return from == kZero1 ? "all" : "group";
     return shard >= from ? "all" : "none";
   };
-  for (uint8_t recompute = 0; recompute < std::size(kRecompute); ++recompute) {
-    if (!fits(space, "plan.recompute", kRecompute[recompute])) continue;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    if (!fits(space, "plan.recompute", to_string(recompute))) continue;
     plan.recompute = recompute;
-    for (uint8_t shard = 0; shard < (splits ? std::size(kShard) : 1); ++shard) {
+    for (const ShardLevel shard : kShardLevels) {
+      if (!splits && shard != ShardLevel::none) continue;
       if (shard == kHybrid && shard_group(space, plan) == 1) continue;
       if (splits && (!fits(space, "plan.shard.optimizer", part(shard, kZero1)) ||
                      !fits(space, "plan.shard.grads", part(shard, kZero2)) ||
@@ -416,8 +429,9 @@ void visit_rest(const SearchSpace& space, const PlanCandidate& given,
   }
 }
 
-std::vector<uint8_t> other_collectives(const SearchSpace& space, const PlanCandidate& plan) {
-  std::vector<uint8_t> found;
+std::vector<CollectiveAlgorithm> other_collectives(const SearchSpace& space,
+                                                   const PlanCandidate& plan) {
+  std::vector<CollectiveAlgorithm> found;
   if (plan.tp * plan.replicas() == 1) return found;
   const bool given = is_given(space, "plan.all_reduce") || is_given(space, "plan.all_gather") ||
                      is_given(space, "plan.reduce_scatter");
@@ -428,13 +442,13 @@ std::vector<uint8_t> other_collectives(const SearchSpace& space, const PlanCandi
   // inside of nodes that would come first.
   const int64_t stage = plan.replicas() * plan.tp;
   const bool nodes = space.ranks_per_node > 1 && space.ranks_per_node % stage != 0;
-  for (uint8_t algorithm = 1; algorithm < std::size(kCollectiveAlgorithms); ++algorithm) {
-    if (algorithm >= 3 && !nodes) continue;
+  for (const CollectiveAlgorithm algorithm : kOtherAlgorithms) {
+    if (algorithm >= CollectiveAlgorithm::hierarchical && !nodes) continue;
     PlanCandidate other = plan;
     other.collectives = algorithm;
     bool fit = !space.expressible || space.expressible(other);
     for (const char* key : {"plan.all_reduce", "plan.reduce_scatter", "plan.all_gather"}) {
-      fit = fit && fits(space, key, kCollectiveAlgorithms[algorithm]);
+      fit = fit && fits(space, key, to_string(algorithm));
     }
     if (fit) {
       found.push_back(algorithm);
@@ -478,7 +492,7 @@ std::string describe(const PlanCandidate& plan, const SearchSpace& space) {
     text = "1 rank";
   }
   if (plan.cp > 1) {
-    text += fmt::format(" ({})", kKeys[plan.keys]);
+    text += fmt::format(" ({})", to_string(plan.cp_comm_type));
   }
   if (plan.sequence_parallel) {
     text += " sequence parallel";
@@ -504,15 +518,15 @@ std::string describe(const PlanCandidate& plan, const SearchSpace& space) {
   const int64_t micro_batches = num_micro_batches(space, plan);
   text += fmt::format(", {} micro-batch{} of {}", micro_batches, micro_batches == 1 ? "" : "es",
                       samples_text(space, plan));
-  if (plan.recompute > 0) {
-    text += fmt::format(", recompute {}", kRecompute[plan.recompute]);
+  if (plan.recompute != Recompute::none) {
+    text += fmt::format(", recompute {}", to_string(plan.recompute));
   }
-  if (plan.shard > 0) {
+  if (plan.shard != ShardLevel::none) {
     constexpr const char* kZero[] = {"", "ZeRO-1", "ZeRO-2", "ZeRO-3", "HSDP"};
-    text += fmt::format(", {}", kZero[plan.shard]);
+    text += fmt::format(", {}", kZero[place_of(plan.shard)]);
   }
-  if (plan.collectives > 0) {
-    text += fmt::format(", sums by {}", kCollectiveAlgorithms[plan.collectives]);
+  if (plan.collectives != CollectiveAlgorithm::native) {
+    text += fmt::format(", collectives by {}", to_string(plan.collectives));
   }
   return text;
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/id.h"
 #include "models/config.h"
 #include "planner/balance.h"
 
@@ -36,6 +37,38 @@ class StageLayers {
   std::shared_ptr<const std::vector<int64_t>> each_;  // shared by the plans that have them
 };
 
+/// plan.cp_comm_type: all keys on every rank, or around a ring; or heads exchanged for tokens.
+enum class CpCommType : uint8_t { all_gather, p2p, a2a };
+inline constexpr CpCommType kCpCommTypes[] = {CpCommType::all_gather, CpCommType::p2p,
+                                              CpCommType::a2a};
+const char* to_string(CpCommType type);
+
+/// plan.recompute.
+enum class Recompute : uint8_t { none, selective, full };
+inline constexpr const char* kRecomputeNames[] = {"none", "selective", "full"};
+inline const char* to_string(Recompute recompute) { return kRecomputeNames[place_of(recompute)]; }
+
+/// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3);
+/// parameters and gradients among the replicas of a node, states among all (HSDP).
+enum class ShardLevel : uint8_t { none, optimizer, grads, params, hybrid };
+inline constexpr ShardLevel kZero1 = ShardLevel::optimizer, kZero2 = ShardLevel::grads,
+                            kZero3 = ShardLevel::params, kHybrid = ShardLevel::hybrid;
+inline constexpr ShardLevel kShardLevels[] = {ShardLevel::none, kZero1, kZero2, kZero3, kHybrid};
+
+/// plan.all_reduce, plan.all_gather and plan.reduce_scatter.
+enum class CollectiveAlgorithm : uint8_t {
+  native,
+  ring,
+  halving_doubling,
+  hierarchical,
+  ho_ring,
+};
+/// All but `native`.
+inline constexpr CollectiveAlgorithm kOtherAlgorithms[] = {
+    CollectiveAlgorithm::ring, CollectiveAlgorithm::halving_doubling,
+    CollectiveAlgorithm::hierarchical, CollectiveAlgorithm::ho_ring};
+const char* to_string(CollectiveAlgorithm algorithm);
+
 /// The searched keys of a plan; all others are the run's.
 struct PlanCandidate {
   int32_t pp = 1, chunks = 1, dp = 1, ep = 1, etp = 1, cp = 1, tp = 1;
@@ -45,11 +78,11 @@ struct PlanCandidate {
   int32_t sequences = 0;
   bool sequence_parallel = false;
   StageLayers layers = {};
-  uint8_t keys = 0;         ///< of kKeys: how queries meet the keys of other ranks of cp
-  uint8_t schedule = 0;     ///< of parallel::built_in_schedules()
-  uint8_t recompute = 0;    ///< of kRecompute
-  uint8_t shard = 0;        ///< of kShard
-  uint8_t collectives = 0;  ///< of kCollectiveAlgorithms, for all three collectives
+  CpCommType cp_comm_type = CpCommType::all_gather;
+  uint8_t schedule = 0;  ///< of parallel::built_in_schedules()
+  Recompute recompute = Recompute::none;
+  ShardLevel shard = ShardLevel::none;
+  CollectiveAlgorithm collectives = CollectiveAlgorithm::native;  ///< for all three collectives
   auto operator<=>(const PlanCandidate&) const = default;
 
   int64_t world() const { return int64_t{pp} * dp * cp * tp; }
@@ -63,18 +96,6 @@ struct PlanCandidate {
   /// Ranks that have the same experts, and the same part of their widths.
   int64_t expert_replicas() const;
 };
-
-/// All keys on every rank, or around a ring; or heads exchanged for tokens.
-inline constexpr const char* kKeys[] = {"all_gather", "p2p", "a2a"};
-inline constexpr uint8_t kKeysInRing = 1, kHeadsForTokens = 2;
-inline constexpr const char* kRecompute[] = {"none", "selective", "full"};
-inline constexpr uint8_t kRecomputeFull = 2;
-/// Nothing, optimizer states (ZeRO-1), with gradients (ZeRO-2), with parameters (ZeRO-3);
-/// parameters and gradients among the replicas of a node, states among all (HSDP).
-inline constexpr const char* kShard[] = {"none", "optimizer", "grads", "params", "hybrid"};
-inline constexpr uint8_t kZero1 = 1, kZero2 = 2, kZero3 = 3, kHybrid = 4;
-inline constexpr const char* kCollectiveAlgorithms[] = {"native", "ring", "halving_doubling",
-                                                        "hierarchical", "ho_ring"};
 
 /// Keys of a run that a search sets, "plan.pp" and so on.
 const std::vector<std::string>& searched_keys();
@@ -157,7 +178,8 @@ std::vector<Pipeline> pipelines(const SearchSpace& space, const PlanCandidate& m
 void visit_rest(const SearchSpace& space, const PlanCandidate& plan,
                 const std::function<void(const PlanCandidate&)>& visit);
 /// Returns the algorithms that a plan's collectives may have beside `native`.
-std::vector<uint8_t> other_collectives(const SearchSpace& space, const PlanCandidate& plan);
+std::vector<CollectiveAlgorithm> other_collectives(const SearchSpace& space,
+                                                   const PlanCandidate& plan);
 
 /// Micro-batches of a step.
 int64_t num_micro_batches(const SearchSpace& space, const PlanCandidate& plan);

@@ -89,15 +89,15 @@ namespace {
 /// FLOPs of the layers of a model, for one sequence.
 LayerCosts layer_costs(const ModelTable& table) {
   std::vector<double> flops;
-  for (const LayerWork& kind : table.kinds) {
+  for (const LayerWork& type : table.layer_types) {
     double& of_device_type = flops.emplace_back(0);
-    for (const NodeWork& node : kind.nodes) {
+    for (const NodeWork& node : type.nodes) {
       of_device_type += node.flops;
     }
   }
   LayerCosts costs{.embedding = flops[kEmbedding], .head = flops[kHead]};
-  for (const size_t kind : table.kind_of) {
-    costs.layer.push_back(flops[kind]);
+  for (const size_t type : table.type_of) {
+    costs.layer.push_back(flops[type]);
   }
   return costs;
 }
@@ -111,7 +111,7 @@ SearchSpace Trial::space(std::map<std::string, std::string> given) const {
                     .global_batch = base_.config.train.global_batch,
                     .seq_len = base_.config.train.seq_len,
                     .given = std::move(given)};
-  const ModelTable table = tables_of(graph(), std::span(kRecompute).first(1)).front();
+  const ModelTable table = tables_of(graph(), std::span(kRecomputeNames).first(1)).front();
   const LayerCosts costs = layer_costs(table);
   if (cluster_.num_device_types() > 1) {
     const std::vector<double> of_device_type = speed_of_device_types(table);
@@ -124,20 +124,20 @@ SearchSpace Trial::space(std::map<std::string, std::string> given) const {
   return space;
 }
 
-/// Returns the speed of each kind of device for a micro-batch, relative to the fastest.
+/// Returns the speed of each device type for a micro-batch, relative to the fastest.
 std::vector<double> Trial::speed_of_device_types(const ModelTable& table) const {
   const cost::CostModel all(cluster_, profile_, threads(), engine::collectives_of(base_));
   std::vector<double> speeds;
-  for (size_t kind = 0; kind < cluster_.num_device_types(); ++kind) {
-    const cost::CostModel& costs = all.of_device_type(kind);
+  for (size_t type = 0; type < cluster_.num_device_types(); ++type) {
+    const cost::CostModel& costs = all.of_device_type(type);
     double seconds = 0;
     const auto add = [&](size_t layer) {
-      for (const NodeWork& node : table.kinds[layer].nodes) {
+      for (const NodeWork& node : table.layer_types[layer].nodes) {
         const double moved = node.activations + node.parameters;
         seconds += costs.roofline_s(node.op, node.dtype, node.flops, static_cast<int64_t>(moved));
       }
     };
-    for (const size_t layer : table.kind_of) {
+    for (const size_t layer : table.type_of) {
       add(layer);
     }
     add(kEmbedding);
@@ -260,7 +260,7 @@ engine::Run Trial::run_of(const PlanCandidate& plan, const SearchSpace& space,
 double program_passes(const PlanCandidate& plan, const SearchSpace& space, int64_t micro_batches) {
   constexpr double kRingSteps = 8, kFewStages = 16;
   const double stages = static_cast<double>(plan.pp) * plan.chunks;
-  const bool in_ring = plan.cp > 1 && plan.keys == kKeysInRing;
+  const bool in_ring = plan.cp > 1 && plan.cp_comm_type == CpCommType::p2p;
   return static_cast<double>(micro_batches * space.model.num_layers) *
          (in_ring ? std::max(1.0, plan.cp / kRingSteps) : 1) * std::max(1.0, stages / kFewStages);
 }

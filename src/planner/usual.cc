@@ -30,10 +30,11 @@ Family family_of(const PlanCandidate& plan) {
 
 bool is_usual_mesh(const SearchSpace& space, const PlanCandidate& mesh) {
   const bool splits_tokens = mesh.tp > 1 && space.seq_len / mesh.cp % mesh.tp == 0;
-  const bool usual_cp = mesh.cp == 1 || (space.seq_len / mesh.cp >= kUsualTokensOfCp &&
-                                         mesh.keys != kHeadsForTokens && is_power_of_two(mesh.cp));
+  const bool usual_cp =
+      mesh.cp == 1 || (space.seq_len / mesh.cp >= kUsualTokensOfCp &&
+                       mesh.cp_comm_type != CpCommType::a2a && is_power_of_two(mesh.cp));
   // A ring over more ranks makes a long program.
-  const bool long_ring = mesh.keys == kKeysInRing && mesh.cp > kUsualRing;
+  const bool long_ring = mesh.cp_comm_type == CpCommType::p2p && mesh.cp > kUsualRing;
   return usual_cp && !long_ring && is_power_of_two(mesh.tp) && mesh.tp <= space.ranks_per_node &&
          mesh.sequence_parallel == splits_tokens && mesh.etp == 1;
 }

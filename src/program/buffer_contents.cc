@@ -71,10 +71,10 @@ Block block_of(const Buffer& buffer, const Program& program, int32_t rank) {
 
 int64_t elements_of(const Buffer& bucket, const Mesh& mesh) {
   const std::vector<int64_t>& given = bucket.layout.sizes_of(0);
-  constexpr int64_t kMost = int64_t{1} << 50;
+  constexpr int64_t kMaxElements = int64_t{1} << 50;
   int64_t elements = 0;
   for (int64_t size : given) {
-    elements = std::min(elements + std::clamp<int64_t>(size, 0, kMost), kMost);
+    elements = std::min(elements + std::clamp<int64_t>(size, 0, kMaxElements), kMaxElements);
   }
   if (!given.empty()) return elements;
   elements = bucket.type.numel();

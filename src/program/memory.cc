@@ -477,13 +477,13 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer, const PeerMap& peer_map) 
 /// Memory of the transport for collectives, as copies of operands or messages: each lane reserves
 /// that of its largest collective, since they run one after the other.
 int64_t transport_bytes(const Program& program, const RankClass& cls) {
-  constexpr int64_t kMost = INT64_MAX / 64;  // more than any has: lanes can be added up
+  constexpr int64_t kMaxWorkspace = INT64_MAX / 64;  // more than any has: lanes can be added up
   std::array<int64_t, kNumLanes> most{};
   for (const Task& task : cls.tasks) {
     const Kind& kind = program.kind(task);
     if (is_communication(kind)) {
       int64_t& of_lane = most[place_of(task.lane)];
-      of_lane = std::max(of_lane, std::min(kind.workspace, kMost));
+      of_lane = std::max(of_lane, std::min(kind.workspace, kMaxWorkspace));
     }
   }
   return std::accumulate(most.begin(), most.end(), int64_t{0});

@@ -112,10 +112,10 @@ class Parser {
  private:
   /// The number of a line of its own.
   int32_t count(Words& words, std::string_view what) const {
-    constexpr int64_t kMost = 1 << 20;
+    constexpr int64_t kMaxCount = 1 << 20;
     const auto number = parse_number<int64_t>(words.next());
-    if (number < 1 || number > kMost) {
-      bad(fmt::format("{} is {}; expected 1 to {}", what, number, kMost));
+    if (number < 1 || number > kMaxCount) {
+      bad(fmt::format("{} is {}; expected 1 to {}", what, number, kMaxCount));
     }
     words.expect_all_taken();
     return static_cast<int32_t>(number);

@@ -38,7 +38,7 @@ Packing::Packing(std::span<const Item> items, int64_t seq_len, int64_t rows_at_o
     : items_(items.begin(), items.end()),
       seq_len_(seq_len),
       rows_at_once_(rows_at_once),
-      places_(items.size()) {
+      packed_at_(items.size()) {
   std::vector<size_t> order(items_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -58,7 +58,7 @@ Packing::Packing(std::span<const Item> items, int64_t seq_len, int64_t rows_at_o
       used.push_back(0);
     }
     const size_t r = row->second;
-    places_[i] = {static_cast<int64_t>(r), used[r]};
+    packed_at_[i] = {static_cast<int64_t>(r), used[r]};
     used[r] += need;
     free.erase(row);
     free.emplace(seq_len - used[r], r);
@@ -74,7 +74,7 @@ Packing::Packing(std::span<const Item> items, int64_t seq_len, int64_t rows_at_o
     const auto n = static_cast<int64_t>(i);
     to[rows[i]] = n % micro_batches_ * rows_at_once + n / micro_batches_;
   }
-  for (Place& place : places_) {
+  for (PackedAt& place : packed_at_) {
     place.row = to[static_cast<size_t>(place.row)];
   }
 }
@@ -84,8 +84,8 @@ engine::Batch Packing::batch() const {
   for (size_t i = 0; i < items_.size(); ++i) {
     const std::vector<int32_t>& prompt = items_[i].prompt->ids;
     const std::vector<int32_t>& sampled = items_[i].sample->tokens;
-    const data::SequenceOut row = batch.row(places_[i].row);
-    auto at = static_cast<size_t>(places_[i].begin);
+    const data::SequenceOut row = batch.row(packed_at_[i].row);
+    auto at = static_cast<size_t>(packed_at_[i].begin);
     for (int64_t p = 0; p < places_of(items_[i]); ++p, ++at) {
       const auto n = static_cast<size_t>(p);
       row.tokens[at] = n < prompt.size() ? prompt[n] : sampled[n - prompt.size()];
@@ -98,7 +98,7 @@ engine::Batch Packing::batch() const {
 }
 
 size_t Packing::first_target(size_t i) const {
-  return static_cast<size_t>(places_[i].row * seq_len_ + places_[i].begin +
+  return static_cast<size_t>(packed_at_[i].row * seq_len_ + packed_at_[i].begin +
                              std::ssize(items_[i].prompt->ids) - 1);
 }
 
@@ -141,7 +141,7 @@ void Packing::add_routes(engine::Batch& batch, const models::ModelConfig& model)
       HOCKET_CHECK(std::ssize(from) == places_of(items_[i]) * width,
                    "{} experts of a sample of {} tokens, expected {} a token", from.size(),
                    places_of(items_[i]), width);
-      const int64_t begin = places_[i].row * seq_len_ + places_[i].begin;
+      const int64_t begin = packed_at_[i].row * seq_len_ + packed_at_[i].begin;
       for (int64_t p = 0; p < places_of(items_[i]); ++p) {
         std::copy_n(from.begin() + p * width + before, k, routes.begin() + (begin + p) * k);
       }
@@ -176,7 +176,7 @@ void Packing::add_samples(engine::Batch& batch, int64_t samples_per_row) const {
   std::vector<int64_t> in_row(static_cast<size_t>(rows()), 0);
   for (size_t i = 0; i < items_.size(); ++i) {
     const Turn& turn = *items_[i].turn;
-    const int64_t row = places_[i].row;
+    const int64_t row = packed_at_[i].row;
     const int64_t number = in_row[static_cast<size_t>(row)]++;
     HOCKET_CHECK(number < samples_per_row, "a row has more than {} samples", samples_per_row);
     const auto at = static_cast<size_t>(row * samples_per_row + number);

@@ -27,7 +27,7 @@ struct Item {
 class Packing {
  public:
   /// Fills rows of `seq_len`, the longest samples first, each into the fullest row that has room
-  /// (best fit); rows are dealt out to micro-batches of `rows_at_once` so that each has about as
+  /// (best fit); rows are distributed to micro-batches of `rows_at_once` so that each has about as
   /// many tokens. `multiple`: divisor of the number of micro-batches. Throws Error for a sample
   /// that no row has room for.
   Packing(std::span<const Item> items, int64_t seq_len, int64_t rows_at_once, int64_t multiple);
@@ -51,7 +51,7 @@ class Packing {
   std::vector<std::vector<double>> by_item(std::span<const double> values) const;
 
  private:
-  struct Place {
+  struct PackedAt {
     int64_t row = 0, begin = 0;
   };
   /// Index, in [rows, seq_len], of the place that has item i's first sampled token as its target.
@@ -63,7 +63,7 @@ class Packing {
   std::vector<Item> items_;
   const int64_t seq_len_, rows_at_once_;
   int64_t micro_batches_ = 0, tokens_ = 0;
-  std::vector<Place> places_;  ///< by item
+  std::vector<PackedAt> packed_at_;  ///< by item
 };
 
 }  // namespace hocket::rl

@@ -46,9 +46,9 @@ void set_level(const std::string& level, bool each, std::vector<double>& ratios)
 }  // namespace
 
 CorrectionStats apply_correction(const engine::RlSection& section, std::span<Turn> turns) {
-  const engine::CorrectionSection& how = section.correction;
-  const bool truncates = how.type == "tis", leaves_out = how.type == "mis";
-  const double low = std::log(how.low), high = std::log(how.high);
+  const engine::CorrectionSection& correction = section.correction;
+  const bool truncates = correction.type == "tis", leaves_out = correction.type == "mis";
+  const double low = std::log(correction.low), high = std::log(correction.high);
   CorrectionStats stats{.mean_ratio = 0, .max_ratio = 0};
   double tokens = 0;
   for (Turn& turn : turns) {
@@ -67,14 +67,14 @@ CorrectionStats apply_correction(const engine::RlSection& section, std::span<Tur
         ++tokens;
       }
     }
-    set_level(how.level, leaves_out, ratios);
+    set_level(correction.level, leaves_out, ratios);
     if (leaves_out) {
       turn.weights.assign(ratios.size(), 1);
     }
     for (size_t t = 0; t < ratios.size(); ++t) {
       const bool above = ratios[t] > high;
       if (truncates) {
-        turn.advantages[t] *= std::min(std::exp(ratios[t]), how.high);
+        turn.advantages[t] *= std::min(std::exp(ratios[t]), correction.high);
         stats.cut_off += turn.counts && above ? 1 : 0;
       } else if (leaves_out && (above || ratios[t] < low)) {
         turn.weights[t] = 0;

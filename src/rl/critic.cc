@@ -43,14 +43,9 @@ engine::Run critic_run(const engine::Run& policy) {
   run.lora.reset();
   run.config.train.freeze.clear();
   if (!section.path.empty()) {
-    const checkpoint::ModelLocation at = [&] {
-      try {
-        return checkpoint::resolve_model(section.path, checkpoint::Need::weights);
-      } catch (const Error& error) {
-        if (error.where() != section.path) throw;
-        throw error.with("rl.critic.path names it");
-      }
-    }();
+    const checkpoint::ModelLocation at = with_note("rl.critic.path names it", [&] {
+      return checkpoint::resolve_model(section.path, checkpoint::Need::weights);
+    });
     run.weights = at.folder;
     run.adapter = at.adapter;
     run.config.model.path = section.path;

@@ -13,7 +13,9 @@
 
 namespace hocket::rl {
 
+namespace {
 using Json = nlohmann::ordered_json;
+}  // namespace
 
 const char* to_string(SampleStatus status) {
   static constexpr const char* kNames[] = {"pending", "completed", "truncated", "aborted",

@@ -32,11 +32,11 @@ int64_t head_parts(const engine::Run& run, const engine::Compiled& training) {
 Learner::Learner(const engine::Run& run, engine::Programs& programs, train::TrainedReaders& readers)
     : run_(run), rl_(run.config.rl), programs_(programs), readers_(readers) {
   if (rl_.kl_coef > 0) {
-    try {
-      reference_.emplace(run, rl_.reference, programs, readers);
-    } catch (const Error& error) {
-      if (error.where() != rl_.reference) throw;
-      throw error.with("rl.reference names it");
+    const auto open = [&] { reference_.emplace(run, rl_.reference, programs, readers); };
+    if (rl_.reference.empty()) {
+      open();
+    } else {
+      with_note("rl.reference names it", open);
     }
   }
 }

@@ -20,9 +20,9 @@
 
 namespace hocket::rl {
 
-using Json = nlohmann::ordered_json;
-
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// Columns that may hold the ground truth, the first that is there.
 constexpr std::array<const char*, 5> kTruths = {"ground_truth", "answer", "solution", "label",
@@ -198,13 +198,13 @@ Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) 
 /// A string is read as it is, behind the tokens that begin a text; messages through the model's
 /// chat template, up to where its answer begins.
 void PromptData::set_text(const Json& text, Prompt* prompt) {
-  data::EncodeOptions how;
+  data::EncodeOptions encode_options;
   if (text.is_string()) {
     ++texts_;
     prompt->text = text.get<std::string>();
-    how.split_special_tokens = run_.config.data.split_special_tokens;
+    encode_options.split_special_tokens = run_.config.data.split_special_tokens;
     prompt->ids = data::document_ids(run_.name, beginning_, *tokenizer_, prompt->text,
-                                     run_.model.vocab_size, how);
+                                     run_.model.vocab_size, encode_options);
     return;
   }
   if (!text.is_array()) {
@@ -229,7 +229,7 @@ void PromptData::set_text(const Json& text, Prompt* prompt) {
     fail("prompt", "{} (chat template of {})", error.text(), from);
   }
   if (prompt->text.empty()) fail("prompt", "the chat template of {} makes no text of it", from);
-  prompt->ids = tokenizer_->encode(prompt->text, how);
+  prompt->ids = tokenizer_->encode(prompt->text, encode_options);
   data::require_ids(run_.name, prompt->ids, *tokenizer_, run_.model.vocab_size);
 }
 

@@ -50,8 +50,8 @@ class Fraction {
     top /= a;
     bottom /= a;
     // The smallest integer is left out: its negation has no 64 bits.
-    constexpr Wide kMost = INT64_MAX;
-    if (top > kMost || top < -kMost || bottom > kMost) return out;
+    constexpr Wide kMaxInteger = INT64_MAX;
+    if (top > kMaxInteger || top < -kMaxInteger || bottom > kMaxInteger) return out;
     out.valid_ = true;
     out.top_ = static_cast<int64_t>(top);
     out.bottom_ = static_cast<int64_t>(bottom);

@@ -182,9 +182,9 @@ class CountdownRule : public Reward {
     const bool is_integer = value.is_number_integer() &&
                             !(value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX);
     if (is_integer) return value.get<int64_t>();
-    constexpr double kMost = 9007199254740992;  // 2^53: doubles up to here are exact
+    constexpr double kMaxExactInteger = 9007199254740992;  // 2^53: doubles up to here are exact
     const double number = value.is_number_float() ? value.get<double>() : NAN;
-    if (std::fabs(number) <= kMost && number == std::floor(number)) {
+    if (std::fabs(number) <= kMaxExactInteger && number == std::floor(number)) {
       return static_cast<int64_t>(number);
     }
     fail("countdown", "{} of prompt {} is {}; expected an integer", name, prompt.index,

@@ -156,10 +156,10 @@ int Rollout::run(const Order& order, const std::function<void(const Prompt&, Sam
     return 0;
   }
   // A new scheduler has no prefixes of earlier parameters.
-  serve::SchedulerOptions how;
-  how.prefix_caching = run_.config.rl.prefix_caching;
-  how.max_waiting = 0;
-  serve::Scheduler scheduler(stepper, &data_.tokenizer(), how);
+  serve::SchedulerOptions scheduler_options;
+  scheduler_options.prefix_caching = run_.config.rl.prefix_caching;
+  scheduler_options.max_waiting = 0;
+  serve::Scheduler scheduler(stepper, &data_.tokenizer(), scheduler_options);
   samples->resize(order.groups.size() * static_cast<size_t>(order.samples));
   std::string error;
   for (size_t i = 0; i < samples->size(); ++i) {

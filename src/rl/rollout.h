@@ -53,10 +53,10 @@ class Rollout {
 
   /// Returns the signal that a process got; 0: none.
   using Signal = std::function<int()>;
-  /// Draws samples with the parameters as they are now, by group and index. All processes call, and
-  /// the first gets the samples, which do not move; `finished` is called there for each as soon as
-  /// it ends. Once `signal` returns one in some process, the rest is aborted. Returns that signal
-  /// in the first process.
+  /// Draws samples with the parameters as they are now, by group and index. All processes call.
+  /// Process 0 receives the samples; pointers to them stay valid. `finished` is called there for
+  /// each as soon as it ends. Once `signal` returns one in some process, the rest is aborted.
+  /// Returns that signal in process 0.
   int run(const Order& order, const std::function<void(const Prompt&, Sample&)>& finished,
           const Signal& signal, std::vector<Sample>* samples);
   /// Returns the counts of the last run().
@@ -74,7 +74,7 @@ class Rollout {
 };
 
 /// The longest text of a run: its longest prompt, and max_new_tokens. Throws Error if the model has
-/// not so many positions, or if a row of train.seq_len has no room for it.
+/// fewer positions, or if a row of train.seq_len has no room for it.
 int64_t longest_text(const engine::Run& run, const PromptData& data);
 
 /// Tokens that a prompt may have: rl.max_prompt_tokens, or as many as leave room for an answer.

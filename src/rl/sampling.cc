@@ -166,7 +166,7 @@ Evaluated Sampling::evaluate(const PromptSet& set, int64_t version, const Signal
   order.temperature =
       rl_.eval_samples > 1 && rl_.eval_temperature == 0 ? rl_.temperature : rl_.eval_temperature;
   order.limited = order.temperature > 0;
-  // Evaluations of a training draw alike, and unlike its own samples.
+  // Evaluations of a training draw alike, and differently from its own samples.
   order.seed =
       random_bits(static_cast<uint64_t>(run_.config.train.seed), hash_name("rl evaluation"), 0);
   order.version = version;

@@ -33,9 +33,9 @@ class Sampling {
 
   Rollout& rollout() { return rollout_; }
   /// Samples prompts number `first` and on until the step is full: all of them, with dynamic
-  /// sampling those whose samples have unlike rewards. `version`: of the policy. Returns the signal
-  /// that came to some process, kExhausted if the rounds of dynamic sampling do not fill the step,
-  /// or 0: it is full. Throws Error if too many rewards fail. All processes call.
+  /// sampling those whose samples have different rewards. `version`: of the policy. Returns the
+  /// signal that came to some process, kExhausted if the rounds of dynamic sampling do not fill the
+  /// step, or 0: it is full. Throws Error if too many rewards fail. All processes call.
   static constexpr int kExhausted = -1;
   int gather(int64_t first, int64_t version, const Signal& signal, Experience* experience);
   /// Samples rl.eval_prompts of a held-out set, unless a signal comes to some process. In all

@@ -88,7 +88,7 @@ struct TaskSizes {
   int64_t train = 0, held_out = 0, warm_up = 0;
 };
 struct TaskProblems {
-  std::vector<Problem> train, held_out;  ///< unlike prompts, by index
+  std::vector<Problem> train, held_out;  ///< different prompts, by index
   std::vector<WarmUpExample> warm_up;    ///< of keys that are not held out; prompts may repeat
 };
 /// Draws problems until all sets are full. Throws Error if the task has too few.

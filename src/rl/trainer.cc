@@ -19,7 +19,7 @@
 
 namespace hocket::rl {
 
-int Training::go() {
+int Training::run() {
   std::optional<FolderLock> lock;
   comm::run_on_all(ranks_.processes(), [&] {
     if (is_first()) {
@@ -40,11 +40,11 @@ int Training::go() {
   tokens_ = start_.tokens;
   saver_.set_last(start_.from ? start_.from->folder() : "");
   for (const std::string& note : saver_.read_files(data_)) {
-    say("{}\n", note);
+    print_once("{}\n", note);
   }
   set_up();
   load();
-  train::tell_schedule(section_, course_.steps);
+  train::warn_of_schedule(section_, course_.steps);
   progress_ = std::make_unique<Progress>();
   const int64_t first = start_.done.step;
   stepper_.emplace(run_, programs_.session(learner_->spec(learner_->multiple())),
@@ -56,7 +56,7 @@ int Training::go() {
     if (is_first() && run_.config.output.report) {
       report_.write_failed(stepper_->done().step, course_.steps, error.what());
     }
-    if (saver_.told()) throw;
+    if (saver_.named_checkpoint()) throw;
     throw error.with(saver_.last_or_none(" is intact, and the same command goes on from it"));
   }
 }
@@ -110,14 +110,14 @@ int Training::run_to_end(int64_t first) {
   }
   if (signalled(stop_.end_steps())) {
     write_report(Report::State::stopped);
-    say("stopped after update {} of {}; the same command goes on from there\n", done.step,
-        course_.steps);
+    print_once("stopped after update {} of {}; the same command goes on from there\n", done.step,
+               course_.steps);
     return train::exit_code_of(stopped_by_);
   }
   evaluate(true);
   write_report(Report::State::finished);
   if (is_first() && run_.config.output.report) {
-    say("report   {}/report.html\n", run_.config.output.dir);
+    print_once("report   {}/report.html\n", run_.config.output.dir);
   }
   return 0;
 }
@@ -136,7 +136,7 @@ bool Training::step() {
       stepper_->save();
     }
     fail_run("rl",
-             "after {} of generation {} of {} prompts have samples of unlike rewards "
+             "after {} of generation {} of {} prompts have samples of different rewards "
              "(rl.dynamic_sampling); try a harder or an easier task, more samples_per_prompt, or "
              "more max_rounds",
              counted(sampling_->rounds(), "round"),
@@ -225,7 +225,7 @@ void Training::update(Experience& experience, int64_t begin_ns) {
 int train(const engine::Run& run, const std::string& command) {
   train::StopSignals stop;
   stop.set_resume("nothing was begun");
-  return Training(run, command, stop).go();
+  return Training(run, command, stop).run();
 }
 
 }  // namespace hocket::rl

@@ -26,9 +26,9 @@
 
 namespace hocket::rl {
 
-/// One training; go() is its story. A step samples prompts, scores the samples while others are
-/// drawn, computes advantages, and makes one or more updates. With ranks as processes each runs it;
-/// the first scores and writes.
+/// One training, from start to end in run(). A step samples prompts, scores the samples while
+/// others are drawn, computes advantages, and makes one or more updates. With ranks as processes
+/// each runs it; the first scores and writes.
 class Training {
  public:
   Training(const engine::Run& run, const std::string& command, train::StopSignals& stop)
@@ -42,12 +42,13 @@ class Training {
         saver_(run, stop),
         ranks_(engine::local_ranks(run)) {}
   /// Returns the exit code.
-  int go();
+  int run();
 
  private:
   bool is_first() const { return ranks_.processes().index() == 0; }
+  /// Prints on the first process only.
   template <class... Args>
-  void say(fmt::format_string<Args...> text, Args&&... args) const {
+  void print_once(fmt::format_string<Args...> text, Args&&... args) const {
     if (is_first()) {
       fmt::print(text, std::forward<Args>(args)...);
       std::fflush(stdout);
@@ -70,7 +71,7 @@ class Training {
   void update(Experience& experience, int64_t begin_ns);
   std::vector<Item> items_of(Experience& experience, size_t begin, size_t end) const;
   void measure(train::StepMetrics& metrics);
-  void tell(const train::StepMetrics& metrics);
+  void report_step(const train::StepMetrics& metrics);
   void evaluate(bool final);
   void record(const std::string& line);
   void write_samples(std::span<const Sample> samples, std::span<const Turn> turns,

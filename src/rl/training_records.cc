@@ -30,7 +30,7 @@ void Training::measure(train::StepMetrics& metrics) {
   metrics.values.push_back({"time/old_logprobs_s", learner_->old_s()});
 }
 
-void Training::tell(const train::StepMetrics& metrics) {
+void Training::report_step(const train::StepMetrics& metrics) {
   record(train::to_line(metrics));
   const auto value = [&](const char* name) {
     for (const auto& [key, number] : metrics.values) {

@@ -37,7 +37,7 @@ void Training::choose_length() {
   }
   if (const int64_t of_step = rl_.updates_per_step(); course_.steps % of_step != 0) {
     course_.steps += of_step - course_.steps % of_step;
-    say("train.steps {}: whole steps of {} updates each\n", course_.steps, of_step);
+    print_once("train.steps {}: whole steps of {} updates each\n", course_.steps, of_step);
   }
 }
 
@@ -49,8 +49,8 @@ bool Training::nothing_left() const {
   };
   const bool nothing = ranks_.processes().broadcast(is_first() && decide() ? "nothing" : "") != "";
   if (nothing) {
-    say("already finished at update {} of {}; nothing to do (raise train.{} to go on)\n",
-        start_.done.step, course_.steps, section_.epochs > 0 ? "epochs" : "steps");
+    print_once("already finished at update {} of {}; nothing to do (raise train.{} to go on)\n",
+               start_.done.step, course_.steps, section_.epochs > 0 ? "epochs" : "steps");
   }
   return nothing;
 }
@@ -76,33 +76,35 @@ void Training::set_up() {
 }
 
 void Training::describe(const engine::Compiled& compiled) const {
-  say("model    {}\n         {:.2f} M parameters, {}\nweights  {}\n", engine::describe(run_.model),
-      static_cast<double>(models::param_count(compiled.reference)) / 1e6, run_.config.model.dtype,
-      start_.describe());
+  print_once("model    {}\n         {:.2f} M parameters, {}\nweights  {}\n",
+             engine::describe(run_.model),
+             static_cast<double>(models::param_count(compiled.reference)) / 1e6,
+             run_.config.model.dtype, start_.describe());
   std::string held_out;
   for (const PromptSet& set : data_.held_out()) {
     held_out +=
         fmt::format("{}{}{}", held_out.empty() ? "" : ", ", set.name.empty() ? "" : set.name + ": ",
                     counted(std::ssize(set.prompts), "prompt"));
   }
-  say("data     {}: {} to train on; held out {}\n", data_.name(),
-      counted(std::ssize(data_.train()), "prompt"), held_out.empty() ? "nothing" : held_out);
+  print_once("data     {}: {} to train on; held out {}\n", data_.name(),
+             counted(std::ssize(data_.train()), "prompt"), held_out.empty() ? "nothing" : held_out);
   for (const std::string& note : data_.notes()) {
-    say("         {}\n", note);
+    print_once("         {}\n", note);
   }
-  say("plan     {}\n", engine::describe(run_));
-  say("rl       {} x {} samples a step, {} of it; {}, {} loss, {}\n",
-      counted(rl_.prompts_per_step, "prompt"), rl_.samples_per_prompt,
-      counted(rl_.updates_per_step(), "update"), rl_.advantage, rl_.loss, rl_.aggregation);
+  print_once("plan     {}\n", engine::describe(run_));
+  print_once("rl       {} x {} samples a step, {} of it; {}, {} loss, {}\n",
+             counted(rl_.prompts_per_step, "prompt"), rl_.samples_per_prompt,
+             counted(rl_.updates_per_step(), "update"), rl_.advantage, rl_.loss, rl_.aggregation);
   if (const std::string warning = advantage_warning(rl_); !warning.empty() && is_first()) {
     log_warning("{}", warning);
   }
   const bool limited = rl_.top_k > 0 || rl_.top_p < 1 || rl_.min_p > 0;
-  say("         log-probabilities are of all of the model's logits{}; samples are drawn {}\n",
+  print_once(
+      "         log-probabilities are of all of the model's logits{}; samples are drawn {}\n",
       rl_.temperature == 1 ? "" : fmt::format(" / {}", rl_.temperature),
       limited ? "within top_k, top_p and min_p" : "from all of them");
   if (const train::FrozenModel* reference = learner_->reference()) {
-    say("         reference {}\n", reference->described());
+    print_once("         reference {}\n", reference->described());
   }
 }
 
@@ -138,8 +140,8 @@ void Training::plan_memory() {
     }
   }
   engine::require_memory(run_, update, planned_);
-  say("memory   {} planned per rank\n",
-      human_bytes(static_cast<double>(engine::most_planned(planned_))));
+  print_once("memory   {} planned per rank\n",
+             human_bytes(static_cast<double>(engine::most_planned(planned_))));
 }
 
 void Training::load() {
@@ -165,7 +167,7 @@ train::StepperParts Training::parts_of_stepper() {
   train::StepperParts parts;
   parts.data = [this](int64_t) { return learner_->data(); };
   parts.measure = [this](train::StepMetrics& metrics) { measure(metrics); };
-  parts.metrics = [this](const train::StepMetrics& metrics) { tell(metrics); };
+  parts.metrics = [this](const train::StepMetrics& metrics) { report_step(metrics); };
   parts.save = [this](const train::StepsDone&) { save(); };
   parts.last_checkpoint = [this] { return saver_.last_or_none(" is intact"); };
   parts.planned = planned_;

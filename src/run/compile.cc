@@ -31,20 +31,22 @@ namespace {
 
 /// Adds to the kinds of collectives the transport's memory for the largest of their groups; threads
 /// need none.
-void note_transport(const std::optional<comm::Collectives>& how, program::Program* program) {
+void note_transport(const std::optional<comm::Collectives>& collectives,
+                    program::Program* program) {
   const std::vector<int64_t> members = program::most_members(*program);
   for (size_t k = 0; k < program->kinds.size(); ++k) {
     program::Kind& kind = program->kinds[k];
     if (!program::is_communication(kind)) continue;
     const comm::Op& op = comm::op(kind.communication);
-    kind.workspace =
-        how ? comm::transport_bytes(*how, op, kind.attrs, kind.in, kind.out, members[k]) : 0;
+    kind.workspace = collectives ? comm::transport_bytes(*collectives, op, kind.attrs, kind.in,
+                                                         kind.out, members[k])
+                                 : 0;
   }
 }
 
 }  // namespace
 
-Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how) {
+Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& options) {
   // The given graph is the check's reference; graph passes rewrite a copy. It is lowered to
   // templates, which have passes of their own, and these are stamped into a program. If experts
   // have ranks of their own, these are lowered as well, and both become one program. Program passes
@@ -55,11 +57,11 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
   parallel::Templates templates;
   const auto seen = [&](const std::string& what) {
     stop_if_asked();
-    if (how.observe) {
-      how.observe(what, {graph, templates, result.program});
+    if (options.observe) {
+      options.observe(what, {graph, templates, result.program});
     }
   };
-  passes::PassRunner runner(how.passes, how.skip_passes, how.pass_options);
+  passes::PassRunner runner(options.passes, options.skip_passes, options.pass_options);
   runner.after = [&](const passes::Pass& pass) { seen(pass.name); };
   runner.run(graph);
   templates = parallel::make_templates(graph, plan);
@@ -69,17 +71,17 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
   result.program = parallel::stamp(templates);
   if (plan.expert_ranks > 0) {
     parallel::Templates of_experts = parallel::make_templates(graph, plan.of_experts());
-    passes::PassRunner quiet(how.passes, how.skip_passes, how.pass_options);
+    passes::PassRunner quiet(options.passes, options.skip_passes, options.pass_options);
     quiet.run(of_experts);
     result.program =
         passes::with_expert_role(graph, std::move(result.program), parallel::stamp(of_experts));
   }
-  result.program.config = how.config;
-  result.program.purpose = how.purpose;
+  result.program.config = options.config;
+  result.program.purpose = options.purpose;
   seen("lower");
   runner.run(result.program);
   program::finalize(result.program);
-  note_transport(how.collectives, &result.program);
+  note_transport(options.collectives, &result.program);
   seen("program");
   return result;
 }
@@ -91,7 +93,7 @@ std::optional<comm::Collectives> collectives_of(const Run& run) {
 }
 
 Compiled compile(const ProgramSpec& spec) {
-  graph::Graph reference = spec.graph(spec.how.observe);
+  graph::Graph reference = spec.graph(spec.lowering.observe);
   if (spec.plan.expert_ranks > 0 && !reference.grads.empty()) {
     fail(
         spec.where,
@@ -113,13 +115,13 @@ Compiled compile(const ProgramSpec& spec) {
          spec.plan.expert_ranks);
   }
   try {
-    Compiled result = compile(std::move(reference), spec.plan, spec.how);
+    Compiled result = compile(std::move(reference), spec.plan, spec.lowering);
     result.tokens_per_step = spec.tokens_per_step;
     return result;
   } catch (const Error& error) {
     if (error.code() != Error::Code::command) throw;
     throw error.with(fmt::format("the given program has purpose {}",
-                                 program_name(spec.how.purpose, spec.where)));
+                                 program_name(spec.lowering.purpose, spec.where)));
   }
 }
 
@@ -131,13 +133,13 @@ using Append = std::function<void(graph::Graph&)>;
 /// The model's graph with the run's adapter, differentiated if there is something to append to
 /// that. `train`: with the adapter's dropout.
 std::function<graph::Graph(const Observer&)> graph_of(const Run& run,
-                                                      const models::BuildOptions& how,
+                                                      const models::BuildOptions& build_options,
                                                       const Append& append, bool train = false) {
   const auto grad_type = run.config.train.grad_dtype == "model" ? autodiff::GradType::params
                                                                 : autodiff::GradType::sums;
   return [model = run.model, lora = run.lora, freeze = run.config.train.freeze, name = run.name,
-          how, append, grad_type, train](const Observer& observe) {
-    graph::Graph graph = models::build(model, how);
+          build_options, append, grad_type, train](const Observer& observe) {
+    graph::Graph graph = models::build(model, build_options);
     if (lora) {
       models::apply_lora(graph, models::match_lora(model, *lora, name), train);
     }
@@ -162,13 +164,13 @@ std::function<graph::Graph(const Observer&)> graph_of(const Run& run,
 /// Returns the spec of the run's model in other sizes, without its graph. `name`: "" is the
 /// training.
 ProgramSpec sized(const Run& run, const std::string& name, const Sizes& sizes,
-                  models::BuildOptions* how) {
+                  models::BuildOptions* build_options) {
   ProgramSpec spec;
   spec.where = run.name;
   spec.plan = run.plan;
-  how->sequence_length = sizes.seq_len > 0 ? sizes.seq_len : run.config.train.seq_len;
+  build_options->sequence_length = sizes.seq_len > 0 ? sizes.seq_len : run.config.train.seq_len;
   spec.plan.uneven_parts =
-      run.plan.ring && run.plan.zigzag && how->sequence_length % (2 * run.plan.cp) != 0;
+      run.plan.ring && run.plan.zigzag && build_options->sequence_length % (2 * run.plan.cp) != 0;
   if (sizes.micro_batch > 0) {
     spec.plan.micro_batch = sizes.micro_batch;
     spec.plan.dp_samples.clear();
@@ -176,18 +178,18 @@ ProgramSpec sized(const Run& run, const std::string& name, const Sizes& sizes,
   if (sizes.num_micro_batches > 0) {
     spec.plan.num_micro_batches = sizes.num_micro_batches;
   }
-  how->tokens = spec.plan.sequences() * how->sequence_length;
-  how->dtype = graph::parse_dtype(run.config.model.dtype);
-  how->float8 = run.config.model.float8;
-  how->num_micro_batches = spec.plan.num_micro_batches;
-  spec.tokens_per_step = how->tokens * spec.plan.num_micro_batches;
-  spec.key = fmt::format("{} {} {} {}", name, spec.plan.micro_batch, how->sequence_length,
+  build_options->tokens = spec.plan.sequences() * build_options->sequence_length;
+  build_options->dtype = graph::parse_dtype(run.config.model.dtype);
+  build_options->float8 = run.config.model.float8;
+  build_options->num_micro_batches = spec.plan.num_micro_batches;
+  spec.tokens_per_step = build_options->tokens * spec.plan.num_micro_batches;
+  spec.key = fmt::format("{} {} {} {}", name, spec.plan.micro_batch, build_options->sequence_length,
                          spec.plan.num_micro_batches);
-  spec.how.passes = run.config.plan.passes;
-  spec.how.pass_options = run.config.plan.pass_options;
-  spec.how.config = run.resolved.to_json_text();
-  spec.how.purpose = name;
-  spec.how.collectives = collectives_of(run);
+  spec.lowering.passes = run.config.plan.passes;
+  spec.lowering.pass_options = run.config.plan.pass_options;
+  spec.lowering.config = run.resolved.to_json_text();
+  spec.lowering.purpose = name;
+  spec.lowering.collectives = collectives_of(run);
   return spec;
 }
 
@@ -227,24 +229,24 @@ models::PolicyLoss policy_loss_of(const Run& run, const ProgramSpec& spec) {
 }
 
 /// Gives the head the loss of the run's objective: of tokens, of answers, or of a policy.
-void set_loss(const Run& run, const ProgramSpec& spec, models::BuildOptions* how) {
+void set_loss(const Run& run, const ProgramSpec& spec, models::BuildOptions* build_options) {
   if (run.model.value_head) {
-    how->value_clip = run.config.rl.critic.clip;
+    build_options->value_clip = run.config.rl.critic.clip;
     return;
   }
   if (run.config.objective == Objective::rl) {
-    how->policy = policy_loss_of(run, spec);
-    how->temperature = run.config.rl.temperature;
+    build_options->policy = policy_loss_of(run, spec);
+    build_options->temperature = run.config.rl.temperature;
   }
   if (!run.config.prefers()) return;
   const PreferenceSection& preference = run.config.preference;
-  how->answers = spec.plan.sequences() * answers_per_sequence(run);
-  how->answer_loss_attrs.set("beta", preference.beta);
-  how->answer_loss = "kto_loss";
+  build_options->answers = spec.plan.sequences() * answers_per_sequence(run);
+  build_options->answer_loss_attrs.set("beta", preference.beta);
+  build_options->answer_loss = "kto_loss";
   if (run.config.objective == Objective::dpo) {
-    how->answer_loss = "preference_loss";
-    how->answer_loss_attrs.set("loss", terms_of(preference));
-    how->answer_loss_attrs.set("label_smoothing", preference.label_smoothing);
+    build_options->answer_loss = "preference_loss";
+    build_options->answer_loss_attrs.set("loss", terms_of(preference));
+    build_options->answer_loss_attrs.set("label_smoothing", preference.label_smoothing);
   }
 }
 
@@ -302,58 +304,58 @@ autodiff::OptimizerConfig optimizer_of(const OptimizerSection& optimizer,
 
 ProgramSpec training(const Run& run, const Sizes& sizes) {
   const TrainSection& train = run.config.train;
-  models::BuildOptions how;
-  ProgramSpec spec = sized(run, "", sizes, &how);
-  how.balance_coef = train.balance_coef.value_or(run.model.router_aux_loss_coef);
-  how.dropout = train.dropout;
-  how.dropout_seed = train.seed;
-  how.routes_given = run.replays_routes();
-  how.padded = run.config.objective != Objective::pretrain;
-  set_loss(run, spec, &how);
+  models::BuildOptions build_options;
+  ProgramSpec spec = sized(run, "", sizes, &build_options);
+  build_options.balance_coef = train.balance_coef.value_or(run.model.router_aux_loss_coef);
+  build_options.dropout = train.dropout;
+  build_options.dropout_seed = train.seed;
+  build_options.routes_given = run.replays_routes();
+  build_options.padded = run.config.objective != Objective::pretrain;
+  set_loss(run, spec, &build_options);
   const autodiff::OptimizerConfig optimizer = optimizer_of(run.config.optimizer, train);
   spec.graph = graph_of(
-      run, how, [optimizer](graph::Graph& graph) { autodiff::append_optimizer(graph, optimizer); },
-      true);
+      run, build_options,
+      [optimizer](graph::Graph& graph) { autodiff::append_optimizer(graph, optimizer); }, true);
   return spec;
 }
 
 ProgramSpec losses(const Run& run, const Sizes& sizes) {
-  models::BuildOptions how;
-  ProgramSpec spec = sized(run, "evaluate", sizes, &how);
-  how.grad = false;
-  how.padded = run.config.objective != Objective::pretrain;
-  set_loss(run, spec, &how);
-  spec.graph = graph_of(run, how, nullptr);
+  models::BuildOptions build_options;
+  ProgramSpec spec = sized(run, "evaluate", sizes, &build_options);
+  build_options.grad = false;
+  build_options.padded = run.config.objective != Objective::pretrain;
+  set_loss(run, spec, &build_options);
+  spec.graph = graph_of(run, build_options, nullptr);
   return spec;
 }
 
 ProgramSpec logprobs(const Run& run, const Sizes& sizes) {
-  models::BuildOptions how;
-  ProgramSpec spec = sized(run, "logprobs", sizes, &how);
-  how.mode = models::BuildOptions::Mode::logprobs;
+  models::BuildOptions build_options;
+  ProgramSpec spec = sized(run, "logprobs", sizes, &build_options);
+  build_options.mode = models::BuildOptions::Mode::logprobs;
   if (run.config.objective == Objective::rl) {
-    how.temperature = run.config.rl.temperature;
-    how.routes_given = run.replays_routes();
+    build_options.temperature = run.config.rl.temperature;
+    build_options.routes_given = run.replays_routes();
   } else {
-    how.answers = spec.plan.sequences() * answers_per_sequence(run);
+    build_options.answers = spec.plan.sequences() * answers_per_sequence(run);
   }
-  spec.graph = graph_of(run, how, nullptr);
+  spec.graph = graph_of(run, build_options, nullptr);
   return spec;
 }
 
 ProgramSpec gradients(const Run& run, const Sizes& sizes) {
-  models::BuildOptions how;
-  ProgramSpec spec = sized(run, "gradients", sizes, &how);
-  spec.graph = graph_of(run, how, autodiff::append_grad_outputs);
+  models::BuildOptions build_options;
+  ProgramSpec spec = sized(run, "gradients", sizes, &build_options);
+  spec.graph = graph_of(run, build_options, autodiff::append_grad_outputs);
   return spec;
 }
 
 ProgramSpec logits(const Run& run, const Sizes& sizes) {
-  models::BuildOptions how;
-  ProgramSpec spec = sized(run, "logits", sizes, &how);
-  pin_head(run, how, &spec);
-  how.mode = models::BuildOptions::Mode::logits;
-  spec.graph = graph_of(run, how, nullptr);
+  models::BuildOptions build_options;
+  ProgramSpec spec = sized(run, "logits", sizes, &build_options);
+  pin_head(run, build_options, &spec);
+  build_options.mode = models::BuildOptions::Mode::logits;
+  spec.graph = graph_of(run, build_options, nullptr);
   return spec;
 }
 
@@ -365,28 +367,30 @@ ProgramSpec evaluation(const Run& run) {
 int64_t generation_parts(const Run& run) { return run.plan.dp * run.plan.cp; }
 
 ProgramSpec generation(const Run& run, int64_t new_tokens, const models::Generation& sizes) {
-  models::BuildOptions how;
-  ProgramSpec spec = sized(run, "generate", {.micro_batch = 1, .num_micro_batches = 1}, &how);
+  models::BuildOptions build_options;
+  ProgramSpec spec =
+      sized(run, "generate", {.micro_batch = 1, .num_micro_batches = 1}, &build_options);
   parallel::Plan& plan = spec.plan;
   plan.shard.params = parallel::Shard::none;
-  pin_head(run, how, &spec);
-  how.mode = models::BuildOptions::Mode::generate;
-  how.generation = sizes;
-  how.parts = generation_parts(run);
-  how.tokens = spec.tokens_per_step = how.parts * new_tokens;
-  how.token_ranks = how.parts * (plan.ep > 1 && plan.sequence_parallel ? plan.tp : 1);
-  if (how.token_ranks > how.parts) {
+  pin_head(run, build_options, &spec);
+  build_options.mode = models::BuildOptions::Mode::generate;
+  build_options.generation = sizes;
+  build_options.parts = generation_parts(run);
+  build_options.tokens = spec.tokens_per_step = build_options.parts * new_tokens;
+  build_options.token_ranks =
+      build_options.parts * (plan.ep > 1 && plan.sequence_parallel ? plan.tp : 1);
+  if (build_options.token_ranks > build_options.parts) {
     // Attention over all tokens of a part continues by token, to the experts.
     std::string pin = "*attn.out edp:S0 edp_inner:S0 ep:S0 ep_inner:S0 cp:S0";
     pin += plan.sequence_parallel ? " tp:S0" : "";
     plan.layouts.insert(plan.layouts.begin(), pin);
   }
-  std::erase_if(spec.how.passes,
+  std::erase_if(spec.lowering.passes,
                 [](const std::string& pass) { return pass.starts_with(passes::kCommand); });
   spec.key += fmt::format(" {} {} {} {} {} {} {} {} {}", new_tokens, sizes.sequences, sizes.longest,
                           sizes.pages, sizes.rows, sizes.changes, sizes.alternatives, sizes.vocab,
                           sizes.head_parts);
-  spec.graph = graph_of(run, how, nullptr);
+  spec.graph = graph_of(run, build_options, nullptr);
   return spec;
 }
 
@@ -438,17 +442,17 @@ Compiled compile(const Run& run) { return compile(training(run)); }
 
 graph::Graph reference(const Run& run) { return training(run).graph({}); }
 
-Compiled with_program(const Run& run, program::Program given) {
-  const ProgramSpec spec = spec_named(run, given.purpose, run.name);
-  if (given.num_micro_batches != spec.plan.num_micro_batches) {
+Compiled with_program(const Run& run, program::Program program) {
+  const ProgramSpec spec = spec_named(run, program.purpose, run.name);
+  if (program.num_micro_batches != spec.plan.num_micro_batches) {
     fail(run.name,
          "the program has {} micro-batches, the configuration in it {}: train.global_batch {} / {} "
          "sequences of a micro-batch; expected the same number",
-         given.num_micro_batches, spec.plan.num_micro_batches, run.config.train.global_batch,
+         program.num_micro_batches, spec.plan.num_micro_batches, run.config.train.global_batch,
          spec.plan.sequences());
   }
-  note_transport(collectives_of(run), &given);
-  return {spec.graph({}), std::move(given), spec.tokens_per_step, {}};
+  note_transport(collectives_of(run), &program);
+  return {spec.graph({}), std::move(program), spec.tokens_per_step, {}};
 }
 
 bool has_ranks_of(const program::Program& program, const parallel::Plan& plan) {
@@ -456,35 +460,35 @@ bool has_ranks_of(const program::Program& program, const parallel::Plan& plan) {
          program.roles[0].mesh == plan.mesh();
 }
 
-Compiled compile_given(const Run& run, program::Program given) {
+Compiled compile_program_text(const Run& run, program::Program program) {
   // Batches are cut, and ranks started, as the plan says.
-  if (program_name(given.purpose, run.name) != "train") {
+  if (program_name(program.purpose, run.name) != "train") {
     fail(run.name,
          "the program has the purpose {}; expected one without such a line, to be trained",
-         given.purpose);
+         program.purpose);
   }
   const graph::Mesh mesh = run.plan.mesh();
-  if (given.roles.size() != 1) {
+  if (program.roles.size() != 1) {
     fail(run.name,
          "the program has {} roles; training runs programs of one: role 0 all mesh=\"{}\"",
-         given.roles.size(), to_string(mesh));
+         program.roles.size(), to_string(mesh));
   }
-  if (given.roles[0].mesh != mesh) {
+  if (program.roles[0].mesh != mesh) {
     fail(run.name,
          "the program is of another mesh of ranks than the plan in its configuration; got "
          "mesh=\"{}\"; expected mesh=\"{}\" (pp {}, dp {}, ep {}, cp {}, tp {}); try to lower it "
          "again: hocket graph RUN --out FILE",
-         to_string(given.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep,
+         to_string(program.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep,
          run.plan.cp, run.plan.tp);
   }
   // The transfers that leave a node were decided for nodes of this size.
-  if (given.ranks_per_node != run.plan.ranks_per_node) {
+  if (program.ranks_per_node != run.plan.ranks_per_node) {
     fail(run.name,
          "the program has {} ranks per node (0: all on one), the plan in its configuration {}; try "
          "to lower it again: hocket graph RUN --out FILE",
-         given.ranks_per_node, run.plan.ranks_per_node);
+         program.ranks_per_node, run.plan.ranks_per_node);
   }
-  return with_program(run, std::move(given));
+  return with_program(run, std::move(program));
 }
 
 bool evaluates(const Run& run) {

@@ -55,7 +55,7 @@ struct Lowering {
 /// Compiles the graph of one global micro-batch under a plan: passes of every level, dependencies
 /// and memory plan. Any application can call it with any graph; the functions below call it for a
 /// model and a run's configuration.
-Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how);
+Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& options);
 
 /// Specification of a program: its computation, plan and lowering. An application with a graph of
 /// its own makes one; those below are of a run's model.
@@ -68,7 +68,7 @@ struct ProgramSpec {
   /// after its backward pass, if it has one.
   std::function<graph::Graph(const Observer& observe)> graph;
   parallel::Plan plan;
-  Lowering how;
+  Lowering lowering;
   int64_t tokens_per_step = 0;
 };
 /// Error: the plan has experts on ranks of their own, and the program does not allow it.
@@ -116,13 +116,13 @@ Compiled compile(const Run& run);
 /// Its graph for one device. Nothing is lowered.
 graph::Graph reference(const Run& run);
 
-/// Returns `run` compiled with the given program in place of the lowered one of its name, with the
+/// Returns `run` compiled with this program in place of the lowered one of its name, with the
 /// check's reference and the tokens of its step. Throws Error if the number of micro-batches
 /// differs, or for an unknown program name.
-Compiled with_program(const Run& run, program::Program given);
-/// To be trained: Error if it is for something else, or of another mesh of ranks, or of other
-/// nodes, than the run's plan.
-Compiled compile_given(const Run& run, program::Program given);
+Compiled with_program(const Run& run, program::Program program);
+/// Returns the same for a program that was read from text, to be trained: Error if it is for
+/// something else, or of another mesh of ranks, or of other nodes, than the run's plan.
+Compiled compile_program_text(const Run& run, program::Program program);
 /// True if the program has the ranks of the run's plan.
 bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 

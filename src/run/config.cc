@@ -25,7 +25,7 @@
 #include "parallel/schedules/schedule.h"
 #include "passes/pass.h"
 #include "run/bounds.h"
-#include "run/idle_keys.h"
+#include "run/ineffective_keys.h"
 #include "run/rl_checks.h"
 
 namespace hocket::engine {
@@ -456,7 +456,7 @@ void derive(Run& run) {
   if (config.objective == Objective::rl) {
     expect_strict(run);
   }
-  warn_of_idle_keys(run);
+  warn_of_ineffective_keys(run);
 }
 
 namespace {
@@ -583,7 +583,7 @@ bool outside_program(std::string_view override) {
 }  // namespace
 
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
-                std::optional<program::Program>* given) {
+                std::optional<program::Program>* program_text) {
   std::string text = read_file(path);
   if (text.rfind("hocket-graph", 0) == 0) {
     fail(path,
@@ -610,8 +610,8 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
   }
   // JSON is YAML, but not every YAML is JSON.
   const std::string config = parse_json(program.config, path + ": config").dump();
-  if (given) {
-    *given = std::move(program);
+  if (program_text) {
+    *program_text = std::move(program);
   }
   // The text is a program after its passes; reading it must not execute commands.
   Run run = resolve_text(config, path, overrides);
@@ -628,8 +628,8 @@ Run parse_run(const std::string& text, const std::string& name,
 }
 
 Run read_run(const std::string& path, const std::vector<std::string>& overrides,
-             std::optional<program::Program>* given) {
-  Run run = resolve_run(path, overrides, given);
+             std::optional<program::Program>* program_text) {
+  Run run = resolve_run(path, overrides, program_text);
   derive(run);
   return run;
 }

@@ -54,10 +54,9 @@ void expect_rl(const Run& run) {
     fail(name, "rl.dual_clip is {}; expected a number above 1, or 0 for none", rl.dual_clip);
   }
   if (rl.dynamic_sampling.on && rl.samples_per_prompt < 2) {
-    fail(
-        name,
-        "rl.dynamic_sampling.on is true, and rl.samples_per_prompt 1: no group has unlike rewards; "
-        "expected 2 or more");
+    fail(name,
+         "rl.dynamic_sampling.on is true, and rl.samples_per_prompt 1: no group has different "
+         "rewards; expected 2 or more");
   }
   if (rl.overlong.buffer > rl.max_new_tokens) {
     fail(name, "rl.overlong.buffer is {}; expected at most rl.max_new_tokens {}",

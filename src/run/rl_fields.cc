@@ -199,7 +199,7 @@ void add_section_keys(RlSection& rl, Fields& fields) {
          "updates send every token to the experts that it had when it was sampled "
          "(arXiv 2510.11370), also after the first update of a step");
   fields("correction", rl.correction, "for samples of another policy than the ratio's anchor");
-  fields("dynamic_sampling", rl.dynamic_sampling, "DAPO's: only groups with unlike rewards");
+  fields("dynamic_sampling", rl.dynamic_sampling, "DAPO's: only groups with different rewards");
   fields("overlong", rl.overlong, "DAPO's: samples that are too long");
   fields("critic", rl.critic, "the value model of advantage: gae");
 }

@@ -111,6 +111,9 @@ class Queue {
                       TaskTime* time) = 0;
   /// Records an event: the queue's Progress advances when everything launched so far is complete.
   virtual void record() = 0;
+  /// Returns the handle on which kernels launch their work (KernelArgs::queue), such as a CUDA
+  /// stream; null where launch() runs kernels itself.
+  virtual void* handle() { return nullptr; }
   /// Blocks until no launched work is running. Once the queue's Progress is stopped, pending work
   /// is dropped.
   virtual void drain() = 0;

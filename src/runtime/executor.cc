@@ -56,7 +56,7 @@ struct PreparedTask {
   std::vector<comm::Copy> copies;  ///< of a transfer: received elements
   std::vector<comm::Copy> given;   ///< of a transfer: sent elements
   std::vector<int64_t> tokens;     ///< of row counts
-  std::vector<kernels::PieceOffset> piece_offsets;
+  std::vector<kernels::LetterOffset> piece_offsets;
   std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: contiguous
   std::vector<Event> waits;                   ///< for tasks of other lanes
   std::vector<BufferId> last_used;            ///< buffers without later uses, poisoned in tests
@@ -159,14 +159,15 @@ struct Executor::Impl : Step {
 };
 
 Executor::Impl::Impl(Rank& rank, std::shared_ptr<PersistentStore> tensors,
-                     std::shared_ptr<const Program> of, std::shared_ptr<const EmulatedDevice> how)
+                     std::shared_ptr<const Program> of,
+                     std::shared_ptr<const EmulatedDevice> emulated_device)
     : program(std::move(of)),
       cls_id(program->class_of(rank.id_)),
       cls(program->classes[cls_id]),
       rank_id(rank.id_),
       backend(rank.backend_),
       communicator(rank.communicator_),
-      emulated(std::move(how)),
+      emulated(std::move(emulated_device)),
       times(cls.tasks.size()),
       transfers(*program),
       symbol_values(program->symbols.size(), 0),
@@ -529,6 +530,7 @@ bool Executor::Impl::issue(PreparedTask& prepared, int lane, Lanes& rank_lanes) 
   }
   TaskTime& time = times[prepared.id];
   if (prepared.kernel) {
+    prepared.args.queue = queue.handle();
     queue.launch(prepared.kernel, prepared.args, &time);
     if (prepared.min_duration.ns > 0) {
       queue.launch(await_min_duration, prepared.min_duration_args, nullptr);

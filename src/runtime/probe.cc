@@ -19,7 +19,7 @@ constexpr double kFlops = 2.0 * kSize * kSize * kSize;
 /// Time to measure, in seconds.
 constexpr double kSeconds = 0.004;
 /// Minimum number of products.
-constexpr size_t kLeast = 3;
+constexpr size_t kMinProducts = 3;
 
 }  // namespace
 
@@ -55,7 +55,7 @@ double Probe::flops_per_s() {
   multiply();  // warms up the caches
   std::vector<double> seconds;
   const int64_t begin = now_ns();
-  while (seconds.size() < kLeast || seconds_since(begin) < kSeconds) {
+  while (seconds.size() < kMinProducts || seconds_since(begin) < kSeconds) {
     const int64_t start = now_ns();
     multiply();
     seconds.push_back(seconds_since(start));

@@ -46,9 +46,9 @@ RequestId Engine::submit(Request request, OnUpdate on_update) {
     const std::lock_guard lock(mutex_);
     if (!error_.empty()) fail_run("engine", "{}", error_);
     if (ends_) fail_run("engine", "it is shut down");
-    if (max_waiting_ > 0 && stats_.waiting + std::ssize(orders_) >= max_waiting_) throw Busy();
+    if (max_waiting_ > 0 && stats_.waiting + std::ssize(queue_) >= max_waiting_) throw Busy();
     id = ++last_id_;
-    orders_.push_back({.id = id, .request = std::move(request), .on_update = std::move(on_update)});
+    queue_.push_back({.id = id, .request = std::move(request), .on_update = std::move(on_update)});
     busy_ = true;
   }
   came_.notify_one();
@@ -58,7 +58,7 @@ RequestId Engine::submit(Request request, OnUpdate on_update) {
 void Engine::cancel(RequestId id) {
   {
     const std::lock_guard lock(mutex_);
-    orders_.push_back({.id = id, .cancels = true, .request = {}, .on_update = nullptr});
+    queue_.push_back({.id = id, .cancels = true, .request = {}, .on_update = nullptr});
   }
   came_.notify_one();
 }
@@ -66,8 +66,8 @@ void Engine::cancel(RequestId id) {
 Stats Engine::stats() const {
   const std::lock_guard lock(mutex_);
   Stats stats = stats_;
-  for (const Order& order : orders_) {
-    stats.waiting += order.cancels ? 0 : 1;
+  for (const Command& command : queue_) {
+    stats.waiting += command.cancels ? 0 : 1;
   }
   return stats;
 }
@@ -83,15 +83,15 @@ void Engine::wait_idle() {
   if (!error_.empty()) fail_run("engine", "{}", error_);
 }
 
-bool Engine::take_orders() {
-  std::vector<Order> orders;
+bool Engine::drain_queue() {
+  std::vector<Command> commands;
   {
     std::unique_lock lock(mutex_);
     stats_ = scheduler_.stats();
-    if (scheduler_.idle() && orders_.empty()) {
+    if (scheduler_.idle() && queue_.empty()) {
       busy_ = false;
       idle_.notify_all();
-      while (!came_.wait_for(lock, kIdleCall, [&] { return ends_ || !orders_.empty(); })) {
+      while (!came_.wait_for(lock, kIdleCall, [&] { return ends_ || !queue_.empty(); })) {
         if (!while_idle_) continue;
         lock.unlock();
         while_idle_();
@@ -99,14 +99,14 @@ bool Engine::take_orders() {
       }
     }
     if (ends_) return false;
-    orders = std::exchange(orders_, {});
-    stats_.waiting += std::ssize(orders);
+    commands = std::exchange(queue_, {});
+    stats_.waiting += std::ssize(commands);
   }
-  for (Order& order : orders) {
-    if (order.cancels) {
-      scheduler_.cancel(order.id);
+  for (Command& command : commands) {
+    if (command.cancels) {
+      scheduler_.cancel(command.id);
     } else {
-      scheduler_.submit(order.id, std::move(order.request), std::move(order.on_update));
+      scheduler_.submit(command.id, std::move(command.request), std::move(command.on_update));
     }
   }
   return true;
@@ -114,7 +114,7 @@ bool Engine::take_orders() {
 
 void Engine::loop() {
   try {
-    while (take_orders()) {
+    while (drain_queue()) {
       scheduler_.step();
     }
     end_all("the engine is shut down");
@@ -128,18 +128,18 @@ void Engine::loop() {
 }
 
 void Engine::end_all(const std::string& error) {
-  std::vector<Order> orders;
+  std::vector<Command> commands;
   {
     const std::lock_guard lock(mutex_);
-    orders = std::exchange(orders_, {});
+    commands = std::exchange(queue_, {});
   }
   scheduler_.fail_all(error);
-  for (const Order& order : orders) {
-    if (!order.on_update) continue;
+  for (const Command& command : commands) {
+    if (!command.on_update) continue;
     Update update;
     update.finish = Finish::failed;
     update.error = error;
-    order.on_update(update);
+    command.on_update(update);
   }
   const std::lock_guard lock(mutex_);
   stats_ = scheduler_.stats();

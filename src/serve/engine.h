@@ -39,11 +39,12 @@ class Engine : public Service {
 
  private:
   void loop();
-  /// Takes what came in; false: the engine ends.
-  bool take_orders();
+  /// Takes the queued submissions and cancellations; false: shut down.
+  bool drain_queue();
   void end_all(const std::string& error);
 
-  struct Order {
+  /// A submission or a cancellation.
+  struct Command {
     RequestId id = 0;
     bool cancels = false;
     Request request;
@@ -56,7 +57,7 @@ class Engine : public Service {
   const std::function<void()> while_idle_;
   mutable std::mutex mutex_;
   std::condition_variable came_, idle_;
-  std::vector<Order> orders_;
+  std::vector<Command> queue_;
   Stats stats_;  ///< as of the last step
   std::string error_;
   bool ends_ = false, busy_ = false;

@@ -256,7 +256,7 @@ class Protocol : public httplib::Server {
   Protocol(const HttpOptions& options, HttpHandler handler, int listening)
       : options_(options), handler_(std::move(handler)) {
     svr_sock_ = listening;  // httplib ends streams where there is none
-    // Told to clients; `Server` ends connections.
+    // Reported to clients; `Server` ends connections.
     set_keep_alive_timeout(static_cast<time_t>(options.idle_timeout_s));
     set_keep_alive_max_count(10'000);
     // Tables that httplib makes at first use are made before there are threads.
@@ -468,9 +468,9 @@ class Server final : public HttpServer {
   }
 
   /// Requires: mutex_ is held.
-  void shut_all(int how) {
+  void shut_all(int direction) {
     for (const int fd : open_) {
-      ::shutdown(fd, how);
+      ::shutdown(fd, direction);
     }
   }
 

@@ -102,10 +102,10 @@ struct ModelEngine::Impl {
     engine::initialise(session.graph(), session.program(), 0, session.store());
     stepper = std::make_unique<SessionStepper>(session, limits);
     if (ranks.processes().index() != 0) return;
-    SchedulerOptions how;
-    how.prefix_caching = options.prefix_caching;
-    how.max_waiting = options.max_waiting;
-    engine = std::make_unique<Engine>(*stepper, &tokenizer, std::move(how),
+    SchedulerOptions scheduler_options;
+    scheduler_options.prefix_caching = options.prefix_caching;
+    scheduler_options.max_waiting = options.max_waiting;
+    engine = std::make_unique<Engine>(*stepper, &tokenizer, std::move(scheduler_options),
                                       [this] { stepper->stay_alive(); });
   }
 

@@ -22,15 +22,15 @@ void expect_range(const char* what, double value, double least, double most) {
   }
 }
 
-void check_sampling(const Sampling& how, int64_t vocab) {
-  expect_range("temperature", how.temperature, 0, 100);
-  expect_range("top_k", static_cast<double>(how.top_k), 0, 1e9);
-  expect_range("top_p", how.top_p, 0, 1);
-  expect_range("min_p", how.min_p, 0, 1);
-  expect_range("repetition_penalty", how.repetition_penalty, 1e-3, 1e3);
-  expect_range("presence_penalty", how.presence_penalty, -100, 100);
-  expect_range("frequency_penalty", how.frequency_penalty, -100, 100);
-  for (const auto& [token, bias] : how.logit_bias) {
+void check_sampling(const Sampling& sampling, int64_t vocab) {
+  expect_range("temperature", sampling.temperature, 0, 100);
+  expect_range("top_k", static_cast<double>(sampling.top_k), 0, 1e9);
+  expect_range("top_p", sampling.top_p, 0, 1);
+  expect_range("min_p", sampling.min_p, 0, 1);
+  expect_range("repetition_penalty", sampling.repetition_penalty, 1e-3, 1e3);
+  expect_range("presence_penalty", sampling.presence_penalty, -100, 100);
+  expect_range("frequency_penalty", sampling.frequency_penalty, -100, 100);
+  for (const auto& [token, bias] : sampling.logit_bias) {
     if (token < 0 || token >= vocab) {
       fail(kWhere, "logit_bias has token {}; expected 0 to {}", token, vocab - 1);
     }
@@ -271,11 +271,11 @@ bool Scheduler::admit(int64_t part, std::vector<Planned>* planned) {
   running_.insert(at, std::move(first));
   start(sequence);
   if (plan_tokens(sequence, planned)) return true;
-  wait_again(sequence);
+  preempt(sequence);
   return false;
 }
 
-void Scheduler::wait_again(Sequence& sequence) {
+void Scheduler::preempt(Sequence& sequence) {
   // Keeps what the pages hold known by its tokens.
   pool_of(sequence).release(sequence.pages);
   sequence.pages.clear();
@@ -360,7 +360,7 @@ bool Scheduler::reserve(Sequence& sequence, int64_t tokens) {
     if (victim == nullptr) return false;
     ++stats_.preemptions;
     victim->update.prompt_logprobs.clear();  // not sent yet: they will come again
-    wait_again(*victim);
+    preempt(*victim);
   }
   return true;
 }
@@ -493,11 +493,11 @@ void Scheduler::take_token(Sequence& sequence, const StepOutput& output, size_t 
   }
 }
 
-void Scheduler::finish(Sequence& sequence, Finish how) {
+void Scheduler::finish(Sequence& sequence, Finish reason) {
   orders_.erase(sequence.id);
   sequence.finished = true;
   sequence.has_news = true;
-  sequence.update.finish = how;
+  sequence.update.finish = reason;
   if (sequence.request.routes && route_width_ > 0) {
     sequence.update.routes = routes_of(sequence);
   }

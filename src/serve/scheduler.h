@@ -26,7 +26,7 @@ namespace hocket::serve {
 
 struct SchedulerOptions {
   bool prefix_caching = true;
-  /// New tokens of a step and part, prompts and texts together; 0: StepLimits::tokens.
+  /// New tokens of a step and partition, prompts and texts together; 0: StepLimits::tokens.
   int64_t token_budget = 0;
   int64_t max_waiting = 4096;  ///< requests beyond it are refused (Busy); 0: no limit
   /// Space of cached prefixes besides a request's salt: adapter and version of the weights.
@@ -34,7 +34,7 @@ struct SchedulerOptions {
   std::function<int64_t()> clock = now_ns;  ///< ns
 };
 
-/// Used by one thread.
+/// Used by one thread. A `part` is a data-parallel partition: a sequence and its pages stay in one.
 class Scheduler {
  public:
   /// `tokenizer` makes text of tokens; null: requests get tokens only, and have no stop strings.
@@ -44,7 +44,7 @@ class Scheduler {
   /// Error: as Service::submit. The first update comes in a later step.
   void submit(RequestId id, Request request, OnUpdate on_update);
   void cancel(RequestId id);
-  /// Runs one step; false if no request is left. Throws Error if the stepper fails.
+  /// Runs one step. Returns whether any request is left. Throws Error if the stepper fails.
   bool step();
   /// Ends all requests with an error.
   void fail_all(const std::string& error);
@@ -64,10 +64,10 @@ class Scheduler {
   std::vector<Planned> plan();
   void plan_running(bool decoding, std::vector<Planned>* planned);
   void plan_waiting(std::vector<Planned>* planned);
-  /// The parts that have room for a sequence: those that know more of its tokens first, then those
-  /// with more free pages.
+  /// Returns the partitions with room for a sequence: those with its longest cached prefix first,
+  /// then those with the most free pages.
   std::vector<int64_t> parts_for(const Sequence& sequence) const;
-  /// Starts the first waiting request in a part; false: it still waits.
+  /// Starts the first waiting request in a partition; false: it still waits.
   bool admit(int64_t part, std::vector<Planned>* planned);
   /// The tokens that may come from the prefix cache; none: it is not to be used.
   std::span<const int32_t> cacheable(const Sequence& sequence) const;
@@ -79,8 +79,8 @@ class Scheduler {
   /// The running sequence that gives way first, if one comes behind `sequence`.
   Sequence* behind(const Sequence& sequence) const;
   PagePool& pool_of(const Sequence& sequence);
-  /// Puts a running sequence back among the waiting ones, without its pages.
-  void wait_again(Sequence& sequence);
+  /// Puts a running sequence back among the waiting ones, and frees its pages.
+  void preempt(Sequence& sequence);
   void start(Sequence& sequence);
   void take_results(const std::vector<Planned>& planned, const StepOutput& output);
   /// Keeps the experts of a step's tokens beside the pages that hold these.
@@ -89,7 +89,7 @@ class Scheduler {
   void take_token(Sequence& sequence, const StepOutput& output, size_t row);
   /// Ends a text whose constraint allows no token.
   void end_without_token(Sequence& sequence);
-  void finish(Sequence& sequence, Finish how);
+  void finish(Sequence& sequence, Finish reason);
   void send(Sequence& sequence);
   void remove_finished();
 

@@ -71,18 +71,20 @@ void Scheduler::StepBuilder::add_draw(Sequence& sequence, Planned* planned) {
 }
 
 void Scheduler::StepBuilder::add_row(const Sequence& sequence, int64_t position, int64_t given) {
-  const Sampling& how = sequence.request.sampling;
+  const Sampling& sampling = sequence.request.sampling;
   const int64_t alternatives =
       given >= 0 ? sequence.request.prompt_logprobs : sequence.request.logprobs;
   input_.rows.push_back(static_cast<int32_t>(input_.tokens.size()) - 1);
   for (const double setting :
-       {how.temperature, static_cast<double>(how.top_k), how.top_p, how.min_p,
-        how.repetition_penalty, how.presence_penalty, how.frequency_penalty, 0.0,
-        static_cast<double>(std::max<int64_t>(alternatives, 0)), how.tempered_logprobs ? 1.0 : 0.0,
+       {sampling.temperature, static_cast<double>(sampling.top_k), sampling.top_p, sampling.min_p,
+        sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty, 0.0,
+        static_cast<double>(std::max<int64_t>(alternatives, 0)),
+        sampling.tempered_logprobs ? 1.0 : 0.0,
         given < 0 && sequence.request.candidates ? 1.0 : 0.0}) {
     input_.settings.push_back(setting);
   }
-  for (const int64_t draw : {static_cast<int64_t>(how.seed), how.sample, position, given}) {
+  for (const int64_t draw :
+       {static_cast<int64_t>(sampling.seed), sampling.sample, position, given}) {
     input_.draws.push_back(draw);
   }
   const auto end = static_cast<int32_t>(input_.changed_tokens.size());

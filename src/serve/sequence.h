@@ -42,8 +42,9 @@ struct Scheduler::Sequence {
   int64_t missing() const { return std::ssize(tokens) - computed; }
   bool is_decoding() const { return missing() == 1 && generated() > 0; }
   bool has_penalties() const {
-    const Sampling& how = request.sampling;
-    return how.repetition_penalty != 1 || how.presence_penalty != 0 || how.frequency_penalty != 0;
+    const Sampling& sampling = request.sampling;
+    return sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
+           sampling.frequency_penalty != 0;
   }
   bool bans_stops() const {
     return generated() < request.min_tokens && !request.stop_tokens.empty();

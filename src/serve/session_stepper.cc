@@ -218,26 +218,26 @@ SessionStepper::SessionStepper(engine::Session& session, StepLimits limits)
 SessionStepper::~SessionStepper() {
   try {
     if (!failed_) {
-      tell(std::string(1, kEnd));
+      broadcast(std::string(1, kEnd));
     }
   } catch (const std::exception&) {
     // They notice that this process is gone.
   }
 }
 
-void SessionStepper::tell(const std::string& message) {
+void SessionStepper::broadcast(const std::string& message) {
   comm::Processes& processes = session_.ranks().processes();
   if (processes.size() > 1 && processes.index() == 0) {
     processes.broadcast(message);
   }
 }
 
-void SessionStepper::stay_alive() { tell(std::string(1, kAlive)); }
+void SessionStepper::stay_alive() { broadcast(std::string(1, kAlive)); }
 
 StepOutput SessionStepper::step(const StepInput& input) {
   try {
     if (session_.ranks().processes().size() > 1) {
-      tell(pack(input));
+      broadcast(pack(input));
     }
     return run(input);
   } catch (...) {
@@ -250,7 +250,7 @@ std::vector<std::string> SessionStepper::ask(const std::string& mine) {
   comm::Processes& processes = session_.ranks().processes();
   if (processes.size() == 1) return {mine};
   try {
-    tell(std::string(1, kAsk));
+    broadcast(std::string(1, kAsk));
     return processes.all_gather(mine);
   } catch (...) {
     failed_ = true;

@@ -39,7 +39,7 @@ class SessionStepper : public Stepper {
 
  private:
   StepOutput run(const StepInput& input);
-  void tell(const std::string& message);
+  void broadcast(const std::string& message);
 
   engine::Session& session_;
   const StepLimits limits_;

@@ -19,8 +19,8 @@ namespace hocket::sim {
 struct LinkUse {
   SharedLinkId link;
   int32_t block = 0;  ///< block of the network, which selects the transfer's share
-  /// Number of transfers that do the same at the same time on this link, this one included. Above 1
-  /// only where a rank stands for others.
+  /// Number of concurrent identical transfers on this link, this one included. Above 1 only where a
+  /// rank stands for others.
   int32_t count = 1;
 };
 

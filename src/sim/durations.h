@@ -36,9 +36,9 @@ class Durations {
   virtual ~Durations() = default;
   /// Returns the nanoseconds of a task without communication, alone on its resources.
   virtual int64_t work_ns(ClassId cls, TaskId task) = 0;
-  /// Returns the kind of device of a rank; work_ns is for kind 0.
+  /// Returns the device type of a rank; work_ns is for type 0.
   virtual size_t device_of([[maybe_unused]] int32_t rank) const { return 0; }
-  /// Returns work_ns on a device of the given kind.
+  /// Returns work_ns on the given device type.
   virtual int64_t work_ns_on([[maybe_unused]] size_t device, ClassId cls, TaskId task) {
     return work_ns(cls, task);
   }

@@ -32,7 +32,8 @@ struct alignas(64) Account {
   RankTime time;
 };
 
-/// `kVaries`: see Tables::varies. The cost of variable speeds is paid only if it is set.
+/// `kVaries`: see Tables::has_variable_rates. The cost of variable speeds is paid only if it is
+/// set.
 template <bool kRecord, bool kVaries>
 class Engine {
  public:
@@ -519,7 +520,7 @@ Replay replay(Tables& tables, Durations& durations, const ReplayOptions& options
   const auto run = [&]<bool kRecord, bool kVaries>() {
     return Engine<kRecord, kVaries>(tables, durations, options).run();
   };
-  if (tables.varies) {
+  if (tables.has_variable_rates) {
     return options.record ? run.template operator()<true, true>()
                           : run.template operator()<false, true>();
   }

@@ -10,13 +10,13 @@ namespace hocket::sim {
 using RankIndex = Id<struct ReplayedRank>;
 /// A link that transfers may have to share, as numbered by Contention::uses.
 using SharedLinkId = Id<struct SharedLink>;
-/// A task table: of a class of ranks on a kind of device, in Tables::classes.
+/// A task table: of a class of ranks on a device type, in Tables::classes.
 using TableId = Id<struct ClassTable>;
 /// A channel of collectives: a group used from a lane.
 using CollectiveChannelId = Id<struct CollectiveChannel>;
 /// A channel of messages: a link as its sender sees it, and a tag.
 using MessageChannelId = Id<struct Channel>;
-/// A link to a peer: a role, and the number of a way among its ranks.
+/// A link to a peer: a role, and the number of a peer mapping of its ranks.
 using PeerLinkId = Id<struct PeerLink>;
 /// Replayed ranks that execute the collectives of a group together, among those of the group.
 using InstanceId = Id<struct Instance>;

@@ -90,7 +90,7 @@ PartialReplay::Result PartialReplay::faster(std::span<const double> by_kind,
                                             std::vector<int64_t>* ends) {
   HOCKET_CHECK(by_kind.size() == p_.kinds.size(), "{} factors for {} kinds", by_kind.size(),
                p_.kinds.size());
-  if (tables_.varies) {
+  if (tables_.has_variable_rates) {
     ScaledDurations durations(p_, durations_, by_kind);
     ReplayOptions options = options_;
     options.record = ends != nullptr;

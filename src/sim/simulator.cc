@@ -180,7 +180,7 @@ class ModelDurations : public Durations {
   program::Transfers between_{p_};
   struct WorkKey {
     uint32_t accumulate = 0;
-    size_t device = 0;  ///< kind of device
+    size_t device = 0;  ///< its type
     Lane lane = Lane::compute;
     bool operator==(const WorkKey&) const = default;
   };

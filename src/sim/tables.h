@@ -77,7 +77,7 @@ struct Tables {
   const Program* program = nullptr;
   std::vector<int32_t> ranks, multiplicity;  ///< per replayed rank
   std::vector<ClassId> cls;                  ///< per replayed rank
-  /// Tables by class; after these, those of classes on other kinds of devices, which differ in the
+  /// Tables by class; after these, those of classes on other device types, which differ in the
   /// duration of work.
   std::vector<ClassTable> classes;
   std::vector<TableId> table;  ///< per replayed rank: its index in `classes`
@@ -86,7 +86,7 @@ struct Tables {
   int32_t num_shared_links = 0;
   bool links_prevent_dedup = false;  ///< see Replay
   /// Set if the speed of some activity depends on other tasks, or if tasks wait for their launch.
-  bool varies = false;
+  bool has_variable_rates = false;
 
   int32_t num_shapes = 0;
   // Channels (group, lane) and links (role, peer mapping), as [channel or link][replayed rank].

@@ -126,9 +126,9 @@ void TablesBuilder::add_launches(ClassId cls, ClassTable& table) {
   for (size_t i = 0; i < rc.tasks.size(); ++i) {
     const program::Kind& kind = p_.kind(rc.tasks[i]);
     const bool runs = rc.tasks[i].lane == Lane::host;
-    const bool tells_sizes =
+    const bool determines_sizes =
         program::is_communication(kind) && comm::op(kind.communication).makes_sizes;
-    const bool awaited = tells_sizes || durations_.host_reads(cls, i);
+    const bool awaited = determines_sizes || durations_.host_reads(cls, i);
     if (!runs) {
       launched_ns += options_.launch_ns + durations_.more_launches_ns(cls, i);
     }

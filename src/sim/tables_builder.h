@@ -100,7 +100,7 @@ class TablesBuilder {
   std::vector<int32_t> first_rank_;                       // per role
   std::vector<RankGroup> rank_group_of_;                  // per rank
   std::vector<RankIndex> index_of_;                       // per rank: of the rank replayed for it
-  std::map<std::pair<ClassId, size_t>, TableId> tables_;  // of classes on other kinds of devices
+  std::map<std::pair<ClassId, size_t>, TableId> tables_;  // of classes on other device types
   std::map<Link, PeerLinkId> links_;
   std::map<std::pair<GroupId, program::Lane>, CollectiveChannelId> channels_;
   std::map<std::pair<Link, int32_t>, MessageChannelId>

@@ -152,7 +152,8 @@ void TablesBuilder::choose_ranks(int32_t world) {
       int64_t{crowd} * options_.threads_per_rank * std::ssize(lanes) > options_.cores_per_node;
   const bool overlaps =
       options_.compute_beside_transfer != 1 || options_.transfer_beside_compute != 1;
-  t_.varies = t_.shared_cores || overlaps || options_.launch_ns > 0 || contention_.has_links();
+  t_.has_variable_rates =
+      t_.shared_cores || overlaps || options_.launch_ns > 0 || contention_.has_links();
   if (t_.shared_cores || overlaps) {
     for (ClassTable& table : t_.classes) {
       for (TaskRecord& record : table.tasks) {

@@ -304,9 +304,9 @@ class C10dTransport::SendRequest : public Request {
   }
   WaitResult wait(milliseconds timeout) override {
     if (!message_.work) return {WaitResult::End::stopped, "stopped"};
-    const WaitResult how = ended(*message_.work, timeout);
-    gone_ = how.end == WaitResult::End::completed;
-    return how;
+    const WaitResult result = ended(*message_.work, timeout);
+    gone_ = result.end == WaitResult::End::completed;
+    return result;
   }
 
  private:

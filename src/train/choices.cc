@@ -171,6 +171,11 @@ ChoiceScores score(const engine::Run& run, const std::vector<ChoiceQuestion>& qu
     for (size_t t = tokens[q].begin[c] - 1; t < logprobs.size(); ++t) {
       sum += logprobs[t];
     }
+    if (std::isnan(sum)) {
+      fail_run(questions[q].place,
+               "the log-probability of choice {} is no number: the model's values are not finite",
+               c + 1);
+    }
     result.logprobs.push_back(sum);
     if (c + 1 < tokens[q].ids.size()) return;
     std::vector<double> normed = result.logprobs;

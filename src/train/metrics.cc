@@ -65,7 +65,7 @@ std::string to_line(const StepMetrics& metrics) {
     line.member(name, value);
   }
   line.member("perf/step_s", metrics.step_s);
-  // Updates by rewards are of unlike sizes, and have neither a prediction nor a count of FLOPs.
+  // Updates by rewards are of different sizes, and have neither a prediction nor a count of FLOPs.
   if (metrics.predicted_step_s > 0) {
     line.member("perf/predicted_step_s", metrics.predicted_step_s);
   }

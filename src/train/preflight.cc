@@ -23,8 +23,8 @@ namespace hocket::train {
 
 namespace {
 
-/// Every line is seen before the work for the next one begins.
-void tell(const char* name, const std::string& what) {
+/// Prints a line and flushes.
+void print_row(const char* name, const std::string& what) {
   fmt::print("{:<9}{}\n", name, what);
   std::fflush(stdout);
 }
@@ -36,19 +36,20 @@ void describe(const engine::Run& run, const engine::Compiled& compiled, const Tr
   result.active_params = models::active_param_count(compiled.reference);
   result.model_flops = cost::model_flops(compiled.reference).training() *
                        static_cast<double>(compiled.program.num_micro_batches);
-  tell("model", engine::describe(run.model));
-  tell("", fmt::format("{:.2f} M parameters ({:.2f} M active), {}",
-                       static_cast<double>(result.params) / 1e6,
-                       static_cast<double>(result.active_params) / 1e6, run.config.model.dtype));
-  tell("weights", weights);
-  tell("data",
-       fmt::format("{}: {}; held out {}", data.name(), data.training_text(), data.held_out_text()));
+  print_row("model", engine::describe(run.model));
+  print_row("",
+            fmt::format("{:.2f} M parameters ({:.2f} M active), {}",
+                        static_cast<double>(result.params) / 1e6,
+                        static_cast<double>(result.active_params) / 1e6, run.config.model.dtype));
+  print_row("weights", weights);
+  print_row("data", fmt::format("{}: {}; held out {}", data.name(), data.training_text(),
+                                data.held_out_text()));
   for (const std::string& note : data.notes()) {
-    tell("", note);
+    print_row("", note);
   }
-  tell("plan", engine::describe(run));
+  print_row("plan", engine::describe(run));
   if (run.config.emulate.on()) {
-    tell("device", engine::emulation_text(run));
+    print_row("device", engine::emulation_text(run));
   }
 }
 
@@ -84,9 +85,9 @@ void simulate_played(const engine::Run& run, const engine::Compiled& compiled, P
 
 /// Returns how often tasks and links are timed: a short run does not wait for its prediction.
 int max_repeats(const engine::TrainSection& train) {
-  constexpr int kMost = std::numeric_limits<int>::max();
+  constexpr int kMaxRepeats = std::numeric_limits<int>::max();
   const int64_t steps = train.num_steps();
-  return steps == 0 ? kMost : static_cast<int>(std::min<int64_t>(kMost, steps));
+  return steps == 0 ? kMaxRepeats : static_cast<int>(std::min<int64_t>(kMaxRepeats, steps));
 }
 
 /// From timings of the step's own tasks on this machine.
@@ -94,11 +95,11 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
               const std::shared_ptr<kernels::Backend>& backend,
               const std::map<std::string, cost::TimedLink>& links, Prediction& result) {
   Progress progress;
-  ProfileOptions how;
-  how.links = links;
-  how.max_repeats = max_repeats(run.config.train);
-  how.progress = [&](const std::string& text) { progress.update(text); };
-  const cost::Profile profile = profile_for(run, compiled, backend, how);
+  ProfileOptions profile_options;
+  profile_options.links = links;
+  profile_options.max_repeats = max_repeats(run.config.train);
+  profile_options.progress = [&](const std::string& text) { progress.update(text); };
+  const cost::Profile profile = profile_for(run, compiled, backend, profile_options);
   progress.finish();
   const auto peak = profile.peak_flops.find(run.config.model.dtype);
   if (peak != profile.peak_flops.end()) {
@@ -128,7 +129,7 @@ std::string why_no_sample(const engine::Run& run, const engine::Compiled& compil
     why = why.empty() ? of : why;
   }
   if (!why.empty()) {
-    tell("", "no sample at the end: " + why);
+    print_row("", "no sample at the end: " + why);
     return why;
   }
   int64_t until_then = 0;
@@ -137,14 +138,14 @@ std::string why_no_sample(const engine::Run& run, const engine::Compiled& compil
   }
   const int64_t sample = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
   if (sample > until_then) {
-    tell("", fmt::format("{} planned in all while the sample is drawn, {} until then",
-                         human_bytes(static_cast<double>(sample)),
-                         human_bytes(static_cast<double>(until_then))));
+    print_row("", fmt::format("{} planned in all while the sample is drawn, {} until then",
+                              human_bytes(static_cast<double>(sample)),
+                              human_bytes(static_cast<double>(until_then))));
   }
   return "";
 }
 
-void tell_memory(const Prediction& result) {
+void print_memory(const Prediction& result) {
   const program::Memory& fullest = *std::max_element(
       result.memory.begin(), result.memory.end(),
       [](const program::Memory& a, const program::Memory& b) { return a.total() < b.total(); });
@@ -152,7 +153,7 @@ void tell_memory(const Prediction& result) {
              human_bytes(static_cast<double>(fullest.total())), program::parts_text(fullest));
 }
 
-void tell_prediction(const Prediction& result) {
+void print_prediction(const Prediction& result) {
   fmt::print("predicted  {} per step, {:.0f} tokens/s\n", human_time(result.step_s),
              result.report.tokens_per_s);
   if (const std::string interval = sim::interval_text(result.report); !interval.empty()) {
@@ -178,10 +179,11 @@ void prove(const engine::Run& run, const engine::Compiled& compiled,
   const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
   result.certificate = verdict.certificate;
   result.check_summary = summary_of(run, "program", verdict);
-  tell("check", result.check_summary);
+  print_row("check", result.check_summary);
   if (evaluation != nullptr) {
-    tell("", "evaluation: " + summary_of(run, "program of the evaluation",
-                                         check::check(evaluation->program, evaluation->reference)));
+    print_row(
+        "", "evaluation: " + summary_of(run, "program of the evaluation",
+                                        check::check(evaluation->program, evaluation->reference)));
   }
 }
 
@@ -234,10 +236,10 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs, const T
     }
   }
   result.step_s = std::stod(processes.broadcast(fmt::format("{:.17g}", result.step_s)));
-  tell_memory(result);
+  print_memory(result);
   result.no_sample = why_no_sample(run, compiled, data, result, processes);
   if (processes.index() == 0) {
-    tell_prediction(result);
+    print_prediction(result);
   }
   return result;
 }

@@ -75,7 +75,7 @@ engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compi
   return batch;
 }
 
-constexpr int kWarmUp = 2, kLeast = 5;  // passes over the tasks of a class
+constexpr int kWarmUp = 2, kMinPasses = 5;  // passes over the tasks of a class
 
 /// Nanoseconds of a task by its key, a value per pass: the mean over the tasks of that key.
 using Samples = std::map<std::string, std::vector<double>>;
@@ -161,7 +161,7 @@ void time_passes(const program::Program& program, const program::RankClass& cls,
                  runtime::Executor& executor, Samples& samples, Routing& routing) {
   int64_t start = now_ns();
   const auto is_over = [&](int64_t counted) {
-    return counted >= kLeast &&
+    return counted >= kMinPasses &&
            (counted >= options.max_repeats || seconds_since(start) >= options.seconds);
   };
   for (int64_t pass = 0; !is_over(pass - kWarmUp); ++pass) {
@@ -188,7 +188,7 @@ void time_passes(const program::Program& program, const program::RankClass& cls,
       }
     }
     if (options.progress && pass >= kWarmUp) {
-      const double passes = static_cast<double>(pass - kWarmUp + 1) / kLeast;
+      const double passes = static_cast<double>(pass - kWarmUp + 1) / kMinPasses;
       const double time = seconds_since(start) / std::max(options.seconds, 1e-9);
       options.progress(
           fmt::format("timing tasks: {}, {:.0f} %", cls.name, 100 * std::min({1.0, passes, time})));

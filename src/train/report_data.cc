@@ -63,7 +63,7 @@ void keep_sample(const std::string& folder, const diagnose::Sample& sample) {
                                                       .object()
                                                       .member("prompt", sample.prompt)
                                                       .member("text", sample.text)
-                                                      .member("how", sample.how)
+                                                      .member("how", sample.sampling)
                                                       .member("language", sample.language)
                                                       .member("when", sample.when)
                                                       .end()
@@ -84,7 +84,7 @@ std::optional<diagnose::Sample> kept_sample(const std::string& folder, const std
   diagnose::Sample sample;
   sample.prompt = in.get_string("prompt");
   sample.text = in.get_string("text");
-  sample.how = in.get_string("how");
+  sample.sampling = in.get_string("how");
   sample.language = in.get_string("language");
   sample.when = in.get_string("when");
   if (sample.prompt != prompt) return std::nullopt;

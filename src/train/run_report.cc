@@ -180,7 +180,7 @@ std::optional<diagnose::Sample> RunReport::draw_sample(engine::Programs& program
   diagnose::Sample sample = sample_text(run_, programs, data_);
   sample.language = data_.texts() ? language_of(*data_.texts()) : "";
   sample.when = when;
-  fmt::print("\nsample{}{} ({}):\n{}{}\n\n", when.empty() ? "" : " ", when, sample.how,
+  fmt::print("\nsample{}{} ({}):\n{}{}\n\n", when.empty() ? "" : " ", when, sample.sampling,
              printable(sample.prompt), printable(sample.text));
   return sample;
 }

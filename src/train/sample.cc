@@ -122,7 +122,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
     request.stop_tokens = {data.tokenizer().eos_id()};
   }
   request.sampling = {.temperature = 0.8, .top_p = 0.95, .seed = 1};
-  const serve::Sampling how = request.sampling;
+  const serve::Sampling sampling = request.sampling;
   std::string raw;
   {
     const serve::StepLimits limits = sample_limits(run, data, std::ssize(prompt.ids));
@@ -146,7 +146,8 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
     at += static_cast<size_t>(std::max(n, 1));
   }
   return {prompt.text, text,
-          fmt::format("temperature {}, top-p {}, seed {}", how.temperature, how.top_p, how.seed),
+          fmt::format("temperature {}, top-p {}, seed {}", sampling.temperature, sampling.top_p,
+                      sampling.seed),
           ""};
 }
 

@@ -51,12 +51,12 @@ class Saver {
     try {
       write();
     } catch (const Error& error) {
-      told_ = true;
+      named_checkpoint_ = true;
       throw error.with(last_or_none(" is complete, and the same command goes on from it"));
     }
   }
-  /// True if an error of storing() has been thrown, which names the newest checkpoint.
-  bool told() const { return told_; }
+  /// Returns whether storing() has thrown an error, which names the newest checkpoint.
+  bool named_checkpoint() const { return named_checkpoint_; }
   /// Returns "there is no checkpoint yet", or the newest followed by `what`.
   std::string last_or_none(const std::string& what) const;
 
@@ -67,7 +67,7 @@ class Saver {
   checkpoint::ModelFiles files_;
   std::optional<models::LoraPlan> adapter_;  ///< that is trained
   std::string last_;                         ///< empty: none
-  mutable bool told_ = false;
+  mutable bool named_checkpoint_ = false;
 };
 
 }  // namespace hocket::train

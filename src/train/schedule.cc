@@ -105,7 +105,7 @@ double learning_rate(const engine::TrainSection& train, int64_t step, const Cour
   return end + (train.lr - end) * height(train, course, share_done(train, step, course));
 }
 
-void tell_schedule(const engine::TrainSection& train, int64_t steps) {
+void warn_of_schedule(const engine::TrainSection& train, int64_t steps) {
   if (train.min_lr && *train.min_lr > train.lr) {
     log_warning(
         "train.min_lr is {:g}, above train.lr: the learning rate stays at {:g} after the "

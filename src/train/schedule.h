@@ -56,7 +56,7 @@ inline double learning_rate(const engine::TrainSection& train, int64_t step, int
 }
 
 /// Warns of settings without effect in a schedule of this many steps.
-void tell_schedule(const engine::TrainSection& train, int64_t steps);
+void warn_of_schedule(const engine::TrainSection& train, int64_t steps);
 
 /// The sequences of step 1, 2, ...: row r is sequence (step - 1) · rows + r of the training. Only
 /// the rows named by `wanted` are read; `answers`: with their answers.

@@ -57,8 +57,8 @@ class Stepper {
   /// Bytes of the rank that has taken most.
   int64_t most_memory() const { return memory_.most(); }
 
-  /// Reads the data of the next step. Returns the largest `word` that a process has to say, such as
-  /// a signal that came to it: all get the same.
+  /// Reads the data of the next step. Returns the maximum of `word` over all processes (an
+  /// all-reduce), such as a signal that one of them got.
   int prepare(int word);
   /// Runs the prepared step. A step with a gradient norm that train.skip_grad_norm or
   /// train.on_nonfinite rejects changes nothing and counts as skipped. Throws Error if its loss or
@@ -84,7 +84,7 @@ class Stepper {
   StepsDone done_;
   std::optional<engine::Batch> batch_;  ///< of the step that was prepared
   engine::Session* steps_ = nullptr;    ///< the session that runs it
-  int64_t begin_ns_ = 0;                ///< when it was
+  int64_t begin_ns_ = 0;                ///< time of prepare()
   int64_t saved_ns_;                    ///< when a checkpoint was saved last
   bool time_to_save_ = false;
   int64_t skipped_in_a_row_ = 0;

@@ -34,11 +34,11 @@ namespace hocket::train {
 
 namespace {
 
-/// One training; go() is its story. It owns, in order of creation: the data, the position of the
-/// run (start_), the loader of its sequences, and the ranks with parameters and optimizer state and
-/// two programs: the training's, and the evaluator's (with a store of its own if its layouts
-/// differ). With ranks as processes each runs it with its own rank; the first one makes single
-/// decisions and writes shared files.
+/// One training, from start to end in run(). It owns, in order of creation: the data, the position
+/// of the run (start_), the loader of its sequences, and the ranks with parameters and optimizer
+/// state and two programs: the training's, and the evaluator's (with a store of its own if its
+/// layouts differ). With ranks as processes each runs it with its own rank; the first one makes
+/// single decisions and writes shared files.
 class Trainer {
  public:
   Trainer(const engine::Run& run, const TrainOptions& options, StopSignals& stop)
@@ -51,7 +51,7 @@ class Trainer {
         saver_(run, stop),
         ranks_(engine::local_ranks(run)) {}
   /// Returns the exit code.
-  int go();
+  int run();
 
  private:
   bool is_first() const { return ranks_.processes().index() == 0; }
@@ -69,7 +69,7 @@ class Trainer {
   bool all_go_on();
   bool any_signal(int mine);
   void correct_steps();
-  void tell(const StepMetrics& metrics);
+  void report_step(const StepMetrics& metrics);
   void evaluate(int64_t step, bool final);
   void save_once();
   void save(const StepsDone& done);
@@ -111,7 +111,7 @@ class Trainer {
 /// Finds or starts a run, steps with evaluations and checkpoints in between, and ends with a
 /// checkpoint, an evaluation and the report. A signal ends it after a step, with its checkpoint and
 /// the report; the next start completes the rest.
-int Trainer::go() {
+int Trainer::run() {
   std::optional<FolderLock> lock;
   comm::run_on_all(ranks_.processes(), [&] {
     if (is_first()) {
@@ -147,7 +147,7 @@ int Trainer::go() {
   }
   draw_first_sample();
   load();
-  tell_schedule(section_, course_.steps);
+  warn_of_schedule(section_, course_.steps);
 
   progress_ = std::make_unique<Progress>();
   const int64_t first = start_.done.step;
@@ -237,8 +237,9 @@ void Trainer::set_up() {
   data_->check(start_.weights ? start_.weights->file().path() : "");
   // Data shorter than one sequence are reported before anything is timed.
   open_rows();
-  if (options_.given) {
-    programs_.replace(engine::training(run_), engine::compile_given(run_, *options_.given));
+  if (options_.program_text) {
+    programs_.replace(engine::training(run_),
+                      engine::compile_program_text(run_, *options_.program_text));
   }
   if (run_.config.prefers()) {
     preferences_ = std::make_unique<Preferences>(run_, programs_);
@@ -341,7 +342,7 @@ StepperParts Trainer::parts_of_stepper() {
     stats.add(*inputs_, answer_logprobs(*session_));
     metrics.values = stats.means();
   };
-  parts.metrics = [this](const StepMetrics& metrics) { tell(metrics); };
+  parts.metrics = [this](const StepMetrics& metrics) { report_step(metrics); };
   parts.save = [this](const StepsDone& done) { save(done); };
   parts.last_checkpoint = [this] { return saver_.last_or_none(" is intact"); };
   parts.known.predicted_step_s = prediction_.step_s;
@@ -361,7 +362,7 @@ void Trainer::run_steps() {
     stepper_->run(learning_rate(section_, done.step + 1, course_));
     correct_steps();
     const bool last = done.step >= course_.steps;
-    if (last && !section_.compares()) break;  // go() does the work that is due at the end
+    if (last && !section_.compares()) break;  // run() does the work that is due at the end
     if (section_.eval_every > 0 && (last || done.step % section_.eval_every == 0)) {
       evaluate(done.step, false);
     }
@@ -407,8 +408,8 @@ void Trainer::correct_steps() {
   correct_at_ = next_correction(done.step, course_.steps);
 }
 
-/// Records the metrics of a step.
-void Trainer::tell(const StepMetrics& metrics) {
+/// Records the metrics of a step and shows its progress.
+void Trainer::report_step(const StepMetrics& metrics) {
   record(to_line(metrics));
   report_.after_step(*session_, metrics.step);
   const double eta_s =
@@ -496,7 +497,7 @@ void Trainer::save(const StepsDone& done) {
 int train(const engine::Run& run, const TrainOptions& options) {
   StopSignals stop;
   stop.set_resume("nothing was begun");
-  return Trainer(run, options, stop).go();
+  return Trainer(run, options, stop).run();
 }
 
 }  // namespace hocket::train

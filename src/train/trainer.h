@@ -11,7 +11,7 @@ namespace hocket::train {
 
 struct TrainOptions {
   /// A program in place of lowering (`hocket train prog.txt`).
-  std::optional<program::Program> given;
+  std::optional<program::Program> program_text;
   std::string command;  ///< as typed, for the report
 };
 

@@ -155,9 +155,9 @@ engine::ExampleDataOptions Examples::options() const {
 
 engine::ExampleData Examples::read(const engine::DataSection& section) const {
   Progress progress;
-  engine::ExampleDataOptions how = options();
-  how.progress = [&](const std::string& what) { progress.update(what); };
-  engine::ExampleData data = engine::read_example_data(section, how);
+  engine::ExampleDataOptions example_options = options();
+  example_options.progress = [&](const std::string& what) { progress.update(what); };
+  engine::ExampleData data = engine::read_example_data(section, example_options);
   progress.finish();
   return data;
 }
@@ -176,15 +176,15 @@ void Examples::open_evaluation() {
   const engine::DataSection& section = run_.config.data;
   for (const engine::EvaluationSection& set : section.evaluation) {
     const std::string name = "data.evaluation: " + set.name;
+    engine::ExampleData data;
     try {
-      engine::ExampleData data = read(section.of(set));
-      if (!data.valid_rows) fail(run_.name, "{} has no example; expected some", name);
-      expect_kind(*data.valid, name);
-      held_out_.push_back({set.name, std::move(data.valid_rows)});
+      data = read(section.of(set));
     } catch (const Error& error) {
-      const bool is_named = error.where() == run_.name || error.where() == name;
-      throw is_named ? error : error.with("it is for " + name);
+      throw error.with_place(name, "it is for " + name);
     }
+    if (!data.valid_rows) fail(run_.name, "{} has no example; expected some", name);
+    expect_kind(*data.valid, name);
+    held_out_.push_back({set.name, std::move(data.valid_rows)});
   }
 }
 

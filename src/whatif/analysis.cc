@@ -87,13 +87,13 @@ class Analyst {
         excess[run_.kind_of(op)] += std::fabs(run_.duration[cell] - ideal_[cell]);
       }
     }
-    std::vector<KindId> order(run_.kinds.size());
-    std::iota(order.begin(), order.end(), KindId());
+    std::vector<OpKindId> order(run_.kinds.size());
+    std::iota(order.begin(), order.end(), OpKindId());
     std::stable_sort(order.begin(), order.end(),
-                     [&](KindId a, KindId b) { return excess[a] > excess[b]; });
+                     [&](OpKindId a, OpKindId b) { return excess[a] > excess[b]; });
     order.resize(std::min(order.size(), kMaxKindsReplayed));
     out_.S_kind.assign(run_.kinds.size(), {1, std::vector<double>(run_.steps.size(), 1)});
-    for (const KindId kind : order) {
+    for (const OpKindId kind : order) {
       out_.S_kind[kind] = only([&](OpId op, ReplicaId) { return run_.kind_of(op) == kind; });
     }
   }
@@ -212,7 +212,7 @@ std::vector<double> ideal_durations(const MeasuredRun& run) {
     }
   }
   std::vector<double> ideal_of_kind(run.kinds.size(), 0);
-  for (KindId kind = 0; kind < run.kinds.size(); ++kind) {
+  for (OpKindId kind = 0; kind < run.kinds.size(); ++kind) {
     if (values[kind].empty()) continue;
     ideal_of_kind[kind] =
         run.kinds[kind].communicates() ? middle(&values[kind]) : mean_of(values[kind]);

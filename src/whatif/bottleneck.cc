@@ -39,7 +39,7 @@ double factor_of(const std::vector<FusedStep>& steps, double step_seconds,
   for (const FusedStep& step : steps) {
     double end = step.backward;
     for (const std::vector<Batch>& batches : step.logs) {
-      end = std::max(end, end_of_sums(batches, network, add));
+      end = std::max(end, end_of_all_reduces(batches, network, add));
     }
     overhead += end - step.backward;
   }
@@ -50,14 +50,14 @@ double factor_of(const std::vector<FusedStep>& steps, double step_seconds,
 /// Returns the least ratio from 1 on by which f is kNearLinear; f grows with it.
 double ratio_needed(const std::vector<FusedStep>& steps, double step_seconds, NetworkCase network,
                     const AddTimes& add) {
-  constexpr double kMost = 1 << 20;
+  constexpr double kMaxRatio = 1 << 20;
   const auto enough = [&](double ratio) {
     network.ratio = ratio;
     return factor_of(steps, step_seconds, network, add) >= kNearLinear;
   };
   if (enough(1)) return 1;
-  if (!enough(kMost)) return std::numeric_limits<double>::infinity();
-  double low = 1, high = kMost;
+  if (!enough(kMaxRatio)) return std::numeric_limits<double>::infinity();
+  double low = 1, high = kMaxRatio;
   while (high / low > 1 + 1e-9) {
     const double middle = std::sqrt(low * high);
     (enough(middle) ? high : low) = middle;
@@ -162,8 +162,8 @@ double ring_seconds(double bytes, const NetworkCase& network, const AddTimes& ad
   return 2 * size * (n - 1) / (n * network.bandwidth) + (n - 1) * add.seconds(size / n);
 }
 
-double end_of_sums(const std::vector<Batch>& batches, const NetworkCase& network,
-                   const AddTimes& add) {
+double end_of_all_reduces(const std::vector<Batch>& batches, const NetworkCase& network,
+                          const AddTimes& add) {
   double end = 0;
   for (const Batch& batch : batches) {
     end = std::max(end, batch.ready) + ring_seconds(batch.bytes, network, add);
@@ -278,7 +278,8 @@ void put(const Bottleneck& found, JsonWriter* json) {
   const Gradients& gradients = found.gradients;
   const BottleneckOptions& options = found.options;
   json->object()
-      .member("T_without_sums", gradients.step)
+      .member("T_without_all_reduces", gradients.step)
+      .member("T_without_sums", gradients.step)  // the former name of the key
       .member("backward_end", gradients.steps[0].backward)
       .member("gradient_bytes", found.bytes)
       .member("batches", found.batches)

@@ -63,8 +63,8 @@ struct NetworkCase {
 double ring_seconds(double bytes, const NetworkCase& network, const AddTimes& add);
 
 /// Returns when the last of `batches` is reduced, one after another.
-double end_of_sums(const std::vector<Batch>& batches, const NetworkCase& network,
-                   const AddTimes& add);
+double end_of_all_reduces(const std::vector<Batch>& batches, const NetworkCase& network,
+                          const AddTimes& add);
 
 struct BottleneckOptions {
   std::vector<int64_t> ranks{2, 4, 8, 16, 32, 64};

@@ -328,7 +328,7 @@ class Search {
   /// In a profile of few steps, time that one op takes longer may be a pause of it.
   std::string doubt_of_one_op(const std::vector<double>& cured) const {
     constexpr int64_t kFewSteps = 3;
-    constexpr double kMost = 0.7;  // of the time, in one op
+    constexpr double kMaxShareOfOneOp = 0.7;  // of the time, in one op
     if (!run_.has_hosts || std::ssize(run_.steps) >= kFewSteps) return "";
     double all = 0, most = 0;
     OpId longest = 0;
@@ -342,7 +342,7 @@ class Search {
       longest = longer > most ? op : longest;
       most = std::max(most, longer);
     }
-    if (most <= kMost * all) return "";
+    if (most <= kMaxShareOfOneOp * all) return "";
     return fmt::format(
         "one op takes most of the time, {}, and few steps cannot tell it from a pause",
         run_.kind(longest).name);
@@ -361,7 +361,7 @@ class Search {
   /// stage and chunk if it has others, else of all. The ideal would not do, because its means
   /// include the slow ones. Communication takes its ideal time.
   std::vector<double> as_others(const std::vector<char>& slow) {
-    using Alike = std::tuple<KindId, StageId, int32_t>;  // chunk; kNone: of any
+    using Alike = std::tuple<OpKindId, StageId, int32_t>;  // chunk; kNone: of any
     struct Mean {
       double sum = 0;
       int64_t count = 0;
@@ -393,7 +393,8 @@ class Search {
     each(true, [&](BlockId block, ReplicaId replica, const Alike& alike, const Alike& any) {
       const auto same = means.find(alike), of_kind = means.find(any);
       const auto mean = same != means.end() ? same : of_kind;
-      const bool ideal = mean == means.end() || run_.kinds[std::get<KindId>(alike)].communicates();
+      const bool ideal =
+          mean == means.end() || run_.kinds[std::get<OpKindId>(alike)].communicates();
       for (StepIndex step = 0; step < run_.steps.size(); ++step) {
         const SampleId sample = run_.sample(step, replica);
         if (!ideal) {

@@ -42,7 +42,7 @@ class Mover {
   }
 
   void passes() {
-    std::map<KindId, ByStage> kinds;
+    std::map<OpKindId, ByStage> kinds;
     const auto each = [&](auto&& f) {
       for (const Pass& pass : times_.passes()) {
         const Block& at = run_.blocks[pass.block];

@@ -11,7 +11,7 @@ using OpId = Id<struct Op>;
 /// A row of MeasuredRun::names.
 using NameId = Id<struct OpName>;
 /// A row of MeasuredRun::kinds.
-using KindId = Id<struct OpKind>;
+using OpKindId = Id<struct OpKind>;
 /// A row of MeasuredRun::blocks.
 using BlockId = Id<struct Block>;
 /// A row of MeasuredRun::groups.

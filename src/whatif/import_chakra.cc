@@ -56,7 +56,7 @@ class ChakraReader {
     messages();
     collectives();
     uneven_messages();
-    refuse_circles();
+    refuse_cycles();
     queues();
     settle_transfers(&run_);
     return std::move(run_);
@@ -166,7 +166,7 @@ class ChakraReader {
 
   /// Adds kinds and blocks: the k-th node of a name is of one kind on all ranks.
   void kinds() {
-    std::map<std::pair<NameId, int32_t>, KindId> kinds;
+    std::map<std::pair<NameId, int32_t>, OpKindId> kinds;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
       for (const auto& [id, node] : nodes_[rank]) {
         Op& op = run_.ops[op_at(rank, id)];
@@ -228,10 +228,10 @@ class ChakraReader {
     }
   }
 
-  /// Throws Error if nodes wait for each other in a circle; the message names them by their ids.
-  void refuse_circles() const {
-    const std::vector<OpId> circle = find_cycle(run_);
-    if (circle.empty()) return;
+  /// Throws Error if nodes wait for each other in a cycle; the message names them by their ids.
+  void refuse_cycles() const {
+    const std::vector<OpId> cycle = find_cycle(run_);
+    if (cycle.empty()) return;
     std::map<OpId, std::pair<size_t, int64_t>> node_of;
     for (size_t rank = 0; rank < nodes_.size(); ++rank) {
       for (const auto& [id, node] : nodes_[rank]) {
@@ -244,18 +244,17 @@ class ChakraReader {
     };
     constexpr size_t kShown = 12;
     std::vector<std::string> list;
-    for (size_t i = 0; i < std::min(circle.size(), kShown); ++i) {
-      list.push_back(named(circle[i]));
+    for (size_t i = 0; i < std::min(cycle.size(), kShown); ++i) {
+      list.push_back(named(cycle[i]));
     }
-    if (circle.size() > kShown) {
-      list.push_back(fmt::format("{} more", circle.size() - kShown));
+    if (cycle.size() > kShown) {
+      list.push_back(fmt::format("{} more", cycle.size() - kShown));
     }
-    list.push_back(named(circle.front()));
-    fail(
-        paths_[node_of.at(circle.front()).first],
-        "has nodes that wait for each other in a circle, so that none can start: node {}; expected "
-        "{} without circles (a collective or a receive waits for what its other members wait for)",
-        join(list, " for "), has_data_waits() ? "data_deps" : "ctrl_deps");
+    list.push_back(named(cycle.front()));
+    fail(paths_[node_of.at(cycle.front()).first],
+         "has nodes that wait for each other in a cycle, so that none can start: node {}; expected "
+         "{} without cycles (a collective or a receive waits for what its other members wait for)",
+         join(list, " for "), has_data_waits() ? "data_deps" : "ctrl_deps");
   }
 
   /// Adds stream order, which linked profiles often lack (mlcommons/chakra#215). A kernel depends
@@ -293,22 +292,22 @@ class ChakraReader {
     remove_from_cycles(added);
   }
 
-  /// Removes waits that were `added` from every circle that they close. The trace's own have none.
+  /// Removes waits that were `added` from every cycle that they close. The trace's own have none.
   void remove_from_cycles(const std::set<std::pair<OpId, OpId>>& added) {
     int64_t removed = 0;
-    for (std::vector<OpId> circle = find_cycle(run_); !circle.empty(); circle = find_cycle(run_)) {
+    for (std::vector<OpId> cycle = find_cycle(run_); !cycle.empty(); cycle = find_cycle(run_)) {
       const int64_t before = removed;
-      for (const OpId op : circle) {
+      for (const OpId op : cycle) {
         const GroupId group = run_.ops[op].group;
         const std::vector<OpId> alone = {op};
         for (const OpId member : group == kNone ? alone : run_.groups[group].ops) {
           removed += std::erase_if(run_.waits_for[member], [&](OpId other) {
             return added.count({member, other}) > 0 &&
-                   std::find(circle.begin(), circle.end(), other) != circle.end();
+                   std::find(cycle.begin(), cycle.end(), other) != cycle.end();
           });
         }
       }
-      HOCKET_CHECK(removed > before, "{} ops in a cycle", circle.size());
+      HOCKET_CHECK(removed > before, "{} ops in a cycle", cycle.size());
     }
     if (removed > 0) {
       note(0, fmt::format("{} of kernels by when they ran: the trace's own say otherwise",

@@ -49,7 +49,7 @@ struct Said {
 };
 
 /// Worker and stream.
-using Lane = std::pair<PatternWorkerId, int32_t>;
+using WorkerStream = std::pair<PatternWorkerId, int32_t>;
 
 class HocketReader {
  public:
@@ -207,7 +207,7 @@ class HocketReader {
         of_run_ = json.string() == "run";
       } else if (trace::is_key(fact, "properties") && json.next() == '{') {
         json.object([&](std::string_view property) {
-          one_per_kind_ = one_per_kind_ || trace::is_key(property, "replayed_ranks");
+          deduplicated_ = deduplicated_ || trace::is_key(property, "replayed_ranks");
           json.skip_value();
         });
       } else {
@@ -263,7 +263,7 @@ class HocketReader {
       run_.workers.push_back({rank, stage, replicas[stage]++, fmt::format("rank {}", rank),
                               without_durations_.count(pid) > 0});
     }
-    if (num_ranks_ > run_.pattern_workers && one_per_kind_) {
+    if (num_ranks_ > run_.pattern_workers && deduplicated_) {
       run_.stand_for = fmt::format(
           "{} of {} were simulated, each stands for all that do the same with the same kinds of "
           "others",
@@ -345,8 +345,8 @@ class HocketReader {
   /// Adds kinds and blocks. Kernels of a pass through a stage are one block; so are those of a rank
   /// once per step. Every communication is a block, of a kind, phase and size.
   void blocks() {
-    std::map<std::pair<std::string, Traffic>, KindId> kinds;
-    using Element = std::tuple<KindId, PatternWorkerId, int32_t, int32_t>;  // micro-batch, stage
+    std::map<std::pair<std::string, Traffic>, OpKindId> kinds;
+    using Element = std::tuple<OpKindId, PatternWorkerId, int32_t, int32_t>;  // micro-batch, stage
     std::map<Element, BlockId> elements;
     std::map<std::string, NameId> names;
     run_.names.clear();
@@ -598,7 +598,7 @@ class HocketReader {
   /// Makes a task depend on the last task of every other lane that had ended when it started, in
   /// all steps, and belongs to the same pass, or to none.
   template <typename Infers>
-  void infer_waits(const Lane& lane, const std::vector<OpId>& ops, Infers&& infers) {
+  void infer_waits(const WorkerStream& lane, const std::vector<OpId>& ops, Infers&& infers) {
     for (const auto& [other, before] : lanes_) {
       if (other.first != lane.first || other == lane) continue;
       size_t ended = before.size();
@@ -639,12 +639,12 @@ class HocketReader {
   std::vector<Observed> seen_;
   int32_t num_ranks_ = 0;
   bool of_run_ = false;
-  bool one_per_kind_ = false;  ///< of a simulation: one rank stands for all that do the same
+  bool deduplicated_ = false;  ///< of a simulation: one rank stands for all that do the same
   std::vector<trace::TraceWaits> waits_;
   std::map<int64_t, int32_t> rank_of_;                              ///< by pid
   std::map<std::pair<PatternWorkerId, int32_t>, TaskFacts> tasks_;  ///< by number
   std::map<std::string, int32_t> kinds_, phases_;
-  std::map<Lane, std::vector<OpId>> lanes_;
+  std::map<WorkerStream, std::vector<OpId>> lanes_;
 };
 
 }  // namespace

@@ -162,7 +162,7 @@ class KinetoReader {
   /// thread than the one which calls first launches are of gradients: PyTorch runs the backward
   /// pass in a thread of its own.
   void kinds() {
-    std::map<std::pair<NameId, int32_t>, KindId> kinds;
+    std::map<std::pair<NameId, int32_t>, OpKindId> kinds;
     for (Op& op : run_.ops) {
       const std::string& name = run_.names[op.name];
       const auto sent = waits_.sent.find({op.worker, op.name, op.sequence});
@@ -189,7 +189,7 @@ class KinetoReader {
     for (const auto& [key, before] : waits_.of) {
       const auto op = op_of.find(key);
       if (op == op_of.end()) continue;
-      for (const Place& place : before) {
+      for (const OpEnd& place : before) {
         const auto other = op_of.find({std::get<0>(key), place.name, place.sequence});
         if (other == op_of.end()) continue;
         if (place.of_last_step) {

@@ -25,11 +25,11 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr int64_t kMostRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
+constexpr int64_t kMaxAxisRanks = 4096;  // of a pipeline, or a tensor; a greater number is no rank
 constexpr double kMicro = 1e-6;
 constexpr double kMaxUnknownShare =
     0.01;  // share of a thread's ops, or of their time, that may be unknown
-constexpr double kMostGrowth = 1000;  // of the table of ops, where more is expected
+constexpr double kMaxGrowth = 1000;  // of the table of ops, where more is expected
 
 using megatron::kTypes;
 using straggler::ThreadIndex;
@@ -56,12 +56,12 @@ int32_t number_after(std::string_view text, std::string_view word) {
   text.remove_prefix(at + word.size());
   int64_t value = kNone;
   const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  return parse_int(text.substr(0, digits), &value) && value < kMostRanks ? value : kNone;
+  return parse_int(text.substr(0, digits), &value) && value < kMaxAxisRanks ? value : kNone;
 }
 
 int64_t nanoseconds(double seconds) {
-  constexpr double kMost = 4e18;
-  return static_cast<int64_t>(std::clamp(seconds * 1e9, -kMost, kMost));
+  constexpr double kMaxNanoseconds = 4e18;
+  return static_cast<int64_t>(std::clamp(seconds * 1e9, -kMaxNanoseconds, kMaxNanoseconds));
 }
 
 class StragglerReader {
@@ -95,7 +95,7 @@ class StragglerReader {
       traffic.push_back(type.traffic);
     }
     give_blocks(traffic, &run_);
-    megatron::add_dependencies(places_, &run_);
+    megatron::add_dependencies(cells_, &run_);
     set_clocks(&run_);
     settle_transfers(&run_, Early::kept);
     return std::move(run_);
@@ -246,7 +246,7 @@ class StragglerReader {
     constexpr double kMore = 1.05;
     const double size = seen;
     const double all = share_read > 0 ? kMore * size / share_read : 0;
-    return static_cast<size_t>(std::clamp(all, 2 * size, kMostGrowth * size)) + 64;
+    return static_cast<size_t>(std::clamp(all, 2 * size, kMaxGrowth * size)) + 64;
   }
 
   /// Identifies the workers, and reports missing ones.
@@ -254,9 +254,9 @@ class StragglerReader {
     straggler::Workers found = straggler::find_workers(threads_, replica_named_);
     run_.replicas = found.replicas;
     run_.stages = found.stages;
-    run_.pattern_workers = found.places.size();
+    run_.pattern_workers = found.cells.size();
     run_.workers = std::move(found.list);
-    places_ = std::move(found.places);
+    cells_ = std::move(found.cells);
     for (std::string& note : found.notes) {
       drop(0, std::move(note));
     }
@@ -345,8 +345,8 @@ class StragglerReader {
   std::vector<Span> unknown_;                 ///< events of unknown types that have a step
   std::map<ThreadIndex, int64_t> broken_of_;  ///< ops without a step or a time
   std::set<ThreadIndex> with_negative_;
-  std::vector<megatron::Place> places_;  ///< by worker
-  ThreadIndex last_;                     ///< of the event before
+  std::vector<megatron::PipelineCell> cells_;  ///< by worker
+  ThreadIndex last_;                           ///< of the event before
 };
 
 }  // namespace

@@ -12,23 +12,23 @@ namespace hocket::whatif::kineto {
 namespace {
 
 /// Returns how many of the first `count` ops of a stream, which end in their order, had ended.
-size_t ended_by(double time, const std::vector<Place>& ops, size_t count) {
+size_t ended_by(double time, const std::vector<OpEnd>& ops, size_t count) {
   const auto after =
       std::upper_bound(ops.begin(), ops.begin() + count, time + kClockError,
-                       [](double seconds, const Place& place) { return seconds < place.end; });
+                       [](double seconds, const OpEnd& place) { return seconds < place.end; });
   return after - ops.begin();
 }
 
-double last_end(const std::vector<Place>& places) {
+double last_end(const std::vector<OpEnd>& places) {
   double end = -1e300;
-  for (const Place& place : places) {
+  for (const OpEnd& place : places) {
     end = std::max(end, place.end);
   }
   return end;
 }
 
-std::vector<Place> values(const std::map<int32_t, Place>& places) {
-  std::vector<Place> list;
+std::vector<OpEnd> values(const std::map<int32_t, OpEnd>& places) {
+  std::vector<OpEnd> list;
   for (const auto& [key, place] : places) {
     list.push_back(place);
   }
@@ -49,18 +49,18 @@ RankOps::RankOps(const Profile& profile, PatternWorkerId worker,
 
 void RankOps::add_ops(const std::set<int64_t>& steps, std::vector<Observed>* seen) {
   seen_ = seen;
-  go(steps);
+  run(steps);
   seen_ = nullptr;
 }
 
 void RankOps::add_waits(const std::set<int64_t>& steps, int64_t step, Waits* waits) {
   waits_ = waits;
   step_of_waits_ = step;
-  go(steps.count(step - 1) ? std::set<int64_t>{step - 1, step} : std::set<int64_t>{step});
+  run(steps.count(step - 1) ? std::set<int64_t>{step - 1, step} : std::set<int64_t>{step});
   waits_ = nullptr;
 }
 
-void RankOps::go(const std::set<int64_t>& steps) {
+void RankOps::run(const std::set<int64_t>& steps) {
   count_.clear();
   untold_.clear();
   step_ = kNone;
@@ -73,7 +73,7 @@ void RankOps::go(const std::set<int64_t>& steps) {
       let_streams_meet();
       continue;
     }
-    const Place place = add_call(call);
+    const OpEnd place = add_call(call);
     if (call.launches != kNone) {
       add_launched(call, place);
     }
@@ -84,14 +84,14 @@ void RankOps::go(const std::set<int64_t>& steps) {
 /// step's last call, and streams finish its ops first.
 void RankOps::begin_step(const Activity& call) {
   const bool follows = step_ != kNone && call.step == step_ + 1;
-  std::vector<Place> last = follows ? calls_before(call) : std::vector<Place>();
+  std::vector<OpEnd> last = follows ? calls_before(call) : std::vector<OpEnd>();
   last.resize(std::min<size_t>(last.size(), 1));  // of any thread the one that ended last
-  for (Place& place : last) {
+  for (OpEnd& place : last) {
     place.of_last_step = true;
   }
   left_ = follows ? std::move(streams_) : Streams();
   for (auto& [number, stream] : left_) {
-    for (Place& place : stream.ops) {
+    for (OpEnd& place : stream.ops) {
       place.of_last_step = true;
     }
   }
@@ -113,9 +113,9 @@ void RankOps::begin_step(const Activity& call) {
 
 /// Returns the ops that a call that waits for the device waits for: the last ops of streams, if
 /// they had ended; for a call that waits for an event, the last ones that had.
-std::vector<Place> RankOps::waits_of_host(const Activity& call) const {
+std::vector<OpEnd> RankOps::waits_of_host(const Activity& call) const {
   const bool for_event = call_of(call.name) == Call::waits_for_event;
-  std::map<int32_t, Place> found;
+  std::map<int32_t, OpEnd> found;
   for (const Streams* streams : {&left_, &streams_}) {
     for (const auto& [number, stream] : *streams) {
       const size_t ended = ended_by(call.end, stream.ops, stream.ops.size());
@@ -132,8 +132,8 @@ std::vector<Place> RankOps::waits_of_host(const Activity& call) const {
 /// An activity waits for the last op of its stream. If it is the first there since the host made
 /// streams wait, it also waits for ops of others: for the last that had ended when it began, among
 /// those launched before.
-std::vector<Place> RankOps::stream_waits(const Activity& activity) const {
-  std::map<int32_t, Place> found;
+std::vector<OpEnd> RankOps::stream_waits(const Activity& activity) const {
+  std::map<int32_t, OpEnd> found;
   for (const Streams* streams : {&left_, &streams_}) {
     for (const auto& [number, stream] : *streams) {
       if (number == activity.stream) {
@@ -151,7 +151,7 @@ std::vector<Place> RankOps::stream_waits(const Activity& activity) const {
 
 /// Adds ops of other streams after which an activity began at once, although it could have begun
 /// earlier: a profile need not show the reason of its stream's wait.
-void RankOps::add_unseen(const Activity& activity, std::vector<Place>* waits) const {
+void RankOps::add_unseen(const Activity& activity, std::vector<OpEnd>* waits) const {
   constexpr double kLatency = 1.5e-5;  // of a launch
   constexpr double kAtOnce = 1e-5;
   if (activity.start - last_end(*waits) <= kLatency) return;
@@ -166,24 +166,24 @@ void RankOps::add_unseen(const Activity& activity, std::vector<Place>* waits) co
 }
 
 /// Adds a call of the host, with the time since the one that it waits for.
-Place RankOps::add_call(const Activity& call) {
+OpEnd RankOps::add_call(const Activity& call) {
   const int32_t thread = threads_.at(call.thread);
   Observed op =
       observed(thread == 0 ? "host " + call.name : fmt::format("host {} ({})", call.name, thread),
                kCallStream - thread);
-  std::vector<Place> waits = calls_before(call);
+  std::vector<OpEnd> waits = calls_before(call);
   const double end = call.end;
   double begin = waits.empty() ? call.start : std::min(waits.front().end, end);
   const Call kind = call_of(call.name);
   if (kind == Call::waits_for_device || kind == Call::waits_for_event) {
-    for (const Place& place : waits_of_host(call)) {
+    for (const OpEnd& place : waits_of_host(call)) {
       begin = std::max(begin, std::min(place.end, end));
       waits.push_back(place);
     }
   }
   op.start = begin;
   op.duration = std::max(end - begin, 0.0);
-  const Place place{op.name, op.sequence, end};
+  const OpEnd place{op.name, op.sequence, end};
   running_.push_back(place);
   last_by_[call.thread] = place;
   add(op, std::move(waits));
@@ -193,15 +193,15 @@ Place RankOps::add_call(const Activity& call) {
 /// Returns the calls that a call depends on: the one before it in its thread, and the last call of
 /// any thread that had ended when it began. Threads hand over to each other, as PyTorch's backward
 /// pass does to its own thread. Concurrent calls do not depend on each other.
-std::vector<Place> RankOps::calls_before(const Activity& call) {
-  std::erase_if(running_, [&](const Place& other) {
+std::vector<OpEnd> RankOps::calls_before(const Activity& call) {
+  std::erase_if(running_, [&](const OpEnd& other) {
     if (other.end > call.start + kClockError) return false;
     if (ended_.name == kNone || other.end >= ended_.end) {
       ended_ = other;
     }
     return true;
   });
-  std::vector<Place> before;
+  std::vector<OpEnd> before;
   if (ended_.name != kNone) {
     before.push_back(ended_);
   }
@@ -214,7 +214,7 @@ std::vector<Place> RankOps::calls_before(const Activity& call) {
 
 /// Adds the ops that a call launches: one, or those of a graph. A graph's first ops depend on all
 /// streams that had ended before, and its branches on each other; so do the ops behind it.
-void RankOps::add_launched(const Activity& call, const Place& launch) {
+void RankOps::add_launched(const Activity& call, const OpEnd& launch) {
   const bool is_graph = profile_.device[call.launches].next != kNone;
   if (is_graph) {
     let_streams_meet();
@@ -229,7 +229,7 @@ void RankOps::add_launched(const Activity& call, const Place& launch) {
 
 /// Adds an op that depends on its launch, on the last op of its stream, and on ops of other streams
 /// that its stream was made to wait for.
-void RankOps::add_activity(const Activity& call, const Activity& activity, const Place& launch) {
+void RankOps::add_activity(const Activity& call, const Activity& activity, const OpEnd& launch) {
   Observed kernel = observed(activity.name, activity.stream);
   kernel.start = activity.start;
   kernel.duration = activity.end - activity.start;
@@ -241,7 +241,7 @@ void RankOps::add_activity(const Activity& call, const Activity& activity, const
         activity.bytes > 0 ? activity.bytes : marked_bytes(profile_, call),
         threads_.at(call.thread) > 0 && is_sum(activity.name)};
   }
-  std::vector<Place> waits = stream_waits(activity);
+  std::vector<OpEnd> waits = stream_waits(activity);
   waits.push_back(launch);
   add_unseen(activity, &waits);
   untold_.insert(activity.stream);
@@ -252,7 +252,7 @@ void RankOps::add_activity(const Activity& call, const Activity& activity, const
 
 /// Adds the time before an activity in which it waited for none of `waits`. A collective waits for
 /// other ranks, and on a rank with lost records an activity may wait for a lost one.
-void RankOps::add_idle(const Activity& activity, std::vector<Place>* waits) {
+void RankOps::add_idle(const Activity& activity, std::vector<OpEnd>* waits) {
   if (is_collective(activity.name) || profile_.lost_records()) return;
   double ready = last_end(*waits);
   for (const auto& [stream, end] : earlier_) {
@@ -261,7 +261,7 @@ void RankOps::add_idle(const Activity& activity, std::vector<Place>* waits) {
   Observed idle = observed(kDeviceIdle, activity.stream);
   idle.start = ready;
   idle.duration = activity.start - ready;
-  const Place place{idle.name, idle.sequence, activity.start};
+  const OpEnd place{idle.name, idle.sequence, activity.start};
   if (waits_ != nullptr && step_ == step_of_waits_) {
     waits_->of[{worker_, idle.name, idle.sequence}] = *waits;
   }
@@ -280,7 +280,7 @@ void RankOps::let_streams_meet() {
   }
 }
 
-void RankOps::add(const Observed& op, std::vector<Place> waits) {
+void RankOps::add(const Observed& op, std::vector<OpEnd> waits) {
   if (seen_ != nullptr) {
     seen_->push_back(op);
   }

@@ -23,7 +23,7 @@ inline constexpr const char* kHostStart = "host start";
 using OpKey = std::tuple<PatternWorkerId, NameId, int32_t>;
 
 /// An op of a rank, and when it ended.
-struct Place {
+struct OpEnd {
   NameId name = kNone;
   int32_t sequence = kNone;
   double end = 0;
@@ -44,7 +44,7 @@ struct Names {
 
 /// Dependencies of ops, and their payloads.
 struct Waits {
-  std::map<OpKey, std::vector<Place>> of;
+  std::map<OpKey, std::vector<OpEnd>> of;
   std::map<OpKey, Sent> sent;
 };
 
@@ -64,23 +64,23 @@ class RankOps {
 
  private:
   struct Stream {
-    std::vector<Place> ops;  ///< of a step, in their order
+    std::vector<OpEnd> ops;  ///< of a step, in their order
     size_t met = 0;          ///< how many the host had launched when it last made streams wait
   };
   using Streams = std::map<int32_t, Stream>;
 
-  void go(const std::set<int64_t>& steps);
+  void run(const std::set<int64_t>& steps);
   void begin_step(const Activity& call);
-  std::vector<Place> waits_of_host(const Activity& call) const;
-  std::vector<Place> stream_waits(const Activity& activity) const;
-  void add_unseen(const Activity& activity, std::vector<Place>* waits) const;
-  Place add_call(const Activity& call);
-  std::vector<Place> calls_before(const Activity& call);
+  std::vector<OpEnd> waits_of_host(const Activity& call) const;
+  std::vector<OpEnd> stream_waits(const Activity& activity) const;
+  void add_unseen(const Activity& activity, std::vector<OpEnd>* waits) const;
+  OpEnd add_call(const Activity& call);
+  std::vector<OpEnd> calls_before(const Activity& call);
   void let_streams_meet();
-  void add_launched(const Activity& call, const Place& launch);
-  void add_activity(const Activity& call, const Activity& activity, const Place& launch);
-  void add_idle(const Activity& activity, std::vector<Place>* waits);
-  void add(const Observed& op, std::vector<Place> waits);
+  void add_launched(const Activity& call, const OpEnd& launch);
+  void add_activity(const Activity& call, const Activity& activity, const OpEnd& launch);
+  void add_idle(const Activity& activity, std::vector<OpEnd>* waits);
+  void add(const Observed& op, std::vector<OpEnd> waits);
   Observed observed(const std::string& name, int32_t stream);
 
   const Profile& profile_;
@@ -100,9 +100,9 @@ class RankOps {
   std::map<int32_t, double> earlier_;  ///< by stream: end of work of absent steps before
   Streams streams_, left_;             ///< `left_`: with ops of the step before
   std::set<int32_t> untold_;           ///< streams with an op since the host last made streams wait
-  std::vector<Place> running_;         ///< calls that have not ended
-  Place ended_;                        ///< the call that ended last
-  std::map<int64_t, Place> last_by_;   ///< by thread: its last call
+  std::vector<OpEnd> running_;         ///< calls that have not ended
+  OpEnd ended_;                        ///< the call that ended last
+  std::map<int64_t, OpEnd> last_by_;   ///< by thread: its last call
 };
 
 }  // namespace hocket::whatif::kineto

@@ -33,8 +33,8 @@ struct Activity {
   bool earlier = false;            ///< of the device: launched before the profile began
   ActivityIndex launches = kNone;  ///< of a call: the first activity; a graph has many
   ActivityIndex next = kNone;      ///< of an activity: the next one of its launch, by start
-  int32_t number = kNone;          ///< of a collective: the how many-th of its name in the step
-  int64_t bytes = 0;               ///< of a collective; 0: not said
+  int32_t number = kNone;  ///< of a collective: the index among those of its name in the step
+  int64_t bytes = 0;       ///< of a collective; 0: not said
 };
 
 /// Meaning of a host call for the device.

@@ -72,7 +72,8 @@ Met by_time(const Collectives& kind, const MeasuredRun& run) {
 /// Returns whether many members ended before all had started, in the first sample: more than a few,
 /// and more than a quarter.
 bool is_impossible(const Met& met, const MeasuredRun& run) {
-  constexpr int64_t kFew = 3, kQuarter = 4;
+  constexpr int64_t kMaxEarlyEnds = 3;
+  constexpr double kMaxImpossibleShare = 0.25;
   const double most = tolerance(run);
   int64_t all = 0, early = 0;
   for (const std::vector<OpId>& ops : met) {
@@ -85,7 +86,8 @@ bool is_impossible(const Met& met, const MeasuredRun& run) {
       early += run.start[run.at(op, 0)] + run.duration[run.at(op, 0)] < last - most;
     }
   }
-  return early > kFew && early * kQuarter > all;
+  return early > kMaxEarlyEnds &&
+         static_cast<double>(early) > kMaxImpossibleShare * static_cast<double>(all);
 }
 
 /// Returns whether every worker's starts follow the order of its ops; times are no evidence

@@ -403,10 +403,10 @@ void note_cut_step(bool cut, int64_t last_step, MeasuredRun* run) {
 }
 
 void give_blocks(const std::vector<Traffic>& traffic, MeasuredRun* run) {
-  std::vector<KindId> kind_of_name(run->names.size(), kNone);
+  std::vector<OpKindId> kind_of_name(run->names.size(), kNone);
   for (Op& op : run->ops) {
     if (op.block != kNone) continue;
-    KindId& kind = kind_of_name[op.name];
+    OpKindId& kind = kind_of_name[op.name];
     if (kind == kNone) {
       kind = run->kinds.size();
       run->kinds.push_back({run->names[op.name], traffic[op.name]});

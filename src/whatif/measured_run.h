@@ -34,7 +34,7 @@ struct Op {
   PatternWorkerId worker;
   int32_t stream = 0;  ///< in-order queue of the worker
   int32_t micro_batch = kNone, chunk = kNone;
-  int32_t sequence = 0;  ///< the how many-th of its name on its worker in the step
+  int32_t sequence = 0;  ///< the index among ops of its name on its worker in the step
   GroupId group = kNone;
   int64_t bytes = 0;  ///< payload of a communication on its rank; 0: the trace does not say
 };
@@ -42,7 +42,7 @@ struct Op {
 /// Ops of one worker that together are one element of the op-duration tensor of their kind: the
 /// forward pass of a micro-batch through a chunk, or a single op.
 struct Block {
-  KindId kind;
+  OpKindId kind;
   PatternWorkerId worker;
   int32_t micro_batch = kNone, chunk = kNone;
 };
@@ -115,7 +115,7 @@ struct MeasuredRun {
   ReplicaId replica_of(SampleId sample) const { return sample.value() % replicas; }
   const OpKind& kind(OpId op) const { return kinds[blocks[ops[op].block].kind]; }
   bool is_of_host(OpId op) const { return has_hosts && ops[op].stream < 0; }
-  KindId kind_of(OpId op) const { return blocks[ops[op].block].kind; }
+  OpKindId kind_of(OpId op) const { return blocks[ops[op].block].kind; }
   WorkerId worker_id(PatternWorkerId worker, ReplicaId replica) const {
     return worker.value() * replicas + replica;
   }

@@ -29,9 +29,9 @@ constexpr std::array<MessageType, 4> kMessages = {{
 
 class Model {
  public:
-  Model(const std::vector<Place>& places, MeasuredRun* run) : places_(places), run_(*run) {
-    of_.resize(places.size());
-    computes_.resize(places.size());
+  Model(const std::vector<PipelineCell>& cells, MeasuredRun* run) : cells_(cells), run_(*run) {
+    of_.resize(cells.size());
+    computes_.resize(cells.size());
     for (OpId op = 0; op < run_.ops.size(); ++op) {
       const Op& row = run_.ops[op];
       of_[row.worker][row.name].push_back(op);
@@ -40,7 +40,7 @@ class Model {
       }
       chunks_ = std::max<int64_t>(chunks_, row.chunk + 1);
     }
-    for (PatternWorkerId worker = 0; worker < places.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < cells.size(); ++worker) {
       for (std::vector<OpId>& list : of_[worker]) {
         sort(&list);
       }
@@ -53,7 +53,7 @@ class Model {
 
   void add() {
     stages_beyond();
-    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < cells_.size(); ++worker) {
       chain(computes_[worker]);
       for (const MessageType& type : kMessages) {
         messages(worker, type);
@@ -64,7 +64,7 @@ class Model {
       end_of_step(worker);
     }
     pair_messages();
-    for (PatternWorkerId worker = 0; shards_ && worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; shards_ && worker < cells_.size(); ++worker) {
       for (const Type type : {params_gather, grads_scatter, separate_grads}) {
         for (const OpId op : of_[worker][type]) {
           group({op}, true);
@@ -73,7 +73,7 @@ class Model {
     }
     embeddings();
     std::vector<OpId> clips;
-    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < cells_.size(); ++worker) {
       const auto& list = of_[worker][clip];
       clips.insert(clips.end(), list.begin(), list.end());
     }
@@ -143,10 +143,10 @@ class Model {
         0.1;  // share of the usual time; messages that were never launched take far less
     double here = 0, all = 0;
     int64_t num_here = 0, num_all = 0;
-    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < cells_.size(); ++worker) {
       for (const MessageType& type : kMessages) {
         const std::vector<OpId> ops = launched(worker, type);
-        const bool is_here = places_[worker].stage == stage && type.direction == direction;
+        const bool is_here = cells_[worker].stage == stage && type.direction == direction;
         if (is_here && (ops.empty() || ops.size() != of_[worker][type.computes].size())) {
           return false;
         }
@@ -161,9 +161,9 @@ class Model {
   }
 
   bool has_messages(StageId stage, int direction) const {
-    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < cells_.size(); ++worker) {
       for (const MessageType& type : kMessages) {
-        if (places_[worker].stage == stage && type.direction == direction &&
+        if (cells_[worker].stage == stage && type.direction == direction &&
             !launched(worker, type).empty()) {
           return true;
         }
@@ -210,9 +210,9 @@ class Model {
         }
       }
       const int64_t chunk = std::max(run_.ops[computes].chunk, 0);
-      const int64_t peer = chunk * run_.stages + places_[worker].stage.value() + type.direction;
+      const int64_t peer = chunk * run_.stages + cells_[worker].stage.value() + type.direction;
       if (peer >= 0 && peer < chunks_ * run_.stages) {
-        launched_[{type.type, places_[worker].stage, places_[worker].peer}].push_back(op);
+        launched_[{type.type, cells_[worker].stage, cells_[worker].peer}].push_back(op);
       }
     }
   }
@@ -242,7 +242,7 @@ class Model {
       run_.dropped.notes.push_back(fmt::format(
           "{} of a step have no other end; they wait for no rank", counted(alone, "message")));
     }
-    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < cells_.size(); ++worker) {
       for (const MessageType& type : kMessages) {
         for (const OpId op : of_[worker][type.type]) {
           if (run_.ops[op].group == kNone) {
@@ -254,8 +254,8 @@ class Model {
   }
 
   void lost_records(StageId stage, int32_t peer) {
-    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
-      if (places_[worker].stage != stage || places_[worker].peer != peer) continue;
+    for (PatternWorkerId worker = 0; worker < cells_.size(); ++worker) {
+      if (cells_[worker].stage != stage || cells_[worker].peer != peer) continue;
       for (ReplicaId replica = 0; replica < run_.replicas; ++replica) {
         run_.workers[run_.worker_id(worker, replica)].records_lost = true;
       }
@@ -360,9 +360,9 @@ class Model {
   /// Groups the all-reduces of the embedding that first and last stage share.
   void embeddings() {
     std::map<std::pair<int32_t, int32_t>, std::vector<OpId>> pairs;  // by peer and sequence
-    for (PatternWorkerId worker = 0; worker < places_.size(); ++worker) {
+    for (PatternWorkerId worker = 0; worker < cells_.size(); ++worker) {
       for (const OpId op : of_[worker][embedding_grads]) {
-        pairs[{places_[worker].peer, run_.ops[op].sequence}].push_back(op);
+        pairs[{cells_[worker].peer, run_.ops[op].sequence}].push_back(op);
       }
     }
     for (const auto& [key, ops] : pairs) {
@@ -370,7 +370,7 @@ class Model {
     }
   }
 
-  const std::vector<Place>& places_;
+  const std::vector<PipelineCell>& cells_;
   MeasuredRun& run_;
   std::vector<std::array<std::vector<OpId>, num_types>> of_;  ///< ops by worker and type
   std::vector<std::vector<OpId>> computes_;                   ///< passes by worker
@@ -382,8 +382,8 @@ class Model {
 
 }  // namespace
 
-void add_dependencies(const std::vector<Place>& places, MeasuredRun* run) {
-  Model(places, run).add();
+void add_dependencies(const std::vector<PipelineCell>& cells, MeasuredRun* run) {
+  Model(cells, run).add();
 }
 
 }  // namespace hocket::whatif::megatron

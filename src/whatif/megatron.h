@@ -54,13 +54,13 @@ inline constexpr std::array<TypeRow, num_types> kTypes = {{
 }};
 
 /// A worker of the pattern.
-struct Place {
+struct PipelineCell {
   StageId stage;
   int32_t peer = 0;  ///< among the workers of that stage: tensor and context ranks that were seen
 };
 
 /// Fills groups and dependencies of `run`; its names are kTypes. Adds notes to run->dropped on
 /// messages without a peer.
-void add_dependencies(const std::vector<Place>& places, MeasuredRun* run);
+void add_dependencies(const std::vector<PipelineCell>& cells, MeasuredRun* run);
 
 }  // namespace hocket::whatif::megatron

@@ -15,7 +15,8 @@
 namespace hocket::whatif {
 namespace {
 
-constexpr double kRare = 0.1;  // of passes or ops: more long ones may be another thing
+/// Share of passes or ops. Above it, long ones are a property of the workload, not pauses.
+constexpr double kMaxPauseShare = 0.1;
 constexpr double kFarLongerRatio =
     1.5;  // factor over the usual time from which an op is far longer
 constexpr double kMinPauseShare =
@@ -47,36 +48,36 @@ class PauseSearch {
 
  private:
   static constexpr double kAsMeasured = -1;
-  using Place = std::pair<BlockId, ReplicaId>;
+  using BlockReplica = std::pair<BlockId, ReplicaId>;
 
-  double& usual(BlockId block, SampleId sample) {
+  double& usual_s(BlockId block, SampleId sample) {
     return usual_[size_t{block} * samples_ + sample];
   }
-  /// Returns the duration of a block after the cure.
-  double left(BlockId block, SampleId sample) {
-    const double cured = usual(block, sample);
-    return cured == kAsMeasured ? times_.time(block, sample) : cured;
+  /// Returns the duration of a block: the usual one where that replaced a pause.
+  double repaired_s(BlockId block, SampleId sample) {
+    const double usual = usual_s(block, sample);
+    return usual == kAsMeasured ? times_.time(block, sample) : usual;
   }
   const OpKind& kind_of(BlockId block) const { return run_.kinds[run_.blocks[block].kind]; }
   bool is_collection(BlockId block) const { return kind_of(block).name == "gc"; }
-  /// Returns whether a block is a device that waits for nothing ("device idle 12").
+  /// Returns whether a block is a block of device idle time ("device idle 12").
   bool is_idle(BlockId block) const { return kind_of(block).name.starts_with("device idle"); }
   bool is_computation(BlockId block) const {
     return !kind_of(block).communicates() && !is_collection(block) && !is_idle(block);
   }
-  WorkerId worker_of(const Place& place) const {
+  WorkerId worker_of(const BlockReplica& place) const {
     return run_.worker_id(run_.blocks[place.first].worker, place.second);
   }
 
-  void cure(BlockId block, SampleId sample, double seconds) {
-    if (usual(block, sample) != kAsMeasured) return;
+  void replace_by_usual(BlockId block, SampleId sample, double seconds) {
+    if (usual_s(block, sample) != kAsMeasured) return;
     const double longer = times_.time(block, sample) - seconds;
-    usual(block, sample) = seconds;
+    usual_s(block, sample) = seconds;
     times_.set(block, sample, seconds, &cured_);
     seconds_ += longer;
-    hit(block, sample);
+    count_hit(block, sample);
   }
-  void hit(BlockId block, SampleId sample) { ++hits_[{block, run_.replica_of(sample)}]; }
+  void count_hit(BlockId block, SampleId sample) { ++hits_[{block, run_.replica_of(sample)}]; }
 
   void collections() {
     for (BlockId block = 0; block < run_.blocks.size(); ++block) {
@@ -85,7 +86,7 @@ class PauseSearch {
         if (times_.time(block, sample) <= 0) continue;
         ++(is_idle(block) ? idle_ : collections_);
         if (is_idle(block)) {
-          hit(block, sample);
+          count_hit(block, sample);
         }
         seconds_ += times_.time(block, sample);
         times_.set(block, sample, 0, &cured_);
@@ -143,8 +144,9 @@ class PauseSearch {
            least;
   }
 
-  /// Cures passes that take far longer than others of their worker in the same direction: of
-  /// sequences both directions would. Many that may be long sequences are no pauses.
+  /// Replaces the times of passes that take far longer than others of their worker in the same
+  /// direction. A long sequence would lengthen both directions. Many long passes that may be long
+  /// sequences are no pauses.
   void passes() {
     struct LongPass {
       BlockId block;
@@ -162,11 +164,11 @@ class PauseSearch {
       }
     }
     long_passes_ = found.size();
-    too_many_ = may_be_sequences_ && long_passes_ > kRare * passes_;
+    too_many_ = may_be_sequences_ && long_passes_ > kMaxPauseShare * passes_;
     if (too_many_) return;
     for (const LongPass& pass : found) {
       excess_.push_back(times_.time(pass.block, pass.sample) - pass.usual);
-      cure(pass.block, pass.sample, pass.usual);
+      replace_by_usual(pass.block, pass.sample, pass.usual);
     }
   }
 
@@ -191,7 +193,7 @@ class PauseSearch {
           const double now = times_.time(block, sample);
           if (now <= usual.limit || now - usual.seconds < least) continue;
           ++others_;
-          cure(block, sample, usual.seconds);
+          replace_by_usual(block, sample, usual.seconds);
         }
       }
     }
@@ -202,31 +204,31 @@ class PauseSearch {
   /// in a single op.
   void beside_other_workers() {
     std::map<WorkerId, std::vector<Long>> found;
-    const std::vector<std::vector<Place>> work = same_work();
-    for (const std::vector<Place>& places : work) {
+    const std::vector<std::vector<BlockReplica>> work = same_work();
+    for (const std::vector<BlockReplica>& places : work) {
       longer_than_others(places, &found);
     }
     for (const auto& [worker, list] : found) {
       if (!are_few(worker, list) || is_slow(worker, list, work)) continue;
       for (const Long& at : list) {
         for (const auto& [block, sample] : times_.steps_of(at.place.first, at.place.second)) {
-          if (left(block, sample) <= kFarLongerRatio * at.usual) continue;
+          if (repaired_s(block, sample) <= kFarLongerRatio * at.usual) continue;
           ++beside_workers_;
-          cure(block, sample, at.usual);
+          replace_by_usual(block, sample, at.usual);
         }
       }
     }
   }
 
   struct Long {
-    Place place;
+    BlockReplica place;
     double takes = 0, usual = 0;  ///< in most steps: its time, and that of others
   };
 
   /// Returns, for every computation of a stage, the workers that run it.
-  std::vector<std::vector<Place>> same_work() const {
+  std::vector<std::vector<BlockReplica>> same_work() const {
     // By kind, stage, chunk and micro-batch.
-    std::map<std::tuple<KindId, StageId, int32_t, int32_t>, std::vector<Place>> found;
+    std::map<std::tuple<OpKindId, StageId, int32_t, int32_t>, std::vector<BlockReplica>> found;
     for (BlockId block = 0; block < run_.blocks.size(); ++block) {
       if (!is_computation(block)) continue;
       const Block& at = run_.blocks[block];
@@ -236,7 +238,7 @@ class PauseSearch {
             {block, replica});
       }
     }
-    std::vector<std::vector<Place>> lists;
+    std::vector<std::vector<BlockReplica>> lists;
     for (auto& [work, list] : found) {
       lists.push_back(std::move(list));
     }
@@ -244,12 +246,12 @@ class PauseSearch {
   }
 
   /// Adds those of the places that take far longer than the ones of other workers.
-  void longer_than_others(const std::vector<Place>& places,
+  void longer_than_others(const std::vector<BlockReplica>& places,
                           std::map<WorkerId, std::vector<Long>>* found) {
     double least = 1e300, most = 0;
-    for (const Place& place : places) {
+    for (const BlockReplica& place : places) {
       for (StepIndex step = 0; step < run_.steps.size(); ++step) {
-        const double seconds = left(place.first, run_.sample(step, place.second));
+        const double seconds = repaired_s(place.first, run_.sample(step, place.second));
         least = std::min(least, seconds);
         most = std::max(most, seconds);
       }
@@ -257,15 +259,15 @@ class PauseSearch {
     if (most - least <= kMinPauseShare * step_) return;
     std::vector<double> takes;
     takes.reserve(places.size());
-    for (const Place& place : places) {
-      takes.push_back(median_left(place));
+    for (const BlockReplica& place : places) {
+      takes.push_back(median_repaired_s(place));
     }
     const double shortest = *std::min_element(takes.begin(), takes.end());
     for (size_t i = 0; i < places.size(); ++i) {
       if (takes[i] <= kFarLongerRatio * shortest || takes[i] - shortest <= kMinPauseShare * step_)
         continue;
       std::vector<double> of_others;
-      std::vector<Place> others;
+      std::vector<BlockReplica> others;
       for (size_t j = 0; j < places.size(); ++j) {
         if (worker_of(places[j]) == worker_of(places[i])) continue;
         of_others.push_back(takes[j]);
@@ -286,16 +288,16 @@ class PauseSearch {
     int64_t places = 0;
     double usual = 0, rest = 0;
     for (BlockId block = 0; block < run_.blocks.size(); ++block) {
-      const Place place{block, run_.replica_of(worker)};
+      const BlockReplica place{block, run_.replica_of(worker)};
       if (!is_computation(block) || worker_of(place) != worker) continue;
       ++places;
-      rest += median_left(place);
+      rest += median_repaired_s(place);
     }
     for (const Long& at : list) {
       usual += at.usual;
       rest -= at.takes;
     }
-    return list.size() <= std::max(1.0, kRare * places) && usual < rest;
+    return list.size() <= std::max(1.0, kMaxPauseShare * places) && usual < rest;
   }
 
   bool is_of_host(BlockId block) const { return kind_of(block).name.starts_with("host "); }
@@ -303,18 +305,18 @@ class PauseSearch {
   /// Returns whether a worker is far slower than others in half of the ops of the same sort, those
   /// of its host or of its device: then long ones are no pauses.
   bool is_slow(WorkerId worker, const std::vector<Long>& list,
-               const std::vector<std::vector<Place>>& work) {
+               const std::vector<std::vector<BlockReplica>>& work) {
     const bool host = is_of_host(list.front().place.first);
     int64_t all = 0, slow = 0;
-    for (const std::vector<Place>& places : work) {
+    for (const std::vector<BlockReplica>& places : work) {
       if (is_of_host(places.front().first) != host) continue;
       double own = 0;
       std::vector<double> others;
-      for (const Place& place : places) {
+      for (const BlockReplica& place : places) {
         if (worker_of(place) == worker) {
-          own = std::max(own, median_left(place));
+          own = std::max(own, median_repaired_s(place));
         } else {
-          others.push_back(median_left(place));
+          others.push_back(median_repaired_s(place));
         }
       }
       if (others.empty() || own <= 0) continue;
@@ -324,17 +326,17 @@ class PauseSearch {
     return all > 1 && slow * 2 >= all;
   }
 
-  double median_left(const Place& place) {
+  double median_repaired_s(const BlockReplica& place) {
     std::vector<double> values;
     for (const auto& [block, sample] : times_.steps_of(place.first, place.second)) {
-      values.push_back(left(block, sample));
+      values.push_back(repaired_s(block, sample));
     }
     return median(values);
   }
 
   /// Returns whether one op of the block holds most of its excess over other workers, in most
   /// steps. A worker with more work is longer in all ops, or has more of them.
-  bool in_one_op(const Place& place, const std::vector<Place>& others) const {
+  bool in_one_op(const BlockReplica& place, const std::vector<BlockReplica>& others) const {
     const std::vector<OpId>& ops = times_.ops(place.first);
     if (ops.size() == 1) return true;
     std::vector<double> usual(ops.size());
@@ -382,7 +384,7 @@ class PauseSearch {
         ++gaps_;
         gap_seconds_ += gap;
         paused_[run_.at(op, sample)] += gap;
-        hit(run_.ops[op].block, sample);
+        count_hit(run_.ops[op].block, sample);
       }
     }
   }
@@ -446,9 +448,9 @@ class PauseSearch {
   const bool may_be_sequences_;
   const int32_t samples_;
   std::vector<double> paused_, cured_;
-  std::vector<double> usual_;   ///< usual time of cured blocks, [block * samples + sample]
+  std::vector<double> usual_;   ///< usual time of blocks with a pause, [block * samples + sample]
   std::vector<double> excess_;  ///< of long passes
-  std::map<Place, int64_t> hits_;
+  std::map<BlockReplica, int64_t> hits_;
   int64_t collections_ = 0, passes_ = 0, long_passes_ = 0, others_ = 0, beside_workers_ = 0,
           gaps_ = 0, idle_ = 0;
   double seconds_ = 0, gap_seconds_ = 0;

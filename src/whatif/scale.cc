@@ -30,7 +30,7 @@ bool means(const Scale& scale, const MeasuredRun& run, OpId op) {
   return is_named(what, kind.name) || is_named(what, run.names[run.ops[op].name]);
 }
 
-bool lies(const Scale& scale, const MeasuredRun& run, OpId op, SampleId sample) {
+bool covers(const Scale& scale, const MeasuredRun& run, OpId op, SampleId sample) {
   const Worker& worker = run.worker(op, run.replica_of(sample));
   return std::all_of(scale.where.begin(), scale.where.end(), [&](const auto& place) {
     const auto& [key, value] = place;
@@ -48,7 +48,7 @@ int64_t apply(const Scale& scale, const MeasuredRun& run, std::vector<double>* d
   for (OpId op = 0; op < run.ops.size(); ++op) {
     if (!means(scale, run, op)) continue;
     for (SampleId sample = 0; sample < run.samples(); ++sample) {
-      if (!lies(scale, run, op, sample)) continue;
+      if (!covers(scale, run, op, sample)) continue;
       (*durations)[run.at(op, sample)] /= scale.factor;
       ++meant;
     }
@@ -75,12 +75,12 @@ void parse_where(const std::string& text, Scale* scale) {
 
 Scale parse_scale(const std::string& text, const MeasuredRun& run) {
   constexpr const char* kWhere = "hocket whatif --scale";
-  constexpr double kMost = 1e9;
+  constexpr double kMaxFactor = 1e9;
   Scale scale;
   scale.text = text;
   const size_t equals = text.rfind('=');
   if (equals == text.npos || !parse_double(text.substr(equals + 1), &scale.factor) ||
-      !(scale.factor >= 1 / kMost && scale.factor <= kMost)) {
+      !(scale.factor >= 1 / kMaxFactor && scale.factor <= kMaxFactor)) {
     fail(kWhere,
          "got {}; expected OP=FACTOR with a factor from 1e-9 to 1e9, as in "
          "forward-compute=2",

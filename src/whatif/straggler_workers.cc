@@ -43,7 +43,7 @@ class Finder {
 
  private:
   /// Stage, tensor rank, and index among threads equal in both.
-  using Place = std::array<int64_t, 3>;
+  using WorkerKey = std::array<int64_t, 3>;
   struct Member {
     int64_t rank = 0, first_thread = 0;
     PatternWorkerId worker;
@@ -103,12 +103,12 @@ class Finder {
       }
     }
     for (const Thread& thread : threads_) {
-      Place place{thread.stage.value(), thread.tensor, 0};
+      WorkerKey place{thread.stage.value(), thread.tensor, 0};
       if (!thread.label.empty()) {
         const std::set<int64_t>& list = alike[{thread.pid, thread.label}];
         place[2] = std::distance(list.begin(), list.find(which(thread)));
       }
-      place_of_.push_back(place);
+      key_of_.push_back(place);
       if (!thread.used) continue;
       const auto [at, added] =
           of_process_[thread.pid].try_emplace(place, Member{rank_of(thread), thread.tid, 0});
@@ -139,7 +139,8 @@ class Finder {
     }
   }
 
-  /// Numbers the workers of the pattern: (stage, the how many-th of that stage in its process).
+  /// Numbers the workers of the pattern: (stage, the index among those of that stage in its
+  /// process).
   void pattern() {
     std::map<std::pair<StageId, int32_t>, PatternWorkerId> pattern;
     const auto each = [&](auto&& f) {
@@ -153,8 +154,8 @@ class Finder {
     };
     each([&](int64_t, const auto& key, Member*) { pattern.emplace(key, 0); });
     for (auto& [key, index] : pattern) {
-      index = found_.places.size();
-      found_.places.push_back({key.first, key.second});
+      index = found_.cells.size();
+      found_.cells.push_back({key.first, key.second});
     }
     found_.list.resize(pattern.size() * found_.replicas);
     each([&](int64_t pid, const auto& key, Member* member) {
@@ -167,7 +168,7 @@ class Finder {
     for (ThreadIndex i = 0; i < threads_.size(); ++i) {
       const Thread& thread = threads_[i];
       if (!thread.used) continue;
-      found_.of_thread[i] = {of_process_[thread.pid].at(place_of_[i]).worker,
+      found_.of_thread[i] = {of_process_[thread.pid].at(key_of_[i]).worker,
                              replica_of_.at(thread.pid)};
     }
   }
@@ -206,8 +207,8 @@ class Finder {
   /// Reports stages without events. Threads without events have names, too.
   void missing_stages() {
     std::set<StageId> there;
-    for (const megatron::Place& place : found_.places) {
-      there.insert(place.stage);
+    for (const megatron::PipelineCell& cell : found_.cells) {
+      there.insert(cell.stage);
     }
     for (const Thread& thread : threads_) {
       found_.stages = std::max(found_.stages, thread.stage.value() + 1);
@@ -231,8 +232,8 @@ class Finder {
 
   std::vector<Thread> threads_;
   const std::map<int64_t, int32_t>& replica_named_;
-  std::vector<Place> place_of_;  ///< by thread
-  std::map<int64_t, std::map<Place, Member>> of_process_;
+  std::vector<WorkerKey> key_of_;  ///< by thread
+  std::map<int64_t, std::map<WorkerKey, Member>> of_process_;
   bool numbered_ = true;                     ///< five threads to a rank
   std::map<int64_t, ReplicaId> replica_of_;  ///< by process
   Workers found_;

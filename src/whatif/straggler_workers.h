@@ -27,8 +27,8 @@ struct Thread {
 };
 
 struct Workers {
-  std::vector<Worker> list;             ///< as MeasuredRun::workers
-  std::vector<megatron::Place> places;  ///< by worker of the pattern
+  std::vector<Worker> list;                   ///< as MeasuredRun::workers
+  std::vector<megatron::PipelineCell> cells;  ///< by worker of the pattern
   std::vector<std::pair<PatternWorkerId, ReplicaId>> of_thread;
   int32_t replicas = 1, stages = 1;
   std::vector<std::string> notes;  ///< workers without events, as sentences

@@ -83,7 +83,7 @@ bool is_of_transfers(const MeasuredRun& run) {
 
 }  // namespace
 
-void settle_transfers(MeasuredRun* run, Early how) {
+void settle_transfers(MeasuredRun* run, Early early_ends) {
   const int32_t samples = run->samples();
   Starts starts(*run);
   // A kernel of a collective lasts from its own start, also where all ranks start it at once.
@@ -105,7 +105,7 @@ void settle_transfers(MeasuredRun* run, Early how) {
         }
         const bool reported = run->duration[cell] <= -kReportedEarlySeconds;
         negative += reported;
-        if (reported || how == Early::zero) {
+        if (reported || early_ends == Early::zero) {
           run->duration[cell] = std::max(run->duration[cell], 0.0);
         }
       }

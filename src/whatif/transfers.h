@@ -72,6 +72,6 @@ enum class Early { zero, kept };
 /// count. An end before that start is the clock's fault and counts as 0, with a note from
 /// kReportedEarlySeconds on. If more than a tenth end earlier by more than tolerance(), sets
 /// MeasuredRun::clocks_apart.
-void settle_transfers(MeasuredRun* run, Early how = Early::zero);
+void settle_transfers(MeasuredRun* run, Early early_ends = Early::zero);
 
 }  // namespace hocket::whatif

@@ -61,6 +61,18 @@ class Layers(unittest.TestCase):
                      '// First.\n\nf("https://a");  // second']:
             self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
 
+    def test_names(self):
+        for line in ["Options how;", "f(spec.how.passes);", "f(how);", "How a;", "int how_ = 0;", "Options api_how;"]:
+            [error] = self.errors("src/graph/a.cc", f"{HEAD}{line}\n")
+            self.assertIn("'how' does not name its value", error, line)
+        for line in ["int show = 0;", 'f("how");', "int a = 0;  // and how", 'f(R"(how)");', "// Counts\n// how often."]:
+            self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
+        head = HEAD.replace("//", "#")
+        for line in ["how = 1", "def f(**how):\n    pass", "f(how=1)"]:
+            [error] = self.errors("tools/a.py", f"{head}{line}\n")
+            self.assertIn("'how' does not name its value", error, line)
+        self.assertEqual([], self.errors("tools/a.py", f"{head}show = 'how'  # and how\n"))
+
     def test_words_of_python(self):
         head = HEAD.replace("//", "#")
         for text in ['"""What it returns."""', 'class A:\n    # whole\n    """Whose it is."""', 'def f():\n    r"""Of a rank."""',
@@ -106,6 +118,23 @@ class Layers(unittest.TestCase):
                      "namespace hocket::passes {\n// struct Level {\n// };\n}"]:
             self.assertEqual([], self.errors_of([first, ("src/passes/b.cc", f"{HEAD}{text}\n")]), text)
 
+    def test_functions_and_variables_are_defined_once(self):
+        for here, there, name in [
+                ("inline int f(int a) {\n  return a;\n}", "inline int f(int a) {\n  return 1;\n}", "f(inta)"),
+                ("template <typename T>\nT f(const std::vector<T>& a) {\n}", "template <typename T>\nT f(const std::vector<T>& a) {\n}", "f(conststd::vector<T>&a)"),
+                ("inline constexpr int kOne = 1;", "inline constexpr int kOne = 2;", "kOne"),
+                ("using Json = int;", "using Json = long;", "Json")]:
+            both = [(f"src/passes/{file}.h", f"{HEAD}#pragma once\nnamespace hocket::passes {{\n{text}\n}}\n")
+                    for file, text in (("a", here), ("b", there))]
+            [error] = self.errors_of(both)
+            self.assertIn(f"hocket::passes::{name} is defined in src/passes/a.h, too", error)
+        for here, there in [("inline int f(int a) {\n}", "inline int f(long a) {\n}"), ("int f(int a);", "int f(int a);"),
+                            ("constexpr int kOne = 1;", "constexpr int kOne = 2;"),
+                            ("namespace {\nusing Json = int;\n}", "namespace {\nusing Json = int;\n}")]:
+            both = [(f"src/passes/{file}.h", f"{HEAD}#pragma once\nnamespace hocket::passes {{\n{text}\n}}\n")
+                    for file, text in (("a", here), ("b", there))]
+            self.assertEqual([], self.errors_of(both), here)
+
     def test_allowed(self):
         for path, include in [
                 ("src/graph/a.cc", '"base/error.h"'), ("src/graph/a.cc", '"graph/b.h"'),
@@ -129,6 +158,7 @@ class Layers(unittest.TestCase):
                 ("src/base/a.cc", HEAD + "#include <regex>\n", "regex"),
                 ("src/base/a.h", HEAD + "#include <yaml-cpp/yaml.h>\n", "in a header"),
                 ("src/base/a.cc", HEAD + 'if (error.text().find("x") == 0) return;\n', "Error::code"),
+                ("src/base/a.cc", HEAD + 'if (error.where() != file) throw;\n', "Error::code"),
                 ("src/base/a.cc", HEAD + 'if (std::string(error.what()) == "x") return;\n', "Error::code"),
                 ("src/base/a.cc", "int x;\n", "first line"),
                 ("src/base/a.js", "let x;\n", "first line"),

@@ -39,8 +39,8 @@ class ProgressTest : public testing::Test {
     ::close(pipe_[0]);
     ::close(pipe_[1]);
   }
-  Progress::Options options(int terminal) {
-    Progress::Options o;
+  ProgressOptions options(int terminal) {
+    ProgressOptions o;
     o.fd = pipe_[1];
     o.terminal = terminal;
     o.width = 10;

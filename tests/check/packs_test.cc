@@ -211,14 +211,14 @@ TEST(Packs, MemoisedResultsDependOnTheOrderOfComponents) {
   }
 }
 
-TEST(Packs, SideBySideEqualsBruteForce) {
+TEST(Packs, AlignedRunsEqualBruteForce) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Random random(seed);
     const std::array<Elements, 2> both{random.elements(1), random.elements(4)};
     const std::array<PackId, 2> ids{random.make(both[0]), random.make(both[1])};
     std::array<Elements, 2> seen;
-    EXPECT_TRUE(
-        random.packs.side_by_side(ids, [&](const Coords& coords, const Packs::Meeting& meeting) {
+    EXPECT_TRUE(random.packs.for_each_aligned(
+        ids, [&](const Coords& coords, const Packs::AlignedRuns& meeting) {
           for (size_t k : {0, 1}) {
             const PackRun& run = meeting.runs[k];
             EXPECT_EQ(run.length, meeting.runs[0].length);
@@ -237,7 +237,8 @@ TEST(Packs, SideBySideEqualsBruteForce) {
     }
     const PackId longer = random.packs.gather(ids[0], graph::axis_bit(0), false);
     const std::array<PackId, 2> different{ids[0], longer};
-    EXPECT_FALSE(random.packs.side_by_side(different, [](const Coords&, const Packs::Meeting&) {}));
+    EXPECT_FALSE(
+        random.packs.for_each_aligned(different, [](const Coords&, const Packs::AlignedRuns&) {}));
   }
 }
 

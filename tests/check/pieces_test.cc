@@ -59,7 +59,7 @@ struct Setting {
 /// inputs have millions: of these every n-th, unless HOCKET_LONG=1 asks for all.
 std::vector<std::vector<Placement>> placements(const std::vector<TensorType>& in,
                                                const std::vector<ops::AxisSignature>& signatures) {
-  constexpr int64_t kMost = 4000;
+  constexpr int64_t kMaxChecked = 4000;
   const int least = Placement::partial().code;
   std::vector<int64_t> choices;
   for (const TensorType& type : in) {
@@ -67,7 +67,7 @@ std::vector<std::vector<Placement>> placements(const std::vector<TensorType>& in
   }
   const int64_t all =
       std::accumulate(choices.begin(), choices.end(), int64_t{1}, std::multiplies<>());
-  int64_t step = test::is_long() ? 1 : std::max<int64_t>(1, all / kMost);
+  int64_t step = test::is_long() ? 1 : std::max<int64_t>(1, all / kMaxChecked);
   while (std::gcd(step, all) != 1) ++step;  // every choice of every input occurs
   std::vector<std::vector<Placement>> result;
   for (const ops::AxisSignature& one : signatures) result.push_back(one.in);

@@ -749,7 +749,7 @@ TEST(Refuse, AccumulationOfACollective) {
   plan.dp = 2;
   test::Case c = test::make_case(test::dense(8, true), plan, 8, 1 << 30);
   for (Task& t : c.program.classes[0].tasks) {
-    if (t.out.size() <= graph::OutputSet::kMost) continue;
+    if (t.out.size() <= graph::OutputSet::kMaxOutputs) continue;
     t.accumulate = graph::OutputSet::of_bits(~0u);
     break;
   }

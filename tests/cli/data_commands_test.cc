@@ -56,7 +56,7 @@ TEST_F(Commands, StatsAndBaselines) {
 
 TEST_F(Commands, EncodeAndDecodeFiles) {
   folder_.add("text.jsonl", "\"file 1\"\n\"\\u00e9 \\\"q\\\"\"\n");
-  EncodeOptions e;
+  EncodeVerbOptions e;
   e.tokenizer = options_.tokenizer;
   e.lines = true;
   e.input = folder_ / "text.jsonl";

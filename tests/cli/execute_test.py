@@ -84,14 +84,14 @@ class Execute(unittest.TestCase):
         self.assertEqual(6, len(losses[0]))
         self.assertEqual(losses[0], losses[1])
 
-    def long_run(self, name, *more, seen=500, **how):
+    def long_run(self, name, *more, seen=500, **options):
         """Starts a long training; returns it once some steps are done, as (process, its arguments without
         train.steps)."""
         words = ["configs/quickstart.yaml", "--set", f"output.dir=runs/{name}", "--set",
                  "cluster.profile=runs/quickstart/profile.json", *(w for x in more for w in ("--set", x))]
         p = subprocess.Popen([HOCKET, "train", *words, "--set", "train.steps=4000"], cwd=self.box.folder,
                              env=self.box.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             errors="replace", **how)
+                             errors="replace", **options)
         metrics = self.box.path(f"runs/{name}/metrics.jsonl")
         end = time.monotonic() + 120
         while time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics) > seen):
@@ -573,6 +573,14 @@ class Execute(unittest.TestCase):
         self.assertEqual(1, r.returncode, r.stdout + r.stderr)
         self.assertIn("the logits of broken are not finite, from token 0 of list 0 on", r.stderr)
         self.assertIn("logits.0", read_safetensors(self.box.path("broken.safetensors")))
+        with open(self.box.path("text.txt"), "w", encoding="utf-8") as f:
+            f.write("int x = 1;\n" * 8)
+        with open(self.box.path("choices.jsonl"), "w", encoding="utf-8") as f:
+            f.write(json.dumps({"question": "int x", "choices": ["= 1;", "+"], "answer": 0}) + "\n")
+        for words in (["text.txt"], ["--choices", "choices.jsonl"], ["--data", "runs/quickstart/data"]):
+            r = self.box.run("eval", "broken", *words)
+            self.assertEqual(1, r.returncode, (words, r.stdout, r.stderr))
+            self.assertIn("the model's values are not finite", r.stderr)
 
     def test_disk_full(self):
         """A failed write names the checkpoint to resume from; here a file may grow by ten bytes."""

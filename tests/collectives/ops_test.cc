@@ -226,9 +226,9 @@ TEST(CommOps, MemoryOfCollectivesWithUnevenParts) {
   const Op& op = comm::op(find("reduce_scatter"));
   Attrs attrs;
   attrs.set("dim", int64_t{0});
-  const auto bytes = [&](Collectives how, int64_t rows, int64_t me) {
+  const auto bytes = [&](Collectives collectives, int64_t rows, int64_t me) {
     const std::vector<TensorType> in = {{graph::DType::f32, {rows, 64}}};
-    return transport_bytes(how, op, attrs, in, infer(op, attrs, in, 2, me), 2);
+    return transport_bytes(collectives, op, attrs, in, infer(op, attrs, in, 2, me), 2);
   };
   for (const int64_t me : {0, 1}) {
     EXPECT_EQ(bytes(Collectives::c10d, 5, me), bytes(Collectives::own, 5, me));

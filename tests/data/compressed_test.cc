@@ -100,6 +100,19 @@ TEST_F(Compressed, OneFileIsCutInTwo) {
   EXPECT_EQ(prepare(packed).valid.bytes, 14);
 }
 
+/// Nine parts of 32 MiB of one letter, each a few kB: a line, and a document, that fills memory.
+TEST_F(Compressed, FilesThatFillMemoryAreRefused) {
+  const std::string part(size_t{32} << 20, 'a');
+  for (const auto& [ending, packed] : {std::pair{".gz", gzip(part)}, {".zst", zstd(part)}}) {
+    std::string nine;
+    for (int i = 0; i < 9; ++i) nine += packed;
+    for (const std::string name : {"a.txt", "a.jsonl"}) {
+      EXPECT_ERROR(prepare(options({folder_.add(name + ending, nine)}, 0)),
+                   "unpacks to more than 200 times its size");
+    }
+  }
+}
+
 TEST_F(Compressed, DamageIsAnError) {
   const std::string packed = gzip(words(3, 100'000));
   const auto prepare_of = [&](const std::string& name, const std::string& bytes) {

@@ -89,7 +89,7 @@ TEST_F(Emulation, RanksOfAHeterogeneousClusterHaveTheirOwnDurations) {
   write("1GFLOP/s", "heterogeneous_nodes: [{first: 1, speed: 0.25}]\n");
   const engine::Run own = run({});
   const program::Program program = compile(own).program;
-  const auto how = emulate(own, program);
+  const auto emulated = emulate(own, program);
   const cost::CostModel costs = emulated_costs(own);
   int longer = 0;
   for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
@@ -97,10 +97,10 @@ TEST_F(Emulation, RanksOfAHeterogeneousClusterHaveTheirOwnDurations) {
     for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
       const program::Task& task = program.classes[cls].tasks[i];
       if (program::is_communication(program.kind(task))) continue;
-      const int64_t ns = how->min_ns(rank, cls.value(), i);
+      const int64_t ns = emulated->min_ns(rank, cls.value(), i);
       const size_t kind = rank / 2;  // of its node
       EXPECT_EQ(ns, costs.work(program.kind(task), task.accumulate.bits(), kind).ns);
-      longer += ns > how->tasks[cls.value()][i].min_ns;
+      longer += ns > emulated->tasks[cls.value()][i].min_ns;
     }
   }
   EXPECT_GT(longer, 0);
@@ -112,8 +112,8 @@ TEST_F(Emulation, ChangesNoBitAndLastsAsLong) {
     Compiled compiled = compile(run);
     const runtime::Store store(ranks);
     initialise(compiled.reference, compiled.program, 1, store);
-    auto how = emulate(run, compiled.program);
-    Session session(std::move(compiled), store, std::move(how));
+    auto emulated = emulate(run, compiled.program);
+    Session session(std::move(compiled), store, std::move(emulated));
     std::vector<double> losses;
     for (int64_t step = 1; step <= 2; ++step) {
       Batch batch(run.config.train.global_batch, run.config.train.seq_len);

@@ -58,7 +58,7 @@ TEST(Programs, KeysDecideAndNothingIsCompiledTwice) {
   Programs programs(run, ranks);
   int compiled = 0;
   ProgramSpec trains = training(run);
-  trains.how.observe = [&](const std::string& what, const Progress&) {
+  trains.lowering.observe = [&](const std::string& what, const Progress&) {
     compiled += what == "program";
   };
   const Compiled* const first = &programs.compiled(trains);

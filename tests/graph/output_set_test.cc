@@ -28,7 +28,7 @@ TEST(OutputSet, HoldsTheFirst) {
 }
 
 TEST(OutputSet, RefusesWhatItCannotHold) {
-  EXPECT_THROW(OutputSet{OutputSet::kMost}, std::logic_error);
+  EXPECT_THROW(OutputSet{OutputSet::kMaxOutputs}, std::logic_error);
 }
 
 }  // namespace

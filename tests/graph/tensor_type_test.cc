@@ -125,13 +125,13 @@ TEST(TensorType, NoPartCutsABlockOrAByte) {
 }
 
 TEST(TensorType, AnEditedTypeFitsNowhere) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMaxSize = std::numeric_limits<int64_t>::max();
   const TensorType fits{DType::f32, {int64_t{1} << 40}};
-  for (const TensorType& type :
-       {TensorType{DType::f64, {kMost, kMost}}, TensorType{DType::f64, {kMost, 3, kMost}, 2},
-        TensorType{DType::f32, {64}, 2}, TensorType{DType::f32, {}, 1}}) {
+  for (const TensorType& type : {TensorType{DType::f64, {kMaxSize, kMaxSize}},
+                                 TensorType{DType::f64, {kMaxSize, 3, kMaxSize}, 2},
+                                 TensorType{DType::f32, {64}, 2}, TensorType{DType::f32, {}, 1}}) {
     EXPECT_GT(type.bytes(), fits.bytes()) << type.dims.size() << " dims";
-    EXPECT_LT(type.bytes(), kMost);
+    EXPECT_LT(type.bytes(), kMaxSize);
   }
 }
 

@@ -207,7 +207,7 @@ TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
           for (size_t j = 0; j + 1 < c.keys.size(); ++j) {
             const int64_t s = c.keys[j], s_end = c.keys[j + 1];
             visit(s, rows(k, s, s_end), rows(v, s, s_end),
-                  std::vector<kernels::PieceOffset>{{'t', t}, {'s', s}});
+                  std::vector<kernels::LetterOffset>{{'t', t}, {'s', s}});
           }
         };
         std::vector<Values> sum{zeros({t_end - t, h, d}), zeros({t_end - t, h})};

@@ -459,7 +459,7 @@ TEST(DenseKernels, RefuseStridesAndBegins) {
   const kernels::TensorRef plain{x, &type}, turned{x, &type, strides}, out{y, &type};
   const graph::Attrs attrs;
   const auto refusal = [&](const kernels::TensorRef& second,
-                           std::span<const kernels::PieceOffset> offsets) {
+                           std::span<const kernels::LetterOffset> offsets) {
     const kernels::TensorRef in[] = {plain, second};
     try {
       add({.attrs = &attrs, .in = in, .out = std::span(&out, 1), .piece_offsets = offsets});
@@ -469,7 +469,7 @@ TEST(DenseKernels, RefuseStridesAndBegins) {
     return std::string();
   };
   EXPECT_NE(refusal(turned, {}).find("strides for operand f32[2,2]"), std::string::npos);
-  const kernels::PieceOffset half[] = {{'t', 2}};
+  const kernels::LetterOffset half[] = {{'t', 2}};
   EXPECT_NE(refusal(plain, half).find("begins at 2 of letter 't'"), std::string::npos);
   EXPECT_EQ(y[0], 9);
   EXPECT_EQ(refusal(plain, {}), "");

@@ -56,7 +56,7 @@ struct Call {
   std::vector<Values> out;  ///< types; values only where `accumulate` has the output's bit
   uint32_t accumulate = 0;
   std::vector<std::pair<int, int>> inplace = {};  ///< (input, output) sharing a buffer
-  std::vector<kernels::PieceOffset> piece_offsets = {};
+  std::vector<kernels::LetterOffset> piece_offsets = {};
 };
 
 /// Runs the call in compute dtype `dtype` and returns the outputs.

@@ -82,7 +82,7 @@ TEST(VocabularyLossKernels, RunsOfTheVocabularyGiveTheWhole) {
       const auto per_run = [&](const auto& visit) {
         for (size_t i = 0; i + 1 < c.begins.size(); ++i) {
           visit(columns(z, c.begins[i], c.begins[i + 1]),
-                std::vector<kernels::PieceOffset>{{'v', c.begins[i]}});
+                std::vector<kernels::LetterOffset>{{'v', c.begins[i]}});
         }
       };
       Values top = row, sum = wide, logit = row;
@@ -162,7 +162,7 @@ TEST(VocabularyLossKernels, EmbeddingOnRunsOfItsRows) {
     for (size_t i = 0; i + 1 < begins.size(); ++i) {
       Values part{{DType::f64, {begins[i + 1] - begins[i], d}}, {}};
       part.v.assign(w.v.begin() + begins[i] * d, w.v.begin() + begins[i + 1] * d);
-      const std::vector<kernels::PieceOffset> begin{{'v', begins[i]}};
+      const std::vector<kernels::LetterOffset> begin{{'v', begins[i]}};
       add(x_sum, run({"embedding", attrs, {ids, part}, {dy}, 0, {}, begin}, dtype)[0].v);
       const auto mine = run({"embedding_dw", attrs, {ids, dy}, {part}, 0, {}, begin}, dtype)[0].v;
       dw_all.insert(dw_all.end(), mine.begin(), mine.end());

@@ -312,7 +312,7 @@ TEST_P(EveryOp, WritesItsOutputsAndNothingElse) {
           ASSERT_TRUE(std::isfinite(x)) << "output " << o;
         }
       }
-      How four;
+      CallOptions four;
       four.threads = 4;
       const std::vector<Value> many = apply(op(), p.attrs, p.inputs(), four);
       for (size_t o = 0; o < one.size(); ++o) {
@@ -359,7 +359,7 @@ TEST_P(OpOfEveryPrecision, SameDefinitionInEveryPrecision) {
             EXPECT_EQ(a[o].v, b[o].v) << "output " << o;
           }
         }
-        How four;
+        CallOptions four;
         four.threads = 4;
         const std::vector<Value> many = apply(op(), narrow.attrs, narrow.inputs(), four);
         for (size_t o = 0; o < a.size(); ++o) {
@@ -379,14 +379,14 @@ TEST_P(OpOfEveryPrecision, AddsToAccumulatorsInAll) {
       ASSERT_TRUE(to_dtype(p, precision.dtype));
       SCOPED_TRACE(p.name + " " + graph::to_string(precision.dtype));
       const std::vector<Value> plain = apply(op(), p.attrs, p.inputs());
-      How how;
-      how.accumulate = can & ((1u << plain.size()) - 1);
-      how.start = plain;  // of the type's numbers
-      const std::vector<Value> sum = apply(op(), p.attrs, p.inputs(), how);
+      CallOptions call;
+      call.accumulate = can & ((1u << plain.size()) - 1);
+      call.start = plain;  // of the type's numbers
+      const std::vector<Value> sum = apply(op(), p.attrs, p.inputs(), call);
       for (size_t o = 0; o < plain.size(); ++o) {
         std::vector<double> want = plain[o].v;
         for (double& x : want) {
-          x *= how.accumulate >> o & 1 ? 2 : 1;
+          x *= call.accumulate >> o & 1 ? 2 : 1;
         }
         EXPECT_LE(relative_error(sum[o].v, want), precision.result) << "output " << o;
       }
@@ -401,22 +401,22 @@ TEST_P(OpWithAccumulators, AddsToThem) {
     SCOPED_TRACE(p.name);
     const std::vector<Value> plain = apply(op(), p.attrs, p.inputs());
     Rng rng(17);
-    How how;
+    CallOptions call;
     for (const Value& v : plain) {
-      how.start.push_back(v);
-      for (double& x : how.start.back().v) {
+      call.start.push_back(v);
+      for (double& x : call.start.back().v) {
         x = rng.normal();
       }
     }
     for (uint32_t bits = 1; bits <= can; ++bits) {
       if (bits & ~can) continue;
-      how.accumulate = bits;
-      const std::vector<Value> sum = apply(op(), p.attrs, p.inputs(), how);
+      call.accumulate = bits;
+      const std::vector<Value> sum = apply(op(), p.attrs, p.inputs(), call);
       for (size_t o = 0; o < plain.size(); ++o) {
         std::vector<double> want = plain[o].v;
         if (bits >> o & 1) {
           for (size_t i = 0; i < want.size(); ++i) {
-            want[i] += how.start[o].v[i];
+            want[i] += call.start[o].v[i];
           }
         }
         EXPECT_LE(relative_error(sum[o].v, want), 1e-13)
@@ -449,11 +449,11 @@ Differences difference(Problem& p, size_t input, size_t element, double h,
   double& x = p.values[input].v[element];
   const double at = x;
   Differences d;
-  How how;
-  how.guarded = false;
+  CallOptions call;
+  call.guarded = false;
   auto loss = [&](double to) {
     x = to;
-    const std::vector<Value> moved = apply(*p.op, p.attrs, p.inputs(), how);
+    const std::vector<Value> moved = apply(*p.op, p.attrs, p.inputs(), call);
     for (size_t o = 0; o < out.size(); ++o) {
       if (!graph::is_floating(out[o].type.dtype)) {
         d.routes_kept &= moved[o].v == out[o].v;

@@ -121,8 +121,8 @@ void compare(const Problem& p, const ops::AxisSignature& s, const std::vector<Va
 
 /// Returns where a part begins along positional letters, and its output sizes if one of them is
 /// split by itself.
-How where(const Problem& p, const ops::AxisSignature& s, int part) {
-  How how;
+CallOptions where(const Problem& p, const ops::AxisSignature& s, int part) {
+  CallOptions call;
   const std::vector<TensorType> in = p.in_types(), out = p.out_types();
   const ops::Letters letters = ops::letters(*p.op, in, out);
   if (s.tied) {
@@ -132,31 +132,31 @@ How where(const Problem& p, const ops::AxisSignature& s, int part) {
       const auto dim = static_cast<size_t>(s.in[i].dim());
       const char letter = letters.in[i][dim];
       if (p.op->layout.is_positional(letter) && seen.insert(letter).second) {
-        how.piece_offsets.push_back({letter, in[i].dims[dim] / 2});
+        call.piece_offsets.push_back({letter, in[i].dims[dim] / 2});
       }
     }
-    return how;
+    return call;
   }
-  if (s.letter == 0 || !p.op->layout.is_positional(s.letter)) return how;
+  if (s.letter == 0 || !p.op->layout.is_positional(s.letter)) return call;
   for (size_t i = 0; i < in.size(); ++i) {
     const size_t dim = letters.in[i].find(s.letter);
     if (dim != std::string::npos && part > 0) {
-      how.piece_offsets = {{s.letter, in[i].dims[dim] / 2}};
+      call.piece_offsets = {{s.letter, in[i].dims[dim] / 2}};
     }
   }
   for (size_t o = 0; o < out.size(); ++o) {
     const size_t dim = letters.out[o].find(s.letter);
-    Value& like = how.out.emplace_back();
+    Value& like = call.out.emplace_back();
     like.type = out[o];
     if (dim != std::string::npos) {
       like.type.dims[dim] /= 2;
       if (part > 0) {
-        how.piece_offsets = {{s.letter, like.type.dims[dim]}};
+        call.piece_offsets = {{s.letter, like.type.dims[dim]}};
       }
     }
     like.v.resize(static_cast<size_t>(like.type.numel()));
   }
-  return how;
+  return call;
 }
 
 TEST_P(EveryLayout, EqualsOneDevice) {

@@ -155,18 +155,18 @@ std::vector<Value> run_part(const Setting& s, const Parts& part) {
                         : counts_of(s, i, part));
   }
   remake(s, part, local);
-  How how;
+  CallOptions call;
   for (size_t o = 0; o < s.out_types.size(); ++o) {
-    Value& like = how.out.emplace_back();
+    Value& like = call.out.emplace_back();
     like.v.resize(
         places(s.out_types[o], s.letters.out[o], part, s.sizes, s.keys, &like.type).size());
   }
   for (const auto& [letter, indices] : part) {
     if (op.layout.is_positional(letter) && !indices.empty() && indices[0] != 0) {
-      how.piece_offsets.push_back({letter, indices[0]});
+      call.piece_offsets.push_back({letter, indices[0]});
     }
   }
-  std::vector<Value> out = apply(op, s.p.attrs, local, how);
+  std::vector<Value> out = apply(op, s.p.attrs, local, call);
   decode_rows(op, out);
   return out;
 }
@@ -321,12 +321,12 @@ TEST_P(EveryPiece, KnowsItsPositionalLetters) {
   const Op& op = *GetParam();
   const Setting s(make(op, op.samples()[0], 1));
   for (const auto& [letter, size] : s.sizes) {
-    How how;
-    how.piece_offsets = {{letter, 0}};
-    EXPECT_NO_THROW(apply(op, s.p.attrs, s.p.inputs(), how)) << letter;
+    CallOptions call;
+    call.piece_offsets = {{letter, 0}};
+    EXPECT_NO_THROW(apply(op, s.p.attrs, s.p.inputs(), call)) << letter;
     if (op.layout.is_positional(letter)) continue;
-    how.piece_offsets = {{letter, 1}};
-    EXPECT_THROW(apply(op, s.p.attrs, s.p.inputs(), how), Error) << letter;
+    call.piece_offsets = {{letter, 1}};
+    EXPECT_THROW(apply(op, s.p.attrs, s.p.inputs(), call), Error) << letter;
   }
 }
 

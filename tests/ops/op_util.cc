@@ -85,8 +85,8 @@ size_t bytes_of(const Value& v) { return v.v.size() * static_cast<size_t>(size_o
 /// Returns outputs of the right sizes. A routed output has the rows of the routed input (dispatch:
 /// one per token and expert; regroup: the capacity of its type).
 std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const Value> in,
-                               const How& how) {
-  if (!how.out.empty()) return how.out;
+                               const CallOptions& call) {
+  if (!call.out.empty()) return call.out;
   std::vector<Value> out;
   int64_t rows = -1;
   for (const Value& v : in) {
@@ -105,9 +105,9 @@ std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const
 }
 
 std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const Value> in,
-                              const How& how, bool first_kind) {
+                              const CallOptions& call, bool first_kind) {
   const std::vector<TensorType> in_types = types_of(in);
-  std::vector<Value> out = outputs_for(op, attrs, in, how);
+  std::vector<Value> out = outputs_for(op, attrs, in, call);
   const std::vector<TensorType> out_types = types_of(out);
   std::vector<std::unique_ptr<Operand>> memory_in, memory_out;
   std::vector<kernels::TensorRef> refs_in, refs_out;
@@ -124,8 +124,8 @@ std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const 
       }
     }
     memory_out.push_back(std::make_unique<Operand>(shared ? 0 : bytes_of(out[o]), first_kind));
-    if (how.accumulate >> o & 1) {
-      store(how.start.at(o), memory_out.back()->data());
+    if (call.accumulate >> o & 1) {
+      store(call.start.at(o), memory_out.back()->data());
     }
     refs_out.push_back({shared ? shared : memory_out.back()->data(), &out_types[o]});
   }
@@ -133,13 +133,13 @@ std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const 
   Operand workspace(static_cast<size_t>(cost.workspace), first_kind);
   const kernels::KernelFn kernel = cpu().find(op.name, kernels::Device::cpu, {in_types, out_types});
   if (!kernel) fail("op test", "{} has no kernel", op.name);
-  cpu().enter_thread(how.threads);
-  kernel({&attrs, refs_in, refs_out, how.accumulate, workspace.data(), cost.workspace,
-          how.piece_offsets});
+  cpu().enter_thread(call.threads);
+  kernel({&attrs, refs_in, refs_out, call.accumulate, workspace.data(), cost.workspace,
+          call.piece_offsets});
   for (size_t o = 0; o < out.size(); ++o) {
     load(static_cast<const std::byte*>(refs_out[o].data), out[o]);
   }
-  if (!how.guarded) return out;
+  if (!call.guarded) return out;
   EXPECT_TRUE(workspace.intact()) << op.name << " wrote beyond its " << cost.workspace
                                   << " bytes of workspace";
   for (size_t o = 0; o < out.size(); ++o) {
@@ -351,10 +351,10 @@ bool to_dtype(Problem& problem, DType dtype) {
 }
 
 std::vector<Value> apply(const Op& op, const Attrs& attrs, std::span<const Value> in,
-                         const How& how) {
-  std::vector<Value> out = apply_once(op, attrs, in, how, true);
-  if (!how.guarded) return out;
-  std::vector<Value> again = apply_once(op, attrs, in, how, false);
+                         const CallOptions& call) {
+  std::vector<Value> out = apply_once(op, attrs, in, call, true);
+  if (!call.guarded) return out;
+  std::vector<Value> again = apply_once(op, attrs, in, call, false);
   for (size_t o = 0; o < out.size(); ++o) {
     EXPECT_TRUE(same_bits(out[o], again[o]))
         << op.name << ": output " << o << " depends on memory that holds nothing yet";
@@ -414,11 +414,11 @@ class Eager : public ops::GradContext {
       add_grad(input, made[out]);
       return made;
     }
-    How how;
-    how.accumulate = 1u << out;
-    how.start.resize(static_cast<size_t>(out) + 1);
-    how.start.back() = values_[sum];
-    auto made = run(op, attrs, in, how);
+    CallOptions call;
+    call.accumulate = 1u << out;
+    call.start.resize(static_cast<size_t>(out) + 1);
+    call.start.back() = values_[sum];
+    auto made = run(op, attrs, in, call);
     sum = made[out];
     return made;
   }
@@ -450,14 +450,15 @@ class Eager : public ops::GradContext {
     return static_cast<graph::TensorId>(tensors_.size() - 1);
   }
   std::vector<graph::TensorId> run(const std::string& op, const Attrs& attrs,
-                                   const std::vector<graph::TensorId>& in, const How& how) {
+                                   const std::vector<graph::TensorId>& in,
+                                   const CallOptions& call) {
     std::vector<Value> inputs;
     for (graph::TensorId id : in) {
       if (id < 0) fail("op test", "{} of {} lacks a gradient that it needs", op, node_.op);
       inputs.push_back(values_.at(static_cast<size_t>(id)));
     }
     std::vector<graph::TensorId> ids;
-    for (const Value& v : apply(ops::find(op), attrs, inputs, how)) {
+    for (const Value& v : apply(ops::find(op), attrs, inputs, call)) {
       ids.push_back(add(v));
     }
     return ids;

@@ -49,11 +49,11 @@ Problem make(const Op& op, const Sample& sample, uint64_t seed);
 /// type of its sums become f32. Returns false if the op has no operand of the compute dtype.
 bool to_dtype(Problem& problem, DType dtype);
 
-struct How {
+struct CallOptions {
   uint32_t accumulate = 0;
   std::vector<Value> start;  ///< accumulators, one per output (only those of `accumulate` count)
   int threads = 1;
-  std::vector<kernels::PieceOffset> piece_offsets;  ///< of the piece that the inputs are
+  std::vector<kernels::LetterOffset> piece_offsets;  ///< of the piece that the inputs are
   std::vector<Value> out;  ///< like the outputs; empty: of the types that the op infers
   /// Twice, between two kinds of guard bytes and over two kinds of stale outputs and workspace:
   /// guards and inputs are expected intact, the results equal to the bit.
@@ -62,7 +62,7 @@ struct How {
 
 /// Applies the op with exactly its declared workspace.
 std::vector<Value> apply(const Op& op, const Attrs& attrs, std::span<const Value> in,
-                         const How& how = {});
+                         const CallOptions& call = {});
 
 /// Runs the steps of the sample's chain that make integer values (`floats`: and the others).
 void run_chain(const Sample& sample, std::vector<Value>& values, bool floats = true);

@@ -190,10 +190,10 @@ std::optional<Found> try_all(const Drawn& drawn, int64_t most) {
   LayoutsGiven start = given;
   start.stored = first.tensor;
   std::vector<AxisProblem> axes;
-  struct Place {
+  struct NodeAxis {
     size_t node, axis;
   };
-  std::vector<Place> places;
+  std::vector<NodeAxis> places;
   std::vector<int32_t> values;
   double combinations = 1;
   for (size_t axis = 0; axis < drawn.mesh.axes.size(); ++axis) {

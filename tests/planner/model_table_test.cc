@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kinds of layers: those of one kind have equal nodes, whatever a model has in turn or first.
+// Types of layers: those of one type have equal nodes, whatever a model has in turn or first.
 #include "planner/model_table.h"
 
 #include <gtest/gtest.h>
@@ -32,12 +32,12 @@ double flops(const LayerWork& work) {
   return sum;
 }
 
-TEST(ModelTable, LikeLayersAreOfOneKind) {
+TEST(ModelTable, EqualLayersHaveOneType) {
   for (const ModelTable& table :
-       tables_of(graph_of("llama", R"(, "tie_word_embeddings": false)"), kRecompute)) {
-    EXPECT_EQ(table.kind_of, std::vector<size_t>(6, kFirstLayerKind));
-    EXPECT_EQ(table.kinds.size(), kFirstLayerKind + 1);
-    EXPECT_EQ(of(table.kinds[kHead].tied, Share::features), 0);
+       tables_of(graph_of("llama", R"(, "tie_word_embeddings": false)"), kRecomputeNames)) {
+    EXPECT_EQ(table.type_of, std::vector<size_t>(6, kFirstLayerType));
+    EXPECT_EQ(table.layer_types.size(), kFirstLayerType + 1);
+    EXPECT_EQ(of(table.layer_types[kHead].tied, Share::features), 0);
   }
 }
 
@@ -46,10 +46,10 @@ TEST(ModelTable, LayersWithoutExpertsAreOfAnother) {
       graph_of("qwen3_moe", R"(, "moe_intermediate_size": 16, "num_experts": 4,
   "num_experts_per_tok": 2, "norm_topk_prob": true, "tie_word_embeddings": false,
   "mlp_only_layers": [0, 3])");
-  for (const ModelTable& table : tables_of(graph, kRecompute)) {
-    EXPECT_EQ(table.kind_of, (std::vector<size_t>{2, 3, 3, 2, 3, 3}));
-    EXPECT_FALSE(table.kinds[2].has_experts);
-    EXPECT_TRUE(table.kinds[3].has_experts);
+  for (const ModelTable& table : tables_of(graph, kRecomputeNames)) {
+    EXPECT_EQ(table.type_of, (std::vector<size_t>{2, 3, 3, 2, 3, 3}));
+    EXPECT_FALSE(table.layer_types[2].has_experts);
+    EXPECT_TRUE(table.layer_types[3].has_experts);
   }
 }
 
@@ -62,17 +62,17 @@ TEST(ModelTable, LayersWithOtherWindowsAreOfAnother) {
       node.attrs.set("window", int64_t{4});
     }
   }
-  for (const ModelTable& table : tables_of(graph, kRecompute)) {
-    ASSERT_EQ(table.kind_of, (std::vector<size_t>{2, 3, 2, 3, 2, 3}));
-    EXPECT_LT(flops(table.kinds[3]), flops(table.kinds[2]));
+  for (const ModelTable& table : tables_of(graph, kRecomputeNames)) {
+    ASSERT_EQ(table.type_of, (std::vector<size_t>{2, 3, 2, 3, 2, 3}));
+    EXPECT_LT(flops(table.layer_types[3]), flops(table.layer_types[2]));
   }
 }
 
 TEST(ModelTable, TheHeadHasACopyOfATiedEmbedding) {
   for (const ModelTable& table :
-       tables_of(graph_of("llama", R"(, "tie_word_embeddings": true)"), kRecompute)) {
-    EXPECT_EQ(of(table.kinds[kHead].tied, Share::features), 64 * 32);
-    EXPECT_EQ(of(table.kinds[kEmbedding].parameters, Share::features), 64 * 32);
+       tables_of(graph_of("llama", R"(, "tie_word_embeddings": true)"), kRecomputeNames)) {
+    EXPECT_EQ(of(table.layer_types[kHead].tied, Share::features), 64 * 32);
+    EXPECT_EQ(of(table.layer_types[kEmbedding].parameters, Share::features), 64 * 32);
   }
 }
 

@@ -508,7 +508,7 @@ void visit_all(const SearchSpace& space, const std::function<void(const PlanCand
         base.chunks = pipeline.chunks;
         visit_rest(space, base, [&](PlanCandidate plan) {
           visit(plan);
-          for (const uint8_t collectives : other_collectives(space, plan)) {
+          for (const CollectiveAlgorithm collectives : other_collectives(space, plan)) {
             plan.collectives = collectives;
             visit(plan);
           }
@@ -644,7 +644,7 @@ TEST(PlanSearch, KeysThatAreGivenStay) {
   const SearchResult found = best_of(dense, space, false);
   for (const Outcome& outcome : found.best) {
     EXPECT_EQ(outcome.plan.tp, 2);
-    EXPECT_STREQ(kRecompute[outcome.plan.recompute], "full");
+    EXPECT_EQ(outcome.plan.recompute, Recompute::full);
   }
   ASSERT_FALSE(found.best.empty());
 }

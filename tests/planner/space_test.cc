@@ -70,26 +70,26 @@ TEST(PlanSpace, BalancedLayersAreTheBestOfAll) {
   }
 }
 
-/// Layers of a few kinds on up to five stages, on devices that may differ.
+/// Layers of a few types on up to five stages, on devices that may differ.
 StageLoads some_loads(Rng* rng) {
   StageLoads loads;
-  const size_t stages = 1 + rng->below(5), kinds = kFirstLayerKind + 1 + rng->below(2);
+  const size_t stages = 1 + rng->below(5), types = kFirstLayerType + 1 + rng->below(2);
   for (size_t layers = stages + rng->below(6); layers > 0; --layers) {
-    loads.kind_of.push_back(kFirstLayerKind + rng->below(kinds - kFirstLayerKind));
+    loads.type_of.push_back(kFirstLayerType + rng->below(types - kFirstLayerType));
   }
   const auto some = [&](int least, int more) {
     return static_cast<double>(least + static_cast<int>(rng->below(static_cast<uint64_t>(more))));
   };
   loads.seconds = {some(0, 3), some(0, 8)};
   loads.working = {some(0, 2), some(0, 4)};
-  while (loads.seconds.size() < kinds) {
+  while (loads.seconds.size() < types) {
     loads.seconds.push_back(some(1, 4));
     loads.working.push_back(some(0, 3));
   }
   for (size_t stage = 0; stage < stages; ++stage) {
     loads.speed.push_back(0.5 * some(1, 3));
     std::vector<double>& bytes = loads.bytes.emplace_back();
-    for (size_t kind = 0; kind < kinds; ++kind) {
+    for (size_t type = 0; type < types; ++type) {
       bytes.push_back(some(0, 6));
     }
   }
@@ -104,7 +104,7 @@ double squares(const StageLoads& loads, const std::vector<int64_t>& layers) {
     double seconds = stage == 0 ? loads.seconds[kEmbedding] : 0;
     seconds += stage + 1 == layers.size() ? loads.seconds[kHead] : 0;
     for (int64_t i = 0; i < layers[stage]; ++i) {
-      seconds += loads.seconds[loads.kind_of[next++]];
+      seconds += loads.seconds[loads.type_of[next++]];
     }
     sum += seconds / loads.speed[stage] * seconds / loads.speed[stage];
   }
@@ -118,7 +118,7 @@ TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
     Rng rng(seed);
     const StageLoads loads = some_loads(&rng);
     const double limit = static_cast<double>(2 + rng.below(20));
-    const auto all = std::ssize(loads.kind_of);
+    const auto all = std::ssize(loads.type_of);
     double least = 1e9, slowest = 1e9, whatever = 1e9, alike = 1e9;
     visit_ways(all, loads.speed.size(), [&](const std::vector<int64_t>& layers) {
       least = std::min(least, fullest_stage(loads, layers));
@@ -148,13 +148,13 @@ TEST(PlanSpace, LayersAreLaidByTimeWithinTheMemoryThatThereIs) {
 
 TEST(PlanSpace, AmongWaysAsFastLayersAreTheMostAlike) {
   // The head takes 1.4 layers: greedily, stages would have four, four, ..
-  StageLoads loads{.kind_of = std::vector<size_t>(48, kFirstLayerKind),
+  StageLoads loads{.type_of = std::vector<size_t>(48, kFirstLayerType),
                    .seconds = {0, 1.4, 1},
                    .speed = std::vector<double>(16, 1)};
   EXPECT_EQ(*lay_layers(loads, 1e9),
             (std::vector<int64_t>{3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 2}));
   // With a head of four layers, its stage has none.
-  loads.kind_of.resize(24);
+  loads.type_of.resize(24);
   loads.speed.resize(8);
   loads.seconds[kHead] = 4;
   EXPECT_EQ(*lay_layers(loads, 1e9), (std::vector<int64_t>{3, 3, 3, 3, 4, 4, 4, 0}));

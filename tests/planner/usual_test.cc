@@ -95,16 +95,17 @@ TEST(ShortenedSteps, AreExtrapolatedWithinTheirBound) {
   }
   const Trial of = trial("usual_long.yaml", 1024);
   const SearchSpace space = of.space({});
-  const std::vector<PlanCandidate> plans = {{.pp = 4},
-                                            {.pp = 2, .dp = 2, .shard = kZero1},
-                                            {.pp = 2,
-                                             .chunks = 2,
-                                             .tp = 2,
-                                             .sequence_parallel = true,
-                                             .schedule = schedule_of("interleaved")},
-                                            {.dp = 4, .recompute = kRecomputeFull, .shard = kZero3},
-                                            {.pp = 4, .chunks = 2, .schedule = schedule_of("zb-v")},
-                                            {.pp = 4, .schedule = schedule_of("gpipe")}};
+  const std::vector<PlanCandidate> plans = {
+      {.pp = 4},
+      {.pp = 2, .dp = 2, .shard = kZero1},
+      {.pp = 2,
+       .chunks = 2,
+       .tp = 2,
+       .sequence_parallel = true,
+       .schedule = schedule_of("interleaved")},
+      {.dp = 4, .recompute = Recompute::full, .shard = kZero3},
+      {.pp = 4, .chunks = 2, .schedule = schedule_of("zb-v")},
+      {.pp = 4, .schedule = schedule_of("gpipe")}};
   for (const PlanCandidate& plan : plans) {
     const std::string what = describe(plan, space);
     ASSERT_EQ(shortened_micro_batches(plan, space).size(), 3) << what;

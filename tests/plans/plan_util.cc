@@ -484,8 +484,8 @@ engine::Compiled compile(const engine::ProgramSpec& spec, const Case& c) {
   }
   graph.nodes = std::move(nodes);
   engine::Lowering lowering;
-  lowering.passes = spec.how.passes;
-  lowering.pass_options = spec.how.pass_options;
+  lowering.passes = spec.lowering.passes;
+  lowering.pass_options = spec.lowering.pass_options;
   return engine::compile(std::move(graph), spec.plan, lowering);
 }
 
@@ -612,18 +612,18 @@ Logits logits(const Case& c, bool single, const std::vector<std::string>& overri
   return made;
 }
 
-Outcome train(const Case& c, const TrainOptions& how) {
-  const bool single = how.on_one_rank;
-  engine::Run run = run_of(c, single, how.overrides);
+Outcome train(const Case& c, const TrainOptions& train_options) {
+  const bool single = train_options.on_one_rank;
+  engine::Run run = run_of(c, single, train_options.overrides);
   Outcome out;
   Steps done(c, run);
   const auto world = static_cast<int32_t>(run.plan.world());
   runtime::RankOptions options;
   options.threads = 1;
-  options.poison = how.poison;
-  options.device = how.device;
+  options.poison = train_options.poison;
+  options.device = train_options.device;
   options.timeout = std::chrono::seconds(20);
-  if (how.with_grads) {
+  if (train_options.with_grads) {
     runtime::LocalRanks ranks = ranks_of(c, single, world, options);
     engine::Compiled compiled = compile(engine::gradients(run), c);
     expect_good(compiled);
@@ -639,8 +639,8 @@ Outcome train(const Case& c, const TrainOptions& how) {
     }
   }
   engine::Compiled compiled = compile(engine::training(run), c);
-  if (how.rewrite) {
-    how.rewrite(compiled.program);
+  if (train_options.rewrite) {
+    train_options.rewrite(compiled.program);
   } else {
     expect_good(compiled);
   }
@@ -649,7 +649,7 @@ Outcome train(const Case& c, const TrainOptions& how) {
   const runtime::Store store(ranks);
   initialise(compiled, c, store);
   engine::Session session(std::move(compiled), store);
-  for (int s = 0; s < how.steps; ++s) {
+  for (int s = 0; s < train_options.steps; ++s) {
     done.one(s, session);
     double loss = 0;
     for (graph::TensorId id : session.graph().losses) {
@@ -670,7 +670,7 @@ Outcome train(const Case& c, const TrainOptions& how) {
     other.last_bits = last_bits;
     other.routes = routes;
     other.keep_routes = false;
-    return train(other, how);
+    return train(other, train_options);
   };
   return out;
 }

@@ -83,13 +83,13 @@ Group random_group(Rng& rng, const Program& p) {
 }
 
 /// By the definitions: the rank's place, role by role.
-struct Place {
+struct RoleCoords {
   RoleId role;
   std::vector<int32_t> at;
-  bool operator==(const Place&) const = default;
+  bool operator==(const RoleCoords&) const = default;
 };
-std::vector<Place> places(const Program& p) {
-  std::vector<Place> list;
+std::vector<RoleCoords> places(const Program& p) {
+  std::vector<RoleCoords> list;
   for (size_t role = 0; role < p.roles.size(); ++role) {
     for (int32_t r = 0; r < p.roles[role].mesh.size(); ++r) {
       list.push_back({role, p.roles[role].mesh.coords(r)});
@@ -98,7 +98,7 @@ std::vector<Place> places(const Program& p) {
   return list;
 }
 
-bool in_box(const Program& p, ClassId cls, const Place& place) {
+bool in_box(const Program& p, ClassId cls, const RoleCoords& place) {
   if (p.classes[cls].role != place.role) return false;
   for (size_t axis = 0; axis < place.at.size(); ++axis) {
     const Interval& on = p.classes[cls].box[axis];
@@ -110,7 +110,7 @@ bool in_box(const Program& p, ClassId cls, const Place& place) {
 }
 
 /// Ranks that meet `rank` in the group, and whether it is itself one of them.
-std::vector<int32_t> meets(const Program&, const Group& group, const std::vector<Place>& all,
+std::vector<int32_t> meets(const Program&, const Group& group, const std::vector<RoleCoords>& all,
                            size_t rank) {
   std::vector<int32_t> ranks;
   for (size_t other = 0; other < all.size(); ++other) {
@@ -139,7 +139,7 @@ TEST(Classes, RanksAreWhereTheirBoxesSay) {
     Rng rng(seed);
     const Program p = random_program(rng);
     EXPECT_EQ(p.bad_placement(), "") << seed;
-    const std::vector<Place> all = places(p);
+    const std::vector<RoleCoords> all = places(p);
     ASSERT_EQ(p.num_ranks(), std::ssize(all));
     const std::vector<ClassId> table = p.class_table();
     std::vector<std::vector<int32_t>> ranks_of(p.classes.size());
@@ -167,7 +167,7 @@ TEST(Classes, GroupsJoinTheClassesOfTheirMembers) {
     Rng rng(seed);
     const Program p = random_program(rng);
     const Group group = random_group(rng, p);
-    const std::vector<Place> all = places(p);
+    const std::vector<RoleCoords> all = places(p);
     std::set<std::vector<ClassId>> sorts;
     std::vector<bool> leaves(p.classes.size(), false);
     for (int32_t rank = 0; rank < p.num_ranks(); ++rank) {
@@ -213,7 +213,7 @@ TEST(Classes, PeersAreWhereTheWayLeads) {
   for (uint64_t seed = 1; seed <= 600; ++seed) {
     Rng rng(seed);
     Program p = random_program(rng);
-    const std::vector<Place> all = places(p);
+    const std::vector<RoleCoords> all = places(p);
     for (size_t cls = 0; cls < p.classes.size(); ++cls) {
       const std::vector<graph::Axis> axes = p.mesh_of(cls).axes;
       if (axes.empty()) continue;
@@ -234,7 +234,7 @@ TEST(Classes, PeersAreWhereTheWayLeads) {
       std::set<ClassId> peers;
       bool leaves = false;
       for (int32_t rank : p.ranks_of(cls)) {
-        Place place = all[rank];
+        RoleCoords place = all[rank];
         int32_t& at = place.at[task.peer_axis];
         const int64_t by = table.values[static_cast<size_t>(all[rank].at[beside])] % size;
         at = static_cast<int32_t>(((at + task.peer + by) % size + size) % size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops of losses against verl's and TRL's functions and autograd, on batches with unlike lengths,
+// Ops of losses against verl's and TRL's functions and autograd, on batches with different lengths,
 // groups of one, masks and ratios beyond every limit; and on parts of a batch against the whole.
 #include <gtest/gtest.h>
 

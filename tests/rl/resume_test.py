@@ -176,14 +176,14 @@ class Resume(rl_util.RlTest):
         with open(self.path("scorer.py"), "w", encoding="utf-8") as f:
             f.write(SCORER)
         exec_of = lambda **keys: [{"type": "exec", "command": "python3 scorer.py", **keys}]
-        how = {"train": {"steps": 2}, "data": {"evaluation": [], "valid_fraction": 0}}
-        self.write_run("run", rl={"rewards": exec_of(), "dynamic_sampling": {"on": True, "max_rounds": 40}}, **how)
+        sections = {"train": {"steps": 2}, "data": {"evaluation": [], "valid_fraction": 0}}
+        self.write_run("run", rl={"rewards": exec_of(), "dynamic_sampling": {"on": True, "max_rounds": 40}}, **sections)
         self.rl("run")
-        how["train"] = {"steps": 3}
-        self.write_run("run", rl={"rewards": exec_of(weight=2), "dynamic_sampling": {"on": True}}, **how)
+        sections["train"] = {"steps": 3}
+        self.write_run("run", rl={"rewards": exec_of(weight=2), "dynamic_sampling": {"on": True}}, **sections)
         self.assertIn("was saved with rl.rewards[0].weight = 1.0; this run has 2.0", self.rl("run", code=2))
         self.write_run("run", rl={"rewards": exec_of(timeout_s=50, retries=3, processes=1),
-                                  "dynamic_sampling": {"on": True, "max_rounds": 50}}, **how)
+                                  "dynamic_sampling": {"on": True, "max_rounds": 50}}, **sections)
         self.rl("run")
         self.assertEqual([1, 2, 3], [line["step"] for line in self.metrics("run")[0]])
 

@@ -62,8 +62,8 @@ class RlTest(unittest.TestCase):
             json.dump(run, f)
         return self.path(name + ".yaml")
 
-    def rl(self, name, *words, **how):
-        return self.hocket("rl", self.path(name + ".yaml"), *words, **how)
+    def rl(self, name, *words, **options):
+        return self.hocket("rl", self.path(name + ".yaml"), *words, **options)
 
     def metrics(self, name):
         """Lines of updates, then of evaluations."""

@@ -11,14 +11,14 @@
 #include "check/check.h"
 #include "program/memory.h"
 #include "program/program.h"
-#include "run/idle_keys.h"
+#include "run/ineffective_keys.h"
 
 namespace hocket::engine {
 namespace {
 
 std::string refusal(const Run& run, const std::string& text) {
   try {
-    compile_given(run, program::parse_program(text));
+    compile_program_text(run, program::parse_program(text));
   } catch (const Error& e) {
     EXPECT_EQ(e.exit_code(), 2);
     return e.what();
@@ -26,7 +26,7 @@ std::string refusal(const Run& run, const std::string& text) {
   return "";
 }
 
-TEST(CompileGiven, IsOfThePlansRanksAndNodes) {
+TEST(CompileProgramText, IsOfThePlansRanksAndNodes) {
   const std::string model =
       "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
       "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
@@ -98,14 +98,15 @@ TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
   EXPECT_GE(messages(c10d), largest);
   EXPECT_LE(messages(c10d), 2 * largest);
 
-  // The same for a given program, whatever its text.
-  const Compiled given = compile_given(run, program::parse_program(program::print(own.program)));
-  EXPECT_EQ(messages(given), messages(c10d));
+  // The same for a program read from text.
+  const Compiled from_text =
+      compile_program_text(run, program::parse_program(program::print(own.program)));
+  EXPECT_EQ(messages(from_text), messages(c10d));
 }
 
-/// Every key is idle under one plan here, and is not under the one beside it.
-TEST(IdleKeys, AreTold) {
-  const auto told = [](const std::string& plan) {
+/// Every key has no effect under one plan here, and has one under the plan beside it.
+TEST(IneffectiveKeys, AreReported) {
+  const auto warned = [](const std::string& plan) {
     const engine::Run run = parse_run(
         "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
         "num_attention_heads: 2, num_key_value_heads: 2, head_dim: 4, intermediate_size: 8}}\n"
@@ -113,53 +114,53 @@ TEST(IdleKeys, AreTold) {
             plan + "}\n",
         "test", {});
     std::string text;
-    for (const std::string& line : idle_keys(run)) {
+    for (const std::string& line : ineffective_keys(run)) {
       text += line.substr(0, line.find(':')) + "; ";
     }
     return text;
   };
-  const auto told_of_rl = [&](const std::string& rl) {
-    return told("dp: 1}\nobjective: rl\nrl: {rewards: [{type: exact}], " + rl);
+  const auto warned_of_rl = [&](const std::string& rl) {
+    return warned("dp: 1}\nobjective: rl\nrl: {rewards: [{type: exact}], " + rl);
   };
-  EXPECT_EQ(told_of_rl("kl_in: reward, clip_high: 0.3"),
+  EXPECT_EQ(warned_of_rl("kl_in: reward, clip_high: 0.3"),
             "train.global_batch has no effect; rl.kl_in has no effect; ");
-  EXPECT_EQ(told_of_rl("kl_coef: 0.1, kl_in: reward, reference: here"),
+  EXPECT_EQ(warned_of_rl("kl_coef: 0.1, kl_in: reward, reference: here"),
             "train.global_batch has no effect; ");
   EXPECT_EQ(
-      told_of_rl("loss: reinforce, clip_high: 0.3, critic: {clip: 0.2}, routing_replay: true"),
+      warned_of_rl("loss: reinforce, clip_high: 0.3, critic: {clip: 0.2}, routing_replay: true"),
       "train.global_batch has no effect; rl.critic.clip has no effect; rl.clip_high has no effect; "
       "rl.routing_replay has no "
       "effect; ");
-  EXPECT_EQ(told("dp: 1}\nobjective: sft\nrl: {epochs: 2, samples_per_prompt: 8}\n"
-                 "preference: {beta: 0.2"),
+  EXPECT_EQ(warned("dp: 1}\nobjective: sft\nrl: {epochs: 2, samples_per_prompt: 8}\n"
+                   "preference: {beta: 0.2"),
             "rl.epochs has no effect; preference.beta has no effect; ");
-  EXPECT_EQ(told("dp: 1}\nobjective: dpo\npreference: {beta: 0.2"), "");
-  EXPECT_EQ(told(""), "");
-  EXPECT_EQ(told("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
-  EXPECT_EQ(told("dp: 4, shard: {group: 2, grads: group}"), "");
-  EXPECT_EQ(told("shard: {params: all}"), "plan.shard has no effect; ");
-  EXPECT_EQ(told("dp: 2, shard: {reshard_after_forward: false}"),
+  EXPECT_EQ(warned("dp: 1}\nobjective: dpo\npreference: {beta: 0.2"), "");
+  EXPECT_EQ(warned(""), "");
+  EXPECT_EQ(warned("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
+  EXPECT_EQ(warned("dp: 4, shard: {group: 2, grads: group}"), "");
+  EXPECT_EQ(warned("shard: {params: all}"), "plan.shard has no effect; ");
+  EXPECT_EQ(warned("dp: 2, shard: {reshard_after_forward: false}"),
             "plan.shard.reshard_after_forward has no effect; ");
-  EXPECT_EQ(told("dp: 2, shard: {params: all, reshard_after_forward: false}"), "");
+  EXPECT_EQ(warned("dp: 2, shard: {params: all, reshard_after_forward: false}"), "");
   const std::string kept = "reshard_after_forward: false, reshard_after_backward: false";
-  EXPECT_EQ(told("dp: 2, shard: {" + kept + "}"),
+  EXPECT_EQ(warned("dp: 2, shard: {" + kept + "}"),
             "plan.shard.reshard_after_forward has no effect; "
             "plan.shard.reshard_after_backward has no effect; ");
-  EXPECT_EQ(told("dp: 2, shard: {params: all, " + kept + "}"), "");
-  EXPECT_EQ(told("sequence_parallel: true"), "plan.sequence_parallel has no effect; ");
-  EXPECT_EQ(told("tp: 2, sequence_parallel: true, comm_tiles: 2"), "");
-  EXPECT_EQ(told("moe_chunks: 2, moe_chunks_backward: 3, comm_tiles: 2"),
+  EXPECT_EQ(warned("dp: 2, shard: {params: all, " + kept + "}"), "");
+  EXPECT_EQ(warned("sequence_parallel: true"), "plan.sequence_parallel has no effect; ");
+  EXPECT_EQ(warned("tp: 2, sequence_parallel: true, comm_tiles: 2"), "");
+  EXPECT_EQ(warned("moe_chunks: 2, moe_chunks_backward: 3, comm_tiles: 2"),
             "plan.moe_chunks has no effect; plan.moe_chunks_backward has no effect; "
             "plan.comm_tiles has no effect; ");
-  EXPECT_EQ(told("cp_comm_type: p2p, cp_order: zigzag"),
+  EXPECT_EQ(warned("cp_comm_type: p2p, cp_order: zigzag"),
             "plan.cp_comm_type has no effect; plan.cp_order has no effect; ");
-  EXPECT_EQ(told("cp: 2, cp_order: zigzag"), "plan.cp_order has no effect; ");
-  EXPECT_EQ(told("cp: 2, cp_comm_type: p2p, cp_order: zigzag"), "");
-  EXPECT_EQ(told("all_reduce: ring, all_gather: hierarchical"),
+  EXPECT_EQ(warned("cp: 2, cp_order: zigzag"), "plan.cp_order has no effect; ");
+  EXPECT_EQ(warned("cp: 2, cp_comm_type: p2p, cp_order: zigzag"), "");
+  EXPECT_EQ(warned("all_reduce: ring, all_gather: hierarchical"),
             "plan.all_reduce has no effect; plan.all_gather has no effect; ");
-  EXPECT_EQ(told("dp: 4, all_reduce: hierarchical, ranks_per_node: 1, reduce_scatter: ring"),
+  EXPECT_EQ(warned("dp: 4, all_reduce: hierarchical, ranks_per_node: 1, reduce_scatter: ring"),
             "plan.all_reduce goes around rings; ");
-  EXPECT_EQ(told("dp: 4, all_reduce: ho_ring, ranks_per_node: 2"), "");
+  EXPECT_EQ(warned("dp: 4, all_reduce: ho_ring, ranks_per_node: 2"), "");
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ TEST(RunConfig, RewardsRefuseWhatWouldChangeThemInSilence) {
     return run_of(keys);
   };
   EXPECT_EQ(rl({}).config.rl.rewards.size(), 1u);
-  EXPECT_ERROR(rl({"rl.dynamic_sampling.on=true", "rl.samples_per_prompt=1"}), "unlike rewards");
+  EXPECT_ERROR(rl({"rl.dynamic_sampling.on=true", "rl.samples_per_prompt=1"}), "different rewards");
   EXPECT_ERROR(rl({"rl.overlong.buffer=65", "rl.max_new_tokens=64"}), "rl.overlong.buffer is 65");
   const std::vector<std::string> mis = {"rl.old_logprobs=trainer", "rl.correction.type=mis",
                                         "rl.correction.low=3"};

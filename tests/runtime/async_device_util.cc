@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/rng.h"
 
 namespace hocket::fake {
@@ -43,6 +44,7 @@ class AsyncQueue : public runtime::Queue {
     }
     return Progress::Wait::reached;
   }
+  void* handle() override { return this; }
   void launch(kernels::KernelFn kernel, const kernels::KernelArgs& args,
               runtime::TaskTime* time) override {
     const int64_t before = ran_;
@@ -106,6 +108,8 @@ class AsyncQueue : public runtime::Queue {
         return;
       case Work::Kind::launch:
         nap();
+        // Tasks get the queue that they are launched on; fills and delays need none.
+        HOCKET_CHECK(work.time == nullptr || work.args->queue == this, "a task of another queue");
         const int64_t start = now_ns();
         try {
           work.kernel(*work.args);

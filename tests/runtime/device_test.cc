@@ -78,9 +78,9 @@ TEST(Progress, StopEndsAllWaits) {
 
 /// Ranks on a device that runs kernels later.
 struct AsyncRanks {
-  explicit AsyncRanks(const program::Program& program, fake::AsyncOptions how = {},
+  explicit AsyncRanks(const program::Program& program, fake::AsyncOptions async_options = {},
                       milliseconds timeout = milliseconds(20'000))
-      : device(std::make_shared<fake::AsyncDevice>(how)),
+      : device(std::make_shared<fake::AsyncDevice>(async_options)),
         local(program.num_ranks(), std::make_shared<fake::Backend>(),
               {.timeout = timeout, .device = device}),
         run(std::make_shared<const program::Program>(program), Store(local)) {}

@@ -147,11 +147,11 @@ def connect(server, receive_bytes=None):
 
 def vanish(s, rng):
     """Closes a connection by FIN, by RST, or the sending half first."""
-    how = rng.randrange(3)
+    ending = rng.randrange(3)
     try:
-        if how == 0:
+        if ending == 0:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        elif how == 1:
+        elif ending == 1:
             s.shutdown(socket.SHUT_WR)
             time.sleep(rng.uniform(0, 0.3))
     except OSError:
@@ -281,11 +281,11 @@ def check_error(body):
         raise Fault(f"an error without OpenAI's body: {body[:300]!r}")
 
 
-def exchange(server, data, **how):
+def exchange(server, data, **options):
     s = connect(server)
     try:
         send(s, data)
-        return judge(read_all(s), **how)
+        return judge(read_all(s), **options)
     finally:
         s.close()
 
@@ -594,8 +594,8 @@ def load(server, seed, requests, at_a_time=32, seconds=None, on_progress=None):
                 return ends, faults
             done, pending = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
             for each in done:
-                how, fault = each.result()
-                ends[how] += 1
+                ending, fault = each.result()
+                ends[ending] += 1
                 if fault:
                     faults.append(fault)
             if server.process.poll() is not None:

@@ -165,12 +165,12 @@ TEST(Minutes, AreCorrectedMoreAndMoreOftenToTheEnd) {
 }
 
 // Printed rates have no more digits than the rate has.
-TEST(LearningRate, ToldInFewDigits) {
-  std::string told;
-  set_log_sink([&](LogLevel, const std::string& line) { told += line; });
-  tell_schedule(section(2e-3, 2e-4, 10), 6);
+TEST(LearningRate, PrintedInFewDigits) {
+  std::string printed;
+  set_log_sink([&](LogLevel, const std::string& line) { printed += line; });
+  warn_of_schedule(section(2e-3, 2e-4, 10), 6);
   set_log_sink(nullptr);
-  EXPECT_NE(told.find("ends at 0.0012 instead of 0.002"), told.npos) << told;
+  EXPECT_NE(printed.find("ends at 0.0012 instead of 0.002"), printed.npos) << printed;
 }
 
 }  // namespace

@@ -337,6 +337,18 @@ class Objectives(Folder):
             buffers = float(planned[1]) * {"MiB": 1, "GiB": 1024}[planned[2]]
             self.assertLess(buffers, rows * length * vocabulary * width / 2**20 / 2, said)
 
+    def test_master_weights_begin_as_the_loaded_ones(self):
+        """A step that hardly learns writes the loaded weights, rounded, and no others."""
+        weights = self.prepare("dense", DENSE, "sft")
+        for dtype, rounded in (("bf16", torch.bfloat16), ("f16", torch.float16)):
+            run = self.run_file(f"masters-{dtype}", "dense", "sft", {}, {})
+            self.hocket("train", run, "--set", f"model.dtype={dtype}", "--set", "train.steps=1", "--set", "train.lr=1e-12",
+                        "--set", "train.min_lr=1e-12")
+            saved = load_file(self.path(f"masters-{dtype}/checkpoints/step-000001/model.safetensors"))
+            self.assertEqual(set(weights), set(saved))
+            for name, tensor in weights.items():
+                self.assertTrue(torch.equal(saved[name].to(rounded), tensor.to(rounded)), (dtype, name))
+
     def test_experts(self):
         self.compare("moe", MOE, "dpo", [{"loss_type": "sigmoid"}])
 

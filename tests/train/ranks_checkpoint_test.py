@@ -52,8 +52,8 @@ class Checkpoints(unittest.TestCase):
         port, processes = str(free_port()), []
         for rank, folder in enumerate(folders):
             folder.mkdir(exist_ok=True)
-            how = mount if rank else "--bind"
-            script = f'mount {how} {folder if how == "--bind" else "none"} {out} && exec "$0" "$@"'
+            option = mount if rank else "--bind"
+            script = f'mount {option} {folder if option == "--bind" else "none"} {out} && exec "$0" "$@"'
             place = {"RANK": str(rank), "WORLD_SIZE": str(len(folders)), "LOCAL_RANK": str(rank),
                      "LOCAL_WORLD_SIZE": str(len(folders)), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
             processes.append(subprocess.Popen(

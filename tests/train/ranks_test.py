@@ -245,7 +245,7 @@ class Ranks(unittest.TestCase):
             with self.subTest(told=told):
                 self.assertIn(told, self.errors_of(words_of)[0])
 
-    def fail_one(self, victim, how, plan=("dp=2", "pp=2")):
+    def fail_one(self, victim, signal_sent, plan=("dp=2", "pp=2")):
         """Returns the errors of the other ranks, and their seconds, when one of four dies or hangs after its first
         step."""
         words = self.words("other", [*plan, "timeout_s=6"], "--set", "train.steps=100000")
@@ -256,7 +256,7 @@ class Ranks(unittest.TestCase):
         while time.time() < deadline and (not metrics.exists() or metrics.stat().st_size == 0):
             time.sleep(0.05)
         time.sleep(0.6)  # notes are written, and read, five times a second
-        processes[victim].send_signal(how)
+        processes[victim].send_signal(signal_sent)
         begin = time.time()
         errors = {}
         for rank, process in enumerate(processes):

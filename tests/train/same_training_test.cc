@@ -163,6 +163,7 @@ TEST(SameTraining, EveryFieldOfTheModelCounts) {
       {"initializer_range", [](ModelConfig& m) { m.initializer_range *= 2; }},
       {"tie_word_embeddings = false; this run has true",
        [](ModelConfig& m) { m.tie_word_embeddings = true; }},
+      {"value_head", [](ModelConfig& m) { m.value_head = true; }},
       {"rope_theta", [](ModelConfig& m) { m.rope.theta *= 2; }},
       {"rope_type", [](ModelConfig& m) { m.rope.scaling = "linear"; }},
       {"rope factor", [](ModelConfig& m) { m.rope.factor = 2; }},

@@ -55,7 +55,7 @@ class Steps {
     engine::initialise(session.graph(), session.program(), 1, programs_.store());
     StepperParts parts;
     parts.data = [this](int64_t step) { return data(step); };
-    parts.metrics = [this](const StepMetrics& metrics) { told.push_back(metrics); };
+    parts.metrics = [this](const StepMetrics& metrics) { reported.push_back(metrics); };
     parts.save = [this](const StepsDone& steps) { saved.push_back(steps); };
     parts.last_checkpoint = [] { return std::string("there is none"); };
     parts.known.predicted_step_s = 7;
@@ -97,7 +97,7 @@ class Steps {
   const engine::Run& run() const { return run_; }
 
   std::function<StepData(int64_t)> data = data_of;
-  std::vector<StepMetrics> told;
+  std::vector<StepMetrics> reported;
   std::vector<StepsDone> saved;
 
  private:
@@ -153,8 +153,8 @@ TEST(Stepper, RunsTheStepsOfItsData) {
     EXPECT_EQ(metrics.skipped, 0);
   }
   EXPECT_TRUE(steps.state() == by_hand.state());
-  ASSERT_EQ(steps.told.size(), 3U);
-  EXPECT_EQ(steps.told[2].step, 3);
+  ASSERT_EQ(steps.reported.size(), 3U);
+  EXPECT_EQ(steps.reported[2].step, 3);
   EXPECT_EQ(steps.stepper().done().losses.size(), 3U);
   EXPECT_GT(steps.stepper().done().seconds, 0);
 }

@@ -46,8 +46,8 @@ TEST(WhatifRing, BytesAndAdditionsOfEveryStep) {
   EXPECT_DOUBLE_EQ(ring_seconds(800, {4, 100, 2}, {}), 800 * 3 / (4 * 100.0));
   EXPECT_DOUBLE_EQ(ring_seconds(800, {4, 100, 2}, AddTimes(10)), 6 + 3 * 400 / 4 / 10.0);
   // One after another: the second waits for the first.
-  EXPECT_DOUBLE_EQ(end_of_sums({{100, 1}, {100, 2}}, {2, 10, 1}, {}), 21);
-  EXPECT_DOUBLE_EQ(end_of_sums({{100, 1}, {100, 20}}, {2, 10, 1}, {}), 30);
+  EXPECT_DOUBLE_EQ(end_of_all_reduces({{100, 1}, {100, 2}}, {2, 10, 1}, {}), 21);
+  EXPECT_DOUBLE_EQ(end_of_all_reduces({{100, 1}, {100, 20}}, {2, 10, 1}, {}), 30);
 }
 
 TEST(WhatifAdds, TableIsLinearBetweenItsRows) {

@@ -198,7 +198,7 @@ class Bottleneck(unittest.TestCase):
         self.assertAlmostEqual(found["measured"]["bandwidth_achieved"], 0.64 * 100e9 / 8, delta=0.1e9)
         for i, ranks in enumerate((2, 4)):
             for j, rate in enumerate((10, 25, 100)):
-                expected = found["T_without_sums"] / simulate(ranks, rate)
+                expected = found["T_without_all_reduces"] / simulate(ranks, rate)
                 self.assertAlmostEqual(found["f_used"][i][j][0], expected, delta=0.04, msg=f"{ranks} ranks, {rate} Gbit/s")
 
     def profile(self, rank, new):

@@ -69,7 +69,7 @@ class Chakra(unittest.TestCase):
             # Dependencies on missing nodes are reported (astra-sim#338 refuses them).
             self.assertIn("1 wait for nodes that are not in the files", self.notes(found))
 
-    def test_control_dependencies_in_circles(self):
+    def test_control_dependencies_in_cycles(self):
         """Linked traces have nodes that are their own parent, and parents that wait for what they call. Chakra's feeder
         issues nodes by their data."""
         nodes = [node(1, "root", "COMP_NODE", [], 10, control=[1]),
@@ -93,7 +93,7 @@ class Chakra(unittest.TestCase):
         self.assertNotIn("one order of messages", done.stderr)
         return done.stderr
 
-    def test_circles_are_named_by_ids(self):
+    def test_cycles_are_named_by_ids(self):
         said = self.refused([node(11, "a", "COMP_NODE", [14], 10), node(12, "b", "COMP_NODE", [11], 10),
                              node(14, "c", "COMP_NODE", [12], 10), node(15, "d", "COMP_NODE", [14], 10)])
         self.assertRegex(said, "node (11 for 14 for 12 for 11|14 for 12 for 11 for 14|12 for 11 for 14 for 12);")
@@ -106,7 +106,7 @@ class Chakra(unittest.TestCase):
         self.assertRegex(said, "[12] of rank 0|[56] of rank 1")
 
     def test_kernels_that_ran_against_their_dependencies(self):
-        """Where a kernel began before what it waits for, its times give no dependency that closes a circle."""
+        """Where a kernel began before what it waits for, its times give no dependency that closes a cycle."""
         device = {"is_cpu_op": ("bool", 0)}
         nodes = [node(1, "early", "COMP_NODE", [2], 10, start=100, **device),
                  node(2, "late", "COMP_NODE", [], 10, start=200, **device)]

@@ -180,7 +180,7 @@ TEST(WhatifIdeal, RefusesAnIdealStepWithoutTime) {
   }
 }
 
-TEST(WhatifReplay, CircleIsAnError) {
+TEST(WhatifReplay, CycleIsAnError) {
   MeasuredRun run = two_stages();
   add_wait(&run, 0, run.ops.size() - 1);
   add_wait(&run, run.ops.size() - 1, 0);

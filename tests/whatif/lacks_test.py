@@ -66,8 +66,8 @@ class Lacks(Ranks):
     def test_ranks_without_events_or_names(self):
         job = straggler_util.Job(dp=2, pp=4)
 
-        def without(rank, **how):
-            return self.analyse(self.write([e for e in job.trace(**how) if e["tid"] // 10 != rank]))
+        def without(rank, **options):
+            return self.analyse(self.write([e for e in job.trace(**options) if e["tid"] // 10 != rank]))
         # Found by their messages, if no later rank has events.
         self.assertIn("pipeline ranks behind rank 2 have no events", self.notes(without(3)))
         self.assertIn("pipeline ranks behind rank 2 have no events", self.notes(without(3, named=False)))

@@ -17,9 +17,9 @@ import straggler_util  # noqa: E402
 from chakra_util import node, trace  # noqa: E402
 
 
-def run(*words, **how):
+def run(*words, **options):
     return subprocess.run([cli_util.HOCKET, "whatif", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, check=False, **how)
+                          text=True, check=False, **options)
 
 
 class Ranks(unittest.TestCase):

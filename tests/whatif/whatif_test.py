@@ -476,11 +476,11 @@ class Whatif(unittest.TestCase):
             "between ops, every step": (dict(paused=at(0, "gap")), clean + 1000),
             "between ops, every other step": (dict(paused=at(0, "gap", 2)), clean + 500),
         }
-        for name, (how, took) in cases.items():
+        for name, (options, took) in cases.items():
             with self.subTest(name):
-                found = self.steps_of_replicas(8, **how)
+                found = self.steps_of_replicas(8, **options)
                 named = found["causes"][0]
-                usual = clean - 300 * (4 - how.get("micro_batches", 4))
+                usual = clean - 300 * (4 - options.get("micro_batches", 4))
                 self.assertEqual(found["cause"], "pauses", [found["S"], found["causes"]])
                 self.same(found, {"T_measured": took * 1e-6})
                 self.same(named, {"T_fixed": usual * 1e-6, "gain": took / usual}, 1e-6)

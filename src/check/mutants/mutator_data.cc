@@ -167,7 +167,7 @@ bool Mutator::change_accumulate() {
   const TaskRef ref = any_task([](const Task& task) { return !task.out.empty(); });
   if (ref.cls < 0) return false;
   begin(ref, "accumulation changed");
-  task(ref).accumulate.flip(random_.below(std::min(task(ref).out.size(), OutputSet::kMost)));
+  task(ref).accumulate.flip(random_.below(std::min(task(ref).out.size(), OutputSet::kMaxOutputs)));
   return true;
 }
 

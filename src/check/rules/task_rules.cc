@@ -254,9 +254,9 @@ bool workspace_of_transport(const Context& ctx, const Task& task) {
   }
   try {
     for (const int64_t members : sizes) {
-      for (const auto how : {comm::Collectives::own, comm::Collectives::c10d}) {
+      for (const auto collectives : {comm::Collectives::own, comm::Collectives::c10d}) {
         if (kind.workspace ==
-            comm::transport_bytes(how, op, kind.attrs, kind.in, kind.out, members)) {
+            comm::transport_bytes(collectives, op, kind.attrs, kind.in, kind.out, members)) {
           return true;
         }
       }

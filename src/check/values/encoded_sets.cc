@@ -253,11 +253,11 @@ FamilyId EncodedSets::by_coordinate(AxisMask axes, const std::vector<FamilyId>& 
 }
 
 std::string EncodedSets::text(FamilyId id) const {
-  constexpr size_t kMost = 8;
+  constexpr size_t kMaxListed = 8;
   std::string text;
   for (size_t i = 0; i < families_[id].size(); ++i) {
     text += i ? ", " : "";
-    if (i == kMost) return text + "..";
+    if (i == kMaxListed) return text + "..";
     std::string set;
     for (const Addends& part : families_[id][i]) {
       set += (set.empty() ? "" : " x ") + cuts_.text(part.set);

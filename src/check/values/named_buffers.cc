@@ -215,7 +215,7 @@ void NamedBuffers::finish_bucket(ClassId cls, BufferId buffer, std::span<const E
   ExprId got = kUnwritten;
   ExprId expected = kUnwritten;
   if (ids[0] != kNone) {
-    m_.packs.side_by_side(ids, [&](const graph::Coords&, const Packs::Meeting& meeting) {
+    m_.packs.for_each_aligned(ids, [&](const graph::Coords&, const Packs::AlignedRuns& meeting) {
       const auto expr_of = [&](size_t side) {
         const int32_t component = meeting.runs[side].component;
         return component == kNone ? kZero : m_.packs[ids[side]].components[component].expr;

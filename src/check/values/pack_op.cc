@@ -160,7 +160,7 @@ bool PackOp::apply(const std::vector<int32_t>& components) {
   return true;
 }
 
-bool PackOp::apply_at(const Coords& coords, const Packs::Meeting& meeting) {
+bool PackOp::apply_at(const Coords& coords, const Packs::AlignedRuns& meeting) {
   // All operands must hold the same elements of one tensor each, or zeros. The op is applied to
   // these tensors at the first coordinate where they meet.
   std::vector<int32_t> components;
@@ -258,8 +258,8 @@ std::optional<Value> PackOp::contracted(size_t output) {
 std::optional<std::vector<Value>> PackOp::run() {
   if (!find_elements()) return std::nullopt;
   bool good = true;
-  const bool alike =
-      m_.packs.side_by_side(packs_, [&](const Coords& coords, const Packs::Meeting& meeting) {
+  const bool alike = m_.packs.for_each_aligned(
+      packs_, [&](const Coords& coords, const Packs::AlignedRuns& meeting) {
         good = good && apply_at(coords, meeting);
       });
   if (!good) return std::nullopt;

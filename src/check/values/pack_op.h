@@ -28,7 +28,7 @@ class PackOp {
   bool refuse(const std::string& why, const graph::Coords* at = nullptr);
   std::string where(const graph::Coords* at);
   bool find_elements();
-  bool apply_at(const graph::Coords& coords, const Packs::Meeting& meeting);
+  bool apply_at(const graph::Coords& coords, const Packs::AlignedRuns& meeting);
   bool apply(const std::vector<int32_t>& components);
   std::optional<Value> elements(size_t output);
   std::optional<Value> contracted(size_t output);

@@ -138,15 +138,16 @@ const std::optional<std::vector<ValueAlgebra::Pair>>& ValueAlgebra::pairs_of(Pac
   std::set<Pair> seen;
   bool fits = true;
   const std::array<PackId, 2> ids{left, right};
-  const bool alike = packs.side_by_side(ids, [&](const Coords&, const Packs::Meeting& meeting) {
-    const PackRun& one = meeting.runs[0];
-    const PackRun& other = meeting.runs[1];
-    const bool both = one.component != program::kNone && other.component != program::kNone;
-    fits = fits && (!both || one.begin == other.begin);
-    if (seen.insert({one.component, other.component}).second) {
-      pairs.push_back({one.component, other.component});
-    }
-  });
+  const bool alike =
+      packs.for_each_aligned(ids, [&](const Coords&, const Packs::AlignedRuns& meeting) {
+        const PackRun& one = meeting.runs[0];
+        const PackRun& other = meeting.runs[1];
+        const bool both = one.component != program::kNone && other.component != program::kNone;
+        fits = fits && (!both || one.begin == other.begin);
+        if (seen.insert({one.component, other.component}).second) {
+          pairs.push_back({one.component, other.component});
+        }
+      });
   if (alike && fits) {
     known->second = std::move(pairs);
   }
@@ -173,7 +174,7 @@ std::optional<Value> ValueAlgebra::add_packs(const Value& left, const Value& rig
   std::map<Coords, PackRow> rows;
   const auto row = [&](const Coords& coords) {
     if (rows.empty()) {
-      packs.side_by_side(ids, [&](const Coords& at, const Packs::Meeting& meeting) {
+      packs.for_each_aligned(ids, [&](const Coords& at, const Packs::AlignedRuns& meeting) {
         const PackRun& one = meeting.runs[0];
         const PackRun& other = meeting.runs[1];
         rows[at].push_back({place.at({one.component, other.component}),

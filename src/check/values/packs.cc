@@ -291,8 +291,9 @@ PackId Packs::with(PackId id, std::span<const Value> components) {
               [&](const Coords& coords) { return at(id, coords); });
 }
 
-bool Packs::side_by_side(std::span<const PackId> ids,
-                         const std::function<void(const Coords&, const Meeting&)>& visit) const {
+bool Packs::for_each_aligned(
+    std::span<const PackId> ids,
+    const std::function<void(const Coords&, const AlignedRuns&)>& visit) const {
   bool same = true;
   cuts_.for_each(axes(ids), {}, [&](const Coords& coords) {
     if (!same) return;
@@ -304,7 +305,7 @@ bool Packs::side_by_side(std::span<const PackId> ids,
       same = same && total(at(id, coords)) == length;
     }
     for (int64_t at_element = 0; same && at_element < length;) {
-      Meeting meeting;
+      AlignedRuns meeting;
       int64_t step = length;
       for (size_t i = 0; i < ids.size(); ++i) {
         const PackRun& run = at(ids[i], coords)[next[i]];

@@ -91,14 +91,15 @@ class Packs {
   /// Replaces the components.
   PackId with(PackId id, std::span<const Value> components);
 
-  /// Elements in the same place of several packs.
-  struct Meeting {
+  /// Runs of elements at the same position of several packs.
+  struct AlignedRuns {
     std::vector<PackRun> runs;  ///< by pack, all of one length
   };
   /// Visits the elements of several packs in parallel, at every coordinate that matters to any of
   /// them. Returns false if they differ in length.
-  bool side_by_side(std::span<const PackId> ids,
-                    const std::function<void(const graph::Coords&, const Meeting&)>& visit) const;
+  bool for_each_aligned(
+      std::span<const PackId> ids,
+      const std::function<void(const graph::Coords&, const AlignedRuns&)>& visit) const;
   /// Axes that matter to any of the packs.
   AxisMask axes(std::span<const PackId> ids) const;
 

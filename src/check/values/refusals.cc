@@ -161,12 +161,13 @@ std::vector<TaskRef> Refusals::makers(ExprId expr, ClassId only_class) const {
 /// Returns the first few tasks, of one class or of all, that wrote a term to where it lies now: its
 /// makers, or communication.
 std::vector<TaskRef> Refusals::carriers(ExprId expr, ClassId only_class) const {
-  constexpr size_t kMost = 4;
+  constexpr size_t kMaxListed = 4;
   std::vector<TaskRef> list;
   const auto& classes = ctx_.program.classes;
   for (size_t cls = 0; cls < classes.size(); ++cls) {
     if (only_class >= 0 && only_class != cls) continue;
-    for (size_t buffer = 0; buffer < classes[cls].buffers.size() && list.size() < kMost; ++buffer) {
+    for (size_t buffer = 0; buffer < classes[cls].buffers.size() && list.size() < kMaxListed;
+         ++buffer) {
       if (state_.at(cls, BufferId(buffer)).expr != expr) continue;
       const int32_t writer = hazards_.writer(cls, buffer);
       if (writer >= 0) {

@@ -11,13 +11,13 @@ using graph::Coords;
 using graph::Run;
 
 std::string runs_text(const std::vector<Run>& runs) {
-  constexpr size_t kMost = 6;
+  constexpr size_t kMaxListed = 6;
   std::string text;
-  for (size_t i = 0; i < runs.size() && i < kMost; ++i) {
+  for (size_t i = 0; i < runs.size() && i < kMaxListed; ++i) {
     text += fmt::format("{}[{}:{})", i ? "+" : "", runs[i].begin, runs[i].begin + runs[i].length);
   }
   if (runs.empty()) return "none";
-  return runs.size() > kMost ? text + "+.." : text;
+  return runs.size() > kMaxListed ? text + "+.." : text;
 }
 
 bool Held::complete() const {
@@ -275,7 +275,7 @@ std::vector<Held> ValueText::held_at(const Value& value, const Coords& at) const
 }
 
 std::string ValueText::held_text(const Value& value, const Coords& at) const {
-  constexpr size_t kMost = 6;
+  constexpr size_t kMaxListed = 6;
   if (value.expr <= kZero) return describe(value.expr);
   if (!algebra_.is_pack(value) && value.piece == kAnyPiece &&
       ref_.terms[value.expr].kind != Expr::Kind::unfinished) {
@@ -283,7 +283,7 @@ std::string ValueText::held_text(const Value& value, const Coords& at) const {
   }
   const std::vector<Held> held = held_at(value, at);
   std::string text;
-  for (size_t i = 0; i < held.size() && i < kMost; ++i) {
+  for (size_t i = 0; i < held.size() && i < kMaxListed; ++i) {
     text += i ? (algebra_.is_pack(value) ? ", " : " + ") : "";
     if (!algebra_.is_pack(value)) {
       text += text_of(held[i]);
@@ -294,7 +294,7 @@ std::string ValueText::held_text(const Value& value, const Coords& at) const {
                           held[i].addends.empty() ? "" : " (" + text_of(held[i]) + ")");
     }
   }
-  return held.size() > kMost ? text + ", .." : text;
+  return held.size() > kMaxListed ? text + ", .." : text;
 }
 
 RankFault ValueText::first_rank(ClassId cls, AxisMask axes,

@@ -249,14 +249,14 @@ std::string comment_of(const planner::Outcome& best, const planner::SearchResult
 planner::SearchResult run_search(const PlanOptions& options, const planner::Trial& trial,
                                  const planner::SearchSpace& space, int64_t begun_ns) {
   Progress line;
-  planner::SearchOptions how;
-  how.time_limit_s = options.time_limit_s;
-  how.spent_s = seconds_since(begun_ns);
-  how.draws_families = !options.html.empty();
-  how.threads = static_cast<int>(options.threads.value_or(0));
-  how.stop = Interrupt::came;
-  how.progress = [&](const planner::Counts& counts, const planner::Outcome* best,
-                     const std::string& ended) {
+  planner::SearchOptions search_options;
+  search_options.time_limit_s = options.time_limit_s;
+  search_options.spent_s = seconds_since(begun_ns);
+  search_options.draws_families = !options.html.empty();
+  search_options.threads = static_cast<int>(options.threads.value_or(0));
+  search_options.stop = Interrupt::came;
+  search_options.progress = [&](const planner::Counts& counts, const planner::Outcome* best,
+                                const std::string& ended) {
     std::string text = found_text(counts);
     if (best) {
       text += fmt::format(", best {}: {}", human_time(best->step_s),
@@ -267,7 +267,7 @@ planner::SearchResult run_search(const PlanOptions& options, const planner::Tria
     line.update(text);
   };
   const Interrupt interrupt;
-  planner::SearchResult result = planner::search(trial, space, how);
+  planner::SearchResult result = planner::search(trial, space, search_options);
   line.finish();
   return result;
 }

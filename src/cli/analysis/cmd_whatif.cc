@@ -60,7 +60,7 @@ std::vector<whatif::ScaledStep> scaled_steps(const whatif::MeasuredRun& run,
 }
 
 /// --bottleneck of a table of gradients, which says nothing else.
-int run_table(const WhatifOptions& options, whatif::BottleneckOptions how) {
+int run_table(const WhatifOptions& options, whatif::BottleneckOptions settings) {
   const std::string& path = options.traces[0];
   if (!options.bottleneck.asked || options.traces.size() > 1 || !options.html.empty() ||
       options.surface || !options.scales.empty() || !options.cluster.empty()) {
@@ -70,7 +70,7 @@ int run_table(const WhatifOptions& options, whatif::BottleneckOptions how) {
          path);
   }
   const whatif::Bottleneck found =
-      whatif::find_bottleneck(whatif::read_gradients(path), std::move(how));
+      whatif::find_bottleneck(whatif::read_gradients(path), std::move(settings));
   if (!options.json) {
     fmt::print("{}", whatif::to_text(found));
     return 0;

@@ -47,18 +47,18 @@ struct CodecOptions {
 planner::CodecResult search(const CodecTrial& trial, const CodecOptions& options) {
   const auto begun = std::chrono::steady_clock::now();
   Progress line;
-  planner::CodecSearchOptions how;
-  how.offload = options.offload;
-  how.stop = [&] {
+  planner::CodecSearchOptions search_options;
+  search_options.offload = options.offload;
+  search_options.stop = [&] {
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
     return Interrupt::came() || (options.time_limit_s > 0 && spent.count() >= options.time_limit_s);
   };
-  how.progress = [&](int64_t simulated, double best_s) {
+  search_options.progress = [&](int64_t simulated, double best_s) {
     const std::string best = simulated > 0 ? ", best " + human_time(best_s) : "";
     line.update(fmt::format("{} simulated{}", simulated, best));
   };
   const Interrupt interrupt;
-  CodecResult result = planner::choose_codecs(trial, how);
+  CodecResult result = planner::choose_codecs(trial, search_options);
   line.finish();
   return result;
 }
@@ -164,7 +164,7 @@ int plan_codecs(const CodecOptions& options) {
          "--json and the run both go to standard output; expected --out FILE for the run");
   }
   const Source source = read_source(options.run, options.set, true);
-  if (source.given) {
+  if (source.program_text) {
     fail("hocket plan codecs",
          "{} is the text of a program, with its codecs fixed; expected a run.yaml or a "
          "MODEL",
@@ -237,11 +237,11 @@ void declare_plan_codecs(Args& args) {
 }
 
 void declare_plan_espresso(Args& args) {
-  struct Options {
+  struct EspressoOptions {
     std::string file;
     std::vector<std::string> set;
   };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EspressoOptions>();
   args.about("print the decisions of Espresso's public selector",
              "Reads a file of gradients and their times, and prints which option the selector "
              "published with Espresso chooses for each. docs/planner.md has the keys of the file.");

@@ -98,8 +98,8 @@ std::string cause_text(const planner::SearchResult& result, const FamilyRow& row
   std::string text = loss_text(best, *row.best);
   if (row.best->plan.recompute != best.plan.recompute) {
     text += fmt::format("{}recompute {} for {}", text.empty() ? "" : "; ",
-                        planner::kRecompute[row.best->plan.recompute],
-                        planner::kRecompute[best.plan.recompute]);
+                        planner::to_string(row.best->plan.recompute),
+                        planner::to_string(best.plan.recompute));
   }
   if (row.too_large) {
     text +=

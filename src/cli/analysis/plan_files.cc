@@ -155,13 +155,13 @@ void note_gradients(std::FILE* words, const engine::Run& run) {
              run.plan.num_micro_batches, shard.params == parallel::Shard::all ? "all" : "group");
 }
 
-struct ConvertOptions {
+struct ConvertPlanOptions {
   PlanFile file;
   std::string emit, out;
   std::optional<int64_t> ranks;
 };
 
-int convert(const ConvertOptions& options) {
+int convert(const ConvertPlanOptions& options) {
   const char* verb = "hocket plan convert";
   const PlanFile& file = options.file;
   expect_formats(verb, file, options.emit);
@@ -195,7 +195,7 @@ int convert(const ConvertOptions& options) {
 }  // namespace
 
 void declare_plan_convert(Args& args) {
-  auto options = std::make_shared<ConvertOptions>();
+  auto options = std::make_shared<ConvertPlanOptions>();
   args.about("read or write the plan of another trainer",
              "Converts a run between our run.yaml, scripts of Megatron-LM and job files of "
              "torchtitan, with the plan that it has, and reads files of DeepSpeed, verl and "

@@ -154,10 +154,10 @@ std::string table_text(const planner::SearchResult& result, const planner::Searc
 std::string why_text(const planner::SearchResult& result, const planner::SearchSpace& space) {
   std::string text;
   const planner::Outcome& best = result.best.front();
-  std::set<std::string> told;
+  std::set<std::string> shown;
   for (const planner::Outcome& other : result.best) {
     const auto [key, change] = only_change(best, other, space);
-    if (key.empty() || !told.insert(key).second) continue;
+    if (key.empty() || !shown.insert(key).second) continue;
     const std::string loss = loss_text(best, other);
     text += fmt::format("{:8} {:+.2f} % {}{}\n", text.empty() ? "why" : "",
                         100 * (other.step_s / best.step_s - 1), change,
@@ -179,7 +179,8 @@ std::string search_json(const planner::SearchResult& result, const planner::Sear
                               {"calibrated", calibrated},
                               {"complete", result.complete},
                               {"ended", result.ended},
-                              {"least_s", result.lower_bound_s},
+                              {"lower_bound_s", result.lower_bound_s},
+                              {"least_s", result.lower_bound_s},  // the former name of the key
                               {"seconds", result.seconds},
                               {"bounding_s", result.bounding_s},
                               {"counts",

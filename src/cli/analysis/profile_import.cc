@@ -145,7 +145,7 @@ void adapt(const Logs& logs, const std::string& out, cost::Cluster* cluster) {
 
 std::vector<std::string> all_dropped(const Logs& logs, const cost::LinkFit& fit) {
   std::vector<std::string> all = logs.dropped;
-  all.insert(all.end(), fit.told.begin(), fit.told.end());
+  all.insert(all.end(), fit.left_out.begin(), fit.left_out.end());
   return all;
 }
 
@@ -157,7 +157,7 @@ void warn_of(const std::vector<cost::GroupError>& errors) {
     log_warning(
         "{} of {} ranks on {} is predicted {:.0f} % off from {}: its times, or the others, are not "
         "those of one cluster, or not times",
-        e.op, e.ranks, counted(e.nodes, "node"), 100 * e.mean, e.how);
+        e.op, e.ranks, counted(e.nodes, "node"), 100 * e.mean, e.predicted_from);
   }
 }
 
@@ -170,7 +170,7 @@ void print_errors(std::FILE* words, const std::vector<cost::GroupError>& errors)
              "predicted from", "sizes", "mean", "worst");
   for (const cost::GroupError& e : errors) {
     fmt::print(words, "{:<16} {:>6} {:>6}  {:<26} {:>6} {:>6.1f} % {:>6.1f} %  at {}\n", e.op,
-               e.ranks, e.nodes, e.how, e.sizes, 100 * e.mean, 100 * e.worst,
+               e.ranks, e.nodes, e.predicted_from, e.sizes, 100 * e.mean, 100 * e.worst,
                human_bytes(e.worst_bytes));
   }
 }
@@ -184,7 +184,7 @@ void print_json(const ImportOptions& options, const std::string& base, const Log
   json.member("dropped", all_dropped(logs, fit)).key("held_out").array();
   for (const cost::GroupError& e : errors) {
     json.object().member("op", e.op).member("ranks", e.ranks).member("nodes", e.nodes);
-    json.member("predicted_from", e.how).member("sizes", e.sizes).member("mean", e.mean);
+    json.member("predicted_from", e.predicted_from).member("sizes", e.sizes).member("mean", e.mean);
     json.member("worst", e.worst).member("worst_bytes", e.worst_bytes).end();
   }
   fmt::print("{}\n", json.end().end().take());

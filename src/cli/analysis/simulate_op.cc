@@ -65,10 +65,10 @@ const comm::Op& op_of(const std::string& name) {
 
 /// Sizes in the order in which they are given.
 std::vector<double> sizes_of(const std::string& list) {
-  constexpr double kMost = 0x1p50;
+  constexpr double kMaxPayloadBytes = 0x1p50;
   const auto size = [&](std::string_view word) {
     const double bytes = parse_quantity(trim(word), Unit::bytes, std::string(kWhere) + " --bytes");
-    if (!(bytes >= 1 && bytes <= kMost)) {
+    if (!(bytes >= 1 && bytes <= kMaxPayloadBytes)) {
       fail(kWhere, "--bytes has {}; expected 1 B to 1 PiB", quote(word));
     }
     return bytes;

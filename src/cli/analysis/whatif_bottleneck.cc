@@ -30,14 +30,14 @@ std::vector<double> quantities(const std::string& text, Unit unit, const std::st
 
 /// Adding two vectors reads both and writes one.
 constexpr double kMoves = 3;
-constexpr double kMost = 1 << 30;
+constexpr double kMaxAddBytes = 1 << 30;
 
 /// By the memory of the cluster's devices.
 AddTimes add_times_of(const cost::Cluster& cluster) {
-  constexpr double kLeast = 1024;
+  constexpr double kMinAddBytes = 1024;
   const cost::Device& device = cluster.device;
   std::vector<std::pair<double, double>> rows;
-  for (double bytes = kLeast; bytes <= kMost; bytes *= 2) {
+  for (double bytes = kMinAddBytes; bytes <= kMaxAddBytes; bytes *= 2) {
     const double moved = kMoves * bytes;
     const double share = device.efficiency.memory_by_bytes.given()
                              ? device.efficiency.memory_by_bytes.at(moved)
@@ -65,7 +65,8 @@ AddTimes add_times_of(const cost::Profile& profile, const std::string& file) {
   }
   if (profile.memory_bytes_per_s > 0) {
     const auto [bytes, seconds] = rows.empty() ? std::pair(0.0, 0.0) : rows.back();
-    rows.push_back({bytes + kMost, seconds + kMoves * kMost / profile.memory_bytes_per_s});
+    rows.push_back(
+        {bytes + kMaxAddBytes, seconds + kMoves * kMaxAddBytes / profile.memory_bytes_per_s});
   }
   if (rows.empty()) {
     fail("hocket whatif --adds",

@@ -56,8 +56,8 @@ struct Times {
 };
 
 /// Prints the size of the program, and the time of each stage in order.
-void tell(const BenchCompileOptions& options, const engine::Compiled& compiled, const Times& times,
-          bool accepted) {
+void print_times(const BenchCompileOptions& options, const engine::Compiled& compiled,
+                 const Times& times, bool accepted) {
   int64_t tasks = 0;
   for (const auto& cls : compiled.program.classes) {
     tasks += static_cast<int64_t>(cls.tasks.size());
@@ -95,7 +95,7 @@ int bench_compile(const BenchCompileOptions& options) {
   const double cpu_start = cpu_ms();
   Times times;
   engine::ProgramSpec spec = engine::training(run);
-  spec.how.observe = [&](const std::string& what, const engine::Progress&) {
+  spec.lowering.observe = [&](const std::string& what, const engine::Progress&) {
     times.stages.push_back(
         {what == "program" ? "dependencies and memory plan" : what, ms_since(last) * 1e-3});
     last = now_ns();
@@ -106,7 +106,7 @@ int bench_compile(const BenchCompileOptions& options) {
   times.stages.push_back({"check", ms_since(last) * 1e-3});
   times.total_s = ms_since(start) * 1e-3;
   times.cpu_s = (cpu_ms() - cpu_start) * 1e-3;
-  tell(options, compiled, times, verdict.ok());
+  print_times(options, compiled, times, verdict.ok());
   return verdict.ok() ? 0 : 1;
 }
 

@@ -69,11 +69,11 @@ double time_empty(int32_t count, bool hop, int rounds) {
 void declare_bench_executor(Args& args) {
   // Two figures: the cost of a task without dependents, and the cost of waking another lane. Waking
   // takes far longer, so a twentieth of the tasks is enough.
-  struct Options {
+  struct ExecutorBenchOptions {
     int64_t tasks = 100'000;
     bool json = false;
   };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExecutorBenchOptions>();
   args.about("the executor's overhead per task",
              "Empty tasks in one lane, and in two lanes in turn.");
   args.option("--tasks", "N", &options->tasks, "in one lane");

@@ -82,14 +82,14 @@ void check_batch_options(const BatchOptions& options) {
 
 /// Everything that determines the texts, as JSON: the master gives it to its workers.
 std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
-  const ModelSampling how = choose_sampling(kBatchVerb, options.sampling, files, kBatchTokens);
+  const ModelSampling chosen = choose_sampling(kBatchVerb, options.sampling, files, kBatchTokens);
   JsonWriter json;
   json.object().member("model", file_name(options.model.model));
   json.member("fingerprint", model_fingerprint(files));
-  json.member("temperature", how.sampling.temperature).member("top_k", how.sampling.top_k);
-  json.member("top_p", how.sampling.top_p).member("min_p", how.sampling.min_p);
-  json.member("seed", static_cast<int64_t>(how.sampling.seed));
-  json.member("max_tokens", how.max_tokens).member("samples", options.samples);
+  json.member("temperature", chosen.sampling.temperature).member("top_k", chosen.sampling.top_k);
+  json.member("top_p", chosen.sampling.top_p).member("min_p", chosen.sampling.min_p);
+  json.member("seed", static_cast<int64_t>(chosen.sampling.seed));
+  json.member("max_tokens", chosen.max_tokens).member("samples", options.samples);
   json.member("ignore_eos", options.ignore_eos).member("stops", options.sampling.stops);
   json.member("tool_parser", options.tool_parser);
   json.end();

@@ -25,7 +25,7 @@ constexpr int64_t kChatTokens = 1024;
 /// Bytes of the longest line that Linux reads from a terminal, with its end; it drops the rest.
 constexpr ssize_t kTerminalLine = 4096;
 
-struct ChatOptions {
+struct ChatVerbOptions {
   ModelOptions model;
   SamplingOptions sampling;
   std::string system, chat_template;
@@ -158,22 +158,22 @@ int run_chat(const ChatTerminal& terminal, serve::Chat* chat) {
   }
 }
 
-int chat_with_model(const ChatOptions& options) {
+int chat_with_model(const ChatVerbOptions& options) {
   require_dtype(kChatVerb, options.model.dtype);
   const ModelFiles files(kChatVerb, options.model, options.chat_template);
   if (!files.chat_template) {
     fail(kChatVerb, "{} has no chat template; try hocket generate, or --chat-template FILE",
          options.model.model);
   }
-  const ModelSampling how = choose_sampling(kChatVerb, options.sampling, files, kChatTokens);
+  const ModelSampling chosen = choose_sampling(kChatVerb, options.sampling, files, kChatTokens);
   serve::ModelEngine engine(files.run, files.tokenizer, options.model.engine);
   if (!engine.leads()) {
     engine.follow();
     return 0;
   }
   serve::ChatSettings settings;
-  settings.sampling = how.sampling;
-  settings.max_tokens = how.max_tokens;
+  settings.sampling = chosen.sampling;
+  settings.max_tokens = chosen.max_tokens;
   settings.stop_tokens = files.stop_tokens;
   settings.stops = options.sampling.stops;
   settings.system = options.system;
@@ -193,7 +193,7 @@ int chat_with_model(const ChatOptions& options) {
 
 void verb_chat(Args& args) {
   // Declares options and help; chat_with_model() does the work.
-  auto options = std::make_shared<ChatOptions>();
+  auto options = std::make_shared<ChatVerbOptions>();
   options->model.engine.max_num_seqs = 1;
   args.about("talk with a chat model in the terminal",
              "Each line is a message; \"\"\" on a line of its own begins and ends one of several "

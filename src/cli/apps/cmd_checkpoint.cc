@@ -119,9 +119,9 @@ GivenModel open_model(const char* verb, const ConvertOptions& options) {
   return given;
 }
 
-/// Reports a model that was written, and a line for each sentence of `notes`.
-void tell_written(const ConvertOptions& options, const checkpoint::Written& written,
-                  const std::vector<std::string>& notes) {
+/// Prints a model that was written, and a line for each sentence of `notes`.
+void print_written(const ConvertOptions& options, const checkpoint::Written& written,
+                   const std::vector<std::string>& notes) {
   if (options.json) {
     JsonWriter json;
     json.object()
@@ -201,7 +201,7 @@ int export_model(const ConvertOptions& options) {
     notes.push_back("GGUF has no place for " + lost);
   }
   add_left(given.files, &notes);
-  tell_written(options, checkpoint::export_gguf(source, type, metadata, options.out), notes);
+  print_written(options, checkpoint::export_gguf(source, type, metadata, options.out), notes);
   return 0;
 }
 
@@ -211,32 +211,32 @@ int import_model(const ConvertOptions& options) {
   std::vector<std::string> notes;
   add_decoded(given, options.type, &notes);
   add_left(given.files, &notes);
-  tell_written(options,
-               checkpoint::export_folder(checkpoint::source_of(*given.weights, given.config), type,
-                                         given.files.texts, options.out),
-               notes);
+  print_written(options,
+                checkpoint::export_folder(checkpoint::source_of(*given.weights, given.config), type,
+                                          given.files.texts, options.out),
+                notes);
   return 0;
 }
 
 int merge_adapter(const ConvertOptions& options, const std::string& base) {
   constexpr const char* kVerb = "checkpoint merge";
   const std::optional<graph::DType> type = folder_type(kVerb, options.type);
-  ConvertOptions how = options;
+  ConvertOptions merged = options;
   if (!base.empty()) {
-    how.adapter = options.model;
-    how.model = base;
+    merged.adapter = options.model;
+    merged.model = base;
   }
-  const GivenModel given = open_model(kVerb, how);
+  const GivenModel given = open_model(kVerb, merged);
   if (given.at.adapter.empty()) {
     fail(kVerb, "{} is a model; expected an adapter's folder, or a run that trained one",
          options.model);
   }
   std::vector<std::string> notes;
   add_decoded(given, options.type, &notes);
-  tell_written(options,
-               checkpoint::export_folder(checkpoint::source_of(*given.weights, given.config), type,
-                                         given.files.texts, options.out),
-               notes);
+  print_written(options,
+                checkpoint::export_folder(checkpoint::source_of(*given.weights, given.config), type,
+                                          given.files.texts, options.out),
+                notes);
   return 0;
 }
 
@@ -285,7 +285,7 @@ int add_tokens(TokenOptions& options) {
   fmt::print("vocab_size: {}\n", rows == made.rows_before
                                      ? fmt::format("{}, as before", rows)
                                      : fmt::format("{} -> {}", made.rows_before, rows));
-  tell_written(options.convert, written, notes);
+  print_written(options.convert, written, notes);
   return 0;
 }
 

@@ -95,7 +95,7 @@ struct Corpus {
   }
 };
 
-void tell(const TrainTokenizerResult& result, const std::string& folder, bool json) {
+void print_tokenizer(const TrainTokenizerResult& result, const std::string& folder, bool json) {
   if (json) {
     JsonWriter out;
     out.object()
@@ -139,7 +139,7 @@ int run_train_tokenizer(const Corpus& corpus) {
   };
   const TrainTokenizerResult result = train_tokenizer(options);
   progress.finish();
-  tell(result, options.output, corpus.json);
+  print_tokenizer(result, options.output, corpus.json);
   if (!corpus.json && result.vocab_size < options.bpe.vocab_size) {
     fmt::print("{} were asked for; the text gave no more merges\n", options.bpe.vocab_size);
   }
@@ -181,7 +181,8 @@ std::string json_of(const data::PrepareResult& result, const std::string& folder
   return json.take();
 }
 
-void tell(const data::PrepareResult& result, const std::string& folder, bool split_special) {
+void print_prepared(const data::PrepareResult& result, const std::string& folder,
+                    bool split_special) {
   const auto split = [](const data::SplitStats& stats) {
     return fmt::format("{}, {}, {} tokens", counted(stats.files, "file"),
                        human_bytes(static_cast<double>(stats.bytes)),
@@ -235,7 +236,7 @@ int run_prepare(const Corpus& corpus) {
   if (corpus.json) {
     fmt::print("{}\n", json_of(result, options.output));
   } else {
-    tell(result, options.output, options.split_special_tokens);
+    print_prepared(result, options.output, options.split_special_tokens);
   }
   return 0;
 }
@@ -262,15 +263,15 @@ void declare_prepare(Args& args) {
 
 void declare_stats(Args& args) {
   // Declares the options; data_stats() reads the folder.
-  struct Options {
-    DataStatsOptions how;
+  struct StatsVerbOptions {
+    DataStatsOptions stats;
     bool json = false;
   };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StatsVerbOptions>();
   args.about("contents of a prepared folder, and the baselines of its held-out files", "");
-  args.positional("DIR", &options->how.folder, "a folder made by `hocket data prepare`");
-  args.flag("--verify", &options->how.verify, "read every token and compare checksums");
-  args.flag("--baselines", &options->how.baselines,
+  args.positional("DIR", &options->stats.folder, "a folder made by `hocket data prepare`");
+  args.flag("--verify", &options->stats.verify, "read every token and compare checksums");
+  args.flag("--baselines", &options->stats.baselines,
             "bits per byte of xz -9e on each held-out file alone and on all in one piece, and of a "
             "Witten-Bell trigram");
   args.flag("--json", &options->json, "as JSON");
@@ -278,8 +279,8 @@ void declare_stats(Args& args) {
   args.example("hocket data stats runs/quickstart/data --baselines --json", "the losses to beat");
   args.run([options] {
     Progress progress;
-    options->how.progress = [&](const std::string& what) { progress.update(what); };
-    const DataStats stats = data_stats(options->how);
+    options->stats.progress = [&](const std::string& what) { progress.update(what); };
+    const DataStats stats = data_stats(options->stats);
     progress.finish();
     const std::string text = options->json ? stats.to_json() : stats.to_text();
     fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n");
@@ -288,7 +289,7 @@ void declare_stats(Args& args) {
 }
 
 void declare_coder(Args& args, bool encode) {
-  auto encode_options = std::make_shared<EncodeOptions>();
+  auto encode_options = std::make_shared<EncodeVerbOptions>();
   args.about(encode ? "text to token ids" : "token ids to text",
              encode
                  ? "The whole input is one text and gives one line, a JSON list of ids; with "
@@ -301,9 +302,9 @@ void declare_coder(Args& args, bool encode) {
   args.option("--out", "FILE", &encode_options->output, "where to write; -: standard output");
   args.flag("--lines", &encode_options->lines, "one JSON value a line");
   if (encode) {
-    args.flag("--add-special-tokens", &encode_options->how.add_special_tokens,
+    args.flag("--add-special-tokens", &encode_options->encoding.add_special_tokens,
               "with the tokens that the tokenizer's post-processor puts before and behind a text");
-    args.flag("--split-special-tokens", &encode_options->how.split_special_tokens, kSplitHelp);
+    args.flag("--split-special-tokens", &encode_options->encoding.split_special_tokens, kSplitHelp);
     args.flag("--offsets", &encode_options->offsets,
               "[id, begin, end] for each id: the bytes of the text that it stands for");
     args.example("echo 'int main() {}' | hocket data encode runs/quickstart/tokenizer",

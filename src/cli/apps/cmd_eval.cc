@@ -141,7 +141,7 @@ struct EvalOptions {
 };
 
 /// Prints the result of --ids: lists, and the mean loss of a next token (nan if no list has one).
-void tell_ids(const EvalOptions& options, const Lists& ids, double loss) {
+void print_ids(const EvalOptions& options, const Lists& ids, double loss) {
   int64_t tokens = 0;
   for (const auto& list : ids) {
     tokens += static_cast<int64_t>(list.size());
@@ -254,7 +254,7 @@ int on_ids(const EvalOptions& options, const engine::Run& run) {
   }
   // The requested output is written all the same, since it locates the fault.
   require_finite(run, bad_logit, gradients, loss);
-  tell_ids(options, ids, loss);
+  print_ids(options, ids, loss);
   return 0;
 }
 

@@ -74,16 +74,16 @@ serve::Request request_of(const GenerateOptions& options, const std::string& mod
   const auto choose = [](const auto& given, const auto& of_files, auto* value) {
     *value = given ? *given : of_files.value_or(*value);
   };
-  serve::Sampling& how = request.sampling;
-  choose(options.temperature, files.temperature, &how.temperature);
-  choose(options.top_k, files.top_k, &how.top_k);
-  choose(options.top_p, files.top_p, &how.top_p);
+  serve::Sampling& sampling = request.sampling;
+  choose(options.temperature, files.temperature, &sampling.temperature);
+  choose(options.top_k, files.top_k, &sampling.top_k);
+  choose(options.top_p, files.top_p, &sampling.top_p);
   choose(options.max_new_tokens, files.max_new_tokens, &request.max_tokens);
-  how.min_p = options.min_p;
-  how.repetition_penalty = options.repetition_penalty;
-  how.presence_penalty = options.presence_penalty;
-  how.frequency_penalty = options.frequency_penalty;
-  how.seed = static_cast<uint64_t>(options.seed);
+  sampling.min_p = options.min_p;
+  sampling.repetition_penalty = options.repetition_penalty;
+  sampling.presence_penalty = options.presence_penalty;
+  sampling.frequency_penalty = options.frequency_penalty;
+  sampling.seed = static_cast<uint64_t>(options.seed);
   request.stops = options.stops;
   if (request.max_tokens < 1) {
     fail(kWhere, "--max-new-tokens is {}; expected 1 or more", request.max_tokens);
@@ -96,13 +96,14 @@ serve::Request request_of(const GenerateOptions& options, const std::string& mod
 
 /// Describes the settings of sampling, which must be the same on all ranks.
 std::string text_of(const serve::Request& request, const GenerateOptions& options) {
-  const serve::Sampling& how = request.sampling;
+  const serve::Sampling& sampling = request.sampling;
   return fmt::format(
       "{} samples of {} tokens, seed {}, temperature {}, top_k {}, top_p {}, min_p {}, penalties "
       "{} "
       "{} {}",
-      options.samples, request.max_tokens, how.seed, how.temperature, how.top_k, how.top_p,
-      how.min_p, how.repetition_penalty, how.presence_penalty, how.frequency_penalty);
+      options.samples, request.max_tokens, sampling.seed, sampling.temperature, sampling.top_k,
+      sampling.top_p, sampling.min_p, sampling.repetition_penalty, sampling.presence_penalty,
+      sampling.frequency_penalty);
 }
 
 /// Tokenizer, chat template and rules of a model that turn prompts into tokens.
@@ -114,11 +115,12 @@ class PromptReader {
         tokenizer_(tokenizer),
         vocabulary_(vocabulary),
         beginning_(data::beginning_of_text(model, tokenizer)) {
-    how_.split_special_tokens = split_special_tokens;
+    encode_options_.split_special_tokens = split_special_tokens;
   }
 
   Prompt text(const std::string& text) const {
-    return {text, data::document_ids(kWhere, beginning_, tokenizer_, text, vocabulary_, how_)};
+    return {text,
+            data::document_ids(kWhere, beginning_, tokenizer_, text, vocabulary_, encode_options_)};
   }
 
   /// A conversation up to where the assistant's next message begins. The template writes the
@@ -142,7 +144,7 @@ class PromptReader {
   const data::Tokenizer& tokenizer_;
   const int64_t vocabulary_;
   const std::vector<int32_t> beginning_;
-  data::EncodeOptions how_;
+  data::EncodeOptions encode_options_;
   std::unique_ptr<data::ChatTemplate> template_;
 };
 
@@ -327,13 +329,13 @@ void check_generate_options(const GenerateOptions& options) {
 /// Sizes of an engine for these texts.
 serve::EngineOptions engine_options(const GenerateOptions& options, int64_t texts,
                                     int64_t longest) {
-  serve::EngineOptions how;
-  how.max_model_len = longest;
-  how.max_num_seqs = std::min(texts, options.batch);
-  how.max_waiting = 0;
-  how.max_logprobs = std::max<int64_t>(options.logprobs.value_or(0), 1);
-  how.kv_cache_memory = options.kv_cache_memory;
-  return how;
+  serve::EngineOptions chosen;
+  chosen.max_model_len = longest;
+  chosen.max_num_seqs = std::min(texts, options.batch);
+  chosen.max_waiting = 0;
+  chosen.max_logprobs = std::max<int64_t>(options.logprobs.value_or(0), 1);
+  chosen.kv_cache_memory = options.kv_cache_memory;
+  return chosen;
 }
 
 /// Generates the texts of all prompts at once, and prints them in order.

@@ -13,12 +13,12 @@
 namespace hocket::cli {
 
 void verb_rl(Args& args) {
-  struct Options {
+  struct RlVerbOptions {
     std::string run;
     std::vector<std::string> set;
     bool print_config = false;
   };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RlVerbOptions>();
   args.about(
       "train a model by reinforcement learning, on rewards of its own answers",
       "A step samples prompts of data.sources (prompts_per_step x samples_per_prompt answers), "
@@ -49,7 +49,7 @@ void verb_rl(Args& args) {
       return 0;
     }
     const Source source = read_source(options->run, options->set);
-    if (source.given) {
+    if (source.program_text) {
       fail(options->run, "is the text of a program; expected a run.yaml");
     }
     if (source.run.config.objective != engine::Objective::rl) {

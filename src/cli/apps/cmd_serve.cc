@@ -78,11 +78,11 @@ std::string rendered_tool(const data::ChatTemplate& chat_template) {
   const auto tools = nlohmann::ordered_json::parse(
       R"([{"type": "function", "function": {"name": "f", "description": "d",
           "parameters": {"type": "object", "properties": {}}}}])");
-  data::ChatOptions how;
-  how.tools = &tools;
-  how.add_generation_prompt = true;
+  data::ChatOptions chat_options;
+  chat_options.tools = &tools;
+  chat_options.add_generation_prompt = true;
   try {
-    return chat_template.render(messages, how).text;
+    return chat_template.render(messages, chat_options).text;
   } catch (const Error&) {
     return "";
   }
@@ -227,7 +227,7 @@ int serve_model(ServeOptions options) {
       data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
   const std::optional<data::ChatTemplate> chat_template =
       data::find_chat_template(model, options.chat_template);
-  serve::ApiOptions api_how = api_options(options, run, tokenizer, chat_template);
+  serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template);
   options.engine.prefix_caching = !options.no_prefix_caching;
   options.engine.max_logprobs = options.max_logprobs;
   if (!options.kv_cache_memory.empty()) {
@@ -241,15 +241,15 @@ int serve_model(ServeOptions options) {
     engine.follow();
     return 0;
   }
-  const std::string defaults = shown_defaults(api_how.limits), parser = api_how.tool_parser;
-  const bool has_key = !api_how.api_keys.empty(), splits = api_how.splits_reasoning;
-  const std::string name = api_how.names.at(0);
+  const std::string defaults = shown_defaults(chosen.limits), parser = chosen.tool_parser;
+  const bool has_key = !chosen.api_keys.empty(), splits = chosen.splits_reasoning;
+  const std::string name = chosen.names.at(0);
 #ifdef __GLIBC__
   // Large bodies go back to the system when they are freed, rather than wait in their thread's
   // heap.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
 #endif
-  serve::Api api(std::move(api_how), engine, tokenizer, chat_template ? &*chat_template : nullptr);
+  serve::Api api(std::move(chosen), engine, tokenizer, chat_template ? &*chat_template : nullptr);
 
   const Interrupt interrupt;
   options.http.port = static_cast<int>(options.port);

@@ -13,12 +13,12 @@
 namespace hocket::cli {
 
 void verb_train(Args& args) {
-  struct Options {
+  struct TrainVerbOptions {
     std::string run;
     std::vector<std::string> set;
     bool print_config = false, print_keys = false, json = false;
   };
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainVerbOptions>();
   args.about(
       "train a model as run.yaml says, or go on where it stopped",
       "Shows the model, the plan, the static check's verdict and the predicted step time and "
@@ -73,7 +73,7 @@ void verb_train(Args& args) {
     }
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
     redirect_output(source.run.config.output.dir + "/logs");
-    return train::train(source.run, {source.given, command_line()});
+    return train::train(source.run, {source.program_text, command_line()});
   });
 }
 

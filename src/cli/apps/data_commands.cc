@@ -60,10 +60,10 @@ std::string json_text(const std::string& bytes) {
 }
 
 // "[312,1044]", or with the bytes of each id "[[312,0,3],[1044,3,7]]".
-std::string encoded(Encoder* encoder, std::string_view text, const EncodeOptions& options) {
+std::string encoded(Encoder* encoder, std::string_view text, const EncodeVerbOptions& options) {
   std::vector<int32_t> ids;
   std::vector<data::ByteRange> ranges;
-  encoder->encode(text, &ids, options.how, options.offsets ? &ranges : nullptr);
+  encoder->encode(text, &ids, options.encoding, options.offsets ? &ranges : nullptr);
   std::string out = "[";
   for (size_t i = 0; i < ids.size(); ++i) {
     out += i ? "," : "";
@@ -235,7 +235,7 @@ std::string DataStats::to_text() const {
 }
 
 std::string encode_line(Encoder* encoder, std::string_view json, const std::string& where,
-                        const EncodeOptions& options) {
+                        const EncodeVerbOptions& options) {
   const nlohmann::json text = parse_json(json, where);
   return encoded(encoder, JsonView(text, where).as_string(), options);
 }
@@ -251,7 +251,7 @@ std::string tokenizer_path(const std::string& path) {
   return checkpoint::resolve_model(path, checkpoint::Need::config).folder;
 }
 
-void encode_text(const EncodeOptions& options) {
+void encode_text(const EncodeVerbOptions& options) {
   require_output("hocket data --out", options.output, {options.input});
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_path(options.tokenizer));
   Encoder encoder(tokenizer);
@@ -266,7 +266,7 @@ void encode_text(const EncodeOptions& options) {
   write_output(options.output, encoded(&encoder, text, options) + "\n");
 }
 
-void decode_ids(const EncodeOptions& options) {
+void decode_ids(const EncodeVerbOptions& options) {
   require_output("hocket data --out", options.output, {options.input});
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_path(options.tokenizer));
   const std::string text = read_input(options.input);
@@ -291,18 +291,18 @@ void chat_template_text(const ChatTemplateOptions& options) {
   };
   const nlohmann::ordered_json messages = read(options.messages);
   nlohmann::ordered_json tools, documents, variables;
-  data::ChatOptions how;
+  data::ChatOptions chat_options;
   const auto give = [&](const std::string& path, nlohmann::ordered_json* value) {
     if (path.empty()) return static_cast<const nlohmann::ordered_json*>(nullptr);
     *value = read(path);
     return static_cast<const nlohmann::ordered_json*>(value);
   };
-  how.tools = give(options.tools, &tools);
-  how.documents = give(options.documents, &documents);
-  how.variables = give(options.variables, &variables);
-  how.add_generation_prompt = options.add_generation_prompt;
-  how.continue_final_message = options.continue_final_message;
-  const data::RenderedChat rendered = chat.render(messages, how);
+  chat_options.tools = give(options.tools, &tools);
+  chat_options.documents = give(options.documents, &documents);
+  chat_options.variables = give(options.variables, &variables);
+  chat_options.add_generation_prompt = options.add_generation_prompt;
+  chat_options.continue_final_message = options.continue_final_message;
+  const data::RenderedChat rendered = chat.render(messages, chat_options);
   if (!options.json) return write_output(options.output, rendered.text);
   JsonWriter json;
   json.object().member("text", rendered.text);
@@ -315,7 +315,7 @@ void chat_template_text(const ChatTemplateOptions& options) {
   };
   put("generation", rendered.generation);
   if (options.spans) {
-    put("assistant", chat.assistant_spans(messages, how));
+    put("assistant", chat.assistant_spans(messages, chat_options));
   }
   write_output(options.output, json.end().take() + "\n");
 }

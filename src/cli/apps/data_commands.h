@@ -57,7 +57,7 @@ struct DataStats {
 /// gone or changed.
 DataStats data_stats(const DataStatsOptions& options);
 
-struct EncodeOptions {
+struct EncodeVerbOptions {
   std::string tokenizer;
   std::string input = "-";   ///< a file; "-": standard input
   std::string output = "-";  ///< a file (replaced atomically); "-": standard output
@@ -65,7 +65,7 @@ struct EncodeOptions {
   /// ⇄ one line with one list.
   bool lines = false;
   bool offsets = false;  ///< [id, begin, end] instead of ids: the bytes of the text
-  data::EncodeOptions how;
+  data::EncodeOptions encoding;
 };
 
 /// Returns where the tokenizer of `path` is: there, or in the newest checkpoint of a run's folder.
@@ -73,9 +73,9 @@ std::string tokenizer_path(const std::string& path);
 
 /// Encodes text to ids. Throws Error, with the line
 /// number, for input that does not match `lines`.
-void encode_text(const EncodeOptions& options);
+void encode_text(const EncodeVerbOptions& options);
 /// Ids → text. With `lines`, bytes that are not UTF-8 are written as U+FFFD; else as they are.
-void decode_ids(const EncodeOptions& options);
+void decode_ids(const EncodeVerbOptions& options);
 
 struct ChatTemplateOptions {
   std::string source;                       ///< a model's folder, or a file with a template
@@ -99,7 +99,7 @@ void declare_data_task(Args& args);
 
 /// One line of the above; `where` names it in errors.
 std::string encode_line(data::Encoder* encoder, std::string_view json, const std::string& where,
-                        const EncodeOptions& options);
+                        const EncodeVerbOptions& options);
 std::string decode_line(const data::Tokenizer& tokenizer, std::string_view json,
                         const std::string& where);
 

@@ -69,13 +69,14 @@ void LocalWorkers::note_end(Process* process, int status, int64_t rows) {
   }
   failures_ = rows > rows_ ? 1 : failures_ + 1;
   rows_ = rows;
-  const std::string how = WIFSIGNALED(status)
-                              ? fmt::format("was ended by signal {}", WTERMSIG(status))
-                              : fmt::format("ended with status {}", WEXITSTATUS(status));
+  const std::string ending = WIFSIGNALED(status)
+                                 ? fmt::format("was ended by signal {}", WTERMSIG(status))
+                                 : fmt::format("ended with status {}", WEXITSTATUS(status));
   if (failures_ >= (rows == 0 ? kMostFirstFailures : kMostFailures)) {
-    fail_run("batch", "a worker {}; {} ended without a finished row between them", how, failures_);
+    fail_run("batch", "a worker {}; {} ended without a finished row between them", ending,
+             failures_);
   }
-  log_warning("batch: a worker {}; it is started again", how);
+  log_warning("batch: a worker {}; it is started again", ending);
   process->starts_at = now_ns() + kRestartNs;
 }
 

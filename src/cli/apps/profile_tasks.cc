@@ -20,8 +20,9 @@
 namespace hocket::cli {
 namespace {
 
-/// The tasks that a step of the program spends most in, with their share of the step.
-void tell_longest(std::FILE* words, const program::Program& program, const cost::Profile& profile) {
+/// Prints the tasks that a step of the program spends most in, with their share of the step.
+void print_longest(std::FILE* words, const program::Program& program,
+                   const cost::Profile& profile) {
   std::vector<std::pair<int64_t, const cost::TimedTask*>> by_time;
   int64_t total = 0;
   for (const cost::ProfileTarget& target : cost::distinct_tasks(program)) {
@@ -48,7 +49,7 @@ void tell_longest(std::FILE* words, const program::Program& program, const cost:
 }
 
 /// Prints the fitted model for ops without a timing.
-void tell_learned(std::FILE* words, const engine::Run& run, const cost::Profile& profile) {
+void print_learned(std::FILE* words, const engine::Run& run, const cost::Profile& profile) {
   const cost::CostModel costs(engine::local_cluster(run), profile,
                               engine::threads_per_rank(run.plan));
   const cost::LearnedTimes& learned = *costs.learned();
@@ -63,7 +64,7 @@ void tell_learned(std::FILE* words, const engine::Run& run, const cost::Profile&
 
 }  // namespace
 
-int profile_tasks(const ProfileOptions& options) {
+int profile_tasks(const ProfileVerbOptions& options) {
   if (options.seconds < 0) fail("hocket profile", "--seconds is negative");
   const Source source = read_source(options.run, options.set, true);
   std::vector<std::string> inputs = inputs_of(source.run);
@@ -74,13 +75,14 @@ int profile_tasks(const ProfileOptions& options) {
   engine::require_memory(source.run, compiled.program);
   // Under a launcher all time the links between them, and then the first one the tasks.
   runtime::LocalRanks ranks = engine::local_ranks(source.run);
-  train::ProfileOptions how;
-  how.links = train::measure_links(source.run, ranks, how.max_repeats);
+  train::ProfileOptions profile_options;
+  profile_options.links = train::measure_links(source.run, ranks, profile_options.max_repeats);
   if (ranks.processes().index() > 0) return 0;
   Progress progress;
-  how.seconds = options.seconds;
-  how.progress = [&](const std::string& text) { progress.update(text); };
-  const cost::Profile profile = train::profile(source.run, compiled, kernels::cpu_backend(), how);
+  profile_options.seconds = options.seconds;
+  profile_options.progress = [&](const std::string& text) { progress.update(text); };
+  const cost::Profile profile =
+      train::profile(source.run, compiled, kernels::cpu_backend(), profile_options);
   progress.finish();
   const std::string text = cost::to_json(profile);
   write_output(options.out, text);
@@ -91,8 +93,8 @@ int profile_tasks(const ProfileOptions& options) {
     return 0;
   }
   std::FILE* words = words_beside(options.out);
-  tell_longest(words, compiled.program, profile);
-  tell_learned(words, source.run, profile);
+  print_longest(words, compiled.program, profile);
+  print_learned(words, source.run, profile);
   for (const auto& [name, link] : profile.links) {
     fmt::print(words,
                "link {}: messages {} and {}/s, collectives {} and {}/s; beside these, tasks take "

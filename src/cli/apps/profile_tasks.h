@@ -7,7 +7,7 @@
 
 namespace hocket::cli {
 
-struct ProfileOptions {
+struct ProfileVerbOptions {
   std::string run, out;
   std::vector<std::string> set;
   double seconds = 1.5;
@@ -16,6 +16,6 @@ struct ProfileOptions {
 
 /// Times the tasks of the run's program and writes the file; then says where the time of a step
 /// goes.
-int profile_tasks(const ProfileOptions& options);
+int profile_tasks(const ProfileVerbOptions& options);
 
 }  // namespace hocket::cli

@@ -91,18 +91,18 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
                 join_path(model, "generation_config.json"), key);
   }
   ModelSampling out;
-  serve::Sampling& how = out.sampling;
-  how.temperature = options.temperature.value_or(defaults.temperature.value_or(0.8));
-  how.top_p = options.top_p.value_or(defaults.top_p.value_or(0.95));
-  how.top_k = options.top_k.value_or(defaults.top_k.value_or(0));
-  how.min_p = options.min_p.value_or(0);
-  how.seed = static_cast<uint64_t>(options.seed);
+  serve::Sampling& sampling = out.sampling;
+  sampling.temperature = options.temperature.value_or(defaults.temperature.value_or(0.8));
+  sampling.top_p = options.top_p.value_or(defaults.top_p.value_or(0.95));
+  sampling.top_k = options.top_k.value_or(defaults.top_k.value_or(0));
+  sampling.min_p = options.min_p.value_or(0);
+  sampling.seed = static_cast<uint64_t>(options.seed);
   out.max_tokens = options.max_new_tokens.value_or(defaults.max_new_tokens.value_or(max_tokens));
   require_range(where, "--max-new-tokens", static_cast<double>(out.max_tokens), 1, 1e7);
-  require_range(where, "--temperature", how.temperature, 0, 100);
-  require_range(where, "--top-k", static_cast<double>(how.top_k), 0, 1e9);
-  require_range(where, "--top-p", how.top_p, 0, 1);
-  require_range(where, "--min-p", how.min_p, 0, 1);
+  require_range(where, "--temperature", sampling.temperature, 0, 100);
+  require_range(where, "--top-k", static_cast<double>(sampling.top_k), 0, 1e9);
+  require_range(where, "--top-p", sampling.top_p, 0, 1);
+  require_range(where, "--min-p", sampling.min_p, 0, 1);
   for (const std::string& stop : options.stops) {
     if (stop.empty()) fail(where, "--stop is empty; expected some text");
   }

@@ -248,10 +248,10 @@ struct ChatTemplate::Impl {
     set("tools", optional(options.tools));
     set("documents", optional(options.documents));
     set("add_generation_prompt", Value::boolean(options.add_generation_prompt));
-    jinja::EvaluatorOptions how;
-    how.limits.max_steps = steps;
-    how.local_time = options.local_time ? options.local_time : machine_time;
-    return evaluate(choose(options.tools != nullptr).program, variables, how);
+    jinja::EvaluatorOptions evaluator_options;
+    evaluator_options.limits.max_steps = steps;
+    evaluator_options.local_time = options.local_time ? options.local_time : machine_time;
+    return evaluate(choose(options.tools != nullptr).program, variables, evaluator_options);
   }
 
   jinja::Rendered render_or_fail(const OrderedJson& messages, const ChatOptions& options) const {

@@ -16,6 +16,10 @@ namespace hocket::data {
 namespace {
 
 constexpr size_t kPacked = size_t{1} << 17;  // bytes of a compressed file read at a time
+// A file that unpacks to more than kMaxUnpacked, and to more than kMaxCompression times its bytes,
+// is an Error: it would fill the memory. Texts are compressed 3 to 20 times. As
+// trace/text_source.h.
+constexpr int64_t kMaxUnpacked = int64_t{256} << 20, kMaxCompression = 200;
 
 class PlainBytes : public ByteSource {
  public:
@@ -38,7 +42,21 @@ class Packed {
   explicit Packed(const std::string& path) : path_(path), file_(path), piece_(kPacked) {}
 
   /// Returns the next piece, empty at the end.
-  std::string_view next() { return {piece_.data(), file_.read(piece_.data(), piece_.size())}; }
+  std::string_view next() {
+    const size_t bytes = file_.read(piece_.data(), piece_.size());
+    taken_ += static_cast<int64_t>(bytes);
+    return {piece_.data(), bytes};
+  }
+  /// Counts bytes that pieces unpacked to, and returns them.
+  size_t unpacked(size_t bytes) {
+    unpacked_ += static_cast<int64_t>(bytes);
+    if (unpacked_ > kMaxUnpacked && unpacked_ / kMaxCompression > taken_) {
+      fail("data",
+           "{} unpacks to more than {} times its size; expected text; try to unpack it first",
+           path_, kMaxCompression);
+    }
+    return bytes;
+  }
   const std::string& path() const { return path_; }
   [[noreturn]] void cut_off() const {
     fail("data", "{} is cut off: its compressed data ends too early; expected a whole file", path_);
@@ -51,6 +69,7 @@ class Packed {
   std::string path_;
   PlainBytes file_;
   std::vector<char> piece_;
+  int64_t taken_ = 0, unpacked_ = 0;
 };
 
 class GzipBytes : public ByteSource {
@@ -88,7 +107,7 @@ class GzipBytes : public ByteSource {
         packed_.damaged("gzip", state_.msg != nullptr ? state_.msg : "unknown format");
       }
     }
-    return wanted - state_.avail_out;
+    return packed_.unpacked(wanted - state_.avail_out);
   }
 
  private:
@@ -128,7 +147,7 @@ class ZstdBytes : public ByteSource {
       inside_ = left != 0;  // another frame may follow
       full_ = out.pos == out.size && inside_;
     }
-    return out.pos;
+    return packed_.unpacked(out.pos);
   }
 
  private:

@@ -210,7 +210,7 @@ void ExampleRows::pack() {
   }
 }
 
-ExampleRows::Place ExampleRows::place_of(int64_t index) const {
+ExampleRows::SourceRow ExampleRows::source_row(int64_t index) const {
   HOCKET_CHECK(index >= 0, "row {}", index);
   const Blend::Draw draw = blend_ ? (*blend_)(index) : Blend::Draw{0, index};
   const int64_t rows = parts_[draw.source].packing.rows();
@@ -223,19 +223,19 @@ ExampleRows::Place ExampleRows::place_of(int64_t index) const {
 }
 
 int64_t ExampleRows::identity(int64_t index) const {
-  const Place place = place_of(index);
+  const SourceRow found = source_row(index);
   int64_t before = 0;
-  for (int64_t part = 0; part < place.part; ++part) {
+  for (int64_t part = 0; part < found.part; ++part) {
     before += parts_[part].packing.rows();
   }
-  return before + place.row;
+  return before + found.row;
 }
 
 std::span<const int64_t> ExampleRows::row(int64_t index) const {
-  const Place place = place_of(index);
-  const Packing& packing = parts_[place.part].packing;
-  const int64_t begin = packing.begin[place.row];
-  return std::span(packing.items).subspan(begin, packing.begin[place.row + 1] - begin);
+  const SourceRow found = source_row(index);
+  const Packing& packing = parts_[found.part].packing;
+  const int64_t begin = packing.begin[found.row];
+  return std::span(packing.items).subspan(begin, packing.begin[found.row + 1] - begin);
 }
 
 int64_t ExampleRows::put(int64_t number, int which, int64_t answer, int64_t at,

@@ -91,10 +91,10 @@ class ExampleRows : public TrainingRows {
     int64_t source = 0;  ///< also decides the order; of all together 0
     Packing packing;     ///< of examples' numbers
   };
-  struct Place {
+  struct SourceRow {
     int64_t part = 0, row = 0;
   };
-  Place place_of(int64_t index) const;
+  SourceRow source_row(int64_t index) const;
   void choose();
   bool is_split(int64_t example) const;
   void split(int64_t example, std::vector<int64_t>* used);

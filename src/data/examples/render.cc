@@ -70,8 +70,8 @@ int64_t TokenSequence::targets() const {
 }
 
 struct Renderer::Impl {
-  Impl(const Tokenizer& of, const ChatTemplate* with, RenderOptions how)
-      : tokenizer(of), chat(with), options(std::move(how)), encoder(of) {
+  Impl(const Tokenizer& of, const ChatTemplate* with, RenderOptions render_options)
+      : tokenizer(of), chat(with), options(std::move(render_options)), encoder(of) {
     for (const AddedToken& token : tokenizer.spec().added) {
       if (token.special) {
         special.push_back(token.text);
@@ -188,7 +188,7 @@ struct Renderer::Impl {
   /// Returns the texts of the assistant's messages from `first` on that are trained; `messages` as
   /// they were given, `clean` as they are rendered.
   std::vector<ChatSpan> trained_spans(const Turns& messages, const Turns& clean, size_t first,
-                                      const ChatOptions& how) const {
+                                      const ChatOptions& chat_options) const {
     std::vector<size_t> own;  // messages of the assistant
     std::vector<bool> chosen;
     for (size_t i = 0; i < messages.size(); ++i) {
@@ -206,14 +206,14 @@ struct Renderer::Impl {
     if (options.train_on == TrainOn::last && !chosen.empty()) {
       std::fill(chosen.begin(), chosen.end() - 1, false);
     }
-    const std::vector<ChatSpan> spans = chat->assistant_spans(clean, how);
-    const bool blocks = chat->has_generation_blocks(how.tools != nullptr);
+    const std::vector<ChatSpan> spans = chat->assistant_spans(clean, chat_options);
+    const bool blocks = chat->has_generation_blocks(chat_options.tools != nullptr);
     if (std::find(chosen.begin(), chosen.end(), false) == chosen.end()) return spans;
     // Numbers the spans by their messages.
     std::vector<ChatSpan> out;
     size_t begin = 0;
     for (size_t k = 0; k < own.size(); ++k) {
-      const size_t end = blocks ? blocks_until(clean, own[k], how) : k + 1;
+      const size_t end = blocks ? blocks_until(clean, own[k], chat_options) : k + 1;
       if (end <= begin || end > spans.size() || (k + 1 == own.size() && end != spans.size())) {
         fail("messages",
              "message {}: which generation blocks are its own is unknown, as their number depends "
@@ -229,12 +229,12 @@ struct Renderer::Impl {
   }
 
   /// Returns the number of generation blocks of the messages up to and with number `last`.
-  size_t blocks_until(const Turns& clean, size_t last, const ChatOptions& how) const {
+  size_t blocks_until(const Turns& clean, size_t last, const ChatOptions& chat_options) const {
     Turns prefix = Turns::array();
     for (size_t i = 0; i <= last; ++i) {
       prefix.push_back(clean[i]);
     }
-    return chat->render(prefix, how).generation.size();
+    return chat->render(prefix, chat_options).generation.size();
   }
 
   TokenSequence encode(std::string_view text, bool split) {
@@ -338,8 +338,8 @@ struct Renderer::Impl {
                        const std::vector<const Turns*>& answers, RenderedExample* out) {
     const ChatTemplate& with = require_chat();
     const Variables variables = variables_of(example);
-    const ChatOptions how = variables.options();
-    ChatOptions prompting = how;
+    const ChatOptions chat_options = variables.options();
+    ChatOptions prompting = chat_options;
     prompting.add_generation_prompt = true;
     const std::string marked = with.render(cleaned(prompt), prompting).text;
     Chat before{marked, {}, {}};
@@ -357,7 +357,7 @@ struct Renderer::Impl {
       messages.insert(messages.end(), answer->begin(), answer->end());
       const Turns clean = cleaned(messages);
       Chat text;
-      text.text = with.render(clean, how).text;
+      text.text = with.render(clean, chat_options).text;
       if (!text.text.starts_with(marked)) {
         fail("messages",
              "message {}: the prompt's text is another with it than without, so where the answer "
@@ -366,7 +366,7 @@ struct Renderer::Impl {
              prompt.size());
       }
       if (selects) {
-        text.spans = trained_spans(messages, clean, prompt.size(), how);
+        text.spans = trained_spans(messages, clean, prompt.size(), chat_options);
       }
       unmark(&text);
       TokenSequence whole = encode(text);

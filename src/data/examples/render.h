@@ -27,7 +27,7 @@ struct TokenSequence {
   std::vector<int32_t> ids;
   std::vector<uint8_t> trained;  ///< 1: the id is one that the model is to predict
 
-  /// Returns the number of targets: trained ids but for the first, which nothing stands before.
+  /// Returns the number of targets: trained ids except the first, which has no context.
   int64_t targets() const;
 };
 

@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kHopeless = 1000;  // unreadable examples before the first readable one
+constexpr int64_t kMaxUnreadable = 1000;  // unreadable examples before the first readable one
 
 bool has_nul(const Json& value) {
   if (value.is_string()) {
@@ -148,7 +148,7 @@ class SourceReader {
         report_.first_unreadable.push_back(
             fmt::format("{}: {}", example.place(), reason_of(error.text())));
       }
-      if (report_.examples == 0 && report_.unreadable >= kHopeless) {
+      if (report_.examples == 0 && report_.unreadable >= kMaxUnreadable) {
         judge();
       }
       return;

@@ -117,16 +117,16 @@ void Encoder::Impl::pretokenize(size_t step, const Piece& piece) {
 
 void Encoder::Impl::split(size_t step, const Piece& piece) {
   using Behavior = PretokenizerStep::Behavior;
-  const PretokenizerStep& how = t.spec.pretokenizers[step];
+  const PretokenizerStep& pretokenizer = t.spec.pretokenizers[step];
   Regex::Cursor& cursor = cursors[step];
   cursor.start(piece.text);
   bool is_match;
-  if (how.behavior == Behavior::isolated || how.behavior == Behavior::removed) {
-    const bool removes = how.behavior == Behavior::removed;
+  if (pretokenizer.behavior == Behavior::isolated || pretokenizer.behavior == Behavior::removed) {
+    const bool removes = pretokenizer.behavior == Behavior::removed;
     const bool to_words =
         step + 1 == t.spec.pretokenizers.size() && ranges == nullptr && !t.cuts_words;
     for (std::string_view found; cursor.next(&found, &is_match);) {
-      if (removes && is_match != how.invert) continue;
+      if (removes && is_match != pretokenizer.invert) continue;
       if (found.empty()) continue;
       if (to_words) {
         cached_word(found);
@@ -141,19 +141,19 @@ void Encoder::Impl::split(size_t step, const Piece& piece) {
   list.clear();
   for (std::string_view found; cursor.next(&found, &is_match);) {
     const size_t begin = found.data() - piece.text.data();
-    list.push_back({begin, begin + found.size(), is_match != how.invert});
+    list.push_back({begin, begin + found.size(), is_match != pretokenizer.invert});
   }
   // Joins neighbours: a match with the text on one side, unless that is a match, or likes.
   size_t kept = 0;
   bool last = false;
-  const bool backwards = how.behavior == Behavior::merged_with_next;
+  const bool backwards = pretokenizer.behavior == Behavior::merged_with_next;
   if (backwards) {
     std::reverse(list.begin(), list.end());
   }
   for (size_t i = 0; i < list.size(); ++i) {
     const Cut cut = list[i];
-    const bool joins =
-        how.behavior == Behavior::contiguous ? cut.is_match == last : cut.is_match && !last;
+    const bool joins = pretokenizer.behavior == Behavior::contiguous ? cut.is_match == last
+                                                                     : cut.is_match && !last;
     if (joins && kept > 0) {
       list[kept - 1].begin = std::min(list[kept - 1].begin, cut.begin);
       list[kept - 1].end = std::max(list[kept - 1].end, cut.end);
@@ -172,13 +172,13 @@ void Encoder::Impl::split(size_t step, const Piece& piece) {
 }
 
 void Encoder::Impl::metaspace(size_t step, const Piece& piece) {
-  const PretokenizerStep& how = t.spec.pretokenizers[step];
-  const std::string_view text = piece.text, mark = how.replacement;
+  const PretokenizerStep& pretokenizer = t.spec.pretokenizers[step];
+  const std::string_view text = piece.text, mark = pretokenizer.replacement;
   Rewritten& out = rewritten[step];
   out.start(piece);
   out.reserve(text.size() + text.size() / 2 + mark.size());
-  const bool prepends =
-      how.prepend == Prepend::always || (how.prepend == Prepend::first && piece.at_start);
+  const bool prepends = pretokenizer.prepend == Prepend::always ||
+                        (pretokenizer.prepend == Prepend::first && piece.at_start);
   if (prepends && text[0] != ' ' && !text.starts_with(mark)) {
     out.put(mark, 0, 0);
   }
@@ -189,7 +189,7 @@ void Encoder::Impl::metaspace(size_t step, const Piece& piece) {
   }
   out.keep(done, text.size());
   const Piece marked = out.piece();
-  if (!how.cut) {
+  if (!pretokenizer.cut) {
     pretokenize(step + 1, marked);
     return;
   }

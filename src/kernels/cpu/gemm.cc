@@ -192,11 +192,11 @@ void in_chunks(const Gemm<T>& g, int64_t rows, const T* a, const Panel<T>& b, bo
   }
 }
 
-/// Rows of A that fill vectors: lanes are rows, and values of B^T need no transposing.
+/// Rows of A that fill vectors: vector lanes are rows, and values of B^T need no transposing.
 template <typename T, int V>
-inline constexpr int64_t kLaneRows = V* kLanes<T>;
+inline constexpr int64_t kVectorLaneRows = V* kLanes<T>;
 /// Lanes of a vector, and rows, from which this is faster than transposing.
-constexpr int64_t kFewestLanes = 8, kLeastLaneRows = 4;
+constexpr int64_t kMinVectorLanes = 8, kMinVectorLaneRows = 4;
 
 /// Sums of R rows of B^T, `ld` apart, and V vectors of rows of A, packed [k][V vectors].
 template <typename T, int R, int V>
@@ -252,16 +252,16 @@ void add_lanes(int64_t kc, const T* b, int64_t ld, const T* a, T* sums, Ahead<T>
 template <typename T, int V>
 void in_lanes(const Gemm<T>& g, int64_t rows, const T* a, const Panel<T>& b, bool add, T* c) {
   constexpr int64_t L = kLanes<T>, NR = kTileCols<T>, R = std::max<int64_t>(1, L / V);
-  alignas(64) T sums[NR * kLaneRows<T, V>];
+  alignas(64) T sums[NR * kVectorLaneRows<T, V>];
   Ahead<T> ahead(b);
   for (int64_t j = 0; j < NR; j += R) {
-    add_lanes<T, R, V>(b.kc, b.rows + j * b.ld, b.ld, a, sums + j * kLaneRows<T, V>, ahead);
+    add_lanes<T, R, V>(b.kc, b.rows + j * b.ld, b.ld, a, sums + j * kVectorLaneRows<T, V>, ahead);
   }
   for (int64_t j = 0; j < NR; j += L) {
     for (int64_t v = 0; v < V; ++v) {
       Vec<T> block[L];
       for (int64_t i = 0; i < L; ++i) {
-        block[i] = load(sums + (j + i) * kLaneRows<T, V> + v * L);
+        block[i] = load(sums + (j + i) * kVectorLaneRows<T, V> + v * L);
       }
       transpose<T>(block);
       for (int64_t i = 0; i < std::min(L, rows - v * L); ++i) {
@@ -277,8 +277,8 @@ template <typename T>
 void few_rows_panel(const Gemm<T>& g, int64_t rows, const T* a, const T* packed, const Panel<T>& b,
                     bool add, T* c) {
   if (packed != nullptr && b.cols == kTileCols<T>) {
-    return rows <= kLaneRows<T, 1> ? in_lanes<T, 1>(g, rows, packed, b, add, c)
-                                   : in_lanes<T, 2>(g, rows, packed, b, add, c);
+    return rows <= kVectorLaneRows<T, 1> ? in_lanes<T, 1>(g, rows, packed, b, add, c)
+                                         : in_lanes<T, 2>(g, rows, packed, b, add, c);
   }
   switch (rows) {
     case 1:
@@ -295,10 +295,11 @@ void few_rows_panel(const Gemm<T>& g, int64_t rows, const T* a, const T* packed,
 /// Packs rows of A to [k][vectors of rows] where lanes are to be rows; null: they are not.
 template <typename T>
 const T* pack_lanes(const Gemm<T>& g, int64_t rows, const T* a, T* scratch) {
-  constexpr int64_t kOne = kLaneRows<T, 1>, kTwo = kLaneRows<T, 2>;
+  constexpr int64_t kOne = kVectorLaneRows<T, 1>, kTwo = kVectorLaneRows<T, 2>;
   const int64_t width = rows <= kOne ? kOne : kTwo;
   const int64_t room = ops::gemm_scratch(g.n, g.k, sizeof(T)) / static_cast<int64_t>(sizeof(T));
-  if (kLanes<T> < kFewestLanes || rows < kLeastLaneRows || rows > kTwo || g.k * width > room) {
+  if (kLanes<T> < kMinVectorLanes || rows < kMinVectorLaneRows || rows > kTwo ||
+      g.k * width > room) {
     return nullptr;
   }
   if (rows <= kOne) {
@@ -315,7 +316,8 @@ void few_rows(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, 
   constexpr int64_t NR = kTileCols<T>;
   const int64_t step = ops::gemm_step_k(g.k), rows = m1 - m0;
   const T* packed = pack_lanes(g, rows, g.a + m0 * g.lda, scratch);
-  const int64_t width = rows <= kLaneRows<T, 1> ? kLaneRows<T, 1> : kLaneRows<T, 2>;
+  const int64_t width =
+      rows <= kVectorLaneRows<T, 1> ? kVectorLaneRows<T, 1> : kVectorLaneRows<T, 2>;
   for (int64_t j = n0; j < n1; j += NR) {
     for (int64_t p = 0; p < g.k; p += step) {
       const T* from = g.b + j * g.ldb + p;

@@ -40,7 +40,7 @@ T* out(const KernelArgs& args, size_t i) {
 }
 /// Returns the offset of a letter's piece.
 inline int64_t piece_offset(const KernelArgs& args, char letter) {
-  for (const PieceOffset& begin : args.piece_offsets) {
+  for (const LetterOffset& begin : args.piece_offsets) {
     if (begin.letter == letter) return begin.index;
   }
   return 0;

@@ -31,7 +31,7 @@ void refuse_views(const KernelArgs& args, std::string_view followed, bool stride
       }
     }
   }
-  for (const PieceOffset& begin : args.piece_offsets) {
+  for (const LetterOffset& begin : args.piece_offsets) {
     if (begin.index != 0 && followed.find(begin.letter) == std::string_view::npos) {
       fail_run("kernel", "got a piece that begins at {} of letter '{}'; expected it to begin at 0",
                begin.index, begin.letter);

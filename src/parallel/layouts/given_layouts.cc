@@ -70,7 +70,8 @@ class UnitedDims {
     }
     std::map<char, int> seen;
     std::map<char, graph::Dim> sizes;
-    std::set<char> grouped;  // letters of dims of unlike size, such as heads of queries and of keys
+    std::set<char>
+        grouped;  // letters of dims of different size, such as heads of queries and of keys
     const auto unite = [&](const std::vector<std::string>& operands, const std::vector<int>& ids) {
       for (size_t i = 0; i < operands.size(); ++i) {
         for (size_t dim = 0; dim < operands[i].size(); ++dim) {

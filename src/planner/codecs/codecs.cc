@@ -143,7 +143,7 @@ Program before_compress(const engine::Run& run) {
   Program before;
   bool is_reached = false;
   engine::ProgramSpec spec = engine::training(run);
-  spec.how.observe = [&](const std::string& stage, const engine::Progress& progress) {
+  spec.lowering.observe = [&](const std::string& stage, const engine::Progress& progress) {
     is_reached = is_reached || stage == "compress";
     if (!is_reached && !progress.program.classes.empty()) {
       before = progress.program;

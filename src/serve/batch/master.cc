@@ -71,7 +71,7 @@ class Master {
   void add_to_summary(const BatchPart& part);
   void give_up_rows();
   void lose(Member* member, bool lost, const std::string& reason);
-  void say_farewell();
+  void send_farewell();
   void show(bool now_please);
   std::string state() const;
 
@@ -186,7 +186,7 @@ void Master::serve() {
       options_.tend(table_->done());
     }
   }
-  say_farewell();
+  send_farewell();
 }
 
 /// Waits for messages, takes them, and answers.
@@ -410,8 +410,8 @@ void Master::give_up_rows() {
   }
 }
 
-/// Tells the workers that the job is finished, or that this master leaves.
-void Master::say_farewell() {
+/// Sends the workers the message that the job is finished, or that this master leaves.
+void Master::send_farewell() {
   listener_.reset();
   const bool is_finished = table_->is_complete();
   for (Member& member : members_) {

@@ -57,14 +57,14 @@ std::string Api::render(const ChatCall& call) const {
                       "the model has no chat template; try /v1/completions, or start the "
                       "server with --chat-template"};
   }
-  data::ChatOptions how;
-  how.tools = call.tool_choice == ToolChoice::none ? nullptr : call.tools.get();
-  how.documents = call.documents.get();
-  how.add_generation_prompt = call.add_generation_prompt;
-  how.continue_final_message = call.continue_final_message ? "content" : "";
-  how.variables = call.variables.get();
+  data::ChatOptions chat_options;
+  chat_options.tools = call.tool_choice == ToolChoice::none ? nullptr : call.tools.get();
+  chat_options.documents = call.documents.get();
+  chat_options.add_generation_prompt = call.add_generation_prompt;
+  chat_options.continue_final_message = call.continue_final_message ? "content" : "";
+  chat_options.variables = call.variables.get();
   try {
-    return template_->render(*call.messages, how).text;
+    return template_->render(*call.messages, chat_options).text;
   } catch (const Error& error) {
     throw Refusal{
         .status = 400,
@@ -192,11 +192,11 @@ Api::Reply Api::run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<
   about.method = request.method;
   about.path = request.path;
   about.address = request.address;
-  const auto told = [this, about, start_ns = now_ns()](int status, const std::string& text) {
+  const auto log_end = [this, about, start_ns = now_ns()](int status, const std::string& text) {
     log(about, status, seconds_since(start_ns), text);
   };
   job->start(std::move(requests));
-  job->on_end = told;
+  job->on_end = log_end;
   HttpResponse response;
   if (call.stream) {
     response.type = "text/event-stream";

@@ -121,8 +121,8 @@ void Job::end(int status) {
     prompt += std::ssize(ids);
   }
   texts_.reset();
-  if (auto told = std::exchange(on_end, nullptr)) {
-    told(status, fmt::format("{} prompt tokens, {} tokens{}", prompt, tokens, finishes_));
+  if (auto report = std::exchange(on_end, nullptr)) {
+    report(status, fmt::format("{} prompt tokens, {} tokens{}", prompt, tokens, finishes_));
   }
 }
 

@@ -67,7 +67,7 @@ class Job {
   /// Counts of a text.
   struct Counts {
     int64_t tokens = 0, cached = 0;
-    bool begun = false;  ///< a stream told of the text
+    bool begun = false;  ///< a stream has reported the text
   };
   void count(size_t index, const Update& update);
   void write_usage(JsonWriter* json) const;

@@ -53,7 +53,7 @@ std::string CallScan::take_arguments() { return std::exchange(arguments_, ""); }
 CallScan::State CallScan::begin_value(char c) {
   text_.clear();
   scan_ = JsonScan();
-  place_ = Place::in_value;
+  expecting_ = Expecting::in_value;
   const bool is_arguments = key_ == "arguments" || key_ == "parameters";
   if (is_arguments && has_arguments_) return State::bad;  // both, or one of them twice
   // Arguments in a string, and null, are read as a whole.
@@ -63,7 +63,7 @@ CallScan::State CallScan::begin_value(char c) {
 }
 
 CallScan::State CallScan::end_value() {
-  place_ = Place::comma;
+  expecting_ = Expecting::comma;
   if (key_ == "name") {
     if (has_name_ || !read_json_string(text_, &name_) || name_.empty()) return State::bad;
     has_name_ = true;
@@ -80,7 +80,7 @@ CallScan::State CallScan::end_value() {
 
 CallScan::State CallScan::after_value(char c) {
   if (c == ',') {
-    place_ = Place::key;
+    expecting_ = Expecting::key;
     text_.clear();
     return State::more;
   }
@@ -89,7 +89,7 @@ CallScan::State CallScan::after_value(char c) {
 
 CallScan::State CallScan::put(char c) {
   // Every place skips white space, but values and strings.
-  if (place_ == Place::in_value) {
+  if (expecting_ == Expecting::in_value) {
     const JsonScan::State state = scan_.put(c);
     if (state == JsonScan::State::bad) return State::bad;
     if (state == JsonScan::State::done_before) {
@@ -98,22 +98,22 @@ CallScan::State CallScan::put(char c) {
     (passes_ ? arguments_ : text_) += c;
     return state == JsonScan::State::done ? end_value() : State::more;
   }
-  if (place_ == Place::key && !text_.empty()) {
+  if (expecting_ == Expecting::key && !text_.empty()) {
     const JsonScan::State state = scan_.put(c);
     text_ += c;
     if (state == JsonScan::State::bad) return State::bad;
     if (state == JsonScan::State::done) {
-      place_ = Place::colon;
+      expecting_ = Expecting::colon;
       if (!read_json_string(text_, &key_)) return State::bad;
     }
     return State::more;
   }
   if (is_json_space(c)) return State::more;
-  switch (place_) {
-    case Place::open:
-      place_ = Place::key;
+  switch (expecting_) {
+    case Expecting::open:
+      expecting_ = Expecting::key;
       return c == '{' ? State::more : State::bad;
-    case Place::key:
+    case Expecting::key:
       if (c == '}' && std::exchange(first_, false)) return State::done;
       first_ = false;
       if (c != '"') return State::bad;
@@ -121,10 +121,10 @@ CallScan::State CallScan::put(char c) {
       scan_.put(c);
       text_ = c;
       return State::more;
-    case Place::colon:
-      place_ = Place::value;
+    case Expecting::colon:
+      expecting_ = Expecting::value;
       return c == ':' ? State::more : State::bad;
-    case Place::value:
+    case Expecting::value:
       return begin_value(c);
     default:
       return after_value(c);

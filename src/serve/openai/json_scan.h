@@ -42,12 +42,12 @@ class CallScan {
   std::string take_arguments();
 
  private:
-  enum class Place { open, key, colon, value, in_value, comma };
+  enum class Expecting { open, key, colon, value, in_value, comma };
   State begin_value(char c);
   State end_value();
   State after_value(char c);
 
-  Place place_ = Place::open;
+  Expecting expecting_ = Expecting::open;
   JsonScan scan_;
   std::string text_;  ///< of the key or the value
   std::string key_, name_, arguments_;

@@ -66,21 +66,21 @@ void parse_logit_bias(const Body& body, const CallLimits& limits, Sampling* samp
 }
 
 void parse_sampling(const Body& body, const CallLimits& limits, Call* call) {
-  Sampling& how = call->sampling;
+  Sampling& sampling = call->sampling;
   const auto choose = [](const auto& given, const auto& of_files, auto fallback) {
     return given ? *given : of_files.value_or(fallback);
   };
-  how.temperature = choose(body.number("temperature", 0, 100), limits.temperature, 1.0);
-  how.top_p = choose(body.number("top_p", 0, 1), limits.top_p, 1.0);
-  how.top_k =
+  sampling.temperature = choose(body.number("temperature", 0, 100), limits.temperature, 1.0);
+  sampling.top_p = choose(body.number("top_p", 0, 1), limits.top_p, 1.0);
+  sampling.top_k =
       std::max<int64_t>(choose(body.integer("top_k", -1, INT32_MAX), limits.top_k, int64_t{0}), 0);
-  how.min_p = body.number("min_p", 0, 1).value_or(0);
-  how.repetition_penalty = body.number("repetition_penalty", 1e-3, 1e3).value_or(1);
-  how.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0);
-  how.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0);
-  parse_logit_bias(body, limits, &how);
+  sampling.min_p = body.number("min_p", 0, 1).value_or(0);
+  sampling.repetition_penalty = body.number("repetition_penalty", 1e-3, 1e3).value_or(1);
+  sampling.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0);
+  sampling.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0);
+  parse_logit_bias(body, limits, &sampling);
   if (const auto seed = body.integer("seed", INT64_MIN, INT64_MAX)) {
-    how.seed = static_cast<uint64_t>(*seed);
+    sampling.seed = static_cast<uint64_t>(*seed);
     call->has_seed = true;
   }
   call->n = body.integer("n", 1, limits.max_n).value_or(1);

@@ -130,10 +130,10 @@ TEST_F(Rows, EveryTrainedTokenOnceAnEpoch) {
   for (int round = 0; round < 40; ++round) {
     const int64_t seq_len = rng.between(8, 64);
     random(&rng, rng.between(5, 200), rng.between(2, 2 * seq_len));
-    RowOptions how = options(seq_len);
-    how.packing = round % 4 != 0;
-    how.shuffle = round % 3 != 0;
-    const ExampleRows rows(examples_, how);
+    RowOptions row_options = options(seq_len);
+    row_options.packing = round % 4 != 0;
+    row_options.shuffle = round % 3 != 0;
+    const ExampleRows rows(examples_, row_options);
     const RowReport& report = rows.report();
     std::map<int32_t, int64_t> expected;
     int64_t truncated = 0, lost = 0, cut_away = 0, untrained = 0;
@@ -174,9 +174,9 @@ TEST_F(Rows, EveryTrainedTokenOnceAnEpoch) {
 TEST_F(Rows, APureFunctionOfTheIndex) {
   Rng rng(2);
   random(&rng, 120, 30, 3);
-  RowOptions how = options(40);
-  how.weights = {0.5, 2, 1};
-  const ExampleRows rows(examples_, how), same(examples_, how);
+  RowOptions row_options = options(40);
+  row_options.weights = {0.5, 2, 1};
+  const ExampleRows rows(examples_, row_options), same(examples_, row_options);
   std::vector<FilledRow> first;
   for (int64_t index = 0; index < 300; ++index) {
     first.emplace_back(rows, index);
@@ -186,8 +186,8 @@ TEST_F(Rows, APureFunctionOfTheIndex) {
     EXPECT_EQ(FilledRow(same, index), first[index]);
   }
   EXPECT_EQ(rows.hash(), same.hash());
-  ++how.seed;
-  const ExampleRows other(examples_, how);
+  ++row_options.seed;
+  const ExampleRows other(examples_, row_options);
   EXPECT_NE(rows.hash(), other.hash());
   int64_t equal = 0;
   for (int64_t index = 0; index < 300; ++index) {
@@ -293,9 +293,9 @@ TEST_F(Rows, MixtureByWeight) {
   for (int i = 0; i < 10; ++i) {
     add(2, {{1, 9}});
   }
-  RowOptions how = options(10);
-  how.weights = {1, 3, 0};
-  const ExampleRows rows(examples_, how);
+  RowOptions row_options = options(10);
+  row_options.weights = {1, 3, 0};
+  const ExampleRows rows(examples_, row_options);
   EXPECT_EQ(rows.sequences_per_epoch(), 50);
   EXPECT_EQ(rows.report().unused, 10);
   std::map<int64_t, int64_t> seen;
@@ -308,16 +308,16 @@ TEST_F(Rows, MixtureByWeight) {
     EXPECT_EQ(seen[i], i < 40 ? 1 : i < 50 ? 12 : 0) << i;
   }
   EXPECT_EQ(rows.epochs(160), (std::vector<double>{1, 12, 0}));
-  how.weights = {std::nullopt, std::nullopt, std::nullopt};
-  const ExampleRows together(examples_, how);
+  row_options.weights = {std::nullopt, std::nullopt, std::nullopt};
+  const ExampleRows together(examples_, row_options);
   EXPECT_EQ(together.sequences_per_epoch(), 60);
   EXPECT_EQ(together.epochs(60), (std::vector<double>{1, 1, 1}));
-  how.weights = {1, std::nullopt, 1};
-  EXPECT_ERROR(ExampleRows(examples_, how), "2 of 3 sources have a weight");
-  how.weights = {0, 0, 0};
-  EXPECT_ERROR(ExampleRows(examples_, how), "no trained token");
-  how.weights = {1, 1, 1, 2};
-  EXPECT_ERROR(ExampleRows(examples_, how), "source 3 has a weight of 2 and no example");
+  row_options.weights = {1, std::nullopt, 1};
+  EXPECT_ERROR(ExampleRows(examples_, row_options), "2 of 3 sources have a weight");
+  row_options.weights = {0, 0, 0};
+  EXPECT_ERROR(ExampleRows(examples_, row_options), "no trained token");
+  row_options.weights = {1, 1, 1, 2};
+  EXPECT_ERROR(ExampleRows(examples_, row_options), "source 3 has a weight of 2 and no example");
 }
 
 /// Returns each id that is a target in an epoch, with the number of times.
@@ -339,9 +339,9 @@ TEST_F(Rows, LongTextsBecomePartsAndLoseNothing) {
     start(SetKind::tokens);
     add(0, {{0, longest}});
     add(0, {{0, 4}});
-    RowOptions how = options(10);
-    how.split_texts = true;
-    const ExampleRows rows(examples_, how);
+    RowOptions row_options = options(10);
+    row_options.split_texts = true;
+    const ExampleRows rows(examples_, row_options);
     const int64_t parts = longest > 10 ? (longest - 2) / 10 + 1 : 0;
     EXPECT_EQ(rows.report().split, longest > 10 ? 1 : 0) << longest;
     EXPECT_EQ(rows.report().parts, parts) << longest;
@@ -379,38 +379,38 @@ TEST_F(Rows, OnlyTextsAreSplitAndOnlyWithKeepStart) {
   start(SetKind::tokens);
   add(0, {{0, 25}});
   add(0, {{0, 4}});
-  RowOptions how = options(10);
-  const ExampleRows cut(examples_, how);
+  RowOptions row_options = options(10);
+  const ExampleRows cut(examples_, row_options);
   EXPECT_EQ(cut.report().truncated, 1);
-  how.split_texts = true;
-  const ExampleRows in_parts(examples_, how);
+  row_options.split_texts = true;
+  const ExampleRows in_parts(examples_, row_options);
   EXPECT_NE(in_parts.hash(), cut.hash());
-  how.truncate = Truncate::drop;
-  EXPECT_EQ(ExampleRows(examples_, how).report().too_long, 1);
-  how.truncate = Truncate::refuse;
-  EXPECT_ERROR(ExampleRows(examples_, how), "25 tokens, in rows of 10");
+  row_options.truncate = Truncate::drop;
+  EXPECT_EQ(ExampleRows(examples_, row_options).report().too_long, 1);
+  row_options.truncate = Truncate::refuse;
+  EXPECT_ERROR(ExampleRows(examples_, row_options), "25 tokens, in rows of 10");
   // The identity of data without long texts stays the same.
-  how = options(32);
-  const ExampleRows whole(examples_, how);
-  how.split_texts = true;
-  EXPECT_EQ(ExampleRows(examples_, how).hash(), whole.hash());
+  row_options = options(32);
+  const ExampleRows whole(examples_, row_options);
+  row_options.split_texts = true;
+  EXPECT_EQ(ExampleRows(examples_, row_options).hash(), whole.hash());
 
   examples_ = std::make_shared<TokenExamples>(SetKind::tokens);
   RenderedExample chat;
   chat.kind = Example::Kind::chat;
   chat.sequences = {{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, std::vector<uint8_t>(12, 1)}};
   examples_->add(chat, 0, "chat:1");
-  how = options(10);
-  how.split_texts = true;
-  EXPECT_EQ(ExampleRows(examples_, how).report().truncated, 1);
+  row_options = options(10);
+  row_options.split_texts = true;
+  EXPECT_EQ(ExampleRows(examples_, row_options).report().truncated, 1);
 }
 
 TEST_F(Rows, RowsKeepTheirNumbersInEveryEpoch) {
   Rng rng(8);
   random(&rng, 60, 30, 2);
-  RowOptions how = options(40);
-  how.weights = {1, 2};
-  const ExampleRows rows(examples_, how);
+  RowOptions row_options = options(40);
+  row_options.weights = {1, 2};
+  const ExampleRows rows(examples_, row_options);
   std::map<int64_t, FilledRow> of;
   for (int64_t index = 0; index < 3 * rows.sequences_per_epoch(); ++index) {
     const int64_t number = rows.identity(index);
@@ -427,41 +427,42 @@ TEST_F(Rows, TruncationAndItsRefusals) {
   add(0, {{2, 3}});
   add(0, {{2, 8}});
   add(0, {{12, 3}});
-  RowOptions how = options(10);
+  RowOptions row_options = options(10);
   {
-    const RowReport report = ExampleRows(examples_, how).report();
+    const RowReport report = ExampleRows(examples_, row_options).report();
     EXPECT_EQ(report.examples, 3);
     EXPECT_EQ(report.truncated, 1);
     EXPECT_EQ(report.lost_ids, 22);
     EXPECT_EQ(report.cut_away, 1);
     EXPECT_EQ(report.targets, 8 + 3 + 8);
   }
-  how.truncate = Truncate::drop;
+  row_options.truncate = Truncate::drop;
   {
-    const RowReport report = ExampleRows(examples_, how).report();
+    const RowReport report = ExampleRows(examples_, row_options).report();
     EXPECT_EQ(report.examples, 2);
     EXPECT_EQ(report.too_long, 2);
     EXPECT_EQ(report.truncated, 0);
   }
-  how.truncate = Truncate::refuse;
-  EXPECT_ERROR(ExampleRows(examples_, how), "[file:1] 32 tokens, in rows of 10");
-  how.truncate = Truncate::keep_start;
-  how.seq_len = 2;
-  EXPECT_ERROR(ExampleRows(examples_, how), "no trained token in 4 examples");
-  how.seq_len = 1;
-  EXPECT_ERROR(ExampleRows(examples_, how), "expected 2 tokens or more");
+  row_options.truncate = Truncate::refuse;
+  EXPECT_ERROR(ExampleRows(examples_, row_options), "[file:1] 32 tokens, in rows of 10");
+  row_options.truncate = Truncate::keep_start;
+  row_options.seq_len = 2;
+  EXPECT_ERROR(ExampleRows(examples_, row_options), "no trained token in 4 examples");
+  row_options.seq_len = 1;
+  EXPECT_ERROR(ExampleRows(examples_, row_options), "expected 2 tokens or more");
   start(SetKind::tokens);
   add(0, {{2, 3}});
   add(0, {{12, 3}});
   add(0, {{12, 3}});
-  how.seq_len = 10;
-  EXPECT_ERROR(ExampleRows(examples_, how), "2 of 3 examples lose all their trained tokens");
-  how.truncate = Truncate::drop;
-  EXPECT_EQ(ExampleRows(examples_, how).report().examples, 1);
+  row_options.seq_len = 10;
+  EXPECT_ERROR(ExampleRows(examples_, row_options),
+               "2 of 3 examples lose all their trained tokens");
+  row_options.truncate = Truncate::drop;
+  EXPECT_EQ(ExampleRows(examples_, row_options).report().examples, 1);
   start(SetKind::tokens);
   add(0, {{5, 0}});
-  EXPECT_ERROR(ExampleRows(examples_, how), "1 without any");
-  EXPECT_ERROR(ExampleRows(std::make_shared<TokenExamples>(SetKind::tokens), how),
+  EXPECT_ERROR(ExampleRows(examples_, row_options), "1 without any");
+  EXPECT_ERROR(ExampleRows(std::make_shared<TokenExamples>(SetKind::tokens), row_options),
                "no trained token in 0 examples");
 }
 
@@ -524,9 +525,9 @@ TEST_F(Rows, CompletionsBehindOtherPrompts) {
     add(0, {{rng.between(1, 8), rng.between(1, 20)}}, i % 3 == 0);
   }
   for (const int64_t group : {0, 4}) {
-    RowOptions how = options(30);
-    how.mismatch_group = group;
-    const ExampleRows rows(examples_, how);
+    RowOptions row_options = options(30);
+    row_options.mismatch_group = group;
+    const ExampleRows rows(examples_, row_options);
     const std::unique_ptr<ExampleRows> changed = rows.mismatched();
     EXPECT_NE(rows.hash(), changed->hash());
     ASSERT_EQ(rows.sequences_per_epoch(), changed->sequences_per_epoch());

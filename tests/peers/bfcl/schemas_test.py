@@ -216,8 +216,8 @@ class Schemas(unittest.TestCase):
         rows = self.drawn(200 if os.environ.get("HOCKET_LONG") else 20)
         counts, faults = {}, []
         with Served(MODEL, "--max-num-seqs", 16) as server, concurrent.futures.ThreadPoolExecutor(16) as pool:
-            for how, fault in pool.map(lambda pair: self.check(server, pair[1], pair[0], TOKENS), enumerate(rows)):
-                counts[how] = counts.get(how, 0) + 1
+            for ended, fault in pool.map(lambda pair: self.check(server, pair[1], pair[0], TOKENS), enumerate(rows)):
+                counts[ended] = counts.get(ended, 0) + 1
                 if fault is not None:
                     faults.append(fault)
         print(f"{len(rows)} schemas: {counts}", flush=True)

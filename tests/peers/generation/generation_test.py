@@ -138,9 +138,9 @@ class Generation(unittest.TestCase):
         compared, preempted, cached = 0, 0, 0
         for name, folder, want in self.models():
             prompts = want["prompts"]
-            how = ({"logprobs": 5}, {"logprobs": 5, "temperature": TEMPERATURE, "seed": SEED})
+            kinds = ({"logprobs": 5}, {"logprobs": 5, "temperature": TEMPERATURE, "seed": SEED})
             with Server(folder, *FLAGS, "--no-enable-prefix-caching") as server:
-                alone = [[server.generate(prompt, NEW_TOKENS, **more) for prompt in prompts] for more in how]
+                alone = [[server.generate(prompt, NEW_TOKENS, **more) for prompt in prompts] for more in kinds]
                 values = [server.log_probabilities(prompt + tokens) for prompt, (tokens, _, _) in zip(prompts, alone[0])]
                 rows = [server.generate(prompt, NEW_TOKENS, logprobs=served.VOCABULARY)[2] for prompt in prompts]
 
@@ -148,7 +148,7 @@ class Generation(unittest.TestCase):
                 nonlocal compared
                 # Requests of both kinds, twice each, at a time.
                 mixed = [(i, kind) for i in range(len(prompts)) for kind in (0, 1)] * 2
-                bodies = [(prompts[i], how[kind]) for i, kind in mixed]
+                bodies = [(prompts[i], kinds[kind]) for i, kind in mixed]
                 for (i, kind), got in zip(mixed, server.generate_each(bodies, NEW_TOKENS)):
                     self.assertEqual(alone[kind][i], got, f"{name}, {what}: prompt {i}, {('greedy', 'drawn')[kind]}")
                     compared += NEW_TOKENS

@@ -118,14 +118,14 @@ def plans(path, prompts, count, report):
 
 def bits(path, prompts, count, report):
     flags = ("--disable-access-log", "--max-model-len", 1024)
-    how = ({"logprobs": 5}, {"logprobs": 5, **DRAWN})
+    kinds = ({"logprobs": 5}, {"logprobs": 5, **DRAWN})
     with Server(path, *flags, "--no-enable-prefix-caching") as server:
-        alone = [[server.generate(prompt, count, **more) for prompt in prompts] for more in how]
+        alone = [[server.generate(prompt, count, **more) for prompt in prompts] for more in kinds]
         values = [server.log_probabilities(prompt + tokens) for prompt, (tokens, _, _) in zip(prompts, alone[0])]
 
     def differing(server, at_a_time):
         mixed = [(i, kind) for i in range(len(prompts)) for kind in (0, 1)]
-        got = server.generate_each([(prompts[i], how[kind]) for i, kind in mixed], count, at_a_time)
+        got = server.generate_each([(prompts[i], kinds[kind]) for i, kind in mixed], count, at_a_time)
         return [f"prompt {i}, {('greedy', 'drawn')[kind]}" for (i, kind), each in zip(mixed, got) if each != alone[kind][i]]
 
     texts = 2 * len(prompts)

@@ -55,9 +55,9 @@ RECITED = {
 }
 
 
-def client_of(server, **how):
-    return openai.OpenAI(base_url=server.address + "/v1", api_key=how.pop("api_key", "none"),
-                         max_retries=how.pop("max_retries", 0), **how)
+def client_of(server, **options):
+    return openai.OpenAI(base_url=server.address + "/v1", api_key=options.pop("api_key", "none"),
+                         max_retries=options.pop("max_retries", 0), **options)
 
 
 def say(text):
@@ -72,11 +72,11 @@ class Case(unittest.TestCase):
         if cls.server is not None:
             cls.server.__exit__()
 
-    def chat(self, messages, **how):
-        return self.client.chat.completions.create(model="model", messages=messages, **how)
+    def chat(self, messages, **options):
+        return self.client.chat.completions.create(model="model", messages=messages, **options)
 
-    def complete(self, prompt, **how):
-        return self.client.completions.create(model="model", prompt=prompt, **how)
+    def complete(self, prompt, **options):
+        return self.client.completions.create(model="model", prompt=prompt, **options)
 
     def calls(self, message):
         return [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or []]
@@ -114,9 +114,9 @@ class Recited(Case):
         message = self.chat(say("[think]"), extra_body={"include_reasoning": False}).choices[0].message
         self.assertEqual((getattr(message, "reasoning", None), message.content), (None, "It is nothing."))
 
-    def streamed(self, **how):
+    def streamed(self, **options):
         """Returns the message that the package's helper puts together from a stream, and why it ended."""
-        with self.client.chat.completions.stream(model="model", **how) as stream:
+        with self.client.chat.completions.stream(model="model", **options) as stream:
             for _ in stream:
                 pass
             choice = stream.get_final_completion().choices[0]
@@ -127,12 +127,12 @@ class Recited(Case):
                  "[two]": ("Both:", [("get_weather", PARIS), ("get_time", {"zone": "UTC"})])}
         for title, (content, calls) in cases.items():
             with self.subTest(title):
-                how = {"messages": say(title), "tools": [WEATHER, CLOCK], "tool_choice": "auto"}
-                choice = self.chat(**how).choices[0]
+                options = {"messages": say(title), "tools": [WEATHER, CLOCK], "tool_choice": "auto"}
+                choice = self.chat(**options).choices[0]
                 self.assertEqual((choice.message.content, self.calls(choice.message), choice.finish_reason),
                                  (content, calls, "tool_calls"))
                 self.assertEqual(len({call.id for call in choice.message.tool_calls}), len(calls))
-                message, finish = self.streamed(**how)
+                message, finish = self.streamed(**options)
                 self.assertEqual((message.content, self.calls(message), finish), (content, calls, "tool_calls"))
         one = self.chat(say("[two]"), tools=[WEATHER, CLOCK], parallel_tool_calls=False).choices[0].message
         self.assertEqual(self.calls(one), [("get_weather", PARIS)])
@@ -165,11 +165,11 @@ class Recited(Case):
         for parser, title in (("llama3_json", "[llama]"), ("mistral", "[mistral]")):
             with self.subTest(parser), Served(self.top.name, "--tool-call-parser", parser) as server:
                 self.client = client_of(server)
-                how = {"messages": say(title), "tools": [WEATHER]}
-                choice = self.chat(**how).choices[0]
+                options = {"messages": say(title), "tools": [WEATHER]}
+                choice = self.chat(**options).choices[0]
                 self.assertEqual((self.calls(choice.message), choice.finish_reason), ([("get_weather", BERN)], "tool_calls"))
                 self.assertFalse(choice.message.content)
-                message, finish = self.streamed(**how)
+                message, finish = self.streamed(**options)
                 self.assertEqual((self.calls(message), finish), ([("get_weather", BERN)], "tool_calls"))
         self.client = client_of(self.server)
 
@@ -267,11 +267,11 @@ class SmolLM2(Case):
                 self.assertEqual(made.choices[0].text, want.choices[0].text)
 
     def test_texts_of_one_prompt_differ_and_seeds_repeat_them(self):
-        how = {"max_tokens": 12, "n": 3, "temperature": 1, "seed": 5}
-        first, second = ([choice.text for choice in self.complete("Once upon a time", **how).choices] for _ in range(2))
+        options = {"max_tokens": 12, "n": 3, "temperature": 1, "seed": 5}
+        first, second = ([choice.text for choice in self.complete("Once upon a time", **options).choices] for _ in range(2))
         self.assertEqual(first, second)
         self.assertEqual(len(set(first)), 3)
-        other = [choice.text for choice in self.complete("Once upon a time", **{**how, "seed": 6}).choices]
+        other = [choice.text for choice in self.complete("Once upon a time", **{**options, "seed": 6}).choices]
         self.assertFalse(set(first) & set(other))
 
     def test_echo_and_prompt_logprobs(self):
@@ -307,9 +307,9 @@ class SmolLM2(Case):
         self.assertEqual((first.text, first.finish_reason, first.stop_reason), (whole[:whole.index(",")], "stop", comma))
 
     def test_completions_stream(self):
-        how = {"max_tokens": 12, "temperature": 0, "logprobs": 1}
-        want = self.complete("def fibonacci(n):", **how)
-        chunks = list(self.complete("def fibonacci(n):", stream=True, stream_options={"include_usage": True}, **how))
+        options = {"max_tokens": 12, "temperature": 0, "logprobs": 1}
+        want = self.complete("def fibonacci(n):", **options)
+        chunks = list(self.complete("def fibonacci(n):", stream=True, stream_options={"include_usage": True}, **options))
         self.assertEqual("".join(chunk.choices[0].text for chunk in chunks[:-1]), want.choices[0].text)
         values = [value for chunk in chunks[:-1] for value in chunk.choices[0].logprobs.token_logprobs]
         self.assertEqual(values, want.choices[0].logprobs.token_logprobs)
@@ -318,18 +318,18 @@ class SmolLM2(Case):
         self.assertEqual(chunks[-2].choices[0].finish_reason, want.choices[0].finish_reason)
 
     def test_chat(self):
-        how = {"max_tokens": 16, "temperature": 0}
-        made = self.chat(say("What is the capital of France?"), **how)
+        options = {"max_tokens": 16, "temperature": 0}
+        made = self.chat(say("What is the capital of France?"), **options)
         text = made.choices[0].message.content
         self.assertIn("Paris", text)
         self.assertEqual(made.choices[0].message.role, "assistant")
         self.assertEqual(made.object, "chat.completion")
         chunks = list(self.chat(say("What is the capital of France?"), stream=True,
-                                stream_options={"include_usage": True}, **how))
+                                stream_options={"include_usage": True}, **options))
         self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices), text)
         self.assertEqual(chunks[-1].usage.total_tokens, made.usage.total_tokens)
         parts = [{"type": "text", "text": "What is the capital of"}, {"type": "text", "text": "France?"}]
-        self.chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}], **how)
+        self.chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}], **options)
         shorter = self.chat(say("What is the capital of France?"), max_completion_tokens=3, temperature=0)
         self.assertEqual((shorter.usage.completion_tokens, shorter.choices[0].finish_reason), (3, "length"))
 
@@ -385,41 +385,41 @@ class SmolLM2(Case):
             name: str = pydantic.Field(max_length=12)
             mood: Mood
             colours: list[bool] = pydantic.Field(max_length=3)
-        how = {"model": "model", "messages": say("Describe a cat."), "response_format": Cat, "max_tokens": 200}
+        options = {"model": "model", "messages": say("Describe a cat."), "response_format": Cat, "max_tokens": 200}
         for parse in (self.client.chat.completions.parse, self.client.beta.chat.completions.parse):
             for seed in range(2):
-                cat = parse(seed=seed, **how).choices[0].message.parsed
+                cat = parse(seed=seed, **options).choices[0].message.parsed
                 self.assertIsInstance(cat, Cat)
-        with self.client.chat.completions.stream(seed=0, **how) as stream:
+        with self.client.chat.completions.stream(seed=0, **options) as stream:
             deltas = [event for event in stream if event.type == "content.delta"]
             self.assertIsInstance(stream.get_final_completion().choices[0].message.parsed, Cat)
         self.assertTrue(deltas)
         with self.assertRaises(openai.LengthFinishReasonError):
-            self.client.chat.completions.parse(**{**how, "max_tokens": 2})
+            self.client.chat.completions.parse(**{**options, "max_tokens": 2})
 
     def test_forced_tool_calls(self):
-        how = {"messages": say("What is the weather in Bern?"), "tools": [WEATHER, CLOCK], "max_tokens": 200, "seed": 3}
-        choice = self.chat(tool_choice="required", parallel_tool_calls=False, **how).choices[0]
+        options = {"messages": say("What is the weather in Bern?"), "tools": [WEATHER, CLOCK], "max_tokens": 200, "seed": 3}
+        choice = self.chat(tool_choice="required", parallel_tool_calls=False, **options).choices[0]
         self.assertEqual(choice.finish_reason, "tool_calls")
         for name, arguments in self.calls(choice.message):
             self.assertEqual(sorted(arguments), {"get_weather": ["city", "days"], "get_time": ["zone"]}[name])
         named = {"type": "function", "function": {"name": "get_time"}}
-        choice = self.chat(tool_choice=named, **how).choices[0]
+        choice = self.chat(tool_choice=named, **options).choices[0]
         self.assertEqual(([name for name, _ in self.calls(choice.message)], choice.finish_reason), (["get_time"], "stop"))
         with self.client.chat.completions.stream(model="model", tool_choice="required", parallel_tool_calls=False,
-                                                 **how) as stream:
+                                                 **options) as stream:
             message = stream.get_final_completion().choices[0].message
         self.assertTrue(self.calls(message))
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.chat(tool_choice={"type": "function", "function": {"name": "other"}}, **how)
+            self.chat(tool_choice={"type": "function", "function": {"name": "other"}}, **options)
         self.assertIn("tool_choice", caught.exception.param)
 
     def test_bad_requests(self):
-        for how, param in (({"max_tokens": -1}, "max_tokens"), ({"temperature": -1}, "temperature"),
+        for options, param in (({"max_tokens": -1}, "max_tokens"), ({"temperature": -1}, "temperature"),
                            ({"extra_body": {"temprature": 1}}, "temprature"), ({"logprobs": 1000}, "logprobs"),
                            ({"extra_body": {"suffix": "x"}}, "suffix"), ({"max_tokens": 9000}, "max_tokens")):
-            with self.subTest(how), self.assertRaises(openai.BadRequestError) as caught:
-                self.complete("a", **how)
+            with self.subTest(options), self.assertRaises(openai.BadRequestError) as caught:
+                self.complete("a", **options)
             self.assertEqual((caught.exception.param, caught.exception.type), (param, "invalid_request_error"))
         with self.assertRaises(openai.BadRequestError) as caught:
             self.complete("word " * 9000)

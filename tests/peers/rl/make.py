@@ -3,7 +3,7 @@
 """Losses, gradients, advantages and corrections of verl and TRL on random batches, for tests/rl/losses_test.cc.
 
 All of it is made by their own functions, in fp64 and in fp32, and gradients by autograd. Batches are drawn from printed
-seeds: unlike lengths, groups of one, masks with holes and of whole samples, zeros, ratios beyond every limit. Inputs are
+seeds: different lengths, groups of one, masks with holes and of whole samples, zeros, ratios beyond every limit. Inputs are
 exact in fp32. verl is installed without its dependencies, which the requirements replace."""
 import collections
 import json
@@ -108,16 +108,16 @@ def verl_loss(case, data, dtype):
     logprob, entropy = t["logprob"].requires_grad_(), t["entropy"].requires_grad_()
     mode = {"loss_agg_mode": case["aggregation"]}
     advantages = t["advantage"][:, None].expand_as(logprob) if case["loss"] == "gspo" else t["token_advantage"]
-    how = config(case)
+    loss_config = config(case)
     if case["aggregation"] == "seq-mean-token-sum-norm":
-        how.global_batch_info["loss_scale_factor"] = HORIZON
-    common = dict(log_prob=logprob, advantages=advantages, response_mask=t["mask"], config=how, **mode)
+        loss_config.global_batch_info["loss_scale_factor"] = HORIZON
+    common = dict(log_prob=logprob, advantages=advantages, response_mask=t["mask"], config=loss_config, **mode)
     if case["loss"] == "reinforce":
         loss, _ = core_algos.compute_policy_loss_reinforce(rollout_log_prob=t["old"], **common)
     else:
         name = {"ppo": "vanilla"}.get(case["loss"], case["loss"])
         loss, _ = core_algos.get_policy_loss_fn(name)(old_log_prob=t["old"], **common)
-    mean = dict(loss_mask=t["mask"], **mode, **how.global_batch_info)
+    mean = dict(loss_mask=t["mask"], **mode, **loss_config.global_batch_info)
     if case["kl"] != "none":
         kl = core_algos.kl_penalty(logprob, t["reference"], case["kl"])
         loss = loss + case["kl_coef"] * core_algos.agg_loss(loss_mat=kl, **mean)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/rings.h"
+#include "passes/ring_collectives.h"
 
 #include <algorithm>
 #include <utility>
@@ -179,21 +179,21 @@ BufferId part_view(Writer& writer, const Part& part, PartViews* made_before) {
   return views.back();
 }
 
-Rings::Rings(program::Program& program, program::ClassId cls, const Task& whole, int32_t first_tag,
-             CutOtherwise* cut)
+RingCollectives::RingCollectives(program::Program& program, program::ClassId cls, const Task& whole,
+                                 int32_t first_tag, ViewsAlongOtherDims* cut)
     : writer_(program, cls),
       whole_(whole),
       kind_(program.kind(whole)),
       tag_(first_tag),
       cut_(cut) {}
 
-bool Rings::sums_rows(const std::vector<RingLevel>& levels) const {
+bool RingCollectives::sums_rows(const std::vector<RingLevel>& levels) const {
   const TensorType& type = kind_.in[0];
   return kind_.in.size() == 1 && !type.dims.empty() && type.dims[0] % all_ranks(levels) == 0 &&
          !is_cut(whole_.in[0]) && !is_cut(whole_.out[0]);
 }
 
-void Rings::all_reduce(const Nested& levels, int64_t pieces) {
+void RingCollectives::all_reduce(const Nested& levels, int64_t pieces) {
   // Neighbours first, with the fastest links; pieces if there are two kinds of links.
   std::vector<RingLevel> inside(levels.inside.rbegin(), levels.inside.rend());
   std::vector<RingLevel> across(levels.across.rbegin(), levels.across.rend());
@@ -201,8 +201,8 @@ void Rings::all_reduce(const Nested& levels, int64_t pieces) {
   all_reduce(inside, across, two ? pieces : 1);
 }
 
-void Rings::all_reduce(const std::vector<RingLevel>& inside, const std::vector<RingLevel>& rest,
-                       int64_t pieces) {
+void RingCollectives::all_reduce(const std::vector<RingLevel>& inside,
+                                 const std::vector<RingLevel>& rest, int64_t pieces) {
   // Reduces in place if there is one operand with equal rows on all ranks. Otherwise operands are
   // copied into one flat buffer, padded to a multiple of the ranks, and back: a list is then one
   // message per hop, and sizes need not divide.
@@ -227,9 +227,9 @@ void Rings::all_reduce(const std::vector<RingLevel>& inside, const std::vector<R
 }
 
 /// The operands of one element type, as one flat buffer of a multiple of all ranks' elements.
-void Rings::all_reduce_flat(const std::vector<RingLevel>& inside,
-                            const std::vector<RingLevel>& rest, int64_t pieces,
-                            graph::DType dtype) {
+void RingCollectives::all_reduce_flat(const std::vector<RingLevel>& inside,
+                                      const std::vector<RingLevel>& rest, int64_t pieces,
+                                      graph::DType dtype) {
   struct Slot {
     size_t operand;
     int64_t begin;
@@ -265,8 +265,8 @@ void Rings::all_reduce_flat(const std::vector<RingLevel>& inside,
 /// Reduces all pieces inside, then each over the rest, then gathers all inside: two lanes work at
 /// the same time on different pieces. Over the rest, a piece is gathered after the next one's
 /// reduction has started: the link stays busy while a rank waits for its next addend.
-void Rings::all_reduce(Part from, Part to, const std::vector<RingLevel>& inside,
-                       const std::vector<RingLevel>& rest, int64_t pieces) {
+void RingCollectives::all_reduce(Part from, Part to, const std::vector<RingLevel>& inside,
+                                 const std::vector<RingLevel>& rest, int64_t pieces) {
   std::vector<Part> summed;
   for (int64_t number = 0; number < pieces; ++number) {
     const Part sum = to.piece(number, pieces);
@@ -293,7 +293,7 @@ void Rings::all_reduce(Part from, Part to, const std::vector<RingLevel>& inside,
 
 /// Copies a buffer with other views first, and back last. `scatter_all(from, last)`.
 template <class Scatter>
-void Rings::reduce_scatter_by(const Scatter& scatter_all) {
+void RingCollectives::reduce_scatter_by(const Scatter& scatter_all) {
   BufferId from = whole_.in[0];
   if (is_cut(from)) {
     from = writer_.step(kind_.in[0]);
@@ -307,7 +307,7 @@ void Rings::reduce_scatter_by(const Scatter& scatter_all) {
   }
 }
 
-void Rings::reduce_scatter(const std::vector<RingLevel>& levels, int64_t pieces) {
+void RingCollectives::reduce_scatter(const std::vector<RingLevel>& levels, int64_t pieces) {
   if (levels.empty()) return;
   HOCKET_CHECK(pieces == 1 || levels.size() == 1, "pieces over {} levels", levels.size());
   begin_at(levels[0]);
@@ -319,7 +319,7 @@ void Rings::reduce_scatter(const std::vector<RingLevel>& levels, int64_t pieces)
   });
 }
 
-void Rings::reduce_scatter(const Nested& levels, int64_t pieces) {
+void RingCollectives::reduce_scatter(const Nested& levels, int64_t pieces) {
   // A node's blocks lie together, one node's behind the other's. Inside of nodes the blocks of each
   // are summed by themselves, the ones that leave first at first; then the rank has its node's sum
   // of a block for every node, and these are summed across. A piece is one of each block.
@@ -351,7 +351,8 @@ void Rings::reduce_scatter(const Nested& levels, int64_t pieces) {
 
 /// The own block is put in its place, and all come to theirs. `gather_all(whole)`.
 template <class Gather>
-void Rings::all_gather_by(const std::vector<RingLevel>& levels, const Gather& gather_all) {
+void RingCollectives::all_gather_by(const std::vector<RingLevel>& levels,
+                                    const Gather& gather_all) {
   const bool copied = is_cut(whole_.out[0]);
   const BufferId all = copied ? writer_.step(kind_.out[0]) : whole_.out[0];
   const Part whole{all, false, kind_.out[0].dims[0]};
@@ -362,7 +363,7 @@ void Rings::all_gather_by(const std::vector<RingLevel>& levels, const Gather& ga
   }
 }
 
-void Rings::all_gather(const std::vector<RingLevel>& levels, int64_t pieces) {
+void RingCollectives::all_gather(const std::vector<RingLevel>& levels, int64_t pieces) {
   if (levels.empty()) return;
   HOCKET_CHECK(pieces == 1 || levels.size() == 1, "pieces over {} levels", levels.size());
   begin_at(levels.back());
@@ -373,7 +374,7 @@ void Rings::all_gather(const std::vector<RingLevel>& levels, int64_t pieces) {
   });
 }
 
-void Rings::all_gather(const Nested& levels, int64_t pieces) {
+void RingCollectives::all_gather(const Nested& levels, int64_t pieces) {
   // The opposite way: a rank's blocks of all nodes come across, and each is passed on inside.
   if (levels.across.size() != 1 || levels.inside.empty()) {
     all_gather(levels.all());
@@ -402,8 +403,8 @@ void Rings::all_gather(const Nested& levels, int64_t pieces) {
 
 /// Reduces over the levels in sequence. Returns the rank's block of `to`, which may be `from`
 /// itself; without `to` it is `last`. With one level, a piece of each block.
-Part Rings::scatter(Part from, const Part* to, const Part* last,
-                    const std::vector<RingLevel>& levels, Piece piece) {
+Part RingCollectives::scatter(Part from, const Part* to, const Part* last,
+                              const std::vector<RingLevel>& levels, Piece piece) {
   Part target = to ? *to : Part{};
   for (size_t i = 0; i < levels.size(); ++i) {
     Part result = from.block(levels[i], 0).piece(piece.number, piece.of);
@@ -420,8 +421,8 @@ Part Rings::scatter(Part from, const Part* to, const Part* last,
   return from;
 }
 
-Part Rings::scatter_level(const Part& from, const Part& result, const RingLevel& level,
-                          Piece piece) {
+Part RingCollectives::scatter_level(const Part& from, const Part& result, const RingLevel& level,
+                                    Piece piece) {
   // Hop h of a ring: rank c sends the sum of block c - h over the h ranks behind it, receives that
   // of block c - h - 1, and adds its own part. Sums travel in two buffers by turns; the last one is
   // written to its place.
@@ -449,7 +450,7 @@ Part Rings::scatter_level(const Part& from, const Part& result, const RingLevel&
 
 /// Gathers the blocks of all ranks in `to`, over the levels from the last to the first. With one
 /// level, a piece of each block.
-void Rings::gather(Part to, const std::vector<RingLevel>& levels, Piece piece) {
+void RingCollectives::gather(Part to, const std::vector<RingLevel>& levels, Piece piece) {
   std::vector<Part> parts;  // per level: the union of its blocks
   for (const RingLevel& level : levels) {
     parts.push_back(to);
@@ -467,13 +468,13 @@ void Rings::gather(Part to, const std::vector<RingLevel>& levels, Piece piece) {
 }
 
 /// Places copies for the first message over this level in the lane of its receives.
-void Rings::begin_at(const RingLevel& level) {
+void RingCollectives::begin_at(const RingLevel& level) {
   const bool leaves = writer_.program().leaves_node(peer_map(level, -1), writer_.cls());
   arrives_ = program::link_lane(comm::Role::receive, leaves);
 }
 
 /// A message to the next rank of the ring, and the one from the rank before.
-void Rings::pass_on(const RingLevel& level, BufferId from, BufferId to) {
+void RingCollectives::pass_on(const RingLevel& level, BufferId from, BufferId to) {
   tasks_.push_back(writer_.message(comm::Role::send, from, peer_map(level, 1), tag_, whole_));
   tasks_.push_back(writer_.message(comm::Role::receive, to, peer_map(level, -1), tag_, whole_));
   arrives_ = tasks_.back().lane;
@@ -482,7 +483,7 @@ void Rings::pass_on(const RingLevel& level, BufferId from, BufferId to) {
 
 /// Returns the mapping to the rank `shift` further along the ring: an offset along the axis if the
 /// rings of the level end with the axis, otherwise a table.
-program::PeerMap Rings::peer_map(const RingLevel& level, int64_t shift) {
+program::PeerMap RingCollectives::peer_map(const RingLevel& level, int64_t shift) {
   const int64_t size = mesh().axes[level.axis].size;
   if (level.ranks * level.stride == size) {
     return {level.axis, static_cast<int32_t>(shift * level.stride)};
@@ -496,18 +497,18 @@ program::PeerMap Rings::peer_map(const RingLevel& level, int64_t shift) {
   return {level.axis, 0, writer_.program().intern(std::move(table))};
 }
 
-void Rings::local(const std::string& op, const graph::Attrs& attrs, const std::vector<BufferId>& in,
-                  BufferId out) {
+void RingCollectives::local(const std::string& op, const graph::Attrs& attrs,
+                            const std::vector<BufferId>& in, BufferId out) {
   tasks_.push_back(writer_.local(op, attrs, in, {out}, whole_));
   tasks_.back().lane = arrives_;
 }
 
-void Rings::copy(BufferId from, BufferId to) {
+void RingCollectives::copy(BufferId from, BufferId to) {
   local(ops::of(ops::Meaning::identity).name, {}, {from}, to);
 }
 
 /// A tensor in a flat buffer.
-BufferId Rings::slot(BufferId base, const TensorType& type, int64_t begin) {
+BufferId RingCollectives::slot(BufferId base, const TensorType& type, int64_t begin) {
   Buffer buffer;
   buffer.kind = BufferKind::view;
   buffer.type = type;
@@ -517,9 +518,12 @@ BufferId Rings::slot(BufferId base, const TensorType& type, int64_t begin) {
   return writer_.list().buffers.size() - 1;
 }
 
-TensorType Rings::type_of(const Part& part) const { return passes::type_of(writer_, part); }
+TensorType RingCollectives::type_of(const Part& part) const {
+  return passes::type_of(writer_, part);
+}
 
-bool Rings::CutOtherwise::contains(const std::vector<Buffer>& buffers, BufferId buffer) {
+bool RingCollectives::ViewsAlongOtherDims::contains(const std::vector<Buffer>& buffers,
+                                                    BufferId buffer) {
   cut_.resize(buffers.size());
   for (; seen_ < buffers.size(); ++seen_) {
     const Buffer& one = buffers[seen_];
@@ -531,7 +535,7 @@ bool Rings::CutOtherwise::contains(const std::vector<Buffer>& buffers, BufferId 
 }
 
 /// Returns whether the buffer has no views along dim 0: it is a view, or is cut otherwise.
-bool Rings::is_cut(BufferId buffer) const {
+bool RingCollectives::is_cut(BufferId buffer) const {
   const std::vector<Buffer>& buffers = writer_.list().buffers;
   return buffers[buffer].kind == BufferKind::view || cut_->contains(buffers, buffer);
 }

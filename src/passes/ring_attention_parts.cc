@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/ring_parts.h"
+#include "passes/ring_attention_parts.h"
 
 namespace hocket::passes {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "run/idle_keys.h"
+#include "run/ineffective_keys.h"
 
 #include <algorithm>
 #include <array>
@@ -37,7 +37,7 @@ bool is_for_nodes(const Run& run, const char* key) {
 struct Row {
   const char* key;
   const char* why;
-  bool (*idle)(const Run& run);
+  bool (*ineffective)(const Run& run);
 };
 
 constexpr const char* kAlone = "has no effect: there is one rank";
@@ -183,7 +183,7 @@ void add_keys_of(const std::string& section, const Run& run, std::vector<std::st
 
 }  // namespace
 
-std::vector<std::string> idle_keys(const Run& run) {
+std::vector<std::string> ineffective_keys(const Run& run) {
   std::vector<std::string> lines;
   if (run.config.objective != Objective::rl) {
     add_keys_of("rl", run, &lines);
@@ -204,20 +204,20 @@ std::vector<std::string> idle_keys(const Run& run) {
     }
   }
   for (const Row& row : kRows) {
-    if (row.idle(run)) {
+    if (row.ineffective(run)) {
       lines.push_back(fmt::format("plan.{} {}", row.key, row.why));
     }
   }
   return lines;
 }
 
-void warn_of_idle_keys(const Run& run) {
-  if (comm::launch_info().rank != 0) return;  // the first speaks for all
+void warn_of_ineffective_keys(const Run& run) {
+  if (comm::launch_info().rank != 0) return;  // one warning for all ranks
   static std::mutex mutex;
-  static std::set<std::string> told;
-  for (const std::string& line : idle_keys(run)) {
+  static std::set<std::string> warned;
+  for (const std::string& line : ineffective_keys(run)) {
     std::lock_guard lock(mutex);
-    if (told.insert(line).second) {
+    if (warned.insert(line).second) {
       log_warning("{}", line);
     }
   }

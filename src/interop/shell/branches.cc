@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interop/shell_branches.h"
+#include "interop/shell/branches.h"
 
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ bool ShellBranches::take_keyword(std::string_view word) {
   if (!rest.starts_with(word)) return false;
   constexpr std::string_view kEnds = " \n;\t\r";
   if (rest.size() > word.size() && kEnds.find(rest[word.size()]) == kEnds.npos) return false;
-  words_.pass(word.size());
+  words_.advance(word.size());
   return true;
 }
 
@@ -214,7 +214,7 @@ bool ShellBranches::read_pattern_of_case() {
            (star != pattern.npos && star + 1 == pattern.size() &&
             branch.word.starts_with(pattern.substr(0, star)));
   }
-  words_.pass(end + 1);
+  words_.advance(end + 1);
   branch.is_read = !branch.is_known || (fits && !branch.is_taken);
   branch.is_taken = branch.is_taken || fits;
   return true;

@@ -10,9 +10,9 @@
 
 namespace hocket::interop {
 
-/// Returns whether a letter may stand in the name of a variable.
-inline bool is_shell_name(char letter) {
-  return std::isalnum(static_cast<unsigned char>(letter)) != 0 || letter == '_';
+/// Returns whether a character may occur in the name of a variable.
+inline bool is_shell_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 inline bool is_shell_digit(char letter) {
   return std::isdigit(static_cast<unsigned char>(letter)) != 0;
@@ -29,7 +29,7 @@ class ShellWords {
 
     bool is_empty() const { return words.empty() || (words.size() == 1 && words[0].empty()); }
   };
-  struct Place {
+  struct Cursor {
     size_t at = 0;
     int line = 1;
   };
@@ -39,10 +39,10 @@ class ShellWords {
 
   const std::string& name() const { return name_; }
   int line() const { return line_; }
-  Place place() const { return {at_, line_}; }
-  void return_to(Place place) {
-    at_ = place.at;
-    line_ = place.line;
+  Cursor cursor() const { return {at_, line_}; }
+  void return_to(Cursor cursor) {
+    at_ = cursor.at;
+    line_ = cursor.line;
   }
   bool is_at_end() const { return at_ >= text_.size(); }
   std::string_view rest() const { return text_.substr(at_); }
@@ -54,8 +54,8 @@ class ShellWords {
     line_ += letter == '\n' ? 1 : 0;
     return letter;
   }
-  /// Passes letters without a line end.
-  void pass(size_t letters) { at_ += letters; }
+  /// Requires: the next `chars` characters have no line end.
+  void advance(size_t chars) { at_ += chars; }
   bool blank() const { return now() == ' ' || now() == '\t' || now() == '\r'; }
   /// Returns whether the line goes on in the next one.
   bool joined() const { return now() == '\\' && (after() == '\n' || after() == '\r'); }

@@ -5,17 +5,17 @@
 
 #include <vector>
 
-#include "passes/ring_parts.h"
+#include "passes/ring_attention_parts.h"
 #include "program/program.h"
 
 namespace hocket::passes {
 
-class RingPlaces {
+class RingAttentionPlaces {
  public:
   /// The rings along `axis` of the ranks of class `cls`. `blocks`: those of each class, empty for
   /// classes without rings; an empty list: unknown yet, so that only `blocks_of` is available.
-  RingPlaces(const program::Program& frame, program::ClassId cls, int32_t axis, bool zigzag,
-             std::vector<Blocks> blocks);
+  RingAttentionPlaces(const program::Program& frame, program::ClassId cls, int32_t axis,
+                      bool zigzag, std::vector<Blocks> blocks);
 
   /// Blocks of `size` tokens, which the ranks of the class's rings have together: each ends where
   /// the next one begins.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/ring_places.h"
+#include "passes/ring_attention_places.h"
 
 #include <algorithm>
 #include <set>
@@ -12,8 +12,8 @@ namespace hocket::passes {
 using program::kNone;
 using Coords = std::vector<int32_t>;
 
-RingPlaces::RingPlaces(const program::Program& frame, program::ClassId cls, int32_t axis,
-                       bool zigzag, std::vector<Blocks> blocks)
+RingAttentionPlaces::RingAttentionPlaces(const program::Program& frame, program::ClassId cls,
+                                         int32_t axis, bool zigzag, std::vector<Blocks> blocks)
     : frame_(frame),
       cls_(cls),
       mesh_(frame.mesh_of(cls)),
@@ -32,7 +32,7 @@ RingPlaces::RingPlaces(const program::Program& frame, program::ClassId cls, int3
                "ranks with other parts of the tokens are in one class");
 }
 
-Blocks RingPlaces::blocks_of(const program::PieceOffset* begin, int64_t size) const {
+Blocks RingAttentionPlaces::blocks_of(const program::PieceOffset* begin, int64_t size) const {
   Coords coords(mesh_.axes.size());
   for (size_t axis = 0; axis < coords.size(); ++axis) {
     coords[axis] = frame_.span(cls_, static_cast<int32_t>(axis)).begin;
@@ -51,7 +51,8 @@ Blocks RingPlaces::blocks_of(const program::PieceOffset* begin, int64_t size) co
 }
 
 /// A number of a task's begins at these coordinates.
-int64_t RingPlaces::value_at(const program::PieceOffset* begin, const Coords& coords) const {
+int64_t RingAttentionPlaces::value_at(const program::PieceOffset* begin,
+                                      const Coords& coords) const {
   if (!begin) return 0;
   if (begin->by == kNone) return begin->begin;
   const program::Table& table = frame_.tables[begin->by];
@@ -62,7 +63,7 @@ int64_t RingPlaces::value_at(const program::PieceOffset* begin, const Coords& co
   return begin->begin + table.values[place];
 }
 
-std::vector<int32_t> RingPlaces::axes_of(const program::Task& task) const {
+std::vector<int32_t> RingAttentionPlaces::axes_of(const program::Task& task) const {
   std::set<int32_t> axes{axis_};
   for (const program::PieceOffset& begin : task.piece_offsets) {
     if (begin.by == kNone) continue;
@@ -73,7 +74,8 @@ std::vector<int32_t> RingPlaces::axes_of(const program::Task& task) const {
 }
 
 /// The blocks of the ring on which the rank at these coordinates on the task's axes is.
-const Blocks& RingPlaces::blocks_at(const program::Task& task, const Coords& coords) const {
+const Blocks& RingAttentionPlaces::blocks_at(const program::Task& task,
+                                             const Coords& coords) const {
   if (!blocks_differ_) return own_blocks();
   const std::vector<int32_t> axes = axes_of(task);
   for (program::ClassId id = 0; id < frame_.classes.size(); ++id) {
@@ -86,32 +88,33 @@ const Blocks& RingPlaces::blocks_at(const program::Task& task, const Coords& coo
 }
 
 /// Returns the part that the rank at `chooser` takes of the part of the one at `place`.
-graph::Run RingPlaces::part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
-                               int32_t place) const {
+graph::Run RingAttentionPlaces::part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
+                                        int32_t place) const {
   return zigzag_ ? halves_.at(place, choice.at(chooser)) : blocks[place];
 }
 
-graph::Run RingPlaces::queries_at(const program::Task& task, const Site& site, const Choice& choice,
-                                  Coords coords) const {
+graph::Run RingAttentionPlaces::queries_at(const program::Task& task, const Site& site,
+                                           const Choice& choice, Coords coords) const {
   const int32_t place = coords[axis_];
   const Blocks& blocks = blocks_at(task, coords);
   coords[axis_] = 0;
   graph::Run part = part_at(blocks, choice, place, place);
-  part.begin += value_at(task.piece_offset(site.asks), coords);
+  part.begin += value_at(task.piece_offset(site.query_letter), coords);
   return part;
 }
 
-graph::Run RingPlaces::keys_at(const program::Task& task, const Site& site, const Choice& choice,
-                               int32_t hop, const Coords& coords) const {
+graph::Run RingAttentionPlaces::keys_at(const program::Task& task, const Site& site,
+                                        const Choice& choice, int32_t hop,
+                                        const Coords& coords) const {
   const int32_t place = coords[axis_];
   graph::Run part = part_at(blocks_at(task, coords), choice, place, owner(place, hop));
-  part.begin += value_at(task.piece_offset(site.asked), coords);
+  part.begin += value_at(task.piece_offset(site.key_letter), coords);
   return part;
 }
 
 /// Returns whether some query of the part needs a key of the part on some rank of a ring.
-bool RingPlaces::needed(const program::Task& task, const Site& site, const Meeting& meeting,
-                        int32_t hop) const {
+bool RingAttentionPlaces::needed(const program::Task& task, const Site& site,
+                                 const Meeting& meeting, int32_t hop) const {
   bool any = false;
   const ops::Support& support = site.op->layout.support[0];
   graph::for_each_coords(mesh_, axes_of(task), [&](const Coords& coords) {
@@ -125,8 +128,8 @@ bool RingPlaces::needed(const program::Task& task, const Site& site, const Meeti
   return any;
 }
 
-std::vector<Meeting> RingPlaces::meetings(const program::Task& task, const Site& site,
-                                          int32_t hop) const {
+std::vector<Meeting> RingAttentionPlaces::meetings(const program::Task& task, const Site& site,
+                                                   int32_t hop) const {
   const Choice early{Choice::Which::early}, late{Choice::Which::late};
   const Choice either{Choice::Which::late_before, hop};
   std::vector<Meeting> all{{early, early}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interop/shell_sum.h"
+#include "interop/shell/sum.h"
 
 #include <algorithm>
 #include <cctype>

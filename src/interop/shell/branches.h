@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "interop/shell_words.h"
+#include "interop/shell/words.h"
 
 namespace hocket::interop {
 

@@ -35,8 +35,8 @@ struct Summed {
 struct Site {
   const ops::Op* op = nullptr;
   ops::Letters letters;
-  char asks = 0;   ///< letter of the queries' tokens
-  char asked = 0;  ///< letter of the keys' tokens
+  char query_letter = 0;  ///< of the queries' tokens
+  char key_letter = 0;    ///< of the keys' tokens
   Blocks blocks;
 };
 

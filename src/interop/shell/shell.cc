@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interop/shell.h"
+#include "interop/shell/shell.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "interop/shell_branches.h"
-#include "interop/shell_words.h"
+#include "interop/shell/branches.h"
+#include "interop/shell/words.h"
 
 namespace hocket::interop {
 
@@ -114,12 +114,12 @@ class Reader {
 
   /// NAME=word, NAME+=word or NAME=(words), also behind `export`; false: it is none.
   bool read_assignment() {
-    const ShellWords::Place begin = text_.place();
+    const ShellWords::Cursor begin = text_.cursor();
     const int line = text_.line();
     for (const std::string_view word : {"export", "local", "declare", "readonly"}) {
       const std::string_view rest = text_.rest();
       if (rest.starts_with(word) && rest.size() > word.size() && rest[word.size()] == ' ') {
-        text_.pass(word.size());
+        text_.advance(word.size());
         text_.skip_blanks(false);
       }
     }
@@ -132,7 +132,7 @@ class Reader {
       text_.return_to(begin);
       return false;
     }
-    text_.pass(more ? 2 : 1);
+    text_.advance(more ? 2 : 1);
     ShellWords::Value value;
     if (text_.now() == '(') {
       text_.next();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Words of shell scripts, and expansions that are deeper or larger than any of a person.
-#include "interop/shell.h"
+#include "interop/shell/shell.h"
 
 #include <gtest/gtest.h>
 
 #include <utility>
 
 #include "base/error.h"
-#include "interop/shell_sum.h"
+#include "interop/shell/sum.h"
 
 namespace hocket::interop {
 namespace {

@@ -76,11 +76,11 @@ program::BufferId part_view(Writer& writer, const Part& part, PartViews* made);
 /// Over nested levels a piece travels between nodes while others travel inside (HO-Ring, Wu et al.,
 /// arXiv 2310.06003 §3.3): these are separate links, with separate lanes. Sums and copies are in
 /// the lane of the receives, so that no kernel waits behind them.
-class Rings {
+class RingCollectives {
  public:
   /// The buffers of a class that have a view along another dim than 0. While buffers are only
   /// added, it looks at each of them once, however many rings ask.
-  class CutOtherwise {
+  class ViewsAlongOtherDims {
    public:
     bool contains(const std::vector<program::Buffer>& buffers, program::BufferId buffer);
 
@@ -91,8 +91,8 @@ class Rings {
 
   /// `whole`: the collective; the tasks get its labels. Messages have tags from `first_tag` on.
   /// Requires: `cut`, the class's, outlives this.
-  Rings(program::Program& program, program::ClassId cls, const program::Task& whole,
-        int32_t first_tag, CutOtherwise* cut);
+  RingCollectives(program::Program& program, program::ClassId cls, const program::Task& whole,
+                  int32_t first_tag, ViewsAlongOtherDims* cut);
 
   /// Returns whether the reduction over these levels needs no flat buffer: one operand with equal
   /// rows on all ranks.
@@ -156,7 +156,7 @@ class Rings {
   program::Task whole_;
   program::Kind kind_;
   int32_t tag_;
-  CutOtherwise* cut_;
+  ViewsAlongOtherDims* cut_;
   program::Lane arrives_ = program::Lane::compute;  ///< where messages come in at present
   PartViews views_;
   std::vector<program::Task> tasks_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "interop/shell_words.h"
+#include "interop/shell/words.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "interop/shell_sum.h"
+#include "interop/shell/sum.h"
 
 namespace hocket::interop {
 
@@ -219,15 +219,15 @@ ShellWords::Piece ShellWords::value_of(const std::string& inside, size_t begin, 
   const bool all = rest.starts_with("[@]") || rest.starts_with("[*]");
   rest.erase(0, all ? 3 : 0);
   const bool colon = rest.starts_with(":");
-  const std::string how = rest.substr(colon ? 1 : 0, 1);
+  const std::string operation = rest.substr(colon ? 1 : 0, 1);
   const auto known = values_.find(variable);
   const bool has = known != values_.end() && !(colon && known->second.is_empty());
   const Piece as_written = {std::string(text_.substr(begin, at_ - begin))};
-  if (!rest.empty() && how != "-" && how != "=") return as_written;
+  if (!rest.empty() && operation != "-" && operation != "=") return as_written;
   if (!has && rest.empty()) return as_written;
   if (!has) {
     Piece otherwise = otherwise_of(rest.substr(colon ? 2 : 1), quoted);
-    if (how == "=") {
+    if (operation == "=") {
       values_[variable].words = {otherwise.text};
     }
     return otherwise;
