@@ -26,7 +26,7 @@ std::string refusal(const Run& run, const std::string& text) {
   return "";
 }
 
-TEST(CompileProgramText, IsOfThePlansRanksAndNodes) {
+TEST(CompileProgramText, RefusesOtherRanksAndNodesThanThePlans) {
   const std::string model =
       "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
       "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
