@@ -16,4 +16,4 @@ BUILD = pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build"))
 if __name__ == "__main__":
     here = pathlib.Path(__file__).parent
     sys.exit(subprocess.call([sys.executable, here / "tokenizer_kinds.py", "--hocket", BUILD / "hocket", "--strings",
-                              "100000" if LONG else "60", "--seed", "7", ROOT / ("src" if LONG else "src/trace")]))
+                              "100000" if LONG else "60", "--seed", "7", ROOT / ("src" if LONG else "src/autodiff")]))
