@@ -127,7 +127,7 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/src/comm/c10d.cc PROPERTIES
 
 function(hocket_executable name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} ${HOCKET_COLD_OBJECTS} ${HOCKET_LEVELS} hocket_flags ${CMAKE_DL_LIBS})
+  target_link_libraries(${name} PRIVATE ${HOCKET_ALLOCATOR} ${HOCKET_OBJECTS} ${HOCKET_COLD_OBJECTS} ${HOCKET_LEVELS} hocket_flags ${CMAKE_DL_LIBS})
 endfunction()
 
 function(hocket_without name macro mark)
@@ -150,7 +150,7 @@ function(hocket_without name macro mark)
   if(NOT mark STREQUAL APP)
     set(levels ${HOCKET_LEVELS})
   endif()
-  target_link_libraries(${name} PRIVATE ${levels} hocket_flags ${CMAKE_DL_LIBS})
+  target_link_libraries(${name} PRIVATE ${HOCKET_ALLOCATOR} ${levels} hocket_flags ${CMAKE_DL_LIBS})
 endfunction()
 
 function(hocket_benchmarks)

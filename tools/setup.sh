@@ -17,7 +17,8 @@ cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev
-  zlib1g-dev liblzma-dev libzstd-dev libpcre2-dev libutf8proc-dev libxxhash-dev libtomlplusplus-dev)
+  zlib1g-dev liblzma-dev libzstd-dev libpcre2-dev libutf8proc-dev libxxhash-dev libtomlplusplus-dev
+  libmimalloc-dev)
 build_packages=(make g++ ccache libcpp-httplib-dev)
 torch_packages=(ca-certificates python3 python3-venv libgloo-dev)
 chat_packages=(ca-certificates curl python3 python3-venv)

@@ -586,7 +586,8 @@ TEST(Memory, SavingNeedsNoCopyOfTheModel) {
   const std::string folder = save_checkpoint(run.path(), c);
   const Checkpoint back(folder);
   const int64_t after = peak_resident(false);
-  EXPECT_LT(after - before, int64_t{16} << 20) << "of " << bytes;
+  // The allocator keeps some of what was freed: 17 MiB were seen. A copy is 97 MiB.
+  EXPECT_LT(after - before, int64_t{24} << 20) << "of " << bytes;
   EXPECT_LT(file_size(folder + "/run.json"), 200'000);
 }
 
