@@ -294,7 +294,9 @@ StepOutput SessionStepper::run(const StepInput& input) {
   }
   std::vector<int32_t> masks(static_cast<size_t>(N * W), 0);
   for (size_t n = 0; n < input.masks.size(); ++n) {
-    std::memcpy(masks.data() + n * words, input.masks[n].data(), input.masks[n].size() * 4);
+    const auto& mask = input.masks[n];
+    std::transform(mask.begin(), mask.end(), masks.begin() + static_cast<std::ptrdiff_t>(n * words),
+                   [](uint32_t bits) { return static_cast<int32_t>(bits); });
   }
   engine::FeedMap feeds;
   feeds.keep(names::kTokens, parts.spread(input.tokens, 0));
