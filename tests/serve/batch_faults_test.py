@@ -20,7 +20,7 @@ import cli_util  # noqa: E402
 
 SEED = os.environ.get("HOCKET_SEED", "1")
 KILLS = int(os.environ.get("HOCKET_KILLS", "6"))
-ROWS = 600
+ROWS = max(600, 100 * KILLS)
 BAD = ['{"prompt": ', '{"prompt": 5}', '[1]', '{"custom_id": "c", "method": "POST", "url": "/v1/nothing", "body": {}}',
        json.dumps({"prompt": "int " * 500}),
        '{"custom_id": "d", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "max_tokens": -1}}',
