@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "base/units.h"
 
@@ -138,21 +140,17 @@ void keep_better(Efficiency* best, const Efficiency& other) {
     share->value = std::max(highest(*share, *curve), highest(other_share, other_curve));
     *curve = {};
   };
-  // Shares of single types, and of 8 bits, join those of all: no type does better than the best
-  // one.
+  // Shares of single types join those of all: no type does better than the best one.
   const auto keep_typed = [&](const Efficiency& of) {
     for (const TypedShares& shares : of.of_types) {
       keep(&best->matmul, &best->matmul_by_flops, shares.matmul, shares.matmul_by_flops);
       keep(&best->attention, &best->attention_by_flops, shares.attention,
            shares.attention_by_flops);
     }
-    keep(&best->matmul, &best->matmul_by_flops, of.matmul_f8, of.matmul_f8_by_flops);
   };
   keep_typed(Efficiency(*best));
   keep_typed(other);
   best->of_types.clear();
-  best->matmul_f8 = {};
-  best->matmul_f8_by_flops = {};
   keep(&best->matmul, &best->matmul_by_flops, other.matmul, other.matmul_by_flops);
   keep(&best->attention, &best->attention_by_flops, other.attention, other.attention_by_flops);
   keep(&best->memory, &best->memory_by_bytes, other.memory, other.memory_by_bytes);
@@ -270,12 +268,28 @@ void fill_in_node_groups(const std::filesystem::path& folder, const Files& from,
   }
 }
 
+/// Moves the shares of products of 8-bit operands from their former keys to `of_types`.
+void move_former_shares(const std::string& where, Efficiency* efficiency) {
+  if (!efficiency->has_former_shares()) return;
+  log_warning(
+      "{}: device.efficiency.matmul_f8 and matmul_f8_by_flops are now matmul and matmul_by_flops "
+      "of an entry of device.efficiency.of_types with types [f8_e4m3, f8_e5m2]; the former keys "
+      "will be refused in a later version",
+      where);
+  TypedShares shares;
+  shares.types = {"f8_e4m3", "f8_e5m2"};
+  shares.matmul = std::exchange(efficiency->matmul_f8, {});
+  shares.matmul_by_flops = std::exchange(efficiency->matmul_f8_by_flops, {});
+  efficiency->of_types.push_back(std::move(shares));
+}
+
 Cluster read_cluster_file(const std::filesystem::path& path,
                           const std::vector<std::string>& overrides, const Files& from) {
   const Files files = append_file(from, path);
   Cluster cluster;
   read_config(cluster, path.string(), overrides);
   cluster.validate(path.string());
+  move_former_shares(path.string(), &cluster.device.efficiency);
   fill_in_node_groups(path.parent_path(), files, &cluster);
   return cluster;
 }
@@ -375,6 +389,7 @@ Cluster parse_cluster(std::string_view text, const std::string& name) {
   Cluster cluster;
   parse_config(cluster, text, name);
   cluster.validate(name);
+  move_former_shares(name, &cluster.device.efficiency);
   fill_in_node_groups({}, {}, &cluster);
   return cluster;
 }

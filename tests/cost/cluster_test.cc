@@ -202,6 +202,30 @@ TEST(Cluster, FormerNamesOfKeysAreRead) {
   EXPECT_NE(now.find("unfused_ops:"), std::string::npos) << now;
 }
 
+TEST(Cluster, FormerSharesOf8BitsAreThoseOfTypes) {
+  const std::string former =
+      "  efficiency: {matmul_f8: {value: 0.5, source: s}, "
+      "matmul_f8_by_flops: {source: s, size: [1e6], share: [0.25]}}\n  peak:";
+  std::string text = kSmall;
+  text.replace(text.find("  peak:"), 7, former);
+  const Cluster c = parse_cluster(text, "former.yaml");
+  EXPECT_FALSE(c.device.efficiency.has_former_shares());
+  ASSERT_EQ(c.device.efficiency.of_types.size(), 1U);
+  const TypedShares& shares = c.device.efficiency.of_types[0];
+  EXPECT_EQ(shares.types, (std::vector<std::string>{"f8_e4m3", "f8_e5m2"}));
+  EXPECT_EQ(shares.matmul.value, 0.5);
+  EXPECT_EQ(shares.matmul_by_flops.share, std::vector<double>{0.25});
+  EXPECT_EQ(to_yaml(parse_cluster(to_yaml(c), "again")), to_yaml(c));
+  // Beside an entry of such a type, one of the two would have no effect.
+  const std::string both = refusal(kSmall, "  peak:",
+                                   "  efficiency: {matmul_f8: {value: 0.5}, of_types: [{types: "
+                                   "[f8_e5m2], matmul: {value: 0.6}}]}\n  peak:");
+  EXPECT_NE(both.find("of_types.0 has shares of f8_e5m2"), std::string::npos) << both;
+  const std::string wrong =
+      refusal(kSmall, "  peak:", "  efficiency: {matmul_f8: {value: 2}}\n  peak:");
+  EXPECT_NE(wrong.find("device.efficiency.matmul_f8 is 2"), std::string::npos) << wrong;
+}
+
 TEST(Cluster, CyclesOfFilesAreRefused) {
   const data::TempFolder temp;
   std::string text = kSmall;
