@@ -101,6 +101,7 @@ Cluster Cluster::homogeneous(size_t device_type) const {
   if (device_type > 0) {
     even.device = heterogeneous_nodes[device_type - 1].device;
     even.links = heterogeneous_nodes[device_type - 1].links;
+    even.accuracy = heterogeneous_nodes[device_type - 1].accuracy;
   }
   return even;
 }
@@ -168,7 +169,10 @@ void keep_better(Host* best, const Host& other) {
 }
 
 void keep_better(Device* best, const Device& other) {
-  keep_greater(&best->memory, other.memory);
+  if (other.plannable() > best->plannable()) {
+    best->memory = other.memory;
+    best->reserve = other.reserve;
+  }
   keep_greater(&best->memory_bandwidth, other.memory_bandwidth);
   keep_less(&best->launch, other.launch);
   keep_less(&best->host_launch, other.host_launch);
@@ -245,22 +249,46 @@ Files append_file(Files from, const std::filesystem::path& path) {
   return from;
 }
 
-/// Fills in the devices and links of heterogeneous nodes. `folder`: base of relative file names;
-/// `from`: the files being read.
+/// Throws Error if the file of heterogeneous nodes lacks what they need, or has what they cannot
+/// have.
+void expect_devices_and_links(const Cluster& cluster, const NodeGroup& nodes,
+                              const Cluster& other) {
+  if (other.this_machine || other.cores_per_node > 0 || cluster.cores_per_node > 0) {
+    fail(cluster.name,
+         "heterogeneous_nodes names {}, and ranks share cores there or here; try "
+         "heterogeneous_nodes.speed",
+         nodes.cluster);
+  }
+  if (!other.heterogeneous_nodes.empty()) {
+    fail(cluster.name,
+         "heterogeneous_nodes names {}, which has heterogeneous_nodes, too; expected a file with "
+         "one kind of nodes",
+         nodes.cluster);
+  }
+  const auto expect_link = [&](bool is_used, const char* name, const Link& link) {
+    if (is_used && (link.bandwidth.value <= 0 || link.latency.value <= 0)) {
+      fail(cluster.name,
+           "heterogeneous_nodes names {}, which lacks links.{}; expected its latency and bandwidth",
+           nodes.cluster, name);
+    }
+  };
+  expect_link(cluster.devices_per_node > 1, "intra", other.links.intra);
+  expect_link(cluster.nodes > 1, "inter", other.links.inter);
+}
+
+/// Fills in the devices, links and errors of heterogeneous nodes. `folder`: base of relative file
+/// names; `from`: the files being read.
 void fill_in_node_groups(const std::filesystem::path& folder, const Files& from, Cluster* cluster) {
   for (NodeGroup& nodes : cluster->heterogeneous_nodes) {
     nodes.device = cluster->device;
     nodes.links = cluster->links;
+    nodes.accuracy = cluster->accuracy;
     if (!nodes.cluster.empty()) {
       const Cluster other = read_cluster_file(folder / nodes.cluster, {}, from);
-      if (other.this_machine || other.cores_per_node > 0 || cluster->cores_per_node > 0) {
-        fail(cluster->name,
-             "heterogeneous_nodes names {}, and ranks share cores there or here; try "
-             "heterogeneous_nodes.speed",
-             nodes.cluster);
-      }
+      expect_devices_and_links(*cluster, nodes, other);
       nodes.device = other.device;
       nodes.links = other.links;
+      nodes.accuracy = other.accuracy;
     }
     scale_device(nodes.speed, &nodes.device);
     scale_link(nodes.bandwidth, &nodes.links.intra);

@@ -404,9 +404,10 @@ struct NodeGroup {
   std::string cluster;
   double speed = 1, bandwidth = 1;
   std::string source;
-  /// Their devices and links, filled in by read_cluster().
+  /// Their devices and links, and the errors of their file, filled in by read_cluster().
   Device device = {};
   Links links = {};
+  Accuracy accuracy = {};
   void fields(Fields& visit) {
     visit("first", first, "number of the first of these nodes").min(0);
     visit("count", count, "number of these nodes").min(1);

@@ -270,7 +270,7 @@ std::vector<PlanCandidate> meshes(const SearchSpace& space) {
       for (const int64_t cp : divisors(space.ranks / pp / tp)) {
         const int64_t dp = space.ranks / pp / tp / cp;
         if (!fits(space, "plan.cp", cp) || !fits(space, "plan.dp", dp)) continue;
-        if (space.seq_len % (2 * cp) != 0) continue;
+        if (cp > 1 && space.seq_len % (2 * cp) != 0) continue;
         if (cp > 1 && !cp_given && space.seq_len / cp < kLeastTokens) continue;
         PlanCandidate mesh;
         mesh.pp = static_cast<int32_t>(pp);

@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "base/text.h"
 
@@ -30,10 +33,43 @@ std::string basis_of(const cost::Accuracy& accuracy) {
   return text;
 }
 
+/// Ends of a step's time over the predicted one, and their grounds.
+struct Ends {
+  double low = 1, high = 1;
+  std::string why;
+};
+
+/// Returns the widest ends of the files whose devices the first `ranks` ranks have.
+Ends ends_of(const cost::Cluster& cluster, int64_t ranks) {
+  Ends ends;
+  std::vector<std::string> seen;
+  const auto add = [&](const std::string& file, const cost::Accuracy& accuracy) {
+    if (std::find(seen.begin(), seen.end(), file) != seen.end()) return;
+    seen.push_back(file);
+    ends.low = std::min(ends.low, accuracy.given() ? accuracy.low : kUnknownLow);
+    ends.high = std::max(ends.high, accuracy.given() ? accuracy.high : kUnknownHigh);
+    ends.why += (ends.why.empty() ? "" : "; ") + (file.empty() ? "" : "nodes of " + file + ": ") +
+                basis_of(accuracy);
+  };
+  if (cluster.heterogeneous_nodes.empty()) {
+    add("", cluster.accuracy);
+    return ends;
+  }
+  const std::vector<int64_t> count = cluster.ranks_of_device_types(ranks);
+  for (size_t type = 0; type < count.size(); ++type) {
+    if (count[type] == 0) continue;
+    const cost::NodeGroup* const nodes =
+        type > 0 ? &cluster.heterogeneous_nodes[type - 1] : nullptr;
+    const bool of_file = nodes && !nodes->cluster.empty();
+    add(of_file ? nodes->cluster : "", of_file ? nodes->accuracy : cluster.accuracy);
+  }
+  return ends;
+}
+
 }  // namespace
 
 Interval interval_of(const cost::Cluster& cluster, const ProvenanceShares& provenance,
-                     int64_t step_ns) {
+                     int64_t step_ns, int64_t ranks) {
   const auto scaled = [&](double times) {
     return static_cast<int64_t>(std::llround(times * static_cast<double>(step_ns)));
   };
@@ -51,12 +87,10 @@ Interval interval_of(const cost::Cluster& cluster, const ProvenanceShares& prove
                         100 * provenance.error, 100 * provenance.judged),
             true};
   }
-  const cost::Accuracy& accuracy = cluster.accuracy;
-  const double low = accuracy.given() ? accuracy.low : kUnknownLow;
-  const double high = accuracy.given() ? accuracy.high : kUnknownHigh;
-  return {scaled(low), scaled(high),
-          fmt::format("{:+.0f} to {:+.0f} %: {}", 100 * (low - 1), 100 * (high - 1),
-                      basis_of(accuracy)),
+  const Ends ends = ends_of(cluster, ranks);
+  return {scaled(ends.low), scaled(ends.high),
+          fmt::format("{:+.0f} to {:+.0f} %: {}", 100 * (ends.low - 1), 100 * (ends.high - 1),
+                      ends.why),
           false};
 }
 

@@ -254,6 +254,44 @@ TEST(Cluster, CyclesOfFilesAreRefused) {
                                 "plain.yaml}]\n"));
 }
 
+TEST(Cluster, FilesOfHeterogeneousNodesHaveLinksAndOneKindOfNodes) {
+  const data::TempFolder temp;
+  std::string one = kSmall;
+  one.replace(one.find("nodes: 2"), 8, "nodes: 1");
+  one.erase(one.find("  inter:"));
+  temp.add("one.yaml", one);
+  const std::string slower =
+      std::string(kSmall) + "heterogeneous_nodes: [{first: 1, speed: 0.5}]\n";
+  temp.add("two_kinds.yaml", slower);
+  const auto refused = [&](const std::string& file) {
+    const std::string entry = "heterogeneous_nodes: [{first: 1, cluster: " + file + "}]\n";
+    try {
+      read_cluster(temp.add("c.yaml", kSmall + entry));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit_code(), 2);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const std::string lacks = refused("one.yaml");
+  EXPECT_NE(lacks.find("one.yaml, which lacks links.inter"), std::string::npos) << lacks;
+  const std::string two = refused("two_kinds.yaml");
+  EXPECT_NE(two.find("two_kinds.yaml, which has heterogeneous_nodes"), std::string::npos) << two;
+}
+
+TEST(Cluster, AtBestHasTheMostMemoryThatAPlanMayTake) {
+  Cluster c = parse_cluster(kSmall, "small");
+  c.device.reserve.context.value = 4e8;
+  NodeGroup& other = c.heterogeneous_nodes.emplace_back();
+  other.device = c.device;
+  other.links = c.links;
+  other.device.memory.value = 9e8;
+  other.device.reserve = {};
+  EXPECT_EQ(c.at_best().device.plannable(), 9e8);
+  other.device.memory.value = 5e8;
+  EXPECT_EQ(c.at_best().device.plannable(), 6e8);
+}
+
 TEST(Cluster, HugeSizesAreRefused) {
   const auto has = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
