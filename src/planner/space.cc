@@ -338,7 +338,8 @@ std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCan
       mesh.cp_comm_type != CpCommType::p2p && !(is_given(space, kSamples) && samples.empty());
   if (!samples.empty()) {
     const int64_t all = std::accumulate(samples.begin(), samples.end(), int64_t{0});
-    if (may_differ && std::ssize(samples) == mesh.dp && space.global_batch % all == 0) {
+    // plan.micro_batch would have no effect beside them.
+    if (may_differ && !given && std::ssize(samples) == mesh.dp && space.global_batch % all == 0) {
       add(ceil_div(all, int64_t{mesh.dp}), all);
     }
     return found;
