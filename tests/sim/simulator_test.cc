@@ -288,6 +288,14 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
   EXPECT_NEAR(r.provenance.interpolated, 6.0 / 86, 1e-12);
   EXPECT_NEAR(r.provenance.analytic, 20.0 / 86, 1e-12);
   EXPECT_EQ(to_text(p, r).find("uncalibrated"), std::string::npos);
+  // What was timed is 1 % off; links and analytic times have the ends of a file without errors.
+  EXPECT_NEAR(r.provenance.judged, 60.0 / 86, 1e-12);
+  EXPECT_NEAR(1.0 * r.interval.low_ns / r.step_ns, 1 - (60 * 0.01 + 26 * 0.3) / 86, 1e-4);
+  EXPECT_NEAR(1.0 * r.interval.high_ns / r.step_ns, 1 + (60 * 0.01 + 26 * 0.7) / 86, 1e-4);
+  EXPECT_TRUE(r.interval.timed);
+  EXPECT_NE(r.interval.why.find("+-1.0 % over 70 % of the time; -30 to +70 % over the rest"),
+            std::string::npos)
+      << r.interval.why;
 }
 
 /// 43 us of tasks on four devices: at 0.5 of their speed 86 us, and 14 us between steps.
