@@ -288,7 +288,7 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
   EXPECT_NEAR(r.provenance.interpolated, 6.0 / 86, 1e-12);
   EXPECT_NEAR(r.provenance.analytic, 20.0 / 86, 1e-12);
   EXPECT_EQ(to_text(p, r).find("uncalibrated"), std::string::npos);
-  // What was timed is 1 % off; links and analytic times have the ends of a file without errors.
+  // Timed tasks are 1 % off; links and analytic times have the ends of a file without errors.
   EXPECT_NEAR(r.provenance.judged, 60.0 / 86, 1e-12);
   EXPECT_NEAR(1.0 * r.interval.low_ns / r.step_ns, 1 - (60 * 0.01 + 26 * 0.3) / 86, 1e-4);
   EXPECT_NEAR(1.0 * r.interval.high_ns / r.step_ns, 1 + (60 * 0.01 + 26 * 0.7) / 86, 1e-4);
