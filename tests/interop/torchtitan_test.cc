@@ -3,6 +3,7 @@
 // name, since an ignored degree would give another plan.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -253,6 +254,22 @@ TEST(Torchtitan, TwoNamesThatSayTwoThings) {
   EXPECT_TRUE(says(refusal_of_job(former + "tensor_parallel_degree = 4\n"),
                    "parallelism.tensor_parallel_degree is 4 and training.tensor_parallel_degree"));
   EXPECT_EQ(import_job(former + "tensor_parallel_degree = 8\n").keys.at("plan.tp"), "8");
+}
+
+TEST(Torchtitan, StagesOfEqualLayersAreSaid) {
+  const auto says_so = [](const std::string& more) {
+    const Imported found = import_job("[parallelism]\npipeline_parallel_degree = 2\n" + more);
+    return std::any_of(found.notes.begin(), found.notes.end(), [](const std::string& note) {
+      return says(note, "torchtitan gives the first");
+    });
+  };
+  EXPECT_TRUE(says_so(""));
+  EXPECT_TRUE(says_so("pipeline_parallel_first_stage_less_layers = 2\n"));
+  EXPECT_FALSE(
+      says_so("pipeline_parallel_first_stage_less_layers = 0\n"
+              "pipeline_parallel_last_stage_less_layers = 0\n"));
+  EXPECT_FALSE(
+      says_so("module_fqns_per_model_part = [[\"layers.0\"], [\"layers.1\", \"output\"]]\n"));
 }
 
 TEST(Torchtitan, CheckpointsByTime) {
