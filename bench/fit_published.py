@@ -22,6 +22,7 @@ import published_tables
 
 PRODUCTS = ("linear", "linear_dx", "linear_dw", "linear_cross_entropy")
 ATTENTION = ("attention", "attention_bwd")
+BLOCKS = {"efficiency": "  efficiency:", "overlap": "  overlap:", "of_types": "    of_types:"}  # of_types: the first entry
 FASTER = 1.25
 HUBER = 0.10
 
@@ -30,10 +31,10 @@ def with_constants(text, constants):
     """Returns the file's text with other values of `efficiency.matmul`, `device.launch`, `framework.step`, .."""
     for path, value in constants.items():
         block, key = path.split(".")
-        indent = {"efficiency": 4, "overlap": 4}.get(block, 2)
+        indent = {"efficiency": 4, "overlap": 4, "of_types": 8}.get(block, 2)
         pattern = rf"(?m)^{' ' * indent}{key}: \{{value: [^,}}]+"
         unit = "s" if key in ("launch", "host_launch", "step") else ""
-        begin = text.index({"efficiency": "  efficiency:", "overlap": "  overlap:"}.get(block, block + ":"))
+        begin = text.index(BLOCKS.get(block, block + ":"))
         found = re.compile(pattern).search(text, begin)
         if not found:
             sys.exit(f"fit_published.py: the file has no {path} with a value")
@@ -43,7 +44,7 @@ def with_constants(text, constants):
 
 def constant_of(text, path):
     block, key = path.split(".")
-    begin = text.index({"efficiency": "  efficiency:", "overlap": "  overlap:"}.get(block, block + ":"))
+    begin = text.index(BLOCKS.get(block, block + ":"))
     found = re.compile(rf"(?m)^ +{key}: \{{value: ([0-9.e-]+)([a-z]*)").search(text, begin)
     return float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1}.get(found[2], 1)
 
@@ -87,7 +88,7 @@ class Fit:
         attention = sum(gain.get(op, 0) for op in ATTENTION)
         # The head's product stays in 16 bits.
         head = gain.get("linear_cross_entropy", 0)
-        of = {"efficiency.matmul": head if row.float8 else products, "efficiency.matmul_f8": products - head if row.float8 else 0,
+        of = {"efficiency.matmul": head if row.float8 else products, "of_types.matmul": products - head if row.float8 else 0,
               "efficiency.attention": attention, "efficiency.memory": gain["compute"] - products - attention}
         return [-of[path] for path in self.args.fit]
 
@@ -102,7 +103,7 @@ class Fit:
             move = solve([[sum(w * a * b for w, a, b in zip(weights, p, q)) + (self.args.damping if p is q else 0)
                            for q in slopes] for p in slopes],
                          [-sum(w * a * (at[k] or 0) for k, (w, a) in enumerate(zip(weights, p))) for p in slopes])
-            caps = [0.0 if path.startswith("efficiency.") else 99 for path in self.args.fit]
+            caps = [0.0 if path.startswith(("efficiency.", "of_types.")) else 99 for path in self.args.fit]
             logs = [min(cap, x + max(-0.7, min(0.7, m))) for x, m, cap in zip(logs, move, caps)]
             mean = sum(abs(math.expm1(at[k])) for k in good) / len(good)
             print(f"mean {100 * mean:.1f} % before: " + ", ".join(f"{p} {math.exp(x):.4g}" for p, x in zip(self.args.fit, logs)),

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "base/units.h"
 
@@ -99,6 +101,7 @@ Cluster Cluster::homogeneous(size_t device_type) const {
   if (device_type > 0) {
     even.device = heterogeneous_nodes[device_type - 1].device;
     even.links = heterogeneous_nodes[device_type - 1].links;
+    even.accuracy = heterogeneous_nodes[device_type - 1].accuracy;
   }
   return even;
 }
@@ -138,21 +141,17 @@ void keep_better(Efficiency* best, const Efficiency& other) {
     share->value = std::max(highest(*share, *curve), highest(other_share, other_curve));
     *curve = {};
   };
-  // Shares of single types, and of 8 bits, join those of all: no type does better than the best
-  // one.
+  // Shares of single types join those of all: no type does better than the best one.
   const auto keep_typed = [&](const Efficiency& of) {
     for (const TypedShares& shares : of.of_types) {
       keep(&best->matmul, &best->matmul_by_flops, shares.matmul, shares.matmul_by_flops);
       keep(&best->attention, &best->attention_by_flops, shares.attention,
            shares.attention_by_flops);
     }
-    keep(&best->matmul, &best->matmul_by_flops, of.matmul_f8, of.matmul_f8_by_flops);
   };
   keep_typed(Efficiency(*best));
   keep_typed(other);
   best->of_types.clear();
-  best->matmul_f8 = {};
-  best->matmul_f8_by_flops = {};
   keep(&best->matmul, &best->matmul_by_flops, other.matmul, other.matmul_by_flops);
   keep(&best->attention, &best->attention_by_flops, other.attention, other.attention_by_flops);
   keep(&best->memory, &best->memory_by_bytes, other.memory, other.memory_by_bytes);
@@ -170,7 +169,10 @@ void keep_better(Host* best, const Host& other) {
 }
 
 void keep_better(Device* best, const Device& other) {
-  keep_greater(&best->memory, other.memory);
+  if (other.plannable() > best->plannable()) {
+    best->memory = other.memory;
+    best->reserve = other.reserve;
+  }
   keep_greater(&best->memory_bandwidth, other.memory_bandwidth);
   keep_less(&best->launch, other.launch);
   keep_less(&best->host_launch, other.host_launch);
@@ -247,27 +249,66 @@ Files append_file(Files from, const std::filesystem::path& path) {
   return from;
 }
 
-/// Fills in the devices and links of heterogeneous nodes. `folder`: base of relative file names;
-/// `from`: the files being read.
+/// Throws Error if the file of heterogeneous nodes lacks what they need, or has what they cannot
+/// have.
+void expect_devices_and_links(const Cluster& cluster, const NodeGroup& nodes,
+                              const Cluster& other) {
+  if (other.this_machine || other.cores_per_node > 0 || cluster.cores_per_node > 0) {
+    fail(cluster.name,
+         "heterogeneous_nodes names {}, and ranks share cores there or here; try "
+         "heterogeneous_nodes.speed",
+         nodes.cluster);
+  }
+  if (!other.heterogeneous_nodes.empty()) {
+    fail(cluster.name,
+         "heterogeneous_nodes names {}, which has heterogeneous_nodes, too; expected a file with "
+         "one kind of nodes",
+         nodes.cluster);
+  }
+  const auto expect_link = [&](bool is_used, const char* name, const Link& link) {
+    if (is_used && (link.bandwidth.value <= 0 || link.latency.value <= 0)) {
+      fail(cluster.name,
+           "heterogeneous_nodes names {}, which lacks links.{}; expected its latency and bandwidth",
+           nodes.cluster, name);
+    }
+  };
+  expect_link(cluster.devices_per_node > 1, "intra", other.links.intra);
+  expect_link(cluster.nodes > 1, "inter", other.links.inter);
+}
+
+/// Fills in the devices, links and errors of heterogeneous nodes. `folder`: base of relative file
+/// names; `from`: the files being read.
 void fill_in_node_groups(const std::filesystem::path& folder, const Files& from, Cluster* cluster) {
   for (NodeGroup& nodes : cluster->heterogeneous_nodes) {
     nodes.device = cluster->device;
     nodes.links = cluster->links;
+    nodes.accuracy = cluster->accuracy;
     if (!nodes.cluster.empty()) {
       const Cluster other = read_cluster_file(folder / nodes.cluster, {}, from);
-      if (other.this_machine || other.cores_per_node > 0 || cluster->cores_per_node > 0) {
-        fail(cluster->name,
-             "heterogeneous_nodes names {}, and ranks share cores there or here; try "
-             "heterogeneous_nodes.speed",
-             nodes.cluster);
-      }
+      expect_devices_and_links(*cluster, nodes, other);
       nodes.device = other.device;
       nodes.links = other.links;
+      nodes.accuracy = other.accuracy;
     }
     scale_device(nodes.speed, &nodes.device);
     scale_link(nodes.bandwidth, &nodes.links.intra);
     scale_link(nodes.bandwidth, &nodes.links.inter);
   }
+}
+
+/// Moves the shares of products of 8-bit operands from their former keys to `of_types`.
+void move_former_shares(const std::string& where, Efficiency* efficiency) {
+  if (!efficiency->has_former_shares()) return;
+  log_warning(
+      "{}: device.efficiency.matmul_f8 and matmul_f8_by_flops are now matmul and matmul_by_flops "
+      "of an entry of device.efficiency.of_types with types [f8_e4m3, f8_e5m2]; the former keys "
+      "will be refused in a later version",
+      where);
+  TypedShares shares;
+  shares.types = {"f8_e4m3", "f8_e5m2"};
+  shares.matmul = std::exchange(efficiency->matmul_f8, {});
+  shares.matmul_by_flops = std::exchange(efficiency->matmul_f8_by_flops, {});
+  efficiency->of_types.push_back(std::move(shares));
 }
 
 Cluster read_cluster_file(const std::filesystem::path& path,
@@ -276,6 +317,7 @@ Cluster read_cluster_file(const std::filesystem::path& path,
   Cluster cluster;
   read_config(cluster, path.string(), overrides);
   cluster.validate(path.string());
+  move_former_shares(path.string(), &cluster.device.efficiency);
   fill_in_node_groups(path.parent_path(), files, &cluster);
   return cluster;
 }
@@ -375,6 +417,7 @@ Cluster parse_cluster(std::string_view text, const std::string& name) {
   Cluster cluster;
   parse_config(cluster, text, name);
   cluster.validate(name);
+  move_former_shares(name, &cluster.device.efficiency);
   fill_in_node_groups({}, {}, &cluster);
   return cluster;
 }

@@ -78,11 +78,11 @@ struct TypedShares {
 struct Efficiency {
   // The default is 1: the constant is the achieved rate.
   Fraction matmul{1, ""}, attention{1, ""}, memory{1, ""};
-  /// Share of products of 8-bit floating-point operands; 0: as `matmul`.
+  /// Former keys of products of 8-bit operands: reading moves them to `of_types`.
   Fraction matmul_f8 = {};
+  ShareCurve matmul_f8_by_flops = {};
   /// Curves that replace these fractions, where given.
-  ShareCurve matmul_by_flops = {}, matmul_f8_by_flops = {}, attention_by_flops = {},
-             memory_by_bytes = {};
+  ShareCurve matmul_by_flops = {}, attention_by_flops = {}, memory_by_bytes = {};
   /// Shares of some element types, in place of these.
   std::vector<TypedShares> of_types = {};
   void fields(Fields& visit) {
@@ -90,14 +90,15 @@ struct Efficiency {
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
     visit("memory", memory, "share of the memory bandwidth that all other kernels reach");
     visit("matmul_f8", matmul_f8,
-          "share of peak.f8 that products of 8-bit operands reach; 0: as matmul");
+          "former key: matmul of an entry of of_types with types [f8_e4m3, f8_e5m2]");
     visit("matmul_by_flops", matmul_by_flops, "the same by the FLOPs of a product");
-    visit("matmul_f8_by_flops", matmul_f8_by_flops, "the same of 8-bit operands");
+    visit("matmul_f8_by_flops", matmul_f8_by_flops, "former key: matmul_by_flops of such an entry");
     visit("attention_by_flops", attention_by_flops, "the same by the FLOPs of an attention");
     visit("memory_by_bytes", memory_by_bytes, "the same by the bytes that a kernel moves");
     visit("of_types", of_types,
           "shares of products and attention in some element types, in place of the others");
   }
+  bool has_former_shares() const { return matmul_f8.value > 0 || matmul_f8_by_flops.given(); }
 };
 
 /// Slowdown factors (at least 1) of computation and communication that overlap on one device, where
@@ -403,9 +404,10 @@ struct NodeGroup {
   std::string cluster;
   double speed = 1, bandwidth = 1;
   std::string source;
-  /// Their devices and links, filled in by read_cluster().
+  /// Their devices and links, and the errors of their file, filled in by read_cluster().
   Device device = {};
   Links links = {};
+  Accuracy accuracy = {};
   void fields(Fields& visit) {
     visit("first", first, "number of the first of these nodes").min(0);
     visit("count", count, "number of these nodes").min(1);

@@ -237,12 +237,20 @@ void Cluster::validate_curves(const std::string& where) const {
     const std::vector<std::string>& types = device.efficiency.of_types[i].types;
     if (types.empty()) fail(where, "{} names no type", path);
     for (const std::string& type : types) {
+      bool is_floating = false;
       try {
-        graph::parse_dtype(type);
+        is_floating = graph::is_floating(graph::parse_dtype(type));
       } catch (const Error& error) {
         fail(where, "{}: {}", path, error.what());
       }
+      if (!is_floating) fail(where, "{} names {}; expected floating-point types", path, type);
       if (!seen.insert(type).second) fail(where, "{} names {} again; expected once", path, type);
+      if (device.efficiency.has_former_shares() && type.starts_with("f8_")) {
+        fail(where,
+             "{} has shares of {}, and device.efficiency.matmul_f8 or matmul_f8_by_flops is given, "
+             "too; expected those of of_types alone",
+             path, type);
+      }
     }
   }
   for (const auto& [name, curve] : curves_of(*this)) {

@@ -26,10 +26,9 @@ double reached(const Fraction& share, const ShareCurve& by_size, double size) {
   return by_size.given() && size > 0 ? by_size.at(size) : share.value;
 }
 
-bool is_float8_type(graph::DType dtype) {
-  return graph::is_floating(dtype) && graph::bits_of(dtype) == 8;
+bool is_float8(const graph::TensorType& type) {
+  return graph::is_floating(type.dtype) && graph::bits_of(type.dtype) == 8;
 }
-bool is_float8(const graph::TensorType& type) { return is_float8_type(type.dtype); }
 
 /// Returns the entry of `of_types` that has the type; null: none.
 const TypedShares* shares_of(const Efficiency& efficiency, graph::DType dtype) {
@@ -53,10 +52,6 @@ double matmul_share(const Efficiency& efficiency, graph::DType dtype, double flo
   const TypedShares* const typed = shares_of(efficiency, dtype);
   if (typed && (typed->matmul.value > 0 || typed->matmul_by_flops.given())) {
     return reached(typed->matmul, typed->matmul_by_flops, flops);
-  }
-  const bool own = efficiency.matmul_f8.value > 0 || efficiency.matmul_f8_by_flops.given();
-  if (is_float8_type(dtype) && own) {
-    return reached(efficiency.matmul_f8, efficiency.matmul_f8_by_flops, flops);
   }
   return reached(efficiency.matmul, efficiency.matmul_by_flops, flops);
 }

@@ -125,6 +125,14 @@ class Script {
       add("--cp-comm-type", keys == "all_gather" ? "allgather" : keys);
     }
     if (run_.model.num_experts > 0) {
+      if (plan_.tp > 1 && !plan_.sequence_parallel) {
+        refuse_key(run_, kTrainer, "plan.sequence_parallel", "false",
+                   "true with experts and plan.tp");
+      }
+      if (run_.model.num_experts % plan_.ep != 0) {
+        refuse_key(run_, kTrainer, "plan.ep", std::to_string(plan_.ep),
+                   fmt::format("a divisor of the {} experts", run_.model.num_experts));
+      }
       add("--expert-model-parallel-size", plan_.ep);
       add("--expert-tensor-parallel-size", plan_.etp);
     }
@@ -350,14 +358,17 @@ std::function<bool(const planner::PlanCandidate&)> expressed_by_megatron(const e
   emit_megatron(run);
   const bool overlaps = Script::wants_overlap(run);
   const bool keeps = !run.config.plan.shard.reshard_after_forward;
-  return [overlaps, keeps](const planner::PlanCandidate& plan) {
+  const int64_t experts = run.model.num_experts;
+  return [overlaps, keeps, experts](const planner::PlanCandidate& plan) {
     const std::string_view name = parallel::built_in_schedules()[plan.schedule].name;
     const bool has_pipeline = plan.pp == 1 || (has_schedule(name) && !(overlaps && name == "1f1b"));
     const bool has_shards =
         plan.shard != planner::kHybrid && !(keeps && plan.shard == planner::kZero3);
+    const bool has_experts =
+        experts == 0 || (experts % plan.ep == 0 && (plan.tp == 1 || plan.sequence_parallel));
     const bool alike = plan.ep_inner == 1 && plan.sequences == 0;
     return plan.collectives == planner::CollectiveAlgorithm::native && alike && has_pipeline &&
-           has_shards;
+           has_shards && has_experts;
   };
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "interop/emit.h"
 #include "interop/foreign.h"
 #include "interop/torchtitan_names.h"
@@ -30,6 +31,14 @@ const char* schedule_name(std::string_view ours) {
 /// Returns whether torchtitan's mixed precision takes effect, with `inside` ranks in tp and pp, and
 /// `split` in FSDP and cp: it is off with tp or pp alone.
 bool has_bf16(int64_t inside, int64_t split) { return split > 1 || inside == 1; }
+
+/// Returns whether torchtitan has a mesh for experts over `ep` ranks: all of cp, all of tp unless
+/// it splits every expert, and some of the `split` ranks of FSDP beside them.
+bool has_experts_over(int64_t ep, int64_t etp, int64_t tp, int64_t cp, int64_t split) {
+  if (ep == 1) return true;
+  const int64_t inside = cp * (etp == tp ? 1 : tp);
+  return ep % inside == 0 && split * inside % ep == 0;
+}
 
 /// A number that TOML does not take for an integer.
 std::string real(double value) {
@@ -146,7 +155,12 @@ class JobFile {
     if (plan_.etp > 1 && plan_.etp != plan_.tp) {
       refuse("plan.etp", std::to_string(plan_.etp), "1 or plan.tp");
     }
+    if (run_.model.num_kv_heads % plan_.tp != 0) {
+      refuse("plan.tp", std::to_string(plan_.tp),
+             fmt::format("a divisor of the model's {} heads of keys", run_.model.num_kv_heads));
+    }
     const int64_t split = ranks_that_split();
+    expect_experts(split);
     add("data_parallel_replicate_degree", plan_.dp / split);
     add("data_parallel_shard_degree", split);
     add("tensor_parallel_degree", plan_.tp);
@@ -159,6 +173,22 @@ class JobFile {
     const parallel::Sharding& shard = run_.plan.shard;
     if (shard.params != parallel::Shard::none) {
       add_text("fsdp_reshard_after_forward", shard.reshard_after_forward ? "always" : "never");
+    }
+  }
+
+  /// Error: experts are on ranks on which torchtitan has none, beside `split` ranks of FSDP.
+  void expect_experts(int64_t split) const {
+    if (run_.model.num_experts == 0) return;
+    if (run_.model.num_experts % plan_.ep != 0) {
+      refuse("plan.ep", std::to_string(plan_.ep),
+             fmt::format("a divisor of the {} experts", run_.model.num_experts));
+    }
+    if (!has_experts_over(plan_.ep, plan_.etp, plan_.tp, plan_.cp, split)) {
+      refuse(
+          "plan.ep", std::to_string(plan_.ep),
+          fmt::format("1, or all of plan.cp, and of plan.tp without plan.etp, times a divisor of "
+                      "the {} of dp over which plan.shard.params splits",
+                      counted(split, "rank")));
     }
   }
 
@@ -272,7 +302,8 @@ Emitted emit_torchtitan(const engine::Run& run) { return JobFile(run).emitted();
 std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const engine::Run& run) {
   emit_torchtitan(run);
   const bool bf16 = run.config.model.dtype == "bf16";
-  return [bf16](const planner::PlanCandidate& plan) {
+  const int64_t experts = run.model.num_experts, kv_heads = run.model.num_kv_heads;
+  return [=](const planner::PlanCandidate& plan) {
     const bool splits_all = plan.shard == planner::kZero3;
     const bool has_shards = splits_all || (plan.shard == planner::ShardLevel::none && plan.cp == 1);
     const bool has_mesh = (plan.tp == 1 || plan.sequence_parallel) &&
@@ -281,9 +312,12 @@ std::function<bool(const planner::PlanCandidate&)> expressed_by_torchtitan(const
         !bf16 || has_bf16(int64_t{plan.tp} * plan.pp, splits_all ? plan.replicas() : 1);
     const bool has_pipeline =
         plan.pp == 1 || schedule_name(parallel::built_in_schedules()[plan.schedule].name);
+    const bool has_experts = experts == 0 || (experts % plan.ep == 0 &&
+                                              has_experts_over(plan.ep, plan.etp, plan.tp, plan.cp,
+                                                               splits_all ? plan.dp : 1));
     const bool alike = plan.ep_inner == 1 && plan.sequences == 0;
     return plan.collectives == planner::CollectiveAlgorithm::native && alike && has_shards &&
-           has_mesh && has_precision && has_pipeline;
+           has_mesh && has_experts && kv_heads % plan.tp == 0 && has_precision && has_pipeline;
   };
 }
 

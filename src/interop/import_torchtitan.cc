@@ -280,11 +280,19 @@ class TorchtitanImport {
     }
     stages_ = product_at_most({pp_, chunks});
     if (layers.empty()) {
-      job_.leave("parallelism.pipeline_parallel_first_stage_less_layers",
-                 "layers are shared evenly");
-      job_.leave("parallelism.pipeline_parallel_last_stage_less_layers",
-                 "layers are shared evenly");
+      note_even_layers();
     }
+  }
+
+  /// torchtitan counts the embedding and the head as a layer each where it shares layers out.
+  void note_even_layers() {
+    const int64_t first = job_.integer("parallelism.pipeline_parallel_first_stage_less_layers", 1);
+    const int64_t last = job_.integer("parallelism.pipeline_parallel_last_stage_less_layers", 1);
+    if ((first == 0 && last == 0) || !beside_.keeps_plan || beside_.has("plan.pp_layers")) return;
+    imported_.notes.push_back(fmt::format(
+        "stages have equally many layers here; torchtitan gives the first {} and the last {} less "
+        "(pipeline_parallel_*_stage_less_layers, 1 by default); try --set plan.pp_layers",
+        first, last));
   }
 
   /// Layers among the modules of each part of the model.

@@ -270,7 +270,7 @@ std::vector<PlanCandidate> meshes(const SearchSpace& space) {
       for (const int64_t cp : divisors(space.ranks / pp / tp)) {
         const int64_t dp = space.ranks / pp / tp / cp;
         if (!fits(space, "plan.cp", cp) || !fits(space, "plan.dp", dp)) continue;
-        if (space.seq_len % (2 * cp) != 0) continue;
+        if (cp > 1 && space.seq_len % (2 * cp) != 0) continue;
         if (cp > 1 && !cp_given && space.seq_len / cp < kLeastTokens) continue;
         PlanCandidate mesh;
         mesh.pp = static_cast<int32_t>(pp);
@@ -338,7 +338,8 @@ std::vector<PlanCandidate> micro_batches(const SearchSpace& space, const PlanCan
       mesh.cp_comm_type != CpCommType::p2p && !(is_given(space, kSamples) && samples.empty());
   if (!samples.empty()) {
     const int64_t all = std::accumulate(samples.begin(), samples.end(), int64_t{0});
-    if (may_differ && std::ssize(samples) == mesh.dp && space.global_batch % all == 0) {
+    // plan.micro_batch would have no effect beside them.
+    if (may_differ && !given && std::ssize(samples) == mesh.dp && space.global_batch % all == 0) {
       add(ceil_div(all, int64_t{mesh.dp}), all);
     }
     return found;

@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/text.h"
 
@@ -13,6 +17,8 @@ namespace {
 /// Ends for a file that was compared with nothing, wider than those of any shipped file. Assumed:
 /// datasheets with shares of 0.7 to 0.85 were up to 2.6 times too fast on published steps.
 constexpr double kUnknownLow = 0.7, kUnknownHigh = 1.7;
+/// A smaller share of the time does not count.
+constexpr double kLeastShare = 0.005;
 
 std::string basis_of(const cost::Accuracy& accuracy) {
   if (!accuracy.given()) return "the cluster file names no errors, so the widest of other files'";
@@ -30,33 +36,79 @@ std::string basis_of(const cost::Accuracy& accuracy) {
   return text;
 }
 
+/// Ends of a step's time over the predicted one, and their grounds.
+struct Ends {
+  double low = 1, high = 1;
+  std::string why;
+};
+
+/// Returns the widest ends of the files whose devices the first `ranks` ranks have.
+Ends ends_of(const cost::Cluster& cluster, int64_t ranks) {
+  Ends ends;
+  std::vector<std::string> seen;
+  const auto add = [&](const std::string& file, const cost::Accuracy& accuracy) {
+    if (std::find(seen.begin(), seen.end(), file) != seen.end()) return;
+    seen.push_back(file);
+    ends.low = std::min(ends.low, accuracy.given() ? accuracy.low : kUnknownLow);
+    ends.high = std::max(ends.high, accuracy.given() ? accuracy.high : kUnknownHigh);
+    ends.why += (ends.why.empty() ? "" : "; ") + (file.empty() ? "" : "nodes of " + file + ": ") +
+                basis_of(accuracy);
+  };
+  if (cluster.heterogeneous_nodes.empty()) {
+    add("", cluster.accuracy);
+    return ends;
+  }
+  const std::vector<int64_t> count = cluster.ranks_of_device_types(ranks);
+  for (size_t type = 0; type < count.size(); ++type) {
+    if (count[type] == 0) continue;
+    const cost::NodeGroup* const nodes =
+        type > 0 ? &cluster.heterogeneous_nodes[type - 1] : nullptr;
+    const bool of_file = nodes && !nodes->cluster.empty();
+    add(of_file ? nodes->cluster : "", of_file ? nodes->accuracy : cluster.accuracy);
+  }
+  return ends;
+}
+
+int64_t scaled(double times, int64_t step_ns) {
+  return static_cast<int64_t>(std::llround(times * static_cast<double>(step_ns)));
+}
+
+/// Returns the interval of a step of which a share has a known error. The rest, links and analytic
+/// tasks, has the ends of the cluster file.
+Interval with_known_error(const ProvenanceShares& provenance, const Ends& ends, int64_t step_ns) {
+  const double known = provenance.judged * provenance.error;
+  const double rest = std::max(0.0, 1 - provenance.judged);
+  const double low = 1 - known - rest * (1 - ends.low);
+  const double high = 1 + known + rest * (ends.high - 1);
+  std::string why = fmt::format(
+      "{:+.1f} to {:+.1f} %: spread of timings and held-out error of interpolation, "
+      "+-{:.1f} % over {:.0f} % of the time",
+      100 * (low - 1), 100 * (high - 1), 100 * provenance.error, 100 * provenance.judged);
+  if (rest > kLeastShare) {
+    why += fmt::format("; {:+.0f} to {:+.0f} % over the rest: {}", 100 * (ends.low - 1),
+                       100 * (ends.high - 1), ends.why);
+  }
+  return {scaled(low, step_ns), scaled(high, step_ns), std::move(why), true};
+}
+
 }  // namespace
 
 Interval interval_of(const cost::Cluster& cluster, const ProvenanceShares& provenance,
-                     int64_t step_ns) {
-  const auto scaled = [&](double times) {
-    return static_cast<int64_t>(std::llround(times * static_cast<double>(step_ns)));
-  };
-  constexpr double kLeastJudged = 0.005, kMostError = 0.5;
-  if (provenance.judged > kLeastJudged) {
+                     int64_t step_ns, int64_t ranks) {
+  constexpr double kMostError = 0.5;
+  const Ends ends = ends_of(cluster, ranks);
+  if (provenance.judged > kLeastShare) {
     if (provenance.error > kMostError) {
       return {0, 0,
               fmt::format("none: the timings spread too much (+-{:.0f} %); is the machine busy?",
                           100 * provenance.error),
               true};
     }
-    return {scaled(1 - provenance.error), scaled(1 + provenance.error),
-            fmt::format("+-{:.1f} %: spread of timings and held-out error of interpolation, over "
-                        "{:.0f} % of the time",
-                        100 * provenance.error, 100 * provenance.judged),
-            true};
+    return with_known_error(provenance, ends, step_ns);
   }
-  const cost::Accuracy& accuracy = cluster.accuracy;
-  const double low = accuracy.given() ? accuracy.low : kUnknownLow;
-  const double high = accuracy.given() ? accuracy.high : kUnknownHigh;
-  return {scaled(low), scaled(high),
-          fmt::format("{:+.0f} to {:+.0f} %: {}", 100 * (low - 1), 100 * (high - 1),
-                      basis_of(accuracy)),
+  return {scaled(ends.low, step_ns), scaled(ends.high, step_ns),
+          fmt::format("{:+.0f} to {:+.0f} %: {}", 100 * (ends.low - 1), 100 * (ends.high - 1),
+                      ends.why),
           false};
 }
 

@@ -378,6 +378,28 @@ std::string other_nodes(const Program& program, const cost::Cluster& cluster) {
       counted(devices, "device"), devices);
 }
 
+/// Returns a note if a rank has a device of another file, with other launches by its host or
+/// another overlap: the replay takes these of the cluster's own devices. Empty if there is none.
+std::string other_launches(const cost::Cluster& cluster, int64_t ranks) {
+  const cost::Device& own = cluster.device;
+  const std::vector<int64_t> count = cluster.ranks_of_device_types(ranks);
+  for (size_t type = 1; type < count.size(); ++type) {
+    const cost::Device& device = cluster.device_of(type);
+    const bool is_alike = device.host_launch.value == own.host_launch.value &&
+                          device.host_launch_expert.value == own.host_launch_expert.value &&
+                          device.host_reads.ops == own.host_reads.ops &&
+                          device.overlap.compute.value == own.overlap.compute.value &&
+                          device.overlap.communication.value == own.overlap.communication.value;
+    const std::string& file = cluster.heterogeneous_nodes[type - 1].cluster;
+    if (count[type] == 0 || file.empty() || is_alike) continue;
+    return fmt::format(
+        "nodes of {} have another device.host_launch, host_launch_expert, host_reads or overlap "
+        "than those of {}, which are taken for all nodes",
+        file, cluster.name);
+  }
+  return "";
+}
+
 /// Returns a key of the program's plan as text; empty if it is unknown.
 std::string plan_key(const Program& program, const std::string& key) {
   if (program.config.empty()) return "";
@@ -471,6 +493,9 @@ void add_notes(const Program& program, const CostModel& costs, ModelDurations& d
   if (const std::string other = other_nodes(program, cluster); !other.empty()) {
     report.notes.push_back(other);
   }
+  if (const std::string other = other_launches(cluster, report.ranks); !other.empty()) {
+    report.notes.push_back(other);
+  }
   if (const std::string more = repeated_exchanges(program, durations); !more.empty()) {
     report.notes.push_back(more);
   }
@@ -522,15 +547,21 @@ void describe_memory(const Program& program, const CostModel& costs, SimReport& 
   }
 }
 
-/// Reports the names, the peak FLOP rate and the price of the first `world` devices.
+/// Reports the names, the peak FLOP rate and the price of the first `world` devices; no price if
+/// one of them has none.
 void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
   const std::vector<int64_t> ranks = cluster.ranks_of_device_types(world);
+  bool has_all_prices = true;
   for (size_t kind = 0; kind < ranks.size(); ++kind) {
     if (ranks[kind] == 0) continue;
     const cost::Cluster alike = cluster.homogeneous(kind);
     const double share = 1.0 * ranks[kind] / world;
     report.peak_flops += alike.peak_flops(report.dtype) * share;
     report.price += alike.device.price.value * share;
+    has_all_prices = has_all_prices && alike.device.price.value > 0;
+  }
+  if (!has_all_prices) {
+    report.price = 0;
   }
   report.device = cluster.device_names(world);
 }
@@ -651,7 +682,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.device_is_host = cluster.device_is_host();
   report.memory_budget = options.memory_budget;
   report.provenance = shares(program, durations, result);
-  report.interval = interval_of(cluster, report.provenance, report.step_ns);
+  report.interval = interval_of(cluster, report.provenance, report.step_ns, world);
   if (options.record) {
     summarise_path(program, cluster, result, report);
   }

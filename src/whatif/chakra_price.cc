@@ -30,10 +30,7 @@ constexpr CollectiveType kCollectiveTypes[] = {{0, "all_reduce", false},
 class Pricer {
  public:
   Pricer(const cost::Cluster& cluster, std::vector<ChakraNodes>* ranks)
-      : costs_(cluster, std::nullopt, 1), ranks_(*ranks) {
-    const cost::Peak& peak = cluster.device.peak;
-    dtype_ = peak.bf16.value > 0 ? graph::DType::bf16 : graph::DType::f32;
-  }
+      : costs_(cluster, std::nullopt, 1), ranks_(*ranks) {}
 
   std::string price() {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -68,6 +65,16 @@ class Pricer {
         .seconds();
   }
 
+  /// Returns the time of a node on the rank's device.
+  double own_work_s(size_t rank, const ChakraNode& node) const {
+    const size_t type = costs_.cluster().device_type_of(static_cast<int32_t>(rank));
+    const cost::CostModel& costs = costs_.of_device_type(type);
+    const cost::Device& device = costs.cluster().device;
+    const graph::DType dtype = device.peak.bf16.value > 0 ? graph::DType::bf16 : graph::DType::f32;
+    const auto bytes = static_cast<int64_t>(std::min(node.tensor_bytes, 9e18));
+    return device.launch.value + costs.roofline_s("linear", dtype, node.num_ops, bytes);
+  }
+
   /// Prices a rank's own work and its messages.
   void alone(size_t rank, ChakraNode* node) {
     switch (node->type) {
@@ -75,10 +82,7 @@ class Pricer {
       case ChakraType::mem_load:
       case ChakraType::mem_store:
         if (node->num_ops <= 0 && node->tensor_bytes <= 0) break;
-        return set(costs_.cluster().device.launch.value +
-                       costs_.roofline_s("linear", dtype_, node->num_ops,
-                                         static_cast<int64_t>(std::min(node->tensor_bytes, 9e18))),
-                   node);
+        return set(own_work_s(rank, *node), node);
       case ChakraType::send:
       case ChakraType::receive: {
         const bool sends = node->type == ChakraType::send;
@@ -124,7 +128,6 @@ class Pricer {
 
   cost::CostModel costs_;
   std::vector<ChakraNodes>& ranks_;
-  graph::DType dtype_;
   int64_t priced_ = 0, unpriced_ = 0;
 };
 

@@ -5,6 +5,7 @@
 """check, simulate and train accept the plan that `hocket plan` writes, unchanged."""
 import json
 import os
+import re
 import signal
 import subprocess
 import unittest
@@ -94,7 +95,17 @@ class PlanTest(PlanBox):
         shown = self.good(*search)
         self.assertRegex(shown, r"\nfamily +step")
         self.assertRegex(shown, r"\nnext +10 % more of")
+        self.assertEqual("memory" in gains, bool(re.search(r"more of memory {2,}", shown)))
         self.refused("both go to standard output", *search, "--json", "--html", "-")
+
+    def test_keys_that_go_together_are_one_choice(self):
+        # Keys around a ring are in zigzag order. Exchanged heads are no third way: four are too few for eight ranks.
+        self.model()
+        given = [word for key in ("cp=8", "all_reduce=native", "recompute=none", "micro_batch=1", "shard.optimizer=none")
+                 for word in ("--set", "plan." + key)]
+        shown = self.good("plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml", "--global-batch", "2",
+                          "--seq-len", "64", *given)
+        self.assertRegex(shown, r"\nwhy +\+\d+\.\d\d % with plan\.cp_comm_type=(p2p plan\.cp_order=zigzag|all_gather)")
 
     def test_lists_of_sections_stay(self):
         self.model()

@@ -283,6 +283,7 @@ class TrainersTest(PlanBox):
         self.assertEqual(plan["ranks_per_node"], 8)
         self.assertIn("note     plan.ranks_per_node is 8, as run_train.sh starts them", told)
         self.assertIn("torchtitan accumulates 2 of training.local_batch_size 4", told)
+        self.assertIn("torchtitan gives the first 1 and the last 1 less", told)
         self.assertIn("ignored  quantize.linear.float8.filter_fqns = [output]\n", told)
         self.assertEqual(train["schedule"], "linear")
         self.assertRegex(told, "note     the file names the model 'llama3 debugmodel'; the one of this run has [0-9.]+ k "
@@ -306,7 +307,7 @@ class TrainersTest(PlanBox):
                 (TORCHTITAN.replace('flavor = "debugmodel"', 'converters = ["mx"]'), {"dtype": "bf16"}, "'mx'")):
             self.put("job.toml", text)
             told = self.good("plan", "convert", "--from", "torchtitan", "job.toml", *of_model)
-            usual = ("run_train.sh", "accumulates", "names the model")
+            usual = ("run_train.sh", "accumulates", "names the model", "stage_less_layers")
             notes = [line for line in told.split("\n") if line.startswith("note") and
                      not any(words in line for words in usual)]
             self.assertEqual(len(notes), 1 if note else 0, told)

@@ -202,6 +202,30 @@ TEST(Cluster, FormerNamesOfKeysAreRead) {
   EXPECT_NE(now.find("unfused_ops:"), std::string::npos) << now;
 }
 
+TEST(Cluster, FormerSharesOf8BitsAreThoseOfTypes) {
+  const std::string former =
+      "  efficiency: {matmul_f8: {value: 0.5, source: s}, "
+      "matmul_f8_by_flops: {source: s, size: [1e6], share: [0.25]}}\n  peak:";
+  std::string text = kSmall;
+  text.replace(text.find("  peak:"), 7, former);
+  const Cluster c = parse_cluster(text, "former.yaml");
+  EXPECT_FALSE(c.device.efficiency.has_former_shares());
+  ASSERT_EQ(c.device.efficiency.of_types.size(), 1U);
+  const TypedShares& shares = c.device.efficiency.of_types[0];
+  EXPECT_EQ(shares.types, (std::vector<std::string>{"f8_e4m3", "f8_e5m2"}));
+  EXPECT_EQ(shares.matmul.value, 0.5);
+  EXPECT_EQ(shares.matmul_by_flops.share, std::vector<double>{0.25});
+  EXPECT_EQ(to_yaml(parse_cluster(to_yaml(c), "again")), to_yaml(c));
+  // Beside an entry of such a type, one of the two would have no effect.
+  const std::string both = refusal(kSmall, "  peak:",
+                                   "  efficiency: {matmul_f8: {value: 0.5}, of_types: [{types: "
+                                   "[f8_e5m2], matmul: {value: 0.6}}]}\n  peak:");
+  EXPECT_NE(both.find("of_types.0 has shares of f8_e5m2"), std::string::npos) << both;
+  const std::string wrong =
+      refusal(kSmall, "  peak:", "  efficiency: {matmul_f8: {value: 2}}\n  peak:");
+  EXPECT_NE(wrong.find("device.efficiency.matmul_f8 is 2"), std::string::npos) << wrong;
+}
+
 TEST(Cluster, CyclesOfFilesAreRefused) {
   const data::TempFolder temp;
   std::string text = kSmall;
@@ -228,6 +252,44 @@ TEST(Cluster, CyclesOfFilesAreRefused) {
   read_cluster(
       temp.add("d.yaml", text + "heterogeneous_nodes: [{cluster: plain.yaml}, {first: 1, cluster: "
                                 "plain.yaml}]\n"));
+}
+
+TEST(Cluster, FilesOfHeterogeneousNodesHaveLinksAndOneKindOfNodes) {
+  const data::TempFolder temp;
+  std::string one = kSmall;
+  one.replace(one.find("nodes: 2"), 8, "nodes: 1");
+  one.erase(one.find("  inter:"));
+  temp.add("one.yaml", one);
+  const std::string slower =
+      std::string(kSmall) + "heterogeneous_nodes: [{first: 1, speed: 0.5}]\n";
+  temp.add("two_kinds.yaml", slower);
+  const auto refused = [&](const std::string& file) {
+    const std::string entry = "heterogeneous_nodes: [{first: 1, cluster: " + file + "}]\n";
+    try {
+      read_cluster(temp.add("c.yaml", kSmall + entry));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit_code(), 2);
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const std::string lacks = refused("one.yaml");
+  EXPECT_NE(lacks.find("one.yaml, which lacks links.inter"), std::string::npos) << lacks;
+  const std::string two = refused("two_kinds.yaml");
+  EXPECT_NE(two.find("two_kinds.yaml, which has heterogeneous_nodes"), std::string::npos) << two;
+}
+
+TEST(Cluster, AtBestHasTheMostMemoryThatAPlanMayTake) {
+  Cluster c = parse_cluster(kSmall, "small");
+  c.device.reserve.context.value = 4e8;
+  NodeGroup& other = c.heterogeneous_nodes.emplace_back();
+  other.device = c.device;
+  other.links = c.links;
+  other.device.memory.value = 9e8;
+  other.device.reserve = {};
+  EXPECT_EQ(c.at_best().device.plannable(), 9e8);
+  other.device.memory.value = 5e8;
+  EXPECT_EQ(c.at_best().device.plannable(), 6e8);
 }
 
 TEST(Cluster, HugeSizesAreRefused) {

@@ -71,10 +71,11 @@ TEST(CostModel, ProductsOf8BitsHaveAShareOfTheirOwn) {
   };
   // 16 MFLOP at half of 16 TFLOP/s: 2 us, + 1 us launch; at a quarter: 4 us.
   EXPECT_EQ(ns(DType::f8_e4m3), 3000);
-  c.device.efficiency.matmul_f8.value = 0.25;
+  c.device.efficiency.of_types = {{{"f8_e4m3", "f8_e5m2"}, {0.25, "s"}, {}}};
   EXPECT_EQ(ns(DType::f8_e4m3), 5000);
+  EXPECT_EQ(ns(DType::f8_e5m2), 5000);
   EXPECT_EQ(ns(DType::bf16), 5000);
-  c.device.efficiency.matmul_f8_by_flops = {"s", {1e6}, {0.125}};
+  c.device.efficiency.of_types[0].matmul_by_flops = {"s", {1e6}, {0.125}};
   EXPECT_EQ(ns(DType::f8_e4m3), 9000);
 }
 
@@ -102,18 +103,20 @@ TEST(CostModel, TypesMayHaveSharesOfTheirOwn) {
   EXPECT_THROW(c.validate("toy"), Error);
   c.device.efficiency.of_types[0].types = {"f16", "f16"};
   EXPECT_THROW(c.validate("toy"), Error);
+  c.device.efficiency.of_types[0].types = {"i32"};
+  EXPECT_THROW(c.validate("toy"), Error);
 }
 
 TEST(CostModel, NothingTakesLongerAtBest) {
   Cluster c = toy();
   c.nodes = 2;
   c.device.peak.f8.value = 16e12;
-  c.device.efficiency.matmul_f8.value = 0.25;
+  c.device.efficiency.of_types = {{{"f8_e4m3", "f8_e5m2"}, {0.25, "s"}, {}}};
   NodeGroup other;
   other.device = c.device;
   other.links = c.links;
-  other.device.efficiency.matmul_f8.value = 0.5;
-  other.device.efficiency.of_types = {{{"bf16"}, {0.75, "s"}, {}}};
+  other.device.efficiency.of_types = {{{"f8_e4m3", "f8_e5m2"}, {0.5, "s"}, {}},
+                                      {{"bf16"}, {0.75, "s"}, {}}};
   c.heterogeneous_nodes = {other};
   for (const DType dtype : {DType::f8_e4m3, DType::bf16}) {
     Kind product = kind("linear", 16e6, 0, dtype);

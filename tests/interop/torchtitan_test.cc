@@ -3,6 +3,7 @@
 // name, since an ignored degree would give another plan.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -255,12 +256,69 @@ TEST(Torchtitan, TwoNamesThatSayTwoThings) {
   EXPECT_EQ(import_job(former + "tensor_parallel_degree = 8\n").keys.at("plan.tp"), "8");
 }
 
+TEST(Torchtitan, StagesOfEqualLayersAreSaid) {
+  const auto says_so = [](const std::string& more) {
+    const Imported found = import_job("[parallelism]\npipeline_parallel_degree = 2\n" + more);
+    return std::any_of(found.notes.begin(), found.notes.end(), [](const std::string& note) {
+      return says(note, "torchtitan gives the first");
+    });
+  };
+  EXPECT_TRUE(says_so(""));
+  EXPECT_TRUE(says_so("pipeline_parallel_first_stage_less_layers = 2\n"));
+  EXPECT_FALSE(
+      says_so("pipeline_parallel_first_stage_less_layers = 0\n"
+              "pipeline_parallel_last_stage_less_layers = 0\n"));
+  EXPECT_FALSE(
+      says_so("module_fqns_per_model_part = [[\"layers.0\"], [\"layers.1\", \"output\"]]\n"));
+}
+
 TEST(Torchtitan, CheckpointsByTime) {
   const Imported found = import_job(
       "[checkpoint]\nenable_checkpoint = true\ninterval_type = \"seconds\"\ninterval = 3600\n");
   EXPECT_EQ(found.keys.count("train.save_every"), 0u);
   ASSERT_EQ(found.ignored.size(), 1u);
   EXPECT_TRUE(says(found.ignored[0], "checkpoint.interval = 3600: it is in seconds"));
+}
+
+/// torchtitan's experts lie over all of cp, all of tp unless it splits each, and ranks of FSDP.
+/// Megatron-LM's need sequence_parallel beside tp.
+TEST(Torchtitan, ExpertsLieWhereItsMeshHasThem) {
+  const auto run_with = [](const std::string& plan) {
+    return engine::parse_run(
+        "{model: {config: {model_type: qwen3_moe, vocab_size: 64, hidden_size: 32, "
+        "num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 8, "
+        "intermediate_size: 64, moe_intermediate_size: 16, num_experts: 4, num_experts_per_tok: 2, "
+        "max_position_embeddings: 512, rms_norm_eps: 1.0e-6, norm_topk_prob: true, "
+        "tie_word_embeddings: false}}, train: {global_batch: 8, seq_len: 64}, plan: {" +
+            plan + "}}",
+        "test", {});
+  };
+  const auto titan = expressed_by_torchtitan(run_with("dp: 8"));
+  const auto megatron = expressed_by_megatron(run_with("dp: 8"));
+  planner::PlanCandidate plan{.dp = 8, .ep = 4};
+  EXPECT_FALSE(titan(plan));
+  EXPECT_TRUE(megatron(plan));
+  plan.shard = planner::kZero3;
+  EXPECT_TRUE(titan(plan));
+  plan.ep = 8;  // of four experts
+  EXPECT_FALSE(titan(plan));
+  EXPECT_FALSE(megatron(plan));
+  plan.dp = plan.ep = plan.tp = 2;
+  plan.sequence_parallel = true;
+  EXPECT_TRUE(titan(plan));
+  EXPECT_TRUE(megatron(plan));
+  plan.sequence_parallel = false;
+  EXPECT_FALSE(megatron(plan));
+  plan.sequence_parallel = true;
+  plan.ep = plan.dp = 1;
+  plan.tp = 4;  // of two heads of keys
+  EXPECT_FALSE(titan(plan));
+
+  EXPECT_TRUE(says(refusal_of([&] { emit_torchtitan(run_with("dp: 8, ep: 4")); }), "plan.ep is 4"));
+  EXPECT_TRUE(says(refusal_of([&] { emit_torchtitan(run_with("tp: 4, sequence_parallel: true")); }),
+                   "plan.tp is 4"));
+  EXPECT_TRUE(says(refusal_of([&] { emit_megatron(run_with("dp: 2, tp: 2, ep: 2")); }),
+                   "plan.sequence_parallel is false"));
 }
 
 }  // namespace

@@ -170,6 +170,31 @@ TEST(Codecs, RoutesFollowTheLinks) {
   EXPECT_GT(chosen(slow, "int8"), 0);
 }
 
+/// A stop ends even a simulation that has begun, but for the first one, with which the others are
+/// compared. The second one here is of all through the codec, the third of single gradients.
+TEST(Codecs, AStopEndsASimulation) {
+  const CodecTrial slow = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 2e6);
+  for (const int64_t whole : {0, 1, 2}) {
+    SCOPED_TRACE(whole);
+    int64_t begun = 0;
+    CodecSearchOptions options;
+    options.progress = [&](int64_t simulated, double) {
+      EXPECT_EQ(simulated, begun);
+      ++begun;
+    };
+    options.stop = [&] { return begun > whole; };
+    const CodecResult result = choose_codecs(slow, options);
+    EXPECT_FALSE(result.complete);
+    EXPECT_EQ(result.simulated, std::max<int64_t>(1, whole));
+    EXPECT_EQ(begun, std::max<int64_t>(1, whole + 1));
+    EXPECT_EQ(result.all.size(), whole < 2 ? 0U : 1U);
+    EXPECT_LE(result.chosen.step_s, result.none.step_s);
+    EXPECT_DOUBLE_EQ(slow.simulate(result.choice()).step_s, result.chosen.step_s);
+    EXPECT_EQ(result.choice(),
+              whole < 2 ? CodecChoice(slow.transfers().size(), "none") : slow.all_by("int8"));
+  }
+}
+
 /// Gradients sent before links wait for a later gradient are not tried.
 TEST(Codecs, LeaveAsideWhatIsBeforeABubble) {
   const CodecTrial fast = trial("dp: 4, micro_batch: 2, bucket_mib: 0", 2e9);

@@ -308,6 +308,35 @@ TEST(PlanSpace, ReplicasOfOneSpeedAreNeighboursWithAsManySequences) {
   EXPECT_EQ(dealt_by_speed(7, {1, 1, 1, 1}), (std::vector<int64_t>{2, 2, 2, 1}));
 }
 
+TEST(PlanSpace, GivenSamplesLeaveNoMicroBatchToGive) {
+  SearchSpace space;
+  space.model.num_layers = 8;
+  space.ranks = 2;
+  space.global_batch = 8;
+  space.given = {{"plan.dp_samples", "[3, 1]"}};
+  PlanCandidate mesh;
+  mesh.dp = 2;
+  const std::vector<PlanCandidate> found = micro_batches(space, mesh);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].sequences, 4);
+  space.given["plan.micro_batch"] = "2";
+  EXPECT_TRUE(micro_batches(space, mesh).empty());
+}
+
+TEST(PlanSpace, OddSequencesHaveEveryMeshButThoseThatSplitThem) {
+  SearchSpace space;
+  space.model.num_layers = space.model.num_heads = 8;
+  space.ranks = space.global_batch = 8;
+  space.seq_len = 8192;
+  const auto has_cp = [](const PlanCandidate& mesh) { return mesh.cp > 1; };
+  std::vector<PlanCandidate> even = meshes(space);
+  EXPECT_GT(std::erase_if(even, has_cp), 0U);
+  std::erase_if(even, [](const PlanCandidate& mesh) { return mesh.sequence_parallel; });
+  space.seq_len = 8191;
+  EXPECT_FALSE(even.empty());
+  EXPECT_EQ(meshes(space), even);
+}
+
 TEST(PlanSpace, AReplicaIsAsFastAsItsSlowestStage) {
   SearchSpace space;
   space.ranks = 8;

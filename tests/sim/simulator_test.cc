@@ -288,6 +288,14 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
   EXPECT_NEAR(r.provenance.interpolated, 6.0 / 86, 1e-12);
   EXPECT_NEAR(r.provenance.analytic, 20.0 / 86, 1e-12);
   EXPECT_EQ(to_text(p, r).find("uncalibrated"), std::string::npos);
+  // Timed tasks are 1 % off; links and analytic times have the ends of a file without errors.
+  EXPECT_NEAR(r.provenance.judged, 60.0 / 86, 1e-12);
+  EXPECT_NEAR(1.0 * r.interval.low_ns / r.step_ns, 1 - (60 * 0.01 + 26 * 0.3) / 86, 1e-4);
+  EXPECT_NEAR(1.0 * r.interval.high_ns / r.step_ns, 1 + (60 * 0.01 + 26 * 0.7) / 86, 1e-4);
+  EXPECT_TRUE(r.interval.timed);
+  EXPECT_NE(r.interval.why.find("+-1.0 % over 70 % of the time; -30 to +70 % over the rest"),
+            std::string::npos)
+      << r.interval.why;
 }
 
 /// 43 us of tasks on four devices: at 0.5 of their speed 86 us, and 14 us between steps.
@@ -326,6 +334,43 @@ TEST(Simulator, FrameworkAndIntervalOfAStep) {
   EXPECT_EQ(bare.step_ns, 43000);
   EXPECT_LT(1.0 * bare.interval.low_ns / bare.step_ns, 0.8);
   EXPECT_GT(1.0 * bare.interval.high_ns / bare.step_ns, 1.25);
+}
+
+/// Nodes of another file, with wider errors, no price, and a host that launches tasks in another
+/// time.
+TEST(Simulator, NodesOfAnotherFileCountInIntervalPriceAndNotes) {
+  const Program p = two_by_two();
+  Cluster c = toy();
+  c.accuracy = {"fitted", 0.95, 1.05, {"a"}, {}, 0.02, 0, "s"};
+  c.device.price.value = 2;
+  cost::NodeGroup& other = c.heterogeneous_nodes.emplace_back();
+  other.first = 1;
+  other.cluster = "other.yaml";
+  other.device = c.device;
+  other.links = c.links;
+  other.accuracy = {"datasheet", 0.8, 1.25, {}, {}, 0, 0, "s"};
+  SimOptions o;
+  o.tokens = 100;
+  const auto report = [&] { return simulate(p, CostModel(c, std::nullopt, 1), o); };
+  const SimReport r = report();
+  EXPECT_NEAR(1.0 * r.interval.low_ns / r.step_ns, 0.8, 1e-4);
+  EXPECT_NEAR(1.0 * r.interval.high_ns / r.step_ns, 1.25, 1e-4);
+  EXPECT_NE(r.interval.why.find("fitted to 1 published step"), std::string::npos);
+  EXPECT_NE(r.interval.why.find("nodes of other.yaml: a datasheet"), std::string::npos);
+  EXPECT_EQ(r.price, 2);
+  EXPECT_EQ(join(r.notes, "\n").find("host_launch"), std::string::npos);
+  other.device.price.value = 0;
+  other.device.host_launch.value = 1e-6;
+  const SimReport without = report();
+  EXPECT_EQ(without.price, 0);
+  EXPECT_EQ(without.dollars_per_m_tokens, 0);
+  EXPECT_NE(join(without.notes, "\n").find("nodes of other.yaml have another device.host_launch"),
+            std::string::npos);
+  // Where no rank is on them, they do not count.
+  other.first = 0;
+  other.accuracy = {"fitted", 0.9, 1.1, {"a"}, {}, 0.02, 0, "s"};
+  other.count = 2;
+  EXPECT_NEAR(1.0 * report().interval.low_ns / r.step_ns, 0.9, 1e-4);
 }
 
 /// Stage 1 plans 1,003,520 bytes of 1,100,000.

@@ -171,6 +171,19 @@ class Chakra(unittest.TestCase):
         self.assertAlmostEqual(found["T"], 10e-6, places=12)
         self.assertIn("4 nodes did not", self.notes(found))
 
+    def test_a_rank_is_priced_on_its_own_node(self):
+        cluster = self.write("two.yaml", b"""
+name: two
+nodes: 2
+devices_per_node: 1
+device: {name: d, memory: {value: 1GB}, memory_bandwidth: {value: 100GB/s}, peak: {f32: {value: 1TFLOP/s}}}
+links: {intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}, inter: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}}
+heterogeneous_nodes: [{first: 1, speed: 0.5}]
+""")
+        paths = [self.write(f"h.{rank}.et", trace([node(0, "load", "MEM_LOAD_NODE", tensor_size=("uint64", 10**9))]))
+                 for rank in range(2)]
+        self.assertAlmostEqual(self.analyse(*paths, "--cluster", cluster)["T"], 20e-3, places=9)
+
     def test_where_a_cluster_is_not_taken(self):
         path = self.write("trace.json", json.dumps({"schemaVersion": 1, "traceEvents": []}).encode())
         done = run("whatif", path, "--cluster", CLUSTER)

@@ -297,7 +297,8 @@ int search_plan(const PlanOptions& options) {
   }
   std::FILE* words = options.words();
   if (options.json) {
-    fmt::print("{}\n", search_json(result, space, trial.costs().calibrated(), options.rows()));
+    fmt::print("{}\n", search_json(result, space, trial.costs().calibrated(), options.rows(),
+                                   trial.memory()));
   } else {
     fmt::print(words, "model    {}\ncluster  {}: {} of {} x {}{}\nsearch   {}\n\n{}{}{}",
                engine::describe(run.model), trial.cluster().name, space.ranks,

@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -44,14 +44,15 @@ struct CodecOptions {
   bool json = false;
 };
 
-planner::CodecResult search(const CodecTrial& trial, const CodecOptions& options) {
-  const auto begun = std::chrono::steady_clock::now();
+/// `begun_ns`: when the command began, whose time is limited.
+planner::CodecResult search(const CodecTrial& trial, const CodecOptions& options,
+                            int64_t begun_ns) {
   Progress line;
   planner::CodecSearchOptions search_options;
   search_options.offload = options.offload;
   search_options.stop = [&] {
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
-    return Interrupt::came() || (options.time_limit_s > 0 && spent.count() >= options.time_limit_s);
+    return Interrupt::came() ||
+           (options.time_limit_s > 0 && seconds_since(begun_ns) >= options.time_limit_s);
   };
   search_options.progress = [&](int64_t simulated, double best_s) {
     const std::string best = simulated > 0 ? ", best " + human_time(best_s) : "";
@@ -114,7 +115,9 @@ std::string offload_text(const CodecResult& result) {
       std::count_if(choice.begin(), choice.end(),
                     [](const std::string& codec) { return codec != passes::kNoCodec; }),
       human_time(result.offload->gain_s), result.offload->choices,
-      result.offload->all_tried ? ", all tried" : ", too many to try all: one size after another");
+      !result.offload->all_tried ? ", too many to try all: one size after another"
+      : result.complete          ? ", all tried"
+                                 : "");
 }
 
 nlohmann::json json_of(const planner::CodecOutcome& outcome) {
@@ -148,13 +151,14 @@ nlohmann::json json_of(const CodecTrial& trial, const CodecResult& result) {
                          {"complete", result.complete}};
   if (result.offload) {
     json["offload"] = {{"choices", result.offload->choices},
-                       {"all_tried", result.offload->all_tried},
+                       {"all_tried", result.offload->all_tried && result.complete},
                        {"gain_s", result.offload->gain_s}};
   }
   return json;
 }
 
 int plan_codecs(const CodecOptions& options) {
+  const int64_t begun_ns = now_ns();
   if (!(options.time_limit_s >= 0)) {
     fail("hocket plan codecs", "--time-limit is {:g}; expected seconds, or 0 for none",
          options.time_limit_s);
@@ -177,7 +181,7 @@ int plan_codecs(const CodecOptions& options) {
                                                        .profile = options.profile,
                                                        .outputs = {{"--out", options.out}}});
   const CodecTrial trial(run, basis.cluster_file, basis.profile, split(options.codecs, ','));
-  const CodecResult result = search(trial, options);
+  const CodecResult result = search(trial, options, begun_ns);
   const std::string steps = steps_text(result);
   std::FILE* words = words_beside(options.out);
   if (options.json) {

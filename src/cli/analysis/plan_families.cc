@@ -155,6 +155,25 @@ std::string families_text(const planner::SearchResult& result, const planner::Se
   return text;
 }
 
+namespace {
+
+/// Returns the fastest simulated plan that would fit into 10 % more memory, if it is faster than
+/// the best one; null: none is.
+const planner::Outcome* best_with_more(const planner::SearchResult& result, int64_t memory) {
+  const planner::Outcome* fastest = nullptr;
+  for (const planner::Outcome& outcome : result.over_memory) {
+    const bool fits =
+        static_cast<double>(outcome.bytes) <= planner::kBetter * static_cast<double>(memory);
+    if (fits && (!fastest || outcome.step_s < fastest->step_s)) {
+      fastest = &outcome;
+    }
+  }
+  const double gainful_s = result.best.front().step_s * (1 - kNoGain);
+  return fastest && fastest->step_s < gainful_s ? fastest : nullptr;
+}
+
+}  // namespace
+
 std::vector<std::string> gains_lines(const planner::SearchResult& result,
                                      const planner::SearchSpace& space, int64_t memory) {
   std::vector<planner::Gain> gains = result.gains;
@@ -167,19 +186,10 @@ std::vector<std::string> gains_lines(const planner::SearchResult& result,
         gain.share < kNoGain ? "no gain" : fmt::format("-{:.1f} %", 100 * gain.share);
     lines.push_back(fmt::format("{:.0f} % more of {:<20} {}", percent, gain.resource, saved));
   }
-  const planner::Outcome* fastest = nullptr;
-  for (const planner::Outcome& outcome : result.over_memory) {
-    const bool fits =
-        static_cast<double>(outcome.bytes) <= planner::kBetter * static_cast<double>(memory);
-    if (fits && (!fastest || outcome.step_s < fastest->step_s)) {
-      fastest = &outcome;
-    }
-  }
-  const double best_s = result.best.front().step_s;
-  if (fastest && fastest->step_s < best_s * (1 - kNoGain)) {
+  if (const planner::Outcome* const larger = best_with_more(result, memory)) {
     lines.push_back(fmt::format("{:.0f} % more of {:<20} -{:.1f} %: {}", percent, "memory",
-                                100 * (1 - fastest->step_s / best_s),
-                                planner::describe(fastest->plan, space)));
+                                100 * (1 - larger->step_s / result.best.front().step_s),
+                                planner::describe(larger->plan, space)));
   }
   return lines;
 }
@@ -202,10 +212,13 @@ nlohmann::json families_json(const planner::SearchResult& result,
   return list;
 }
 
-nlohmann::json gains_json(const planner::SearchResult& result) {
+nlohmann::json gains_json(const planner::SearchResult& result, int64_t memory) {
   nlohmann::json gains = nlohmann::json::object();
   for (const planner::Gain& gain : result.gains) {
     gains[gain.resource] = gain.share;
+  }
+  if (const planner::Outcome* const larger = best_with_more(result, memory)) {
+    gains["memory"] = 1 - larger->step_s / result.best.front().step_s;
   }
   return gains;
 }

@@ -51,6 +51,6 @@ std::vector<std::string> gains_lines(const planner::SearchResult& result,
 /// The same as JSON: a list of families, and shares of the step by resource.
 nlohmann::json families_json(const planner::SearchResult& result,
                              const planner::SearchSpace& space);
-nlohmann::json gains_json(const planner::SearchResult& result);
+nlohmann::json gains_json(const planner::SearchResult& result, int64_t memory);
 
 }  // namespace hocket::cli

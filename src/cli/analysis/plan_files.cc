@@ -207,8 +207,10 @@ void declare_plan_convert(Args& args) {
               int64_t{1} << 16);
   add_emit(args, &options->emit, "megatron or torchtitan; default: a run.yaml");
   args.option("--out", "FILE", &options->out, "where the result goes [-: standard output]");
-  args.example("hocket plan convert configs/qwen3-30b-a3b.yaml --emit torchtitan --out job.toml",
-               "a job file of torchtitan; --from torchtitan reads it");
+  args.example(
+      "hocket plan convert configs/qwen3-30b-a3b.yaml --set plan.shard.params=all --set "
+      "plan.shard.grads=all --emit torchtitan --out job.toml",
+      "a job file of torchtitan; --from torchtitan reads it");
   args.run([options] { return convert(*options); });
 }
 

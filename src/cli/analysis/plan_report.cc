@@ -35,6 +35,8 @@ std::map<std::string, Chosen> choices_of(const planner::Outcome& outcome,
       key = "plan.shard";
     } else if (key == "plan.reduce_scatter" || key == "plan.all_gather") {
       key = "plan.all_reduce";
+    } else if (key == "plan.cp_order") {
+      key = "plan.cp_comm_type";
     }
     Chosen& chosen = choices[key];
     chosen.set += (chosen.set.empty() ? "" : " ") + assignment;
@@ -167,7 +169,7 @@ std::string why_text(const planner::SearchResult& result, const planner::SearchS
 }
 
 std::string search_json(const planner::SearchResult& result, const planner::SearchSpace& space,
-                        bool calibrated, size_t top) {
+                        bool calibrated, size_t top, int64_t memory) {
   const planner::Counts& counts = result.counts;
   nlohmann::json best = nlohmann::json::array();
   for (size_t i = 0; i < std::min(top, result.best.size()); ++i) {
@@ -175,7 +177,7 @@ std::string search_json(const planner::SearchResult& result, const planner::Sear
   }
   const nlohmann::json all = {{"best", best},
                               {"families", families_json(result, space)},
-                              {"gains_of_ten_percent", gains_json(result)},
+                              {"gains_of_ten_percent", gains_json(result, memory)},
                               {"calibrated", calibrated},
                               {"complete", result.complete},
                               {"ended", result.ended},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "planner/search.h"
@@ -20,8 +21,8 @@ std::string table_text(const planner::SearchResult& result, const planner::Searc
 /// Returns the reason for each choice of the best plan: the fastest simulated plan that differs in
 /// that choice alone, and its loss.
 std::string why_text(const planner::SearchResult& result, const planner::SearchSpace& space);
-/// The best plans with all counts; seconds and bytes (docs/planner.md).
+/// The best plans with all counts; seconds and bytes (docs/planner.md). `memory`: bytes of a rank.
 std::string search_json(const planner::SearchResult& result, const planner::SearchSpace& space,
-                        bool calibrated, size_t top);
+                        bool calibrated, size_t top, int64_t memory);
 
 }  // namespace hocket::cli

@@ -141,7 +141,8 @@ sim::Interval interval_of(const cost::CostModel& costs, double seconds) {
   if (costs.calibrated()) {
     return {0, 0, "none: a profile has no error of single collectives", false};
   }
-  return sim::interval_of(costs.cluster(), {}, std::llround(seconds * 1e9));
+  return sim::interval_of(costs.cluster(), {}, std::llround(seconds * 1e9),
+                          costs.cluster().capacity());
 }
 
 void write_interval(JsonWriter& json, const sim::Interval& interval) {

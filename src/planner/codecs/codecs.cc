@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "cost/cost_model.h"
 #include "planner/trial.h"
@@ -254,17 +255,21 @@ class CodecSearch {
   }
 
   CodecResult run() {
-    result_.none = result_.chosen = simulate(choice_, &times_);
+    show_progress();
+    // To its end: all else is compared with it.
+    result_.none = result_.chosen = trial_.simulate(choice_, &times_);
+    ++result_.simulated;
     for (size_t t = 0; t < times_.size(); ++t) {
       result_.decisions[t].gap_s = times_[t] ? times_[t]->gap_s : 0;
     }
-    decide_by_falling_size();
+    // Early, so that a search that is stopped has them, too.
     for (const std::string& codec : trial_.codecs()) {
       add_all_by(codec);
       if (options_.offload) {
         add_all_by(on_host(codec));
       }
     }
+    decide_by_falling_size();
     start_from_the_best_of_all();
     if (options_.offload) {
       offload();
@@ -291,7 +296,9 @@ class CodecSearch {
   }
 
   void add_all_by(const std::string& codec) {
-    result_.all.emplace_back(codec, simulate(trial_.all_by(codec), nullptr));
+    if (const std::optional<CodecOutcome> outcome = simulate(trial_.all_by(codec), nullptr)) {
+      result_.all.emplace_back(codec, *outcome);
+    }
   }
 
   /// Algorithm 2 of the paper: chooses a number per group of equal size and codec.
@@ -319,11 +326,11 @@ class CodecSearch {
     result_.offload = choose_offload(
         sizes, before_s, kMaxOffloads,
         [&](const OffloadCounts& counts) -> std::optional<double> {
-          const CodecOutcome outcome = simulate(with(counts), nullptr);
-          if (!is_better(outcome)) return std::nullopt;
-          result_.chosen = outcome;
+          const std::optional<CodecOutcome> outcome = simulate(with(counts), nullptr);
+          if (!outcome || !is_better(*outcome)) return std::nullopt;
+          result_.chosen = *outcome;
           choice_ = with(counts);
-          return outcome.step_s;
+          return outcome->step_s;
         },
         [&] { return stopped(); });
     result_.offload->gain_s = before_s - result_.chosen.step_s;
@@ -382,9 +389,10 @@ class CodecSearch {
     for (const std::string& codec : options_of(t)) {
       if (codec == was) continue;
       choice_[t] = codec;
-      const CodecOutcome outcome = simulate(choice_, nullptr);
-      if (!is_better(outcome)) continue;
-      result_.chosen = outcome;
+      const std::optional<CodecOutcome> outcome = simulate(choice_, nullptr);
+      if (!outcome) break;
+      if (!is_better(*outcome)) continue;
+      result_.chosen = *outcome;
       best = codec;
     }
     choice_[t] = best;
@@ -403,13 +411,25 @@ class CodecSearch {
   bool is_better(const CodecOutcome& outcome) const {
     return (outcome.fits || !result_.none.fits) && outcome.step_s < result_.chosen.step_s;
   }
-  CodecOutcome simulate(const CodecChoice& choice,
-                        std::vector<std::optional<TransferTimes>>* times) {
+  void show_progress() {
     if (options_.progress) {
       options_.progress(result_.simulated, result_.chosen.step_s);
     }
-    ++result_.simulated;
-    return trial_.simulate(choice, times);
+  }
+  /// Returns the predicted step; nothing, and leaves `times` as they are, if the search is stopped
+  /// before it is known.
+  std::optional<CodecOutcome> simulate(const CodecChoice& choice,
+                                       std::vector<std::optional<TransferTimes>>* times) {
+    if (stopped()) return std::nullopt;
+    show_progress();
+    const StopWhen given_up([this] { return stopped(); });
+    try {
+      const CodecOutcome outcome = trial_.simulate(choice, times);
+      ++result_.simulated;
+      return outcome;
+    } catch (const Stopped&) {
+      return std::nullopt;
+    }
   }
   bool stopped() {
     if (options_.stop && options_.stop()) {

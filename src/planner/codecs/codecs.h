@@ -76,8 +76,10 @@ class CodecTrial {
 };
 
 struct CodecSearchOptions {
-  bool offload = false;                  ///< hosts may encode in place of devices
-  std::function<bool()> stop = nullptr;  ///< true ends it with the best so far
+  bool offload = false;  ///< hosts may encode in place of devices
+  /// True ends it with the best so far, even in the middle of a simulation but for the first one,
+  /// with which all others are compared.
+  std::function<bool()> stop = nullptr;
   /// Called before each simulation: how many there were, and the shortest step.
   std::function<void(int64_t simulated, double best_s)> progress = nullptr;
 };
@@ -93,7 +95,7 @@ struct CodecDecision {
 struct CodecResult {
   std::vector<CodecDecision> decisions;  ///< as CodecTrial::transfers()
   CodecOutcome none, chosen;
-  /// By codec, and by "CODEC host" with offload: everything through it.
+  /// By codec, and by "CODEC host" with offload: everything through it. Those before a stop.
   std::vector<std::pair<std::string, CodecOutcome>> all;
   std::optional<OffloadSearch> offload;
   int64_t simulated = 0;
