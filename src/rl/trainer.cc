@@ -200,7 +200,8 @@ void Training::update(Experience& experience, int64_t begin_ns) {
   const auto at_once = static_cast<size_t>(rl_.update_prompts() * rl_.samples_per_prompt);
   const size_t size = experience.samples.size();
   if (critic_) {
-    const train::Values values = critic_->learn(items_of(experience, 0, size), at_once);
+    const train::Values values =
+        critic_->learn(items_of(experience, 0, size), experience.turns, at_once);
     step_values_.insert(step_values_.end(), values.begin(), values.end());
   }
   stepper_->spend(seconds_since(begin_ns));
