@@ -175,8 +175,7 @@ double Critic::update(std::span<const Item> items) {
   return loss;
 }
 
-train::Values Critic::learn(const std::vector<Item>& items, std::span<Turn> turns,
-                            size_t at_once) {
+train::Values Critic::learn(const std::vector<Item>& items, std::span<Turn> turns, size_t at_once) {
   const engine::RlSection& rl = policy_.config.rl;
   double losses = 0, updates = 0;
   for (int64_t epoch = 0; epoch < rl.critic.epochs; ++epoch) {

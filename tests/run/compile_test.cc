@@ -134,7 +134,14 @@ TEST(IneffectiveKeys, AreReported) {
   EXPECT_EQ(warned("dp: 1}\nobjective: sft\nrl: {epochs: 2, samples_per_prompt: 8}\n"
                    "preference: {beta: 0.2"),
             "rl.epochs has no effect; preference.beta has no effect; ");
+  EXPECT_EQ(warned_of_rl("epochs: 2}\npreference: {desirable_weight: 2, answers_per_sequence: 4"),
+            "preference.desirable_weight has no effect; "
+            "preference.answers_per_sequence has no effect; train.global_batch has no effect; ");
   EXPECT_EQ(warned("dp: 1}\nobjective: dpo\npreference: {beta: 0.2"), "");
+  EXPECT_EQ(warned("dp: 1}\nobjective: dpo\npreference: {undesirable_weight: 2, loss_type: ipo"),
+            "preference.undesirable_weight has no effect; ");
+  EXPECT_EQ(warned("dp: 1}\nobjective: kto\npreference: {desirable_weight: 2, loss_type: ipo"),
+            "preference.loss_type has no effect; ");
   EXPECT_EQ(warned(""), "");
   EXPECT_EQ(warned("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
   EXPECT_EQ(warned("dp: 4, shard: {group: 2, grads: group}"), "");
