@@ -104,6 +104,20 @@ TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
   EXPECT_EQ(messages(from_text), messages(c10d));
 }
 
+/// A prompt of one token, and one more that ends the answer, take one place.
+TEST(AnswersPerSequence, HasRoomForTheShortestSamples) {
+  const auto most = [](const std::string& loss) {
+    return answers_per_sequence(parse_run(
+        "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+        "num_attention_heads: 2, num_key_value_heads: 2, head_dim: 4, intermediate_size: 8}}\n"
+        "train: {seq_len: 6}\nobjective: rl\nrl: {rewards: [{type: exact}], loss: " +
+            loss + "}\n",
+        "test", {}));
+  };
+  EXPECT_EQ(most("gspo"), 6);
+  EXPECT_EQ(most("ppo"), 0);
+}
+
 /// Every key has no effect under one plan here, and has one under the plan beside it.
 TEST(IneffectiveKeys, AreReported) {
   const auto warned = [](const std::string& plan) {
