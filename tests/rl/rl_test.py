@@ -410,7 +410,8 @@ class Critics(rl_util.RlTest):
     def test_loss_is_the_mean_of_the_policy(self):
         """Over the same tokens: all of them, or without those of samples that were cut off."""
         found = {}
-        for name, keys in (("mean", {}), ("sum", {"aggregation": "token-sum"}), ("left_out", {"overlong": {"filter": True}})):
+        for name, keys in (("mean", {}), ("sum", {"aggregation": "token-sum"}),
+                           ("left_out", {"overlong": {"filter": True}})):
             self.write_run(name, train={"steps": 1, "lr": 0.01}, data={"evaluation": [], "valid_fraction": 0},
                            rl={"advantage": "gae", **keys})
             self.rl(name)
