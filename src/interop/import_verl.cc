@@ -157,10 +157,12 @@ class VerlImport : public TreeImport {
     read_samples();
     read_algorithm();
     read_loss();
+    read_correction();
     read_divergence();
     read_optimizer();
     read_adapter();
     read_trainer();
+    read_evaluation();
     read_data();
     return finish();
   }
@@ -323,9 +325,12 @@ class VerlImport : public TreeImport {
       const int64_t rounds = file_.integer("algorithm.filter_groups.max_num_gen_batches", 0);
       set("rl.dynamic_sampling.max_rounds", rounds > 0 ? rounds : int64_t{1000000});
     }
-    if (file_.truth("reward_model.overlong_buffer.enable", false)) {
-      set("rl.overlong.buffer", file_.at_least(0, "reward_model.overlong_buffer.len", 0));
-      set("rl.overlong.penalty", file_.number("reward_model.overlong_buffer.penalty_factor", 1));
+    for (const std::string in :
+         {"reward_model.overlong_buffer.", "reward_model.reward_kwargs.overlong_buffer_cfg.",
+          "reward.reward_kwargs.overlong_buffer_cfg."}) {
+      if (!file_.truth(in + "enable", false)) continue;
+      set("rl.overlong.buffer", file_.at_least(0, in + "len", 0));
+      set("rl.overlong.penalty", file_.number(in + "penalty_factor", 1));
     }
     if (given != "gae") return;
     set("rl.critic.path", file_.text("critic.model.path", ""));
@@ -355,13 +360,56 @@ class VerlImport : public TreeImport {
     if (found->second == "ppo") {
       set("rl.dual_clip", file_.number(kActor + "clip_ratio_c", 3));
     }
-    set("rl.aggregation", file_.one_of(kActor + "loss_agg_mode", "token-mean",
-                                       {"token-mean", "token-sum", "seq-mean-token-sum",
-                                        "seq-mean-token-mean", "seq-mean-token-sum-norm"}));
+    const std::string mode = file_.one_of(kActor + "loss_agg_mode", "token-mean",
+                                          {"token-mean", "token-sum", "seq-mean-token-sum",
+                                           "seq-mean-token-mean", "seq-mean-token-sum-norm"});
+    set("rl.aggregation", mode);
+    if (mode == "seq-mean-token-sum-norm" && file_.has(kActor + "loss_scale_factor")) {
+      set("rl.horizon", file_.at_least(1, kActor + "loss_scale_factor", 1));
+    }
     set("rl.entropy_coef", file_.number(kActor + "entropy_coeff", 0));
-    set("rl.old_logprobs", std::string("trainer"));
+    if (file_.text(kActor + "router_replay.mode", "") == "R3") {
+      set("rl.routing_replay", true);
+    }
     // Log-probabilities of sampling and training differ in bf16, as they do between its engines.
     set("rl.strict", false);
+  }
+
+  /// Reads what ratios are anchored at, and what is done about samples of another policy.
+  void read_correction() {
+    const std::string in = "algorithm.rollout_correction.";
+    const bool bypasses = file_.truth(in + "bypass_mode", false);
+    set("rl.old_logprobs", std::string(bypasses ? "rollout" : "trainer"));
+    if (bypasses && file_.text(in + "loss_type", "") == "reinforce") {
+      file_.refuse(in + "loss_type", "ppo_clip");
+    }
+    const std::string weighs = file_.text(in + "rollout_is", "");
+    if (!bypasses && (weighs == "token" || weighs == "sequence")) {
+      set("rl.correction.type", std::string("tis"));
+      set("rl.correction.level", weighs);
+      set("rl.correction.high", file_.number(in + "rollout_is_threshold", 2));
+    } else if (!weighs.empty()) {
+      note(fmt::format("{}rollout_is = {}: samples are not weighed{}", in, weighs,
+                       bypasses ? " in bypass mode, whose ratio is that of the samples" : ""));
+    }
+    if (const std::string leaves_out = file_.text(in + "rollout_rs", ""); !leaves_out.empty()) {
+      note(
+          fmt::format("{}rollout_rs = {}: no token is left out; try --set rl.correction.type=mis "
+                      "with its level and limits",
+                      in, leaves_out));
+    }
+  }
+
+  /// Reads how held-out prompts are answered, and how many of them.
+  void read_evaluation() {
+    const std::string in = kRollout + "val_kwargs.";
+    set("rl.eval_prompts", std::max<int64_t>(0, file_.integer("data.val_max_samples", -1)));
+    const bool samples = file_.truth(in + "do_sample", false);
+    if (const double temperature = samples ? file_.number(in + "temperature", 0) : 0;
+        temperature > 0) {
+      set("rl.eval_temperature", temperature);
+      set("rl.eval_samples", file_.at_least(1, in + "n", 1));
+    }
   }
 
   void read_divergence() {
@@ -461,6 +509,9 @@ class VerlImport : public TreeImport {
         set(ours, every);
       }
     }
+    if (!file_.text("trainer.rollout_data_dir", "").empty()) {
+      set("rl.trajectories", true);
+    }
     const std::string folder = file_.text("trainer.default_local_dir", "");
     if (!folder.empty() && folder.find("${") == folder.npos) {
       set("output.dir", folder);
@@ -468,12 +519,15 @@ class VerlImport : public TreeImport {
   }
 
   void read_data() {
-    std::string sources;
+    std::string sources, columns;
+    if (const std::string key = file_.text("data.prompt_key", "prompt"); key != "prompt") {
+      columns = fmt::format(", columns: {{prompt: \"{}\"}}", key);
+    }
     for (const auto& [path, part] :
          {std::pair{"data.train_files", "train"}, {"data.val_files", "valid"}}) {
       for (const std::string& file : file_.texts(path)) {
-        sources +=
-            fmt::format("{}{{path: \"{}\", split: {}}}", sources.empty() ? "" : ", ", file, part);
+        sources += fmt::format("{}{{path: \"{}\", split: {}{}}}", sources.empty() ? "" : ", ", file,
+                               part, columns);
       }
     }
     if (!sources.empty()) {

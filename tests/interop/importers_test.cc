@@ -189,6 +189,49 @@ TEST(Verl, Yaml) {
                                                   {"adapter.r", "8"}});
 }
 
+/// What is done about samples of another policy, held-out prompts, and keys of columns.
+TEST(Verl, CorrectionsAndEvaluations) {
+  const std::string yaml =
+      "actor_rollout_ref:\n  actor: {loss_agg_mode: seq-mean-token-sum-norm, loss_scale_factor: "
+      "300,\n"
+      "    router_replay: {mode: R3}}\n"
+      "  rollout: {val_kwargs: {do_sample: true, temperature: 0.6, n: 4}}\n"
+      "algorithm:\n  rollout_correction: {rollout_is: sequence, rollout_is_threshold: 5.0, "
+      "bypass_mode: false}\n"
+      "data: {train_files: a.jsonl, prompt_key: question, val_max_samples: 100}\n"
+      "reward_model:\n  reward_kwargs: {max_resp_len: 512, overlong_buffer_cfg: {enable: true, "
+      "len: 64, penalty_factor: 0.5}}\n"
+      "trainer: {n_gpus_per_node: 1, rollout_data_dir: out}\n";
+  const Imported found = import_verl(yaml, "ppo.yaml", {});
+  expect_keys(found, {{"rl.horizon", "300"},
+                      {"rl.routing_replay", "true"},
+                      {"rl.eval_temperature", "0.6"},
+                      {"rl.eval_samples", "4"},
+                      {"rl.eval_prompts", "100"},
+                      {"rl.old_logprobs", "trainer"},
+                      {"rl.correction.type", "tis"},
+                      {"rl.correction.level", "sequence"},
+                      {"rl.correction.high", "5"},
+                      {"rl.overlong.buffer", "64"},
+                      {"rl.overlong.penalty", "0.5"},
+                      {"rl.trajectories", "true"},
+                      {"data.sources",
+                       "[{path: \"a.jsonl\", split: train, columns: {prompt: \"question\"}}]"}});
+  const Imported bypass = import_verl(
+      replaced(replaced(yaml, "bypass_mode: false", "bypass_mode: true, rollout_rs: token_k1"),
+               "do_sample: true", "do_sample: false"),
+      "ppo.yaml", {});
+  expect_keys(bypass, {{"rl.old_logprobs", "rollout"}, {"rl.eval_prompts", "100"}});
+  EXPECT_EQ(bypass.keys.count("rl.correction.type") + bypass.keys.count("rl.eval_samples"), 0u);
+  std::string notes;
+  for (const std::string& line : bypass.notes) {
+    notes += line + "\n";
+  }
+  EXPECT_TRUE(says(notes, "rollout_is = sequence: samples are not weighed in bypass mode"))
+      << notes;
+  EXPECT_TRUE(says(notes, "rollout_rs = token_k1: no token is left out")) << notes;
+}
+
 /// References of OmegaConf and classes of Hydra, as a generated configuration has them.
 TEST(Verl, References) {
   const std::string yaml =
