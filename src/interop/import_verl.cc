@@ -269,7 +269,10 @@ class VerlImport : public TreeImport {
     set("rl.prompts_per_step", prompts);
     set("rl.prompts_per_update", mini == prompts ? int64_t{0} : mini);
     set("rl.samples_per_prompt", file_.at_least(1, kRollout + "n", 1));
-    set("rl.epochs", file_.at_least(1, kActor + "ppo_epochs", 1));
+    const int64_t epochs = file_.at_least(1, kActor + "ppo_epochs", 1);
+    set("rl.epochs", epochs);
+    mini_batches_ = std::max<int64_t>(prompts / mini, 1);
+    updates_ = product_at_most({mini_batches_, epochs});
     set("rl.max_prompt_tokens", prompt);
     set("rl.max_new_tokens", answer);
     set("rl.temperature", file_.number(kRollout + "temperature", 1));
@@ -339,9 +342,11 @@ class VerlImport : public TreeImport {
     }
     const double lr = file_.number("critic.optim.lr", 1e-5);
     set("rl.critic.lr", lr);
-    read_schedule("critic.optim.", lr, "rl.critic.", "rl.critic.lr_warmup");
+    const int64_t epochs = file_.at_least(1, "critic.ppo_epochs", 1);
+    read_schedule("critic.optim.", lr, "rl.critic.", "rl.critic.lr_warmup",
+                  product_at_most({mini_batches_, epochs}));
     set("rl.critic.clip", file_.number("critic.cliprange_value", 0.5));
-    set("rl.critic.epochs", file_.at_least(1, "critic.ppo_epochs", 1));
+    set("rl.critic.epochs", epochs);
     set("rl.critic.warmup_steps", file_.at_least(0, "trainer.critic_warmup", 0));
   }
 
@@ -456,12 +461,13 @@ class VerlImport : public TreeImport {
     }
     set("train.max_grad_norm",
         file_.number(in + "clip_grad", file_.number(kActor + "grad_clip", 1)));
-    read_schedule(in, lr, "train.", "train.warmup");
+    read_schedule(in, lr, "train.", "train.warmup", updates_);
   }
 
   /// Reads the course of a learning rate from a section `optim`, into keys that begin with `to`.
+  /// verl counts steps, of `updates` each.
   void read_schedule(const std::string& in, double lr, const std::string& to,
-                     const std::string& to_warmup) {
+                     const std::string& to_warmup, int64_t updates) {
     const std::string style = file_.has(in + "warmup_style")     ? in + "warmup_style"
                               : file_.has(in + "lr_decay_style") ? in + "lr_decay_style"
                                                                  : in + "lr_scheduler_type";
@@ -471,7 +477,7 @@ class VerlImport : public TreeImport {
                                                 : lr * file_.number(in + "min_lr_ratio", 0));
     const int64_t warmup = file_.integer(in + "lr_warmup_steps", -1);
     if (warmup >= 0) {
-      set(to_warmup + "_steps", warmup);
+      set(to_warmup + "_steps", product_at_most({warmup, updates}));
     } else {
       set(to_warmup + "_share", file_.number(in + "lr_warmup_steps_ratio", 0));
     }
@@ -497,16 +503,19 @@ class VerlImport : public TreeImport {
 
   void read_trainer() {
     if (file_.has("trainer.total_training_steps")) {
-      set("train.steps", file_.at_least(1, "trainer.total_training_steps", 1));
+      set("train.steps",
+          product_at_most({file_.at_least(1, "trainer.total_training_steps", 1), updates_}));
       file_.leave("trainer.total_epochs", "total_training_steps says how many steps there are");
     } else {
       set("train.epochs", file_.number("trainer.total_epochs", 30));
     }
-    for (const auto& [theirs, ours] : {std::pair{"trainer.save_freq", "train.save_every"},
-                                       {"trainer.test_freq", "train.eval_every"},
-                                       {"trainer.max_actor_ckpt_to_keep", "train.keep_last"}}) {
+    // verl counts steps, and these keys count updates.
+    for (const auto& [theirs, ours, times] :
+         {std::tuple{"trainer.save_freq", "train.save_every", updates_},
+          {"trainer.test_freq", "train.eval_every", updates_},
+          {"trainer.max_actor_ckpt_to_keep", "train.keep_last", int64_t{1}}}) {
       if (const int64_t every = file_.integer(theirs, -1); every >= 0) {
-        set(ours, every);
+        set(ours, product_at_most({every, times}));
       }
     }
     if (!file_.text("trainer.rollout_data_dir", "").empty()) {
@@ -542,6 +551,7 @@ class VerlImport : public TreeImport {
   }
 
   bool is_megatron_ = false;
+  int64_t mini_batches_ = 1, updates_ = 1;  ///< of a step: parts of its samples, all updates
 };
 
 }  // namespace

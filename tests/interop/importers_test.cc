@@ -182,11 +182,26 @@ TEST(Verl, Yaml) {
                                                   {"rl.critic.lr", "1e-05"},
                                                   {"rl.critic.schedule", "cosine"},
                                                   {"rl.critic.min_lr", "5e-06"},
-                                                  {"rl.critic.lr_warmup_steps", "7"},
+                                                  {"rl.critic.lr_warmup_steps", "28"},
                                                   {"train.schedule", "constant"},
                                                   {"rl.dynamic_sampling.on", "true"},
                                                   {"rl.overlong.buffer", "64"},
                                                   {"adapter.r", "8"}});
+}
+
+/// verl counts steps, each with an update per mini-batch and epoch.
+TEST(Verl, StepsAreUpdates) {
+  const std::string yaml =
+      "actor_rollout_ref:\n  actor: {ppo_mini_batch_size: 16, ppo_epochs: 3, optim: "
+      "{lr_warmup_steps: 5}}\n"
+      "data: {train_batch_size: 64}\n"
+      "trainer: {n_gpus_per_node: 1, total_training_steps: 10, save_freq: 2, test_freq: 1, "
+      "max_actor_ckpt_to_keep: 4}\n";
+  expect_keys(import_verl(yaml, "ppo.yaml", {}), {{"train.steps", "120"},
+                                                  {"train.save_every", "24"},
+                                                  {"train.eval_every", "12"},
+                                                  {"train.warmup_steps", "60"},
+                                                  {"train.keep_last", "4"}});
 }
 
 /// What is done about samples of another policy, held-out prompts, and keys of columns.
