@@ -28,10 +28,15 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<const char*, 5> kTruths = {"ground_truth", "answer", "solution", "label",
                                                 "target"};
 
+/// Returns the name that the data has for a column.
+std::string name_in_data(const data::SourceOptions& source, const std::string& name) {
+  const auto renamed = source.columns.find(name);
+  return renamed == source.columns.end() ? name : renamed->second;
+}
+
 /// Returns a column by its standard name, or null.
 const Json* column(const data::SourceOptions& source, const Json& object, const std::string& name) {
-  const auto renamed = source.columns.find(name);
-  const auto found = object.find(renamed == source.columns.end() ? name : renamed->second);
+  const auto found = object.find(name_in_data(source, name));
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
@@ -169,8 +174,10 @@ PromptSet PromptData::read(const std::string& name, const std::vector<data::Sour
 
 Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) {
   Prompt prompt;
+  prompt.column = name_in_data(source, "prompt");
   const Json* text = column(source, columns, "prompt");
   if (text == nullptr) {
+    prompt.column = name_in_data(source, "messages");
     text = column(source, columns, "messages");
   }
   if (text == nullptr) {
