@@ -147,7 +147,9 @@ const RlRow kRlRows[] = {
 /// Keys of other sections that objective rl does not read.
 constexpr std::array kNotOfRl = {
     "train.global_batch", "train.eval_sequences", "train.final_eval_sequences",
-    "data.train_on",      "data.packing",         "data.truncate"};
+    "data.dir",           "data.files",           "data.valid_files",
+    "data.train_on",      "data.packing",         "data.truncate",
+    "data.split_texts",   "output.sample_prompt"};
 constexpr std::array kRlSection = {"rl."};
 constexpr std::array kPreferenceSection = {"preference."};
 /// Keys of section preference that one of its objectives does not read.

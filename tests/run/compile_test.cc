@@ -151,6 +151,8 @@ TEST(IneffectiveKeys, AreReported) {
   EXPECT_EQ(warned_of_rl("epochs: 2}\npreference: {desirable_weight: 2, answers_per_sequence: 4"),
             "preference.desirable_weight has no effect; "
             "preference.answers_per_sequence has no effect; train.global_batch has no effect; ");
+  EXPECT_EQ(warned_of_rl("epochs: 2}\ndata: {valid_files: [held_out.jsonl]"),
+            "train.global_batch has no effect; data.valid_files has no effect; ");
   EXPECT_EQ(warned("dp: 1}\nobjective: dpo\npreference: {beta: 0.2"), "");
   EXPECT_EQ(warned("dp: 1}\nobjective: dpo\npreference: {undesirable_weight: 2, loss_type: ipo"),
             "preference.undesirable_weight has no effect; ");
