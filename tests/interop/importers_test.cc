@@ -336,7 +336,7 @@ TEST(Axolotl, MeshAndSharding) {
                                     "  fsdp_sharding_strategy: SHARD_GRAD_OP\n",
                              "a.yml", {4, 0}),
               {{"plan.shard.params", "all"}, {"plan.shard.reshard_after_forward", "false"}});
-  expect_keys(import_axolotl(base + "rl: ipo\nrl_beta: 0.2\nsequence_len: 256\n", "a.yml", {4, 0}),
+  expect_keys(import_axolotl(base + "rl: ipo\nrl_beta: 0.2\n", "a.yml", {4, 0}),
               {{"objective", "dpo"},
                {"preference.loss_type", "[ipo]"},
                {"preference.beta", "0.2"},
