@@ -321,8 +321,12 @@ class VerlImport : public TreeImport {
         {"gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"});
     const bool scales = file_.truth("algorithm.norm_adv_by_std_in_grpo", true);
     set("rl.advantage", given == "grpo" && !scales ? std::string("dr_grpo") : given);
-    set("rl.gamma", file_.number("algorithm.gamma", 1));
-    set("rl.lambda", file_.number("algorithm.lam", 1));
+    if (given == "gae" || given == "reinforce_plus_plus") {
+      set("rl.gamma", file_.number("algorithm.gamma", 1));
+    }
+    if (given == "gae") {
+      set("rl.lambda", file_.number("algorithm.lam", 1));
+    }
     if (file_.truth("algorithm.filter_groups.enable", false)) {
       set("rl.dynamic_sampling.on", true);
       const int64_t rounds = file_.integer("algorithm.filter_groups.max_num_gen_batches", 0);
