@@ -332,9 +332,10 @@ class VerlImport : public TreeImport {
       const int64_t rounds = file_.integer("algorithm.filter_groups.max_num_gen_batches", 0);
       set("rl.dynamic_sampling.max_rounds", rounds > 0 ? rounds : int64_t{1000000});
     }
-    for (const std::string in :
+    for (const char* section :
          {"reward_model.overlong_buffer.", "reward_model.reward_kwargs.overlong_buffer_cfg.",
           "reward.reward_kwargs.overlong_buffer_cfg."}) {
+      const std::string in = section;
       if (!file_.truth(in + "enable", false)) continue;
       set("rl.overlong.buffer", file_.at_least(0, in + "len", 0));
       set("rl.overlong.penalty", file_.number(in + "penalty_factor", 1));
