@@ -204,7 +204,7 @@ TEST(Verl, StepsAreUpdates) {
                                                   {"train.keep_last", "4"}});
 }
 
-/// What is done about samples of another policy, held-out prompts, and keys of columns.
+/// Weights of samples of another policy, held-out prompts, and keys of columns.
 TEST(Verl, CorrectionsAndEvaluations) {
   const std::string yaml =
       "actor_rollout_ref:\n  actor: {loss_agg_mode: seq-mean-token-sum-norm, loss_scale_factor: "
