@@ -138,6 +138,10 @@ TEST(IneffectiveKeys, AreReported) {
   };
   EXPECT_EQ(warned_of_rl("kl_in: reward, clip_high: 0.3"),
             "train.global_batch has no effect; rl.kl_in has no effect; ");
+  EXPECT_EQ(warned_of_rl("old_logprobs: trainer, correction: {type: tis}"),
+            "train.global_batch has no effect; rl.correction.type has no effect; ");
+  EXPECT_EQ(warned_of_rl("old_logprobs: trainer, correction: {type: tis}, top_k: 5"),
+            "train.global_batch has no effect; ");
   EXPECT_EQ(warned_of_rl("kl_coef: 0.1, kl_in: reward, reference: here"),
             "train.global_batch has no effect; ");
   EXPECT_EQ(
