@@ -133,12 +133,13 @@ const RlRow kRlRows[] = {
     {"horizon", "has no effect: rl.aggregation is not seq-mean-token-sum-norm",
      [](const Run& run) { return run.config.rl.aggregation == "seq-mean-token-sum-norm"; }},
     {"correction.type",
-     "has no effect: samples are drawn from all tokens, and rl.strict is true, so that the "
-     "policies "
-     "have equal probabilities",
+     "has no effect: samples are drawn from all tokens, and rl.strict is true, so that the ratio "
+     "is "
+     "1",
      [](const Run& run) {
        const RlSection& rl = run.config.rl;
-       return !rl.strict || rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0;
+       return rl.correction.type == "none" || !rl.strict || rl.top_k > 0 || rl.top_p < 1 ||
+              rl.min_p > 0;
      }},
     {"correction.level", "has no effect: rl.correction.type is none", corrects},
     {"correction.high", "has no effect: rl.correction.type is none", corrects},
