@@ -133,9 +133,7 @@ const RlRow kRlRows[] = {
     {"horizon", "has no effect: rl.aggregation is not seq-mean-token-sum-norm",
      [](const Run& run) { return run.config.rl.aggregation == "seq-mean-token-sum-norm"; }},
     {"correction.type",
-     "has no effect: samples are drawn from all tokens, and rl.strict is true, so that the ratio "
-     "is "
-     "1",
+     "has no effect: samples are drawn from all tokens, and with rl.strict the ratio is 1",
      [](const Run& run) {
        const RlSection& rl = run.config.rl;
        return rl.correction.type == "none" || !rl.strict || rl.top_k > 0 || rl.top_p < 1 ||
