@@ -371,7 +371,12 @@ class AxolotlImport : public TreeImport {
   }
 
   void read_length() {
-    set("train.seq_len", file_.at_least(1, "sequence_len", 512));
+    const int64_t length = file_.at_least(1, "sequence_len", 512);
+    const bool has_pairs = imported_.keys["objective"] == "dpo";
+    set("train.seq_len", has_pairs ? product_at_most({2, length}) : length);
+    if (has_pairs) {
+      note("train.seq_len is twice sequence_len: both answers of a pair lie in one sequence here");
+    }
     if (file_.has("max_steps")) {
       set("train.steps", file_.at_least(1, "max_steps", 1));
       file_.leave("num_epochs", "max_steps says how many steps there are");

@@ -157,10 +157,12 @@ class VerlImport : public TreeImport {
     read_samples();
     read_algorithm();
     read_loss();
+    read_correction();
     read_divergence();
     read_optimizer();
     read_adapter();
     read_trainer();
+    read_evaluation();
     read_data();
     return finish();
   }
@@ -267,7 +269,10 @@ class VerlImport : public TreeImport {
     set("rl.prompts_per_step", prompts);
     set("rl.prompts_per_update", mini == prompts ? int64_t{0} : mini);
     set("rl.samples_per_prompt", file_.at_least(1, kRollout + "n", 1));
-    set("rl.epochs", file_.at_least(1, kActor + "ppo_epochs", 1));
+    const int64_t epochs = file_.at_least(1, kActor + "ppo_epochs", 1);
+    set("rl.epochs", epochs);
+    mini_batches_ = std::max<int64_t>(prompts / mini, 1);
+    updates_ = product_at_most({mini_batches_, epochs});
     set("rl.max_prompt_tokens", prompt);
     set("rl.max_new_tokens", answer);
     set("rl.temperature", file_.number(kRollout + "temperature", 1));
@@ -316,16 +321,24 @@ class VerlImport : public TreeImport {
         {"gae", "grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"});
     const bool scales = file_.truth("algorithm.norm_adv_by_std_in_grpo", true);
     set("rl.advantage", given == "grpo" && !scales ? std::string("dr_grpo") : given);
-    set("rl.gamma", file_.number("algorithm.gamma", 1));
-    set("rl.lambda", file_.number("algorithm.lam", 1));
+    if (given == "gae" || given == "reinforce_plus_plus") {
+      set("rl.gamma", file_.number("algorithm.gamma", 1));
+    }
+    if (given == "gae") {
+      set("rl.lambda", file_.number("algorithm.lam", 1));
+    }
     if (file_.truth("algorithm.filter_groups.enable", false)) {
       set("rl.dynamic_sampling.on", true);
       const int64_t rounds = file_.integer("algorithm.filter_groups.max_num_gen_batches", 0);
       set("rl.dynamic_sampling.max_rounds", rounds > 0 ? rounds : int64_t{1000000});
     }
-    if (file_.truth("reward_model.overlong_buffer.enable", false)) {
-      set("rl.overlong.buffer", file_.at_least(0, "reward_model.overlong_buffer.len", 0));
-      set("rl.overlong.penalty", file_.number("reward_model.overlong_buffer.penalty_factor", 1));
+    for (const char* section :
+         {"reward_model.overlong_buffer.", "reward_model.reward_kwargs.overlong_buffer_cfg.",
+          "reward.reward_kwargs.overlong_buffer_cfg."}) {
+      const std::string in = section;
+      if (!file_.truth(in + "enable", false)) continue;
+      set("rl.overlong.buffer", file_.at_least(0, in + "len", 0));
+      set("rl.overlong.penalty", file_.number(in + "penalty_factor", 1));
     }
     if (given != "gae") return;
     set("rl.critic.path", file_.text("critic.model.path", ""));
@@ -334,9 +347,11 @@ class VerlImport : public TreeImport {
     }
     const double lr = file_.number("critic.optim.lr", 1e-5);
     set("rl.critic.lr", lr);
-    read_schedule("critic.optim.", lr, "rl.critic.", "rl.critic.lr_warmup");
+    const int64_t epochs = file_.at_least(1, "critic.ppo_epochs", 1);
+    read_schedule("critic.optim.", lr, "rl.critic.", "rl.critic.lr_warmup",
+                  product_at_most({mini_batches_, epochs}));
     set("rl.critic.clip", file_.number("critic.cliprange_value", 0.5));
-    set("rl.critic.epochs", file_.at_least(1, "critic.ppo_epochs", 1));
+    set("rl.critic.epochs", epochs);
     set("rl.critic.warmup_steps", file_.at_least(0, "trainer.critic_warmup", 0));
   }
 
@@ -355,13 +370,56 @@ class VerlImport : public TreeImport {
     if (found->second == "ppo") {
       set("rl.dual_clip", file_.number(kActor + "clip_ratio_c", 3));
     }
-    set("rl.aggregation", file_.one_of(kActor + "loss_agg_mode", "token-mean",
-                                       {"token-mean", "token-sum", "seq-mean-token-sum",
-                                        "seq-mean-token-mean", "seq-mean-token-sum-norm"}));
+    const std::string mode = file_.one_of(kActor + "loss_agg_mode", "token-mean",
+                                          {"token-mean", "token-sum", "seq-mean-token-sum",
+                                           "seq-mean-token-mean", "seq-mean-token-sum-norm"});
+    set("rl.aggregation", mode);
+    if (mode == "seq-mean-token-sum-norm" && file_.has(kActor + "loss_scale_factor")) {
+      set("rl.horizon", file_.at_least(1, kActor + "loss_scale_factor", 1));
+    }
     set("rl.entropy_coef", file_.number(kActor + "entropy_coeff", 0));
-    set("rl.old_logprobs", std::string("trainer"));
+    if (file_.text(kActor + "router_replay.mode", "") == "R3") {
+      set("rl.routing_replay", true);
+    }
     // Log-probabilities of sampling and training differ in bf16, as they do between its engines.
     set("rl.strict", false);
+  }
+
+  /// Reads what ratios are anchored at, and what is done about samples of another policy.
+  void read_correction() {
+    const std::string in = "algorithm.rollout_correction.";
+    const bool bypasses = file_.truth(in + "bypass_mode", false);
+    set("rl.old_logprobs", std::string(bypasses ? "rollout" : "trainer"));
+    if (bypasses && file_.text(in + "loss_type", "") == "reinforce") {
+      file_.refuse(in + "loss_type", "ppo_clip");
+    }
+    const std::string weighs = file_.text(in + "rollout_is", "");
+    if (!bypasses && (weighs == "token" || weighs == "sequence")) {
+      set("rl.correction.type", std::string("tis"));
+      set("rl.correction.level", weighs);
+      set("rl.correction.high", file_.number(in + "rollout_is_threshold", 2));
+    } else if (!weighs.empty()) {
+      note(fmt::format("{}rollout_is = {}: samples are not weighed{}", in, weighs,
+                       bypasses ? " in bypass mode, whose ratio is that of the samples" : ""));
+    }
+    if (const std::string leaves_out = file_.text(in + "rollout_rs", ""); !leaves_out.empty()) {
+      note(
+          fmt::format("{}rollout_rs = {}: no token is left out; try --set rl.correction.type=mis "
+                      "with its level and limits",
+                      in, leaves_out));
+    }
+  }
+
+  /// Reads how held-out prompts are answered, and how many of them.
+  void read_evaluation() {
+    const std::string in = kRollout + "val_kwargs.";
+    set("rl.eval_prompts", std::max<int64_t>(0, file_.integer("data.val_max_samples", -1)));
+    const bool samples = file_.truth(in + "do_sample", false);
+    if (const double temperature = samples ? file_.number(in + "temperature", 0) : 0;
+        temperature > 0) {
+      set("rl.eval_temperature", temperature);
+      set("rl.eval_samples", file_.at_least(1, in + "n", 1));
+    }
   }
 
   void read_divergence() {
@@ -408,12 +466,13 @@ class VerlImport : public TreeImport {
     }
     set("train.max_grad_norm",
         file_.number(in + "clip_grad", file_.number(kActor + "grad_clip", 1)));
-    read_schedule(in, lr, "train.", "train.warmup");
+    read_schedule(in, lr, "train.", "train.warmup", updates_);
   }
 
   /// Reads the course of a learning rate from a section `optim`, into keys that begin with `to`.
+  /// verl counts steps, of `updates` each.
   void read_schedule(const std::string& in, double lr, const std::string& to,
-                     const std::string& to_warmup) {
+                     const std::string& to_warmup, int64_t updates) {
     const std::string style = file_.has(in + "warmup_style")     ? in + "warmup_style"
                               : file_.has(in + "lr_decay_style") ? in + "lr_decay_style"
                                                                  : in + "lr_scheduler_type";
@@ -423,7 +482,7 @@ class VerlImport : public TreeImport {
                                                 : lr * file_.number(in + "min_lr_ratio", 0));
     const int64_t warmup = file_.integer(in + "lr_warmup_steps", -1);
     if (warmup >= 0) {
-      set(to_warmup + "_steps", warmup);
+      set(to_warmup + "_steps", product_at_most({warmup, updates}));
     } else {
       set(to_warmup + "_share", file_.number(in + "lr_warmup_steps_ratio", 0));
     }
@@ -449,17 +508,23 @@ class VerlImport : public TreeImport {
 
   void read_trainer() {
     if (file_.has("trainer.total_training_steps")) {
-      set("train.steps", file_.at_least(1, "trainer.total_training_steps", 1));
+      set("train.steps",
+          product_at_most({file_.at_least(1, "trainer.total_training_steps", 1), updates_}));
       file_.leave("trainer.total_epochs", "total_training_steps says how many steps there are");
     } else {
       set("train.epochs", file_.number("trainer.total_epochs", 30));
     }
-    for (const auto& [theirs, ours] : {std::pair{"trainer.save_freq", "train.save_every"},
-                                       {"trainer.test_freq", "train.eval_every"},
-                                       {"trainer.max_actor_ckpt_to_keep", "train.keep_last"}}) {
+    // verl counts steps, and these keys count updates.
+    for (const auto& [theirs, ours, times] :
+         {std::tuple{"trainer.save_freq", "train.save_every", updates_},
+          {"trainer.test_freq", "train.eval_every", updates_},
+          {"trainer.max_actor_ckpt_to_keep", "train.keep_last", int64_t{1}}}) {
       if (const int64_t every = file_.integer(theirs, -1); every >= 0) {
-        set(ours, every);
+        set(ours, product_at_most({every, times}));
       }
+    }
+    if (!file_.text("trainer.rollout_data_dir", "").empty()) {
+      set("rl.trajectories", true);
     }
     const std::string folder = file_.text("trainer.default_local_dir", "");
     if (!folder.empty() && folder.find("${") == folder.npos) {
@@ -468,12 +533,15 @@ class VerlImport : public TreeImport {
   }
 
   void read_data() {
-    std::string sources;
+    std::string sources, columns;
+    if (const std::string key = file_.text("data.prompt_key", "prompt"); key != "prompt") {
+      columns = fmt::format(", columns: {{prompt: \"{}\"}}", key);
+    }
     for (const auto& [path, part] :
          {std::pair{"data.train_files", "train"}, {"data.val_files", "valid"}}) {
       for (const std::string& file : file_.texts(path)) {
-        sources +=
-            fmt::format("{}{{path: \"{}\", split: {}}}", sources.empty() ? "" : ", ", file, part);
+        sources += fmt::format("{}{{path: \"{}\", split: {}{}}}", sources.empty() ? "" : ", ", file,
+                               part, columns);
       }
     }
     if (!sources.empty()) {
@@ -488,6 +556,7 @@ class VerlImport : public TreeImport {
   }
 
   bool is_megatron_ = false;
+  int64_t mini_batches_ = 1, updates_ = 1;  ///< of a step: parts of its samples, all updates
 };
 
 }  // namespace

@@ -152,20 +152,12 @@ void Packing::add_routes(engine::Batch& batch, const models::ModelConfig& model)
 }
 
 void Packing::add_critic_inputs(engine::Batch& batch) const {
-  double tokens = 0;
-  for (const Item& item : items_) {
-    tokens += static_cast<double>(item.turn->returns.size());
-  }
-  std::vector<double> weights(static_cast<size_t>(rows() * seq_len_), 0);
-  for (size_t i = 0; i < items_.size(); ++i) {
-    std::fill_n(weights.begin() + static_cast<int64_t>(first_target(i)),
-                items_[i].turn->returns.size(), 1 / std::max(tokens, 1.0));
-  }
   batch.more.keep(names::kOldValues,
                   spread([](const Turn& turn) -> const auto& { return turn.values; }));
   batch.more.keep(names::kReturns,
                   spread([](const Turn& turn) -> const auto& { return turn.returns; }));
-  batch.more.keep(names::kTokenWeights, std::move(weights));
+  batch.more.keep(names::kTokenWeights,
+                  spread([](const Turn& turn) -> const auto& { return turn.weights; }));
 }
 
 /// A sample's advantage is that of its tokens, which all have the same; its weight is their sum.

@@ -44,7 +44,7 @@ class Packing {
   void add_inputs(engine::Batch& batch, int64_t samples_per_row) const;
   /// Adds the experts that the samples' tokens had, of the layers that have experts, `top_k` each.
   void add_routes(engine::Batch& batch, const models::ModelConfig& model) const;
-  /// Adds the inputs of value_loss: the mean over all tokens of samples that count.
+  /// Adds the inputs of value_loss. Requires: weights of the turns are set, as for the policy.
   void add_critic_inputs(engine::Batch& batch) const;
   /// Returns the values of an output by token, [rows, seq_len], of every sampled token of the items
   /// in their order.

@@ -9,11 +9,13 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/resolve.h"
 #include "comm/run_on_all.h"
 #include "engine/params.h"
 #include "engine/weights.h"
 #include "graph/names.h"
+#include "rl/advantage.h"
 #include "train/resume.h"
 
 namespace hocket::rl {
@@ -49,7 +51,7 @@ engine::Run critic_run(const engine::Run& policy) {
     run.weights = at.folder;
     run.adapter = at.adapter;
     run.config.model.path = section.path;
-    run.model = models::read_config(at.folder);
+    run.model = checkpoint::read_model_config(at.config_file);
     if (run.model.vocab_size != policy.model.vocab_size) {
       fail(policy.name, "rl.critic.path {} has {} tokens, and the policy {}; expected as many",
            section.path, run.model.vocab_size, policy.model.vocab_size);
@@ -104,12 +106,12 @@ void Critic::load(const train::Start& policy, const PromptData& data, int64_t mi
     began_with_ = train::Position::of(from).began_with;
   } else {
     if (!run_.weights.empty()) {
-      const std::string folder =
-          checkpoint::resolve_model(run_.weights, checkpoint::Need::intact, processes).folder;
+      const checkpoint::ModelLocation at =
+          checkpoint::resolve_model(run_.weights, checkpoint::Need::intact, processes);
       // Loads all but the head from a language model; from a critic that, too.
       models::ModelConfig model = run_.model;
-      model.value_head = models::read_config(folder).value_head;
-      engine::load_weights(checkpoint::ModelWeights(folder, model, run_.adapter),
+      model.value_head = checkpoint::read_model_config(at.config_file).value_head;
+      engine::load_weights(checkpoint::ModelWeights(at.folder, model, run_.adapter),
                            session.compiled(), session.store());
     }
     began_with_ = run_.weights.empty() ? "random" : "from " + run_.weights;
@@ -173,11 +175,13 @@ double Critic::update(std::span<const Item> items) {
   return loss;
 }
 
-train::Values Critic::learn(const std::vector<Item>& items, size_t at_once) {
+train::Values Critic::learn(const std::vector<Item>& items, std::span<Turn> turns, size_t at_once) {
+  const engine::RlSection& rl = policy_.config.rl;
   double losses = 0, updates = 0;
-  for (int64_t epoch = 0; epoch < policy_.config.rl.critic.epochs; ++epoch) {
+  for (int64_t epoch = 0; epoch < rl.critic.epochs; ++epoch) {
     for (size_t begin = 0; begin < items.size(); begin += at_once) {
       const size_t end = std::min(begin + at_once, items.size());
+      set_weights(rl, turns.subspan(begin, end - begin));
       losses += update(std::span(items).subspan(begin, end - begin));
       ++updates;
     }

@@ -38,9 +38,10 @@ class Critic {
             int64_t policy_updates);
   /// Gives the turns of these samples the critic's values of their tokens. All processes call.
   void evaluate(std::span<const Item> items, const Packing& packing);
-  /// Makes its updates by returns, `at_once` samples at a time, rl.critic.epochs times. Returns
-  /// metrics. All processes call. Throws Error if a gradient is not finite.
-  train::Values learn(const std::vector<Item>& items, size_t at_once);
+  /// Makes its updates by returns, `at_once` samples at a time, rl.critic.epochs times, and sets
+  /// the weights of these turns for each: its loss is the policy's mean. `turns`: those of `items`.
+  /// Returns metrics. All processes call. Throws Error if a gradient is not finite.
+  train::Values learn(const std::vector<Item>& items, std::span<Turn> turns, size_t at_once);
   /// Returns "loss 0.1, explained variance 0.5, lr 0.001" of the last learn().
   const std::string& text() const { return text_; }
   /// Saves a checkpoint of the policy's step. All processes call.

@@ -28,10 +28,15 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<const char*, 5> kTruths = {"ground_truth", "answer", "solution", "label",
                                                 "target"};
 
+/// Returns the name that the data has for a column.
+std::string name_in_data(const data::SourceOptions& source, const std::string& name) {
+  const auto renamed = source.columns.find(name);
+  return renamed == source.columns.end() ? name : renamed->second;
+}
+
 /// Returns a column by its standard name, or null.
 const Json* column(const data::SourceOptions& source, const Json& object, const std::string& name) {
-  const auto renamed = source.columns.find(name);
-  const auto found = object.find(renamed == source.columns.end() ? name : renamed->second);
+  const auto found = object.find(name_in_data(source, name));
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
@@ -54,8 +59,8 @@ Json truth_of(const data::SourceOptions& source, const Json& object) {
 
 /// Refuses keys of a source that prompts are not read by.
 void expect_columns_of_prompts(const data::SourceOptions& source) {
-  std::vector<std::string> names = {"prompt", "messages", "reward_model", "data_source",
-                                    "extra_info"};
+  std::vector<std::string> names = {"prompt",     "messages", "reward_model",        "data_source",
+                                    "extra_info", "tools",    "chat_template_kwargs"};
   names.insert(names.end(), kTruths.begin(), kTruths.end());
   for (const auto& [column, name] : source.columns) {
     if (std::find(names.begin(), names.end(), column) == names.end()) {
@@ -169,8 +174,10 @@ PromptSet PromptData::read(const std::string& name, const std::vector<data::Sour
 
 Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) {
   Prompt prompt;
+  prompt.column = name_in_data(source, "prompt");
   const Json* text = column(source, columns, "prompt");
   if (text == nullptr) {
+    prompt.column = name_in_data(source, "messages");
     text = column(source, columns, "messages");
   }
   if (text == nullptr) {
@@ -179,7 +186,11 @@ Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) 
          named == source.columns.end() ? "prompt" : named->second,
          named == source.columns.end() ? "NAME" : named->second);
   }
-  set_text(*text, &prompt);
+  if (text->is_array()) {
+    set_chat(source, columns, *text, &prompt);
+  } else {
+    set_text(*text, &prompt);
+  }
   if (prompt.ids.empty()) {
     fail("prompt", "it has no token; expected some text, or a tokenizer with a token that begins");
   }
@@ -195,32 +206,45 @@ Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) 
   return prompt;
 }
 
-/// A string is read as it is, behind the tokens that begin a text; messages through the model's
-/// chat template, up to where its answer begins.
+/// A string is read as it is, behind the tokens that begin a text.
 void PromptData::set_text(const Json& text, Prompt* prompt) {
-  data::EncodeOptions encode_options;
-  if (text.is_string()) {
-    ++texts_;
-    prompt->text = text.get<std::string>();
-    encode_options.split_special_tokens = run_.config.data.split_special_tokens;
-    prompt->ids = data::document_ids(run_.name, beginning_, *tokenizer_, prompt->text,
-                                     run_.model.vocab_size, encode_options);
-    return;
-  }
-  if (!text.is_array()) {
+  if (!text.is_string()) {
     fail("prompt", "it is {}; expected a string or a list of messages", data::type_text(text));
   }
+  ++texts_;
+  data::EncodeOptions encode_options;
+  encode_options.split_special_tokens = run_.config.data.split_special_tokens;
+  prompt->text = text.get<std::string>();
+  prompt->ids = data::document_ids(run_.name, beginning_, *tokenizer_, prompt->text,
+                                   run_.model.vocab_size, encode_options);
+}
+
+/// Messages are read through the model's chat template, with the tools and variables beside them,
+/// up to where their answer begins.
+void PromptData::set_chat(const data::SourceOptions& source, const Json& columns, const Json& list,
+                          Prompt* prompt) {
   if (!template_) {
     fail("prompt", "it is a list of messages, and {} has no chat template; try data.chat_template",
          model_);
   }
   ++chats_;
-  const Json messages = data::read_messages(text, data::MessageTags::chat(), "prompt");
+  const Json messages = data::read_messages(list, data::MessageTags::chat(), "prompt");
   if (messages.back().at("role") == "assistant") {
     fail("prompt", "its last message is of role assistant; expected one that an answer follows");
   }
   data::ChatOptions chat;
   chat.add_generation_prompt = true;
+  Json tools;
+  if (const Json* given = column(source, columns, "tools")) {
+    tools = data::read_tools(*given, false);
+    chat.tools = tools.is_null() ? nullptr : &tools;
+  }
+  if (const Json* given = column(source, columns, "chat_template_kwargs")) {
+    if (!given->is_object()) {
+      fail("prompt", "its chat_template_kwargs is {}; expected an object", data::type_text(*given));
+    }
+    chat.variables = given;
+  }
   const std::string& named = run_.config.data.chat_template;
   const std::string from = named.empty() ? model_ : "data.chat_template " + named;
   try {
@@ -229,7 +253,7 @@ void PromptData::set_text(const Json& text, Prompt* prompt) {
     fail("prompt", "{} (chat template of {})", error.text(), from);
   }
   if (prompt->text.empty()) fail("prompt", "the chat template of {} makes no text of it", from);
-  prompt->ids = tokenizer_->encode(prompt->text, encode_options);
+  prompt->ids = tokenizer_->encode(prompt->text, data::EncodeOptions());
   data::require_ids(run_.name, prompt->ids, *tokenizer_, run_.model.vocab_size);
 }
 

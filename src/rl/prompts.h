@@ -53,6 +53,8 @@ class PromptData : public train::RunData {
                  const std::string& split);
   Prompt prompt_of(const data::SourceOptions& source, nlohmann::ordered_json&& columns);
   void set_text(const nlohmann::ordered_json& text, Prompt* prompt);
+  void set_chat(const data::SourceOptions& source, const nlohmann::ordered_json& columns,
+                const nlohmann::ordered_json& list, Prompt* prompt);
   void hold_out();
 
   const engine::Run& run_;

@@ -190,9 +190,6 @@ std::string log_probabilities_html(const engine::RlSection& rl) {
                          "by the temperature {:g}, over the whole vocabulary.",
                          rl.temperature));
   if (rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0) {
-    if (rl.temperature != 1) {
-      item("Those shown with samples are of sampling: of the raw logits. Training uses its own.");
-    }
     item(fmt::format(
         "Samples are drawn within limits (top_k {}, top_p {:g}, min_p {:g}). The probability as "
         "drawn, within them, is recorded beside and is mu of the corrections; a ratio never uses "

@@ -35,10 +35,11 @@ std::string request_line(const Scored& scored, int64_t id) {
                {"prompt", prompt.text},
                {"completion_ids", sample.tokens}};
   if (prompt.columns.is_object()) {
+    if (const auto at = prompt.columns.find(prompt.column); at != prompt.columns.end()) {
+      line["prompt"] = *at;  // as the data has it: maybe messages
+    }
     for (const auto& [name, value] : prompt.columns.items()) {
-      if (name == "prompt") {
-        line[name] = value;  // as the data has it: maybe messages
-      } else if (!line.contains(name)) {
+      if (!line.contains(name)) {
         line[name] = value;
       }
     }

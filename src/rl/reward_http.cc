@@ -31,7 +31,7 @@ namespace {
 constexpr size_t kMaxJudgeBody = size_t{4} << 20;
 constexpr int64_t kJudgeSlice = 50'000'000;  // ns between two looks at stop_if_asked()
 // The last number: not a part of a word or of a version such as 1.2.3.
-constexpr const char* kLastNumber = R"((?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w]))";
+constexpr const char* kLastNumber = R"((?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?!\w|\.\d))";
 
 struct JudgeAddress {
   sockaddr_storage address{};

@@ -22,20 +22,25 @@ constexpr double kFirstPause = 0.1, kLongestPause = 2;  // seconds before a judg
 
 /// Refuses keys of other types, which would have no effect.
 void refuse_unused(const engine::RewardSection& section, const std::string& where) {
-  const auto refuse = [&](bool is_set, const char* key, const char* type) {
-    if (is_set && section.type != type) {
-      fail(where, "{} is a key of {}; the type is {}", key, type, section.type);
+  const auto refuse = [&](bool is_set, const char* key, const std::vector<std::string>& types) {
+    if (is_set && std::find(types.begin(), types.end(), section.type) == types.end()) {
+      fail(where, "{} is a key of {}; the type is {}", key, join(types, " and "), section.type);
     }
   };
-  refuse(!section.pattern.empty(), "pattern", "regex");
-  refuse(!section.schema.empty(), "schema", "json_schema");
-  refuse(section.target_length != 0, "target_length", "length");
-  refuse(!section.command.empty(), "command", "exec");
-  refuse(!section.url.empty(), "url", "http");
-  refuse(!section.judge_model.empty(), "judge_model", "http");
-  refuse(!section.judge_prompt.empty(), "judge_prompt", "http");
-  refuse(!section.judge_pattern.empty(), "judge_pattern", "http");
-  refuse(!section.api_key_env.empty(), "api_key_env", "http");
+  const engine::RewardSection defaults;
+  refuse(!section.pattern.empty(), "pattern", {"regex"});
+  refuse(!section.schema.empty(), "schema", {"json_schema"});
+  refuse(section.target_length != 0, "target_length", {"length"});
+  refuse(section.format_score != defaults.format_score, "format_score", {"gsm8k", "countdown"});
+  refuse(!section.command.empty(), "command", {"exec"});
+  refuse(section.processes != defaults.processes, "processes", {"exec"});
+  refuse(section.timeout_s != defaults.timeout_s, "timeout_s", {"exec", "http"});
+  refuse(section.retries != defaults.retries, "retries", {"exec", "http"});
+  refuse(!section.url.empty(), "url", {"http"});
+  refuse(!section.judge_model.empty(), "judge_model", {"http"});
+  refuse(!section.judge_prompt.empty(), "judge_prompt", {"http"});
+  refuse(!section.judge_pattern.empty(), "judge_pattern", {"http"});
+  refuse(!section.api_key_env.empty(), "api_key_env", {"http"});
   const bool whole = section.type == "length" || section.type == "exec" || section.type == "http";
   if (whole && section.extract != "auto") {
     fail(where, "extract is for rules that compare answers; the type is {}", section.type);

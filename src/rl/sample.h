@@ -16,6 +16,7 @@ struct Prompt {
   std::string text;   ///< as the model reads it
   std::vector<int32_t> ids;
   nlohmann::ordered_json columns;  ///< the data's line as it is
+  std::string column = "prompt";   ///< of these, the one that the prompt was read of
   std::string data_source;
   nlohmann::ordered_json ground_truth;  ///< null: none
   nlohmann::ordered_json extra_info;    ///< null: none

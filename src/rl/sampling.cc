@@ -9,10 +9,9 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/rng.h"
 #include "base/text.h"
-#include "comm/run_on_all.h"
+#include "comm/communicator.h"
 
 namespace hocket::rl {
 
@@ -65,10 +64,8 @@ int Sampling::sample_round(const Order& order, const Signal& signal, Experience*
   stats_.preemptions += rollout_.stats().preemptions;
   waiting_s_ += waited_s_;
   if (stopped != 0) return stopped;
-  comm::run_on_all(processes_, [&] {
-    refuse_failed_rewards(samples);
-    return std::string();
-  });
+  failure_ = processes_.broadcast(is_first() ? count_failures(samples) : "");
+  if (!failure_.empty()) return kFailedRewards;
   for (Sample& sample : samples) {
     shape_reward(rl_, &sample);
   }
@@ -116,7 +113,8 @@ int Sampling::await_rewards(int came, const Signal& signal) {
   }
 }
 
-void Sampling::refuse_failed_rewards(const std::vector<Sample>& samples) {
+/// Counts the samples of the step whose rewards failed; text: there are too many.
+std::string Sampling::count_failures(const std::vector<Sample>& samples) {
   std::string first;
   for (const Sample& sample : samples) {
     failed_ += sample.reward_failed ? 1 : 0;
@@ -128,11 +126,11 @@ void Sampling::refuse_failed_rewards(const std::vector<Sample>& samples) {
   }
   scored_ += std::ssize(samples);
   const double most = rl_.max_failed_rewards * static_cast<double>(scored_);
-  if (static_cast<double>(failed_) <= most) return;
-  fail_run("rl",
-           "the reward of {} of {} failed; expected at most the share {} (rl.max_failed_rewards); "
-           "the first: {}",
-           failed_, counted(scored_, "sample"), rl_.max_failed_rewards, first);
+  if (static_cast<double>(failed_) <= most) return "";
+  return fmt::format(
+      "the reward of {} of {} failed; expected at most the share {} (rl.max_failed_rewards); the "
+      "first: {}",
+      failed_, counted(scored_, "sample"), rl_.max_failed_rewards, first);
 }
 
 /// Gives the samples of the first process to all.

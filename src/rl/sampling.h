@@ -35,8 +35,8 @@ class Sampling {
   /// Samples prompts number `first` and on until the step is full: all of them, with dynamic
   /// sampling those whose samples have different rewards. `version`: of the policy. Returns the
   /// signal that came to some process, kExhausted if the rounds of dynamic sampling do not fill the
-  /// step, or 0: it is full. Throws Error if too many rewards fail. All processes call.
-  static constexpr int kExhausted = -1;
+  /// step, kFailedRewards if too many rewards fail, or 0: it is full. All processes call.
+  static constexpr int kExhausted = -1, kFailedRewards = -2;
   int gather(int64_t first, int64_t version, const Signal& signal, Experience* experience);
   /// Samples rl.eval_prompts of a held-out set, unless a signal comes to some process. In all
   /// processes but the first there are none.
@@ -45,6 +45,8 @@ class Sampling {
   double sampling_s() const { return sampling_s_; }  ///< of the last gather()
   double waiting_s() const { return waiting_s_; }    ///< of it, for rewards after the last sample
   int64_t rounds() const { return rounds_; }
+  /// Says how many rewards failed, after kFailedRewards.
+  const std::string& failure() const { return failure_; }
   const RolloutStats& stats() const { return stats_; }  ///< sums of its rounds
 
  private:
@@ -52,7 +54,7 @@ class Sampling {
   int sample_round(const Order& order, const Signal& signal, Experience* experience);
   int score(const Order& order, const Signal& signal, std::vector<Sample>* samples);
   int await_rewards(int came, const Signal& signal);
-  void refuse_failed_rewards(const std::vector<Sample>& samples);
+  std::string count_failures(const std::vector<Sample>& samples);
   void share(std::vector<Sample>* samples);
   void keep_uneven(std::vector<Sample>* samples, Experience* experience) const;
 
@@ -66,6 +68,7 @@ class Sampling {
   double waited_s_ = 0;  ///< for rewards after the last score()
   int64_t rounds_ = 0;
   int64_t scored_ = 0, failed_ = 0;  ///< samples of the step, in the first process
+  std::string failure_;
   RolloutStats stats_;
 };
 

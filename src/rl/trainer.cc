@@ -38,6 +38,7 @@ int Training::run() {
   if (nothing_left()) return 0;
   prompts_ = start_.prompts;
   tokens_ = start_.tokens;
+  saved_at_ = start_.done.step;
   saver_.set_last(start_.from ? start_.from->folder() : "");
   for (const std::string& note : saver_.read_files(data_)) {
     print_once("{}\n", note);
@@ -130,17 +131,8 @@ bool Training::step() {
   Experience experience;
   stopped_by_ = sampling_->gather(
       prompts_, version, [this] { return stop_.requested(); }, &experience);
-  if (stopped_by_ == Sampling::kExhausted) {
-    // As where a task is solved: nothing that was learned is lost.
-    if (version > 0 && saved_at_ != version) {
-      stepper_->save();
-    }
-    fail_run("rl",
-             "after {} of generation {} of {} prompts have samples of different rewards "
-             "(rl.dynamic_sampling); try a harder or an easier task, more samples_per_prompt, or "
-             "more max_rounds",
-             counted(sampling_->rounds(), "round"),
-             std::ssize(experience.samples) / rl_.samples_per_prompt, rl_.prompts_per_step);
+  if (stopped_by_ < 0) {
+    fail_step(experience);
   }
   if (stopped_by_ != 0) return false;
   stop_.begin_step(version + 1);
@@ -180,6 +172,21 @@ bool Training::step() {
   return true;
 }
 
+/// Ends a run whose samples or rewards make no step. Nothing that was learned is lost.
+void Training::fail_step(const Experience& experience) {
+  const int64_t version = stepper_->done().step;
+  if (version > 0 && saved_at_ != version) {
+    stepper_->save();
+  }
+  if (stopped_by_ == Sampling::kFailedRewards) fail_run("rl", "{}", sampling_->failure());
+  fail_run("rl",
+           "after {} of generation {} of {} prompts have samples of different rewards "
+           "(rl.dynamic_sampling); try a harder or an easier task, more samples_per_prompt, or "
+           "more max_rounds",
+           counted(sampling_->rounds(), "round"),
+           std::ssize(experience.samples) / rl_.samples_per_prompt, rl_.prompts_per_step);
+}
+
 std::vector<Item> Training::items_of(Experience& experience, size_t begin, size_t end) const {
   std::vector<Item> items;
   for (size_t i = begin; i < end; ++i) {
@@ -200,7 +207,8 @@ void Training::update(Experience& experience, int64_t begin_ns) {
   const auto at_once = static_cast<size_t>(rl_.update_prompts() * rl_.samples_per_prompt);
   const size_t size = experience.samples.size();
   if (critic_) {
-    const train::Values values = critic_->learn(items_of(experience, 0, size), at_once);
+    const train::Values values =
+        critic_->learn(items_of(experience, 0, size), experience.turns, at_once);
     step_values_.insert(step_values_.end(), values.begin(), values.end());
   }
   stepper_->spend(seconds_since(begin_ns));

@@ -67,6 +67,7 @@ class Training {
   bool signalled(int mine);
   /// Makes the next step; false: a signal came before it was sampled.
   bool step();
+  [[noreturn]] void fail_step(const Experience& experience);
   bool warms_up() const;
   void update(Experience& experience, int64_t begin_ns);
   std::vector<Item> items_of(Experience& experience, size_t begin, size_t end) const;
@@ -102,7 +103,7 @@ class Training {
   int64_t prompts_ = 0;  ///< that were sampled so far
   int64_t tokens_ = 0;   ///< in updates so far
   int64_t warmups_ = 0;  ///< steps that trained the critic alone
-  int64_t evaluated_ = -1, saved_at_ = -1;
+  int64_t evaluated_ = -1, saved_at_ = 0;
   int stopped_by_ = 0;         ///< the signal that ended the steps; 0: none
   train::Values step_values_;  ///< of the step under way
 };

@@ -271,8 +271,8 @@ int64_t answers_per_sequence(const Run& run) {
     case Objective::kto:
       return most;
     case Objective::rl:
-      // A sample takes two places at least: its last token is no input.
-      return run.config.rl.loss == "gspo" ? ceil_div(run.config.train.seq_len, 2) : 0;
+      // A sample takes one place at least, of a prompt of one token: its last token is no input.
+      return run.config.rl.loss == "gspo" ? run.config.train.seq_len : 0;
     default:
       return 0;
   }

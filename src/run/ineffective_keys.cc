@@ -6,6 +6,9 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "comm/launch.h"
@@ -129,6 +132,13 @@ const RlRow kRlRows[] = {
      [](const Run& run) { return run.config.rl.loss == "ppo"; }},
     {"horizon", "has no effect: rl.aggregation is not seq-mean-token-sum-norm",
      [](const Run& run) { return run.config.rl.aggregation == "seq-mean-token-sum-norm"; }},
+    {"correction.type",
+     "has no effect: samples are drawn from all tokens, and with rl.strict the ratio is 1",
+     [](const Run& run) {
+       const RlSection& rl = run.config.rl;
+       return rl.correction.type == "none" || !rl.strict || rl.top_k > 0 || rl.top_p < 1 ||
+              rl.min_p > 0;
+     }},
     {"correction.level", "has no effect: rl.correction.type is none", corrects},
     {"correction.high", "has no effect: rl.correction.type is none", corrects},
     {"correction.low", "has no effect: rl.correction.type is not mis",
@@ -142,27 +152,30 @@ const RlRow kRlRows[] = {
 };
 
 /// Keys of other sections that objective rl does not read.
-constexpr std::array kNotOfRl = {"train.global_batch",
-                                 "train.eval_sequences",
-                                 "train.final_eval_sequences",
-                                 "data.train_on",
-                                 "data.packing",
-                                 "data.truncate",
-                                 "preference.beta",
-                                 "preference.loss_type",
-                                 "preference.loss_weights",
-                                 "preference.label_smoothing",
-                                 "preference.reference"};
+constexpr std::array kNotOfRl = {
+    "train.global_batch", "train.eval_sequences", "train.final_eval_sequences",
+    "data.dir",           "data.files",           "data.valid_files",
+    "data.train_on",      "data.packing",         "data.truncate",
+    "data.split_texts",   "output.sample_prompt"};
+constexpr std::array kRlSection = {"rl."};
+constexpr std::array kPreferenceSection = {"preference."};
+/// Keys of section preference that one of its objectives does not read.
+constexpr std::array kNotOfDpo = {"preference.desirable_weight", "preference.undesirable_weight"};
+constexpr std::array kNotOfKto = {"preference.loss_type", "preference.loss_weights",
+                                  "preference.label_smoothing"};
 
 }  // namespace
 
 namespace {
 
-/// Adds the keys of a section that the objective does not read.
-void add_keys_of(const std::string& section, const Run& run, std::vector<std::string>* lines) {
-  const std::string begin = section + ".";
+/// Adds the keys that begin so, and have other values than by default: the objective does not read
+/// them.
+void add_keys_of(std::span<const char* const> begins, const Run& run,
+                 std::vector<std::string>* lines) {
   const auto is_given = [&](const ResolvedConfig::Entry& entry) {
-    return entry.path.starts_with(begin) && entry.origin != "default";
+    return entry.origin != "default" &&
+           std::any_of(begins.begin(), begins.end(),
+                       [&](const char* begin) { return entry.path.starts_with(begin); });
   };
   const auto& entries = run.resolved.entries();
   if (std::none_of(entries.begin(), entries.end(), is_given)) return;
@@ -186,10 +199,14 @@ void add_keys_of(const std::string& section, const Run& run, std::vector<std::st
 std::vector<std::string> ineffective_keys(const Run& run) {
   std::vector<std::string> lines;
   if (run.config.objective != Objective::rl) {
-    add_keys_of("rl", run, &lines);
-    if (!run.config.prefers()) {
-      add_keys_of("preference", run, &lines);
-    }
+    add_keys_of(kRlSection, run, &lines);
+  }
+  if (!run.config.prefers()) {
+    add_keys_of(kPreferenceSection, run, &lines);
+  } else if (run.config.objective == Objective::dpo) {
+    add_keys_of(kNotOfDpo, run, &lines);
+  } else {
+    add_keys_of(kNotOfKto, run, &lines);
   }
   if (run.config.objective == Objective::rl) {
     for (const char* key : kNotOfRl) {

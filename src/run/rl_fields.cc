@@ -184,8 +184,8 @@ void add_loss_keys(RlSection& rl, Fields& fields) {
          "reward")
       .one_of({"loss", "reward"});
   fields("reference", rl.reference,
-         "MODEL of the frozen reference; default: the weights that the training begins with, or "
-         "under an adapter the model without it");
+         "MODEL of the frozen reference, of the model's configuration; default: the weights that "
+         "the training begins with, or under an adapter the model without it");
   fields("entropy_coef", rl.entropy_coef, "weight of the entropy that is added to the objective");
 }
 

@@ -3,6 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/error.h"
+#include "checkpoint/gguf_model.h"
 #include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
 #include "engine/params.h"
@@ -19,6 +27,42 @@ engine::Session& TrainedReaders::now(const engine::ProgramSpec& spec) {
   return reader->session();
 }
 
+namespace {
+
+/// Values of a configuration that change no log-probability.
+constexpr std::array<std::string_view, 6> kFreeValues = {"max_position_embeddings",
+                                                         "initializer_range",
+                                                         "router_aux_loss_coef",
+                                                         "bos_token_id",
+                                                         "pad_token_id",
+                                                         "eos_token_id"};
+constexpr double kRoundedValue = 1e-6;  // numbers of GGUF files are of fp32
+
+bool is_same_value(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b) {
+  if (!a.is_number() || !b.is_number()) return a == b;
+  const auto x = a.get<double>(), y = b.get<double>();
+  return std::fabs(x - y) <= kRoundedValue * std::max(std::fabs(x), std::fabs(y));
+}
+
+/// Throws Error for a reference of another network than the policy's, since its weights alone are
+/// read.
+void expect_same_network(const models::ModelConfig& policy, const std::string& config_file) {
+  const nlohmann::ordered_json wanted = models::values_of(policy);
+  const nlohmann::ordered_json found =
+      models::values_of(checkpoint::read_model_config(config_file));
+  for (const auto& [name, value] : wanted.items()) {
+    const bool is_free =
+        std::find(kFreeValues.begin(), kFreeValues.end(), name) != kFreeValues.end();
+    if (is_free || is_same_value(value, found.at(name))) continue;
+    fail(config_file,
+         "{} of the reference is {}, and that of the model {}; expected a reference with the "
+         "model's configuration",
+         name, found.at(name).dump(), value.dump());
+  }
+}
+
+}  // namespace
+
 FrozenModel::FrozenModel(const engine::Run& run, const std::string& model, engine::Programs& policy,
                          TrainedReaders& readers)
     : run_(run), frozen_(run), policy_(policy), readers_(readers) {
@@ -27,6 +71,7 @@ FrozenModel::FrozenModel(const engine::Run& run, const std::string& model, engin
   if (!model.empty()) {
     const checkpoint::ModelLocation at =
         checkpoint::resolve_model(model, checkpoint::Need::weights);
+    expect_same_network(run.model, at.config_file);
     frozen_.weights = at.folder;
     frozen_.adapter = at.adapter;
   }

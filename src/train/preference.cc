@@ -136,6 +136,8 @@ Values PreferenceStats::means() const {
     const auto pairs = static_cast<double>(chosen_.count);
     values.push_back({"rewards/accuracies", static_cast<double>(right_) / pairs});
     values.push_back({"rewards/margins", margins_ / pairs});
+  } else if (chosen_.count > 0 && rejected_.count > 0) {
+    values.push_back({"rewards/margins", chosen_.mean_reward() - rejected_.mean_reward()});
   }
   if (micro_batches_ > 0) {
     values.push_back({"kl", divergences_ / static_cast<double>(micro_batches_)});

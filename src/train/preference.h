@@ -65,6 +65,7 @@ class PreferenceStats {
   struct Sum {
     double logps = 0, rewards = 0;
     int64_t count = 0;
+    double mean_reward() const { return rewards / static_cast<double>(count); }
     void put(const char* side, Values* values) const;
   };
   const engine::RunConfig& config_;

@@ -73,7 +73,7 @@ class ImportersTest(PlanBox):
         self.assertIn("ignored  trainer.logger = console", told)
         plan, train = self.keys("run.yaml")
         self.assertEqual((plan["dp"], plan["micro_batch"], plan["shard"]["params"], train["seq_len"], train["steps"]),
-                         (4, 2, "all", 64, 10))
+                         (4, 2, "all", 64, 20))
         self.put("file", VERL.replace("train_batch_size", "train_batchsize"))
         self.refused("try data.train_batch_size", "plan", "convert", "--from", "verl", "file")
 

@@ -182,11 +182,69 @@ TEST(Verl, Yaml) {
                                                   {"rl.critic.lr", "1e-05"},
                                                   {"rl.critic.schedule", "cosine"},
                                                   {"rl.critic.min_lr", "5e-06"},
-                                                  {"rl.critic.lr_warmup_steps", "7"},
+                                                  {"rl.critic.lr_warmup_steps", "28"},
                                                   {"train.schedule", "constant"},
                                                   {"rl.dynamic_sampling.on", "true"},
                                                   {"rl.overlong.buffer", "64"},
                                                   {"adapter.r", "8"}});
+}
+
+/// verl counts steps, each with an update per mini-batch and epoch.
+TEST(Verl, StepsAreUpdates) {
+  const std::string yaml =
+      "actor_rollout_ref:\n  actor: {ppo_mini_batch_size: 16, ppo_epochs: 3, optim: "
+      "{lr_warmup_steps: 5}}\n"
+      "data: {train_batch_size: 64}\n"
+      "trainer: {n_gpus_per_node: 1, total_training_steps: 10, save_freq: 2, test_freq: 1, "
+      "max_actor_ckpt_to_keep: 4}\n";
+  expect_keys(import_verl(yaml, "ppo.yaml", {}), {{"train.steps", "120"},
+                                                  {"train.save_every", "24"},
+                                                  {"train.eval_every", "12"},
+                                                  {"train.warmup_steps", "60"},
+                                                  {"train.keep_last", "4"}});
+}
+
+/// Weights of samples of another policy, held-out prompts, and keys of columns.
+TEST(Verl, CorrectionsAndEvaluations) {
+  const std::string yaml =
+      "actor_rollout_ref:\n  actor: {loss_agg_mode: seq-mean-token-sum-norm, loss_scale_factor: "
+      "300,\n"
+      "    router_replay: {mode: R3}}\n"
+      "  rollout: {val_kwargs: {do_sample: true, temperature: 0.6, n: 4}}\n"
+      "algorithm:\n  rollout_correction: {rollout_is: sequence, rollout_is_threshold: 5.0, "
+      "bypass_mode: false}\n"
+      "data: {train_files: a.jsonl, prompt_key: question, val_max_samples: 100}\n"
+      "reward_model:\n  reward_kwargs: {max_resp_len: 512, overlong_buffer_cfg: {enable: true, "
+      "len: 64, penalty_factor: 0.5}}\n"
+      "trainer: {n_gpus_per_node: 1, rollout_data_dir: out}\n";
+  const Imported found = import_verl(yaml, "ppo.yaml", {});
+  expect_keys(found, {{"rl.horizon", "300"},
+                      {"rl.routing_replay", "true"},
+                      {"rl.eval_temperature", "0.6"},
+                      {"rl.eval_samples", "4"},
+                      {"rl.eval_prompts", "100"},
+                      {"rl.old_logprobs", "trainer"},
+                      {"rl.correction.type", "tis"},
+                      {"rl.correction.level", "sequence"},
+                      {"rl.correction.high", "5"},
+                      {"rl.overlong.buffer", "64"},
+                      {"rl.overlong.penalty", "0.5"},
+                      {"rl.trajectories", "true"},
+                      {"data.sources",
+                       "[{path: \"a.jsonl\", split: train, columns: {prompt: \"question\"}}]"}});
+  const Imported bypass = import_verl(
+      replaced(replaced(yaml, "bypass_mode: false", "bypass_mode: true, rollout_rs: token_k1"),
+               "do_sample: true", "do_sample: false"),
+      "ppo.yaml", {});
+  expect_keys(bypass, {{"rl.old_logprobs", "rollout"}, {"rl.eval_prompts", "100"}});
+  EXPECT_EQ(bypass.keys.count("rl.correction.type") + bypass.keys.count("rl.eval_samples"), 0u);
+  std::string notes;
+  for (const std::string& line : bypass.notes) {
+    notes += line + "\n";
+  }
+  EXPECT_TRUE(says(notes, "rollout_is = sequence: samples are not weighed in bypass mode"))
+      << notes;
+  EXPECT_TRUE(says(notes, "rollout_rs = token_k1: no token is left out")) << notes;
 }
 
 /// References of OmegaConf and classes of Hydra, as a generated configuration has them.
@@ -278,9 +336,11 @@ TEST(Axolotl, MeshAndSharding) {
                                     "  fsdp_sharding_strategy: SHARD_GRAD_OP\n",
                              "a.yml", {4, 0}),
               {{"plan.shard.params", "all"}, {"plan.shard.reshard_after_forward", "false"}});
-  expect_keys(
-      import_axolotl(base + "rl: ipo\nrl_beta: 0.2\n", "a.yml", {4, 0}),
-      {{"objective", "dpo"}, {"preference.loss_type", "[ipo]"}, {"preference.beta", "0.2"}});
+  expect_keys(import_axolotl(base + "rl: ipo\nrl_beta: 0.2\n", "a.yml", {4, 0}),
+              {{"objective", "dpo"},
+               {"preference.loss_type", "[ipo]"},
+               {"preference.beta", "0.2"},
+               {"train.seq_len", "512"}});
 }
 
 TEST(Axolotl, Refusals) {

@@ -44,6 +44,20 @@ class Prompts(rl_util.RlTest):
         self.lines("chat.jsonl", [{"prompt": [user, answer], "ground_truth": "1"}])
         self.assertIn("its last message is of role assistant", self.rl("run", code=2))
 
+    def test_templates_get_tools_and_variables(self):
+        with open(self.path("chat.jinja"), "w", encoding="utf-8") as f:
+            f.write("{% for m in messages %}{{ m['content'] }}{% endfor %}{% if tools %}{{ tools | length }}{% endif %}{{ last }}")
+        tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+        row = {"prompt": [{"role": "user", "content": "12"}], "ground_truth": "1", "chat_template_kwargs": {"last": "="}}
+        path = self.lines("chat.jsonl", [{**row, "tools": [tool]}, {**row, "tools": json.dumps([tool, tool])}, row])
+        data = {"sources": [{"path": path}], "evaluation": [], "valid_fraction": 0, "chat_template": self.path("chat.jinja")}
+        self.write_run("run", data=data, train={"steps": 1}, rl={"prompts_per_step": 3})
+        self.rl("run")
+        with open(self.path("run", "trajectories", "step-000001.jsonl"), encoding="utf-8") as f:
+            self.assertEqual({"121=", "122=", "12="}, {json.loads(line)["prompt"] for line in f})
+        self.lines("chat.jsonl", [{**row, "chat_template_kwargs": ["="]}])
+        self.assertIn("its chat_template_kwargs is a list; expected an object", self.rl("run", code=2))
+
     def test_a_full_disk_is_told_once(self):
         self.write_run("run", train={"steps": 1}, data={"evaluation": [], "valid_fraction": 0})
         os.makedirs(self.path("run"))

@@ -257,6 +257,7 @@ TEST_F(RlReport, ShowsValuesSamplesAndState) {
         "Sampling and training differ", "mean reward of the samples"}) {
     EXPECT_NE(parsed.text.find(text), parsed.text.npos) << text;
   }
+  EXPECT_EQ(parsed.text.find("raw logits"), parsed.text.npos);  // those shown are at 0.7, too
   // Two steps of four groups of six, and the evaluation's, which has no advantages.
   EXPECT_EQ(parsed.tags.at("details"), 3 * 4 + 1);
   EXPECT_EQ(occurrences(page, "class=\"n4\""), 2 * 4 * 2 * 4);

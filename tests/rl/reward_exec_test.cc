@@ -110,6 +110,11 @@ TEST_F(RewardExec, SendsTheSampleWithItsColumns) {
   EXPECT_EQ(second.at("request_id"), 1);
   EXPECT_EQ(second.at("prompt"), "Q");
   EXPECT_TRUE(second.at("ground_truth").is_null());
+  // The column that the prompt was read of, also where another one has the name.
+  prompt.columns["question"] = "Why?";
+  prompt.column = "question";
+  EXPECT_EQ(part_under(reward.get(), prompt, sample).score, 0.5);
+  EXPECT_EQ(read_json(path("line")).at("prompt"), "Why?");
 }
 
 TEST_F(RewardExec, ReadsNumbersAndObjects) {

@@ -102,7 +102,8 @@ TEST(RewardHttp, FindsTheNumber) {
   EXPECT_EQ(score(last.get(), "3-4"), 4);
   EXPECT_EQ(score(last.get(), "5 by v2"), 5);
   EXPECT_EQ(score(last.get(), "1e-3"), 1e-3);
-  for (const char* none : {"", "good", "v2", "1e999", "NaN"}) {
+  EXPECT_EQ(score(last.get(), "7, by section 4.1.2."), 7);
+  for (const char* none : {"", "good", "v2", "1e999", "NaN", "1.2.3"}) {
     EXPECT_TRUE(holds(error_in([&] { score(last.get(), none); }), "has no number")) << none;
   }
   engine::RewardSection section = judge_section(judge.url());

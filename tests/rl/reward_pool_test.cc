@@ -117,9 +117,8 @@ TEST(RewardPool, RecordsFailures) {
   broken.retries = 2;
   broken.failed_score = -1;
   broken.weight = 3;
-  engine::RewardSection unscored = section_of("exact");
-  unscored.retries = 5;  // of commands and judges alone
-  RewardPool pool(rl_of({broken, unscored, section_of("exact", "right")}), "rl");
+  // Commands and judges alone are tried again.
+  RewardPool pool(rl_of({broken, section_of("exact"), section_of("exact", "right")}), "rl");
   const Prompt with = task_of("1"), without = task_of(nullptr);
   Sample first = answer_of("1"), second = answer_of("1");
   pool.add(with, first);

@@ -301,6 +301,12 @@ TEST(RewardRules, SectionsThatLackSomethingAreRefused) {
   EXPECT_NE(error([](auto* s) { s->type = "magic"; }), "");
   EXPECT_TRUE(holds(error([](auto* s) { s->pattern = "a"; }), "pattern is a key of regex"));
   EXPECT_TRUE(holds(error([](auto* s) { s->command = "a"; }), "command is a key of exec"));
+  EXPECT_EQ(error([](auto* s) { s->timeout_s = 5; }),
+            "[rl.rewards[2]] timeout_s is a key of exec and http; the type is exact");
+  EXPECT_TRUE(holds(error([](auto* s) { s->retries = 3; }), "retries is a key of exec and http"));
+  EXPECT_TRUE(holds(error([](auto* s) { s->processes = 1; }), "processes is a key of exec"));
+  EXPECT_TRUE(holds(error([](auto* s) { s->format_score = 0.2; }),
+                    "format_score is a key of gsm8k and countdown"));
   EXPECT_TRUE(holds(error([](auto* s) { s->weight = NAN; }), "must be finite"));
   EXPECT_TRUE(holds(error([](auto* s) {
                       s->type = "length";

@@ -128,6 +128,26 @@ class HostileRewards(rl_util.RlTest):
         self.assertFalse(glob.glob(self.path("above", "checkpoints", "step-*")))
 
 
+    def test_updates_before_a_failure_are_saved(self):
+        """A judge that is gone ends the run: with a checkpoint of the updates that were made."""
+        with open(self.path("gone.py"), "w", encoding="utf-8") as f:
+            f.write("""import os, sys
+for i, line in enumerate(sys.stdin):
+    print('{"error": "gone"}' if i >= 32 and not os.path.exists("back") else i % 2, flush=True)
+""")
+        reward = {"type": "exec", "command": "exec python3 -S gone.py", "processes": 1, "retries": 0}
+        self.write_run("gone", data=rl_util.only(self.path("task/train.jsonl")), train={"steps": 4},
+                       rl={"rewards": [reward]})
+        said = self.rl("gone", code=1)
+        self.assertIn("the reward of 16 of 16 samples failed", said)
+        self.assertIn("step-000002 is intact, and the same command goes on from it", said)
+        self.assertEqual([1, 2], [line["step"] for line in self.metrics("gone")[0]])
+        with open(self.path("back"), "w", encoding="utf-8"):
+            pass
+        self.rl("gone")
+        self.assertEqual([1, 2, 3, 4], [line["step"] for line in self.metrics("gone")[0]])
+
+
 class KilledRewards(rl_util.RlTest):
     def run_config(self, name, *words):
         with open(self.path("scorer.py"), "w", encoding="utf-8") as f:
@@ -385,6 +405,22 @@ class Critics(rl_util.RlTest):
                           self.rates("own_course", lr=0.001, min_lr=0.00025, lr_warmup_steps=4, warmup_steps=2))
         self.expect_rates([0.625e-3, 0.25e-3],
                           self.rates("share", lr=0.001, min_lr=0.00025, lr_warmup_share=0.5, warmup_steps=2))
+
+
+    def test_loss_is_the_mean_of_the_policy(self):
+        """Over the same tokens: all of them, or without those of samples that were cut off."""
+        found = {}
+        for name, keys in (("mean", {}), ("sum", {"aggregation": "token-sum"}),
+                           ("left_out", {"overlong": {"filter": True}})):
+            self.write_run(name, train={"steps": 1, "lr": 0.01}, data={"evaluation": [], "valid_fraction": 0},
+                           rl={"advantage": "gae", **keys})
+            self.rl(name)
+            found[name] = self.metrics(name)[0][0]
+        self.assertGreater(found["mean"]["completions/clipped_ratio"], 0)
+        tokens = 16 * found["mean"]["completions/mean_length"]
+        self.assertAlmostEqual(tokens * found["mean"]["critic/loss"], found["sum"]["critic/loss"], delta=1e-4)
+        self.assertEqual(found["mean"]["completions/mean_length"], found["left_out"]["completions/mean_length"])
+        self.assertGreater(abs(found["mean"]["critic/loss"] - found["left_out"]["critic/loss"]), 1e-6)
 
 
 if __name__ == "__main__":

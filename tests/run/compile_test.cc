@@ -104,6 +104,20 @@ TEST(Compile, MemoryOfTheTransportsCollectivesIsPlanned) {
   EXPECT_EQ(messages(from_text), messages(c10d));
 }
 
+/// A prompt of one token, and one more that ends the answer, take one place.
+TEST(AnswersPerSequence, HasRoomForTheShortestSamples) {
+  const auto most = [](const std::string& loss) {
+    return answers_per_sequence(parse_run(
+        "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+        "num_attention_heads: 2, num_key_value_heads: 2, head_dim: 4, intermediate_size: 8}}\n"
+        "train: {seq_len: 6}\nobjective: rl\nrl: {rewards: [{type: exact}], loss: " +
+            loss + "}\n",
+        "test", {}));
+  };
+  EXPECT_EQ(most("gspo"), 6);
+  EXPECT_EQ(most("ppo"), 0);
+}
+
 /// Every key has no effect under one plan here, and has one under the plan beside it.
 TEST(IneffectiveKeys, AreReported) {
   const auto warned = [](const std::string& plan) {
@@ -124,6 +138,10 @@ TEST(IneffectiveKeys, AreReported) {
   };
   EXPECT_EQ(warned_of_rl("kl_in: reward, clip_high: 0.3"),
             "train.global_batch has no effect; rl.kl_in has no effect; ");
+  EXPECT_EQ(warned_of_rl("old_logprobs: trainer, correction: {type: tis}"),
+            "train.global_batch has no effect; rl.correction.type has no effect; ");
+  EXPECT_EQ(warned_of_rl("old_logprobs: trainer, correction: {type: tis}, top_k: 5"),
+            "train.global_batch has no effect; ");
   EXPECT_EQ(warned_of_rl("kl_coef: 0.1, kl_in: reward, reference: here"),
             "train.global_batch has no effect; ");
   EXPECT_EQ(
@@ -134,7 +152,16 @@ TEST(IneffectiveKeys, AreReported) {
   EXPECT_EQ(warned("dp: 1}\nobjective: sft\nrl: {epochs: 2, samples_per_prompt: 8}\n"
                    "preference: {beta: 0.2"),
             "rl.epochs has no effect; preference.beta has no effect; ");
+  EXPECT_EQ(warned_of_rl("epochs: 2}\npreference: {desirable_weight: 2, answers_per_sequence: 4"),
+            "preference.desirable_weight has no effect; "
+            "preference.answers_per_sequence has no effect; train.global_batch has no effect; ");
+  EXPECT_EQ(warned_of_rl("epochs: 2}\ndata: {valid_files: [held_out.jsonl]"),
+            "train.global_batch has no effect; data.valid_files has no effect; ");
   EXPECT_EQ(warned("dp: 1}\nobjective: dpo\npreference: {beta: 0.2"), "");
+  EXPECT_EQ(warned("dp: 1}\nobjective: dpo\npreference: {undesirable_weight: 2, loss_type: ipo"),
+            "preference.undesirable_weight has no effect; ");
+  EXPECT_EQ(warned("dp: 1}\nobjective: kto\npreference: {desirable_weight: 2, loss_type: ipo"),
+            "preference.loss_type has no effect; ");
   EXPECT_EQ(warned(""), "");
   EXPECT_EQ(warned("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
   EXPECT_EQ(warned("dp: 4, shard: {group: 2, grads: group}"), "");

@@ -120,7 +120,8 @@ class Objectives(Folder):
             weight = torch.where(side > 0, preference.get("desirable_weight", 1),
                                  preference.get("undesirable_weight", 1))
             loss = (weight * (1 - torch.sigmoid(beta * side * (ratio - z)))).mean()
-            row = {"kl": z}
+            rewards = beta * ratio
+            row = {"kl": z, "rewards/margins": rewards[side > 0].mean() - rewards[side < 0].mean()}
         return loss, row
 
     def reference(self, w0, c, kind, groups, preference):
@@ -186,6 +187,18 @@ class Objectives(Folder):
             self.assertGreater(abs(own[-1] - own[0]), 1e-3)
             for a, b in zip(own, named):
                 self.assertLess(abs(a - b), 1e-12, (name, own, named))
+
+    def test_reference_of_another_network(self):
+        """Its weights alone are read: they would mean another model under the policy's configuration."""
+        weights = self.prepare("dense", DENSE, "dpo")
+        for name, keys, message in (("angles", {"rope_theta": 9000.0}, "rope_theta of the reference is 9000.0, and that of the "
+                                     "model 5000.0; expected a reference with the model's configuration"),
+                                    ("shorter", {"max_position_embeddings": 60}, None)):
+            self.model(name, dict(DENSE, **keys), weights)
+            run = self.run_file("of-" + name, "dense", "dpo", {}, {"reference": self.path(name)})
+            r = subprocess.run([cli_util.HOCKET, "train", run, "--set", "train.steps=1"], capture_output=True, text=True)
+            self.assertEqual(r.returncode, 2 if message else 0, r.stderr)
+            self.assertIn(message or "", r.stderr)
 
     def test_reference_computed_beforehand(self):
         """The same losses as with the reference beside the policy, also resumed, under a plan, and with an adapter."""
