@@ -330,6 +330,42 @@ TEST(Scheduler, EndsWhereAConstraintAllowsNoMore) {
   EXPECT_EQ(result.tokens.size(), 4u);
 }
 
+/// Token 0 alone, without an end.
+class Zeros : public TokenConstraint {
+ public:
+  void allow(std::span<uint32_t> mask) override { mask[0] = 1; }
+  void accept(int32_t) override {}
+  bool may_end() const override { return false; }
+};
+
+TEST(Scheduler, BannedStopsAreNotAllowedByAConstraint) {
+  PagedStepper stepper(
+      {.tokens = 64, .sequences = 4, .longest = 160, .pages = 8, .rows = 8, .changes = 10});
+  Scheduler scheduler(stepper, nullptr, {});
+  // Only the stop token may follow the fourth token, and min_tokens bans it: the text ends there.
+  Request one = request(prompt(5), 20);
+  one.constraint = std::make_shared<Even>();
+  one.stop_tokens = {kVocab - 1};
+  one.min_tokens = 10;
+  Result ended;
+  scheduler.submit(1, one, into(ended));
+  run(scheduler);
+  EXPECT_EQ(ended.finish, Finish::stop);
+  EXPECT_EQ(ended.tokens.size(), 4u);
+  EXPECT_EQ(ended.error, "");
+  // The only token that may come next is banned: this request alone fails.
+  Request stuck = one;
+  stuck.constraint = std::make_shared<Zeros>();
+  stuck.stop_tokens = {0};
+  Result failed, beside;
+  scheduler.submit(2, stuck, into(failed));
+  scheduler.submit(3, request(prompt(5), 3), into(beside));
+  run(scheduler);
+  EXPECT_EQ(failed.finish, Finish::failed);
+  EXPECT_NE(failed.error, "");
+  EXPECT_EQ(beside.finish, Finish::length);
+}
+
 TEST(Scheduler, CancelsWhereverARequestIs) {
   PagedStepper stepper({.tokens = 64, .sequences = 1, .longest = 160, .pages = 8, .rows = 8});
   Scheduler scheduler(stepper, nullptr, {});
