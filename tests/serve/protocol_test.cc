@@ -134,6 +134,7 @@ TEST(Protocol, RefusesValuesOutOfRange) {
                                            {Endpoint::chat, "min_p", "2"},
                                            {Endpoint::chat, "repetition_penalty", "0"},
                                            {Endpoint::chat, "presence_penalty", "2.1"},
+                                           {Endpoint::chat, "prompt_logprobs", "-1"},
                                            {Endpoint::chat, "n", "0"},
                                            {Endpoint::chat, "n", "1.5"},
                                            {Endpoint::chat, "n", "100000"},
@@ -206,16 +207,24 @@ TEST(Protocol, DefaultsComeFromTheModelsFiles) {
   CallLimits limits = limits_of_tests();
   limits.temperature = 0.6;
   limits.top_k = 20;
+  limits.min_p = 0.05;
+  limits.repetition_penalty = 1.05;
   const ChatCall plain = parse_chat(minimal(Endpoint::chat), limits);
   EXPECT_EQ(plain.sampling.temperature, 0.6);
   EXPECT_EQ(plain.sampling.top_k, 20);
   EXPECT_EQ(plain.sampling.top_p, 1);
+  EXPECT_EQ(plain.sampling.min_p, 0.05);
+  EXPECT_EQ(plain.sampling.repetition_penalty, 1.05);
   OrderedJson body = minimal(Endpoint::chat);
   body["temperature"] = 0;
   body["top_k"] = -1;
+  body["min_p"] = 0;
+  body["repetition_penalty"] = 1;
   const ChatCall given = parse_chat(body, limits);
   EXPECT_EQ(given.sampling.temperature, 0);
   EXPECT_EQ(given.sampling.top_k, 0);
+  EXPECT_EQ(given.sampling.min_p, 0);
+  EXPECT_EQ(given.sampling.repetition_penalty, 1);
 }
 
 TEST(Protocol, MalformedBodiesAreRefused) {

@@ -88,6 +88,9 @@ std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
   json.member("fingerprint", model_fingerprint(files));
   json.member("temperature", chosen.sampling.temperature).member("top_k", chosen.sampling.top_k);
   json.member("top_p", chosen.sampling.top_p).member("min_p", chosen.sampling.min_p);
+  if (chosen.sampling.repetition_penalty != 1) {
+    json.member("repetition_penalty", chosen.sampling.repetition_penalty);
+  }
   json.member("seed", static_cast<int64_t>(chosen.sampling.seed));
   json.member("max_tokens", chosen.max_tokens).member("samples", options.samples);
   json.member("ignore_eos", options.ignore_eos).member("stops", options.sampling.stops);
@@ -110,6 +113,7 @@ serve::RowSettings row_settings(const std::string& text, const ModelFiles& files
   settings.sampling.top_k = view.get_int("top_k");
   settings.sampling.top_p = view.get_double("top_p");
   settings.sampling.min_p = view.get_double("min_p");
+  settings.sampling.repetition_penalty = view.get_double("repetition_penalty", 1);
   settings.sampling.seed = static_cast<uint64_t>(view.get_int("seed"));
   settings.max_tokens = view.get_int("max_tokens");
   settings.samples = view.get_int("samples");
@@ -161,6 +165,8 @@ class BatchModel {
         data::read_sampling_defaults(files_.run.config.model.path);
     api.limits.temperature = defaults.temperature;
     api.limits.top_p = defaults.top_p;
+    api.limits.min_p = defaults.min_p;
+    api.limits.repetition_penalty = defaults.repetition_penalty;
     api.limits.top_k = defaults.top_k;
     api.limits.max_tokens = defaults.max_new_tokens;
     api.limits.vocab_size = files_.run.model.vocab_size;

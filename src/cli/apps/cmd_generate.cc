@@ -44,10 +44,10 @@ constexpr const char* kWhere = "hocket generate";
 struct GenerateOptions {
   std::string model, adapter, prompt, prompts, chat, system, tokenizer, dtype = "f32";
   std::vector<std::string> set, stops;
-  std::optional<double> temperature, top_p;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
   int64_t seed = 1, samples = 1;
-  double min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  double presence_penalty = 0, frequency_penalty = 0;
   std::optional<int64_t> logprobs;
   int64_t batch = 32;
   std::optional<double> kv_cache_memory;
@@ -65,8 +65,7 @@ struct Prompt {
 serve::Request request_of(const GenerateOptions& options, const std::string& model) {
   const data::SamplingDefaults files = data::read_sampling_defaults(model);
   for (const std::string& key : files.ignored) {
-    log_warning("{}: {} is not supported, and has no effect here",
-                join_path(model, "generation_config.json"), key);
+    log_warning("{}: {} is not supported, and has no effect here", files.source, key);
   }
   serve::Request request;
   request.max_tokens = 200;
@@ -79,8 +78,8 @@ serve::Request request_of(const GenerateOptions& options, const std::string& mod
   choose(options.top_k, files.top_k, &sampling.top_k);
   choose(options.top_p, files.top_p, &sampling.top_p);
   choose(options.max_new_tokens, files.max_new_tokens, &request.max_tokens);
-  sampling.min_p = options.min_p;
-  sampling.repetition_penalty = options.repetition_penalty;
+  choose(options.min_p, files.min_p, &sampling.min_p);
+  choose(options.repetition_penalty, files.repetition_penalty, &sampling.repetition_penalty);
   sampling.presence_penalty = options.presence_penalty;
   sampling.frequency_penalty = options.frequency_penalty;
   sampling.seed = static_cast<uint64_t>(options.seed);
@@ -434,7 +433,7 @@ void verb_generate(Args& args) {
               "a prompt a line; of a .jsonl a string, {\"prompt\": ...} or {\"messages\": [...]}");
   args.option("--samples", "N", &options->samples, "texts per prompt", 1, 1 << 20);
   args.option("--max-new-tokens", "N", &options->max_new_tokens,
-              "most tokens to generate; default, as of the next three: generation_config.json's, "
+              "most tokens to generate; default, as of the next five: generation_config.json's, "
               "else 200");
   args.option("--temperature", "T", &options->temperature,
               "0: always the most likely token; default: 0.8");

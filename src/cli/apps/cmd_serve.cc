@@ -134,19 +134,22 @@ serve::ToolCallForm call_form(const std::string& parser) {
   return parser == "hermes" ? serve::ToolCallForm::hermes : serve::ToolCallForm::llama3_json;
 }
 
-std::string shown_defaults(const serve::CallLimits& limits) {
+std::string shown_defaults(const serve::CallLimits& limits, const std::string& source) {
   const auto part = [](const char* name, const auto& value) {
     return value ? fmt::format(", {} {}", name, *value) : "";
   };
   const std::string text = part("temperature", limits.temperature) + part("top_k", limits.top_k) +
-                           part("top_p", limits.top_p) + part("max_tokens", limits.max_tokens);
+                           part("top_p", limits.top_p) + part("min_p", limits.min_p) +
+                           part("repetition_penalty", limits.repetition_penalty) +
+                           part("max_tokens", limits.max_tokens);
   return text.empty() ? "temperature 1, all tokens (the model says nothing)"
-                      : text.substr(2) + " (generation_config.json)";
+                      : fmt::format("{} ({})", text.substr(2), file_name(source));
 }
 
 serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& run,
                               const data::Tokenizer& tokenizer,
-                              const std::optional<data::ChatTemplate>& chat_template) {
+                              const std::optional<data::ChatTemplate>& chat_template,
+                              const data::SamplingDefaults& files) {
   const std::string& model = run.config.model.path;
   serve::ApiOptions api;
   api.names = options.names.empty() ? std::vector<std::string>{options.model} : options.names;
@@ -158,13 +161,13 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
   api.allowed_origins = options.origins;
   api.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   api.beginning = data::beginning_of_text(model, tokenizer);
-  const data::SamplingDefaults files = data::read_sampling_defaults(model);
   for (const std::string& key : files.ignored) {
-    log_warning("{}: {} is not supported, and has no effect here",
-                join_path(model, "generation_config.json"), key);
+    log_warning("{}: {} is not supported, and has no effect here", files.source, key);
   }
   api.limits.temperature = files.temperature;
   api.limits.top_p = files.top_p;
+  api.limits.min_p = files.min_p;
+  api.limits.repetition_penalty = files.repetition_penalty;
   api.limits.top_k = files.top_k;
   api.limits.max_tokens = files.max_new_tokens;
   api.limits.vocab_size = run.model.vocab_size;
@@ -227,13 +230,15 @@ int serve_model(ServeOptions options) {
       data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
   const std::optional<data::ChatTemplate> chat_template =
       data::find_chat_template(model, options.chat_template);
-  serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template);
+  const data::SamplingDefaults files = data::read_sampling_defaults(model);
+  serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template, files);
   options.engine.prefix_caching = !options.no_prefix_caching;
   options.engine.max_logprobs = options.max_logprobs;
   if (!options.kv_cache_memory.empty()) {
     options.engine.kv_cache_memory =
         parse_quantity(options.kv_cache_memory, Unit::bytes, "hocket serve --kv-cache-memory");
   }
+  warn_if_long(run.model, options.engine.max_model_len, "--max-model-len");
   serve::ModelEngine engine(run, tokenizer, options.engine);
   if (!engine.leads()) {
     // A launcher passes a signal on to all: this process goes on until the one that leads ends.
@@ -241,7 +246,8 @@ int serve_model(ServeOptions options) {
     engine.follow();
     return 0;
   }
-  const std::string defaults = shown_defaults(chosen.limits), parser = chosen.tool_parser;
+  const std::string defaults = shown_defaults(chosen.limits, files.source);
+  const std::string parser = chosen.tool_parser;
   const bool has_key = !chosen.api_keys.empty(), splits = chosen.splits_reasoning;
   const std::string name = chosen.names.at(0);
 #ifdef __GLIBC__

@@ -46,7 +46,7 @@ void hash_files(const std::string& path, const std::string& name, int depth, Has
 void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens) {
   args.option(
       "--max-new-tokens", "N", &options->max_new_tokens,
-      "most tokens of a text; default, as of the next three: generation_config.json's, else " +
+      "most tokens of a text; default, as of the next five: generation_config.json's, else " +
           std::to_string(max_tokens));
   args.option("--temperature", "T", &options->temperature,
               "0: always the most likely token; default: 0.8");
@@ -55,6 +55,8 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
               "only the most likely tokens that make up this share; default: 0.95");
   args.option("--min-p", "P", &options->min_p,
               "none below this share of the most likely one's probability");
+  args.option("--repetition-penalty", "F", &options->repetition_penalty,
+              "divides the positive logits of tokens of prompt and text; 1, default: none");
   args.option("--seed", "S", &options->seed, "of the random choices", 0, INT64_MAX);
   args.option("--stop", "TEXT", &options->stops,
               "stop sequence; not included in the output; repeatable");
@@ -87,15 +89,16 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
   const std::string& model = files.run.config.model.path;
   const data::SamplingDefaults defaults = data::read_sampling_defaults(model);
   for (const std::string& key : defaults.ignored) {
-    log_warning("{}: {} is not supported, and has no effect here",
-                join_path(model, "generation_config.json"), key);
+    log_warning("{}: {} is not supported, and has no effect here", defaults.source, key);
   }
   ModelSampling out;
   serve::Sampling& sampling = out.sampling;
   sampling.temperature = options.temperature.value_or(defaults.temperature.value_or(0.8));
   sampling.top_p = options.top_p.value_or(defaults.top_p.value_or(0.95));
   sampling.top_k = options.top_k.value_or(defaults.top_k.value_or(0));
-  sampling.min_p = options.min_p.value_or(0);
+  sampling.min_p = options.min_p.value_or(defaults.min_p.value_or(0));
+  sampling.repetition_penalty =
+      options.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1));
   sampling.seed = static_cast<uint64_t>(options.seed);
   out.max_tokens = options.max_new_tokens.value_or(defaults.max_new_tokens.value_or(max_tokens));
   require_range(where, "--max-new-tokens", static_cast<double>(out.max_tokens), 1, 1e7);
@@ -103,6 +106,7 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
   require_range(where, "--top-k", static_cast<double>(sampling.top_k), 0, 1e9);
   require_range(where, "--top-p", sampling.top_p, 0, 1);
   require_range(where, "--min-p", sampling.min_p, 0, 1);
+  require_range(where, "--repetition-penalty", sampling.repetition_penalty, 1e-3, 1e3);
   for (const std::string& stop : options.stops) {
     if (stop.empty()) fail(where, "--stop is empty; expected some text");
   }

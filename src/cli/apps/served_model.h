@@ -25,7 +25,7 @@ struct ModelOptions {
 
 /// Sampling as options give it; the rest is the model's, else that of `hocket generate`.
 struct SamplingOptions {
-  std::optional<double> temperature, top_p, min_p;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
   int64_t seed = 1;
   std::vector<std::string> stops;
@@ -51,8 +51,8 @@ struct ModelSampling {
   serve::Sampling sampling;
   int64_t max_tokens = 0;
 };
-/// Returns how to sample: as the options say, else as the model's generation_config.json, else
-/// temperature 0.8, top_p 0.95 and `max_tokens`. Throws Error for values out of range.
+/// Returns how to sample: as the options say, else as the model's files, else temperature 0.8,
+/// top_p 0.95 and `max_tokens`. Throws Error for values out of range.
 ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
                               const ModelFiles& files, int64_t max_tokens);
 
