@@ -147,6 +147,30 @@ TEST_F(ApiTest, OffsetsCountCharactersAndBytesAreNamed) {
   EXPECT_EQ(ids["choices"][0]["logprobs"]["tokens"][0], "token_id:97");
 }
 
+TEST_F(ApiTest, OffsetsBeginWithTheTextAndNotBeforeIt) {
+  // lm-eval's gguf looks for the first token at or behind the context's length.
+  options.beginning = {kEndToken};
+  service.set_reply("c");
+  const OrderedJson logprobs =
+      complete(R"({"prompt": "ab", "echo": true, "logprobs": 0, "max_tokens": 1})")["choices"][0]
+                                                                                   ["logprobs"];
+  EXPECT_EQ(logprobs["tokens"].dump(), R"(["<|end|>","a","b","c"])");
+  EXPECT_EQ(logprobs["text_offset"].dump(), "[0,0,1,2]");
+  // Of token ids the same token is part of the text.
+  const OrderedJson ids = complete(
+      R"({"prompt": [256, 97], "echo": true, "logprobs": 0, "max_tokens": 1})")["choices"][0];
+  EXPECT_EQ(ids["text"], "<|end|>ac");
+  EXPECT_EQ(ids["logprobs"]["text_offset"].dump(), "[0,7,8]");
+}
+
+TEST_F(ApiTest, EchoAndPromptLogprobsHaveTheirOwnAlternatives) {
+  const OrderedJson choice = complete(
+      R"({"prompt": "ab", "echo": true, "logprobs": 1, "prompt_logprobs": 3, "max_tokens": 0})")
+      ["choices"][0];
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][1].size(), 2u);  // and the token itself
+  EXPECT_EQ(choice["prompt_logprobs"][1].size(), 4u);
+}
+
 TEST_F(ApiTest, ReadsThePromptAloneWithoutTokens) {
   const OrderedJson json = complete(
       R"({"prompt": "ab", "max_tokens": 0, "echo": true, "logprobs": 0, "prompt_logprobs": 1, "return_token_ids": true})");
