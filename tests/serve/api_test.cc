@@ -461,6 +461,11 @@ TEST_F(ApiTest, TokenizesAndBack) {
   EXPECT_EQ(json["count"], std::string("[f]|<user>x|<assistant>").size());
   EXPECT_EQ(json_of(ask("/detokenize", {{"tokens", {104, 195, 169}}}))["prompt"], "hé");
   EXPECT_EQ(ask("/detokenize", {{"tokens", {999}}}).status, 400);
+  EXPECT_EQ(error(400, "/tokenize", R"({"prompt": "a", "add_special_token": false})")["param"],
+            "add_special_token");
+  EXPECT_EQ(error(400, "/detokenize", R"({"tokens": [97], "prompt": "a"})")["param"], "prompt");
+  EXPECT_EQ(error(404, "/tokenize", R"({"prompt": "a", "model": "x"})")["code"], "model_not_found");
+  EXPECT_EQ(ask("/tokenize", {{"prompt", "a"}, {"model", "alias"}}).status, 200);
   EXPECT_EQ(get("/tokenizer_info")["eos_token"], "<|end|>");
 }
 
@@ -494,6 +499,7 @@ TEST_F(ApiTest, KeysAndOriginsAreChecked) {
   headers = {{"authorization", "Bearer secre"}};
   EXPECT_EQ(error(401, "/v1/completions", R"({"prompt": "a"})")["code"], "invalid_api_key");
   EXPECT_EQ(ask("/health", nullptr, "GET").status, 200);
+  EXPECT_EQ(ask("/ping", nullptr, "GET").status, 200);
   EXPECT_EQ(ask("/v1/models", nullptr, "GET").status, 401);
   headers = {{"authorization", "Bearer other"}};
   complete(R"({"prompt": "a"})");

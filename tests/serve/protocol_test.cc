@@ -185,13 +185,15 @@ TEST(Protocol, ReadsMessagesAsTemplatesExpectThem) {
       {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
       {"role": "assistant", "reasoning": "r", "tool_calls": [
         {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}}]},
-      {"role": "tool", "tool_call_id": "1", "content": "ok"}]})"),
+      {"role": "tool", "tool_call_id": "1", "content": "ok"},
+      {"role": "assistant", "content": "done", "tool_calls": []}]})"),
                                    limits_of_tests());
   const OrderedJson& messages = *call.messages;
   EXPECT_EQ(messages[0]["content"], "a\nb");
   EXPECT_TRUE(messages[1]["content"].is_null());
   EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"].dump(), R"({"z":1,"a":2})");
   EXPECT_EQ(messages[1]["reasoning_content"], "r");
+  EXPECT_FALSE(messages[3].contains("tool_calls"));
   EXPECT_EQ(
       refusal_of(Endpoint::chat, "messages",
                  R"([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])")

@@ -162,6 +162,10 @@ TEST_F(RowAnswererTest, LinesOfOpenAisBatches) {
   line(row, 5);
   EXPECT_EQ(bodies[2]["seed"], bodies[0]["seed"]);
   EXPECT_NE(bodies[3]["seed"], bodies[0]["seed"]);
+  // A null is no seed.
+  answers = {{200, "{}"}};
+  line(R"({"url": "/v1/chat/completions", "body": {"n": 1, "seed": null}})");
+  EXPECT_EQ(bodies[4]["seed"], bodies[0]["seed"]);
   answers = {{400, R"({"error":{"message":"n is odd"}})"}};
   EXPECT_EQ(error(row), "n is odd");
   EXPECT_EQ(nlohmann::json::parse(result.json)["custom_id"], "r1");

@@ -261,7 +261,7 @@ RowResult RowAnswerer::answer_body(const InputRow& row, const std::string& custo
   if (const auto stream = body.find("stream"); stream != body.end() && *stream == true) {
     throw WrongRow{kWrongRequest, "body.stream has no place in a file of requests"};
   }
-  if (!body.contains("seed")) {
+  if (const auto seed = body.find("seed"); seed == body.end() || seed->is_null()) {
     // A row that is answered again has the same text. Seeds of JSON are exact up to 2^53.
     body["seed"] = static_cast<int64_t>(
         hash_combine(settings_.sampling.seed, static_cast<uint64_t>(row.row)) >> 11);

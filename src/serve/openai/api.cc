@@ -40,7 +40,7 @@ std::string_view authority(std::string_view origin) {
 /// Paths of the server, for metrics: others could be any number.
 std::string_view known_path(std::string_view path) {
   static constexpr std::string_view paths[] = {
-      "/",         "/health",     "/metrics",        "/v1/models", "/v1/completions",
+      "/",         "/health",     "/metrics",        "/v1/models", "/v1/completions",     "/ping",
       "/tokenize", "/detokenize", "/tokenizer_info", "/version",   "/v1/chat/completions"};
   return std::ranges::find(paths, path) != std::end(paths) ? path : "other";
 }
@@ -94,7 +94,7 @@ void Api::check_access(const HttpRequest& request) const {
                   .message = fmt::format("pages of {} may not use this server (--allowed-origins)",
                                          quote(origin, 100))};
   }
-  const bool open = request.path == "/" || request.path == "/health" ||
+  const bool open = request.path == "/" || request.path == "/health" || request.path == "/ping" ||
                     request.path == "/metrics" || request.method == "OPTIONS";
   if (open || options_.api_keys.empty()) return;
   std::string_view given = request.header("authorization");
@@ -246,16 +246,32 @@ HttpResponse Api::models(std::string_view id) const {
   return {.body = json.take()};
 }
 
+void Api::check_body(const nlohmann::ordered_json& body,
+                     std::initializer_list<std::string_view> known) const {
+  for (const auto& [key, value] : body.items()) {
+    if (value.is_null() || std::ranges::find(known, key) != known.end()) continue;
+    if (!options_.limits.ignore_unknown) refuse(key, "is no field that this path knows");
+    log_warning("a request has the unknown field {}, which is ignored", quote(key, 60));
+  }
+  if (const auto model = Body(body).text("model"); model && !model->empty()) {
+    models(*model);
+  }
+}
+
 HttpResponse Api::tokenize(const HttpRequest& request) const {
   const nlohmann::ordered_json json = parse_body(request.body);
   const Body body(json);
   std::vector<int32_t> ids;
   if (body.find("messages") != nullptr) {
+    check_body(json, {"model", "messages", "tools", "documents", "chat_template_kwargs",
+                      "reasoning_effort", "add_generation_prompt", "continue_final_message",
+                      "add_special_tokens", "return_token_strs"});
     ChatCall call;
     parse_conversation(json, &call);
     call.tool_choice = call.tools == nullptr ? ToolChoice::none : ToolChoice::automatic;
     ids = encode_chat(render(call), body.boolean("add_special_tokens").value_or(false));
   } else {
+    check_body(json, {"model", "prompt", "add_special_tokens", "return_token_strs"});
     const auto text = body.text("prompt");
     if (!text) refuse("prompt", "is missing; expected text, or messages");
     const bool special = body.boolean("add_special_tokens").value_or(true);
@@ -280,6 +296,7 @@ HttpResponse Api::tokenize(const HttpRequest& request) const {
 HttpResponse Api::detokenize(const HttpRequest& request) const {
   const nlohmann::ordered_json json = parse_body(request.body);
   const Body body(json);
+  check_body(json, {"model", "tokens"});
   if (body.find("tokens") == nullptr) refuse("tokens", "is missing; expected token ids");
   const std::vector<int32_t> ids = body.tokens("tokens", tokenizer_.vocab_size());
   JsonWriter out;
