@@ -156,7 +156,7 @@ TEST_F(ApiTest, OffsetsBeginWithTheTextAndNotBeforeIt) {
                                                                                    ["logprobs"];
   EXPECT_EQ(logprobs["tokens"].dump(), R"(["<|end|>","a","b","c"])");
   EXPECT_EQ(logprobs["text_offset"].dump(), "[0,0,1,2]");
-  // Of token ids the same token is part of the text.
+  // Given as an id, the same token is part of the text.
   const OrderedJson ids = complete(
       R"({"prompt": [256, 97], "echo": true, "logprobs": 0, "max_tokens": 1})")["choices"][0];
   EXPECT_EQ(ids["text"], "<|end|>ac");
@@ -558,6 +558,14 @@ TEST(Api, FailuresAreErrors) {
   const Answer health = fetch(server.port(), "GET", "/health");
   EXPECT_EQ(health.status, 503);
   EXPECT_EQ(health.json()["error"]["message"], "the engine failed: rank 1 was killed");
+}
+
+TEST(Api, ATextThatFailsAloneIsTheRequestsFault) {
+  FakeServer server({.reply = "abcdef", .failure = "no token may follow", .texts_fail = true});
+  const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.json()["error"]["code"], "text_failed");
+  EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
 }
 
 TEST(Api, TimeoutsEndRequests) {

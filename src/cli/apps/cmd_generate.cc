@@ -26,6 +26,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "engine/session.h"
 #include "serve/open.h"
+#include "serve/openai/chat_row.h"
 
 namespace hocket::cli {
 namespace {
@@ -124,14 +125,13 @@ class PromptReader {
 
   /// A conversation up to where the assistant's next message begins. The template writes the
   /// special tokens, so none is added.
-  Prompt chat(const nlohmann::ordered_json& messages) {
+  Prompt chat(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& row,
+              const std::string& where) {
     if (!template_) {
       template_ = std::make_unique<data::ChatTemplate>(data::load_chat_template(model_));
     }
-    data::ChatOptions options;
-    options.add_generation_prompt = true;
     Prompt prompt;
-    prompt.text = template_->render(messages, options).text;
+    prompt.text = serve::render_row(*template_, messages, row, where);
     prompt.is_chat = true;
     prompt.ids = tokenizer_.encode(prompt.text);
     data::require_ids(kWhere, prompt.ids, tokenizer_, vocabulary_);
@@ -151,16 +151,18 @@ nlohmann::ordered_json message(const char* role, const std::string& content) {
   return {{"role", role}, {"content", content}};
 }
 
-/// Prompt of a line of a .jsonl file: a string, {"prompt": text} or {"messages": [...]}.
+/// Prompt of a line of a .jsonl file: a string, {"prompt": text or messages} or {"messages": [...]}
+/// (serve/openai/chat_row.h).
 Prompt prompt_of_json(const std::string& line, const std::string& where, PromptReader* reader) {
   const nlohmann::json checked = parse_json(line, where);  // with its errors
   const auto json = nlohmann::ordered_json::parse(line);
   if (json.is_string()) return reader->text(json.get<std::string>());
   const JsonView view(checked, where);
-  if (view.is_object() && view.has("messages")) return reader->chat(json["messages"]);
+  if (view.is_object() && view.has("messages")) return reader->chat(json["messages"], json, where);
   if (view.is_object() && view.has("prompt")) {
     const JsonView prompt = view.at("prompt");
-    return prompt.is_array() ? reader->chat(json["prompt"]) : reader->text(prompt.as_string());
+    return prompt.is_array() ? reader->chat(json["prompt"], json, where)
+                             : reader->text(prompt.as_string());
   }
   fail(where, "is neither a string nor an object with prompt or messages");
 }
@@ -195,7 +197,7 @@ std::vector<Prompt> prompts_of(const GenerateOptions& options, PromptReader* rea
     messages.push_back(message("system", options.system));
   }
   messages.push_back(message("user", text));
-  return {reader->chat(messages)};
+  return {reader->chat(messages, nlohmann::ordered_json::object(), kWhere)};
 }
 
 /// A text that comes from the engine's thread.

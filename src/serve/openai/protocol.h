@@ -17,7 +17,7 @@ namespace hocket::serve {
 
 /// Defaults and limits that parsing needs.
 struct CallLimits {
-  // Of the model's files.
+  // Defaults that the model's files have.
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_tokens;
   int64_t vocab_size = 0;
