@@ -24,7 +24,6 @@
 #include "serve/batch/master.h"
 #include "serve/batch/row_answerer.h"
 #include "serve/batch/worker.h"
-#include "serve/grammar/json_grammar.h"
 #include "serve/openai/tool_parser.h"
 
 namespace hocket::cli {
@@ -161,22 +160,10 @@ class BatchModel {
     api.root = options_.model.model;
     api.stop_tokens = settings.stop_tokens;
     api.beginning = files_.beginning;
-    const data::SamplingDefaults defaults =
-        data::read_sampling_defaults(files_.run.config.model.path);
-    api.limits.temperature = defaults.temperature;
-    api.limits.top_p = defaults.top_p;
-    api.limits.min_p = defaults.min_p;
-    api.limits.repetition_penalty = defaults.repetition_penalty;
-    api.limits.top_k = defaults.top_k;
-    api.limits.max_tokens = defaults.max_new_tokens;
-    api.limits.vocab_size = files_.run.model.vocab_size;
+    set_model_options(files_.run, files_.tokenizer,
+                      data::read_sampling_defaults(files_.run.config.model.path), &api);
     api.tool_parser = tool_parser;
     api.splits_reasoning = files_.tokenizer.find_token("<think>") >= 0;
-    const auto grammars =
-        std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(files_.tokenizer));
-    api.constraint = [grammars](const nlohmann::ordered_json* schema) {
-      return grammars->of_schema(schema)->constraint();
-    };
     api.max_streams = 4 * options_.slots;
     return serve::api_answerer(std::move(api), *engine_, files_.tokenizer,
                                files_.chat_template ? &*files_.chat_template : nullptr);

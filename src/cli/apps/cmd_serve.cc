@@ -17,13 +17,13 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "cli/apps/served_model.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "data/model_text.h"
 #include "gguf/file.h"
-#include "serve/grammar/json_grammar.h"
 #include "serve/http.h"
 #include "serve/open.h"
 #include "serve/openai/api.h"
@@ -128,12 +128,6 @@ std::string tokenizer_info(const std::string& model, const data::Tokenizer& toke
   return info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Form of the calls that a tool parser reads.
-serve::ToolCallForm call_form(const std::string& parser) {
-  if (parser == "mistral") return serve::ToolCallForm::mistral;
-  return parser == "hermes" ? serve::ToolCallForm::hermes : serve::ToolCallForm::llama3_json;
-}
-
 std::string shown_defaults(const serve::CallLimits& limits, const std::string& source) {
   const auto part = [](const char* name, const auto& value) {
     return value ? fmt::format(", {} {}", name, *value) : "";
@@ -164,29 +158,12 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
   for (const std::string& key : files.ignored) {
     log_warning("{}: {} is not supported, and has no effect here", files.source, key);
   }
-  api.limits.temperature = files.temperature;
-  api.limits.top_p = files.top_p;
-  api.limits.min_p = files.min_p;
-  api.limits.repetition_penalty = files.repetition_penalty;
-  api.limits.top_k = files.top_k;
-  api.limits.max_tokens = files.max_new_tokens;
-  api.limits.vocab_size = run.model.vocab_size;
+  set_model_options(run, tokenizer, files, &api);
   api.limits.max_logprobs = options.max_logprobs;
   api.limits.ignore_unknown = options.ignore_unknown;
   api.tool_parser = choose_tool_parser(options.tool_parser, tokenizer, chat_template);
   api.splits_reasoning = options.reasoning_parser == "auto" ? tokenizer.find_token("<think>") >= 0
                                                             : options.reasoning_parser != "none";
-  const auto grammars =
-      std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(tokenizer));
-  api.constraint = [grammars](const nlohmann::ordered_json* schema) {
-    return grammars->of_schema(schema)->constraint();
-  };
-  api.tool_constraint = [grammars](const nlohmann::ordered_json& tools, const std::string& parser,
-                                   const std::string& function, int64_t most) {
-    return grammars
-        ->of_tools(tools, {.form = call_form(parser), .name = function, .max_calls = most})
-        ->constraint();
-  };
   api.max_streams = options.max_streams;
   api.timeout_s = options.request_timeout_s;
   api.tokenizer_info = tokenizer_info(model, tokenizer, options.chat_template);

@@ -8,6 +8,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "cli/inputs.h"
+#include "serve/grammar/json_grammar.h"
+#include "serve/openai/api.h"
 
 namespace hocket::cli {
 
@@ -21,6 +23,12 @@ void require_range(const char* where, const char* option, double value, double l
   if (!(value >= least && value <= most)) {
     fail(where, "{} is {}; expected {} to {}", option, value, least, most);
   }
+}
+
+/// Form of the calls that a tool parser reads.
+serve::ToolCallForm call_form(const std::string& parser) {
+  if (parser == "mistral") return serve::ToolCallForm::mistral;
+  return parser == "hermes" ? serve::ToolCallForm::hermes : serve::ToolCallForm::llama3_json;
 }
 
 /// Adds names, sizes and small contents of a model's files.
@@ -111,6 +119,29 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
     if (stop.empty()) fail(where, "--stop is empty; expected some text");
   }
   return out;
+}
+
+void set_model_options(const engine::Run& run, const data::Tokenizer& tokenizer,
+                       const data::SamplingDefaults& defaults, serve::ApiOptions* api) {
+  serve::CallLimits& limits = api->limits;
+  limits.temperature = defaults.temperature;
+  limits.top_p = defaults.top_p;
+  limits.min_p = defaults.min_p;
+  limits.repetition_penalty = defaults.repetition_penalty;
+  limits.top_k = defaults.top_k;
+  limits.max_tokens = defaults.max_new_tokens;
+  limits.vocab_size = run.model.vocab_size;
+  const auto grammars =
+      std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(tokenizer));
+  api->constraint = [grammars](const nlohmann::ordered_json* schema) {
+    return grammars->of_schema(schema)->constraint();
+  };
+  api->tool_constraint = [grammars](const nlohmann::ordered_json& tools, const std::string& parser,
+                                    const std::string& function, int64_t most) {
+    return grammars
+        ->of_tools(tools, {.form = call_form(parser), .name = function, .max_calls = most})
+        ->constraint();
+  };
 }
 
 std::string model_fingerprint(const ModelFiles& files) {

@@ -14,6 +14,10 @@
 #include "serve/open.h"
 #include "serve/request.h"
 
+namespace hocket::serve {
+struct ApiOptions;
+}
+
 namespace hocket::cli {
 
 /// A model and its engine as options give them.
@@ -55,6 +59,11 @@ struct ModelSampling {
 /// top_p 0.95 and `max_tokens`. Throws Error for values out of range.
 ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
                               const ModelFiles& files, int64_t max_tokens);
+
+/// Sets what answers of OpenAI's interface take of a model: defaults of sampling, and constraints
+/// of texts to JSON and to calls of tools.
+void set_model_options(const engine::Run& run, const data::Tokenizer& tokenizer,
+                       const data::SamplingDefaults& defaults, serve::ApiOptions* api);
 
 /// Returns an identity of a model's files, without reading the weights: names and sizes, contents
 /// of the small ones, and the tokenizer.
