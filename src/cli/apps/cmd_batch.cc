@@ -38,7 +38,7 @@ constexpr int kInterruptedCode = 130;
 struct BatchOptions {
   ModelOptions model;
   SamplingOptions sampling;
-  std::string input, out, chat_template, tool_parser, worker, listen = "127.0.0.1:0";
+  std::string input, out, chat_template, tool_parser = "auto", worker, listen = "127.0.0.1:0";
   std::vector<std::string> names;
   int64_t samples = 1, workers = 1, slots = 64, max_losses = 5;
   double shard_s = 10, lease_timeout_s = 600, reconnect_s = 60;
@@ -62,9 +62,9 @@ void check_batch_options(const BatchOptions& options) {
       fail(kBatchVerb, "{} is {}; expected seconds above 0", option, value);
     }
   };
-  const std::vector<std::string>& parsers = serve::tool_parser_names();
-  if (!options.tool_parser.empty() &&
-      std::find(parsers.begin(), parsers.end(), options.tool_parser) == parsers.end()) {
+  std::vector<std::string> parsers = serve::tool_parser_names();
+  parsers.insert(parsers.end(), {"auto", "none"});
+  if (std::find(parsers.begin(), parsers.end(), options.tool_parser) == parsers.end()) {
     fail(kBatchVerb, "--tool-call-parser is {}; expected {}", quote(options.tool_parser),
          join(parsers, ", "));
   }
@@ -93,7 +93,8 @@ std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
   json.member("seed", static_cast<int64_t>(chosen.sampling.seed));
   json.member("max_tokens", chosen.max_tokens).member("samples", options.samples);
   json.member("ignore_eos", options.ignore_eos).member("stops", options.sampling.stops);
-  json.member("tool_parser", options.tool_parser);
+  json.member("tool_parser",
+              choose_tool_parser(options.tool_parser, files.tokenizer, files.chat_template));
   json.end();
   return json.take();
 }
@@ -303,8 +304,7 @@ void declare_batch_options(Args& args, BatchOptions* options) {
   args.option("--max-num-seqs", "N", &options->slots, "texts in a batch of a worker", 1, 1 << 16);
   args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
   args.option("--tool-call-parser", "NAME", &options->tool_parser,
-              "form of calls in answers to rows with tools: hermes, llama3_json, mistral; default: "
-              "calls stay text");
+              "form of calls in answers to rows with tools, as of hocket serve");
   args.option("--shard-seconds", "S", &options->shard_s,
               "work of a worker between two results: what its loss costs at most");
   args.option("--lease-timeout", "S", &options->lease_timeout_s,

@@ -72,36 +72,6 @@ void check_serve_options(const ServeOptions& options) {
   }
 }
 
-/// Text that the template makes of a message and a tool; "" if it refuses them.
-std::string rendered_tool(const data::ChatTemplate& chat_template) {
-  const auto messages = nlohmann::ordered_json::parse(R"([{"role": "user", "content": "Hi"}])");
-  const auto tools = nlohmann::ordered_json::parse(
-      R"([{"type": "function", "function": {"name": "f", "description": "d",
-          "parameters": {"type": "object", "properties": {}}}}])");
-  data::ChatOptions chat_options;
-  chat_options.tools = &tools;
-  chat_options.add_generation_prompt = true;
-  try {
-    return chat_template.render(messages, chat_options).text;
-  } catch (const Error&) {
-    return "";
-  }
-}
-
-/// Chooses the parser with marks that the model's template or vocabulary has.
-std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
-                               const std::optional<data::ChatTemplate>& chat_template) {
-  if (given != "auto") return given == "none" ? "" : given;
-  if (!chat_template) return "";
-  const std::string text = rendered_tool(*chat_template);
-  for (const auto& [mark, parser] :
-       {std::pair("<tool_call>", "hermes"), std::pair("[TOOL_CALLS]", "mistral"),
-        std::pair("<|python_tag|>", "llama3_json")}) {
-    if (text.find(mark) != text.npos || tokenizer.find_token(mark) >= 0) return parser;
-  }
-  return "";
-}
-
 /// JSON of /tokenizer_info: the model's tokenizer_config.json, with its chat template.
 std::string tokenizer_info(const std::string& model, const data::Tokenizer& tokenizer,
                            const std::string& template_file) {

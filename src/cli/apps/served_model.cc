@@ -2,6 +2,7 @@
 #include "cli/apps/served_model.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -22,6 +23,22 @@ constexpr int kFolderDepth = 3;
 void require_range(const char* where, const char* option, double value, double least, double most) {
   if (!(value >= least && value <= most)) {
     fail(where, "{} is {}; expected {} to {}", option, value, least, most);
+  }
+}
+
+/// Text that the template makes of a message and a tool; "" if it refuses them.
+std::string rendered_tool(const data::ChatTemplate& chat_template) {
+  const auto messages = nlohmann::ordered_json::parse(R"([{"role": "user", "content": "Hi"}])");
+  const auto tools = nlohmann::ordered_json::parse(
+      R"([{"type": "function", "function": {"name": "f", "description": "d",
+          "parameters": {"type": "object", "properties": {}}}}])");
+  data::ChatOptions chat_options;
+  chat_options.tools = &tools;
+  chat_options.add_generation_prompt = true;
+  try {
+    return chat_template.render(messages, chat_options).text;
+  } catch (const Error&) {
+    return "";
   }
 }
 
@@ -119,6 +136,19 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
     if (stop.empty()) fail(where, "--stop is empty; expected some text");
   }
   return out;
+}
+
+std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
+                               const std::optional<data::ChatTemplate>& chat_template) {
+  if (given != "auto") return given == "none" ? "" : given;
+  if (!chat_template) return "";
+  const std::string text = rendered_tool(*chat_template);
+  for (const auto& [mark, parser] :
+       {std::pair("<tool_call>", "hermes"), std::pair("[TOOL_CALLS]", "mistral"),
+        std::pair("<|python_tag|>", "llama3_json")}) {
+    if (text.find(mark) != text.npos || tokenizer.find_token(mark) >= 0) return parser;
+  }
+  return "";
 }
 
 void set_model_options(const engine::Run& run, const data::Tokenizer& tokenizer,

@@ -60,6 +60,11 @@ struct ModelSampling {
 ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
                               const ModelFiles& files, int64_t max_tokens);
 
+/// Returns the name of a parser of calls, "" for none: `given`, or if that is "auto", the one with
+/// marks that the model's template or vocabulary has.
+std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
+                               const std::optional<data::ChatTemplate>& chat_template);
+
 /// Sets what answers of OpenAI's interface take of a model: defaults of sampling, and constraints
 /// of texts to JSON and to calls of tools.
 void set_model_options(const engine::Run& run, const data::Tokenizer& tokenizer,
