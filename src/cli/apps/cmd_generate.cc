@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -339,34 +341,66 @@ serve::EngineOptions engine_options(const GenerateOptions& options, int64_t text
   return chosen;
 }
 
-/// Generates the texts of all prompts at once, and prints them in order.
-void generate_all(serve::ModelEngine& engine, const GenerateOptions& options,
-                  const std::vector<Prompt>& prompts, const serve::Request& common) {
-  std::deque<Text> texts;
+void submit_all(serve::ModelEngine& engine, const GenerateOptions& options,
+                const std::vector<Prompt>& prompts, const serve::Request& common,
+                std::deque<Text>* texts) {
   for (const Prompt& prompt : prompts) {
     for (int64_t sample = 0; sample < options.samples; ++sample) {
       serve::Request request = common;
       request.prompt = prompt.ids;
       request.answer = prompt.is_chat;
       request.sampling.sample = sample;
-      Text& text = texts.emplace_back();
+      Text& text = texts->emplace_back();
       engine.submit(std::move(request),
                     [&text](const serve::Update& update) { text.take(update); });
     }
   }
-  Printer printer(options, std::ssize(texts));
-  auto text = texts.begin();
-  try {
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      for (int64_t sample = 0; sample < options.samples; ++sample, ++text) {
-        printer.begin(prompts[i], static_cast<int64_t>(i), sample);
-        text->follow([&](std::string_view part) { printer.put(part); });
-        printer.end(prompts[i], sample, *text);
+}
+
+/// Prints texts in order while they are made; returns their tokens.
+int64_t print_all(const GenerateOptions& options, const std::vector<Prompt>& prompts,
+                  std::deque<Text>* texts) {
+  Printer printer(options, std::ssize(*texts));
+  // A terminal shows the texts themselves.
+  std::optional<Progress> progress;
+  if (texts->size() > 1 && ::isatty(STDOUT_FILENO) == 0) {
+    progress.emplace();
+  }
+  int64_t printed = 0, tokens = 0;
+  auto text = texts->begin();
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    for (int64_t sample = 0; sample < options.samples; ++sample, ++text) {
+      printer.begin(prompts[i], static_cast<int64_t>(i), sample);
+      text->follow([&](std::string_view part) { printer.put(part); });
+      printer.end(prompts[i], sample, *text);
+      tokens += std::ssize(text->ids());
+      ++printed;
+      if (progress) {
+        progress->update(fmt::format("{} of {} texts", printed, texts->size()));
       }
     }
+  }
+  return tokens;
+}
+
+/// Generates the texts of all prompts at once, and prints them in order.
+void generate_all(serve::ModelEngine& engine, const GenerateOptions& options,
+                  const std::vector<Prompt>& prompts, const serve::Request& common) {
+  std::deque<Text> texts;
+  const int64_t start = now_ns();
+  int64_t tokens = 0;
+  try {
+    submit_all(engine, options, prompts, common, &texts);
+    tokens = print_all(options, prompts, &texts);
   } catch (...) {
     engine.stop();  // texts are given to no more
     throw;
+  }
+  if (texts.size() > 1) {
+    const double seconds = seconds_since(start);
+    print_line(fmt::format("{}, {} in {}: {:.3g} tokens/s", counted(std::ssize(texts), "text"),
+                           counted(tokens, "token"), human_time(seconds),
+                           static_cast<double>(tokens) / std::max(seconds, 1e-9)));
   }
 }
 
@@ -420,7 +454,8 @@ void verb_generate(Args& args) {
              "at the beginning of a document: behind the tokens that the tokenizer puts before a "
              "text, or with a checkpoint of ours the end of text, as in its training. Keys and "
              "values are kept in a cache. The same seed draws the same "
-             "text under every plan, as far as rounding lets it.");
+             "text under every plan, as far as rounding lets it. Several texts are made at a time, "
+             "and at the end their tokens/s are reported on standard error.");
   args.positional(
       "MODEL", &options->model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
