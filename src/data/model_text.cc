@@ -83,6 +83,18 @@ const std::map<std::string, double>& unsupported_keys() {
   return keys;
 }
 
+/// Returns the token that ends a turn of a chat, by its text; -1: there is none. Older GGUF files
+/// do not name it, and llama.cpp looks for these.
+int32_t turn_end_of(const Tokenizer& tokenizer) {
+  for (const char* text : {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"}) {
+    const auto& added = tokenizer.spec().added;
+    const auto found = std::ranges::find_if(
+        added, [&](const AddedToken& token) { return token.special && token.text == text; });
+    if (found != added.end()) return found->id;
+  }
+  return -1;
+}
+
 /// Adds a key's token, or list of tokens.
 void add_ids(const JsonView& in, const char* key, int64_t vocabulary, std::set<int32_t>* ids) {
   if (!in.has(key)) return;
@@ -157,6 +169,11 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
   add_ids(JsonView(json, where), "eos_token_id", config.vocab_size, &ids);
   if (gguf::is_gguf(model)) {
     const gguf::File file(model);
+    if (const int32_t end = turn_end_of(tokenizer);
+        end >= 0 && end < config.vocab_size &&
+        !file.metadata().has("tokenizer.ggml.eot_token_id")) {
+      ids.insert(end);
+    }
     for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
       const int64_t id = file.metadata().integer(key, -1);
       if (id >= config.vocab_size) {

@@ -61,6 +61,37 @@ TEST(SamplingDefaults, ComeFromAGgufFile) {
   EXPECT_EQ(read.source, path);
 }
 
+/// A byte-level BPE with a control token behind <unk>, <s> and </s>.
+gguf::Metadata metadata_with(const std::string& control) {
+  std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", control};
+  std::vector<int64_t> kinds(tokens.size(), 3);
+  for (int byte = 0; byte < 256; ++byte) {
+    tokens.push_back(to_alphabet(std::string(1, static_cast<char>(byte))));
+  }
+  tokens.emplace_back("ab");
+  kinds.resize(tokens.size(), 1);
+  gguf::Metadata out = tokens_metadata("gpt2", std::move(tokens), std::move(kinds));
+  out.add("tokenizer.ggml.pre", Value::of_string("gpt-2"));
+  out.add("tokenizer.ggml.merges", Value::of_strings({"a b"}));
+  return out;
+}
+
+TEST(StopTokens, AGgufFileEndsTurnsAsLlamaCppFindsThem) {
+  const TempFolder folder;
+  const std::string path = folder / "m.gguf";
+  models::ModelConfig config;
+  config.vocab_size = 261;
+  const auto stops = [&](const gguf::Metadata& metadata) {
+    gguf::save_gguf(path, metadata, {});
+    return stop_tokens(path, config, Tokenizer::load(path));
+  };
+  EXPECT_EQ(stops(metadata_with("<end_of_turn>")), (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(stops(metadata_with("<start_of_turn>")), std::vector<int32_t>{2});
+  gguf::Metadata named = metadata_with("<end_of_turn>");
+  named.add("tokenizer.ggml.eot_token_id", Value::of_u32(1));
+  EXPECT_EQ(stops(named), (std::vector<int32_t>{1, 2}));
+}
+
 TEST(ChatTemplateOfAModel, AGgufFileHasOneForTools) {
   const TempFolder folder;
   gguf::Metadata metadata = byte_level_metadata();
