@@ -447,6 +447,12 @@ TEST_F(ApiTest, RefusesWithOpenAisErrors) {
       400, "/v1/chat/completions",
       OrderedJson{{"messages", {{{"role", "user"}, {"content", std::string(5000, 'x')}}}}}.dump());
   EXPECT_EQ(large["code"], "context_length_exceeded");
+  // A special token is one, however long its text is: 7,000 bytes are 1,000 tokens.
+  std::string ends;
+  for (int i = 0; i < 1000; ++i) {
+    ends += "<|end|>";
+  }
+  EXPECT_EQ(ask("/v1/completions", {{"prompt", ends}, {"max_tokens", 1}}).status, 200);
 }
 
 TEST_F(ApiTest, TokenizesAndBack) {

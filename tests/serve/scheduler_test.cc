@@ -68,6 +68,9 @@ class PagedStepper : public Stepper {
         output.alternative_logprobs.push_back(-static_cast<double>(k));
       }
     }
+    if (limits_.routes) {
+      output.routes.assign(static_cast<size_t>(tokens), 7);
+    }
     if (fails_at == steps) fail_run("step", "the cable was pulled");
     return output;
   }
@@ -105,7 +108,7 @@ class PagedStepper : public Stepper {
 };
 
 struct Result {
-  std::vector<int32_t> tokens;
+  std::vector<int32_t> tokens, routes;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   Finish finish = Finish::running;
   std::string error;
@@ -122,6 +125,7 @@ OnUpdate into(Result& result) {
     result.prompt_logprobs.insert(result.prompt_logprobs.end(), update.prompt_logprobs.begin(),
                                   update.prompt_logprobs.end());
     result.cached += update.cached_tokens;
+    result.routes = update.routes;
     result.finish = update.finish;
     result.error = update.error;
     result.stop_token = update.stop_token;
@@ -398,6 +402,34 @@ TEST(Scheduler, AStepThatFailsEndsAllRequests) {
     EXPECT_EQ(result.finish, Finish::failed);
     EXPECT_EQ(result.error, "the cable was pulled");
   }
+}
+
+TEST(Scheduler, AStepThatFailsGivesNoRoutes) {
+  PagedStepper stepper({.parts = 2,
+                        .tokens = 64,
+                        .sequences = 2,
+                        .longest = 160,
+                        .pages = 8,
+                        .rows = 8,
+                        .routes = true});
+  stepper.fails_at = 3;
+  Scheduler scheduler(stepper, nullptr, {});
+  Request one = request(prompt(5), 20);
+  one.routes = true;
+  Result ended, first, second;
+  Request read = one;
+  read.max_tokens = 0;
+  scheduler.submit(1, read, into(ended));
+  scheduler.step();
+  EXPECT_EQ(ended.routes, std::vector<int32_t>(5, 7));
+  scheduler.submit(2, one, into(first));
+  scheduler.step();
+  // The first step of the other part fails: nothing is kept of it.
+  scheduler.submit(3, one, into(second));
+  EXPECT_THROW(scheduler.step(), Error);
+  scheduler.fail_all("the cable was pulled");
+  EXPECT_EQ(second.finish, Finish::failed);
+  EXPECT_TRUE(first.routes.empty() && second.routes.empty());
 }
 
 TEST(Scheduler, RefusesWhatCanNeverRun) {

@@ -129,6 +129,9 @@ class PromptReader {
   /// special tokens, so none is added.
   Prompt chat(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& row,
               const std::string& where) {
+    if (encode_options_.split_special_tokens) {
+      fail(where, "has messages, which --split-special-tokens does not go with");
+    }
     if (!template_) {
       template_ = std::make_unique<data::ChatTemplate>(data::load_chat_template(model_));
     }
@@ -319,6 +322,9 @@ void check_generate_options(const GenerateOptions& options) {
   require_dtype("hocket generate", options.dtype);
   if (!options.prompts.empty() + !options.chat.empty() + !options.prompt.empty() > 1) {
     fail("hocket generate", "got more than one of --prompt, --chat and --prompts; expected one");
+  }
+  if (options.split_special_tokens && !options.chat.empty()) {
+    fail("hocket generate", "--split-special-tokens does not go with --chat");
   }
   if (options.logprobs && !options.json) {
     fail("hocket generate", "--logprobs needs --json");

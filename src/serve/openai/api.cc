@@ -71,6 +71,9 @@ Api::Api(ApiOptions options, Service& service, const data::Tokenizer& tokenizer,
     for (const int32_t length : tokenizer_.token_lengths()) {
       max_token_bytes_ = std::max<int64_t>(max_token_bytes_, length);
     }
+    for (const data::AddedToken& added : tokenizer_.spec().added) {
+      max_token_bytes_ = std::max(max_token_bytes_, std::ssize(added.text));
+    }
   }
   marks_are_special_ = has_mark(tokenizer_, {"<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"});
 }
