@@ -455,6 +455,23 @@ TEST_F(ApiTest, RefusesWithOpenAisErrors) {
   EXPECT_EQ(ask("/v1/completions", {{"prompt", ends}, {"max_tokens", 1}}).status, 200);
 }
 
+TEST_F(ApiTest, LogsHaveNoTextOfRequests) {
+  std::vector<std::string> lines;
+  options.log = [&](const std::string& line) { lines.push_back(line); };
+  error(400, "/v1/chat/completions", R"({"messages": "private words"})");
+  error(400, "/v1/completions", R"({"prompt": [1, "private words"]})");
+  complete(R"({"prompt": "private words"})");
+  error(404, "/v1/completions", R"({"prompt": "private words", "model": "other"})");
+  ASSERT_EQ(lines.size(), 4u);
+  for (const std::string& line : lines) {
+    EXPECT_EQ(line.find("private"), std::string::npos) << line;
+  }
+  EXPECT_NE(lines[0].find("400"), std::string::npos);
+  EXPECT_NE(lines[0].find("messages"), std::string::npos);
+  EXPECT_NE(lines[2].find("13 prompt tokens"), std::string::npos) << lines[2];
+  EXPECT_NE(lines[3].find("other"), std::string::npos);
+}
+
 TEST_F(ApiTest, TokenizesAndBack) {
   OrderedJson json = json_of(ask("/tokenize", {{"prompt", "hé"}, {"return_token_strs", true}}));
   EXPECT_EQ(json["tokens"].dump(), "[104,195,169]");

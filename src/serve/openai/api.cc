@@ -45,6 +45,14 @@ std::string_view known_path(std::string_view path) {
   return std::ranges::find(paths, path) != std::end(paths) ? path : "other";
 }
 
+/// Returns what a log says of a refusal: where the request is at fault only the field, as messages
+/// quote what it has, which may be text of the client's.
+std::string logged(const Refusal& refusal) {
+  if (refusal.status != 400) return refusal.message.substr(0, 300);
+  const bool both = !refusal.code.empty() && !refusal.param.empty();
+  return refusal.code + (both ? ": " : "") + refusal.param;
+}
+
 bool has_mark(const data::Tokenizer& tokenizer, std::initializer_list<const char*> marks) {
   return std::ranges::any_of(tokenizer.spec().added, [&](const data::AddedToken& added) {
     return added.special && std::ranges::find(marks, added.text) != marks.end();
@@ -141,7 +149,7 @@ HttpResponse Api::handle(const HttpRequest& request, HttpPeer& peer) {
     } catch (const std::exception& error) {
       refusal = {.status = 500, .message = error.what()};
     }
-    log(request, refusal.status, seconds_since(start_ns), refusal.message.substr(0, 300));
+    log(request, refusal.status, seconds_since(start_ns), logged(refusal));
     return {error_response(refusal), true};
   };
   Reply reply = answer();
