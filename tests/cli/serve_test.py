@@ -105,7 +105,10 @@ class Serve(unittest.TestCase):
             f.write(json.dumps({"custom_id": "c", "url": "/v1/chat/completions", "body": {
                 "messages": [{"role": "user", "content": "int"}], "tools": [tool], "tool_choice": "required",
                 "parallel_tool_calls": False, "max_tokens": 100}}) + "\n")
-        self.box.good("batch", "runs/quickstart", "--input", "calls.jsonl", "--out", "calls", "--chat-template", "chat.jinja")
+        ran = self.box.run("batch", "runs/quickstart", "--input", "calls.jsonl", "--out", "calls", "--chat-template", "chat.jinja",
+                           "--max-model-len", "200")
+        self.assertEqual(0, ran.returncode, ran.stderr)
+        self.assertIn("--max-model-len has 200 tokens, but the model's max_position_embeddings is 128", ran.stderr)
         with open(self.box.path("calls/output.jsonl"), encoding="utf-8") as f:
             [row] = [json.loads(line) for line in f]
         self.assertEqual(200, row["response"]["status_code"])

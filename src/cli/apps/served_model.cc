@@ -107,7 +107,9 @@ ModelFiles::ModelFiles(const char* where, const ModelOptions& options,
                                            run.model.vocab_size)),
       chat_template(data::find_chat_template(run.config.model.path, template_file)),
       stop_tokens(data::stop_tokens(run.config.model.path, run.model, tokenizer)),
-      beginning(data::beginning_of_text(run.config.model.path, tokenizer)) {}
+      beginning(data::beginning_of_text(run.config.model.path, tokenizer)) {
+  warn_if_long(run.model, options.engine.max_model_len, "--max-model-len");
+}
 
 ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
                               const ModelFiles& files, int64_t max_tokens) {
