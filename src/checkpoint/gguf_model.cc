@@ -199,10 +199,13 @@ class ConfigWriter {
     }
     rope_.theta = decimal(in_.number(key("rope.freq_base"), 10000));
     out_["rope_theta"] = rope_.theta;
-    const std::string type = in_.string(key("rope.scaling.type"), "none");
+    // As in llama.cpp, a factor without a type is linear, and one of 0 is none.
+    const bool is_typed = in_.has(key("rope.scaling.type"));
+    const std::string type = in_.string(key("rope.scaling.type"), "linear");
     const char* factor_key =
-        in_.has(key("rope.scale_linear")) ? "rope.scale_linear" : "rope.scaling.factor";
-    const double factor = decimal(in_.number(key(factor_key), 1));
+        in_.has(key("rope.scaling.factor")) ? "rope.scaling.factor" : "rope.scale_linear";
+    const double said = decimal(in_.number(key(factor_key), 0));
+    const double factor = said == 0 ? 1 : said;
     for (const char* name : {"rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"}) {
       expect(name, 1);
     }
@@ -213,7 +216,7 @@ class ConfigWriter {
       in_.fail(
           key("rope.scaling.type"),
           fmt::format("is {}, which is not supported; expected none, linear or yarn", quote(type)));
-    } else if (type == "linear" || (in_.has(key("rope.scale_linear")) && factor != 1)) {
+    } else if (type == "linear" && (is_typed || factor != 1)) {
       out_["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
     }
     if (const gguf::StoredTensor* factors = file_.find(kRopeFactors)) {

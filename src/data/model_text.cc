@@ -18,6 +18,7 @@ namespace {
 
 constexpr double kMaxTemperature = 100;
 constexpr int64_t kMaxCount = int64_t{1} << 30;  // of tokens
+constexpr double kMaxPenalty = 1e3;
 
 /// The generation_config.json of a model, or an empty object.
 nlohmann::json generation_config(const std::string& model, std::string* where) {
@@ -42,21 +43,56 @@ int64_t count_in(const JsonView& in, const char* key, int64_t least) {
   return value;
 }
 
+/// Sampling that a GGUF file recommends, under the names of generation_config.json.
+nlohmann::json gguf_sampling(const gguf::Metadata& in, std::vector<std::string>* ignored) {
+  nlohmann::json out = nlohmann::json::object();
+  const std::string prefix = "general.sampling.";
+  for (const auto& [theirs, ours] : {std::pair{"temp", "temperature"},
+                                     {"top_p", "top_p"},
+                                     {"min_p", "min_p"},
+                                     {"penalty_repeat", "repetition_penalty"}}) {
+    if (!in.has(prefix + theirs)) continue;
+    // The file has floats: 0.8 is to be the double 0.8.
+    double number = in.number(prefix + theirs);
+    parse_double(fmt::format("{}", static_cast<float>(number)), &number);
+    out[ours] = number;
+  }
+  if (in.has(prefix + "top_k")) {
+    out["top_k"] = std::max<int64_t>(in.integer(prefix + "top_k"), 0);
+  }
+  for (const char* key : {"xtc_probability", "mirostat"}) {
+    if (in.number(prefix + key, 0) != 0) {
+      ignored->push_back(prefix + key);
+    }
+  }
+  return out;
+}
+
 /// Keys of transformers' GenerationConfig that change the text, with the value that does not.
 const std::map<std::string, double>& unsupported_keys() {
-  static const std::map<std::string, double> keys = {{"repetition_penalty", 1},
-                                                     {"no_repeat_ngram_size", 0},
+  static const std::map<std::string, double> keys = {{"no_repeat_ngram_size", 0},
                                                      {"encoder_repetition_penalty", 1},
                                                      {"typical_p", 1},
                                                      {"epsilon_cutoff", 0},
                                                      {"eta_cutoff", 0},
-                                                     {"min_p", 0},
                                                      {"num_beams", 1},
                                                      {"min_new_tokens", 0},
                                                      {"min_length", 0},
                                                      {"penalty_alpha", 0},
                                                      {"top_h", 0}};
   return keys;
+}
+
+/// Returns the token that ends a turn of a chat, by its text; -1: there is none. Older GGUF files
+/// do not name it, and llama.cpp looks for these.
+int32_t turn_end_of(const Tokenizer& tokenizer) {
+  for (const char* text : {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"}) {
+    const auto& added = tokenizer.spec().added;
+    const auto found = std::ranges::find_if(
+        added, [&](const AddedToken& token) { return token.special && token.text == text; });
+    if (found != added.end()) return found->id;
+  }
+  return -1;
 }
 
 /// Adds a key's token, or list of tokens.
@@ -75,18 +111,29 @@ void add_ids(const JsonView& in, const char* key, int64_t vocabulary, std::set<i
 }  // namespace
 
 SamplingDefaults read_sampling_defaults(const std::string& model) {
-  std::string where;
-  const nlohmann::json json = generation_config(model, &where);
-  const JsonView in(json, where);
   SamplingDefaults out;
+  nlohmann::json json;
+  if (gguf::is_gguf(model)) {
+    out.source = model;
+    json = gguf_sampling(gguf::File(model).metadata(), &out.ignored);
+  } else {
+    json = generation_config(model, &out.source);
+  }
+  const JsonView in(json, out.source);
   if (in.has("temperature")) {
     out.temperature = number_in(in, "temperature", 0, kMaxTemperature);
   }
   if (in.has("top_p")) {
     out.top_p = number_in(in, "top_p", 0, 1);
   }
+  if (in.has("min_p")) {
+    out.min_p = number_in(in, "min_p", 0, 1);
+  }
+  if (in.has("repetition_penalty")) {
+    out.repetition_penalty = number_in(in, "repetition_penalty", 1 / kMaxPenalty, kMaxPenalty);
+  }
   if (in.has("top_k")) {
-    out.top_k = count_in(in, "top_k", 0);
+    out.top_k = std::max<int64_t>(count_in(in, "top_k", -1), 0);  // -1: all, as vLLM has it
   }
   if (in.has("max_new_tokens")) {
     out.max_new_tokens = count_in(in, "max_new_tokens", 1);
@@ -122,6 +169,11 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
   add_ids(JsonView(json, where), "eos_token_id", config.vocab_size, &ids);
   if (gguf::is_gguf(model)) {
     const gguf::File file(model);
+    if (const int32_t end = turn_end_of(tokenizer);
+        end >= 0 && end < config.vocab_size &&
+        !file.metadata().has("tokenizer.ggml.eot_token_id")) {
+      ids.insert(end);
+    }
     for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
       const int64_t id = file.metadata().integer(key, -1);
       if (id >= config.vocab_size) {
@@ -200,10 +252,23 @@ ChatTemplate load_chat_template(const std::string& model) {
 
 namespace {
 
+/// Templates of a GGUF file beside the default one, by name.
+std::map<std::string, std::string> named_templates(const gguf::Metadata& in) {
+  constexpr std::string_view prefix = "tokenizer.chat_template.";
+  std::map<std::string, std::string> out;
+  for (const auto& [key, value] : in.entries()) {
+    if (std::string_view(key).starts_with(prefix)) {
+      out[key.substr(prefix.size())] = in.string(key);
+    }
+  }
+  return out;
+}
+
 /// Reads the model's template, or the one in `file` if that is given.
 std::optional<ChatTemplate> read_chat_template(const std::string& model, const std::string& file) {
   if (!gguf::is_gguf(model)) return ChatTemplate::find(model, file);
-  const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(model).metadata());
+  const gguf::File opened(model);
+  const GgufTokenizer in_file = read_gguf_tokenizer(opened.metadata());
   if (in_file.chat_template.empty() && file.empty()) return std::nullopt;
   const nlohmann::json config = parse_json(in_file.config, model);
   std::map<std::string, std::string> special;
@@ -212,7 +277,10 @@ std::optional<ChatTemplate> read_chat_template(const std::string& model, const s
       special[key] = config[key].get<std::string>();
     }
   }
-  if (file.empty()) return ChatTemplate::parse(in_file.chat_template, model, std::move(special));
+  if (file.empty()) {
+    return ChatTemplate::parse(in_file.chat_template, model, std::move(special),
+                               named_templates(opened.metadata()));
+  }
   return ChatTemplate::parse(read_file(file), file, std::move(special));
 }
 

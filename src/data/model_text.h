@@ -18,17 +18,20 @@ namespace hocket::data {
 
 /// Sampling of a generation_config.json, as far as it says it.
 struct SamplingDefaults {
-  std::optional<double> temperature, top_p;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
   std::vector<std::string> ignored;  ///< keys that change the text and are not supported
+  std::string source;                ///< path of the file
 };
 
-/// Reads generation_config.json in a model's folder; a file without one, and a GGUF file, says
-/// nothing. `do_sample: false` is temperature 0. Throws Error for values out of range.
+/// Reads generation_config.json in a model's folder, or what a GGUF file recommends
+/// (general.sampling.*); a model without either says nothing. `do_sample: false` is temperature 0.
+/// Throws Error for values out of range.
 SamplingDefaults read_sampling_defaults(const std::string& model);
 
 /// Returns the tokens that end a text: the union of eos_token_id in config.json and in
-/// generation_config.json, the tokenizer's end of text, and a GGUF file's end of turn. Sorted.
+/// generation_config.json, the tokenizer's end of text, and a GGUF file's end of turn (without an
+/// eot_token_id the control token <|eot_id|>, <|im_end|>, <|end|> or <end_of_turn>). Sorted.
 std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelConfig& config,
                                  const Tokenizer& tokenizer);
 

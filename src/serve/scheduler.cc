@@ -498,7 +498,8 @@ void Scheduler::finish(Sequence& sequence, Finish reason) {
   sequence.finished = true;
   sequence.has_news = true;
   sequence.update.finish = reason;
-  if (sequence.request.routes && route_width_ > 0) {
+  // Experts of a step that failed are not known.
+  if (sequence.request.routes && route_width_ > 0 && reason != Finish::failed) {
     sequence.update.routes = routes_of(sequence);
   }
   pool_of(sequence).release(sequence.pages);

@@ -124,9 +124,13 @@ std::vector<uint32_t> Scheduler::StepBuilder::mask_of(Sequence& sequence) const 
   if (constraint == nullptr) return {};
   std::vector<uint32_t> mask(static_cast<size_t>(ceil_div(vocab_, int64_t{32})), 0);
   constraint->allow(mask);
-  if (constraint->may_end()) {
-    for (const int32_t token : sequence.request.stop_tokens) {
-      mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+  for (const int32_t token : sequence.request.stop_tokens) {
+    uint32_t& word = mask[static_cast<size_t>(token) / 32];
+    const uint32_t bit = 1u << (token % 32);
+    if (sequence.bans_stops()) {
+      word &= ~bit;  // a mask of banned tokens alone would leave none to draw
+    } else if (constraint->may_end()) {
+      word |= bit;
     }
   }
   return mask;

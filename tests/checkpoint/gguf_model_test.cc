@@ -259,10 +259,11 @@ TEST(GgufModel, RefusesModelsThatGgufCannotExpress) {
                  "rope_freqs.weight");
 }
 
-/// A small file, with changes.
 using Edit = std::function<void(std::map<std::string, Value>&, std::vector<gguf::OutputTensor>&)>;
 
-std::string error_with(const Edit& edit) {
+/// Returns the error of a small file with changes; "": there is none, and `rope` becomes the
+/// file's.
+std::string error_with(const Edit& edit, models::Rope* rope = nullptr) {
   const ModelConfig config = small_config("llama", true);
   std::map<std::string, Value> keys;
   const gguf::Metadata made = gguf_metadata(config, ElementType::f32, "test");
@@ -286,7 +287,13 @@ std::string error_with(const Edit& edit) {
   const TempFolder folder;
   const std::string path = folder / "x.gguf";
   gguf::save_gguf(path, metadata, tensors);
-  return error_of([&] { const ModelWeights weights(path, read_model_config(path)); });
+  return error_of([&] {
+    const ModelConfig read = read_model_config(path);
+    const ModelWeights weights(path, read);
+    if (rope != nullptr) {
+      *rope = read.rope;
+    }
+  });
 }
 
 TEST(GgufModel, OtherModelsAreRefusedByName) {
@@ -335,6 +342,31 @@ TEST(GgufModel, OtherModelsAreRefusedByName) {
   };
   expect(factors(5, 3), "another scaling");
   expect(factors(4, 1), "4 elements; expected 5");
+}
+
+TEST(GgufModel, LinearScalingIsReadAsByLlamaCpp) {
+  const auto rope_with = [](const std::vector<std::pair<std::string, Value>>& more) {
+    models::Rope rope;
+    const std::string error = error_with(
+        [&](auto& keys, auto&) {
+          for (const auto& [key, value] : more) {
+            keys["llama.rope." + key] = value;
+          }
+        },
+        &rope);
+    EXPECT_EQ(error, "");
+    return rope;
+  };
+  const Value four = Value::of_f32(4), two = Value::of_f32(2);
+  const Value none = Value::of_string("none");
+  // A factor without a type is linear; the older key counts where the newer one is absent.
+  EXPECT_EQ(rope_with({{"scaling.factor", four}}).scaling, "linear");
+  EXPECT_EQ(rope_with({{"scaling.factor", four}, {"scale_linear", two}}).factor, 4);
+  EXPECT_EQ(rope_with({{"scale_linear", two}}).factor, 2);
+  for (const char* key : {"scaling.factor", "scale_linear"}) {
+    EXPECT_EQ(rope_with({{"scaling.type", none}, {key, four}}).scaling, "default") << key;
+    EXPECT_EQ(rope_with({{key, Value::of_f32(0)}}).scaling, "default") << key;
+  }
 }
 
 TEST(GgufModel, ResolvesFilesAndFolders) {

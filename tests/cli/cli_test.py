@@ -132,6 +132,8 @@ class Cli(unittest.TestCase):
             f.write("0F0,0B0\n1B0,1F0\n")
         self.refused(["check", "configs/quickstart.yaml", "--set", "plan.pp=2", "--set", "plan.pp_schedule=two.csv"],
                      "[two.csv] row 2")
+        self.refused(["generate", "configs/models/quickstart", "--chat", "x", "--split-special-tokens"],
+                     "--split-special-tokens does not go with --chat")
         self.refused(["generate", "configs/models/quickstart", "--prompt", "x", "--dtype", "float"],
                      "[hocket generate] --dtype is 'float'; expected f32, f64, bf16, f16")
         self.refused(["train", "configs/quickstart.yaml", "--set", "data.dir=nowhere/data"],

@@ -89,6 +89,34 @@ class Serve(unittest.TestCase):
         else:
             self.assertRegex(choice["text"], r"^\s*\{")
 
+    def test_min_tokens_beyond_a_complete_value(self):
+        for temperature in 0, 1:
+            choice = json.loads(self.post("/v1/completions", prompt="x", max_tokens=60, min_tokens=40, temperature=temperature,
+                                          structured_outputs={"json": {"const": 12}}))["choices"][0]
+            self.assertEqual(("12", "stop"), (choice["text"], choice["finish_reason"]))
+        self.assertIn("ok", self.get("/health"))
+
+    def test_a_batch_makes_calls_that_a_row_demands(self):
+        with open(self.box.path("chat.jinja"), "w", encoding="utf-8") as f:
+            f.write("{% for m in messages %}{{ m.content }}{% endfor %}")
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"const": 1}},
+                                                                             "required": ["a"]}}}
+        with open(self.box.path("calls.jsonl"), "w", encoding="utf-8") as f:
+            f.write(json.dumps({"custom_id": "c", "url": "/v1/chat/completions", "body": {
+                "messages": [{"role": "user", "content": "int"}], "tools": [tool], "tool_choice": "required",
+                "parallel_tool_calls": False, "max_tokens": 100}}) + "\n")
+        ran = self.box.run("batch", "runs/quickstart", "--input", "calls.jsonl", "--out", "calls", "--chat-template", "chat.jinja",
+                           "--max-model-len", "200")
+        self.assertEqual(0, ran.returncode, ran.stderr)
+        self.assertIn("--max-model-len has 200 tokens, but the model's max_position_embeddings is 128", ran.stderr)
+        with open(self.box.path("calls/output.jsonl"), encoding="utf-8") as f:
+            [row] = [json.loads(line) for line in f]
+        self.assertEqual(200, row["response"]["status_code"])
+        choice = row["response"]["body"]["choices"][0]
+        if choice["finish_reason"] != "length":  # the model may write many blanks
+            [call] = choice["message"]["tool_calls"]
+            self.assertEqual(("f", {"a": 1}), (call["function"]["name"], json.loads(call["function"]["arguments"])))
+
     def test_refusals_and_metrics(self):
         self.assertEqual("suffix", self.refused(400, "/v1/completions", prompt="x", suffix="y")["param"])
         self.assertEqual("model_not_found", self.refused(404, "/v1/completions", prompt="x", model="y")["code"])

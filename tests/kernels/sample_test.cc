@@ -168,6 +168,16 @@ TEST(Sample, MinPIsAShareOfTheMostLikely) {
   expect_shares(with(1, 0, 1, 1), {{1, 1}});
 }
 
+TEST(Sample, MinPComesAfterTopKAndTopP) {
+  // top_k leaves 0.96; top_p 0.6 of it is 0.576, which the second token reaches; min_p keeps both.
+  // min_p first would leave 0.8, of which the first token alone reaches 0.6.
+  expect_shares(with(1, 4, 0.6, 0.5), {{1, 0.5 / 0.8}, {0, 0.3 / 0.8}});
+  expect_shares(with(1, 0, 0.6, 0.5), {{1, 0.5 / 0.8}, {0, 0.3 / 0.8}});
+  // It leaves out tokens that the other two keep.
+  expect_shares(with(1, 4, 0.95, 0.5), {{1, 0.5 / 0.8}, {0, 0.3 / 0.8}});
+  expect_shares(with(1, 4, 0.95, 1), {{1, 1}});
+}
+
 TEST(Sample, ZeroTemperatureTakesTheMostLikely) {
   EXPECT_EQ(draw({with(0, 0, 1)}).ids[0], 1);
   Row ties = with(0, 0, 1);

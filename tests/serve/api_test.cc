@@ -147,6 +147,30 @@ TEST_F(ApiTest, OffsetsCountCharactersAndBytesAreNamed) {
   EXPECT_EQ(ids["choices"][0]["logprobs"]["tokens"][0], "token_id:97");
 }
 
+TEST_F(ApiTest, OffsetsBeginWithTheTextAndNotBeforeIt) {
+  // lm-eval's gguf looks for the first token at or behind the context's length.
+  options.beginning = {kEndToken};
+  service.set_reply("c");
+  const OrderedJson logprobs =
+      complete(R"({"prompt": "ab", "echo": true, "logprobs": 0, "max_tokens": 1})")["choices"][0]
+                                                                                   ["logprobs"];
+  EXPECT_EQ(logprobs["tokens"].dump(), R"(["<|end|>","a","b","c"])");
+  EXPECT_EQ(logprobs["text_offset"].dump(), "[0,0,1,2]");
+  // Given as an id, the same token is part of the text.
+  const OrderedJson ids = complete(
+      R"({"prompt": [256, 97], "echo": true, "logprobs": 0, "max_tokens": 1})")["choices"][0];
+  EXPECT_EQ(ids["text"], "<|end|>ac");
+  EXPECT_EQ(ids["logprobs"]["text_offset"].dump(), "[0,7,8]");
+}
+
+TEST_F(ApiTest, EchoAndPromptLogprobsHaveTheirOwnAlternatives) {
+  const OrderedJson choice = complete(
+      R"({"prompt": "ab", "echo": true, "logprobs": 1, "prompt_logprobs": 3, "max_tokens": 0})")
+      ["choices"][0];
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][1].size(), 2u);  // and the token itself
+  EXPECT_EQ(choice["prompt_logprobs"][1].size(), 4u);
+}
+
 TEST_F(ApiTest, ReadsThePromptAloneWithoutTokens) {
   const OrderedJson json = complete(
       R"({"prompt": "ab", "max_tokens": 0, "echo": true, "logprobs": 0, "prompt_logprobs": 1, "return_token_ids": true})");
@@ -423,6 +447,29 @@ TEST_F(ApiTest, RefusesWithOpenAisErrors) {
       400, "/v1/chat/completions",
       OrderedJson{{"messages", {{{"role", "user"}, {"content", std::string(5000, 'x')}}}}}.dump());
   EXPECT_EQ(large["code"], "context_length_exceeded");
+  // A special token is one, however long its text is: 7,000 bytes are 1,000 tokens.
+  std::string ends;
+  for (int i = 0; i < 1000; ++i) {
+    ends += "<|end|>";
+  }
+  EXPECT_EQ(ask("/v1/completions", {{"prompt", ends}, {"max_tokens", 1}}).status, 200);
+}
+
+TEST_F(ApiTest, LogsHaveNoTextOfRequests) {
+  std::vector<std::string> lines;
+  options.log = [&](const std::string& line) { lines.push_back(line); };
+  error(400, "/v1/chat/completions", R"({"messages": "private words"})");
+  error(400, "/v1/completions", R"({"prompt": [1, "private words"]})");
+  complete(R"({"prompt": "private words"})");
+  error(404, "/v1/completions", R"({"prompt": "private words", "model": "other"})");
+  ASSERT_EQ(lines.size(), 4u);
+  for (const std::string& line : lines) {
+    EXPECT_EQ(line.find("private"), std::string::npos) << line;
+  }
+  EXPECT_NE(lines[0].find("400"), std::string::npos);
+  EXPECT_NE(lines[0].find("messages"), std::string::npos);
+  EXPECT_NE(lines[2].find("13 prompt tokens"), std::string::npos) << lines[2];
+  EXPECT_NE(lines[3].find("other"), std::string::npos);
 }
 
 TEST_F(ApiTest, TokenizesAndBack) {
@@ -437,6 +484,11 @@ TEST_F(ApiTest, TokenizesAndBack) {
   EXPECT_EQ(json["count"], std::string("[f]|<user>x|<assistant>").size());
   EXPECT_EQ(json_of(ask("/detokenize", {{"tokens", {104, 195, 169}}}))["prompt"], "hé");
   EXPECT_EQ(ask("/detokenize", {{"tokens", {999}}}).status, 400);
+  EXPECT_EQ(error(400, "/tokenize", R"({"prompt": "a", "add_special_token": false})")["param"],
+            "add_special_token");
+  EXPECT_EQ(error(400, "/detokenize", R"({"tokens": [97], "prompt": "a"})")["param"], "prompt");
+  EXPECT_EQ(error(404, "/tokenize", R"({"prompt": "a", "model": "x"})")["code"], "model_not_found");
+  EXPECT_EQ(ask("/tokenize", {{"prompt", "a"}, {"model", "alias"}}).status, 200);
   EXPECT_EQ(get("/tokenizer_info")["eos_token"], "<|end|>");
 }
 
@@ -470,6 +522,7 @@ TEST_F(ApiTest, KeysAndOriginsAreChecked) {
   headers = {{"authorization", "Bearer secre"}};
   EXPECT_EQ(error(401, "/v1/completions", R"({"prompt": "a"})")["code"], "invalid_api_key");
   EXPECT_EQ(ask("/health", nullptr, "GET").status, 200);
+  EXPECT_EQ(ask("/ping", nullptr, "GET").status, 200);
   EXPECT_EQ(ask("/v1/models", nullptr, "GET").status, 401);
   headers = {{"authorization", "Bearer other"}};
   complete(R"({"prompt": "a"})");
@@ -528,6 +581,14 @@ TEST(Api, FailuresAreErrors) {
   const Answer health = fetch(server.port(), "GET", "/health");
   EXPECT_EQ(health.status, 503);
   EXPECT_EQ(health.json()["error"]["message"], "the engine failed: rank 1 was killed");
+}
+
+TEST(Api, ATextThatFailsAloneIsTheRequestsFault) {
+  FakeServer server({.reply = "abcdef", .failure = "no token may follow", .texts_fail = true});
+  const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.json()["error"]["code"], "text_failed");
+  EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
 }
 
 TEST(Api, TimeoutsEndRequests) {

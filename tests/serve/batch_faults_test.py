@@ -152,7 +152,10 @@ class BatchFaults(unittest.TestCase):
         words = ("generate", "runs/quickstart", "--prompts", "prompts.jsonl", "--samples", "3", "--max-new-tokens",
                  "6", "--seed", "4", "--json",
                  "--ignore-eos")
-        texts = [json.loads(line) for line in self.box.good(*words).splitlines()]
+        ran = self.box.run(*words)
+        self.assertEqual(0, ran.returncode, ran.stderr)
+        self.assertRegex(ran.stderr, r"9 texts, 54 tokens in [^:]*: [0-9.e+]+ tokens/s")
+        texts = [json.loads(line) for line in ran.stdout.splitlines()]
         self.assertEqual([(prompt, sample) for prompt in ("int x", "return", "std") for sample in range(3)],
                          [(text["prompt"], text["sample"]) for text in texts])
         self.assertEqual(9, len({tuple(text["token_ids"]) for text in texts}))

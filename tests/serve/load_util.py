@@ -439,6 +439,8 @@ def fuzzed_json(server, rng):
     elif kind == 2:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": random_schema(rng)}}
         body["stream"] = False
+        if rng.random() < 0.5:  # beyond the end of a short value
+            body.update(max_tokens=8, min_tokens=rng.randint(1, 8))
     body.setdefault("max_tokens", 8)
     data = bytearray(json.dumps(body).encode())
     if kind == 3:  # bytes are changed, removed, repeated

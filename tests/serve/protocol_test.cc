@@ -134,6 +134,7 @@ TEST(Protocol, RefusesValuesOutOfRange) {
                                            {Endpoint::chat, "min_p", "2"},
                                            {Endpoint::chat, "repetition_penalty", "0"},
                                            {Endpoint::chat, "presence_penalty", "2.1"},
+                                           {Endpoint::chat, "prompt_logprobs", "-1"},
                                            {Endpoint::chat, "n", "0"},
                                            {Endpoint::chat, "n", "1.5"},
                                            {Endpoint::chat, "n", "100000"},
@@ -184,13 +185,15 @@ TEST(Protocol, ReadsMessagesAsTemplatesExpectThem) {
       {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
       {"role": "assistant", "reasoning": "r", "tool_calls": [
         {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"z\": 1, \"a\": 2}"}}]},
-      {"role": "tool", "tool_call_id": "1", "content": "ok"}]})"),
+      {"role": "tool", "tool_call_id": "1", "content": "ok"},
+      {"role": "assistant", "content": "done", "tool_calls": []}]})"),
                                    limits_of_tests());
   const OrderedJson& messages = *call.messages;
   EXPECT_EQ(messages[0]["content"], "a\nb");
   EXPECT_TRUE(messages[1]["content"].is_null());
   EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"].dump(), R"({"z":1,"a":2})");
   EXPECT_EQ(messages[1]["reasoning_content"], "r");
+  EXPECT_FALSE(messages[3].contains("tool_calls"));
   EXPECT_EQ(
       refusal_of(Endpoint::chat, "messages",
                  R"([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}])")
@@ -206,16 +209,24 @@ TEST(Protocol, DefaultsComeFromTheModelsFiles) {
   CallLimits limits = limits_of_tests();
   limits.temperature = 0.6;
   limits.top_k = 20;
+  limits.min_p = 0.05;
+  limits.repetition_penalty = 1.05;
   const ChatCall plain = parse_chat(minimal(Endpoint::chat), limits);
   EXPECT_EQ(plain.sampling.temperature, 0.6);
   EXPECT_EQ(plain.sampling.top_k, 20);
   EXPECT_EQ(plain.sampling.top_p, 1);
+  EXPECT_EQ(plain.sampling.min_p, 0.05);
+  EXPECT_EQ(plain.sampling.repetition_penalty, 1.05);
   OrderedJson body = minimal(Endpoint::chat);
   body["temperature"] = 0;
   body["top_k"] = -1;
+  body["min_p"] = 0;
+  body["repetition_penalty"] = 1;
   const ChatCall given = parse_chat(body, limits);
   EXPECT_EQ(given.sampling.temperature, 0);
   EXPECT_EQ(given.sampling.top_k, 0);
+  EXPECT_EQ(given.sampling.min_p, 0);
+  EXPECT_EQ(given.sampling.repetition_penalty, 1);
 }
 
 TEST(Protocol, MalformedBodiesAreRefused) {

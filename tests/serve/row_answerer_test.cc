@@ -105,6 +105,34 @@ TEST_F(RowAnswererTest, PromptsOfEveryForm) {
   EXPECT_EQ(result.kind, RowResult::Kind::blank);
 }
 
+TEST_F(RowAnswererTest, ConversationsHaveToolsAndVariables) {
+  const data::ChatTemplate with_tools = data::ChatTemplate::parse(
+      "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ word or '' }}"
+      "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+      "{{ c.function.arguments.a }}{% endfor %}{% endfor %}",
+      "test");
+  RowModel own = model();
+  own.chat_template = &with_tools;
+  const RowAnswerer answerer(own, {.max_tokens = 20});
+  const auto prompt = [&](const std::string& text) {
+    result = answerer.answer({4, text}, [] { return false; });
+    EXPECT_EQ(result.kind, RowResult::Kind::output) << result.json;
+    return tokenizer.decode(service.requests.back().prompt);
+  };
+  const std::string messages = R"({"messages": [{"role": "user", "content": "Hi"}])";
+  EXPECT_EQ(prompt(messages + "}"), "Hi");
+  EXPECT_EQ(prompt(messages + R"(, "label": 3, "chat_template_kwargs": {"word": "w"}})"), "wHi");
+  EXPECT_EQ(prompt(messages + R"(, "tools": [{"type": "function", "function": {"name": "f"}}]})"),
+            "fHi");
+  EXPECT_EQ(prompt(messages + R"(, "tools": "[{\"name\": \"f\"}]"})"), "fHi");  // as JSON text
+  // Arguments of calls are objects to templates, whatever the file has.
+  EXPECT_EQ(prompt(R"({"messages": [{"role": "assistant", "content": "c", "tool_calls": [
+                {"function": {"name": "f", "arguments": "{\"a\": 7}"}}]}]})"),
+            "c7");
+  result = answerer.answer({4, messages + R"(, "tools": 5})"}, [] { return false; });
+  EXPECT_EQ(result.kind, RowResult::Kind::error);
+}
+
 TEST_F(RowAnswererTest, SamplesAreDrawnApart) {
   const nlohmann::json json = line("\"abc\"", 7, 3);
   ASSERT_EQ(json["samples"].size(), 3u);
@@ -162,6 +190,10 @@ TEST_F(RowAnswererTest, LinesOfOpenAisBatches) {
   line(row, 5);
   EXPECT_EQ(bodies[2]["seed"], bodies[0]["seed"]);
   EXPECT_NE(bodies[3]["seed"], bodies[0]["seed"]);
+  // A null is no seed.
+  answers = {{200, "{}"}};
+  line(R"({"url": "/v1/chat/completions", "body": {"n": 1, "seed": null}})");
+  EXPECT_EQ(bodies[4]["seed"], bodies[0]["seed"]);
   answers = {{400, R"({"error":{"message":"n is odd"}})"}};
   EXPECT_EQ(error(row), "n is odd");
   EXPECT_EQ(nlohmann::json::parse(result.json)["custom_id"], "r1");

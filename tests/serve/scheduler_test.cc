@@ -68,6 +68,9 @@ class PagedStepper : public Stepper {
         output.alternative_logprobs.push_back(-static_cast<double>(k));
       }
     }
+    if (limits_.routes) {
+      output.routes.assign(static_cast<size_t>(tokens), 7);
+    }
     if (fails_at == steps) fail_run("step", "the cable was pulled");
     return output;
   }
@@ -105,7 +108,7 @@ class PagedStepper : public Stepper {
 };
 
 struct Result {
-  std::vector<int32_t> tokens;
+  std::vector<int32_t> tokens, routes;
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   Finish finish = Finish::running;
   std::string error;
@@ -122,6 +125,7 @@ OnUpdate into(Result& result) {
     result.prompt_logprobs.insert(result.prompt_logprobs.end(), update.prompt_logprobs.begin(),
                                   update.prompt_logprobs.end());
     result.cached += update.cached_tokens;
+    result.routes = update.routes;
     result.finish = update.finish;
     result.error = update.error;
     result.stop_token = update.stop_token;
@@ -330,6 +334,42 @@ TEST(Scheduler, EndsWhereAConstraintAllowsNoMore) {
   EXPECT_EQ(result.tokens.size(), 4u);
 }
 
+/// Token 0 alone, without an end.
+class Zeros : public TokenConstraint {
+ public:
+  void allow(std::span<uint32_t> mask) override { mask[0] = 1; }
+  void accept(int32_t) override {}
+  bool may_end() const override { return false; }
+};
+
+TEST(Scheduler, BannedStopsAreNotAllowedByAConstraint) {
+  PagedStepper stepper(
+      {.tokens = 64, .sequences = 4, .longest = 160, .pages = 8, .rows = 8, .changes = 10});
+  Scheduler scheduler(stepper, nullptr, {});
+  // Only the stop token may follow the fourth token, and min_tokens bans it: the text ends there.
+  Request one = request(prompt(5), 20);
+  one.constraint = std::make_shared<Even>();
+  one.stop_tokens = {kVocab - 1};
+  one.min_tokens = 10;
+  Result ended;
+  scheduler.submit(1, one, into(ended));
+  run(scheduler);
+  EXPECT_EQ(ended.finish, Finish::stop);
+  EXPECT_EQ(ended.tokens.size(), 4u);
+  EXPECT_EQ(ended.error, "");
+  // The only token that may come next is banned: this request alone fails.
+  Request stuck = one;
+  stuck.constraint = std::make_shared<Zeros>();
+  stuck.stop_tokens = {0};
+  Result failed, beside;
+  scheduler.submit(2, stuck, into(failed));
+  scheduler.submit(3, request(prompt(5), 3), into(beside));
+  run(scheduler);
+  EXPECT_EQ(failed.finish, Finish::failed);
+  EXPECT_NE(failed.error, "");
+  EXPECT_EQ(beside.finish, Finish::length);
+}
+
 TEST(Scheduler, CancelsWhereverARequestIs) {
   PagedStepper stepper({.tokens = 64, .sequences = 1, .longest = 160, .pages = 8, .rows = 8});
   Scheduler scheduler(stepper, nullptr, {});
@@ -362,6 +402,34 @@ TEST(Scheduler, AStepThatFailsEndsAllRequests) {
     EXPECT_EQ(result.finish, Finish::failed);
     EXPECT_EQ(result.error, "the cable was pulled");
   }
+}
+
+TEST(Scheduler, AStepThatFailsGivesNoRoutes) {
+  PagedStepper stepper({.parts = 2,
+                        .tokens = 64,
+                        .sequences = 2,
+                        .longest = 160,
+                        .pages = 8,
+                        .rows = 8,
+                        .routes = true});
+  stepper.fails_at = 3;
+  Scheduler scheduler(stepper, nullptr, {});
+  Request one = request(prompt(5), 20);
+  one.routes = true;
+  Result ended, first, second;
+  Request read = one;
+  read.max_tokens = 0;
+  scheduler.submit(1, read, into(ended));
+  scheduler.step();
+  EXPECT_EQ(ended.routes, std::vector<int32_t>(5, 7));
+  scheduler.submit(2, one, into(first));
+  scheduler.step();
+  // The first step of the other part fails: nothing is kept of it.
+  scheduler.submit(3, one, into(second));
+  EXPECT_THROW(scheduler.step(), Error);
+  scheduler.fail_all("the cable was pulled");
+  EXPECT_EQ(second.finish, Finish::failed);
+  EXPECT_TRUE(first.routes.empty() && second.routes.empty());
 }
 
 TEST(Scheduler, RefusesWhatCanNeverRun) {

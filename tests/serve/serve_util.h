@@ -35,6 +35,7 @@ class FakeService final : public Service {
     double step_s = 0;       ///< time of a token
     int64_t window = 4096, limit = 1 << 20;
     std::string failure = {};  ///< unless empty, texts fail with it after two tokens
+    bool texts_fail = false;   ///< by themselves: the service does not
     bool held = false;         ///< no text begins before release()
   };
   explicit FakeService(Options options);
@@ -44,7 +45,7 @@ class FakeService final : public Service {
   RequestId submit(Request request, OnUpdate on_update) override;
   void cancel(RequestId id) override;
   Stats stats() const override;
-  std::string failure() const override { return options_.failure; }
+  std::string failure() const override { return options_.texts_fail ? "" : options_.failure; }
   int64_t max_model_len() const override { return options_.window; }
   int64_t vocab_size() const override { return 257; }
 

@@ -229,12 +229,21 @@ class Generate(Folder):
     def test_defaults_of_the_models_files(self):
         w, c, legal = self.chat_model("defaults")
         with open(os.path.join(self.path("defaults"), "generation_config.json"), "w", encoding="utf-8") as f:
-            json.dump({"do_sample": False, "max_new_tokens": 7, "repetition_penalty": 1.3}, f)
+            json.dump({"do_sample": False, "max_new_tokens": 7, "typical_p": 0.9}, f)
         more, _ = greedy(w, self.ids("int x ="), 7, self.eos, c, legal)
         [text] = self.texts("defaults", "--prompt", "int x =")
         self.assertEqual(more, text["token_ids"])
         [text] = self.texts("defaults", "--prompt", "int x =", "--max-new-tokens", "9")
         self.assertEqual((9, more), (len(text["token_ids"]), text["token_ids"][:7]))
+        # A penalty of the file is that of the option, which wins. Below 1 it makes tokens come again.
+        prompt = ("--prompt", "int x =", "--max-new-tokens", "60")
+        plain = self.texts("defaults", *prompt)
+        repeating = self.texts("defaults", *prompt, "--repetition-penalty", "0.05")
+        self.assertNotEqual(plain, repeating)
+        with open(os.path.join(self.path("defaults"), "generation_config.json"), "w", encoding="utf-8") as f:
+            json.dump({"do_sample": False, "repetition_penalty": 0.05}, f)
+        self.assertEqual(repeating, self.texts("defaults", *prompt))
+        self.assertEqual(plain, self.texts("defaults", *prompt, "--repetition-penalty", "1"))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@
 #include "serve/batch/master.h"
 #include "serve/batch/row_answerer.h"
 #include "serve/batch/worker.h"
-#include "serve/grammar/json_grammar.h"
 #include "serve/openai/tool_parser.h"
 
 namespace hocket::cli {
@@ -39,7 +38,7 @@ constexpr int kInterruptedCode = 130;
 struct BatchOptions {
   ModelOptions model;
   SamplingOptions sampling;
-  std::string input, out, chat_template, tool_parser, worker, listen = "127.0.0.1:0";
+  std::string input, out, chat_template, tool_parser = "auto", worker, listen = "127.0.0.1:0";
   std::vector<std::string> names;
   int64_t samples = 1, workers = 1, slots = 64, max_losses = 5;
   double shard_s = 10, lease_timeout_s = 600, reconnect_s = 60;
@@ -63,9 +62,9 @@ void check_batch_options(const BatchOptions& options) {
       fail(kBatchVerb, "{} is {}; expected seconds above 0", option, value);
     }
   };
-  const std::vector<std::string>& parsers = serve::tool_parser_names();
-  if (!options.tool_parser.empty() &&
-      std::find(parsers.begin(), parsers.end(), options.tool_parser) == parsers.end()) {
+  std::vector<std::string> parsers = serve::tool_parser_names();
+  parsers.insert(parsers.end(), {"auto", "none"});
+  if (std::find(parsers.begin(), parsers.end(), options.tool_parser) == parsers.end()) {
     fail(kBatchVerb, "--tool-call-parser is {}; expected {}", quote(options.tool_parser),
          join(parsers, ", "));
   }
@@ -88,10 +87,14 @@ std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
   json.member("fingerprint", model_fingerprint(files));
   json.member("temperature", chosen.sampling.temperature).member("top_k", chosen.sampling.top_k);
   json.member("top_p", chosen.sampling.top_p).member("min_p", chosen.sampling.min_p);
+  if (chosen.sampling.repetition_penalty != 1) {
+    json.member("repetition_penalty", chosen.sampling.repetition_penalty);
+  }
   json.member("seed", static_cast<int64_t>(chosen.sampling.seed));
   json.member("max_tokens", chosen.max_tokens).member("samples", options.samples);
   json.member("ignore_eos", options.ignore_eos).member("stops", options.sampling.stops);
-  json.member("tool_parser", options.tool_parser);
+  json.member("tool_parser",
+              choose_tool_parser(options.tool_parser, files.tokenizer, files.chat_template));
   json.end();
   return json.take();
 }
@@ -110,6 +113,7 @@ serve::RowSettings row_settings(const std::string& text, const ModelFiles& files
   settings.sampling.top_k = view.get_int("top_k");
   settings.sampling.top_p = view.get_double("top_p");
   settings.sampling.min_p = view.get_double("min_p");
+  settings.sampling.repetition_penalty = view.get_double("repetition_penalty", 1);
   settings.sampling.seed = static_cast<uint64_t>(view.get_int("seed"));
   settings.max_tokens = view.get_int("max_tokens");
   settings.samples = view.get_int("samples");
@@ -157,20 +161,10 @@ class BatchModel {
     api.root = options_.model.model;
     api.stop_tokens = settings.stop_tokens;
     api.beginning = files_.beginning;
-    const data::SamplingDefaults defaults =
-        data::read_sampling_defaults(files_.run.config.model.path);
-    api.limits.temperature = defaults.temperature;
-    api.limits.top_p = defaults.top_p;
-    api.limits.top_k = defaults.top_k;
-    api.limits.max_tokens = defaults.max_new_tokens;
-    api.limits.vocab_size = files_.run.model.vocab_size;
+    set_model_options(files_.run, files_.tokenizer,
+                      data::read_sampling_defaults(files_.run.config.model.path), &api);
     api.tool_parser = tool_parser;
     api.splits_reasoning = files_.tokenizer.find_token("<think>") >= 0;
-    const auto grammars =
-        std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(files_.tokenizer));
-    api.constraint = [grammars](const nlohmann::ordered_json* schema) {
-      return grammars->of_schema(schema)->constraint();
-    };
     api.max_streams = 4 * options_.slots;
     return serve::api_answerer(std::move(api), *engine_, files_.tokenizer,
                                files_.chat_template ? &*files_.chat_template : nullptr);
@@ -310,8 +304,7 @@ void declare_batch_options(Args& args, BatchOptions* options) {
   args.option("--max-num-seqs", "N", &options->slots, "texts in a batch of a worker", 1, 1 << 16);
   args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
   args.option("--tool-call-parser", "NAME", &options->tool_parser,
-              "form of calls in answers to rows with tools: hermes, llama3_json, mistral; default: "
-              "calls stay text");
+              "form of calls in answers to rows with tools, as of hocket serve");
   args.option("--shard-seconds", "S", &options->shard_s,
               "work of a worker between two results: what its loss costs at most");
   args.option("--lease-timeout", "S", &options->lease_timeout_s,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -26,6 +28,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "engine/session.h"
 #include "serve/open.h"
+#include "serve/openai/chat_row.h"
 
 namespace hocket::cli {
 namespace {
@@ -44,10 +47,10 @@ constexpr const char* kWhere = "hocket generate";
 struct GenerateOptions {
   std::string model, adapter, prompt, prompts, chat, system, tokenizer, dtype = "f32";
   std::vector<std::string> set, stops;
-  std::optional<double> temperature, top_p;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
   int64_t seed = 1, samples = 1;
-  double min_p = 0, repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  double presence_penalty = 0, frequency_penalty = 0;
   std::optional<int64_t> logprobs;
   int64_t batch = 32;
   std::optional<double> kv_cache_memory;
@@ -65,8 +68,7 @@ struct Prompt {
 serve::Request request_of(const GenerateOptions& options, const std::string& model) {
   const data::SamplingDefaults files = data::read_sampling_defaults(model);
   for (const std::string& key : files.ignored) {
-    log_warning("{}: {} is not supported, and has no effect here",
-                join_path(model, "generation_config.json"), key);
+    log_warning("{}: {} is not supported, and has no effect here", files.source, key);
   }
   serve::Request request;
   request.max_tokens = 200;
@@ -79,8 +81,8 @@ serve::Request request_of(const GenerateOptions& options, const std::string& mod
   choose(options.top_k, files.top_k, &sampling.top_k);
   choose(options.top_p, files.top_p, &sampling.top_p);
   choose(options.max_new_tokens, files.max_new_tokens, &request.max_tokens);
-  sampling.min_p = options.min_p;
-  sampling.repetition_penalty = options.repetition_penalty;
+  choose(options.min_p, files.min_p, &sampling.min_p);
+  choose(options.repetition_penalty, files.repetition_penalty, &sampling.repetition_penalty);
   sampling.presence_penalty = options.presence_penalty;
   sampling.frequency_penalty = options.frequency_penalty;
   sampling.seed = static_cast<uint64_t>(options.seed);
@@ -125,14 +127,16 @@ class PromptReader {
 
   /// A conversation up to where the assistant's next message begins. The template writes the
   /// special tokens, so none is added.
-  Prompt chat(const nlohmann::ordered_json& messages) {
+  Prompt chat(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& row,
+              const std::string& where) {
+    if (encode_options_.split_special_tokens) {
+      fail(where, "has messages, which --split-special-tokens does not go with");
+    }
     if (!template_) {
       template_ = std::make_unique<data::ChatTemplate>(data::load_chat_template(model_));
     }
-    data::ChatOptions options;
-    options.add_generation_prompt = true;
     Prompt prompt;
-    prompt.text = template_->render(messages, options).text;
+    prompt.text = serve::render_row(*template_, messages, row, where);
     prompt.is_chat = true;
     prompt.ids = tokenizer_.encode(prompt.text);
     data::require_ids(kWhere, prompt.ids, tokenizer_, vocabulary_);
@@ -152,16 +156,18 @@ nlohmann::ordered_json message(const char* role, const std::string& content) {
   return {{"role", role}, {"content", content}};
 }
 
-/// Prompt of a line of a .jsonl file: a string, {"prompt": text} or {"messages": [...]}.
+/// Prompt of a line of a .jsonl file: a string, {"prompt": text or messages} or {"messages": [...]}
+/// (serve/openai/chat_row.h).
 Prompt prompt_of_json(const std::string& line, const std::string& where, PromptReader* reader) {
   const nlohmann::json checked = parse_json(line, where);  // with its errors
   const auto json = nlohmann::ordered_json::parse(line);
   if (json.is_string()) return reader->text(json.get<std::string>());
   const JsonView view(checked, where);
-  if (view.is_object() && view.has("messages")) return reader->chat(json["messages"]);
+  if (view.is_object() && view.has("messages")) return reader->chat(json["messages"], json, where);
   if (view.is_object() && view.has("prompt")) {
     const JsonView prompt = view.at("prompt");
-    return prompt.is_array() ? reader->chat(json["prompt"]) : reader->text(prompt.as_string());
+    return prompt.is_array() ? reader->chat(json["prompt"], json, where)
+                             : reader->text(prompt.as_string());
   }
   fail(where, "is neither a string nor an object with prompt or messages");
 }
@@ -196,7 +202,7 @@ std::vector<Prompt> prompts_of(const GenerateOptions& options, PromptReader* rea
     messages.push_back(message("system", options.system));
   }
   messages.push_back(message("user", text));
-  return {reader->chat(messages)};
+  return {reader->chat(messages, nlohmann::ordered_json::object(), kWhere)};
 }
 
 /// A text that comes from the engine's thread.
@@ -317,6 +323,9 @@ void check_generate_options(const GenerateOptions& options) {
   if (!options.prompts.empty() + !options.chat.empty() + !options.prompt.empty() > 1) {
     fail("hocket generate", "got more than one of --prompt, --chat and --prompts; expected one");
   }
+  if (options.split_special_tokens && !options.chat.empty()) {
+    fail("hocket generate", "--split-special-tokens does not go with --chat");
+  }
   if (options.logprobs && !options.json) {
     fail("hocket generate", "--logprobs needs --json");
   }
@@ -338,34 +347,66 @@ serve::EngineOptions engine_options(const GenerateOptions& options, int64_t text
   return chosen;
 }
 
-/// Generates the texts of all prompts at once, and prints them in order.
-void generate_all(serve::ModelEngine& engine, const GenerateOptions& options,
-                  const std::vector<Prompt>& prompts, const serve::Request& common) {
-  std::deque<Text> texts;
+void submit_all(serve::ModelEngine& engine, const GenerateOptions& options,
+                const std::vector<Prompt>& prompts, const serve::Request& common,
+                std::deque<Text>* texts) {
   for (const Prompt& prompt : prompts) {
     for (int64_t sample = 0; sample < options.samples; ++sample) {
       serve::Request request = common;
       request.prompt = prompt.ids;
       request.answer = prompt.is_chat;
       request.sampling.sample = sample;
-      Text& text = texts.emplace_back();
+      Text& text = texts->emplace_back();
       engine.submit(std::move(request),
                     [&text](const serve::Update& update) { text.take(update); });
     }
   }
-  Printer printer(options, std::ssize(texts));
-  auto text = texts.begin();
-  try {
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      for (int64_t sample = 0; sample < options.samples; ++sample, ++text) {
-        printer.begin(prompts[i], static_cast<int64_t>(i), sample);
-        text->follow([&](std::string_view part) { printer.put(part); });
-        printer.end(prompts[i], sample, *text);
+}
+
+/// Prints texts in order while they are made; returns their tokens.
+int64_t print_all(const GenerateOptions& options, const std::vector<Prompt>& prompts,
+                  std::deque<Text>* texts) {
+  Printer printer(options, std::ssize(*texts));
+  // A terminal shows the texts themselves.
+  std::optional<Progress> progress;
+  if (texts->size() > 1 && ::isatty(STDOUT_FILENO) == 0) {
+    progress.emplace();
+  }
+  int64_t printed = 0, tokens = 0;
+  auto text = texts->begin();
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    for (int64_t sample = 0; sample < options.samples; ++sample, ++text) {
+      printer.begin(prompts[i], static_cast<int64_t>(i), sample);
+      text->follow([&](std::string_view part) { printer.put(part); });
+      printer.end(prompts[i], sample, *text);
+      tokens += std::ssize(text->ids());
+      ++printed;
+      if (progress) {
+        progress->update(fmt::format("{} of {} texts", printed, texts->size()));
       }
     }
+  }
+  return tokens;
+}
+
+/// Generates the texts of all prompts at once, and prints them in order.
+void generate_all(serve::ModelEngine& engine, const GenerateOptions& options,
+                  const std::vector<Prompt>& prompts, const serve::Request& common) {
+  std::deque<Text> texts;
+  const int64_t start = now_ns();
+  int64_t tokens = 0;
+  try {
+    submit_all(engine, options, prompts, common, &texts);
+    tokens = print_all(options, prompts, &texts);
   } catch (...) {
     engine.stop();  // texts are given to no more
     throw;
+  }
+  if (texts.size() > 1) {
+    const double seconds = seconds_since(start);
+    print_line(fmt::format("{}, {} in {}: {:.3g} tokens/s", counted(std::ssize(texts), "text"),
+                           counted(tokens, "token"), human_time(seconds),
+                           static_cast<double>(tokens) / std::max(seconds, 1e-9)));
   }
 }
 
@@ -419,7 +460,8 @@ void verb_generate(Args& args) {
              "at the beginning of a document: behind the tokens that the tokenizer puts before a "
              "text, or with a checkpoint of ours the end of text, as in its training. Keys and "
              "values are kept in a cache. The same seed draws the same "
-             "text under every plan, as far as rounding lets it.");
+             "text under every plan, as far as rounding lets it. Several texts are made at a time, "
+             "and at the end their tokens/s are reported on standard error.");
   args.positional(
       "MODEL", &options->model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
@@ -434,7 +476,7 @@ void verb_generate(Args& args) {
               "a prompt a line; of a .jsonl a string, {\"prompt\": ...} or {\"messages\": [...]}");
   args.option("--samples", "N", &options->samples, "texts per prompt", 1, 1 << 20);
   args.option("--max-new-tokens", "N", &options->max_new_tokens,
-              "most tokens to generate; default, as of the next three: generation_config.json's, "
+              "most tokens to generate; default, as of the next five: generation_config.json's, "
               "else 200");
   args.option("--temperature", "T", &options->temperature,
               "0: always the most likely token; default: 0.8");

@@ -17,13 +17,13 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "cli/apps/served_model.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
 #include "data/model_text.h"
 #include "gguf/file.h"
-#include "serve/grammar/json_grammar.h"
 #include "serve/http.h"
 #include "serve/open.h"
 #include "serve/openai/api.h"
@@ -72,36 +72,6 @@ void check_serve_options(const ServeOptions& options) {
   }
 }
 
-/// Text that the template makes of a message and a tool; "" if it refuses them.
-std::string rendered_tool(const data::ChatTemplate& chat_template) {
-  const auto messages = nlohmann::ordered_json::parse(R"([{"role": "user", "content": "Hi"}])");
-  const auto tools = nlohmann::ordered_json::parse(
-      R"([{"type": "function", "function": {"name": "f", "description": "d",
-          "parameters": {"type": "object", "properties": {}}}}])");
-  data::ChatOptions chat_options;
-  chat_options.tools = &tools;
-  chat_options.add_generation_prompt = true;
-  try {
-    return chat_template.render(messages, chat_options).text;
-  } catch (const Error&) {
-    return "";
-  }
-}
-
-/// Chooses the parser with marks that the model's template or vocabulary has.
-std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
-                               const std::optional<data::ChatTemplate>& chat_template) {
-  if (given != "auto") return given == "none" ? "" : given;
-  if (!chat_template) return "";
-  const std::string text = rendered_tool(*chat_template);
-  for (const auto& [mark, parser] :
-       {std::pair("<tool_call>", "hermes"), std::pair("[TOOL_CALLS]", "mistral"),
-        std::pair("<|python_tag|>", "llama3_json")}) {
-    if (text.find(mark) != text.npos || tokenizer.find_token(mark) >= 0) return parser;
-  }
-  return "";
-}
-
 /// JSON of /tokenizer_info: the model's tokenizer_config.json, with its chat template.
 std::string tokenizer_info(const std::string& model, const data::Tokenizer& tokenizer,
                            const std::string& template_file) {
@@ -128,25 +98,22 @@ std::string tokenizer_info(const std::string& model, const data::Tokenizer& toke
   return info.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Form of the calls that a tool parser reads.
-serve::ToolCallForm call_form(const std::string& parser) {
-  if (parser == "mistral") return serve::ToolCallForm::mistral;
-  return parser == "hermes" ? serve::ToolCallForm::hermes : serve::ToolCallForm::llama3_json;
-}
-
-std::string shown_defaults(const serve::CallLimits& limits) {
+std::string shown_defaults(const serve::CallLimits& limits, const std::string& source) {
   const auto part = [](const char* name, const auto& value) {
     return value ? fmt::format(", {} {}", name, *value) : "";
   };
   const std::string text = part("temperature", limits.temperature) + part("top_k", limits.top_k) +
-                           part("top_p", limits.top_p) + part("max_tokens", limits.max_tokens);
+                           part("top_p", limits.top_p) + part("min_p", limits.min_p) +
+                           part("repetition_penalty", limits.repetition_penalty) +
+                           part("max_tokens", limits.max_tokens);
   return text.empty() ? "temperature 1, all tokens (the model says nothing)"
-                      : text.substr(2) + " (generation_config.json)";
+                      : fmt::format("{} ({})", text.substr(2), file_name(source));
 }
 
 serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& run,
                               const data::Tokenizer& tokenizer,
-                              const std::optional<data::ChatTemplate>& chat_template) {
+                              const std::optional<data::ChatTemplate>& chat_template,
+                              const data::SamplingDefaults& files) {
   const std::string& model = run.config.model.path;
   serve::ApiOptions api;
   api.names = options.names.empty() ? std::vector<std::string>{options.model} : options.names;
@@ -158,32 +125,15 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
   api.allowed_origins = options.origins;
   api.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   api.beginning = data::beginning_of_text(model, tokenizer);
-  const data::SamplingDefaults files = data::read_sampling_defaults(model);
   for (const std::string& key : files.ignored) {
-    log_warning("{}: {} is not supported, and has no effect here",
-                join_path(model, "generation_config.json"), key);
+    log_warning("{}: {} is not supported, and has no effect here", files.source, key);
   }
-  api.limits.temperature = files.temperature;
-  api.limits.top_p = files.top_p;
-  api.limits.top_k = files.top_k;
-  api.limits.max_tokens = files.max_new_tokens;
-  api.limits.vocab_size = run.model.vocab_size;
+  set_model_options(run, tokenizer, files, &api);
   api.limits.max_logprobs = options.max_logprobs;
   api.limits.ignore_unknown = options.ignore_unknown;
   api.tool_parser = choose_tool_parser(options.tool_parser, tokenizer, chat_template);
   api.splits_reasoning = options.reasoning_parser == "auto" ? tokenizer.find_token("<think>") >= 0
                                                             : options.reasoning_parser != "none";
-  const auto grammars =
-      std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(tokenizer));
-  api.constraint = [grammars](const nlohmann::ordered_json* schema) {
-    return grammars->of_schema(schema)->constraint();
-  };
-  api.tool_constraint = [grammars](const nlohmann::ordered_json& tools, const std::string& parser,
-                                   const std::string& function, int64_t most) {
-    return grammars
-        ->of_tools(tools, {.form = call_form(parser), .name = function, .max_calls = most})
-        ->constraint();
-  };
   api.max_streams = options.max_streams;
   api.timeout_s = options.request_timeout_s;
   api.tokenizer_info = tokenizer_info(model, tokenizer, options.chat_template);
@@ -227,13 +177,15 @@ int serve_model(ServeOptions options) {
       data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
   const std::optional<data::ChatTemplate> chat_template =
       data::find_chat_template(model, options.chat_template);
-  serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template);
+  const data::SamplingDefaults files = data::read_sampling_defaults(model);
+  serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template, files);
   options.engine.prefix_caching = !options.no_prefix_caching;
   options.engine.max_logprobs = options.max_logprobs;
   if (!options.kv_cache_memory.empty()) {
     options.engine.kv_cache_memory =
         parse_quantity(options.kv_cache_memory, Unit::bytes, "hocket serve --kv-cache-memory");
   }
+  warn_if_long(run.model, options.engine.max_model_len, "--max-model-len");
   serve::ModelEngine engine(run, tokenizer, options.engine);
   if (!engine.leads()) {
     // A launcher passes a signal on to all: this process goes on until the one that leads ends.
@@ -241,7 +193,8 @@ int serve_model(ServeOptions options) {
     engine.follow();
     return 0;
   }
-  const std::string defaults = shown_defaults(chosen.limits), parser = chosen.tool_parser;
+  const std::string defaults = shown_defaults(chosen.limits, files.source);
+  const std::string parser = chosen.tool_parser;
   const bool has_key = !chosen.api_keys.empty(), splits = chosen.splits_reasoning;
   const std::string name = chosen.names.at(0);
 #ifdef __GLIBC__

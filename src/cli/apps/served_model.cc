@@ -2,12 +2,15 @@
 #include "cli/apps/served_model.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "cli/inputs.h"
+#include "serve/grammar/json_grammar.h"
+#include "serve/openai/api.h"
 
 namespace hocket::cli {
 
@@ -21,6 +24,28 @@ void require_range(const char* where, const char* option, double value, double l
   if (!(value >= least && value <= most)) {
     fail(where, "{} is {}; expected {} to {}", option, value, least, most);
   }
+}
+
+/// Text that the template makes of a message and a tool; "" if it refuses them.
+std::string rendered_tool(const data::ChatTemplate& chat_template) {
+  const auto messages = nlohmann::ordered_json::parse(R"([{"role": "user", "content": "Hi"}])");
+  const auto tools = nlohmann::ordered_json::parse(
+      R"([{"type": "function", "function": {"name": "f", "description": "d",
+          "parameters": {"type": "object", "properties": {}}}}])");
+  data::ChatOptions chat_options;
+  chat_options.tools = &tools;
+  chat_options.add_generation_prompt = true;
+  try {
+    return chat_template.render(messages, chat_options).text;
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+/// Form of the calls that a tool parser reads.
+serve::ToolCallForm call_form(const std::string& parser) {
+  if (parser == "mistral") return serve::ToolCallForm::mistral;
+  return parser == "hermes" ? serve::ToolCallForm::hermes : serve::ToolCallForm::llama3_json;
 }
 
 /// Adds names, sizes and small contents of a model's files.
@@ -46,7 +71,7 @@ void hash_files(const std::string& path, const std::string& name, int depth, Has
 void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens) {
   args.option(
       "--max-new-tokens", "N", &options->max_new_tokens,
-      "most tokens of a text; default, as of the next three: generation_config.json's, else " +
+      "most tokens of a text; default, as of the next five: generation_config.json's, else " +
           std::to_string(max_tokens));
   args.option("--temperature", "T", &options->temperature,
               "0: always the most likely token; default: 0.8");
@@ -55,6 +80,8 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
               "only the most likely tokens that make up this share; default: 0.95");
   args.option("--min-p", "P", &options->min_p,
               "none below this share of the most likely one's probability");
+  args.option("--repetition-penalty", "F", &options->repetition_penalty,
+              "divides the positive logits of tokens of prompt and text; 1, default: none");
   args.option("--seed", "S", &options->seed, "of the random choices", 0, INT64_MAX);
   args.option("--stop", "TEXT", &options->stops,
               "stop sequence; not included in the output; repeatable");
@@ -80,22 +107,25 @@ ModelFiles::ModelFiles(const char* where, const ModelOptions& options,
                                            run.model.vocab_size)),
       chat_template(data::find_chat_template(run.config.model.path, template_file)),
       stop_tokens(data::stop_tokens(run.config.model.path, run.model, tokenizer)),
-      beginning(data::beginning_of_text(run.config.model.path, tokenizer)) {}
+      beginning(data::beginning_of_text(run.config.model.path, tokenizer)) {
+  warn_if_long(run.model, options.engine.max_model_len, "--max-model-len");
+}
 
 ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
                               const ModelFiles& files, int64_t max_tokens) {
   const std::string& model = files.run.config.model.path;
   const data::SamplingDefaults defaults = data::read_sampling_defaults(model);
   for (const std::string& key : defaults.ignored) {
-    log_warning("{}: {} is not supported, and has no effect here",
-                join_path(model, "generation_config.json"), key);
+    log_warning("{}: {} is not supported, and has no effect here", defaults.source, key);
   }
   ModelSampling out;
   serve::Sampling& sampling = out.sampling;
   sampling.temperature = options.temperature.value_or(defaults.temperature.value_or(0.8));
   sampling.top_p = options.top_p.value_or(defaults.top_p.value_or(0.95));
   sampling.top_k = options.top_k.value_or(defaults.top_k.value_or(0));
-  sampling.min_p = options.min_p.value_or(0);
+  sampling.min_p = options.min_p.value_or(defaults.min_p.value_or(0));
+  sampling.repetition_penalty =
+      options.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1));
   sampling.seed = static_cast<uint64_t>(options.seed);
   out.max_tokens = options.max_new_tokens.value_or(defaults.max_new_tokens.value_or(max_tokens));
   require_range(where, "--max-new-tokens", static_cast<double>(out.max_tokens), 1, 1e7);
@@ -103,10 +133,47 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
   require_range(where, "--top-k", static_cast<double>(sampling.top_k), 0, 1e9);
   require_range(where, "--top-p", sampling.top_p, 0, 1);
   require_range(where, "--min-p", sampling.min_p, 0, 1);
+  require_range(where, "--repetition-penalty", sampling.repetition_penalty, 1e-3, 1e3);
   for (const std::string& stop : options.stops) {
     if (stop.empty()) fail(where, "--stop is empty; expected some text");
   }
   return out;
+}
+
+std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
+                               const std::optional<data::ChatTemplate>& chat_template) {
+  if (given != "auto") return given == "none" ? "" : given;
+  if (!chat_template) return "";
+  const std::string text = rendered_tool(*chat_template);
+  for (const auto& [mark, parser] :
+       {std::pair("<tool_call>", "hermes"), std::pair("[TOOL_CALLS]", "mistral"),
+        std::pair("<|python_tag|>", "llama3_json")}) {
+    if (text.find(mark) != text.npos || tokenizer.find_token(mark) >= 0) return parser;
+  }
+  return "";
+}
+
+void set_model_options(const engine::Run& run, const data::Tokenizer& tokenizer,
+                       const data::SamplingDefaults& defaults, serve::ApiOptions* api) {
+  serve::CallLimits& limits = api->limits;
+  limits.temperature = defaults.temperature;
+  limits.top_p = defaults.top_p;
+  limits.min_p = defaults.min_p;
+  limits.repetition_penalty = defaults.repetition_penalty;
+  limits.top_k = defaults.top_k;
+  limits.max_tokens = defaults.max_new_tokens;
+  limits.vocab_size = run.model.vocab_size;
+  const auto grammars =
+      std::make_shared<serve::JsonGrammarCache>(serve::GrammarVocabulary::of(tokenizer));
+  api->constraint = [grammars](const nlohmann::ordered_json* schema) {
+    return grammars->of_schema(schema)->constraint();
+  };
+  api->tool_constraint = [grammars](const nlohmann::ordered_json& tools, const std::string& parser,
+                                    const std::string& function, int64_t most) {
+    return grammars
+        ->of_tools(tools, {.form = call_form(parser), .name = function, .max_calls = most})
+        ->constraint();
+  };
 }
 
 std::string model_fingerprint(const ModelFiles& files) {

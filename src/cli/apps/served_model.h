@@ -14,6 +14,10 @@
 #include "serve/open.h"
 #include "serve/request.h"
 
+namespace hocket::serve {
+struct ApiOptions;
+}
+
 namespace hocket::cli {
 
 /// A model and its engine as options give them.
@@ -25,7 +29,7 @@ struct ModelOptions {
 
 /// Sampling as options give it; the rest is the model's, else that of `hocket generate`.
 struct SamplingOptions {
-  std::optional<double> temperature, top_p, min_p;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
   int64_t seed = 1;
   std::vector<std::string> stops;
@@ -51,10 +55,20 @@ struct ModelSampling {
   serve::Sampling sampling;
   int64_t max_tokens = 0;
 };
-/// Returns how to sample: as the options say, else as the model's generation_config.json, else
-/// temperature 0.8, top_p 0.95 and `max_tokens`. Throws Error for values out of range.
+/// Returns how to sample: as the options say, else as the model's files, else temperature 0.8,
+/// top_p 0.95 and `max_tokens`. Throws Error for values out of range.
 ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
                               const ModelFiles& files, int64_t max_tokens);
+
+/// Returns the name of a parser of calls, "" for none: `given`, or if that is "auto", the one with
+/// marks that the model's template or vocabulary has.
+std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
+                               const std::optional<data::ChatTemplate>& chat_template);
+
+/// Sets what answers of OpenAI's interface take of a model: defaults of sampling, and constraints
+/// of texts to JSON and to calls of tools.
+void set_model_options(const engine::Run& run, const data::Tokenizer& tokenizer,
+                       const data::SamplingDefaults& defaults, serve::ApiOptions* api);
 
 /// Returns an identity of a model's files, without reading the weights: names and sizes, contents
 /// of the small ones, and the tokenizer.

@@ -322,11 +322,15 @@ ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
 ChatTemplate ChatTemplate::parse(std::string_view text, const std::string& where,
-                                 std::map<std::string, std::string> special_tokens) {
+                                 std::map<std::string, std::string> special_tokens,
+                                 const std::map<std::string, std::string>& others) {
   auto impl = std::make_unique<Impl>();
   impl->where = where;
   impl->special_tokens = std::move(special_tokens);
   impl->add("default", std::string(text), where);
+  for (const auto& [name, other] : others) {
+    impl->add(name, other, fmt::format("{}: chat template '{}'", where, name));
+  }
   return ChatTemplate(std::move(impl));
 }
 

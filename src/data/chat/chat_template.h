@@ -49,9 +49,11 @@ class ChatTemplate {
   /// The same of a model's folder, or nothing for one without a template. `file`, unless empty, has
   /// the template in place of the folder's.
   static std::optional<ChatTemplate> find(const std::string& folder, const std::string& file = "");
-  /// The same from text, as in GGUF; `where` names it in errors.
+  /// The same from text, as in GGUF; `where` names it in errors. `others`: further templates by
+  /// name, of which "tool_use" is that of chats with tools.
   static ChatTemplate parse(std::string_view text, const std::string& where,
-                            std::map<std::string, std::string> special_tokens = {});
+                            std::map<std::string, std::string> special_tokens = {},
+                            const std::map<std::string, std::string>& others = {});
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;

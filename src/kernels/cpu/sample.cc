@@ -238,7 +238,9 @@ class SampledRow {
     if (!limits_k && !limits_p && min_p <= 0) return -1;
     // Tokens below `floor` are less than 1 - top_p together, so the others suffice; the most
     // likely token, of probability 1 here, is never below.
-    double floor = std::max(0.0, min_p);
+    // After top_k the share of top_p is one of all that top_k left, so min_p waits for it.
+    const bool min_p_waits = limits_k && limits_p;
+    double floor = min_p_waits ? 0.0 : std::max(0.0, min_p);
     if (limits_p && !limits_k) {
       floor = std::max(floor, std::min(1.0, (1 - top_p) * sum / static_cast<double>(vocab_)));
     }
@@ -267,6 +269,9 @@ class SampledRow {
       int64_t n = 0;
       while (n < kept && (n == 0 || share < top_p * all)) {
         share += static_cast<double>(z_[kept_[n++]]);
+      }
+      while (min_p_waits && n > 1 && static_cast<double>(z_[kept_[n - 1]]) < min_p) {
+        --n;
       }
       kept = n;
     }

@@ -16,6 +16,7 @@
 #include "base/stop.h"
 #include "base/text.h"
 #include "data/model_text.h"
+#include "serve/openai/chat_row.h"
 
 namespace hocket::serve {
 
@@ -117,7 +118,7 @@ RowResult RowAnswerer::answer_object(const InputRow& row, const OrderedJson& jso
     return answer_body(row, custom_id, *body, text_of(json, "url"), cancelled);
   }
   const OrderedJson& given = messages != json.end() ? *messages : *prompt;
-  if (given.is_array()) return answer_prompt(row, custom_id, chat_request(given), cancelled);
+  if (given.is_array()) return answer_prompt(row, custom_id, chat_request(given, json), cancelled);
   if (messages != json.end()) throw WrongRow{kWrongRow, "messages is no list"};
   return answer_prompt(row, custom_id, prompt_request(text_of(json, "prompt")), cancelled);
 }
@@ -133,15 +134,14 @@ Request RowAnswerer::prompt_request(const std::string& text) const {
   return request;
 }
 
-Request RowAnswerer::chat_request(const OrderedJson& messages) const {
+Request RowAnswerer::chat_request(const OrderedJson& messages, const OrderedJson& row) const {
   if (!model_.chat_template) {
     throw WrongRow{kWrongRequest, "the model has no chat template, which messages need"};
   }
   return made_of_row([&] {
-    data::ChatOptions options;
-    options.add_generation_prompt = true;
     Request request;
-    request.prompt = model_.tokenizer->encode(model_.chat_template->render(messages, options).text);
+    request.prompt =
+        model_.tokenizer->encode(render_row(*model_.chat_template, messages, row, "row"));
     data::require_ids("messages", request.prompt, *model_.tokenizer, model_.service->vocab_size());
     request.answer = true;
     return request;
@@ -261,7 +261,7 @@ RowResult RowAnswerer::answer_body(const InputRow& row, const std::string& custo
   if (const auto stream = body.find("stream"); stream != body.end() && *stream == true) {
     throw WrongRow{kWrongRequest, "body.stream has no place in a file of requests"};
   }
-  if (!body.contains("seed")) {
+  if (const auto seed = body.find("seed"); seed == body.end() || seed->is_null()) {
     // A row that is answered again has the same text. Seeds of JSON are exact up to 2^53.
     body["seed"] = static_cast<int64_t>(
         hash_combine(settings_.sampling.seed, static_cast<uint64_t>(row.row)) >> 11);

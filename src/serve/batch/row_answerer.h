@@ -41,8 +41,9 @@ struct RowSettings {
   std::vector<int32_t> stop_tokens = {};
 };
 
-/// Answers rows: a text, {"prompt": text or messages}, {"messages": [...]}, each with a "custom_id"
-/// if one likes, or lines of OpenAI's batches, {"custom_id", "method", "url", "body"}.
+/// Answers rows: a text, {"prompt": text or messages}, {"messages": [...]} (openai/chat_row.h),
+/// each with a "custom_id" if one likes, or lines of OpenAI's batches, {"custom_id", "method",
+/// "url", "body"}.
 class RowAnswerer {
  public:
   RowAnswerer(RowModel model, RowSettings settings);
@@ -61,7 +62,8 @@ class RowAnswerer {
                         nlohmann::ordered_json body, const std::string& url,
                         const std::function<bool()>& cancelled) const;
   Request prompt_request(const std::string& text) const;
-  Request chat_request(const nlohmann::ordered_json& messages) const;
+  Request chat_request(const nlohmann::ordered_json& messages,
+                       const nlohmann::ordered_json& row) const;
   std::vector<Text> generate(const Request& request, int64_t row,
                              const std::function<bool()>& cancelled) const;
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "serve/grammar/compile.h"
 #include "serve/grammar/grammar.h"
@@ -269,6 +270,9 @@ std::shared_ptr<JsonGrammar> JsonGrammarCache::keep(std::string key,
                                                     std::shared_ptr<JsonGrammar> grammar) {
   const std::lock_guard lock(mutex_);
   if (const auto it = by_key_.find(key); it != by_key_.end()) return it->second->second;
+  for (const std::string& warning : grammar->warnings()) {
+    log_warning("{}", escape(warning, ""));  // it has names of the client's
+  }
   entries_.emplace_front(key, grammar);
   by_key_.emplace(std::move(key), entries_.begin());
   if (entries_.size() > max_grammars_) {

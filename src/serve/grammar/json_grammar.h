@@ -67,7 +67,8 @@ class JsonGrammarCache {
  public:
   explicit JsonGrammarCache(std::shared_ptr<const GrammarVocabulary> vocabulary,
                             size_t max_grammars = 32);
-  /// JsonGrammar::of_schema and of_tools, of what was compiled before if possible.
+  /// JsonGrammar::of_schema and of_tools, of what was compiled before if possible; else warnings
+  /// are logged.
   std::shared_ptr<JsonGrammar> of_schema(const nlohmann::ordered_json* schema);
   std::shared_ptr<JsonGrammar> of_tools(const nlohmann::ordered_json& tools,
                                         const ToolCallRules& rules);

@@ -40,9 +40,17 @@ std::string_view authority(std::string_view origin) {
 /// Paths of the server, for metrics: others could be any number.
 std::string_view known_path(std::string_view path) {
   static constexpr std::string_view paths[] = {
-      "/",         "/health",     "/metrics",        "/v1/models", "/v1/completions",
+      "/",         "/health",     "/metrics",        "/v1/models", "/v1/completions",     "/ping",
       "/tokenize", "/detokenize", "/tokenizer_info", "/version",   "/v1/chat/completions"};
   return std::ranges::find(paths, path) != std::end(paths) ? path : "other";
+}
+
+/// Returns what a log says of a refusal: where the request is at fault only the field, as messages
+/// quote what it has, which may be text of the client's.
+std::string logged(const Refusal& refusal) {
+  if (refusal.status != 400) return refusal.message.substr(0, 300);
+  const bool both = !refusal.code.empty() && !refusal.param.empty();
+  return refusal.code + (both ? ": " : "") + refusal.param;
 }
 
 bool has_mark(const data::Tokenizer& tokenizer, std::initializer_list<const char*> marks) {
@@ -71,6 +79,9 @@ Api::Api(ApiOptions options, Service& service, const data::Tokenizer& tokenizer,
     for (const int32_t length : tokenizer_.token_lengths()) {
       max_token_bytes_ = std::max<int64_t>(max_token_bytes_, length);
     }
+    for (const data::AddedToken& added : tokenizer_.spec().added) {
+      max_token_bytes_ = std::max(max_token_bytes_, std::ssize(added.text));
+    }
   }
   marks_are_special_ = has_mark(tokenizer_, {"<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"});
 }
@@ -94,7 +105,7 @@ void Api::check_access(const HttpRequest& request) const {
                   .message = fmt::format("pages of {} may not use this server (--allowed-origins)",
                                          quote(origin, 100))};
   }
-  const bool open = request.path == "/" || request.path == "/health" ||
+  const bool open = request.path == "/" || request.path == "/health" || request.path == "/ping" ||
                     request.path == "/metrics" || request.method == "OPTIONS";
   if (open || options_.api_keys.empty()) return;
   std::string_view given = request.header("authorization");
@@ -138,7 +149,7 @@ HttpResponse Api::handle(const HttpRequest& request, HttpPeer& peer) {
     } catch (const std::exception& error) {
       refusal = {.status = 500, .message = error.what()};
     }
-    log(request, refusal.status, seconds_since(start_ns), refusal.message.substr(0, 300));
+    log(request, refusal.status, seconds_since(start_ns), logged(refusal));
     return {error_response(refusal), true};
   };
   Reply reply = answer();
@@ -246,16 +257,32 @@ HttpResponse Api::models(std::string_view id) const {
   return {.body = json.take()};
 }
 
+void Api::check_body(const nlohmann::ordered_json& body,
+                     std::initializer_list<std::string_view> known) const {
+  for (const auto& [key, value] : body.items()) {
+    if (value.is_null() || std::ranges::find(known, key) != known.end()) continue;
+    if (!options_.limits.ignore_unknown) refuse(key, "is no field that this path knows");
+    log_warning("a request has the unknown field {}, which is ignored", quote(key, 60));
+  }
+  if (const auto model = Body(body).text("model"); model && !model->empty()) {
+    models(*model);
+  }
+}
+
 HttpResponse Api::tokenize(const HttpRequest& request) const {
   const nlohmann::ordered_json json = parse_body(request.body);
   const Body body(json);
   std::vector<int32_t> ids;
   if (body.find("messages") != nullptr) {
+    check_body(json, {"model", "messages", "tools", "documents", "chat_template_kwargs",
+                      "reasoning_effort", "add_generation_prompt", "continue_final_message",
+                      "add_special_tokens", "return_token_strs"});
     ChatCall call;
     parse_conversation(json, &call);
     call.tool_choice = call.tools == nullptr ? ToolChoice::none : ToolChoice::automatic;
     ids = encode_chat(render(call), body.boolean("add_special_tokens").value_or(false));
   } else {
+    check_body(json, {"model", "prompt", "add_special_tokens", "return_token_strs"});
     const auto text = body.text("prompt");
     if (!text) refuse("prompt", "is missing; expected text, or messages");
     const bool special = body.boolean("add_special_tokens").value_or(true);
@@ -280,6 +307,7 @@ HttpResponse Api::tokenize(const HttpRequest& request) const {
 HttpResponse Api::detokenize(const HttpRequest& request) const {
   const nlohmann::ordered_json json = parse_body(request.body);
   const Body body(json);
+  check_body(json, {"model", "tokens"});
   if (body.find("tokens") == nullptr) refuse("tokens", "is missing; expected token ids");
   const std::vector<int32_t> ids = body.tokens("tokens", tokenizer_.vocab_size());
   JsonWriter out;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -85,6 +86,9 @@ class Api {
   Reply chat(const HttpRequest& request, HttpPeer& peer);
   Reply run(const HttpRequest& request, HttpPeer& peer, std::shared_ptr<Job> job, const Call& call,
             std::vector<Request> requests);
+  /// Refuses fields that are not `known`, and another model.
+  void check_body(const nlohmann::ordered_json& body,
+                  std::initializer_list<std::string_view> known) const;
   HttpResponse models(std::string_view id) const;
   HttpResponse tokenize(const HttpRequest& request) const;
   HttpResponse detokenize(const HttpRequest& request) const;

@@ -77,7 +77,7 @@ ChatJob::Message ChatJob::read(const Update& update, Choice* choice) const {
 void ChatJob::take(size_t index, const Update& update, JsonWriter* part) {
   Choice& choice = choices_[index];
   Message message = read(update, &choice);
-  choice.begun = true;
+  choice.begun = choice.begun || !update.text.empty();
   if (part != nullptr) {
     write_part(index, message, update, &choice, part);
     return;

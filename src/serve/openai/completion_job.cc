@@ -1,9 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/openai/completion_job.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace hocket::serve {
+namespace {
+
+/// Returns a row with its first `most` alternatives: the engine was asked for those of two fields.
+TokenLogprobs with_top(TokenLogprobs row, int64_t most) {
+  if (std::ssize(row.top) > most) {
+    row.top.resize(static_cast<size_t>(std::max<int64_t>(most, 0)));
+  }
+  return row;
+}
+
+}  // namespace
 
 CompletionJob::CompletionJob(const JobContext& context, std::unique_ptr<const CompletionCall> call)
     : Job(context, *call, make_id("cmpl-", call->request_id), "text_completion"),
@@ -30,15 +42,28 @@ std::string CompletionJob::decoded(const std::vector<int32_t>& ids) const {
 /// Takes the prompt into the text where it is to be echoed.
 void CompletionJob::begin(size_t index, const Update& update, Choice* choice) {
   choice->begun = true;
-  choice->prompt_logprobs = update.prompt_logprobs;
+  for (const TokenLogprobs& row : update.prompt_logprobs) {
+    choice->prompt_logprobs.push_back(with_top(row, own_->prompt_logprobs));
+  }
   if (!own_->echo) return;
   const std::vector<int32_t>& ids = prompt_of(index);
   const PromptInput& given = own_->prompts[index / static_cast<size_t>(own_->n)];
   choice->text = given.is_ids ? decoded(ids) : given.text;
   if (own_->logprobs < 0) return;
+  // Tokens before the text, and a blank that encoding puts there, are not in it: offsets count from
+  // the text's beginning.
+  int64_t of_tokens = 0;
+  for (const int32_t id : ids) {
+    of_tokens += characters(names_.bytes(id));
+  }
+  choice->logprobs.hide(std::max<int64_t>(of_tokens - characters(choice->text), 0));
   for (size_t i = 0; i < ids.size(); ++i) {
-    const bool known = i > 0 && i - 1 < update.prompt_logprobs.size();
-    choice->logprobs.add(names_, ids[i], known ? &update.prompt_logprobs[i - 1] : nullptr);
+    if (i == 0 || i > update.prompt_logprobs.size()) {
+      choice->logprobs.add(names_, ids[i], nullptr);
+      continue;
+    }
+    const TokenLogprobs row = with_top(update.prompt_logprobs[i - 1], own_->logprobs);
+    choice->logprobs.add(names_, ids[i], &row);
   }
 }
 

@@ -111,6 +111,11 @@ Refusal Job::reason_to_end() const {
   return {.status = 0, .message = ""};
 }
 
+Refusal Job::failed(const std::string& error) const {
+  if (!context_.service.failure().empty()) return {.status = 500, .message = error};
+  return {.status = 400, .message = error, .code = "text_failed"};
+}
+
 void Job::end(int status) {
   int64_t tokens = 0;
   for (const Counts& counts : counts_) {
@@ -122,7 +127,7 @@ void Job::end(int status) {
   }
   texts_.reset();
   if (auto report = std::exchange(on_end, nullptr)) {
-    report(status, fmt::format("{} prompt tokens, {} tokens{}", prompt, tokens, finishes_));
+    report(status, fmt::format("{} prompt tokens, {} tokens", prompt, tokens));
   }
 }
 
@@ -133,9 +138,7 @@ HttpResponse Job::whole(HttpPeer& peer) {
   };
   while (!texts_->done()) {
     for (const TextUpdate& news : texts_->wait(kWait)) {
-      if (news.update.finish == Finish::failed) {
-        return refuse({.status = 500, .message = news.update.error});
-      }
+      if (news.update.finish == Finish::failed) return refuse(failed(news.update.error));
       if (news.update.finish == Finish::cancelled) {
         return refuse({.status = 503, .message = "the text was cancelled by the server"});
       }
@@ -202,9 +205,7 @@ int Job::stream(HttpStream& out) {
   };
   while (!texts_->done()) {
     for (const TextUpdate& news : texts_->wait(kWait)) {
-      if (news.update.finish == Finish::failed) {
-        return fail_with({.status = 500, .message = news.update.error});
-      }
+      if (news.update.finish == Finish::failed) return fail_with(failed(news.update.error));
       if (news.update.finish == Finish::cancelled) {
         return fail_with({.status = 503, .message = "the text was cancelled by the server"});
       }

@@ -89,6 +89,9 @@ class Job {
   std::string usage_part() const;
   /// Returns why the answer must end now: a status and a message; 0: it need not.
   Refusal reason_to_end() const;
+  /// Returns the refusal for a text that failed: with its engine, or by itself, as one that its
+  /// format cannot go on.
+  Refusal failed(const std::string& error) const;
   void end(int status);
 
   const std::string id_;
@@ -97,7 +100,6 @@ class Job {
   std::unique_ptr<Texts> texts_;
   std::vector<Counts> counts_;
   bool first_part_ = true;
-  std::string finishes_;  ///< for logs
 };
 
 }  // namespace hocket::serve

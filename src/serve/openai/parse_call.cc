@@ -74,8 +74,9 @@ void parse_sampling(const Body& body, const CallLimits& limits, Call* call) {
   sampling.top_p = choose(body.number("top_p", 0, 1), limits.top_p, 1.0);
   sampling.top_k =
       std::max<int64_t>(choose(body.integer("top_k", -1, INT32_MAX), limits.top_k, int64_t{0}), 0);
-  sampling.min_p = body.number("min_p", 0, 1).value_or(0);
-  sampling.repetition_penalty = body.number("repetition_penalty", 1e-3, 1e3).value_or(1);
+  sampling.min_p = choose(body.number("min_p", 0, 1), limits.min_p, 0.0);
+  sampling.repetition_penalty =
+      choose(body.number("repetition_penalty", 1e-3, 1e3), limits.repetition_penalty, 1.0);
   sampling.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0);
   sampling.frequency_penalty = body.number("frequency_penalty", -2, 2).value_or(0);
   parse_logit_bias(body, limits, &sampling);
@@ -215,7 +216,8 @@ void parse_common(const Body& body, const CallLimits& limits, Call* call) {
   parse_stops(body, limits, call);
   parse_stream(body, call);
   parse_rule(body, &call->rule);
-  call->prompt_logprobs = body.integer("prompt_logprobs", -1, limits.max_logprobs).value_or(-1);
+  // vLLM's -1, all tokens of the vocabulary, is out of range.
+  call->prompt_logprobs = body.integer("prompt_logprobs", 0, limits.max_logprobs).value_or(-1);
   if (call->prompt_logprobs >= 0 && call->stream) {
     refuse("prompt_logprobs", "is given with stream; expected one of them");
   }

@@ -73,14 +73,14 @@ OrderedJson read_message(const OrderedJson& message, const std::string& param) {
   } else {
     refuse(param + ".content", "is missing");
   }
-  if (calls != nullptr) {
+  if (calls != nullptr && !calls->empty()) {
     OrderedJson list = OrderedJson::array();
     for (size_t i = 0; i < calls->size(); ++i) {
       list.push_back(call_of_message((*calls)[i], fmt::format("{}.tool_calls[{}]", param, i)));
     }
     out["tool_calls"] = std::move(list);
   } else {
-    out.erase("tool_calls");
+    out.erase("tool_calls");  // templates take an empty list for calls
   }
   // Both names are in use by clients and by templates.
   for (const auto& [one, other] :

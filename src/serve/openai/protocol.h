@@ -17,7 +17,8 @@ namespace hocket::serve {
 
 /// Defaults and limits that parsing needs.
 struct CallLimits {
-  std::optional<double> temperature, top_p;  ///< of generation_config.json
+  // Defaults that the model's files have.
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_tokens;
   int64_t vocab_size = 0;
   int64_t max_n = 128;         ///< texts of a prompt

@@ -67,7 +67,9 @@ void write_chat_logprobs(const TokenNames& names, const std::vector<TokenLogprob
 
 void CompletionLogprobs::add(const TokenNames& names, int32_t id, const TokenLogprobs* logprobs) {
   Row row{.name = names.name(id), .offset = offset_};
-  offset_ += characters(names.bytes(id));
+  const int64_t length = characters(names.bytes(id)), hidden = std::min(hidden_, length);
+  hidden_ -= hidden;
+  offset_ += length - hidden;
   if (logprobs != nullptr) {
     row.known = true;
     row.logprob = shown_logprob(logprobs->logprob);

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "serve/grammar/keywords.h"
 #include "tests/serve/grammar/grammar_util.h"
 
@@ -118,6 +119,18 @@ TEST(JsonGrammar, TheCacheSharesGrammarsAndForgetsTheOldest) {
   EXPECT_EQ(cache.of_schema(&a), first);
   EXPECT_NE(cache.of_schema(nullptr), any);
   EXPECT_EQ(cache.of_tools(two_tools(), {}), cache.of_tools(two_tools(), {}));
+}
+
+TEST(JsonGrammar, TheCacheReportsWhatIsNotEnforcedOnce) {
+  serve::JsonGrammarCache cache(vocabulary_with_marks());
+  const OrderedJson schema = {{"type", "string"}, {"format", "phone"}};
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, const std::string& line) { lines.push_back(line); });
+  cache.of_schema(&schema);
+  cache.of_schema(&schema);
+  set_log_sink(nullptr);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("is not enforced"), std::string::npos) << lines[0];
 }
 
 /// Forgetting states in the middle of texts changes nothing.
