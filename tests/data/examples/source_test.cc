@@ -139,6 +139,21 @@ TEST(Source, UnpacksGzipAndZstdWholeOrNotAtAll) {
   }
 }
 
+/// The limit is of the whole file: its beginning may be packed more than the rest.
+TEST(Source, PackedFilesAreJudgedAsAWhole) {
+  const TempFolder folder;
+  const std::string blanks = gzip(std::string((size_t{1} << 20) - 1, ' ') + "\n");
+  std::string begin;
+  for (int i = 0; i < 300; ++i) {
+    begin += blanks;
+  }
+  const auto read = [&](const std::string& text) {
+    return read_all(source_of(folder.add("a.jsonl.gz", begin + gzip(text_line(text)))));
+  };
+  EXPECT_ERROR(read("short"), "unpacks to more than 256 MiB, and to more than 200 times its size");
+  EXPECT_EQ(read(noise(4'000'000)).report.examples, 1);
+}
+
 TEST(Source, UnreadableLinesAreNamedCountedAndRefusedAboveAShare) {
   std::string text;
   for (int i = 0; i < 97; ++i) {
