@@ -294,6 +294,11 @@ TEST_F(DatasetInfo, GivesColumnsAndTags) {
       R"([{"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"},)"
       R"("rejected":{"from":"gpt","value":"b"}}])");
   EXPECT_EQ(pair.examples.at(0).kind, Kind::preference);
+  // Columns of another format say nothing, as there.
+  const ReadSource other =
+      read(R"({"file_name":"x.json","columns":{"prompt":"p","response":"r","messages":"m"}})",
+           R"([{"p":"q","r":"a"}])");
+  EXPECT_EQ(other.report.format, "alpaca");
   const ReadSource openai = read(
       R"({"file_name":"x.json","formatting":"openai","columns":{"messages":"messages"},)"
       R"("tags":{"role_tag":"role","content_tag":"content","user_tag":"user","assistant_tag":"assistant",)"
