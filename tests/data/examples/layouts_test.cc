@@ -286,12 +286,9 @@ TEST(SourceLayout, ShareGptTakesTurnsInOrder) {
   expect_refused(
       R"({"system":"t","conversations":[{"from":"system","value":"s"},)" + human + "," + gpt + "]}",
       "two different system messages");
-  // Any order of turns, as a chat.
+  // Any order of turns, as a chat, which knows both roles by these names.
   const SourceOptions chat = with("chat", {{"messages", "conversations"}},
-                                  {{"role_tag", "from"},
-                                   {"content_tag", "value"},
-                                   {"user_tag", "human"},
-                                   {"assistant_tag", "gpt"}});
+                                  {{"role_tag", "from"}, {"content_tag", "value"}});
   EXPECT_EQ(example_of(turns(gpt + "," + human), chat).messages, json(list({kAnswer, kAsk})));
   const Example pair = example_of(R"({"conversations":[)" + human + R"(],"chosen":)" + gpt +
                                   R"(,"rejected":{"from":"gpt","value":"b"}})");
