@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -99,10 +100,15 @@ int64_t AnswerPlaces::count(const std::vector<bool>& of_rows) const {
 void PreferenceStats::add(const PreferenceInputs& inputs, const std::vector<double>& policy) {
   const AnswerPlaces& places = inputs.places;
   const std::vector<double>& reference = inputs.reference;
-  for (const double divergence : inputs.divergences) {
-    divergences_ += divergence;
+  const auto per_micro_batch = static_cast<size_t>(places.per_micro_batch());
+  for (size_t m = 0; m < inputs.divergences.size(); ++m) {
+    // The last micro-batches of an evaluation may be padding alone.
+    const std::span<const int32_t> sides =
+        std::span(places.sides()).subspan(m * per_micro_batch, per_micro_batch);
+    if (std::all_of(sides.begin(), sides.end(), [](int32_t side) { return side == 0; })) continue;
+    divergences_ += inputs.divergences[m];
+    ++micro_batches_;
   }
-  micro_batches_ += std::ssize(inputs.divergences);
   const double beta = config_.preference.beta;
   const bool pairs = config_.objective == engine::Objective::dpo;
   for (size_t at = 0; at < places.sides().size(); ++at) {

@@ -134,6 +134,22 @@ class DataShow(unittest.TestCase):
         self.assertEqual(sorted(numbers), numbers)
         self.assertIn("no data.sources", self.show(run, "--set", "data.sources=[]", code=2))
 
+    def test_answers_as_their_objective_reads_them(self):
+        pairs = self.lines("pairs.jsonl", *({"prompt": f"Q{i}", "chosen": "yes", "rejected": "no"} for i in range(6)))
+        run = self.path("run.yaml")
+
+        def shown(objective, most):
+            with open(run, "w", encoding="utf-8") as f:
+                json.dump({"objective": objective, "model": {"path": TOKENIZER}, "train": {"seq_len": 512},
+                           "preference": {"answers_per_sequence": most}, "data": {"sources": [{"path": pairs}], "valid_fraction": 0}}, f)
+            return json.loads(self.show(run, "--json", "-n", "100"))
+
+        self.assertEqual([(6, 3), (6, 1)], [(out["examples"], out["rows"]) for out in (shown("dpo", 2), shown("dpo", 6))])
+        judged = shown("kto", 4)
+        self.assertEqual((12, 3), (judged["examples"], judged["rows"]))
+        self.assertEqual({"desirable": 6, "undesirable": 6},
+                         {part: sum(s["part"] == part for s in judged["shown"]) for part in ("desirable", "undesirable")})
+
     def test_a_mixture(self):
         sources = [{"path": self.lines(f"{n}.jsonl", *({"text": f"{n} {i}"} for i in range(8 * n))), "weight": 1} for n in (1, 3)]
         run = self.path("run.yaml")

@@ -281,6 +281,18 @@ struct Renderer::Impl {
     }
   }
 
+  /// Throws Error for a message from `first` on that is not to be trained on, where all of it is.
+  static void refuse_selection(const Turns& messages, size_t first) {
+    for (size_t i = first; i < messages.size(); ++i) {
+      if (training_of(messages[i], i) == false) {
+        fail("messages",
+             "message {}: not to be trained on, and train_on is all; expected train_on: assistant "
+             "or last",
+             i);
+      }
+    }
+  }
+
   void render_chat(const Example& example, RenderedExample* out) {
     const ChatTemplate& with = require_chat();
     require_messages(example.messages, "messages");
@@ -289,6 +301,7 @@ struct Renderer::Impl {
     Chat text;
     text.text = with.render(clean, variables.options()).text;
     if (options.train_on == TrainOn::all) {
+      refuse_selection(example.messages, 0);
       text.spans = {{0, text.text.size()}};
     } else {
       text.spans = trained_spans(example.messages, clean, 0, variables.options());
@@ -367,6 +380,8 @@ struct Renderer::Impl {
       }
       if (selects) {
         text.spans = trained_spans(messages, clean, prompt.size(), chat_options);
+      } else if (options.train_on == TrainOn::all) {
+        refuse_selection(messages, out->kind == Example::Kind::completion ? 0 : prompt.size());
       }
       unmark(&text);
       TokenSequence whole = encode(text);
