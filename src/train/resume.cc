@@ -239,7 +239,10 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
   }
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
-  compare("data.dir's fingerprint", Position::of(from).fingerprint, data_fingerprint);
+  const bool on_texts = run.config.objective == engine::Objective::pretrain;
+  compare(on_texts ? "data.dir's fingerprint"
+                   : "the fingerprint of data.sources (files, split, masks, rows)",
+          Position::of(from).fingerprint, data_fingerprint);
 }
 
 std::vector<std::string> changed_settings(const engine::Run& run,

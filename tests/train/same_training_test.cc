@@ -97,7 +97,12 @@ TEST(SameTraining, NamesTheKeyAndBothValues) {
     EXPECT_NE(got.find(text), std::string::npos) << got;
   }
   const std::string got = saved.refusal(run_of("qwen3_moe"), "def");
-  EXPECT_NE(got.find(R"(fingerprint = "abc"; this run has "def")"), std::string::npos) << got;
+  EXPECT_NE(got.find(R"(data.dir's fingerprint = "abc"; this run has "def")"), std::string::npos)
+      << got;
+  const std::vector<std::string> tuning = {"objective=sft"};
+  const std::string of_examples =
+      Saved(run_of("qwen3_moe", tuning)).refusal(run_of("qwen3_moe", tuning), "def");
+  EXPECT_NE(of_examples.find("fingerprint of data.sources"), std::string::npos) << of_examples;
 }
 
 /// Its states mean something else.
