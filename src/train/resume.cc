@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -320,10 +321,17 @@ std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& co
   // Replicas within one file system exist once.
   const std::vector<int32_t>& known = folder.hosts()[static_cast<size_t>(folder.host())].ranks;
   const engine::Owners owners(compiled.program, store, known.empty() ? store.ranks().ids() : known);
+  // An adapter's parameters are in its files also where train.freeze leaves them as they began.
+  std::set<std::string> own;
+  if (content.adapter) {
+    for (const models::ParamWeights& weights : content.adapter->weights) {
+      own.insert(weights.param);
+    }
+  }
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     const bool param = tensor.kind == graph::TensorKind::param;
     if (!param && tensor.kind != graph::TensorKind::state) continue;
-    if (param && content.adapter && !tensor.trained) continue;
+    if (param && content.adapter && !own.contains(tensor.name)) continue;
     auto& list = param ? content.params : content.optimizer;
     list.push_back({tensor.name, tensor.type, [&] { return owners.shares(tensor); },
                     [&store](int32_t rank, void* to, const void* from, int64_t bytes) {

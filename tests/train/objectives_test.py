@@ -187,6 +187,18 @@ class Objectives(Folder):
             for a, b in zip(own, named):
                 self.assertLess(abs(a - b), 1e-12, (name, own, named))
 
+    def test_frozen_parts_of_an_adapter(self):
+        """Matrices A that stay as they began (LoRA-FA) are saved, and read again, with the others; the reference has none."""
+        self.prepare("dense", DENSE, "dpo")
+        run = self.run_file("frozen", "dense", "dpo", {}, {}, {"type": "lora", "r": 4, "alpha": 8, "targets": ["q_proj"]})
+        freeze = ("--set", 'train.freeze=["*lora_A*"]')
+        self.hocket("train", run, *freeze, "--set", "train.steps=2")
+        self.hocket("train", run, *freeze)
+        first, last = (load_file(self.path(f"frozen/checkpoints/step-{step:06}/adapter_model.safetensors")) for step in (2, STEPS))
+        self.assertEqual(set(first), set(last))
+        for name, tensor in last.items():
+            self.assertEqual(".lora_A." in name, torch.equal(tensor, first[name]), name)
+
     def test_reference_computed_beforehand(self):
         """The same losses as with the reference beside the policy, also resumed, under a plan, and with an adapter."""
         for kind, adapter, plan in (("dpo", None, {}), ("kto", None, {}), ("dpo", None, {"tp": 2, "threads_per_rank": 1}),
