@@ -83,7 +83,11 @@ ExampleData read_example_data(const DataSection& section, const ExampleDataOptio
   if (out.valid->size() > 0) {
     data::RowOptions in_order = rows;
     in_order.shuffle = false;
-    out.valid_rows = std::make_unique<data::ExampleRows>(out.valid, in_order);
+    try {
+      out.valid_rows = std::make_unique<data::ExampleRows>(out.valid, in_order);
+    } catch (const Error& error) {
+      throw error.with("these are the examples held out");
+    }
   }
   const auto weighs = [](const data::SourceOptions& source) {
     return source.split != "valid" && source.weight;

@@ -222,6 +222,11 @@ TEST(Freeze, LeavesOutPatternsAndRefusesStrangers) {
     EXPECT_EQ(name.find(".mlp."), name.npos);
     EXPECT_NE(name, "lm_head.weight");
   }
+  freeze(graph, {"model.layers.[02].self_attn.?_proj.weight"}, "test");
+  for (const auto& [layer, trained] : {std::pair{"0", false}, {"1", true}, {"2", false}}) {
+    const std::string name = std::string("model.layers.") + layer + ".self_attn.q_proj.weight";
+    EXPECT_EQ(graph.tensor(graph.find(name)).trained, trained) << name;
+  }
   EXPECT_THROW(freeze(graph, {"*.mpl.*"}, "test"), Error);
   EXPECT_THROW(freeze(graph, {"*"}, "test"), Error);
 }
