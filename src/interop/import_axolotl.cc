@@ -95,9 +95,12 @@ class AxolotlImport : public TreeImport {
     set("data.train_on", std::string(file_.truth("train_on_inputs", false) ? "all" : "assistant"));
     const std::string longer =
         file_.one_of("excess_length_strategy", "drop", {"drop", "truncate", "raise"});
-    set("data.truncate", std::string(longer == "drop"       ? "drop"
-                                     : longer == "truncate" ? "keep_start"
-                                                            : "refuse"));
+    // Long texts become parts there, before an example can be too long.
+    const bool keeps = longer == "truncate" || (texts_ > 0 && others_ == 0);
+    if (!keeps && texts_ > 0) {
+      note("data.truncate is of texts, too: those longer than train.seq_len do not become parts");
+    }
+    set("data.truncate", std::string(keeps ? "keep_start" : longer == "drop" ? "drop" : "refuse"));
   }
 
   void note_template() {
@@ -149,6 +152,7 @@ class AxolotlImport : public TreeImport {
     const ConfigNode* given = file_.node(at + ".type");
     const bool is_own = given != nullptr && given->kind == ConfigNode::Kind::map;
     const std::string format = format_of(at, is_own ? "" : file_.text(at + ".type", ""), is_own);
+    ++(format == "text" ? texts_ : others_);
     const std::vector<std::string> trained = file_.texts(at + ".roles_to_train");
     if (!trained.empty() && trained != std::vector<std::string>{"assistant"} &&
         trained != std::vector<std::string>{"gpt"}) {
@@ -485,6 +489,8 @@ class AxolotlImport : public TreeImport {
       set("train.early_stopping.patience", file_.at_least(0, "early_stopping_patience", 0));
     }
   }
+
+  int64_t texts_ = 0, others_ = 0;  ///< sources of plain texts, and others
 };
 
 }  // namespace

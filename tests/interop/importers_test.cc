@@ -318,6 +318,16 @@ TEST(Axolotl, TypesOfAnswers) {
           "answers are read as they are");
 }
 
+/// Texts that are longer than a row are cut into parts there, not dropped as other examples are.
+TEST(Axolotl, LongTextsBecomeParts) {
+  const std::string texts = "base_model: m\ndatasets:\n  - path: a.jsonl\n    type: completion\n";
+  const std::string chats = "  - path: b.jsonl\n    type: chat_template\n";
+  expect_keys(import_axolotl(texts, "a.yml", {1, 0}), {{"data.truncate", "keep_start"}});
+  const Imported both = import_axolotl(texts + chats, "a.yml", {1, 0});
+  expect_keys(both, {{"data.truncate", "drop"}});
+  EXPECT_TRUE(says(both.notes.front(), "do not become parts"));
+}
+
 TEST(Axolotl, WordsOnWhatBecomesOfTheTexts) {
   const auto noted = [](const std::string& text, const std::string& part) {
     const std::vector<std::string> notes = import_axolotl(text, "a.yml", {4, 0}).notes;
