@@ -60,7 +60,7 @@ void TextSource::read(Block* block) {
   const int n = gzread(file_, block->text.data(), static_cast<unsigned>(bytes));
   block->bytes = n > 0 ? static_cast<size_t>(n) : 0;
   unpacked_ += std::max(n, 0);
-  // Of a pipe, what has been read is known alone.
+  // The size of a pipe is not known, but for what has been read.
   if (unpacks_too_far(std::max<int64_t>(file_bytes_, gzoffset(file_)), unpacked_)) {
     block->bytes = 0;
     block->too_long = true;

@@ -27,7 +27,7 @@ std::map<std::string, double> means_of(const PreferenceStats& stats) {
   return means;
 }
 
-/// Of two micro-batches of two rows the second is padding.
+/// The second one of two micro-batches is padding.
 TEST(PreferenceStats, PaddingHasNoDivergence) {
   const engine::Run run = run_of_objective("kto");
   engine::Batch batch(4, 4);
