@@ -252,10 +252,14 @@ std::vector<std::string> changed_settings(const engine::Run& run,
   const json now = run.resolved.to_json();
   engine::RunConfig defaults;
   const json otherwise = parse_config(defaults, "{}", "defaults").to_json();
+  // Weights that are not in the checkpoint are read again: an adapter's base, and a reference.
+  const bool reads_model =
+      run.lora || (run.config.prefers() && run.config.preference.reference.empty());
   std::vector<std::string> changes;
   for (const auto& [section, keys] : now.items()) {
-    if (section == "model" || !keys.is_object()) continue;
+    if (!keys.is_object()) continue;
     for (const auto& [key, value] : keys.items()) {
+      if (section == "model" && !(reads_model && key == "path")) continue;
       const json::json_pointer at("/" + section + "/" + key);
       const json& before = saved.contains(at) ? saved.at(at) : otherwise.at(at);
       const auto shown = [](const json& object) {
