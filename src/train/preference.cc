@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -265,6 +266,7 @@ void Preferences::begin_computing(const std::string& path) {
   // Times of files differ between hosts: the first process says which reference it is.
   const std::string key = processes.broadcast(first ? identity() : "");
   stored_in_ = path;
+  written_ns_ = now_ns();
   stored_ = std::make_unique<ReferenceLogprobs>(key, AnswerPlaces(run_, 1, 1).per_micro_batch());
   const std::string bytes = processes.broadcast(first && file_exists(path) ? read_file(path) : "");
   if (bytes.empty()) return;
@@ -293,12 +295,22 @@ void Preferences::compute(engine::Batch& batch, engine::Batch* mismatched, int64
   if (mismatched) {
     compute_table(*mismatched, micro_batches, numbers.mismatched(), numbers.rows);
   }
+  const double minutes = run_.config.train.save_minutes;
+  if (minutes > 0 && seconds_since(written_ns_) >= minutes * 60) {
+    write_values();
+  }
 }
 
-void Preferences::end_computing() {
+void Preferences::write_values() {
   if (new_values_ && policy_.ranks().processes().index() == 0) {
     write_file_atomic(stored_in_, stored_->to_bytes());
   }
+  new_values_ = false;
+  written_ns_ = now_ns();
+}
+
+void Preferences::end_computing() {
+  write_values();
   readers_.clear();
   reference_.release();
 }

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import unittest
 
 import torch
@@ -232,6 +233,35 @@ class Objectives(Folder):
             f.write(before)
         os.utime(self.path("dense/model.safetensors"))
         self.assertIn("is of another reference", self.hocket("train", run, "--set", f"train.steps={STEPS + 1}"))
+
+    def test_values_of_a_reference_outlive_a_kill(self):
+        """They are kept while they are computed: a run that is killed goes on from them, with the losses of one that is not."""
+        rows, kept = 200, self.path("killed/reference_logprobs.bin")
+        self.prepare("dense", DENSE, "dpo")
+        with open(self.path("dpo.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"prompt": f"int x{i}", "chosen": ANSWERS[i % 6], "rejected": ANSWERS[(i + 1) % 6]}) + "\n"
+                         for i in range(rows))
+        killed, whole = (self.run_file(name, "dense", "dpo", {"micro_batch": 2}, {"precompute_ref_log_probs": True})
+                         for name in ("killed", "whole"))
+        words = ("--set", "train.global_batch=2", "--set", f"train.steps={rows // 2}")
+        process = subprocess.Popen([cli_util.HOCKET, "train", killed, *words, "--set", "train.save_minutes=1e-6"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not os.path.exists(kept):
+            self.assertIsNone(process.poll())
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+        with open(kept, "rb") as f:
+            (table,) = json.loads(f.read().split(b"\n", 1)[0])["tables"]
+        self.assertLess(table["rows"], rows)
+        for run in (killed, whole):
+            self.hocket("train", run, *words)
+        losses = []
+        for name in ("killed", "whole"):
+            with open(self.path(name + "/metrics.jsonl"), encoding="utf-8") as f:
+                losses.append([x["train/loss"] for x in map(json.loads, f) if "train/loss" in x])
+        self.assertEqual(len(losses[0]), rows // 2)
+        self.assertEqual(*losses)
 
     def test_report_shows_data_and_samples(self):
         """The page has the first examples with their trained parts, the lengths, and what the model said before and after."""
