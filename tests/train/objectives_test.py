@@ -234,6 +234,23 @@ class Objectives(Folder):
         os.utime(self.path("dense/model.safetensors"))
         self.assertIn("is of another reference", self.hocket("train", run, "--set", f"train.steps={STEPS + 1}"))
 
+    def test_a_reference_with_newer_checkpoints(self):
+        """A run that is resumed says so if the run that it began with, and that its reference is of, has gone on."""
+        for kind in ("sft", "dpo"):
+            self.prepare("dense", DENSE, kind)
+        first = self.run_file("first", "dense", "sft", {}, {})
+        second = self.run_file("second", "first", "dpo", {}, {})
+
+        def said(steps):
+            r = subprocess.run([cli_util.HOCKET, "train", second, "--set", f"train.steps={steps}"], capture_output=True, text=True)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            return r.stderr
+
+        self.hocket("train", first, "--set", "train.steps=2")
+        self.assertNotIn("the reference is read again", said(2) + said(3))
+        self.hocket("train", first)
+        self.assertRegex(said(4), r"the reference is read again from \S*step-000005, and the training began from \S*step-000002;")
+
     def test_values_of_a_reference_outlive_a_kill(self):
         """They are kept while they are computed: a run that is killed goes on from them, with the losses of one that is not."""
         rows, kept = 200, self.path("killed/reference_logprobs.bin")
