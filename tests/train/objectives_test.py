@@ -235,21 +235,26 @@ class Objectives(Folder):
         self.assertIn("is of another reference", self.hocket("train", run, "--set", f"train.steps={STEPS + 1}"))
 
     def test_a_reference_with_newer_checkpoints(self):
-        """A run that is resumed says so if the run that it began with, and that its reference is of, has gone on."""
+        """A run that is resumed says so if the run that it began with, of which its reference or its base is, has gone on."""
         for kind in ("sft", "dpo"):
             self.prepare("dense", DENSE, kind)
         first = self.run_file("first", "dense", "sft", {}, {})
         second = self.run_file("second", "first", "dpo", {}, {})
+        third = self.run_file("third", "first", "sft", {}, {}, {"type": "lora", "r": 4, "targets": ["q_proj"]})
 
-        def said(steps):
-            r = subprocess.run([cli_util.HOCKET, "train", second, "--set", f"train.steps={steps}"], capture_output=True, text=True)
+        def said(run, steps):
+            r = subprocess.run([cli_util.HOCKET, "train", run, "--set", f"train.steps={steps}"], capture_output=True, text=True)
             self.assertEqual(r.returncode, 0, r.stderr)
             return r.stderr
 
         self.hocket("train", first, "--set", "train.steps=2")
-        self.assertNotIn("the reference is read again", said(2) + said(3))
+        for run in (second, third):
+            self.assertNotIn("the training began", said(run, 2) + said(run, 3))
+        with open(self.path("third/checkpoints/step-000003/adapter_config.json"), encoding="utf-8") as f:
+            self.assertTrue(json.load(f)["base_model_name_or_path"].endswith("first/checkpoints/step-000002"))
         self.hocket("train", first)
-        self.assertRegex(said(4), r"the reference is read again from \S*step-000005, and the training began from \S*step-000002;")
+        for run, what in ((second, "reference is read again"), (third, "adapter's base is read")):
+            self.assertRegex(said(run, 4), what + r" from \S*step-000005, and the training began from \S*step-000002;")
 
     def test_values_of_a_reference_outlive_a_kill(self):
         """They are kept while they are computed: a run that is killed goes on from them, with the losses of one that is not."""
