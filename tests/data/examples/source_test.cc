@@ -102,6 +102,23 @@ TEST(Source, ReadsAllFilesOfAFolderOrGlobSorted) {
   EXPECT_ERROR(read_all(source_of("")), "path is empty");
 }
 
+/// As folders from the hub have them: to read all would train on the test.
+TEST(Source, AFolderWithSplitsIsRefused) {
+  const TempFolder folder;
+  folder.add("trainer/latest.jsonl", text_line("a"));
+  EXPECT_EQ(texts_of(read_all(source_of(folder.path()))), Strings{"a"});
+  folder.add("data/train-00000-of-00001.jsonl", text_line("b"));
+  EXPECT_EQ(texts_of(read_all(source_of(folder.path()))), (Strings{"b", "a"}));
+  folder.add("data/test-00000-of-00001.jsonl", text_line("c"));
+  EXPECT_ERROR(read_all(source_of(folder.path())), "has a training split, ");
+  EXPECT_ERROR(read_all(source_of(folder / "data")), "test-00000-of-00001.jsonl; expected one");
+  EXPECT_EQ(texts_of(read_all(source_of(folder / "**/*train*"))), Strings{"b"});
+  folder.add("split/train/x.jsonl", text_line("d"));
+  folder.add("split/validation/y.jsonl", text_line("e"));
+  EXPECT_ERROR(read_all(source_of(folder / "split")), "and one for validation, ");
+  EXPECT_EQ(texts_of(read_all(source_of(folder / "split/**/*.jsonl"))), (Strings{"d", "e"}));
+}
+
 TEST(Source, TextFilesAreOneExampleOrOneALine) {
   const TempFolder folder;
   SourceOptions options = source_of(folder.add("a.txt", "one\n\ntwo"));
