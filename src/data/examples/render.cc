@@ -260,13 +260,16 @@ struct Renderer::Impl {
     return out;
   }
 
-  /// Returns the ids of a text that is not a chat: those that begin a text, and its own.
+  /// Returns the ids of a text that is not a chat: those that begin a text, once, and its own.
   TokenSequence text_ids(const std::string& text) {
     TokenSequence out;
-    out.ids = options.beginning;
     const int64_t before = encoder.special_tokens_met();
     encoder.encode(text, &out.ids, {.split_special_tokens = options.split_special_tokens});
     met += encoder.special_tokens_met() - before;
+    const std::vector<int32_t>& beginning = options.beginning;
+    if (common_prefix(beginning, out.ids) < beginning.size()) {
+      out.ids.insert(out.ids.begin(), beginning.begin(), beginning.end());
+    }
     return out;
   }
 

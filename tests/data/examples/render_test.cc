@@ -81,6 +81,12 @@ TEST_F(Render, ATextIsTrainedAndEndsOnce) {
   options_.beginning = {tokenizer_.eos_id()};
   text.text = "";
   EXPECT_EQ(one(text), "[<|endoftext|>]");
+  // A text that begins as one has no second beginning, unless that is to be text.
+  text.text = "<|endoftext|>ab";
+  EXPECT_EQ(one(text), "[<|endoftext|><|endoftext|>ab<|endoftext|>]");
+  options_.split_special_tokens = false;
+  EXPECT_EQ(one(text), "[<|endoftext|>ab<|endoftext|>]");
+  EXPECT_EQ(one(answer_example(R"("<|endoftext|>a")", R"("d")")), "<|endoftext|>a[d<|endoftext|>]");
 }
 
 TEST_F(Render, TokensOfADocumentAreTaken) {
