@@ -147,6 +147,17 @@ Start find_start(const engine::Run& run, const RunData& data,
   return start;
 }
 
+void warn_of_reference(const engine::Run& run, const Start& start, const std::string& named) {
+  const std::string& now = run.adapter.empty() ? run.weights : run.adapter;
+  const std::string& then = start.began_with;
+  const bool known = named.empty() && !now.empty() && !then.empty();
+  if (!start.from || !known || then.ends_with(now)) return;
+  log_warning(
+      "the reference is read again from {}, and the training began {}; expected the same weights; "
+      "try to name its model",
+      now, then);
+}
+
 namespace {
 
 /// Loads the weights and the adapter that are named.

@@ -59,7 +59,6 @@ class Trainer {
   void choose_deciding_set();
   void open_rows();
   void set_up();
-  void warn_of_reference() const;
   PreferenceRows preference_rows() const;
   void compute_reference_values(bool shared);
   void draw_first_sample();
@@ -246,7 +245,9 @@ void Trainer::set_up() {
     preferences_ = std::make_unique<Preferences>(run_, programs_);
     if (is_first()) {
       fmt::print("reference {}\n", preferences_->described());
-      warn_of_reference();
+      if (!preferences_->shares_store()) {
+        warn_of_reference(run_, start_, run_.config.preference.reference);
+      }
     }
   }
   prediction_ = preflight(run_, programs_, *data_, start_.describe(), ranks_,
@@ -276,20 +277,6 @@ void Trainer::set_up() {
   if (course_.steps == 0) {
     course_.steps = decide_steps(section_, prediction_.step_s, start_.done);
   }
-}
-
-/// Says so where a resumed training has another reference than the weights that it began with: a
-/// run that they are of may have newer checkpoints.
-void Trainer::warn_of_reference() const {
-  const std::string& now = run_.adapter.empty() ? run_.weights : run_.adapter;
-  const bool is_beginning =
-      run_.config.preference.reference.empty() && !now.empty() && !preferences_->shares_store();
-  const std::string& then = start_.began_with;
-  if (!start_.from || !is_beginning || then.empty() || then.ends_with(now)) return;
-  log_warning(
-      "the reference is read again from {}, and the training began {}; expected the same weights; "
-      "try preference.reference",
-      now, then);
 }
 
 PreferenceRows Trainer::preference_rows() const { return {*data_, *loader_, mismatched_.get()}; }
