@@ -26,6 +26,10 @@ data::Tokenizer tokenizer_of(const DataSection& section, const ExampleDataOption
     fail(options.where, "data.tokenizer {} is not there; expected a tokenizer.json or its folder",
          named);
   }
+  if (has_own && !named.empty() && named != options.model) {
+    data::require_tokenizer_of(options.model, data::Tokenizer::load(named), named,
+                               "leave data.tokenizer out");
+  }
   data::Tokenizer tokenizer = data::Tokenizer::load(has_own ? options.model : named);
   if (options.vocabulary > 0 && tokenizer.vocab_size() > options.vocabulary) {
     fail(options.where, "the tokenizer of {} has {} tokens; expected at most the model's {}",
@@ -51,6 +55,12 @@ ExampleData read_example_data(const DataSection& section, const ExampleDataOptio
   }
   data::ExampleSetOptions set;
   set.sources = section.sources;
+  for (data::SourceOptions& source : set.sources) {
+    // One that is left out holds nothing out, either.
+    if (source.weight == 0.0 && source.split == "auto") {
+      source.split = "train";
+    }
+  }
   set.valid_fraction = section.valid_fraction;
   set.render.train_on = section.train_on;
   set.render.split_special_tokens = section.split_special_tokens;
@@ -73,7 +83,11 @@ ExampleData read_example_data(const DataSection& section, const ExampleDataOptio
   if (out.valid->size() > 0) {
     data::RowOptions in_order = rows;
     in_order.shuffle = false;
-    out.valid_rows = std::make_unique<data::ExampleRows>(out.valid, in_order);
+    try {
+      out.valid_rows = std::make_unique<data::ExampleRows>(out.valid, in_order);
+    } catch (const Error& error) {
+      throw error.with("these are the examples held out");
+    }
   }
   const auto weighs = [](const data::SourceOptions& source) {
     return source.split != "valid" && source.weight;

@@ -90,37 +90,73 @@ class AxolotlImport : public TreeImport {
         file_.refuse("val_set_size", "a share below 1: examples are not counted here");
       set("data.valid_fraction", share);
     }
+    note_template();
     set("data.packing", file_.truth("sample_packing", false));
     set("data.train_on", std::string(file_.truth("train_on_inputs", false) ? "all" : "assistant"));
     const std::string longer =
         file_.one_of("excess_length_strategy", "drop", {"drop", "truncate", "raise"});
-    set("data.truncate", std::string(longer == "drop"       ? "drop"
-                                     : longer == "truncate" ? "keep_start"
-                                                            : "refuse"));
+    // Long texts become parts there, before an example can be too long.
+    const bool keeps = longer == "truncate" || (texts_ > 0 && others_ == 0);
+    if (!keeps && texts_ > 0) {
+      note("data.truncate is of texts, too: those longer than train.seq_len do not become parts");
+    }
+    set("data.truncate", std::string(keeps ? "keep_start" : longer == "drop" ? "drop" : "refuse"));
+  }
+
+  void note_template() {
+    const std::string name = file_.text("chat_template", "");
+    const bool of_model = name.empty() || name.starts_with("tokenizer_default");
+    if (!of_model || file_.has("chat_template_jinja")) {
+      note("chats have the template of the model: set data.chat_template to a file with another");
+    }
+  }
+
+  /// Returns the format of an example's answers that pairs or labels judge. Other types write the
+  /// text of a template around columns of their own.
+  std::string format_of_answers(const std::string& at, const std::string& type, bool pairs) {
+    if (pairs && (type == "chat_template" || type == "chat_template.default")) return "chat";
+    const bool is_read =
+        type.empty() ||
+        (pairs && (type == "chat_template.argilla_chat" || type.starts_with("passthrough")));
+    if (!is_read) {
+      file_.refuse(at + ".type", pairs ? "chat_template, passthrough, or names of columns"
+                                       : "names of columns (field_prompt, field_completion)");
+    }
+    return pairs ? "preference" : "unpaired";
+  }
+
+  std::string format_of(const std::string& at, const std::string& whole, bool is_own) {
+    const std::string objective = imported_.keys["objective"];
+    if (objective == "dpo" || objective == "kto") {
+      return format_of_answers(at, whole, objective == "dpo");
+    }
+    const std::map<std::string, std::string> kFormats = {
+        {"completion", "text"},   {"chat_template", "chat"}, {"alpaca", "alpaca"},
+        {"sharegpt", "sharegpt"}, {"input_output", ""},      {"", "auto"}};
+    // "alpaca:chat" and "chat_template.default" are kinds of one type.
+    const auto found = kFormats.find(whole.substr(0, whole.find_first_of(":.")));
+    if (found == kFormats.end() || found->second.empty()) {
+      file_.refuse(at + ".type", "completion, chat_template, alpaca or sharegpt");
+    }
+    if (is_own || found->second == "alpaca") {
+      note(
+          fmt::format("{}.type: instructions become turns of a chat, without headings or texts "
+                      "around them",
+                      at));
+    }
+    return is_own ? "alpaca" : found->second;
   }
 
   /// One source as YAML. Types of prompts become formats of examples.
   std::string source(const std::string& at, const std::string& part) {
-    const std::map<std::string, std::string> kFormats = {
-        {"completion", "text"},   {"chat_template", "chat"}, {"alpaca", "alpaca"},
-        {"sharegpt", "sharegpt"}, {"input_output", ""},      {"", "auto"}};
     const ConfigNode* given = file_.node(at + ".type");
     const bool is_own = given != nullptr && given->kind == ConfigNode::Kind::map;
-    const std::string whole = is_own ? "" : file_.text(at + ".type", "");
-    // "alpaca:chat" and "chat_template.default" are kinds of one type.
-    std::string type = whole.substr(0, whole.find_first_of(":."));
-    const bool is_preference = imported_.keys["objective"] == "dpo";
-    std::string format;
-    if (is_preference) {
-      format = "preference";
-    } else if (imported_.keys["objective"] == "kto") {
-      format = "unpaired";
-    } else {
-      const auto found = kFormats.find(type);
-      if (found == kFormats.end() || found->second.empty()) {
-        file_.refuse(at + ".type", "completion, chat_template, alpaca or sharegpt");
-      }
-      format = is_own ? "alpaca" : found->second;
+    const std::string format = format_of(at, is_own ? "" : file_.text(at + ".type", ""), is_own);
+    ++(format == "text" ? texts_ : others_);
+    const std::vector<std::string> trained = file_.texts(at + ".roles_to_train");
+    if (!trained.empty() && trained != std::vector<std::string>{"assistant"} &&
+        trained != std::vector<std::string>{"gpt"}) {
+      file_.refuse(at + ".roles_to_train", "[assistant], or train_on_inputs: true");
     }
     std::string text = fmt::format("path: {}, format: {}", quoted(path_of(at)), format);
     if (part == "valid" || file_.has("test_datasets.0.path")) {
@@ -157,21 +193,36 @@ class AxolotlImport : public TreeImport {
         text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", ours, quoted(theirs));
       }
     };
-    if (format == "text") {
+    if (is_own) {
+      add_own_columns(at + ".type.", format, add);
+    } else if (format == "text") {
       add("text", at + ".field");
     } else if (format == "chat" || format == "sharegpt") {
       add("messages", at + ".field_messages");
-    } else if (format == "preference") {
+    }
+    if (!is_own && imported_.keys["objective"] == "dpo") {
       add("chosen", at + ".field_chosen");
       add("rejected", at + ".field_rejected");
     }
-    if (is_own) {
-      add("instruction", at + ".type.field_instruction");
-      add("input", at + ".type.field_input");
-      add("output", at + ".type.field_output");
-      add("system", at + ".type.field_system");
-    }
     return text.empty() ? "" : ", columns: {" + text + "}";
+  }
+  /// Adds the columns that a type names itself, `in` which its keys are.
+  template <typename Add>
+  void add_own_columns(const std::string& in, const std::string& format, const Add& add) {
+    std::vector<std::string> names = {"instruction", "input", "output", "system"};
+    if (format == "preference") {
+      names = {"prompt", "chosen", "rejected"};
+    } else if (format == "unpaired") {
+      names = {"prompt", "completion", "label"};
+    }
+    for (const std::string& name : names) {
+      add(name, in + "field_" + name);
+      if (format == "alpaca") continue;
+      const std::string path = in + name + "_format", plain = "{" + name + "}";
+      if (const std::string given = file_.text(path, ""); !given.empty() && given != plain) {
+        file_.refuse(path, quoted(plain) + ": answers are read as they are");
+      }
+    }
   }
   std::string tags(const std::string& at) {
     const std::string mappings = at + ".message_property_mappings";
@@ -443,6 +494,8 @@ class AxolotlImport : public TreeImport {
       set("train.early_stopping.patience", file_.at_least(0, "early_stopping_patience", 0));
     }
   }
+
+  int64_t texts_ = 0, others_ = 0;  ///< sources of plain texts, and others
 };
 
 }  // namespace

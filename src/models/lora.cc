@@ -2,6 +2,7 @@
 #include "models/lora.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -175,18 +176,6 @@ void drop_frozen_head(Graph& graph) {
   }
 }
 
-/// Returns whether the text matches a pattern, in which `*` is any number of characters.
-bool matches(std::string_view text, std::string_view pattern) {
-  if (pattern.empty()) return text.empty();
-  if (pattern[0] == '*') {
-    for (size_t skip = 0; skip <= text.size(); ++skip) {
-      if (matches(text.substr(skip), pattern.substr(1))) return true;
-    }
-    return false;
-  }
-  return !text.empty() && text[0] == pattern[0] && matches(text.substr(1), pattern.substr(1));
-}
-
 }  // namespace
 
 void apply_lora(Graph& graph, const LoraPlan& plan, bool train) {
@@ -211,7 +200,8 @@ void freeze(Graph& graph, const std::vector<std::string>& patterns, const std::s
   for (const std::string& pattern : patterns) {
     bool any = false;
     for (graph::Tensor& tensor : graph.tensors) {
-      if (tensor.kind != graph::TensorKind::param || !matches(tensor.name, pattern)) continue;
+      const bool fits = fnmatch(pattern.c_str(), tensor.name.c_str(), 0) == 0;
+      if (tensor.kind != graph::TensorKind::param || !fits) continue;
       tensor.trained = false;
       any = true;
     }

@@ -209,16 +209,21 @@ class Targets {
                "{} is a parameter of experts, and no module; expected it in target_parameters",
                quote(ending));
         }
-        fail(where_, "no module's name ends in {}; {}", quote(ending), some_of(modules, ending));
+        fail(where_, "no module's name{} ends in {}; {}", in_layers(), quote(ending),
+             some_of(modules, ending));
       }
     }
     if (!lora_.target_pattern.empty() && !any_) {
-      fail(where_, "target_modules {} matches no module; {}", quote(lora_.target_pattern),
-           some_of(modules, lora_.target_pattern));
+      fail(where_, "target_modules {} matches no module{}; {}", quote(lora_.target_pattern),
+           in_layers(), some_of(modules, lora_.target_pattern));
     }
   }
 
  private:
+  std::string in_layers() const {
+    const std::vector<int64_t>& layers = lora_.layers_to_transform;
+    return layers.empty() ? "" : fmt::format(" of layers [{}]", fmt::join(layers, ", "));
+  }
   static bool is_of_experts(const Modules& modules, const std::string& ending) {
     return std::any_of(modules.linears.begin(), modules.linears.end(), [&](const Linear& linear) {
       return linear.expert &&
@@ -352,9 +357,11 @@ void Matcher::check_options() const {
 
 bool Matcher::is_target(const Linear& linear, const std::string& module) {
   if (linear.expert) return targets_.matches_parameter(module);
-  if (is_saved(module) || !targets_.matches(module, true)) return false;
   const std::vector<int64_t>& layers = lora_.layers_to_transform;
-  return layers.empty() || std::find(layers.begin(), layers.end(), linear.layer) != layers.end();
+  const bool is_here =
+      layers.empty() || std::find(layers.begin(), layers.end(), linear.layer) != layers.end();
+  // A target that is in other layers alone is one that matches nothing.
+  return is_here && !is_saved(module) && targets_.matches(module, true);
 }
 
 int32_t Matcher::module(const std::string& name, bool expert) {

@@ -105,6 +105,9 @@ void Training::describe(const engine::Compiled& compiled) const {
       limited ? "within top_k, top_p and min_p" : "from all of them");
   if (const train::FrozenModel* reference = learner_->reference()) {
     print_once("         reference {}\n", reference->described());
+    if (is_first() && !reference->shares_store()) {
+      train::warn_of_reference(run_, start_, rl_.reference);
+    }
   }
 }
 

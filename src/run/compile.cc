@@ -494,6 +494,7 @@ Compiled compile_program_text(const Run& run, program::Program program) {
 bool evaluates(const Run& run) {
   const DataSection& data = run.config.data;
   if (run.config.objective == Objective::rl) return false;  // it evaluates by generating
+  if (!data.evaluation.empty()) return true;
   if (run.config.objective != Objective::pretrain) {
     return data.valid_fraction > 0 || std::any_of(data.sources.begin(), data.sources.end(),
                                                   [](const hocket::data::SourceOptions& source) {

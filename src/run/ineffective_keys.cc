@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <mutex>
 #include <set>
-#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/log.h"
@@ -151,46 +150,86 @@ const RlRow kRlRows[] = {
      [](const Run& run) { return !is_dense(run); }},
 };
 
+/// A key that another one makes idle, and its condition to have an effect. Objective rl has rows of
+/// its own.
+struct KeyRow {
+  const char* key;
+  const char* why;
+  bool (*works)(const Run& run);
+};
+
+bool is_of(const Run& run, Objective objective) { return run.config.objective == objective; }
+bool on_examples(const Run& run) { return is_of(run, Objective::sft) || run.config.prefers(); }
+bool not_on_examples(const Run& run) { return !on_examples(run); }
+bool not_on_texts(const Run& run) { return !is_of(run, Objective::pretrain); }
+bool not_of_dpo(const Run& run) { return !is_of(run, Objective::dpo); }
+bool not_of_kto(const Run& run) { return !is_of(run, Objective::kto); }
+bool is_wsd(const Run& run) { return run.config.train.schedule == "wsd"; }
+bool has_momentum(const Run& run) { return run.config.optimizer.name != "adamw"; }
+bool is_muon(const Run& run) { return run.config.optimizer.name == "muon"; }
+
+constexpr const char* kOfExamples = "it is of examples, and objective is pretrain";
+constexpr const char* kOfTexts = "it is of texts, and the objective reads data.sources";
+
+const KeyRow kKeyRows[] = {
+    {"data.files", kOfTexts, not_on_examples},
+    {"data.valid_files", "the objective reads data.sources; try one with split: valid",
+     not_on_examples},
+    {"data.train_on", kOfExamples, not_on_texts},
+    {"data.packing", kOfExamples, not_on_texts},
+    {"data.truncate", kOfExamples, not_on_texts},
+    {"data.split_texts", kOfExamples, not_on_texts},
+    {"data.chat_template", kOfExamples, not_on_texts},
+    {"preference.loss_type", "objective is kto", not_of_kto},
+    {"preference.loss_weights", "objective is kto", not_of_kto},
+    {"preference.label_smoothing", "objective is kto", not_of_kto},
+    {"preference.desirable_weight", "objective is dpo", not_of_dpo},
+    {"preference.undesirable_weight", "objective is dpo", not_of_dpo},
+    {"train.warmup_steps", "train.warmup_share is given",
+     [](const Run& run) { return !run.config.train.warmup_share; }},
+    {"train.decay_share", "train.schedule is not wsd", is_wsd},
+    {"train.decay", "train.schedule is not wsd", is_wsd},
+    {"optimizer.momentum", "optimizer.name is adamw", has_momentum},
+    {"optimizer.nesterov", "optimizer.name is adamw", has_momentum},
+    {"optimizer.ns_steps", "optimizer.name is not muon", is_muon},
+    {"optimizer.adjust_lr", "optimizer.name is not muon", is_muon},
+};
+
 /// Keys of other sections that objective rl does not read.
 constexpr std::array kNotOfRl = {
     "train.global_batch", "train.eval_sequences", "train.final_eval_sequences",
     "data.dir",           "data.files",           "data.valid_files",
     "data.train_on",      "data.packing",         "data.truncate",
     "data.split_texts",   "output.sample_prompt"};
-constexpr std::array kRlSection = {"rl."};
-constexpr std::array kPreferenceSection = {"preference."};
-/// Keys of section preference that one of its objectives does not read.
-constexpr std::array kNotOfDpo = {"preference.desirable_weight", "preference.undesirable_weight"};
-constexpr std::array kNotOfKto = {"preference.loss_type", "preference.loss_weights",
-                                  "preference.label_smoothing"};
 
 }  // namespace
 
 namespace {
 
-/// Adds the keys that begin so, and have other values than by default: the objective does not read
-/// them.
-void add_keys_of(std::span<const char* const> begins, const Run& run,
-                 std::vector<std::string>* lines) {
-  const auto is_given = [&](const ResolvedConfig::Entry& entry) {
-    return entry.origin != "default" &&
-           std::any_of(begins.begin(), begins.end(),
-                       [&](const char* begin) { return entry.path.starts_with(begin); });
+/// Returns whether a key has another value than by default: the configuration of a program gives
+/// every key.
+bool is_changed(const Run& run, const std::string& key) {
+  if (run.resolved.is_default(key)) return false;
+  static const ResolvedConfig otherwise = [] {
+    RunConfig defaults;
+    return parse_config(defaults, "{}", "defaults");
+  }();
+  const auto value_of = [&](const ResolvedConfig& resolved) {
+    for (const ResolvedConfig::Entry& entry : resolved.entries()) {
+      if (entry.path == key) return entry.value;
+    }
+    return std::string();
   };
-  const auto& entries = run.resolved.entries();
-  if (std::none_of(entries.begin(), entries.end(), is_given)) return;
+  return value_of(run.resolved) != value_of(otherwise);
+}
+
+/// Adds the keys of a section, with its dot, that the objective does not read.
+void add_keys_of(std::string_view section, const Run& run, std::vector<std::string>* lines) {
   const std::string objective = names_of(Objective())[static_cast<size_t>(run.config.objective)];
-  RunConfig defaults;
-  const ResolvedConfig otherwise = parse_config(defaults, "{}", "defaults");
-  std::map<std::string, std::string> usual;
-  for (const ResolvedConfig::Entry& entry : otherwise.entries()) {
-    usual[entry.path] = entry.value;
-  }
-  for (const ResolvedConfig::Entry& entry : entries) {
-    if (!is_given(entry)) continue;
-    const auto known = usual.find(entry.path);
-    if (known != usual.end() && known->second == entry.value) continue;
-    lines->push_back(fmt::format("{} has no effect: objective is {}", entry.path, objective));
+  for (const ResolvedConfig::Entry& entry : run.resolved.entries()) {
+    if (entry.path.starts_with(section) && is_changed(run, entry.path)) {
+      lines->push_back(fmt::format("{} has no effect: objective is {}", entry.path, objective));
+    }
   }
 }
 
@@ -199,14 +238,10 @@ void add_keys_of(std::span<const char* const> begins, const Run& run,
 std::vector<std::string> ineffective_keys(const Run& run) {
   std::vector<std::string> lines;
   if (run.config.objective != Objective::rl) {
-    add_keys_of(kRlSection, run, &lines);
+    add_keys_of("rl.", run, &lines);
   }
   if (!run.config.prefers()) {
-    add_keys_of(kPreferenceSection, run, &lines);
-  } else if (run.config.objective == Objective::dpo) {
-    add_keys_of(kNotOfDpo, run, &lines);
-  } else {
-    add_keys_of(kNotOfKto, run, &lines);
+    add_keys_of("preference.", run, &lines);
   }
   if (run.config.objective == Objective::rl) {
     for (const char* key : kNotOfRl) {
@@ -218,6 +253,11 @@ std::vector<std::string> ineffective_keys(const Run& run) {
       if (!run.resolved.is_default(fmt::format("rl.{}", row.key)) && !row.works(run)) {
         lines.push_back(fmt::format("rl.{} {}", row.key, row.why));
       }
+    }
+  }
+  for (const KeyRow& row : kKeyRows) {
+    if (!row.works(run) && is_changed(run, row.key)) {
+      lines.push_back(fmt::format("{} has no effect: {}", row.key, row.why));
     }
   }
   for (const Row& row : kRows) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of `plan` and `rl` that are set but have no, or less, effect.
+// Keys of a run that are set but have no, or less, effect.
 #pragma once
 
 #include <string>

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/text.h"
 
 namespace hocket::trace {
@@ -59,7 +60,8 @@ void TextSource::read(Block* block) {
   const int n = gzread(file_, block->text.data(), static_cast<unsigned>(bytes));
   block->bytes = n > 0 ? static_cast<size_t>(n) : 0;
   unpacked_ += std::max(n, 0);
-  if (unpacked_ > kMaxInflated && unpacked_ / kMaxCompression > gzoffset(file_)) {
+  // The size of a pipe is not known, but for what has been read.
+  if (unpacks_too_far(std::max<int64_t>(file_bytes_, gzoffset(file_)), unpacked_)) {
     block->bytes = 0;
     block->too_long = true;
   }
@@ -119,7 +121,7 @@ bool TextSource::refill() {
     fail(path_,
          "inflates to more than {} MiB, {} times its own size; expected a trace; try the "
          "decompressed file",
-         kMaxInflated >> 20, kMaxCompression);
+         kMaxUnpacked >> 20, kMaxCompression);
   }
   if (block_->state == Z_BUF_ERROR) {
     cause_ = "the gzip stream ends early";

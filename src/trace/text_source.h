@@ -19,14 +19,10 @@ namespace hocket::trace {
 // kSentinels, so that a search for a non-blank character or the end of a string can run ahead
 // without a bound.
 //
-// Neither memory nor time of a reader may be a thousand times the size of a compressed file. A file
-// that inflates to more than kMaxInflated and to more than kMaxCompression times its bytes is an
-// Error. Traces are compressed 10 to 60 times.
+// Neither memory nor time of a reader may be a thousand times the size of a compressed file: one
+// that unpacks too far (base/limits.h) is an Error.
 class TextSource {
  public:
-  static constexpr int64_t kMaxInflated = int64_t{256} << 20;
-  static constexpr int64_t kMaxCompression = 200;
-
   // The first block is small; the blocks after it grow.
   static constexpr size_t kFirstBlock = size_t{1} << 16;
   // Number of bytes from at() on that can be read, whether or not they are buffered.

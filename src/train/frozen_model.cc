@@ -67,6 +67,8 @@ FrozenModel::FrozenModel(const engine::Run& run, const std::string& model, engin
                          TrainedReaders& readers)
     : run_(run), frozen_(run), policy_(policy), readers_(readers) {
   frozen_.lora.reset();
+  // Nothing of it is trained, and patterns may be of the adapter.
+  frozen_.config.train.freeze.clear();
   frozen_.config.rl.routing_replay = false;  // the policy's experts are not its own
   if (!model.empty()) {
     const checkpoint::ModelLocation at =

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -99,10 +101,15 @@ int64_t AnswerPlaces::count(const std::vector<bool>& of_rows) const {
 void PreferenceStats::add(const PreferenceInputs& inputs, const std::vector<double>& policy) {
   const AnswerPlaces& places = inputs.places;
   const std::vector<double>& reference = inputs.reference;
-  for (const double divergence : inputs.divergences) {
-    divergences_ += divergence;
+  const auto per_micro_batch = static_cast<size_t>(places.per_micro_batch());
+  for (size_t m = 0; m < inputs.divergences.size(); ++m) {
+    // The last micro-batches of an evaluation may be padding alone.
+    const std::span<const int32_t> sides =
+        std::span(places.sides()).subspan(m * per_micro_batch, per_micro_batch);
+    if (std::all_of(sides.begin(), sides.end(), [](int32_t side) { return side == 0; })) continue;
+    divergences_ += inputs.divergences[m];
+    ++micro_batches_;
   }
-  micro_batches_ += std::ssize(inputs.divergences);
   const double beta = config_.preference.beta;
   const bool pairs = config_.objective == engine::Objective::dpo;
   for (size_t at = 0; at < places.sides().size(); ++at) {
@@ -261,6 +268,7 @@ void Preferences::begin_computing(const std::string& path) {
   // Times of files differ between hosts: the first process says which reference it is.
   const std::string key = processes.broadcast(first ? identity() : "");
   stored_in_ = path;
+  written_ns_ = now_ns();
   stored_ = std::make_unique<ReferenceLogprobs>(key, AnswerPlaces(run_, 1, 1).per_micro_batch());
   const std::string bytes = processes.broadcast(first && file_exists(path) ? read_file(path) : "");
   if (bytes.empty()) return;
@@ -289,12 +297,22 @@ void Preferences::compute(engine::Batch& batch, engine::Batch* mismatched, int64
   if (mismatched) {
     compute_table(*mismatched, micro_batches, numbers.mismatched(), numbers.rows);
   }
+  const double minutes = run_.config.train.save_minutes;
+  if (minutes > 0 && seconds_since(written_ns_) >= minutes * 60) {
+    write_values();
+  }
 }
 
-void Preferences::end_computing() {
+void Preferences::write_values() {
   if (new_values_ && policy_.ranks().processes().index() == 0) {
     write_file_atomic(stored_in_, stored_->to_bytes());
   }
+  new_values_ = false;
+  written_ns_ = now_ns();
+}
+
+void Preferences::end_computing() {
+  write_values();
   readers_.clear();
   reference_.release();
 }

@@ -96,7 +96,8 @@ class Preferences {
   void begin_computing(const std::string& path);
   /// Returns whether the reference's values of all rows of a batch are known.
   bool knows(const RowNumbers& numbers, bool mismatched) const;
-  /// Computes the values that prepare() needs of the reference for this batch. All processes call.
+  /// Computes the values that prepare() needs of the reference for this batch, and writes the file
+  /// every train.save_minutes. All processes call.
   void compute(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches,
                const RowNumbers& numbers);
   /// Writes the file if there is something new, and gives the reference's memory back.
@@ -118,6 +119,8 @@ class Preferences {
   /// Returns the values that a step needs: kept, or computed now.
   std::vector<double> values_of(const engine::Batch& batch, int64_t micro_batches,
                                 const std::string& table, const std::vector<int64_t>& rows);
+  /// Writes the file if there is something new.
+  void write_values();
   std::string identity() const;
   std::vector<double> of_policy(const engine::Batch& batch, int64_t micro_batches);
 
@@ -128,6 +131,7 @@ class Preferences {
   std::unique_ptr<ReferenceLogprobs> stored_;  ///< null: they are computed in every step
   std::string stored_in_;                      ///< the file
   bool new_values_ = false;
+  int64_t written_ns_ = 0;  ///< when the file was read or written
 };
 
 /// Returns the log-probability of every place in a session's last step.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -239,7 +240,10 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
   }
   compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
-  compare("data.dir's fingerprint", Position::of(from).fingerprint, data_fingerprint);
+  const bool on_texts = run.config.objective == engine::Objective::pretrain;
+  compare(on_texts ? "data.dir's fingerprint"
+                   : "the fingerprint of data.sources (files, split, masks, rows)",
+          Position::of(from).fingerprint, data_fingerprint);
 }
 
 std::vector<std::string> changed_settings(const engine::Run& run,
@@ -248,10 +252,14 @@ std::vector<std::string> changed_settings(const engine::Run& run,
   const json now = run.resolved.to_json();
   engine::RunConfig defaults;
   const json otherwise = parse_config(defaults, "{}", "defaults").to_json();
+  // Weights that are not in the checkpoint are read again: an adapter's base, and a reference.
+  const bool reads_model =
+      run.lora || (run.config.prefers() && run.config.preference.reference.empty());
   std::vector<std::string> changes;
   for (const auto& [section, keys] : now.items()) {
-    if (section == "model" || !keys.is_object()) continue;
+    if (!keys.is_object()) continue;
     for (const auto& [key, value] : keys.items()) {
+      if (section == "model" && !(reads_model && key == "path")) continue;
       const json::json_pointer at("/" + section + "/" + key);
       const json& before = saved.contains(at) ? saved.at(at) : otherwise.at(at);
       const auto shown = [](const json& object) {
@@ -317,10 +325,17 @@ std::string save(const checkpoint::RunFolder& folder, const engine::Compiled& co
   // Replicas within one file system exist once.
   const std::vector<int32_t>& known = folder.hosts()[static_cast<size_t>(folder.host())].ranks;
   const engine::Owners owners(compiled.program, store, known.empty() ? store.ranks().ids() : known);
+  // An adapter's parameters are in its files also where train.freeze leaves them as they began.
+  std::set<std::string> own;
+  if (content.adapter) {
+    for (const models::ParamWeights& weights : content.adapter->weights) {
+      own.insert(weights.param);
+    }
+  }
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     const bool param = tensor.kind == graph::TensorKind::param;
     if (!param && tensor.kind != graph::TensorKind::state) continue;
-    if (param && content.adapter && !tensor.trained) continue;
+    if (param && content.adapter && !own.contains(tensor.name)) continue;
     auto& list = param ? content.params : content.optimizer;
     list.push_back({tensor.name, tensor.type, [&] { return owners.shares(tensor); },
                     [&store](int32_t rank, void* to, const void* from, int64_t bytes) {

@@ -21,9 +21,11 @@ std::string checkpoint_folder(const engine::Run& run) {
 
 namespace {
 
-/// Returns a path that other folders can use; a hub id as it is.
-std::string absolute(const std::string& model) {
-  return file_exists(model) ? std::filesystem::canonical(model).string() : model;
+/// Returns the base of an adapter for readers elsewhere: the weights that were read, by a path that
+/// other folders can use, since a run's newest checkpoint may be another one later; or a hub id.
+std::string base_of_adapter(const engine::Run& run) {
+  const std::string& model = run.config.model.path;
+  return file_exists(model) ? std::filesystem::canonical(run.weights).string() : model;
 }
 
 }  // namespace
@@ -48,9 +50,8 @@ std::vector<std::string> Saver::read_files(const RunData& data) {
     checkpoint::complete_tokenizer(run_.model, &files_);
     if (run_.lora) {
       adapter_ = models::match_lora(run_.model, *run_.lora, run_.name);
-      const std::string& base = run_.config.model.path;
       files_.texts[checkpoint::kAdapterConfigFile] =
-          checkpoint::adapter_config_json(*adapter_, run_.model, absolute(base));
+          checkpoint::adapter_config_json(*adapter_, run_.model, base_of_adapter(run_));
     }
     if (!data.texts()) return std::string();
     // A trained model ends its texts as the documents of the data end.

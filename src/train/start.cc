@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/resolve.h"
 #include "engine/params.h"
@@ -75,6 +76,16 @@ bool find_checkpoint(const engine::Run& run, const RunData& data,
   return true;
 }
 
+/// Says so where an adapter's base is read from another place than at the beginning: a run that it
+/// is of may have newer checkpoints.
+void warn_of_base(const std::string& base, const std::string& began_with) {
+  const std::string now = "from " + base;
+  if (began_with.empty() || began_with == now || began_with.starts_with(now + " and ")) return;
+  log_warning(
+      "the adapter's base is read from {}, and the training began {}; expected the same weights",
+      base, began_with);
+}
+
 }  // namespace
 
 std::string Start::describe() const {
@@ -116,7 +127,12 @@ Start find_start(const engine::Run& run, const RunData& data,
     const checkpoint::ModelLocation at =
         checkpoint::resolve_model(model.path, checkpoint::Need::intact, checkpoints.processes());
     start.weights.emplace(at.folder, run.model, at.adapter);
-    if (resumes) return start;
+    if (resumes) {
+      if (checkpoints.processes().index() == 0) {
+        warn_of_base(at.folder, start.began_with);
+      }
+      return start;
+    }
     start.began_with = "from " + (at.adapter.empty() ? at.folder : at.adapter);
     if (run.lora && !run.adapter.empty()) {
       start.adapter = std::make_shared<const checkpoint::AdapterWeights>(run.adapter, run.model);
@@ -129,6 +145,17 @@ Start find_start(const engine::Run& run, const RunData& data,
     refuse_other_weights(model.path);
   }
   return start;
+}
+
+void warn_of_reference(const engine::Run& run, const Start& start, const std::string& named) {
+  const std::string& now = run.adapter.empty() ? run.weights : run.adapter;
+  const std::string& then = start.began_with;
+  const bool known = named.empty() && !now.empty() && !then.empty();
+  if (!start.from || !known || then.ends_with(now)) return;
+  log_warning(
+      "the reference is read again from {}, and the training began {}; expected the same weights; "
+      "try to name its model",
+      now, then);
 }
 
 namespace {

@@ -45,6 +45,10 @@ void claim_folder(const std::string& dir);
 Start find_start(const engine::Run& run, const RunData& data,
                  const checkpoint::RunFolder& checkpoints);
 
+/// Says so where a resumed training reads another reference than the weights that it began with: a
+/// run that they are of may have newer checkpoints. `named`: the configuration's; empty: none.
+void warn_of_reference(const engine::Run& run, const Start& start, const std::string& named);
+
 /// Loads the parameters that a new training begins with into a store; `start` stays as it is.
 void load_initial(const Start& start, const engine::Run& run, const engine::Compiled& compiled,
                   const runtime::Store& store);

@@ -245,6 +245,9 @@ void Trainer::set_up() {
     preferences_ = std::make_unique<Preferences>(run_, programs_);
     if (is_first()) {
       fmt::print("reference {}\n", preferences_->described());
+      if (!preferences_->shares_store()) {
+        warn_of_reference(run_, start_, run_.config.preference.reference);
+      }
     }
   }
   prediction_ = preflight(run_, programs_, *data_, start_.describe(), ranks_,

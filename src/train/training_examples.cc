@@ -104,6 +104,8 @@ class Examples : public TrainingData {
   engine::ExampleData read(const engine::DataSection& section) const;
   void expect_kind(const data::TokenExamples& examples, const std::string& of) const;
   void open_evaluation();
+  /// Returns the rows with other answers behind the prompts.
+  static std::shared_ptr<const data::ExampleRows> mismatched_of(const Held& held);
   std::string text_of(const std::shared_ptr<const data::ExampleRows>& rows) const;
   std::unique_ptr<data::HeldOutRows> in_order(std::shared_ptr<const data::ExampleRows> rows) const {
     return std::make_unique<InOrder>(std::move(rows), tokenizer().token_lengths());
@@ -201,10 +203,19 @@ std::vector<HeldOutSet> Examples::held_out() const {
   std::vector<HeldOutSet> list;
   for (const Held& held : held_out_) {
     list.push_back({held.name, in_order(held.rows),
-                    unpaired() ? in_order(held.rows->mismatched()) : nullptr,
-                    held.rows->hash().hex()});
+                    unpaired() ? in_order(mismatched_of(held)) : nullptr, held.rows->hash().hex()});
   }
   return list;
+}
+
+std::shared_ptr<const data::ExampleRows> Examples::mismatched_of(const Held& held) {
+  try {
+    return held.rows->mismatched();
+  } catch (const Error& error) {
+    throw error.with(held.name.empty()
+                         ? "these are the examples held out; try another data.valid_fraction, or 0"
+                         : "these are the examples of data.evaluation: " + held.name);
+  }
 }
 
 std::string Examples::text_of(const std::shared_ptr<const data::ExampleRows>& rows) const {

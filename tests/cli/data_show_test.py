@@ -133,6 +133,31 @@ class DataShow(unittest.TestCase):
             self.show(run, "--json", "-n", "1000", "--split", "valid", "--set", "data.packing=false"))["shown"]]
         self.assertEqual(sorted(numbers), numbers)
         self.assertIn("no data.sources", self.show(run, "--set", "data.sources=[]", code=2))
+        # The model's own tokenizer reads the examples: another is refused, and not left aside.
+        self.show(run, "--set", f"data.tokenizer={TOKENIZER}/tokenizer.json")
+        other = self.path("other.json")
+        with open(os.path.join(TOKENIZER, "tokenizer.json"), encoding="utf-8") as f:
+            changed = json.load(f)
+        changed["model"]["merges"].pop()
+        with open(other, "w", encoding="utf-8") as f:
+            json.dump(changed, f)
+        self.assertIn("leave data.tokenizer out", self.show(run, "--set", f"data.tokenizer={other}", code=2))
+
+    def test_answers_as_their_objective_reads_them(self):
+        pairs = self.lines("pairs.jsonl", *({"prompt": f"Q{i}", "chosen": "yes", "rejected": "no"} for i in range(6)))
+        run = self.path("run.yaml")
+
+        def shown(objective, most):
+            with open(run, "w", encoding="utf-8") as f:
+                json.dump({"objective": objective, "model": {"path": TOKENIZER}, "train": {"seq_len": 512},
+                           "preference": {"answers_per_sequence": most}, "data": {"sources": [{"path": pairs}], "valid_fraction": 0}}, f)
+            return json.loads(self.show(run, "--json", "-n", "100"))
+
+        self.assertEqual([(6, 3), (6, 1)], [(out["examples"], out["rows"]) for out in (shown("dpo", 2), shown("dpo", 6))])
+        judged = shown("kto", 4)
+        self.assertEqual((12, 3), (judged["examples"], judged["rows"]))
+        self.assertEqual({"desirable": 6, "undesirable": 6},
+                         {part: sum(s["part"] == part for s in judged["shown"]) for part in ("desirable", "undesirable")})
 
     def test_a_mixture(self):
         sources = [{"path": self.lines(f"{n}.jsonl", *({"text": f"{n} {i}"} for i in range(8 * n))), "weight": 1} for n in (1, 3)]
@@ -144,6 +169,11 @@ class DataShow(unittest.TestCase):
         self.assertEqual([2, 16 / 24], [source["epochs"] for source in shown["sources"]])
         self.assertEqual(16, sum("/1.jsonl:" in s["place"] for s in shown["shown"]))
         self.assertIn("1.jsonl is seen 2 times", self.show(run))
+        # A source of weight 0 is left out of what is held out, too.
+        left_out = f"data.sources=[{{path: {sources[0]['path']}, weight: 1}}, {{path: {sources[1]['path']}, weight: 0}}]"
+        held = json.loads(self.show(run, "--json", "-n", "100", "--split", "valid", "--set", "data.valid_fraction=0.5", "--set", left_out))
+        self.assertTrue(held["shown"])
+        self.assertFalse([s["place"] for s in held["shown"] if "/3.jsonl:" in s["place"]])
         self.assertIn("have a weight", self.show(run, "--set", "data.sources=[{path: 1.jsonl, weight: 1}, {path: 3.jsonl}]", code=2))
 
     def test_refusals(self):

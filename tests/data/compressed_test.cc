@@ -108,7 +108,7 @@ TEST_F(Compressed, FilesThatFillMemoryAreRefused) {
     for (int i = 0; i < 9; ++i) nine += packed;
     for (const std::string name : {"a.txt", "a.jsonl"}) {
       EXPECT_ERROR(prepare(options({folder_.add(name + ending, nine)}, 0)),
-                   "unpacks to more than 200 times its size");
+                   "unpacks to more than 256 MiB, and to more than 200 times its size");
     }
   }
 }

@@ -336,11 +336,69 @@ TEST(Axolotl, MeshAndSharding) {
                                     "  fsdp_sharding_strategy: SHARD_GRAD_OP\n",
                              "a.yml", {4, 0}),
               {{"plan.shard.params", "all"}, {"plan.shard.reshard_after_forward", "false"}});
-  expect_keys(import_axolotl(base + "rl: ipo\nrl_beta: 0.2\n", "a.yml", {4, 0}),
+  expect_keys(import_axolotl(
+                  replaced(base, "type: alpaca", "type: passthrough") + "rl: ipo\nrl_beta: 0.2\n",
+                  "a.yml", {4, 0}),
               {{"objective", "dpo"},
                {"preference.loss_type", "[ipo]"},
                {"preference.beta", "0.2"},
                {"train.seq_len", "512"}});
+}
+
+TEST(Axolotl, TypesOfAnswers) {
+  const auto sources = [](const std::string& method, const std::string& type) {
+    const std::string text = "base_model: m\nrl: " + method + "\ndatasets:\n  - path: a.jsonl\n" +
+                             type + "micro_batch_size: 1\n";
+    return import_axolotl(text, "a.yml", {1, 0}).keys.at("data.sources");
+  };
+  EXPECT_EQ(sources("dpo", ""), "[{path: \"a.jsonl\", format: preference}]");
+  EXPECT_EQ(sources("dpo",
+                    "    type: chat_template.default\n    field_messages: talk\n"
+                    "    field_chosen: good\n"),
+            "[{path: \"a.jsonl\", format: chat, columns: {messages: \"talk\", chosen: "
+            "\"good\"}}]");
+  EXPECT_EQ(sources("dpo", "    type: chat_template.argilla_chat\n"),
+            "[{path: \"a.jsonl\", format: preference}]");
+  EXPECT_EQ(sources("dpo", "    type:\n      field_prompt: q\n      field_rejected: bad\n"),
+            "[{path: \"a.jsonl\", format: preference, columns: {prompt: \"q\", rejected: "
+            "\"bad\"}}]");
+  EXPECT_EQ(sources("kto",
+                    "    type:\n      field_prompt: q\n      field_label: good\n"
+                    "      prompt_format: \"{prompt}\"\n"),
+            "[{path: \"a.jsonl\", format: unpaired, columns: {prompt: \"q\", label: \"good\"}}]");
+  const auto refused = [&](const std::string& method, const std::string& type,
+                           const std::string& part) {
+    const std::string text = refusal_of([&] { sources(method, type); });
+    EXPECT_TRUE(says(text, part)) << type << ": " << text;
+  };
+  // Their prompt is another column, in the text of a template.
+  refused("dpo", "    type: chatml.intel\n", "expected chat_template, passthrough, or names");
+  refused("kto", "    type: llama3.ultra\n", "expected names of columns (field_prompt");
+  refused("dpo", "    type:\n      prompt_format: \"[INST] {prompt}\"\n",
+          "answers are read as they are");
+}
+
+/// Texts that are longer than a row are cut into parts there, not dropped as other examples are.
+TEST(Axolotl, LongTextsBecomeParts) {
+  const std::string texts = "base_model: m\ndatasets:\n  - path: a.jsonl\n    type: completion\n";
+  const std::string chats = "  - path: b.jsonl\n    type: chat_template\n";
+  expect_keys(import_axolotl(texts, "a.yml", {1, 0}), {{"data.truncate", "keep_start"}});
+  const Imported both = import_axolotl(texts + chats, "a.yml", {1, 0});
+  expect_keys(both, {{"data.truncate", "drop"}});
+  EXPECT_TRUE(says(both.notes.front(), "do not become parts"));
+}
+
+TEST(Axolotl, WordsOnWhatBecomesOfTheTexts) {
+  const auto noted = [](const std::string& text, const std::string& part) {
+    const std::vector<std::string> notes = import_axolotl(text, "a.yml", {4, 0}).notes;
+    return std::any_of(notes.begin(), notes.end(),
+                       [&](const std::string& line) { return says(line, part); });
+  };
+  const std::string chat = replaced(kAxolotl, "type: alpaca", "type: chat_template");
+  EXPECT_TRUE(noted(kAxolotl, "datasets.1.type: instructions become turns"));
+  EXPECT_FALSE(noted(chat, "instructions become turns"));
+  EXPECT_FALSE(noted(chat + "chat_template: tokenizer_default\n", "data.chat_template"));
+  EXPECT_TRUE(noted(chat + "chat_template: llama3\n", "set data.chat_template"));
 }
 
 TEST(Axolotl, Refusals) {
@@ -356,6 +414,7 @@ TEST(Axolotl, Refusals) {
       {"zero2.json", "zero3_bf16_cpuoffload_all.json", "nothing is offloaded here"},
       {"zero2.json", "mine.json", "try --set plan.shard.params"},
       {"type: alpaca", "type: gpteacher", "expected completion, chat_template"},
+      {"type: alpaca", "type: alpaca\n    roles_to_train: [user]", "expected [assistant], or"},
       {"lr_scheduler: cosine", "lr_scheduler: rex", "expected one of cosine"},
       {"gradient_checkpointing: true", "gradient_checkpointing: offload", "nothing is offloaded"},
       {"bf16: auto", "rl: orpo", "expected dpo, ipo or kto"},

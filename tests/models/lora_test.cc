@@ -30,11 +30,12 @@ ModelConfig small_llama(bool tied = false) {
 }
 ModelConfig phi3() { return config_of("\"model_type\": \"phi3\", \"num_key_value_heads\": 1"); }
 ModelConfig gpt_neox() { return config_of("\"model_type\": \"gpt_neox\", \"rotary_pct\": 0.5"); }
-ModelConfig moe() {
+ModelConfig moe(const std::string& dense_layers = "[]") {
   return config_of(
       "\"model_type\": \"qwen3_moe\", \"num_key_value_heads\": 1, \"head_dim\": 4, "
       "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 6, "
-      "\"norm_topk_prob\": true, \"decoder_sparse_step\": 1, \"mlp_only_layers\": []");
+      "\"norm_topk_prob\": true, \"decoder_sparse_step\": 1, \"mlp_only_layers\": " +
+      dense_layers);
 }
 
 Lora targets(std::vector<std::string> modules) {
@@ -187,6 +188,11 @@ TEST(Lora, RefusesWhatWouldDoNothing) {
   EXPECT_TRUE(says(error_of(small_llama(true), lora), "tied"));
   lora.modules_to_save = {"gate_proj"};
   EXPECT_TRUE(says(error_of(small_llama(), lora), "trained together"));
+  lora = targets({"q_proj", "up_proj"});
+  lora.layers_to_transform = {1};
+  EXPECT_EQ(error_of(moe("[1]"), lora), "");
+  lora.layers_to_transform = {0, 2};
+  EXPECT_TRUE(says(error_of(moe("[1]"), lora), "name of layers [0, 2] ends in 'up_proj'"));
   lora = targets({});
   lora.target_pattern = "(";
   EXPECT_TRUE(says(error_of(small_llama(), lora), "no regular expression"));
@@ -215,6 +221,11 @@ TEST(Freeze, LeavesOutPatternsAndRefusesStrangers) {
     const std::string& name = graph.tensor(grad.param).name;
     EXPECT_EQ(name.find(".mlp."), name.npos);
     EXPECT_NE(name, "lm_head.weight");
+  }
+  freeze(graph, {"model.layers.[02].self_attn.?_proj.weight"}, "test");
+  for (const auto& [layer, trained] : {std::pair{"0", false}, {"1", true}, {"2", false}}) {
+    const std::string name = std::string("model.layers.") + layer + ".self_attn.q_proj.weight";
+    EXPECT_EQ(graph.tensor(graph.find(name)).trained, trained) << name;
   }
   EXPECT_THROW(freeze(graph, {"*.mpl.*"}, "test"), Error);
   EXPECT_THROW(freeze(graph, {"*"}, "test"), Error);

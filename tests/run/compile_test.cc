@@ -158,10 +158,17 @@ TEST(IneffectiveKeys, AreReported) {
   EXPECT_EQ(warned_of_rl("epochs: 2}\ndata: {valid_files: [held_out.jsonl]"),
             "train.global_batch has no effect; data.valid_files has no effect; ");
   EXPECT_EQ(warned("dp: 1}\nobjective: dpo\npreference: {beta: 0.2"), "");
-  EXPECT_EQ(warned("dp: 1}\nobjective: dpo\npreference: {undesirable_weight: 2, loss_type: ipo"),
-            "preference.undesirable_weight has no effect; ");
-  EXPECT_EQ(warned("dp: 1}\nobjective: kto\npreference: {desirable_weight: 2, loss_type: ipo"),
-            "preference.loss_type has no effect; ");
+  const std::string preference = "\npreference: {loss_type: [ipo], desirable_weight: 2";
+  EXPECT_EQ(warned("dp: 1}\nobjective: dpo" + preference),
+            "preference.desirable_weight has no effect; ");
+  EXPECT_EQ(warned("dp: 1}\nobjective: kto" + preference), "preference.loss_type has no effect; ");
+  const std::string data = "\ndata: {files: [a], valid_files: [b], train_on: last, packing: false";
+  EXPECT_EQ(warned("dp: 1}\nobjective: sft" + data),
+            "data.files has no effect; data.valid_files has no effect; ");
+  EXPECT_EQ(warned("dp: 1}" + data), "data.train_on has no effect; data.packing has no effect; ");
+  EXPECT_EQ(warned("dp: 1}\noptimizer: {momentum: 0.5, ns_steps: 3"),
+            "optimizer.momentum has no effect; optimizer.ns_steps has no effect; ");
+  EXPECT_EQ(warned("dp: 1}\noptimizer: {name: muon, momentum: 0.5, ns_steps: 3"), "");
   EXPECT_EQ(warned(""), "");
   EXPECT_EQ(warned("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
   EXPECT_EQ(warned("dp: 4, shard: {group: 2, grads: group}"), "");

@@ -50,6 +50,14 @@ TEST(RunConfig, RanksAndStagesFollowFromAScheduleFile) {
   EXPECT_EQ(run_of({key, "plan.pp=2", "plan.pp_chunks=1"}).plan.pp_chunks, 1);
 }
 
+TEST(RunConfig, EvaluationSetsAreEvaluated) {
+  EXPECT_FALSE(evaluates(run_of({"objective=sft", "data.valid_fraction=0"})));
+  for (const char* objective : {"sft", "pretrain"}) {
+    EXPECT_TRUE(evaluates(run_of({fmt::format("objective={}", objective), "data.valid_fraction=0",
+                                  "data.evaluation=[{name: a, path: b}]"})));
+  }
+}
+
 TEST(RunConfig, RefusesAnEpsThatDividesByZero) {
   for (const char* eps : {"0", "1e-46", "-1"}) {
     EXPECT_ERROR(run_of({fmt::format("optimizer.eps={}", eps)}), "optimizer.eps");

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import unittest
 
 import torch
@@ -200,6 +201,18 @@ class Objectives(Folder):
             self.assertEqual(r.returncode, 2 if message else 0, r.stderr)
             self.assertIn(message or "", r.stderr)
 
+    def test_frozen_parts_of_an_adapter(self):
+        """Matrices A that stay as they began (LoRA-FA) are saved, and read again, with the others; the reference has none."""
+        self.prepare("dense", DENSE, "dpo")
+        run = self.run_file("frozen", "dense", "dpo", {}, {}, {"type": "lora", "r": 4, "alpha": 8, "targets": ["q_proj"]})
+        freeze = ("--set", 'train.freeze=["*lora_A*"]')
+        self.hocket("train", run, *freeze, "--set", "train.steps=2")
+        self.hocket("train", run, *freeze)
+        first, last = (load_file(self.path(f"frozen/checkpoints/step-{step:06}/adapter_model.safetensors")) for step in (2, STEPS))
+        self.assertEqual(set(first), set(last))
+        for name, tensor in last.items():
+            self.assertEqual(".lora_A." in name, torch.equal(tensor, first[name]), name)
+
     def test_reference_computed_beforehand(self):
         """The same losses as with the reference beside the policy, also resumed, under a plan, and with an adapter."""
         for kind, adapter, plan in (("dpo", None, {}), ("kto", None, {}), ("dpo", None, {"tp": 2, "threads_per_rank": 1}),
@@ -233,6 +246,57 @@ class Objectives(Folder):
             f.write(before)
         os.utime(self.path("dense/model.safetensors"))
         self.assertIn("is of another reference", self.hocket("train", run, "--set", f"train.steps={STEPS + 1}"))
+
+    def test_a_reference_with_newer_checkpoints(self):
+        """A run that is resumed says so if the run that it began with, of which its reference or its base is, has gone on."""
+        for kind in ("sft", "dpo"):
+            self.prepare("dense", DENSE, kind)
+        first = self.run_file("first", "dense", "sft", {}, {})
+        second = self.run_file("second", "first", "dpo", {}, {})
+        third = self.run_file("third", "first", "sft", {}, {}, {"type": "lora", "r": 4, "targets": ["q_proj"]})
+
+        def said(run, steps):
+            r = subprocess.run([cli_util.HOCKET, "train", run, "--set", f"train.steps={steps}"], capture_output=True, text=True)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            return r.stderr
+
+        self.hocket("train", first, "--set", "train.steps=2")
+        for run in (second, third):
+            self.assertNotIn("the training began", said(run, 2) + said(run, 3))
+        with open(self.path("third/checkpoints/step-000003/adapter_config.json"), encoding="utf-8") as f:
+            self.assertTrue(json.load(f)["base_model_name_or_path"].endswith("first/checkpoints/step-000002"))
+        self.hocket("train", first)
+        for run, what in ((second, "reference is read again"), (third, "adapter's base is read")):
+            self.assertRegex(said(run, 4), what + r" from \S*step-000005, and the training began from \S*step-000002;")
+
+    def test_values_of_a_reference_outlive_a_kill(self):
+        """They are kept while they are computed: a run that is killed goes on from them, with the losses of one that is not."""
+        rows, kept = 200, self.path("killed/reference_logprobs.bin")
+        self.prepare("dense", DENSE, "dpo")
+        with open(self.path("dpo.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"prompt": f"int x{i}", "chosen": ANSWERS[i % 6], "rejected": ANSWERS[(i + 1) % 6]}) + "\n"
+                         for i in range(rows))
+        killed, whole = (self.run_file(name, "dense", "dpo", {"micro_batch": 2}, {"precompute_ref_log_probs": True})
+                         for name in ("killed", "whole"))
+        words = ("--set", "train.global_batch=2", "--set", f"train.steps={rows // 2}")
+        process = subprocess.Popen([cli_util.HOCKET, "train", killed, *words, "--set", "train.save_minutes=1e-6"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not os.path.exists(kept):
+            self.assertIsNone(process.poll())
+            time.sleep(0.001)
+        process.kill()
+        process.wait()
+        with open(kept, "rb") as f:
+            (table,) = json.loads(f.read().split(b"\n", 1)[0])["tables"]
+        self.assertLess(table["rows"], rows)
+        for run in (killed, whole):
+            self.hocket("train", run, *words)
+        losses = []
+        for name in ("killed", "whole"):
+            with open(self.path(name + "/metrics.jsonl"), encoding="utf-8") as f:
+                losses.append([x["train/loss"] for x in map(json.loads, f) if "train/loss" in x])
+        self.assertEqual(len(losses[0]), rows // 2)
+        self.assertEqual(*losses)
 
     def test_report_shows_data_and_samples(self):
         """The page has the first examples with their trained parts, the lengths, and what the model said before and after."""

@@ -72,6 +72,21 @@ TEST(SameTraining, TellsWhatChanged) {
           "train.lr 0.001 -> 0.5", "train.min_lr default -> 0.25"}));
 }
 
+/// The model is read again where it is an adapter's base, or the reference.
+TEST(SameTraining, TellsOfAnotherModelThatIsReadAgain) {
+  const auto changes = [](const std::vector<std::string>& overrides) {
+    const engine::Run run = run_of("llama", overrides);
+    nlohmann::json config = run.resolved.to_json();
+    config["model"]["path"] = "elsewhere";
+    return Saved(run, config.dump()).changes(run);
+  };
+  const std::vector<std::string> told = {R"(model.path "elsewhere" -> "")"};
+  EXPECT_EQ(changes({"adapter.type=lora", "adapter.targets=[q_proj]"}), told);
+  EXPECT_EQ(changes({"objective=dpo"}), told);
+  EXPECT_TRUE(changes({"objective=dpo", "preference.reference=other"}).empty());
+  EXPECT_TRUE(changes({"objective=sft"}).empty());
+}
+
 TEST(SameTraining, MissingKeysOfACheckpointCountAsDefaults) {
   engine::Run old = run_of("qwen3_moe");
   nlohmann::json config = old.resolved.to_json();
@@ -97,7 +112,12 @@ TEST(SameTraining, NamesTheKeyAndBothValues) {
     EXPECT_NE(got.find(text), std::string::npos) << got;
   }
   const std::string got = saved.refusal(run_of("qwen3_moe"), "def");
-  EXPECT_NE(got.find(R"(fingerprint = "abc"; this run has "def")"), std::string::npos) << got;
+  EXPECT_NE(got.find(R"(data.dir's fingerprint = "abc"; this run has "def")"), std::string::npos)
+      << got;
+  const std::vector<std::string> tuning = {"objective=sft"};
+  const std::string of_examples =
+      Saved(run_of("qwen3_moe", tuning)).refusal(run_of("qwen3_moe", tuning), "def");
+  EXPECT_NE(of_examples.find("fingerprint of data.sources"), std::string::npos) << of_examples;
 }
 
 /// Its states mean something else.

@@ -51,6 +51,22 @@ class Refusals(rl_util.RlTest):
                 self.assertIn(message, said)
                 self.assertNotIn("it is for data.evaluation", said)
 
+    def test_too_few_held_out(self):
+        def judged(name, count):
+            with open(self.path(name), "w", encoding="utf-8") as f:
+                f.writelines(json.dumps({"prompt": f"r{i}=", "completion": str(i), "label": i % 2 == 0}) + "\n" for i in range(count))
+            return self.path(name)
+
+        sources = [{"path": judged("train.jsonl", 4), "split": "train"}, {"path": judged("one.jsonl", 1), "split": "valid"}]
+        said = self.train(2, {"sources": sources}, objective="kto")
+        self.assertIn("1 example change completions in groups of one", said)
+        self.assertIn("these are the examples held out; try another data.valid_fraction", said)
+        with open(self.path("long.jsonl"), "w", encoding="utf-8") as f:
+            f.write(json.dumps({"prompt": "r" + "1" * 60 + "=", "completion": "1"}))
+        said = self.train(2, {"sources": [{"path": self.rows}, {"path": self.path("long.jsonl"), "split": "valid"}]})
+        self.assertIn("lose them to rows of 32", said)
+        self.assertIn("these are the examples held out", said)
+
     def test_keys_of_another_objective(self):
         said = self.train(0, {}, rl={"samples_per_prompt": 4}, preference={"beta": 0.1})
         self.assertIn("rl.samples_per_prompt has no effect: objective is sft", said)

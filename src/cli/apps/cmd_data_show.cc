@@ -117,6 +117,9 @@ int show(const ShowOptions& given) {
   options.model = text_folder(config.model.path);
   options.seq_len = given.seq_len.value_or(config.train.seq_len);
   options.seed = static_cast<uint64_t>(given.seed.value_or(config.train.seed));
+  // As a training of the run reads and packs them (train/training_examples.cc).
+  options.unpair = config.objective == engine::Objective::kto;
+  options.most_examples = config.prefers() ? config.preference.answers_per_sequence : 0;
   options.limit = given.limit;
   Progress progress;
   options.progress = [&](const std::string& what) { progress.update(what); };

@@ -11,15 +11,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/limits.h"
 
 namespace hocket::data {
 namespace {
 
 constexpr size_t kPacked = size_t{1} << 17;  // bytes of a compressed file read at a time
-// A file that unpacks to more than kMaxUnpacked, and to more than kMaxCompression times its bytes,
-// is an Error: it would fill the memory. Texts are compressed 3 to 20 times. As
-// trace/text_source.h.
-constexpr int64_t kMaxUnpacked = int64_t{256} << 20, kMaxCompression = 200;
 
 class PlainBytes : public ByteSource {
  public:
@@ -30,6 +27,7 @@ class PlainBytes : public ByteSource {
     at_ += static_cast<int64_t>(n);
     return n;
   }
+  int64_t size() const { return file_.size(); }
 
  private:
   RandomFile file_;
@@ -42,18 +40,15 @@ class Packed {
   explicit Packed(const std::string& path) : path_(path), file_(path), piece_(kPacked) {}
 
   /// Returns the next piece, empty at the end.
-  std::string_view next() {
-    const size_t bytes = file_.read(piece_.data(), piece_.size());
-    taken_ += static_cast<int64_t>(bytes);
-    return {piece_.data(), bytes};
-  }
+  std::string_view next() { return {piece_.data(), file_.read(piece_.data(), piece_.size())}; }
   /// Counts bytes that pieces unpacked to, and returns them.
   size_t unpacked(size_t bytes) {
     unpacked_ += static_cast<int64_t>(bytes);
-    if (unpacked_ > kMaxUnpacked && unpacked_ / kMaxCompression > taken_) {
+    if (unpacks_too_far(file_.size(), unpacked_)) {
       fail("data",
-           "{} unpacks to more than {} times its size; expected text; try to unpack it first",
-           path_, kMaxCompression);
+           "{} unpacks to more than {} MiB, and to more than {} times its size; expected less; try "
+           "to unpack it first",
+           path_, kMaxUnpacked >> 20, kMaxCompression);
     }
     return bytes;
   }
@@ -69,7 +64,7 @@ class Packed {
   std::string path_;
   PlainBytes file_;
   std::vector<char> piece_;
-  int64_t taken_ = 0, unpacked_ = 0;
+  int64_t unpacked_ = 0;
 };
 
 class GzipBytes : public ByteSource {

@@ -84,6 +84,12 @@ bool begins_with_field(const Json& list, const std::string& field) {
          list.front().contains(field);
 }
 
+/// Returns whether the object has a key; `with_null`: also one with null.
+bool has_value(const Json& object, const std::string& key, bool with_null) {
+  const auto found = key.empty() ? object.end() : object.find(key);
+  return found != object.end() && (with_null || !found->is_null());
+}
+
 }  // namespace
 
 Converter::Converter(const SourceOptions& options)
@@ -118,9 +124,8 @@ std::string Converter::name_of(const char* column) const {
   return given == given_.end() ? column : given->second;
 }
 
-bool Converter::has(const Json& object, const char* column) const {
-  const std::string name = name_of(column);
-  return !name.empty() && object.contains(name);
+bool Converter::has(const Json& object, const char* column, bool with_null) const {
+  return has_value(object, name_of(column), with_null);
 }
 
 // Returns the column of messages; empty: none.
@@ -131,6 +136,10 @@ std::string Converter::messages_column(const Json& object, bool sharegpt) const 
     if (object.contains(name)) {
       found.push_back(name);
     }
+  }
+  if (found.size() > 1) {
+    // Rows of several tables have each other's columns, with null.
+    std::erase_if(found, [&](const std::string& name) { return object.at(name).is_null(); });
   }
   if (found.size() > 1) {
     fail("example", "there are columns {}; expected one; try columns: {{messages: {}}}",
@@ -158,16 +167,17 @@ void Converter::check_label(const Json& object, Layout layout) const {
        name_of_layout(layout));
 }
 
-Layout Converter::recognise(const Json& object) const {
+std::vector<Layout> Converter::fitting(const Json& object, bool with_null) const {
   std::vector<Layout> fits;
-  const bool pair = has(object, "chosen") && has(object, "rejected");
+  const auto there = [&](const char* column) { return has(object, column, with_null); };
+  const bool pair = there("chosen") && there("rejected");
   const bool pair_of_messages = pair && object.at(name_of("chosen")).is_object();
-  const bool alpaca = has(object, "instruction") && (has(object, "output") || pair);
+  const bool alpaca = there("instruction") && (there("output") || pair);
   if (alpaca) {
     fits.push_back(Layout::alpaca);
   }
   const std::string messages = messages_column(object, false);
-  const bool has_messages = !messages.empty() && object.contains(messages);
+  const bool has_messages = has_value(object, messages, with_null);
   if (has_messages) {
     const auto role = given_tags_.find("role_tag");
     const bool sharegpt = (role == given_tags_.end() || role->second == "from") &&
@@ -177,13 +187,23 @@ Layout Converter::recognise(const Json& object) const {
   if (pair && !alpaca && !(has_messages && pair_of_messages)) {
     fits.push_back(Layout::preference);
   }
-  if (has(object, "prompt") && has(object, "completion")) {
-    const bool judged = has(object, "label") &&
-                        (given_.contains("label") || object.at(name_of("label")).is_boolean());
+  if (there("prompt") && there("completion")) {
+    const bool judged =
+        there("label") && (given_.contains("label") || object.at(name_of("label")).is_boolean());
     fits.push_back(judged ? Layout::unpaired : Layout::completion);
   }
-  if (fits.empty() && has(object, "text")) {
+  if (fits.empty() && there("text")) {
     fits.push_back(Layout::text);  // beside others it is what they look like, rendered
+  }
+  return fits;
+}
+
+Layout Converter::recognise(const Json& object) const {
+  std::vector<Layout> fits = fitting(object, true);
+  if (fits.size() > 1) {
+    if (const std::vector<Layout> real = fitting(object, false); !real.empty()) {
+      fits = real;
+    }
   }
   if (fits.empty()) {
     for (const auto& [column, name] : given_) {
@@ -206,6 +226,34 @@ Layout Converter::recognise(const Json& object) const {
     check_label(object, fits[0]);
   }
   return fits[0];
+}
+
+// A name that is given for a column, or for something in messages, is not without effect.
+void Converter::check_given(const Columns& columns) const {
+  const char* format_name = name_of_layout(columns.layout);
+  for (const auto& [column, name] : given_) {
+    if (name.empty() || columns.names.contains(column)) continue;
+    std::vector<std::string> known;
+    for (const char* one : columns_read(columns.layout)) {
+      known.push_back(one);
+    }
+    fail("example", "format {} has no column {} (columns: {{{}: {}}}); expected one of {}",
+         format_name, column, column, name, join(known, ", "));
+  }
+  if (!given_tags_.empty() &&
+      (columns.layout == Layout::text || columns.layout == Layout::alpaca)) {
+    fail("example", "format {} has no messages, which tags are of; expected none", format_name);
+  }
+}
+
+void Converter::expect_columns(const std::map<std::string, std::string>& columns,
+                               const std::string& where) const {
+  for (const auto& [column, name] : columns) {
+    const auto use = uses_.find(name);
+    if (name.empty() || (use != uses_.end() && use->second)) continue;
+    fail(where, "no example has a column {} (columns: {{{}: {}}}); expected one of its columns",
+         name, column, name);
+  }
 }
 
 Converter::Columns Converter::columns_of(Layout layout, const Json& object) const {
@@ -266,6 +314,7 @@ void Converter::convert(const Json& object, Example* example) {
   Columns first;
   if (!columns_) {
     first = columns_of(layout, object);
+    check_given(first);
   }
   const Columns& columns = columns_ ? *columns_ : first;
   const Row row(object, columns.names);

@@ -34,6 +34,9 @@ class Converter {
   std::string layout() const;
   /// Columns that were not used, and the number of examples that have them.
   const std::map<std::string, int64_t>& ignored() const { return ignored_; }
+  /// Throws Error, in the name of `where`, for a name in `columns` that no example had.
+  void expect_columns(const std::map<std::string, std::string>& columns,
+                      const std::string& where) const;
 
  private:
   /// Names of the columns in the file, by standard name, and of what is in messages.
@@ -44,12 +47,15 @@ class Converter {
   };
   /// Error: the columns fit no layout, or several.
   Layout recognise(const Json& object) const;
+  /// Returns the layouts that the columns fit; `with_null`: those with null count, too.
+  std::vector<Layout> fitting(const Json& object, bool with_null) const;
   Columns columns_of(Layout layout, const Json& object) const;
   /// Returns the name of a column; empty: it is not used.
   std::string name_of(const char* column) const;
   std::string messages_column(const Json& object, bool sharegpt) const;
-  bool has(const Json& object, const char* column) const;
+  bool has(const Json& object, const char* column, bool with_null) const;
   void check_label(const Json& object, Layout layout) const;
+  void check_given(const Columns& columns) const;
   void count_columns(const Json& object);
 
   std::map<std::string, std::string> given_, given_tags_;

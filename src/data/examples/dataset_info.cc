@@ -81,8 +81,8 @@ void refuse_others(const JsonView& entry) {
                       "script_url", "cloud_file_name"});
 }
 
-/// Adds the columns of an entry; an entry with any has no others.
-void take_columns(const JsonView& entry, bool ranking, SourceOptions* source) {
+/// Adds the columns of an entry that its format reads; an entry with any has no others.
+void take_columns(const JsonView& entry, bool ranking, bool alpaca, SourceOptions* source) {
   const bool named = entry.has("columns");
   if (named) {
     const JsonView columns = entry.at("columns");
@@ -105,7 +105,11 @@ void take_columns(const JsonView& entry, bool ranking, SourceOptions* source) {
     if (of_pair && ranking && name.empty()) {
       entry.fail(fmt::format("has ranking without a column {}", column.key));
     }
-    source->columns.emplace(column.column, of_pair && !ranking ? "" : name);
+    const std::string_view known = column.column;
+    const bool of_alpaca =
+        known == "instruction" || known == "input" || known == "output" || known == "history";
+    const bool is_read = alpaca ? known != "messages" : !of_alpaca;
+    source->columns.emplace(column.column, !is_read || (of_pair && !ranking) ? "" : name);
   }
 }
 
@@ -157,7 +161,7 @@ SourceOptions resolve_dataset_info(const SourceOptions& source) {
   result.text_lines = true;  // each line of a text file is a document there
   const std::string formatting = entry.get_string("formatting", "alpaca");
   const bool ranking = entry.get_bool("ranking", false);
-  take_columns(entry, ranking, &result);
+  take_columns(entry, ranking, formatting == "alpaca", &result);
   const bool answers =
       ranking || !result.columns["output"].empty() || !result.columns["label"].empty();
   if (formatting == "alpaca" && !answers) {

@@ -2,10 +2,12 @@
 // Implements: list_data_files (files.h).
 #include "data/examples/files.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -65,6 +67,53 @@ DataFile file_of(const std::string& path, DataFile::Kind kind) {
        others.empty() ? "" : fmt::format(" (left out: {})", join(others, ", ")), kEndings, advice);
 }
 
+/// Words in names that say a split, as Hugging Face's loader takes them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kSplitWords = {
+    {{"train", "train"},
+     {"training", "train"},
+     {"validation", "validation"},
+     {"valid", "validation"},
+     {"val", "validation"},
+     {"dev", "validation"},
+     {"test", "test"},
+     {"testing", "test"},
+     {"eval", "test"},
+     {"evaluation", "test"}}};
+
+/// Returns the split that a name says; empty: none.
+std::string_view split_in_name(std::string_view name) {
+  constexpr std::string_view kBetween = "-._/ 0123456789";
+  size_t begin = 0;
+  for (size_t at = 0; at <= name.size(); ++at) {
+    if (at < name.size() && kBetween.find(name[at]) == kBetween.npos) continue;
+    for (const auto& [word, split] : kSplitWords) {
+      if (name.substr(begin, at - begin) == word) return split;
+    }
+    begin = at + 1;
+  }
+  return "";
+}
+
+/// Throws Error for a folder with a training split beside another one: to train on both is hardly
+/// meant.
+void expect_one_split(const SourceOptions& source, const std::vector<DataFile>& files) {
+  std::map<std::string_view, std::string> first;
+  for (const DataFile& file : files) {
+    const std::string_view path = file.path;
+    const size_t above = path.starts_with(source.path) ? source.path.size() : 0;
+    if (const std::string_view split = split_in_name(path.substr(above)); !split.empty()) {
+      first.emplace(split, file.path);
+    }
+  }
+  if (!first.contains("train") || first.size() == 1) return;
+  const auto& [other, path] = *std::find_if(first.begin(), first.end(),
+                                            [](const auto& each) { return each.first != "train"; });
+  fail(source.key,
+       "the folder {} has a training split, {}, and one for {}, {}; expected one of them; try a "
+       "glob: {}",
+       source.path, first.at("train"), other, path, join_path(source.path, "**/*train*"));
+}
+
 }  // namespace
 
 std::vector<DataFile> list_data_files(const SourceOptions& source,
@@ -109,6 +158,9 @@ std::vector<DataFile> list_data_files(const SourceOptions& source,
          "{} has token files (.idx) beside files of text; expected one kind; try a "
          "glob for each, as two sources",
          path);
+  }
+  if (folder) {
+    expect_one_split(source, files);
   }
   return files;
 }

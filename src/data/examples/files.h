@@ -19,7 +19,8 @@ struct DataFile {
 
 /// Returns the files, sorted. In a folder or below a wildcard those with the ending of a data file
 /// are taken; others are counted in `left_out` by reason. Throws Error where there is none, for
-/// another ending of a file that is named, and for token files beside others.
+/// another ending of a file that is named, for token files beside others, and for a folder with a
+/// training split and another one by the names of its files.
 std::vector<DataFile> list_data_files(const SourceOptions& source,
                                       std::map<std::string, int64_t>* left_out);
 

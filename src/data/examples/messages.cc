@@ -195,6 +195,8 @@ MessageTags MessageTags::chat() {
   for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
     tags.roles[role] = role;
   }
+  tags.roles["human"] = "user";  // as Axolotl reads chats
+  tags.roles["gpt"] = "assistant";
   return tags;
 }
 

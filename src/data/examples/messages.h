@@ -16,7 +16,8 @@ struct MessageTags {
   std::string role = "role", content = "content";
   std::map<std::string, std::string> roles;  ///< in the file → of templates, or kFunctionCall
 
-  /// Names of chat templates: role, content; system, developer, user, assistant, tool.
+  /// Names of chat templates: role, content; system, developer, user, assistant, tool; and human
+  /// for user, gpt for assistant.
   static MessageTags chat();
   /// Names of ShareGPT: from, value; human or user, gpt or assistant, system, function_call,
   /// observation or tool.

@@ -260,13 +260,16 @@ struct Renderer::Impl {
     return out;
   }
 
-  /// Returns the ids of a text that is not a chat: those that begin a text, and its own.
+  /// Returns the ids of a text that is not a chat: those that begin a text, once, and its own.
   TokenSequence text_ids(const std::string& text) {
     TokenSequence out;
-    out.ids = options.beginning;
     const int64_t before = encoder.special_tokens_met();
     encoder.encode(text, &out.ids, {.split_special_tokens = options.split_special_tokens});
     met += encoder.special_tokens_met() - before;
+    const std::vector<int32_t>& beginning = options.beginning;
+    if (common_prefix(beginning, out.ids) < beginning.size()) {
+      out.ids.insert(out.ids.begin(), beginning.begin(), beginning.end());
+    }
     return out;
   }
 
@@ -281,6 +284,18 @@ struct Renderer::Impl {
     }
   }
 
+  /// Throws Error for a message from `first` on that is not to be trained on, where all of it is.
+  static void refuse_selection(const Turns& messages, size_t first) {
+    for (size_t i = first; i < messages.size(); ++i) {
+      if (training_of(messages[i], i) == false) {
+        fail("messages",
+             "message {}: not to be trained on, and train_on is all; expected train_on: assistant "
+             "or last",
+             i);
+      }
+    }
+  }
+
   void render_chat(const Example& example, RenderedExample* out) {
     const ChatTemplate& with = require_chat();
     require_messages(example.messages, "messages");
@@ -289,6 +304,7 @@ struct Renderer::Impl {
     Chat text;
     text.text = with.render(clean, variables.options()).text;
     if (options.train_on == TrainOn::all) {
+      refuse_selection(example.messages, 0);
       text.spans = {{0, text.text.size()}};
     } else {
       text.spans = trained_spans(example.messages, clean, 0, variables.options());
@@ -367,6 +383,8 @@ struct Renderer::Impl {
       }
       if (selects) {
         text.spans = trained_spans(messages, clean, prompt.size(), chat_options);
+      } else if (options.train_on == TrainOn::all) {
+        refuse_selection(messages, out->kind == Example::Kind::completion ? 0 : prompt.size());
       }
       unmark(&text);
       TokenSequence whole = encode(text);

@@ -242,7 +242,15 @@ ReadReport read_source(const SourceOptions& options, const std::function<bool(Ex
   const SourceOptions resolved = resolve_dataset_info(options);
   Converter converter(resolved);
   const auto convert = [&](Json&& object, Example* made) { converter.convert(object, made); };
-  ReadReport report = SourceReader(resolved, convert, take).read();
+  bool ended = false;
+  const std::function<bool(Example &&)> take_one = [&](Example&& example) {
+    ended = !take(std::move(example));
+    return !ended;
+  };
+  ReadReport report = SourceReader(resolved, convert, take_one).read();
+  if (!ended) {
+    converter.expect_columns(options.columns, options.key);
+  }
   if (report.format.empty()) {
     report.format = converter.format();
   }

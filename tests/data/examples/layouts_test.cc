@@ -286,12 +286,9 @@ TEST(SourceLayout, ShareGptTakesTurnsInOrder) {
   expect_refused(
       R"({"system":"t","conversations":[{"from":"system","value":"s"},)" + human + "," + gpt + "]}",
       "two different system messages");
-  // Any order of turns, as a chat.
+  // Any order of turns, as a chat, which knows both roles by these names.
   const SourceOptions chat = with("chat", {{"messages", "conversations"}},
-                                  {{"role_tag", "from"},
-                                   {"content_tag", "value"},
-                                   {"user_tag", "human"},
-                                   {"assistant_tag", "gpt"}});
+                                  {{"role_tag", "from"}, {"content_tag", "value"}});
   EXPECT_EQ(example_of(turns(gpt + "," + human), chat).messages, json(list({kAnswer, kAsk})));
   const Example pair = example_of(R"({"conversations":[)" + human + R"(],"chosen":)" + gpt +
                                   R"(,"rejected":{"from":"gpt","value":"b"}})");
@@ -326,6 +323,40 @@ TEST(SourceLayout, ColumnsThatFitNothingOrTwoFormatsAreRefused) {
   EXPECT_ERROR(read_lines("{}", with("auto", {}, {{"human", "x"}})), "unknown key 'human' of tags");
   EXPECT_ERROR(read_lines("{}", with("auto", {}, {{"user_tag", "x"}, {"system_tag", "x"}})),
                "give the role 'x' twice");
+}
+
+/// A name that is given is one that the format reads, and that some example has.
+TEST(SourceLayout, NamesWithoutEffectAreRefused) {
+  const std::string answer = R"({"q":"1","completion":"2","sys":"s"})";
+  expect_refused(answer, "format completion has no column system (columns: {system: sys})",
+                 with("auto", {{"prompt", "q"}, {"system", "sys"}}));
+  expect_refused(R"({"instruction":"q","output":"a"})",
+                 "format alpaca has no messages, which tags are of",
+                 with("auto", {}, {{"user_tag", "U"}}));
+  const std::string chat = R"({"messages":)" + list({kAsk, kAnswer}) + "}\n";
+  EXPECT_ERROR(read_lines(chat, with("auto", {{"tools", "functoins"}})),
+               "no example has a column functoins (columns: {tools: functoins})");
+  const std::string more =
+      R"({"messages":)" + list({kAsk, kAnswer}) + R"(,"functions":[{"name":"f"}]})";
+  EXPECT_EQ(read_lines(chat + more, with("auto", {{"tools", "functions"}})).report.examples, 2);
+  // A reader that has enough has not seen all.
+  const TempFolder folder;
+  SourceOptions options = with("auto", {{"tools", "functions"}});
+  options.path = folder.add("a.jsonl", chat + more);
+  EXPECT_EQ(read_source(options, [](Example&&) { return false; }).examples, 1);
+}
+
+/// Rows of several tables have each other's columns, with null.
+TEST(SourceLayout, ColumnsWithNullDecideNothing) {
+  EXPECT_EQ(example_of(R"({"prompt":"q","completion":"a","chosen":null,"rejected":null})").kind,
+            Kind::completion);
+  EXPECT_EQ(example_of(R"({"prompt":"q","completion":null,"chosen":"a","rejected":"b"})").kind,
+            Kind::preference);
+  EXPECT_EQ(example_of(R"({"instruction":null,"output":null,"messages":null,"conversations":)" +
+                       list({kAsk, kAnswer}) + "}")
+                .kind,
+            Kind::chat);
+  expect_refused(R"({"prompt":"q","completion":null})", "column completion is missing or null");
 }
 
 TEST(SourceLayout, KindsOfOneSourceAreTheSame) {

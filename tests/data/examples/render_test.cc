@@ -81,6 +81,12 @@ TEST_F(Render, ATextIsTrainedAndEndsOnce) {
   options_.beginning = {tokenizer_.eos_id()};
   text.text = "";
   EXPECT_EQ(one(text), "[<|endoftext|>]");
+  // A text that begins as one has no second beginning, unless that is to be text.
+  text.text = "<|endoftext|>ab";
+  EXPECT_EQ(one(text), "[<|endoftext|><|endoftext|>ab<|endoftext|>]");
+  options_.split_special_tokens = false;
+  EXPECT_EQ(one(text), "[<|endoftext|>ab<|endoftext|>]");
+  EXPECT_EQ(one(answer_example(R"("<|endoftext|>a")", R"("d")")), "<|endoftext|>a[d<|endoftext|>]");
 }
 
 TEST_F(Render, TokensOfADocumentAreTaken) {
@@ -133,6 +139,10 @@ TEST_F(Render, MessagesSayThatTheyAreNotTrained) {
   EXPECT_ERROR(chat(turns(R"("a": 1)", R"("training": "no")")), "expected true or false");
   EXPECT_ERROR(chat(turns(R"("a": 1)", R"("training": false, "weight": 1)")), "message 1");
   EXPECT_ERROR(chat(turns(R"("training": true)", R"("a": 1)")), "message 0 (role 'user')");
+  options_.train_on = TrainOn::all;
+  EXPECT_ERROR(chat(turns(R"("a": 1)", R"("weight": 0)")), "message 1: not to be trained on");
+  EXPECT_ERROR(chat(turns(R"("training": false)", R"("a": 1)")), "message 0: not to be trained on");
+  options_.train_on = TrainOn::assistant;
   // Where the template drops earlier blocks, a selection is refused, and all of them are not.
   const char* drops =
       "{% for m in messages %}{% if m.role == 'assistant' and (loop.last or m.content != 'one') %}"
@@ -210,6 +220,11 @@ TEST_F(Render, CompletionsOfMessages) {
                 "[two<|im_end|>\n]");
   options_.train_on = TrainOn::all;
   EXPECT_EQ(one(answer_example(prompt, answer)), "[" + before + "one<|im_end|>\n]");
+  const char* unwanted = R"([{"role": "user", "content": "hi", "weight": 0}])";
+  EXPECT_ERROR(one(answer_example(unwanted, answer)), "message 0: not to be trained on");
+  Example judged = answer_example(unwanted, answer);
+  judged.kind = Example::Kind::unpaired;  // the prompt of which is never trained
+  EXPECT_EQ(one(judged), before + "[one<|im_end|>\n]");
   options_.train_on = TrainOn::assistant;
   EXPECT_ERROR(one(answer_example(prompt, R"("text")")), "expected both as strings or as lists");
   EXPECT_ERROR(one(answer_example(prompt, answer), nullptr), "data.chat_template");

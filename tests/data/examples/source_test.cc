@@ -102,6 +102,23 @@ TEST(Source, ReadsAllFilesOfAFolderOrGlobSorted) {
   EXPECT_ERROR(read_all(source_of("")), "path is empty");
 }
 
+/// As folders from the hub have them: to read all would train on the test.
+TEST(Source, AFolderWithSplitsIsRefused) {
+  const TempFolder folder;
+  folder.add("trainer/latest.jsonl", text_line("a"));
+  EXPECT_EQ(texts_of(read_all(source_of(folder.path()))), Strings{"a"});
+  folder.add("data/train-00000-of-00001.jsonl", text_line("b"));
+  EXPECT_EQ(texts_of(read_all(source_of(folder.path()))), (Strings{"b", "a"}));
+  folder.add("data/test-00000-of-00001.jsonl", text_line("c"));
+  EXPECT_ERROR(read_all(source_of(folder.path())), "has a training split, ");
+  EXPECT_ERROR(read_all(source_of(folder / "data")), "test-00000-of-00001.jsonl; expected one");
+  EXPECT_EQ(texts_of(read_all(source_of(folder / "**/*train*"))), Strings{"b"});
+  folder.add("split/train/x.jsonl", text_line("d"));
+  folder.add("split/validation/y.jsonl", text_line("e"));
+  EXPECT_ERROR(read_all(source_of(folder / "split")), "and one for validation, ");
+  EXPECT_EQ(texts_of(read_all(source_of(folder / "split/**/*.jsonl"))), (Strings{"d", "e"}));
+}
+
 TEST(Source, TextFilesAreOneExampleOrOneALine) {
   const TempFolder folder;
   SourceOptions options = source_of(folder.add("a.txt", "one\n\ntwo"));
@@ -137,6 +154,21 @@ TEST(Source, UnpacksGzipAndZstdWholeOrNotAtAll) {
     EXPECT_ERROR(read_all(source_of(folder.add(name, text_line("plain")))), "cannot be unpacked");
     EXPECT_ERROR(read_all(source_of(folder.add(name, joined + "rest"))), "a.jsonl");
   }
+}
+
+/// The limit is of the whole file: its beginning may be packed more than the rest.
+TEST(Source, PackedFilesAreJudgedAsAWhole) {
+  const TempFolder folder;
+  const std::string blanks = gzip(std::string((size_t{1} << 20) - 1, ' ') + "\n");
+  std::string begin;
+  for (int i = 0; i < 300; ++i) {
+    begin += blanks;
+  }
+  const auto read = [&](const std::string& text) {
+    return read_all(source_of(folder.add("a.jsonl.gz", begin + gzip(text_line(text)))));
+  };
+  EXPECT_ERROR(read("short"), "unpacks to more than 256 MiB, and to more than 200 times its size");
+  EXPECT_EQ(read(noise(4'000'000)).report.examples, 1);
 }
 
 TEST(Source, UnreadableLinesAreNamedCountedAndRefusedAboveAShare) {
@@ -279,6 +311,11 @@ TEST_F(DatasetInfo, GivesColumnsAndTags) {
       R"([{"conversations":[{"from":"human","value":"q"}],"chosen":{"from":"gpt","value":"a"},)"
       R"("rejected":{"from":"gpt","value":"b"}}])");
   EXPECT_EQ(pair.examples.at(0).kind, Kind::preference);
+  // Columns of another format say nothing, as there.
+  const ReadSource other =
+      read(R"({"file_name":"x.json","columns":{"prompt":"p","response":"r","messages":"m"}})",
+           R"([{"p":"q","r":"a"}])");
+  EXPECT_EQ(other.report.format, "alpaca");
   const ReadSource openai = read(
       R"({"file_name":"x.json","formatting":"openai","columns":{"messages":"messages"},)"
       R"("tags":{"role_tag":"role","content_tag":"content","user_tag":"user","assistant_tag":"assistant",)"

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Means of the answers of steps, as metrics have them.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "train/preference.h"
+
+namespace hocket::train {
+namespace {
+
+engine::Run run_of_objective(const std::string& objective) {
+  return engine::parse_run(
+      "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+      "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
+      "train: {global_batch: 4, seq_len: 4}\npreference: {answers_per_sequence: 2, beta: 0.5}\n"
+      "objective: " +
+          objective + "\n",
+      "test", {});
+}
+
+std::map<std::string, double> means_of(const PreferenceStats& stats) {
+  std::map<std::string, double> means;
+  for (const auto& [name, value] : stats.means()) {
+    means[name] = value;
+  }
+  return means;
+}
+
+/// The second one of two micro-batches is padding.
+TEST(PreferenceStats, PaddingHasNoDivergence) {
+  const engine::Run run = run_of_objective("kto");
+  engine::Batch batch(4, 4);
+  batch.add_answers();
+  batch.row(0).answers[1] = 0;  // desirable
+  batch.row(0).answers[3] = 3;  // undesirable
+  batch.row(1).answers[2] = 0;
+  PreferenceInputs inputs{AnswerPlaces(run, 4, 2), {}, {0.75, 0}};
+  inputs.places.number(batch);
+  inputs.reference.assign(static_cast<size_t>(inputs.places.size()), -1);
+  std::vector<double> policy(inputs.reference.size(), -1);
+  policy[0] = -3;
+  PreferenceStats stats(run.config);
+  stats.add(inputs, policy);
+  const std::map<std::string, double> means = means_of(stats);
+  EXPECT_EQ(means.at("kl"), 0.75);
+  EXPECT_EQ(means.at("logps/chosen"), -2);
+  EXPECT_EQ(means.at("rewards/chosen"), -0.5);
+  EXPECT_EQ(means.at("rewards/rejected"), 0);
+}
+
+}  // namespace
+}  // namespace hocket::train
