@@ -180,8 +180,8 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
 
 std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
   // Every stuck lane waits, at its head, for a task of another lane, and so for the head of that
-  // lane. A path of such waits ends at a lane without a possible partner (reported elsewhere), at a
-  // lane visited before, or at a lane of the path: a cycle.
+  // lane. A path of such waits ends in one of three ways: at a lane without a possible partner
+  // (reported elsewhere), at a lane visited before, or at a lane of the path. The last is a cycle.
   const int32_t num_lanes = static_cast<int32_t>(head_.size());
   std::vector<uint8_t> colour(head_.size(), 0);  // 1: on the current path, 2: finished
   std::vector<Cycle> found;
