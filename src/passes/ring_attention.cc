@@ -554,7 +554,7 @@ class RingWriter {
 
   /// Returns the value from which ranks take their early or late parts of an input of all tokens,
   /// and its offset. If the parts differ in length, or ranks are in several classes, it is a copy
-  /// of the parts, which the ranks then split at each offset.
+  /// of the parts. The ranks then split it at each offset.
   std::pair<ValueId, int64_t> side_of(ValueId input, int dim, int64_t part, TaskList* takes) {
     const bool one_class = frame_.span(cls_, axis_).count == places_.size();
     if (one_class && !places_.halves().uneven()) return {input, 0};
