@@ -59,8 +59,8 @@ void for_each_reader(const Graph& graph, TensorId id, const Visit& visit) {
   }
 }
 
-/// Returns whether a reader behind products and attention takes the parts along a dim for different
-/// things and combines them, as gate and up into one output.
+/// Returns whether a reader, perhaps behind further memory-bound ops, tells the parts along a dim
+/// apart and combines them. Gate and up, combined into one output, are an example.
 bool distinguishes_parts(const Graph& graph, TensorId id, size_t dim) {
   bool apart = false;
   for_each_reader(graph, id, [&](const Node& node, size_t input) {

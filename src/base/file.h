@@ -20,8 +20,8 @@ namespace hocket {
 /// The whole file. Error: absent, a directory, unreadable, longer than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 40);
 
-/// Hands the file to `take` in pieces of at most 1 MiB, in order, with one piece in memory, until
-/// its end or until `take` returns false. Error: as read_file.
+/// Hands the file to `take` in order, in pieces of at most 1 MiB, with one piece in memory. Ends
+/// with the file, or when `take` returns false. Error: as read_file.
 void read_pieces(const std::string& path, const std::function<bool(std::string_view)>& take);
 /// hash128 of the file. Error: as read_file.
 Hash128 hash_file(const std::string& path);

@@ -29,8 +29,8 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> c, std::arr
 /// Stream id of a name, the same on every machine (64-bit hash).
 uint64_t hash_name(std::string_view name);
 
-/// 64 random bits of element `index`: the first half of block `index` for an even, the second half
-/// of block `index - 1` for an odd one, so that neighbours share a block.
+/// Returns 64 random bits of element `index`, a half of block `index / 2`: the first for an even
+/// index, the second for an odd one. So neighbours share a block.
 uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 
 /// 128 random bits, block `index` of a stream: those of elements 2 index and 2 index + 1.

@@ -75,7 +75,7 @@ bool AbstractRun::has_arrived(int32_t task) const {
   return arrived_[lane] && head_task(lane) == task;
 }
 
-const Matching::Meeting* AbstractRun::advance(int32_t lane) {
+const Matching::CollectiveMatch* AbstractRun::advance(int32_t lane) {
   // A task ends when its dependencies have ended, and in addition
   //   a receive:  when its sends have ended (sends complete alone), or with them (sends wait);
   //   a send:     at once, or with its receives;
@@ -118,12 +118,12 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
     end_message(task);
     return nullptr;
   }
-  const int32_t meeting_id = matching_.meeting[task];
-  if (meeting_id < 0) {
+  const int32_t match_id = matching_.collective[task];
+  if (match_id < 0) {
     end(task);
     return nullptr;
   }
-  const Matching::Meeting& all = matching_.meetings[meeting_id];
+  const Matching::CollectiveMatch& all = matching_.collectives[match_id];
   arrived_[lane] = 1;
   if (!all.complete) return nullptr;
   for (int32_t other : all.tasks) {
@@ -136,7 +136,7 @@ const Matching::Meeting* AbstractRun::advance(int32_t lane) {
 }
 
 /// Ends both ends of a message, and all messages that share an end with it, once all ends have
-/// arrived. SendMode end first.
+/// arrived. Sends end first.
 void AbstractRun::end_message(int32_t task) {
   std::vector<int32_t> ends{task};
   for (size_t i = 0; i < ends.size(); ++i) {
@@ -168,9 +168,9 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
     if (is_receive(ctx_.kind(waiting))) return {other, "receives from"};
     if (is_rendezvous(task)) return {other, "waits for its receiver"};
   }
-  const int32_t meeting_id = matching_.meeting[task];
-  if (meeting_id < 0) return {};
-  const Matching::Meeting& all = matching_.meetings[meeting_id];
+  const int32_t match_id = matching_.collective[task];
+  if (match_id < 0) return {};
+  const Matching::CollectiveMatch& all = matching_.collectives[match_id];
   if (!all.complete) return {};
   for (int32_t member : all.tasks) {
     if (!has_arrived(member)) return {member, "meets"};
@@ -180,8 +180,8 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
 
 std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
   // Every stuck lane waits, at its head, for a task of another lane, and so for the head of that
-  // lane. A path of such waits ends at a lane without a possible partner (reported elsewhere), at a
-  // lane visited before, or at a lane of the path: a cycle.
+  // lane. A path of such waits ends in one of three ways: at a lane without a possible partner
+  // (reported elsewhere), at a lane visited before, or at a lane of the path. The last is a cycle.
   const int32_t num_lanes = static_cast<int32_t>(head_.size());
   std::vector<uint8_t> colour(head_.size(), 0);  // 1: on the current path, 2: finished
   std::vector<Cycle> found;

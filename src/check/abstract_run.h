@@ -17,10 +17,10 @@ namespace hocket::check {
 
 /// Pairing of tasks of different ranks, by global index.
 struct Matching {
-  /// A collective over several classes: one task of each. If ranks of one class meet different
-  /// classes, depending on their coordinates, the meeting has them all. So the representative waits
-  /// for everything that any rank of its class waits for.
-  struct Meeting {
+  /// Matched collective over several classes: one task of each. If ranks of one class meet
+  /// different classes, depending on their coordinates, the match has them all. So the
+  /// representative waits for everything that any rank of its class waits for.
+  struct CollectiveMatch {
     std::vector<int32_t> tasks;
     /// The tasks in each sort of instance of the group.
     std::vector<std::vector<int32_t>> instances;
@@ -36,8 +36,8 @@ struct Matching {
   static constexpr int32_t kSeveral = -2;
   std::vector<int32_t> partner;  ///< by task: its only partner, kSeveral, -1
   std::unordered_map<int32_t, std::vector<int32_t>> several;
-  std::vector<int32_t> meeting;  ///< by task: index of meetings, -1
-  std::vector<Meeting> meetings;
+  std::vector<int32_t> collective;  ///< by task: index of collectives, -1
+  std::vector<CollectiveMatch> collectives;
 };
 
 /// Completion of sends. `eager`: the message is buffered for the receiver (local ranks).
@@ -49,8 +49,8 @@ class AbstractRun {
  public:
   AbstractRun(const Context& ctx, const Matching& matching, SendMode sends);
 
-  /// Runs all lanes. Calls `visit(tasks, meeting)` once per task, in an order that respects lanes,
-  /// dependencies, messages and meetings. Tasks that end together come in one call; `meeting` is
+  /// Runs all lanes. Calls `visit(tasks, matched)` once per task, in an order that respects lanes,
+  /// dependencies, messages and collectives. Tasks that end together come in one call; `matched` is
   /// their collective over several classes, or null. Returns true if all lanes reached their end.
   template <typename Visit>
   bool run(Visit&& visit);
@@ -70,7 +70,7 @@ class AbstractRun {
   };
   /// Tries to run the head of a lane. Fills `ended_` with the tasks that end now, or registers the
   /// lane as a waiter. Returns the collective over several classes that ended, or null.
-  const Matching::Meeting* advance(int32_t lane);
+  const Matching::CollectiveMatch* advance(int32_t lane);
   /// True if the lane of the task waits at it for partners only.
   bool has_arrived(int32_t task) const;
   void end(int32_t task);
@@ -102,10 +102,10 @@ bool AbstractRun::run(Visit&& visit) {
     any = false;
     for (size_t c = 0; c < ready_.size(); ++c) {
       for (int32_t lane = next_lane(c); lane >= 0; lane = next_lane(c)) {
-        const Matching::Meeting* const meeting = advance(lane);
+        const Matching::CollectiveMatch* const matched = advance(lane);
         if (ended_.empty()) continue;
         any = true;
-        visit(std::span<const int32_t>(ended_), meeting);
+        visit(std::span<const int32_t>(ended_), matched);
       }
     }
   }

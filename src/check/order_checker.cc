@@ -20,7 +20,7 @@ int32_t OrderChecker::lane_index(int32_t global) const {
 
 void OrderChecker::match() {
   matching_.partner.assign(ctx_.position.size(), -1);
-  matching_.meeting.assign(ctx_.position.size(), -1);
+  matching_.collective.assign(ctx_.position.size(), -1);
   match_messages();
   match_collectives();
 }
@@ -233,23 +233,24 @@ void OrderChecker::match_collectives() {
         most = std::max(most, by_group[group][cls].size());
       }
       for (size_t k = 0; k < most; ++k) {
-        Matching::Meeting meeting = match_collectives(classes, sorts, k, by_group[group]);
-        for (int32_t task : meeting.tasks) {
-          matching_.meeting[task] = static_cast<int32_t>(matching_.meetings.size());
+        Matching::CollectiveMatch matched = match_collectives(classes, sorts, k, by_group[group]);
+        for (int32_t task : matched.tasks) {
+          matching_.collective[task] = static_cast<int32_t>(matching_.collectives.size());
         }
-        matching_.meetings.push_back(std::move(meeting));
+        matching_.collectives.push_back(std::move(matched));
       }
     }
   }
 }
 
 /// Refuses a transfer unless all ranks of one role give and all of the other take.
-void OrderChecker::check_sides(const std::vector<TaskRef>& refs, Matching::Meeting* meeting) {
+void OrderChecker::check_sides(const std::vector<TaskRef>& refs,
+                               Matching::CollectiveMatch* matched) {
   const auto gives = [&](TaskRef ref) { return !ctx_.task(ref).in.empty(); };
   const auto role = [&](TaskRef ref) { return ctx_.program.classes[ref.cls].role; };
   for (const TaskRef& ref : refs) {
     if ((gives(ref) == gives(refs[0])) == (role(ref) == role(refs[0]))) continue;
-    meeting->complete = false;
+    matched->complete = false;
     ctx_.report("collective-differs", ProblemClass::order, ref, {refs[0]},
                 fmt::format("{} and {} are one transfer, in which both {}", ctx_.name(refs[0]),
                             ctx_.name(ref), gives(ref) ? "give" : "take"),
@@ -258,23 +259,23 @@ void OrderChecker::check_sides(const std::vector<TaskRef>& refs, Matching::Meeti
   }
 }
 
-Matching::Meeting OrderChecker::match_collectives(const std::vector<ClassId>& classes,
-                                                  const std::vector<std::vector<ClassId>>& sorts,
-                                                  size_t k, const ByClass& by_class) {
-  Matching::Meeting meeting;
+Matching::CollectiveMatch OrderChecker::match_collectives(
+    const std::vector<ClassId>& classes, const std::vector<std::vector<ClassId>>& sorts, size_t k,
+    const ByClass& by_class) {
+  Matching::CollectiveMatch matched;
   std::vector<TaskRef> refs;
   ClassId absent = program::kNone;
   for (ClassId cls : classes) {
     const auto& list = by_class[cls];
     if (k < list.size()) {
-      meeting.tasks.push_back(list[k]);
+      matched.tasks.push_back(list[k]);
       refs.push_back(ctx_.ref(list[k]));
     } else {
       absent = cls;
     }
   }
   if (absent >= 0) {
-    meeting.complete = false;
+    matched.complete = false;
     const auto& list = by_class[absent];
     std::vector<TaskRef> related;  // the last collective of the class with too few comes first
     if (!list.empty()) {
@@ -286,13 +287,13 @@ Matching::Meeting OrderChecker::match_collectives(const std::vector<ClassId>& cl
         fmt::format("{} is number {} of its group, but class {} ({}) takes part in only {}",
                     ctx_.name(refs[0]), k + 1, absent, ctx_.ranks_text(absent), list.size()),
         "let every member of the group run the same collectives");
-    return meeting;
+    return matched;
   }
   for (const TaskRef& ref : refs) {
     const bool same = ctx_.task(ref).kind == ctx_.task(refs[0]).kind;
     if (!same && !program::may_meet(ctx_.program.kind(ctx_.task(ref)),
                                     ctx_.program.kind(ctx_.task(refs[0])))) {
-      meeting.complete = false;
+      matched.complete = false;
       ctx_.report("collective-differs", ProblemClass::order, ref, {refs[0]},
                   fmt::format("{} and {} are number {} of their group, but differ in op, "
                               "attributes or sizes",
@@ -301,16 +302,16 @@ Matching::Meeting OrderChecker::match_collectives(const std::vector<ClassId>& cl
       break;
     }
   }
-  if (meeting.complete && is_transfer(ctx_.kind(ctx_.task(refs[0])))) {
-    check_sides(refs, &meeting);
+  if (matched.complete && is_transfer(ctx_.kind(ctx_.task(refs[0])))) {
+    check_sides(refs, &matched);
   }
   for (const std::vector<ClassId>& sort : sorts) {
-    std::vector<int32_t>& instance = meeting.instances.emplace_back();
+    std::vector<int32_t>& instance = matched.instances.emplace_back();
     for (ClassId cls : sort) {
       instance.push_back(by_class[cls][k]);
     }
   }
-  return meeting;
+  return matched;
 }
 
 bool OrderChecker::run(Hazards& hazards, Interpreter* interpreter) {
@@ -347,14 +348,14 @@ bool OrderChecker::run(Hazards& hazards, Interpreter* interpreter) {
   };
   AbstractRun lanes(ctx_, matching_, SendMode::eager);
   const bool ended =
-      lanes.run([&](std::span<const int32_t> tasks, const Matching::Meeting* meeting) {
+      lanes.run([&](std::span<const int32_t> tasks, const Matching::CollectiveMatch* matched) {
         for (int32_t global : tasks) {
           look_at(global);
         }
         if (!interpreter) return;
-        if (meeting) {
+        if (matched) {
           instances.clear();
-          for (const std::vector<int32_t>& instance : meeting->instances) {
+          for (const std::vector<int32_t>& instance : matched->instances) {
             std::vector<TaskRef>& refs = instances.emplace_back();
             for (int32_t global : instance) {
               refs.push_back(ctx_.ref(global));
@@ -384,7 +385,7 @@ bool OrderChecker::run(Hazards& hazards, Interpreter* interpreter) {
 
 std::string OrderChecker::stuck_when_sends_wait() const {
   AbstractRun lanes(ctx_, matching_, SendMode::rendezvous);
-  if (lanes.run([](std::span<const int32_t>, const Matching::Meeting*) {})) return "";
+  if (lanes.run([](std::span<const int32_t>, const Matching::CollectiveMatch*) {})) return "";
   const std::vector<AbstractRun::Cycle> cycles = lanes.cycles();
   return cycles.empty() ? "some tasks can never start" : cycles[0].text;
 }

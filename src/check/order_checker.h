@@ -2,7 +2,7 @@
 // Order of tasks across ranks: pairs messages, and collectives over several classes, then runs the
 // lanes abstractly. Refuses unmatched messages, disagreeing collectives and deadlocks. Visits every
 // task once, for hazards and values, in an order that respects lanes, dependencies, messages and
-// meetings.
+// collectives.
 #pragma once
 
 #include <cstdint>
@@ -50,10 +50,10 @@ class OrderChecker {
   void match_collectives();
   /// Pairs the k-th collective of a group in these classes. `sorts`: the classes that meet, by sort
   /// of instance.
-  Matching::Meeting match_collectives(const std::vector<ClassId>& classes,
-                                      const std::vector<std::vector<ClassId>>& sorts, size_t k,
-                                      const ByClass& by_class);
-  void check_sides(const std::vector<TaskRef>& refs, Matching::Meeting* meeting);
+  Matching::CollectiveMatch match_collectives(const std::vector<ClassId>& classes,
+                                              const std::vector<std::vector<ClassId>>& sorts,
+                                              size_t k, const ByClass& by_class);
+  void check_sides(const std::vector<TaskRef>& refs, Matching::CollectiveMatch* matched);
   const std::vector<ClassId>& peers(ClassId cls, const program::PeerMap& peer_map);
   int32_t lane_index(int32_t global) const;
 

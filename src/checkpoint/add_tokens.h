@@ -23,8 +23,8 @@ struct TokenAdditions {
   /// Texts of tokens for these purposes, added as special ones where they are none; empty: as is.
   std::string bos = {}, eos = {}, pad = {};
   std::string chat_template = {};  ///< empty: as is
-  /// New rows: "mean" of the present tokens' rows, "text:TEXT" for the mean of the rows of a text's
-  /// tokens, or a .safetensors file with rows for each tensor in order.
+  /// Source of new rows: "mean" of the present tokens' rows; "text:TEXT" for the mean of the rows
+  /// of a text's tokens; or a .safetensors file with rows for each tensor in order.
   std::string init = "mean";
   int64_t pad_to_multiple_of = 1;  ///< of the number of rows
 };

@@ -48,9 +48,9 @@ struct CheckpointContent {
 /// generation_config.json, model.safetensors (Hugging Face names) or adapter_model.safetensors
 /// (PEFT's), optimizer.safetensors, run.json, and `files`. Where hosts share no file system, each
 /// host gets model.part.safetensors and optimizer.part.safetensors with the data of its ranks, and
-/// a host.json that identifies the host. A checkpoint of the same step is replaced atomically. On
-/// an error in any process (full disk), the new folder is removed, older checkpoints stay as they
-/// were, and every process throws the same error.
+/// a host.json that identifies the host. A checkpoint of the same step is replaced atomically. An
+/// error in any process (full disk) removes the new folder and leaves older checkpoints as they
+/// were. Every process then throws the same error.
 std::string save_checkpoint(const RunFolder& run, const CheckpointContent& content);
 
 /// Returns (step, path) of every `step-NNNNNN` of a run, complete or not, sorted by step.

@@ -28,12 +28,15 @@ enum class Need {
             ///< (Verify::weights)
 };
 
-/// Resolves `model`: a folder with config.json, a run folder (its newest intact checkpoint, also in
-/// its subfolder `checkpoints`), a GGUF file or a folder with one, the path of a config.json, or
-/// an adapter's folder (for its base with the adapter); "org/name" in the cache under HF_HUB_CACHE,
-/// HF_HOME or ~/.cache/huggingface. Collective over `processes`: processes that see the same
-/// checkpoint divide the comparing. Error: not found (for a hub id, the text has the `hf download`
-/// command); no safetensors, or a damaged checkpoint, where weights are needed.
+/// Resolves `model`, one of:
+/// - a folder with a config.json, or the path of a config.json;
+/// - a run folder: its newest intact checkpoint, also in its subfolder `checkpoints`;
+/// - a GGUF file, or a folder with one;
+/// - an adapter's folder: its base with the adapter;
+/// - "org/name" in the cache under HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface.
+/// Collective over `processes`: processes that see the same checkpoint divide the comparing. Error:
+/// not found (for a hub id, the text has the `hf download` command); no safetensors, or a damaged
+/// checkpoint, where weights are needed.
 ModelLocation resolve_model(const std::string& model, Need need,
                             comm::Processes& processes = comm::alone());
 

@@ -29,8 +29,8 @@ struct Source {
 };
 
 /// Reads `path`: a run.yaml or a program's text, with `bare_model` also a MODEL. A bare model
-/// trains on sequences of 4,096 tokens (fewer if the model allows fewer), one per rank and
-/// micro-batch, and four micro-batches per pipeline stage.
+/// trains on sequences of 4,096 tokens, or fewer if the model allows fewer. It has one sequence per
+/// rank and micro-batch, and four micro-batches per pipeline stage.
 Source read_source(const std::string& path, const std::vector<std::string>& overrides,
                    bool bare_model = false);
 

@@ -22,9 +22,9 @@
 namespace hocket::comm {
 
 /// Every process publishes a heartbeat several times a second, with its activity and the rank that
-/// it waits for, and checks whether a process has failed. On a timeout, it follows the published
-/// wait-for edges to the rank that waits for nobody and blames it. The first blame published is the
-/// reason that every process reports.
+/// it waits for. It also checks whether a process has failed. On a timeout, it follows the
+/// published wait-for edges to the rank that waits for nobody and blames it. The first blame
+/// published is the reason that every process reports.
 class Connection : public Processes {
  public:
   /// `timeout`: limit of every wait.

@@ -341,7 +341,7 @@ bool ProcessWorld::Rank::Exchange::end() {
 }
 
 /// Runs the call. Once all of its parts have begun, parts of the next call take the slots of ended
-/// ones, so that the links stay busy while the last parts arrive.
+/// ones. So the links stay busy while the last parts arrive.
 void ProcessWorld::Rank::exchange(const Call& call, const NextCall& next) {
   std::unique_ptr<Exchange>& ahead = begun_[place_of(call.lane)];
   const std::unique_ptr<Exchange> now =

@@ -13,9 +13,9 @@
 namespace hocket::comm {
 
 /// World with one rank per process. Messages are sent as they are. A collective of our own runs by
-/// its record, as between threads, after every member has sent each other one the slices that it
-/// reads (Op::reads). The order of reductions, hence the bits, are those of local ranks; the
-/// traffic is that of the algorithm `direct`.
+/// its record, as between threads. Before that, every member sends each other one the slices that
+/// the other one reads (Op::reads). The order of reductions, hence the bits, are those of local
+/// ranks; the traffic is that of the algorithm `direct`.
 class ProcessWorld : public World {
  public:
   /// Requires: worlds of one connection are used one after another.

@@ -39,11 +39,11 @@ void SoloCommunicator::run(const Call& call, const NextCall& /*next*/) {
 
 void SoloCommunicator::emulate_peers(const Call& call) {
   // Every peer is assumed to hold the same data. The op itself computes a value that the peers
-  // would hold too (a sum, or the same rows in every part), on `n` members with this rank's memory.
-  // Exceptions: A sum of whole values would only be a multiple, so this rank alone stands for the
-  // group and the value is unchanged. A peer may hold more rows of a routed tensor than this rank:
-  // it gets this rank's rows repeated, so that no row is uninitialised. A peer with other tokens
-  // has rows in proportion.
+  // would hold too: a sum, or the same rows in every part. It runs on `n` members, all with this
+  // rank's memory. Exceptions: A sum of whole values would only be a multiple, so this rank alone
+  // stands for the group and the value is unchanged. A peer may hold more rows of a routed tensor
+  // than this rank: it gets this rank's rows repeated, so that no row is uninitialised. A peer with
+  // other tokens has rows in proportion.
   const program::Kind& kind = *call.kind;
   const Op& op = comm::op(kind.communication);
   if (op.role == Role::send) return;

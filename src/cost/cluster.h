@@ -101,8 +101,8 @@ struct Efficiency {
   bool has_former_shares() const { return matmul_f8.value > 0 || matmul_f8_by_flops.given(); }
 };
 
-/// Slowdown factors (at least 1) of computation and communication that overlap on one device, where
-/// they share its memory and units (measured by Echo, arXiv 2412.12487, section 5).
+/// Slowdown factors (at least 1) of computation and communication that overlap on one device and
+/// share its memory and units. Echo measured them (arXiv 2412.12487, section 5).
 struct Overlap {
   Fraction compute{1, ""}, communication{1, ""};
   void fields(Fields& visit) {
@@ -140,8 +140,8 @@ struct UnfusedOps {
   }
 };
 
-/// Tasks whose result the host reads, and messages whose end it awaits, in the order of launches.
-/// It launches nothing meanwhile.
+/// Tasks with results that the host reads, and messages that it waits for, in the order of
+/// launches. It launches nothing meanwhile.
 struct HostReads {
   std::vector<std::string> ops;
   std::string source;
@@ -166,8 +166,8 @@ struct Host {
   bool given() const { return kernels.value > 0; }
 };
 
-/// Device memory that no plan counts: what the driver's context and the communicators take, and
-/// what allocation loses between the tensors of a step.
+/// Device memory that no plan counts: the driver's context, the communicators, and the memory that
+/// allocation loses between the tensors of a step.
 struct Reserve {
   Bytes context, communicators;
   Fraction fragmentation;
@@ -225,7 +225,7 @@ struct Device {
   }
 };
 
-/// Logits of trainers whose loss is no fused kernel, where a task here makes none
+/// Logits of trainers without a fused kernel for the loss. A task here makes none
 /// (linear_cross_entropy).
 struct Logits {
   Fraction memory, traffic;
@@ -429,8 +429,8 @@ struct Cluster {
   std::string about;
   int64_t nodes = 1;
   int64_t devices_per_node = 1;
-  /// Above 0: ranks are threads of one machine. The device of this file is then one core, a rank of
-  /// t threads is t of them, and ranks that compute at the same time share these cores.
+  /// Above 0: ranks are threads of one machine. The device of this file is then one core, and a
+  /// rank of t threads has t of them. Ranks that compute at the same time share these cores.
   int64_t cores_per_node = 0;
   /// Describes the machine that reads the file: cores, memory and number of ranks are its own,
   /// filled in by engine::cluster_of. The constants apply until a profile replaces them.

@@ -26,8 +26,8 @@ struct GroupError {
 std::vector<GroupError> errors_of(const Cluster& cluster, const std::vector<CommSample>& samples,
                                   const std::string& predicted_from);
 
-/// Returns held-out errors of fits: each group predicted by a fit to all other groups, where these
-/// use its links, and half of the sizes of each group by a fit to the other half.
+/// Returns held-out errors of fits. Each group is predicted by a fit to all other groups, where
+/// these use its links. Half of the sizes of each group are predicted by a fit to the other half.
 std::vector<GroupError> held_out(const Cluster& base, const std::vector<CommSample>& samples);
 
 }  // namespace hocket::cost

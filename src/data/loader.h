@@ -21,9 +21,9 @@ struct SequenceOut {
   std::span<int32_t> targets;  ///< -100: nothing to predict
   /// In the document within this sequence; 0 begins one. Padding has padding_position() instead.
   std::span<int32_t> positions;
-  /// The answer that a target belongs to, where losses are of whole answers (2 a for the chosen or
-  /// desirable one, 2 a + 1 for the rejected or undesirable one, a = 0, 1, ... in this sequence),
-  /// and -1 for the rest; empty: the losses are of tokens.
+  /// The answer that a target belongs to, where losses are of whole answers; -1 for other targets.
+  /// Example a of this sequence has the answers 2 a (chosen or desirable) and 2 a + 1 (rejected or
+  /// undesirable); a = 0, 1, .... Empty: the losses are of tokens.
   std::span<int32_t> answers = {};
 };
 
@@ -34,8 +34,8 @@ inline constexpr int32_t kIgnoredTarget = -100;
 inline int32_t padding_position(int64_t place) { return static_cast<int32_t>(-1 - place); }
 
 /// A permutation of [0, size): a Feistel network of four rounds over the next even power of two,
-/// walked until the value falls inside (Black and Rogaway, "Ciphers with arbitrary finite domains",
-/// CT-RSA 2002).
+/// walked until the value falls inside. Source: Black and Rogaway, "Ciphers with arbitrary finite
+/// domains", CT-RSA 2002.
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t key);

@@ -78,10 +78,10 @@ struct CorpusOptions {
 };
 
 /// Reads and hashes every file, or every line of a file of JSON Lines (is_json_lines). The split of
-/// a file depends on its content and the seed only; but if a split would be empty, it gets the
-/// nearest file, and a single file is cut in two, with its end held out from the start of a line.
-/// Files held out by name are so even among the inputs. Throws Error for an input without files, no
-/// text, nothing to train on, or a single byte to cut.
+/// a file depends on its content and the seed only. But if a split would be empty, it gets the
+/// nearest file. A single file is cut in two, with its end held out from the start of a line. Files
+/// held out by name are so even among the inputs. Throws Error for an input without files, no text,
+/// nothing to train on, or a single byte to cut.
 Corpus scan_corpus(const CorpusOptions& options);
 
 struct PrepareProgress {

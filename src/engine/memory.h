@@ -13,10 +13,10 @@ namespace hocket::engine {
 /// Returns the memory available without swapping, in bytes; 0: unknown.
 int64_t available_memory();
 
-/// Error (exit code 2) if a rank of the program needs more memory than cluster.memory_budget
-/// allows, or, without a budget, all local ranks more than this machine has to give; or more
-/// addresses than a process has. To be called before anything is allocated for them. `planned` is
-/// by class.
+/// Throws Error (exit code 2) if a rank of the program needs more memory than cluster.memory_budget
+/// allows. Without a budget, throws if all local ranks need more than this machine has to give.
+/// Also throws for more addresses than a process has. Requires: nothing is allocated for the ranks
+/// yet. `planned` is by class.
 void require_memory(const engine::Run& run, const program::Program& program,
                     const std::vector<program::Memory>& planned);
 /// The same for a program without evaluation.

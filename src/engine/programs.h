@@ -55,8 +55,9 @@ class Programs {
   std::map<std::string, Entry> entries_;  ///< by the keys of their specs
 };
 
-/// A program that reads the parameters which another one trains: in the store of that one if it
-/// holds them alike, else in a store of its own on the same ranks, into which they are copied.
+/// A program that reads the parameters which another one trains. It runs in the store of that one
+/// if it holds them alike. Else it has a store of its own on the same ranks, into which they are
+/// copied.
 class ParameterReader {
  public:
   /// `trained`: the program of `programs`, which outlives the reader, that the parameters are held

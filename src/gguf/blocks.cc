@@ -121,8 +121,8 @@ void decode_q45_k(const uint8_t* blocks, int64_t count, float* numbers) {
   }
 }
 
-/// Q6_K: 16 groups of 16 elements. Of a half, 128 elements, 64 bytes hold four low bits (elements
-/// i and i + 64 share a byte) and 32 bytes two high bits of four elements each.
+/// Q6_K: 16 groups of 16 elements. A half, 128 elements, has 64 bytes of low bits and 32 bytes of
+/// high bits. A byte has four low bits of elements i and i + 64, or two high bits of four elements.
 void decode_q6_k(const uint8_t* blocks, int64_t count, float* numbers) {
   constexpr int kHigh = 128, kScales = kHigh + 64, kScale = kScales + 16, kBytes = kScale + 2;
   for (int64_t b = 0; b < count; ++b, blocks += kBytes, numbers += kSuperBlock) {

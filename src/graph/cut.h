@@ -80,7 +80,7 @@ class CutTable {
   std::span<const Run> at(CutId id, const Coords& coords) const;
 
   /// From rows in the order of Cut::row, one for every coordinate on `axes`. Error when a run lies
-  /// outside of [0, cells), when a row holds a cell twice, or when the table would grow beyond
+  /// outside of [0, cells), or a row holds a cell twice. Also when the table would grow beyond
   /// kMaxRows or kMaxRuns.
   CutId make(int64_t cells, AxisMask axes, const std::vector<std::vector<Run>>& rows);
   /// Every rank has one of equal blocks, numbered by its coordinates on the axes, the first axis

@@ -42,9 +42,9 @@ enum class StateKind : uint8_t {
 };
 const char* to_string(StateKind kind);
 
-/// Initialisation of a parameter or state: normal(0, std) or uniform(-bound, bound) by global
-/// element index, a constant, or a copy of the initial values of the tensor Tensor::of, in this
-/// tensor's own type. A copy is also updated when weights are loaded.
+/// Initialisation of a parameter or state. Values are normal(0, std) or uniform(-bound, bound) by
+/// global element index, or a constant. Or they copy the initial values of the tensor Tensor::of,
+/// in this tensor's own type. A copy is also updated when weights are loaded.
 struct Init {
   enum class Kind : uint8_t { none, normal, constant, copy, uniform } kind = Kind::none;
   double value = 0;  ///< std for normal, bound for uniform

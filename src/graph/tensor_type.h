@@ -19,8 +19,8 @@ namespace hocket::graph {
 /// Elements that share scales: `block` neighbours along the last dim are multiplied by one number
 /// of type `scale`. The elements are of at most a byte. In memory every block lies as one, its
 /// elements and then its scale, so that rows are bytes that follow each other whatever they hold.
-/// MXFP8 is f8_e4m3/f8_e8m0:32, MXFP4 f4_e2m1/f8_e8m0:32, NVFP4 f4_e2m1/f8_e4m3:16 (its scale of
-/// the whole tensor is an operand of its own), and integers with a scale per 32 i8/f32:32 and
+/// MXFP8 is f8_e4m3/f8_e8m0:32, MXFP4 f4_e2m1/f8_e8m0:32. NVFP4 is f4_e2m1/f8_e4m3:16; its scale of
+/// the whole tensor is an operand of its own. Integers with a scale per 32 are i8/f32:32 and
 /// i4/f16:32.
 struct Encoding {
   int32_t block = 0;  ///< elements per scale; 0: no scales

@@ -255,7 +255,7 @@ double microseconds(const NcclRow& row) {
 }
 
 /// Returns "15 hosts of 8, 2 of others (node-2 of 7, node- of 1)" if hosts have different numbers
-/// of ranks, as a misread host name makes it look. Empty otherwise.
+/// of ranks. A misread host name makes it look so. Empty otherwise.
 std::string uneven_hosts(const NcclRun& run) {
   std::map<std::string, int64_t> on;
   for (const auto& [rank, host] : run.host_of) {

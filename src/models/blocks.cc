@@ -186,8 +186,9 @@ TensorId Builder::rope(int32_t layer, TensorId heads, const std::string& name) {
 }
 
 TensorId Builder::attention(int32_t layer, TensorId hidden) {
-  // x [T, D] -> q [T, H, d], k and v [T, G, d] (G groups of heads share a key), optionally normed
-  // per head, turned by position, attended, and projected back [T, D].
+  // x [T, D] -> q [T, H, d], k and v [T, G, d]; each of G groups of heads shares a key. q and k are
+  // normed per head (optionally) and turned by position. Attention follows, and the projection back
+  // to [T, D].
   const int64_t D = config_.hidden_size;
   const int64_t H = config_.num_heads;
   const int64_t d = config_.head_dim;

@@ -16,7 +16,7 @@ struct Generation {
   int64_t sequences = 1;     ///< maximum sequences per step and partition
   int64_t longest = 1;       ///< tokens of a sequence
   int64_t pages = 1;         ///< of ops::kPageTokens tokens, in a partition of every layer's cache
-  int64_t rows = 1;          ///< tokens whose logits are wanted
+  int64_t rows = 1;          ///< tokens with requested logits
   int64_t changes = 1;       ///< changed logits (ops/sample.h), of all rows together
   int64_t alternatives = 1;  ///< most likely tokens that are reported, at most
   int64_t vocab = 0;         ///< tokens that may be drawn; 0: all of the model's
@@ -57,8 +57,8 @@ struct BuildOptions {
   /// micro-batches; 0: none.
   double balance_coef = 0;
   int64_t num_micro_batches = 1;
-  /// train, logprobs: answers A of a micro-batch, whose tokens' log-probabilities are summed to the
-  /// output "answer_logprobs" f64[A]; 0: the loss is of tokens.
+  /// train, logprobs: number A of answers of a micro-batch. Output "answer_logprobs" f64[A] is the
+  /// sum of the log-probabilities of an answer's tokens. 0: the loss is of tokens.
   int64_t answers = 0;
   /// train, with answers: the op of the loss, and its attributes but `grad`.
   std::string answer_loss = {};
@@ -75,11 +75,11 @@ struct BuildOptions {
   /// train, of a model with a value head: clip of its loss (ops/policy_loss.cc); 0: none.
   double value_clip = 0;
   Generation generation = {};
-  /// generate: sequences are divided into this many partitions, each with pages and new tokens of
-  /// its own, so that as many data-parallel ranks divide them.
+  /// generate: number of partitions of the sequences, one for each data-parallel rank that divides
+  /// them. Each partition has pages and new tokens of its own.
   int64_t parts = 1;
-  /// generate: a divisor of every step's new tokens, and a multiple of `parts`, so that as many
-  /// ranks can split them.
+  /// generate: number of ranks that can split the new tokens: a divisor of every step's new tokens,
+  /// and a multiple of `parts`.
   int64_t token_ranks = 1;
   /// train: dropped share of the attention's and MLP's contribution to the residual stream
   /// (Megatron's hidden_dropout), and its seed; 0: none.
@@ -91,15 +91,14 @@ struct BuildOptions {
 /// its sequence, < 0 for none); train: `targets` i32[T] (-100: none), `loss_scale` f64[1] per step;
 /// with dropout `token_numbers` i64[T]; with answers `answers` i32[T], the answer of every target
 /// (-1: none), and in training the inputs of the loss op (ops/preference_loss.cc); with a policy's
-/// loss those of its ops, by names of graph/names.h; generate:
-/// `sequences` i32[T], `page_table` i32[R,B] and `rows` i32[N], the tokens whose logits are wanted,
-/// and the inputs of ops/sample.cc.
+/// loss those of its ops, by names of graph/names.h; generate: `sequences` i32[T], `page_table`
+/// i32[R,B] and `rows` i32[N], the tokens with requested logits, and the inputs of ops/sample.cc.
 /// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
 /// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
 /// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_pages` [P,G,d,32]
 /// and `….attn.v_pages` [P,G,32,d], P the pages of all parts. losses: "loss" first, then
 /// "moe.balance.<layer>". outputs: of a value head "values" [T,1]; "logits", [T,V], of generate
-/// [N,V] with what `sample` makes; in training "moe.counts.<layer>", of generate
+/// [N,V] beside the outputs of `sample`; in training "moe.counts.<layer>", of generate
 /// "moe.routes.<layer>" (graph/names.h has the names for the host). Initial values: matrices
 /// normal(0, initializer_range), the two projections per block that write to the residual stream
 /// times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.

@@ -98,9 +98,9 @@ ModelConfig parse_config(std::string_view json, const std::string& where, bool s
 /// Reads `path`, a config.json or a folder that holds one.
 ModelConfig read_config(const std::string& path);
 
-/// Returns `config` with `id`, the end-of-text token that separates documents, as eos_token_id and
-/// bos_token_id where the config.json lacks them (absent, or null, which transformers writes for
-/// "not set"). A negative id changes nothing.
+/// Returns `config` with `id` as eos_token_id and bos_token_id where the config.json lacks them.
+/// `id` is the end-of-text token that separates documents. A null is absent, too: transformers
+/// writes it for "not set". A negative id changes nothing.
 ModelConfig with_end_of_text(ModelConfig config, int64_t id);
 
 /// Every field but `json`, by its name in a config.json: an object, in the order of the fields, by

@@ -77,8 +77,9 @@ struct LoraPlan {
 };
 
 /// Matches an adapter with a model, whose modules are named as transformers does; `where` names the
-/// adapter in errors. Error: a rank or alpha that is not positive, a name or pattern that nothing
-/// matches, a target that is no linear layer of a block, a tied weight to save.
+/// adapter in errors. Error: a rank or alpha that is not positive, or a name or pattern that
+/// nothing matches. Also an error: a target that is no linear layer of a block, or a tied weight to
+/// save.
 LoraPlan match_lora(const ModelConfig& config, const Lora& lora, const std::string& where,
                     ExpertLayout layout = ExpertLayout::usual);
 

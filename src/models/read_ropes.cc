@@ -180,8 +180,8 @@ class RopeReader {
 
 void read_ropes(const JsonView& in, const Family& family, ModelConfig& config) {
   // transformers 4 writes rope_scaling, 5 rope_parameters; a folder may have both, saying the same.
-  // Where layers with a window have a rope of their own, rope_scaling is that of the others, and
-  // rope_parameters has an object for each kind of layer.
+  // Layers with a window may have a rope of their own. Then rope_scaling is that of the other
+  // layers, and rope_parameters has an object for each kind of layer.
   const RopeReader reader(in, family, config);
   const bool apart = family.reads(kLocalTheta);
   std::optional<JsonView> scaling, parameters, local;

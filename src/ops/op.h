@@ -342,8 +342,9 @@ std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> 
 /// Returns the first letter of `split` tied to this one by support, or the letter itself.
 char tied(const LayoutRule& rule, char letter);
 
-/// Returns the dependency that an even split of `letter` and its tied letters would cut, such as "t
-/// in [4, 8) needs s in [0, 8)", or "". `part`: indices of such a letter in each of `parts` parts.
+/// Returns the dependency that an even split of `letter` and its tied letters would cut, or "".
+/// Text: "t in [4, 8) needs s in [0, 8)". `part`: indices of such a letter in each of `parts`
+/// parts.
 std::string cut_support(const Op& op, const Attrs& attrs, char letter,
                         const std::function<int64_t(char)>& part, int64_t parts = 2);
 

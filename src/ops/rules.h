@@ -165,9 +165,9 @@ inline double head_flops(Types in) {
   return 2 * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].dims[0]);
 }
 
-/// Returns the workspace of the LM head, h[T,D] and W[V,D], over chunks of tokens: the logits of
-/// one and its rows of h, a term per token, the numbers of tokens with a target, and the scratch of
-/// the largest product; `grad`: with those of dh and dW.
+/// Returns the workspace of the LM head, h[T,D] and W[V,D], over chunks of tokens. It has the
+/// logits of one chunk and its rows of h, a term per token, and the numbers of tokens with a
+/// target. It also has the scratch of the largest product; `grad`: with those of dh and dW.
 inline int64_t head_workspace(const Call& call, bool grad) {
   const int64_t d = call.in[0].dims[1], v = call.in[1].dims[0], e = element(call.in[0]);
   const int64_t rows = cross_entropy_rows(call.in[0].dims[0], v, e);

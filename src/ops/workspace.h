@@ -58,9 +58,10 @@ inline constexpr int64_t kPageTokens = 32;
 /// Few queries of a sequence, times the query heads of a kv head, that are computed together;
 /// scores of one of them: two blocks of keys in whole pages, and an odd number of lines.
 inline constexpr int64_t kFewPairs = 112, kFewScores = 2 * kAttnKeysFwd + kPageTokens + 16;
-/// A thread of paged attention: the blocks of attention_scratch with rows of queries and results,
-/// or for few queries these rows, scores, weights, a block of values, a page of keys as numbers and
-/// three rows of sums.
+/// Returns the scratch of a thread of paged attention, in bytes: the larger of two. One is the
+/// blocks of attention_scratch with rows of queries and results. The other, for few queries, is
+/// these rows, scores, weights, a block of values, a page of keys as numbers and three rows of
+/// sums.
 inline int64_t paged_scratch(int64_t d, int64_t element) {
   const int64_t wide = round_up(d, kMaxTileCols);
   const int64_t block = attention_scratch(d, element) + 2 * d * kAttnRowsFwd * element + 2 * 64;

@@ -75,8 +75,8 @@ struct Sharding {
   /// beginning of a step, and freed at its end.
   bool reshard_after_backward = true;
   /// Splits only in equal parts along axes that split sequences; derived from the plan. Ranks with
-  /// different parts would be classes of their own, and in zigzag order the check could not prove a
-  /// class of some ranks of a ring, which knows too little of the others.
+  /// different parts would be classes of their own. In zigzag order the check could not prove a
+  /// class of some ranks of a ring: it knows too little of the others.
   bool even_over_sequences = false;
 
   bool any() const { return update() != Shard::none; }
@@ -147,8 +147,8 @@ struct Plan {
   graph::Mesh mesh() const;
   /// Throws Error if dp_samples do not match the data-parallel ranks, or cp_shares the cp ranks.
   void validate_tokens() const;
-  /// Throws Error, naming the key, for a size that is not positive, experts that do not fit, layers
-  /// that do not sum to num_layers, a program of unbounded size, ….
+  /// Throws Error, naming the key, for a size that is not positive or experts that do not fit. Also
+  /// throws for layers that do not sum to num_layers, a program of unbounded size, and the like.
   void validate(int64_t num_layers, int64_t num_experts) const;
   /// Returns the stage of every layer 0..num_layers-1.
   std::vector<int32_t> stage_of_layers(int64_t num_layers) const;

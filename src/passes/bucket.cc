@@ -257,8 +257,8 @@ class Bucketing {
     return phase == program::Phase::forward || phase == program::Phase::backward;
   }
 
-  /// True if it waits for one of them (and not only for the end of a reduction), or they have a
-  /// buffer in common, or views of one.
+  /// True if it waits for one of them, and not only for the end of a reduction. Also true if they
+  /// have a buffer in common, or views of one.
   bool touches(const BucketKey& key, const OpenBucket& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
       const Task& waiting = cls_.tasks[i];

@@ -21,8 +21,8 @@ bool makes_routing(const program::Kind& kind);
 /// of rows belong to a chunk. Dense values by token are accessed through views, so tasks that
 /// use them whole stay unchanged. Sums over tokens (gradients) are accumulated chunk by
 /// chunk.
-/// If the backward pass has another number of chunks, its routing is recomputed, and rows of the
-/// forward pass are regrouped by the sizes of both exchanges.
+/// If the backward pass has another number of chunks, its routing is recomputed. Rows of the
+/// forward pass are then regrouped by the sizes of both exchanges.
 class ChunkParts {
  public:
   using ValueId = parallel::ValueId;

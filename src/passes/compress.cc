@@ -37,8 +37,8 @@ using program::TaskId;
 
 namespace {
 
-/// An all-reduce in progress. Each stage but the first starts with tasks that wait for messages,
-/// and is listed later, so that other work of the device does not wait with it.
+/// An all-reduce in progress. Each stage but the first starts with tasks that wait for messages. It
+/// is listed later, so that other work of the device does not wait with it.
 struct Begun {
   const CodecOps* codec = nullptr;
   Space memory = Space::device;  ///< memory of the encoding, decoding and adding side

@@ -69,10 +69,11 @@ class Expander {
       : program_(program), cls_(cls), options_(options), stages_(stages), next_tag_(*next_tag) {}
 
   void run() {
-    // Expands each task first, then orders the results as in the list, except the last phase of a
-    // gradient all-reduce over nested levels. If the next all-reduce is the next communication, and
-    // nothing needs the first result until then, that phase moves behind the next one's first phase
-    // in the lane inside of nodes. So the links between nodes do not wait.
+    // Expands each task first, then orders the results as in the list. An exception is the last
+    // phase of a gradient all-reduce over nested levels. It moves behind the next all-reduce's
+    // first phase in the lane inside of nodes, so that the links between nodes do not wait. This
+    // requires that the next all-reduce is the next communication, and that nothing needs the first
+    // result until then.
     const std::vector<Task> before = std::move(program_.classes[cls_].tasks);
     for (size_t i = 0; i < before.size(); ++i) {
       for (Task& one : one_by_one(before[i])) {

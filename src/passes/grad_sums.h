@@ -36,8 +36,8 @@ struct AxisRoutes {
   double bytes = 0;  ///< through a rank's link
 };
 
-/// Returns the route of least bytes to reduce `type` along the axes, last one first, or `route`
-/// along all axes with a size that divides the rows.
+/// Returns the route of least bytes to reduce `type` along the axes, last one first. Another
+/// `route` is taken along all axes with a size that divides the rows.
 AxisRoutes best_routes(const CodecOps& codec, graph::TensorType type, std::vector<AxisSum> axes,
                        Route route = Route::least_bytes);
 

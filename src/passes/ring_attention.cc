@@ -344,7 +344,7 @@ class RingWriter {
     // into the values of a reduce-scatter.
     const program::Task& user = made.task;
     int32_t hops = places_.size();
-    while (hops > 1 && places_.meetings(made.task, site, hops - 1).empty()) {
+    while (hops > 1 && places_.block_pairs(made.task, site, hops - 1).empty()) {
       --hops;
     }
     std::map<ValueId, ValueId> keys;
@@ -368,8 +368,8 @@ class RingWriter {
           shift(user, 1, here, next[whole], result);
         }
       }
-      for (const Meeting& meeting : places_.meetings(made.task, site, hop)) {
-        attend(made, site, meeting, hop, keys, grads, result);
+      for (const BlockPair& pair : places_.block_pairs(made.task, site, hop)) {
+        attend(made, site, pair, hop, keys, grads, result);
       }
       const bool last = hop + 1 == hops;
       for (auto& [output, here] : grads) {
@@ -430,16 +430,16 @@ class RingWriter {
     return home;
   }
 
-  void attend(const TaskTemplate& made, const Site& site, const Meeting& meeting, int32_t hop,
+  void attend(const TaskTemplate& made, const Site& site, const BlockPair& pair, int32_t hop,
               const std::map<ValueId, ValueId>& keys, const std::map<size_t, ValueId>& grads,
               TaskList* result) {
-    // The task on parts of its operands. The first meeting of a rank's own queries and keys writes
+    // The task on parts of its operands. The first pair of a rank's own queries and keys writes
     // the value itself; later ones write a second value, which is added or merged.
-    const bool first = hop == 0 && meeting.queries == meeting.keys;
+    const bool first = hop == 0 && pair.queries == pair.keys;
     const auto part = [&](ValueId value, const std::string& operand) {
       const int query_dim = dim_of(operand, site.query_letter);
-      return query_dim >= 0 ? part_of(value, query_dim, meeting.queries, places_.own())
-                            : part_of(value, dim_of(operand, site.key_letter), meeting.keys,
+      return query_dim >= 0 ? part_of(value, query_dim, pair.queries, places_.own())
+                            : part_of(value, dim_of(operand, site.key_letter), pair.keys,
                                       places_.owner(places_.own(), hop));
     };
     TaskTemplate task = made;
@@ -462,11 +462,11 @@ class RingWriter {
     const std::vector<int32_t> axes = places_.axes_of(made.task);
     task.task.piece_offsets.push_back(
         {site.query_letter, 0, table(axes, [&](const Coords& coords) {
-           return places_.queries_at(made.task, site, meeting.queries, coords).begin;
+           return places_.queries_at(made.task, site, pair.queries, coords).begin;
          })});
     task.task.piece_offsets.push_back(
         {site.key_letter, 0, table(axes, [&](const Coords& coords) {
-           return places_.keys_at(made.task, site, meeting.keys, hop, coords).begin;
+           return places_.keys_at(made.task, site, pair.keys, hop, coords).begin;
          })});
     task.task.kind = edit_.intern_local({.op = site.op->name,
                                          .attrs = kind_of(made).attrs,
@@ -554,7 +554,7 @@ class RingWriter {
 
   /// Returns the value from which ranks take their early or late parts of an input of all tokens,
   /// and its offset. If the parts differ in length, or ranks are in several classes, it is a copy
-  /// of the parts, which the ranks then split at each offset.
+  /// of the parts. The ranks then split it at each offset.
   std::pair<ValueId, int64_t> side_of(ValueId input, int dim, int64_t part, TaskList* takes) {
     const bool one_class = frame_.span(cls_, axis_).count == places_.size();
     if (one_class && !places_.halves().uneven()) return {input, 0};

@@ -53,8 +53,8 @@ struct Choice {
   bool operator==(const Choice&) const = default;
 };
 
-/// A part of the queries that meets a part of the keys.
-struct Meeting {
+/// Part of the queries and part of the keys that one attention task combines.
+struct BlockPair {
   Choice queries, keys;
 };
 

@@ -113,13 +113,13 @@ graph::Run RingAttentionPlaces::keys_at(const program::Task& task, const Site& s
 }
 
 /// Returns whether some query of the part needs a key of the part on some rank of a ring.
-bool RingAttentionPlaces::needed(const program::Task& task, const Site& site,
-                                 const Meeting& meeting, int32_t hop) const {
+bool RingAttentionPlaces::needed(const program::Task& task, const Site& site, const BlockPair& pair,
+                                 int32_t hop) const {
   bool any = false;
   const ops::Support& support = site.op->layout.support[0];
   graph::for_each_coords(mesh_, axes_of(task), [&](const Coords& coords) {
-    const graph::Run queries = queries_at(task, site, meeting.queries, coords);
-    const graph::Run keys = keys_at(task, site, meeting.keys, hop, coords);
+    const graph::Run queries = queries_at(task, site, pair.queries, coords);
+    const graph::Run keys = keys_at(task, site, pair.keys, hop, coords);
     const int64_t end = std::max(queries.begin + queries.length, keys.begin + keys.length);
     const graph::Run wanted = support.of(frame_.kind(task).attrs, queries, end, end);
     any = any ||
@@ -128,19 +128,19 @@ bool RingAttentionPlaces::needed(const program::Task& task, const Site& site,
   return any;
 }
 
-std::vector<Meeting> RingAttentionPlaces::meetings(const program::Task& task, const Site& site,
-                                                   int32_t hop) const {
+std::vector<BlockPair> RingAttentionPlaces::block_pairs(const program::Task& task, const Site& site,
+                                                        int32_t hop) const {
   const Choice early{Choice::Which::early}, late{Choice::Which::late};
   const Choice either{Choice::Which::late_before, hop};
-  std::vector<Meeting> all{{early, early}};
+  std::vector<BlockPair> all{{early, early}};
   if (zigzag_) {
-    all = hop == 0 ? std::vector<Meeting>{{early, early}, {late, late}, {late, early}}
-                   : std::vector<Meeting>{{late, early}, {either, either}};
+    all = hop == 0 ? std::vector<BlockPair>{{early, early}, {late, late}, {late, early}}
+                   : std::vector<BlockPair>{{late, early}, {either, either}};
   }
   if (halves_.uneven() && hop > 0) {
     all = {{late, early}, {early, early}, {late, late}};
   }
-  std::erase_if(all, [&](const Meeting& one) { return !needed(task, site, one, hop); });
+  std::erase_if(all, [&](const BlockPair& pair) { return !needed(task, site, pair, hop); });
   return all;
 }
 

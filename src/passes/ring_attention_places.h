@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token positions of a class's rings of attention: the keys of a rank after each step, and the
-// meetings of queries and keys.
+// pairs of query and key blocks.
 #pragma once
 
 #include <vector>
@@ -45,17 +45,18 @@ class RingAttentionPlaces {
   graph::Run keys_at(const program::Task& task, const Site& site, const Choice& choice, int32_t hop,
                      const std::vector<int32_t>& coords) const;
 
-  /// Returns the meetings after `hop` steps. In the first step a rank has its own keys; its first
-  /// meeting comes first. With halves of different lengths both are computed, one of them masked: a
-  /// task has operands of one size on all ranks of all classes.
-  std::vector<Meeting> meetings(const program::Task& task, const Site& site, int32_t hop) const;
+  /// Returns the block pairs after `hop` steps. In the first step a rank has its own keys, and
+  /// pairs of equal blocks come first. With halves of different lengths both such pairs are
+  /// computed, one of them masked: a task has operands of one size on all ranks of all classes.
+  std::vector<BlockPair> block_pairs(const program::Task& task, const Site& site,
+                                     int32_t hop) const;
 
  private:
   int64_t value_at(const program::PieceOffset* begin, const std::vector<int32_t>& coords) const;
   const Blocks& blocks_at(const program::Task& task, const std::vector<int32_t>& coords) const;
   graph::Run part_at(const Blocks& blocks, const Choice& choice, int64_t chooser,
                      int32_t place) const;
-  bool needed(const program::Task& task, const Site& site, const Meeting& meeting,
+  bool needed(const program::Task& task, const Site& site, const BlockPair& pair,
               int32_t hop) const;
 
   const program::Program& frame_;

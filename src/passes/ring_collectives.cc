@@ -423,9 +423,9 @@ Part RingCollectives::scatter(Part from, const Part* to, const Part* last,
 
 Part RingCollectives::scatter_level(const Part& from, const Part& result, const RingLevel& level,
                                     Piece piece) {
-  // Hop h of a ring: rank c sends the sum of block c - h over the h ranks behind it, receives that
-  // of block c - h - 1, and adds its own part. Sums travel in two buffers by turns; the last one is
-  // written to its place.
+  // Hop h of a ring: rank c sends the sum of block c - h over the h ranks behind it. It receives
+  // that of block c - h - 1, and adds its own part. Sums travel in two buffers by turns; the last
+  // one is written to its place.
   const bool max = comm::monoid_of(kind_.attrs) == graph::Monoid::max;
   const std::string& add = ops::of(max ? ops::Meaning::merge_max : ops::Meaning::sum).name;
   const auto mine = [&](int64_t shift) {

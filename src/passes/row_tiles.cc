@@ -34,8 +34,8 @@ class RowTiling {
     }
   }
 
-  /// Finds the products of each collective in the list, then writes both anew, block by block, the
-  /// products in place of the first (or only) of them.
+  /// Finds the products of each collective in the list, then writes both anew, block by block. The
+  /// products take the place of the first (or only) of them.
   void run() {
     RankClass& cls = writer_.list();
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
@@ -257,8 +257,8 @@ class RowTiling {
       ring = around_ring(before[products.collective], products.cut);
       add_deps(before, {products.collective}, *renamed, &ring);
     }
-    // A task of the ring is placed as soon as its blocks are there, so that a received block may
-    // come before the next computed one.
+    // A task of the ring is placed as soon as its blocks are there. So a received block may come
+    // before the next computed one.
     size_t written = 0;
     for (Task& task : ring) {
       const size_t needed = blocks_needed(task, products, made);

@@ -45,8 +45,8 @@ std::vector<double> rank_times(const LayerCosts& costs, const Stages& stages,
   return found;
 }
 
-/// Moves layers from stages of the busiest rank to others, one by one, while that makes the busiest
-/// rank faster, or its longest stage shorter at equal speed.
+/// Moves layers from stages of the busiest rank to others, one by one. Goes on while that makes the
+/// busiest rank faster, or its longest stage shorter at equal speed.
 void even_out(const LayerCosts& costs, const Stages& stages, const std::vector<double>& speed,
               std::vector<int64_t>* layers) {
   const auto worth = [&](const std::vector<int64_t>& laid) {

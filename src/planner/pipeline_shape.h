@@ -37,8 +37,9 @@ struct PipelineShape {
     return rank.live < all ? rank.live
                            : rank.live * std::max(1.0, static_cast<double>(micro_batches) / all);
   }
-  /// Time that ranks wait in a step, in passes (forward and backward) of a micro-batch through all
-  /// stages of a rank, where forward passes and the two halves of backward passes take the same.
+  /// Time that ranks wait in a step. The unit is a forward and backward pass of a micro-batch
+  /// through all stages of a rank. Forward passes and the two halves of backward passes take the
+  /// same.
   double waits = 0;
   bool splits_backward = false;  ///< gradients of weights are work of their own
   bool overlaps = false;         ///< passes of two micro-batches take turns on a rank

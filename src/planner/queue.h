@@ -48,10 +48,10 @@ struct BoundedPlans {
   }
 };
 
-/// Ratios of simulated to estimated time and memory. Further estimates are corrected by the mean of
-/// simulated plans of the same schedule, recomputation, sharding, and numbers of pipeline ranks,
-/// expert ranks and sequences of a micro-batch; else of the same schedule, recomputation and
-/// sharding; else not (ratio 1).
+/// Ratios of simulated to estimated time and memory, by which further estimates are corrected. A
+/// ratio is the mean of simulated plans of one shape: the same schedule, recomputation, sharding,
+/// and numbers of pipeline ranks, expert ranks and sequences of a micro-batch. Else it is that of
+/// the same schedule, recomputation and sharding, else 1.
 class EstimateCorrection {
  public:
   void record(const PlanCandidate& plan, double ratio) {

@@ -111,8 +111,8 @@ struct SearchSpace {
   int64_t global_batch = 1, seq_len = 1;
   /// Keys among searched_keys() that are given, with their values: only plans with these are in it.
   std::map<std::string, std::string> given;
-  /// By the FLOPs of layers and the speed of devices, layers of every stage with which the busiest
-  /// rank has less to do than with layers as even as may be. Not there: even ones are as good, or
+  /// Layers of every stage, by the FLOPs of layers and the speed of devices. The busiest rank has
+  /// less to do with them than with layers as even as may be. Not there: even ones are as good, or
   /// there are several chunks on devices that are alike.
   std::map<Stages, std::vector<int64_t>> balanced = {};
   /// Speed of every rank's device relative to the fastest; empty: all equal.

@@ -18,8 +18,8 @@ bool holds(const Buffer& buffer, std::string_view tensor);
 /// Returns the names of the tensors in a buffer of this name, with these slots.
 std::vector<std::string> tensors_of(const std::string& name, const std::vector<Slot>& slots);
 
-/// Elements [begin, begin + count) of a full tensor, in memory order, that lie side by side in a
-/// rank's buffer, from its element `local` on.
+/// Callback for elements [begin, begin + count) of a full tensor, in memory order. They lie side by
+/// side in a rank's buffer, from its element `local` on.
 using OnRun = std::function<void(int64_t begin, int64_t count, int64_t local)>;
 /// Calls `run` for all elements of the tensor `tensor`, of type `full`, that the named buffer holds
 /// on the rank. Nothing if it is not there.

@@ -419,9 +419,9 @@ PeerProgress InFlight::progress_of(int32_t rank, int32_t peer, const PeerMap& pe
 int64_t InFlight::bound_to(int32_t rank, int32_t peer, const PeerMap& peer_map) {
   // A send does not wait for its receiver, so the messages in flight are bounded by the sender's
   // other waits. A task after a message from the peer knows which messages the peer had received
-  // when it sent that. The sends of a lane start in order; when one starts, all earlier ones may
-  // still be held, except those whose receive is known to have ended, from the peer's own messages
-  // and from those forwarded around a ring.
+  // when it sent that. The sends of a lane start in order. When one starts, all earlier ones may
+  // still be held, except those with a receive that is known to have ended. It is known from the
+  // peer's own messages and from those forwarded around a ring.
   const ClassId here = p_.class_of(rank);
   const ClassId there = p_.class_of(peer);
   const RankClass& mine = p_.classes[here];

@@ -74,8 +74,8 @@ std::string parts_text(const Memory& memory);
 /// Returns the memory of a rank of every class, derived from the program alone. Step buffers count
 /// at their planned offsets: a ragged one [offset, offset + expected), all others whole; without a
 /// memory plan they count as nothing. Messages: the most bytes that a transport can hold of the
-/// rank's sent messages, at any speed of the ranks, and the transport's memory for collectives
-/// (Kind::workspace). Symbols count with their bounds. Requires: ids in range.
+/// rank's sent messages, at any speed of the ranks. They include the transport's memory for
+/// collectives (Kind::workspace). Symbols count with their bounds. Requires: ids in range.
 std::vector<Memory> memory_of(const Program& program, Kernels kernels = Kernels::on_copies);
 /// The same in steps where no symbol is more than its value here: pages beyond are not touched.
 std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> values);

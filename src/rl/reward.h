@@ -30,8 +30,8 @@ class Reward {
 };
 
 /// Makes a reward, and starts its command. Throws Error, in the name of `where`, for a section that
-/// lacks something or has keys of another type, a pattern or schema that is not one, a command that
-/// ends at once, a host that is not known.
+/// lacks something or has keys of another type. Also throws for a pattern or schema that is not
+/// one, a command that ends at once, or a host that is not known.
 std::unique_ptr<Reward> make_reward(const engine::RewardSection& section, const std::string& where);
 
 /// Scores samples on threads of its own, while others are still generated. A failure is tried

@@ -85,31 +85,31 @@ Rollout::Rollout(const engine::Run& run, train::TrainedReaders& readers, const P
                  int64_t head_parts)
     : run_(run), readers_(readers), data_(data), limits_(limits_of(run, data, head_parts)) {}
 
-serve::Request Rollout::request_of(const Order& order, const Order::Group& group,
-                                   int64_t index) const {
+serve::Request Rollout::request_of(const RolloutRequest& request,
+                                   const RolloutRequest::Group& group, int64_t index) const {
   const engine::RlSection& rl = run_.config.rl;
-  serve::Request request;
-  request.prompt = group.prompt->ids;
-  request.sampling.temperature = order.temperature;
-  if (order.limited) {
-    request.sampling.top_k = rl.top_k;
-    request.sampling.top_p = rl.top_p;
-    request.sampling.min_p = rl.min_p;
+  serve::Request made;
+  made.prompt = group.prompt->ids;
+  made.sampling.temperature = request.temperature;
+  if (request.limited) {
+    made.sampling.top_k = rl.top_k;
+    made.sampling.top_p = rl.top_p;
+    made.sampling.min_p = rl.min_p;
   }
-  request.sampling.seed =
-      random_bits(order.seed, hash_name("rl samples"), static_cast<uint64_t>(group.number));
-  request.sampling.sample = index;
-  request.stops = rl.stop;
-  request.include_stop = true;  // as the text of all tokens has it
-  request.stop_tokens = data_.stop_tokens();
-  request.max_tokens = rl.max_new_tokens;
-  request.candidates = records_nuclei(rl);
-  request.logprobs = request.candidates ? limits_.alternatives : 0;
-  request.routes = limits_.routes;
+  made.sampling.seed =
+      random_bits(request.seed, hash_name("rl samples"), static_cast<uint64_t>(group.number));
+  made.sampling.sample = index;
+  made.stops = rl.stop;
+  made.include_stop = true;  // as the text of all tokens has it
+  made.stop_tokens = data_.stop_tokens();
+  made.max_tokens = rl.max_new_tokens;
+  made.candidates = records_nuclei(rl);
+  made.logprobs = made.candidates ? limits_.alternatives : 0;
+  made.routes = limits_.routes;
   // Asks for the log-probabilities that training computes: of all logits, at the temperature.
-  request.sampling.tempered_logprobs = true;
-  request.answer = true;
-  return request;
+  made.sampling.tempered_logprobs = true;
+  made.answer = true;
+  return made;
 }
 
 /// Appends the news of a sample.
@@ -144,8 +144,9 @@ void Rollout::take(const serve::Update& update, Sample* sample) const {
   }
 }
 
-int Rollout::run(const Order& order, const std::function<void(const Prompt&, Sample&)>& finished,
-                 const Signal& signal, std::vector<Sample>* samples) {
+int Rollout::run(const RolloutRequest& request,
+                 const std::function<void(const Prompt&, Sample&)>& finished, const Signal& signal,
+                 std::vector<Sample>* samples) {
   stats_ = {};
   const int64_t begin = now_ns();
   engine::Session& session = readers_.now(spec());
@@ -160,16 +161,16 @@ int Rollout::run(const Order& order, const std::function<void(const Prompt&, Sam
   scheduler_options.prefix_caching = run_.config.rl.prefix_caching;
   scheduler_options.max_waiting = 0;
   serve::Scheduler scheduler(stepper, &data_.tokenizer(), scheduler_options);
-  samples->resize(order.groups.size() * static_cast<size_t>(order.samples));
+  samples->resize(request.groups.size() * static_cast<size_t>(request.samples));
   std::string error;
   for (size_t i = 0; i < samples->size(); ++i) {
     Sample* const sample = &(*samples)[i];
-    const Order::Group& group = order.groups[i / static_cast<size_t>(order.samples)];
+    const RolloutRequest::Group& group = request.groups[i / static_cast<size_t>(request.samples)];
     sample->group = group.number;
-    sample->index = static_cast<int64_t>(i) % order.samples;
+    sample->index = static_cast<int64_t>(i) % request.samples;
     sample->prompt = group.prompt->index;
-    sample->version = order.version;
-    scheduler.submit(static_cast<int64_t>(i) + 1, request_of(order, group, sample->index),
+    sample->version = request.version;
+    scheduler.submit(static_cast<int64_t>(i) + 1, request_of(request, group, sample->index),
                      [&, sample, prompt = group.prompt](const serve::Update& update) {
                        take(update, sample);
                        if (update.finish == serve::Finish::failed) {

@@ -19,7 +19,7 @@
 namespace hocket::rl {
 
 /// Request for samples of several prompts.
-struct Order {
+struct RolloutRequest {
   struct Group {
     int64_t number = 0;  ///< Sample::group
     const Prompt* prompt = nullptr;
@@ -57,13 +57,15 @@ class Rollout {
   /// Process 0 receives the samples; pointers to them stay valid. `finished` is called there for
   /// each as soon as it ends. Once `signal` returns one in some process, the rest is aborted.
   /// Returns that signal in process 0.
-  int run(const Order& order, const std::function<void(const Prompt&, Sample&)>& finished,
-          const Signal& signal, std::vector<Sample>* samples);
+  int run(const RolloutRequest& request,
+          const std::function<void(const Prompt&, Sample&)>& finished, const Signal& signal,
+          std::vector<Sample>* samples);
   /// Returns the counts of the last run().
   const RolloutStats& stats() const { return stats_; }
 
  private:
-  serve::Request request_of(const Order& order, const Order::Group& group, int64_t index) const;
+  serve::Request request_of(const RolloutRequest& request, const RolloutRequest::Group& group,
+                            int64_t index) const;
   void take(const serve::Update& update, Sample* sample) const;
 
   const engine::Run& run_;

@@ -39,24 +39,25 @@ int Sampling::gather(int64_t first, int64_t version, const Signal& signal, Exper
     if (rounds_ >= std::max<int64_t>(rl_.dynamic_sampling.max_rounds, 1)) {
       return kExhausted;
     }
-    Order order;
-    order.samples = rl_.samples_per_prompt;
-    order.temperature = rl_.temperature;
-    order.seed = static_cast<uint64_t>(run_.config.train.seed);
-    order.version = version;
+    RolloutRequest request;
+    request.samples = rl_.samples_per_prompt;
+    request.temperature = rl_.temperature;
+    request.seed = static_cast<uint64_t>(run_.config.train.seed);
+    request.version = version;
     for (int64_t i = have; i < rl_.prompts_per_step; ++i) {
       const int64_t number = first + experience->prompts++;
-      order.groups.push_back({number, &data_.at(number)});
+      request.groups.push_back({number, &data_.at(number)});
     }
     ++rounds_;
-    if (const int stopped = sample_round(order, signal, experience); stopped != 0) return stopped;
+    if (const int stopped = sample_round(request, signal, experience); stopped != 0) return stopped;
   }
 }
 
-/// Samples and scores an order, and adds its groups to the experience.
-int Sampling::sample_round(const Order& order, const Signal& signal, Experience* experience) {
+/// Samples and scores a request, and adds its groups to the experience.
+int Sampling::sample_round(const RolloutRequest& request, const Signal& signal,
+                           Experience* experience) {
   std::vector<Sample> samples;
-  const int stopped = score(order, signal, &samples);
+  const int stopped = score(request, signal, &samples);
   sampling_s_ += rollout_.stats().seconds;
   stats_.tokens += rollout_.stats().tokens;
   stats_.prompt_tokens += rollout_.stats().prompt_tokens;
@@ -75,13 +76,14 @@ int Sampling::sample_round(const Order& order, const Signal& signal, Experience*
   return 0;
 }
 
-/// Samples an order, and waits for the rewards. Returns the signal that came to some process, the
+/// Samples a request, and waits for the rewards. Returns the signal that came to some process, the
 /// same in all, or 0.
-int Sampling::score(const Order& order, const Signal& signal, std::vector<Sample>* samples) {
+int Sampling::score(const RolloutRequest& request, const Signal& signal,
+                    std::vector<Sample>* samples) {
   try {
     const int came = rollout_.run(
-        order, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); }, signal,
-        samples);
+        request, [&](const Prompt& prompt, Sample& sample) { rewards_->add(prompt, sample); },
+        signal, samples);
     const int64_t begin = now_ns();
     const int stopped = await_rewards(came, signal);
     waited_s_ = seconds_since(begin);
@@ -159,26 +161,26 @@ void Sampling::keep_uneven(std::vector<Sample>* samples, Experience* experience)
 }
 
 Evaluated Sampling::evaluate(const PromptSet& set, int64_t version, const Signal& signal) {
-  Order order;
-  order.samples = rl_.eval_samples;
-  order.temperature =
+  RolloutRequest request;
+  request.samples = rl_.eval_samples;
+  request.temperature =
       rl_.eval_samples > 1 && rl_.eval_temperature == 0 ? rl_.temperature : rl_.eval_temperature;
-  order.limited = order.temperature > 0;
+  request.limited = request.temperature > 0;
   // Evaluations of a training draw alike, and differently from its own samples.
-  order.seed =
+  request.seed =
       random_bits(static_cast<uint64_t>(run_.config.train.seed), hash_name("rl evaluation"), 0);
-  order.version = version;
+  request.version = version;
   const int64_t all = std::ssize(set.prompts);
   const int64_t count = rl_.eval_prompts > 0 ? std::min(rl_.eval_prompts, all) : all;
   Evaluated evaluated;
   for (int64_t i = 0; i < count; ++i) {
     const Prompt& prompt = set.prompts[static_cast<size_t>(i * all / count)];
-    order.groups.push_back({prompt.index, &prompt});
+    request.groups.push_back({prompt.index, &prompt});
   }
-  evaluated.stopped = score(order, signal, &evaluated.samples);
+  evaluated.stopped = score(request, signal, &evaluated.samples);
   if (!is_first() || evaluated.stopped != 0) return evaluated;
-  for (const Order::Group& group : order.groups) {
-    evaluated.prompts.insert(evaluated.prompts.end(), static_cast<size_t>(order.samples),
+  for (const RolloutRequest::Group& group : request.groups) {
+    evaluated.prompts.insert(evaluated.prompts.end(), static_cast<size_t>(request.samples),
                              group.prompt);
   }
   return evaluated;

@@ -51,8 +51,8 @@ class Sampling {
 
  private:
   bool is_first() const { return processes_.index() == 0; }
-  int sample_round(const Order& order, const Signal& signal, Experience* experience);
-  int score(const Order& order, const Signal& signal, std::vector<Sample>* samples);
+  int sample_round(const RolloutRequest& request, const Signal& signal, Experience* experience);
+  int score(const RolloutRequest& request, const Signal& signal, std::vector<Sample>* samples);
   int await_rewards(int came, const Signal& signal);
   std::string count_failures(const std::vector<Sample>& samples);
   void share(std::vector<Sample>* samples);

@@ -25,8 +25,8 @@ struct TaskFilesOptions {
 /// Writes train.jsonl, held_out.jsonl, rl.yaml and task.json; for a small model also warmup.jsonl,
 /// warmup.yaml, tokenizer.json, tokenizer_config.json, config.json and generation_config.json.
 /// Returns their paths. The same options give the same bytes. Throws Error for options that the
-/// task does not take, for too few problems, and for a folder with files of others or with a
-/// training of another task.
+/// task does not take, and for too few problems. Also throws for a folder with files of others or
+/// with a training of another task.
 std::vector<std::string> write_task_files(const TaskFilesOptions& options);
 
 /// Returns the tokenizer of the small models: the end of text, which begins every text, too, and a

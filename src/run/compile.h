@@ -96,11 +96,11 @@ ProgramSpec logits(const Run& run, const Sizes& sizes = {});
 ProgramSpec evaluation(const Run& run);
 /// Data-parallel ranks of a generating program, which divide sequences: those of dp and cp.
 int64_t generation_parts(const Run& run);
-/// Forward of the new tokens of sequences with a paged KV cache, at most `new_tokens` of each
-/// data-parallel rank in a step, and tokens drawn from it (models::Generation). Every such rank has
-/// sequences, tokens and pages of its own; tokens go to their experts as in training. Parameters
-/// are whole on data-parallel ranks: gathered for every token, they would take longer than all
-/// else.
+/// Forward of the new tokens of sequences with a paged KV cache, and tokens drawn from it
+/// (models::Generation). Each data-parallel rank has at most `new_tokens` of them in a step. Every
+/// such rank has sequences, tokens and pages of its own; tokens go to their experts as in training.
+/// Parameters are whole on data-parallel ranks: gathered for every token, they would take longer
+/// than all else.
 ProgramSpec generation(const Run& run, int64_t new_tokens, const models::Generation& sizes);
 /// The program that generates one text of the longest that the model has positions for.
 ProgramSpec generation(const Run& run);

@@ -203,8 +203,8 @@ void derive_samples(Run& run) {
   }
 }
 
-/// Throws Error if a part of a data-parallel rank's `tokens` is empty for some rank, or if parts
-/// differ between data-parallel ranks where nothing passes their sizes on.
+/// Throws Error if a part of a data-parallel rank's `tokens` is empty for some rank. Also throws if
+/// parts differ between data-parallel ranks where nothing passes their sizes on.
 void expect_shares_for_all(const Run& run, const std::string& shared, int64_t tokens) {
   const parallel::Plan& plan = run.plan;
   if (plan.cp_shares.empty()) return;

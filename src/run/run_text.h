@@ -9,8 +9,8 @@
 
 namespace hocket::engine {
 
-/// Returns the keys of `run` that are not defaults, as YAML that reads back to the same run, with
-/// the lines of `comment` at its head.
+/// Returns the keys of `run` that are not defaults, as YAML that reads back to the same run. The
+/// lines of `comment` are at its head.
 std::string run_yaml(const Run& run, const std::string& comment);
 
 /// Returns the keys of `run` that are not defaults, as overrides "KEY=VALUE" of an empty file. A

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request for generated text, and the news of it. Applications (generate, chat, serve, rl) make
+// A request for generated text, and its updates. Applications (generate, chat, serve, rl) make
 // requests; the engine (engine.h) answers them.
 #pragma once
 
@@ -58,7 +58,8 @@ struct Request {
   bool include_stop = false;         ///< the text keeps its stop string
   int64_t max_tokens = 16;           ///< at least 0; 0: only the prompt is read
   int64_t min_tokens = 0;            ///< stop tokens are not drawn before so many tokens
-  /// Alternatives whose log-probabilities are reported with every token; -1: not even its own.
+  /// Number of alternatives that are reported with every token, with log-probabilities; -1: none,
+  /// and not the token's own either.
   int64_t logprobs = -1;
   /// The alternatives are instead the tokens that one was drawn from, by id, with their
   /// log-probabilities there. None: nothing was left out, or there were more than `logprobs`.
@@ -90,9 +91,9 @@ enum class Finish : uint8_t {
   failed,     ///< `error` says why
 };
 
-/// News of a request: what came since the last one.
+/// Update of a request: everything since the last update.
 struct Update {
-  std::string text;  ///< whole characters, where the model makes such; what may become a stop waits
+  std::string text;  ///< whole characters, if the model makes such; a possible stop is held back
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;         ///< of `tokens`, then of `stop_token`, if asked for
   std::vector<TokenLogprobs> prompt_logprobs;  ///< once, in the first update, if asked for

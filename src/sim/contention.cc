@@ -21,10 +21,10 @@ Contention::FlowId Contention::add(Flow flow) {
 }
 
 void Contention::drop_never_full_links() {
-  // A queue of a rank runs one transfer at a time. Therefore the load of a link is at most the sum,
-  // over the queues of the ranks that contribute to it, of the largest share in each queue. The
-  // bound of an uplink is tighter: all traffic of one rank through it also passes one access link.
-  // That link is never more than full, which bounds the rank's traffic through the uplink.
+  // A queue of a rank runs one transfer at a time. Therefore the load of a link has a bound: the
+  // sum, over the queues of the ranks that contribute to it, of the largest share in each queue.
+  // The bound of an uplink is tighter: all traffic of one rank through it also passes one access
+  // link. That link is never more than full, which bounds the rank's traffic through the uplink.
   struct Claim {
     int64_t link;
     int64_t access;

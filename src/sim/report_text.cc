@@ -143,8 +143,8 @@ static std::string what_if_text(const SimReport& report) {
 
 std::string to_text(const Program& program, const SimReport& report) {
   // The answer comes before its grounds: step time and throughput, the breakdown per rank, memory
-  // against the device's, the critical path, then the sources of the numbers and the omissions of
-  // the model.
+  // against the device's, the critical path. The sources of the numbers and the omissions of the
+  // model come last.
   std::string out;
   const auto to = std::back_inserter(out);
   std::string mesh;

@@ -270,9 +270,9 @@ void Sharing::share_links(int64_t now) {
 }
 
 void Sharing::fill(int64_t now) {
-  // All transfers speed up together, measured in bytes/s at the link that each loads most. When a
-  // transfer reaches its maximum or a link is full, that transfer or all on that link stay at their
-  // speed, and the rest continue. `slope`: load that a link gains per byte/s; `remaining`: its free
+  // All transfers speed up together, measured in bytes/s at the link that each loads most. A
+  // transfer that reaches its maximum stays at its speed, and so do all transfers on a link that is
+  // full. The rest continue. `slope`: load that a link gains per byte/s; `remaining`: its free
   // share.
   const auto rate = [&](ActivityId id) {
     const Activity& transfer = activities_[id];

@@ -60,7 +60,7 @@ struct ClassTable {
   /// In the same order, where transfers share links; null: not yet computed.
   std::vector<const Demand*> demand;
   /// Where launches take time: the last earlier task that the host waits for (kNone if there is
-  /// none), and the time from its end until the host has launched this task.
+  /// none). `launched_ns`: the time from its end until the host has launched this task.
   std::vector<TaskId> host_before;
   std::vector<int64_t> launched_ns;
   int32_t num_recvs = 0;

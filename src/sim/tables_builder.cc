@@ -144,9 +144,9 @@ void TablesBuilder::add_launches(ClassId cls, ClassTable& table) {
 
 void TablesBuilder::classify(ClassId cls, TaskId i, ClassTable& table) {
   // The event loop knows three sorts of task. An end of a message: its link is noted, and it joins
-  // the queue of its channel, in which the k-th send of a rank matches the k-th receive of its
-  // peer. A collective: it gets its ordinal in its channel (group and lane), by which members
-  // match. Anything else is work with a duration that is known now.
+  // the queue of its channel. There the k-th send of a rank matches the k-th receive of its peer. A
+  // collective: it gets its ordinal in its channel (group and lane), by which members match.
+  // Anything else is work with a duration that is known now.
   const Task& task = p_.classes[cls].tasks[i];
   const program::Kind& kind = p_.kind(task);
   TaskRecord& record = table.tasks[i];

@@ -16,8 +16,8 @@ namespace hocket::trace {
 
 // Characters of a plain or gzip file, read on demand. For files of more than one block, a thread
 // reads and inflates the next block while this one is parsed. The buffered text is followed by
-// kSentinels, so that a search for a non-blank character or the end of a string can run ahead
-// without a bound.
+// kSentinels. So a search for a non-blank character or the end of a string can run ahead without a
+// bound.
 //
 // Neither memory nor time of a reader may be a thousand times the size of a compressed file: one
 // that unpacks too far (base/limits.h) is an Error.

@@ -24,9 +24,9 @@ class TraceBuilder {
   void add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns, int64_t end_ns);
   /// Adds all tasks of one rank in one step: entry i is task i of the rank's class. Times are
   /// shifted by `offset_ns`. Tasks with end < start did not run and are left out. The live bytes of
-  /// step buffers become a memory counter: a buffer counts from the start of the first task that
-  /// uses it to the end of the last, a ragged one with its expected size. `transfer_ns`, if known:
-  /// when each communication began to transfer.
+  /// step buffers become a memory counter. A buffer counts from the start of the first task that
+  /// uses it to the end of the last; a ragged one counts with its expected size. `transfer_ns`, if
+  /// known: when each communication began to transfer.
   void add_step(int32_t rank, int32_t step, std::span<const int64_t> start_ns,
                 std::span<const int64_t> end_ns, int64_t offset_ns = 0,
                 std::span<const int64_t> transfer_ns = {});

@@ -57,8 +57,8 @@ std::string to_line(const std::vector<HeldOut>& sets, int64_t step, double time_
 std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_s,
                           const std::string& held_out);
 
-/// Returns "step 250: held-out loss 5.0123, 2.3456 bits/byte (32 of 98 held-out sequences)", and
-/// the same of the other sets by their names, for an evaluation of this duration.
+/// Returns "step 250: held-out loss 5.0123, 2.3456 bits/byte (32 of 98 held-out sequences)", for an
+/// evaluation of this duration. The same of the other sets follows, by their names.
 std::string evaluation_text(const std::vector<HeldOut>& sets, int64_t step, double seconds);
 
 /// metrics.jsonl of one run and, with output.tensorboard, its events. One rank writes it.

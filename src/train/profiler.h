@@ -30,11 +30,11 @@ struct ProfileOptions {
   std::shared_ptr<runtime::Device> device;
 };
 
-/// Times the tasks of a rank one at a time, in program order, while other ranks of the machine do
-/// the same, as far as there are cores: inputs are valid, caches hold the same data as in a step
-/// (repeating one task on warm buffers makes an optimizer look ten times too fast), and memory is
-/// shared. A kind's time is the median over passes of its mean in a pass. Parameters and optimizer
-/// state are scratch; a run is not touched.
+/// Times the tasks of a rank one at a time, in program order. Other ranks of the machine do the
+/// same meanwhile, as far as there are cores, so that memory is shared. Inputs are valid, and
+/// caches hold the same data as in a step: repeating one task on warm buffers makes an optimizer
+/// look ten times too fast. A kind's time is the median over passes of its mean in a pass.
+/// Parameters and optimizer state are scratch; a run is not touched.
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options);
@@ -44,11 +44,11 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
 std::map<std::string, cost::TimedLink> measure_links(const engine::Run& run,
                                                      runtime::LocalRanks& ranks, int max_repeats);
 
-/// Returns the timings for a training's prediction: those of cluster.profile, which is never
-/// written, if they have every task of the program, from this CPU with these kernels and threads
-/// (the mismatch is printed); else those of output.dir/profile.json from an earlier start; else new
-/// ones, which are written there. Throws Error (exit code 2) if cluster.profile is absent or no
-/// profile.
+/// Returns the timings for a training's prediction: those of cluster.profile, if they have every
+/// task of the program, from this CPU with these kernels and threads (the mismatch is printed);
+/// else those of output.dir/profile.json from an earlier start; else new ones, which are written
+/// there. The file of cluster.profile is never written. Throws Error (exit code 2) if
+/// cluster.profile is absent or no profile.
 cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compiled,
                           const std::shared_ptr<kernels::Backend>& backend,
                           const ProfileOptions& options);

@@ -34,8 +34,9 @@ struct Position {
   static Position of(const checkpoint::Checkpoint& from);
 };
 
-/// Error, naming the first key that differs with both values, unless the run has the model, type,
-/// seed, batches and data (its fingerprint) of the one that saved the checkpoint.
+/// Throws Error, naming the first key that differs with both values, unless this is the training
+/// that saved the checkpoint. Model, type, seed, batches and data (its fingerprint) must be the
+/// same.
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
 

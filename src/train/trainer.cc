@@ -282,7 +282,8 @@ void Trainer::set_up() {
 PreferenceRows Trainer::preference_rows() const { return {*data_, *loader_, mismatched_.get()}; }
 
 /// With preference.precompute_ref_log_probs: a reference in a store of its own runs before the
-/// training takes memory, one that is the policy without its adapter (`shared`) once that is there.
+/// training takes memory. One that is the policy without its adapter (`shared`) runs once that is
+/// there.
 void Trainer::compute_reference_values(bool shared) {
   const bool wanted = preferences_ && run_.config.preference.precompute_ref_log_probs;
   if (!wanted || preferences_->shares_store() != shared) return;
@@ -291,8 +292,8 @@ void Trainer::compute_reference_values(bool shared) {
   compute_reference(run_, programs_, preference_rows(), steps, *preferences_);
 }
 
-/// Draws a sample of the model as a new training finds it, where a prompt is given, in a store of
-/// its own that is given back.
+/// Draws a sample of the model as a new training finds it, where a prompt is given. The store is
+/// one of its own, and is given back.
 void Trainer::draw_first_sample() {
   if (start_.from) return;
   if (is_first()) {

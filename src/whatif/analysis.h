@@ -15,8 +15,8 @@
 
 namespace hocket::whatif {
 
-/// Slowdown S from which a run counts as straggling (2505.05713, section 4), and the share of a
-/// step below which a loss is not worth a cause.
+/// Slowdown S from which a run counts as straggling (2505.05713, section 4). kMinNamedShare: share
+/// of a step below which a loss is not worth a cause.
 inline constexpr double kStragglingSlowdown = 1.1, kMinNamedShare = 0.01;
 /// Share of the measured step: a replay that is off by more cannot explain why the step is slow.
 inline constexpr double kMaxReplayError = 0.1;

@@ -46,9 +46,9 @@ struct Fusion {
 struct Batch {
   double bytes = 0, ready = 0;
 };
-/// Fuses gradients into batches. A batch is handed over when it holds `fusion.bytes`, before a
-/// gradient that would make it greater, `fusion.timeout` after its first gradient, or with the last
-/// gradient.
+/// Fuses gradients into batches. A batch is handed over when it holds `fusion.bytes`, or before a
+/// gradient that would make it greater. It is also handed over `fusion.timeout` after its first
+/// gradient, or with the last gradient.
 std::vector<Batch> fuse(const GradientLog& log, const Fusion& fusion);
 
 /// A ring of N ranks on links of `bandwidth` bytes/s (achieved). A codec that takes no time divides

@@ -596,7 +596,7 @@ class HocketReader {
   }
 
   /// Makes a task depend on the last task of every other lane that had ended when it started, in
-  /// all steps, and belongs to the same pass, or to none.
+  /// all steps. That task must belong to the same pass, or to none.
   template <typename Infers>
   void infer_waits(const WorkerStream& lane, const std::vector<OpId>& ops, Infers&& infers) {
     for (const auto& [other, before] : lanes_) {

@@ -26,9 +26,9 @@ struct Importer {
 const std::vector<Importer>& importers();
 
 /// Reads `paths` with the importer named `format`, or, if that is empty, with the first one that
-/// recognizes the first path. Throws Error if no importer does, `format` is unknown, several
-/// files are given to an importer of one, or a cluster is given for a format that always has
-/// durations.
+/// recognizes the first path. Throws Error if no importer does, `format` is unknown, or several
+/// files are given to an importer of one. Also throws if a cluster is given for a format that
+/// always has durations.
 MeasuredRun read_run(const std::vector<std::string>& paths, const std::string& format = "",
                      const cost::Cluster* cluster = nullptr);
 

@@ -227,8 +227,8 @@ void RankOps::add_launched(const Activity& call, const OpEnd& launch) {
   }
 }
 
-/// Adds an op that depends on its launch, on the last op of its stream, and on ops of other streams
-/// that its stream was made to wait for.
+/// Adds an op that depends on its launch and on the last op of its stream. It also depends on ops
+/// of other streams that its stream was made to wait for.
 void RankOps::add_activity(const Activity& call, const Activity& activity, const OpEnd& launch) {
   Observed kernel = observed(activity.name, activity.stream);
   kernel.start = activity.start;

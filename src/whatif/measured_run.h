@@ -83,7 +83,7 @@ struct MeasuredRun {
   std::vector<std::vector<OpId>> waits_for;  ///< by op: ops of the pattern that end before it
   /// By op: ops of the step before that it depends on. Empty if every step begins with no work
   /// left. Otherwise a step's length is the difference between its end and the end of the step
-  /// before, since a host may have launched much of it by then.
+  /// before. A host may have launched much of it by then.
   std::vector<std::vector<OpId>> waits_for_last;
   std::vector<int64_t> steps;  ///< their numbers in the trace
   int32_t replicas = 1;

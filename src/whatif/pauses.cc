@@ -302,8 +302,8 @@ class PauseSearch {
 
   bool is_of_host(BlockId block) const { return kind_of(block).name.starts_with("host "); }
 
-  /// Returns whether a worker is far slower than others in half of the ops of the same sort, those
-  /// of its host or of its device: then long ones are no pauses.
+  /// Returns whether a worker is far slower than others in half of the ops of the same sort (its
+  /// host's, or its device's). Long ones are then no pauses.
   bool is_slow(WorkerId worker, const std::vector<Long>& list,
                const std::vector<std::vector<BlockReplica>>& work) {
     const bool host = is_of_host(list.front().place.first);

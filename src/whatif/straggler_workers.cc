@@ -51,8 +51,8 @@ class Finder {
 
   // ---- threads without names ----
 
-  /// Numbers stages in the order of ranks. A stage without events in any process shows as a gap,
-  /// where ranks go stage by stage with an equal distance between stages in all processes.
+  /// Numbers stages in the order of ranks. A stage without events in any process shows as a gap.
+  /// Ranks must go stage by stage for that, with an equal distance between stages in all processes.
   void by_number() {
     std::map<int64_t, std::set<int64_t>> ranks_of;  // by process
     for (const Thread& thread : threads_) {

@@ -254,8 +254,8 @@ TEST(Check, RingMessagesAreAccepted) {
   }
 }
 
-/// Checks a ring with a message that goes to the rank at offset `peer` + `there`, and comes from
-/// the rank at offset `peer` + `back`; `there` and `back` are tables by coordinate.
+/// Checks a ring with a message that goes to the rank at offset `peer` + `there`. The message comes
+/// from the rank at offset `peer` + `back`; `there` and `back` are tables by coordinate.
 Verdict check_exchange(const test::Case& c, int32_t peer, std::vector<int64_t> there,
                        std::vector<int64_t> back) {
   program::Program p = with_a_ring(c, "edp", 1);

@@ -14,8 +14,8 @@ using program::TaskId;
 using test::Edit;
 using test::expect_refused;
 
-/// Inserts a copy of the first task of the op, on the first half of the queries of a sequence and
-/// the second half of its keys. Those queries need none of them. `keys`: inputs that are keys.
+/// Inserts a copy of the first task of the op. It is on the first half of the queries of a sequence
+/// and the second half of its keys. Those queries need none of them. `keys`: inputs that are keys.
 /// Returns the place behind it.
 TaskId add_task_on_nothing(Edit& e, const std::string& op, const std::set<size_t>& keys,
                            std::vector<BufferId>* made) {

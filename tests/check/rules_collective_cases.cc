@@ -315,7 +315,7 @@ std::vector<FaultCase> transfer_cases() {
          e.append(b.end({}, {e.add_buffer(type)}, 0));
          b.take(type);
        },
-       "deadlock", "an incomplete meeting never ends in the abstract run"},
+       "deadlock", "an incomplete match never ends in the abstract run"},
       {.rule = "group-fits",
        .fault = "a transfer inside a role",
        .start = two_ranks,

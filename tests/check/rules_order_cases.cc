@@ -67,7 +67,7 @@ std::vector<FaultCase> meeting_cases() {
          reduce_zeros(e, 4, 0);
          reduce_zeros(e, 8, 1);
        },
-       "deadlock", "an incomplete meeting never ends in the abstract run"},
+       "deadlock", "an incomplete match never ends in the abstract run"},
       {"deadlock", "two stages that both receive before they send", two_stages,
        [](Edit& e) {
          for (int32_t c = 0; c < 2; ++c) {

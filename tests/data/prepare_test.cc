@@ -492,8 +492,8 @@ TEST_F(Prepare, FingerprintIsOfTheTextsAlone) {
   EXPECT_NE(Dataset(moved.output).fingerprint(), before);
 }
 
-// A folder of version 1 (its fingerprint names the paths, and special tokens are text) stays as it
-// is if special tokens are to be text.
+// A folder of version 1 stays as it is if special tokens are to be text. Its fingerprint names the
+// paths, and its special tokens are text.
 TEST_F(Prepare, OlderFoldersAreUpToDate) {
   options_.split_special_tokens = true;
   prepare(options_);

@@ -369,8 +369,8 @@ Program two_sums(program::Phase phase, const std::string& setting) {
   return expanded(native, setting);
 }
 
-/// A sum of gradients gathers inside of nodes when the next one has begun there, so that the links
-/// between nodes go over to the next one at once. Others, which somebody waits for, do not.
+/// A sum of gradients gathers inside of nodes when the next one has begun there. So the links
+/// between nodes go over to the next one at once. Other sums, which a task waits for, do not.
 TEST(Expand, LinksBetweenNodesGoOverToTheNextSumOfGradients) {
   cost::Cluster cluster = test::one_node(2);
   cluster.nodes = 2;

@@ -304,8 +304,9 @@ TEST(PlanEquality, CopiesOfAStage) {
   }
 }
 
-/// Rows of a schedule may name any stage of their rank. One rank with all stages, a V of two ranks
-/// (the first with the first and last stage), and halves of backward passes all equal one rank.
+/// Rows of a schedule may name any stage of their rank. All of these equal one rank: one rank with
+/// all stages, a V of two ranks (the first with the first and last stage), and halves of backward
+/// passes.
 TEST(PlanEquality, StagesMayLieAnywhere) {
   const std::string path = ::testing::TempDir() + "stages.csv";
   const std::string model =

@@ -131,8 +131,8 @@ void keep_own_counts(program::Program& p) {
   program::finalize(p);
 }
 
-/// Returns the rows for `here` experts that came to `rank` in a layer and micro-batch, from the
-/// ranks along the outermost axes that split experts into blocks of this size.
+/// Returns the rows for `here` experts that came to `rank` in a layer and micro-batch. They came
+/// from the ranks along the outermost axes that split experts into blocks of this size.
 int64_t rows_at(engine::Session& session, int32_t rank, int64_t here, int32_t layer,
                 int32_t micro_batch) {
   const program::Program& p = session.program();

@@ -82,8 +82,9 @@ std::vector<Case> shapes() {
   return list;
 }
 
-/// Ranks that divide hardly any dim: 12, 24, 9, 8, 7 and 5 indices over 5, 7 and 10 ranks, along
-/// one axis and two, in groups, beside experts and parts of products that do not divide either.
+/// Ranks that divide hardly any dim: 12, 24, 9, 8, 7 and 5 indices over 5, 7 and 10 ranks. The
+/// split is along one axis and two, in groups, beside experts and parts of products that do not
+/// divide either.
 std::vector<Case> uneven_shapes() {
   std::vector<Case> list;
   for (const char* plan : {

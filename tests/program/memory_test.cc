@@ -219,8 +219,8 @@ TEST(MemoryBeyond, GoesByRankWhereClassesDiffer) {
   EXPECT_EQ(memory_beyond(together, apart), (std::vector<int64_t>{kPageBytes}));
 }
 
-/// Each of four ranks sends a number to the rank two further, hears from it that it has come, and
-/// sends another one by a permutation.
+/// Each of four ranks sends a number to the rank two further, and gets a message back that it has
+/// come. Then it sends another one by a permutation.
 int64_t bytes_in_flight(const std::vector<int32_t>& second) {
   Program program;
   program.roles[0].mesh.axes = {{"dp", 4}};

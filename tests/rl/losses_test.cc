@@ -187,8 +187,8 @@ TEST(RlLosses, ValueLossIsThatOfVerl) {
   }
 }
 
-/// Weights are made of the counts of the whole update, so that its loss is the sum of its parts'
-/// losses, however ranks and micro-batches divide its samples.
+/// Weights are made of the counts of the whole update. So its loss is the sum of its parts' losses,
+/// however ranks and micro-batches divide its samples.
 TEST(RlLosses, PartsOfAnUpdateAddUpToTheWhole) {
   for (const json& test : fixture::all().at("verl").at("losses")) {
     const std::string kind = fixture::text(test, "loss");

@@ -99,8 +99,8 @@ TEST(Generation, NoSymbolCanBeAnother) {
   EXPECT_GT(refused, 300);
 }
 
-/// However a text is cut into steps, the logits of its last token are the same to the bit, and they
-/// are those of the model without a cache.
+/// The logits of a text's last token are the same to the bit, however the text is cut into steps.
+/// They are those of the model without a cache.
 TEST(Generation, HasTheBitsOfTrainingHoweverATextIsCut) {
   for (const char* family :
        {"llama", "mistral, sliding_window: 5", "mistral, sliding_window: 90", "qwen3_moe",

@@ -135,8 +135,8 @@ TEST(SimEngine, TwoStagePipeline) {
   EXPECT_EQ(all.end_ns, 96);
 }
 
-// Three stages pass a message around the ring: stage s works 10 (s + 1), sends 5 to the next (the
-// last one to the first), and works 1 once the message of its predecessor has arrived.
+// Three stages pass a message around the ring. Stage s works 10 (s + 1), then sends 5 to the next
+// (the last one to the first). It works 1 once the message of its predecessor has arrived.
 //   stage 0: a 0..10, send 10..15, from stage 2 at 35: b 35..36.
 //   stage 1: a 0..20, from stage 0 at 15: b 20..21.  stage 2: a 0..30, from stage 1 at 25:
 //   b 30..31.

@@ -305,8 +305,8 @@ TEST(SimSharing, DeduplicatedReplayMatchesAllRanks) {
   EXPECT_GT(reduced, 15);
 }
 
-// Ranks of a class differ if transfers within sets of ranks take another time than between them,
-// and if only some of them are below a link that becomes full.
+// Ranks of a class differ if transfers within sets of ranks take another time than between them.
+// They also differ if only some of them are below a link that becomes full.
 TEST(SimSharing, DeduplicationSplitsClassesByTheirLinks) {
   int split = 0, shared = 0;
   for (uint32_t seed = 1; seed <= 400; ++seed) {

@@ -66,9 +66,9 @@ Program two_by_two() {
 }
 
 TEST(Simulator, HeterogeneousNodesRunAtTheirOwnSpeed) {
-  // Stage 1 is node 1, at half the speed and a quarter of the bandwidth: its product takes 20 us,
-  // the send between both 10 us + 1 kB at 25 MB/s = 50 us, its all-reduce 2 x 1 us + 1 kB at 250
-  // MB/s.
+  // Stage 1 is node 1, at half the speed and a quarter of the bandwidth. Its product takes 20 us,
+  // the send between both 10 us + 1 kB at 25 MB/s = 50 us. Its all-reduce takes 2 x 1 us + 1 kB at
+  // 250 MB/s.
   const Program p = two_by_two();
   cost::Cluster cluster = toy();
   const std::string yaml =

@@ -351,8 +351,8 @@ bool Mutator::change_group() {
   return true;
 }
 
-/// Changes the tag (perhaps to that of another message), the offset (of all ranks, of one, or of
-/// two that exchange their peers), or the axis.
+/// Changes the tag (perhaps to that of another message), the peer's offset, or the axis. The offset
+/// changes for all ranks, for one, or for two that exchange their peers.
 bool Mutator::change_peer() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;

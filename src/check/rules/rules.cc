@@ -21,8 +21,9 @@ namespace {
 // Each predicate returns "" if its rule holds, else the fault. The tables at the end of this file
 // give the name, the statement and the fix of each rule.
 
-/// Returns "" for a type with positive dims, at most kMaxDims of them, a size far from overflow,
-/// whole blocks and bytes, and symbols of the program's table; else the fault.
+/// Returns the fault of a type, or "". A valid type has positive dims, at most kMaxDims of them,
+/// and a size far from overflow. Its blocks and bytes are whole, and its symbols are those of the
+/// program's table.
 std::string type_fault(const Context& ctx, const graph::TensorType& type) {
   if (type.dims.size() > kMaxDims) return "the type " + to_string(type);
   double bytes = 8.0 * std::max(type.top_k, 1);
@@ -102,8 +103,8 @@ std::string group_axes(const Context& ctx, const program::Group& group, size_t) 
   if (!in_range(group.role, ctx.program.roles.size())) {
     return fmt::format("role {} does not exist", group.role);
   }
-  // A group has all ranks of two roles, or ranks of one role that differ on some axes, and one axis
-  // may be restricted to members.
+  // A group has all ranks of two roles, or ranks of one role that differ on some axes. One axis may
+  // be restricted to members.
   if (group.with != kNone) {
     if (!in_range(group.with, ctx.program.roles.size())) {
       return fmt::format("role {} does not exist", group.with);
@@ -197,8 +198,8 @@ std::string expected_routed(const Context&, const RankClass&, const Buffer& buff
                                           : fmt::format("always holds {}", buffer.type.bytes()));
 }
 
-/// Rows of a persistent tensor keep their places when their number changes, so only dim 0 may be a
-/// symbol, and only whole on its rank.
+/// Allows a symbol in a persistent tensor only at dim 0, and only whole on its rank. So rows keep
+/// their places when their number changes.
 std::string symbols_stay(const Context&, const RankClass&, const Buffer& buffer) {
   if (buffer.kind != BufferKind::persistent) return "";
   for (size_t d = 0; d < buffer.type.dims.size(); ++d) {
@@ -258,8 +259,8 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
   // of the class.
   if (buffer.kind != BufferKind::view) return "";
   // The begin of a view, in elements, must be known before a step, and must be the begin of a byte
-  // and of a block. So there is no symbol along its dim or behind it, except for equal parts of a
-  // symbol at dim 0, which begin behind a fixed number of parts.
+  // and of a block. So there is no symbol along its dim or behind it. The exception is equal parts
+  // of a symbol at dim 0, which begin behind a fixed number of parts.
   const graph::TensorType& base = cls.buffers[buffer.base].type;
   int64_t size = base.numel();
   int64_t length = buffer.type.numel();

@@ -240,8 +240,8 @@ std::string collective_types_follow(const Context& ctx, ClassId cls, const RankC
   }
 }
 
-/// True if the workspace is 0, or the memory of the collective in a transport (c10d's or our own),
-/// for the task's group or a larger one with the same kind.
+/// True if the workspace is 0, or the memory of the collective in a transport (c10d's or our own).
+/// The group is the task's, or a larger one with the same kind.
 bool workspace_of_transport(const Context& ctx, const Task& task) {
   const Kind& kind = ctx.program.kind(task);
   if (kind.workspace == 0) return true;
@@ -313,8 +313,8 @@ bool overlap(const Context& ctx, ClassId cls, BufferId one, BufferId other) {
   return std::find(meets.begin(), meets.end(), other) != meets.end();
 }
 
-/// Refuses sharing that the op does not declare, a declared update into another buffer (the
-/// parameter would stay as it was), and two outputs in one buffer.
+/// Refuses sharing that the op does not declare, and two outputs in one buffer. Refuses a declared
+/// update into another buffer, since the parameter would stay as it was.
 std::string in_place_declared(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   for (size_t o = 0; o < task.out.size(); ++o) {

@@ -201,7 +201,7 @@ AxisMask BufferState::other_classes(const Base& base, CutId entry, CutId region,
 }
 
 /// Scales an index from a size of `own` to a size of `all`. If the scaled index is no integer, cuts
-/// `own` into the fewest even parts such that one begins at the index, and takes the same part of
+/// `own` into the fewest even parts such that one begins at the index. Then takes the same part of
 /// `all`.
 static int64_t counterpart(int64_t index, int64_t own, int64_t all) {
   if (index * all % own == 0) return index * all / own;

@@ -123,8 +123,9 @@ bool Collectives::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
   return true;
 }
 
-/// True if sizes of an exchange belong to the axis and to the routing that placed the rows, and to
-/// the rank's tokens and experts of rows split by token (`by_token`). Else reports.
+/// Returns whether sizes of an exchange fit, and reports if they do not. They must belong to the
+/// axis and to the routing that placed the rows. They must also be of the rank's tokens and experts
+/// of rows split by token (`by_token`).
 bool Collectives::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
                             const Value& sizes) {
   const BufferId buffer = m_.ctx.task(ref).in[1];

@@ -24,8 +24,8 @@ class Collectives {
 
  private:
   void step_across_classes(std::span<const TaskRef> tasks);
-  // The functions below return false, and report, if the value does not lie as the op needs it, or
-  // if sizes are not those of the rows.
+  // The functions below return false, and report, if the value does not lie as the op needs it.
+  // They also do so if sizes are not those of the rows.
   bool move(TaskRef ref, const KindInfo& info, AxisMask over, size_t operand, Value* value);
   bool move(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
             size_t operand, Value* value);

@@ -48,8 +48,8 @@ ExprId NamedBuffers::before_step(const program::Buffer& buffer, int32_t tensor) 
 }
 
 const char* NamedBuffers::bad_slots(ClassId cls, const program::Buffer& buffer) {
-  // Every slot: its tensor can lie among others, its layout divides it, and the local part fits
-  // between the slot before it and the end of the bucket.
+  // Conditions on every slot: its tensor can lie among others, and its layout divides it. The local
+  // part fits between the slot before it and the end of the bucket.
   const int32_t first = m_.ctx.axis_of(cls, 0);
   const graph::Mesh& mesh = m_.ctx.program.mesh_of(cls);
   const int64_t bucket = program::elements_of(buffer, mesh);

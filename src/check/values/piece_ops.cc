@@ -197,7 +197,7 @@ TakeResult Pieces::take(int32_t key, const ops::Letters& letters, std::span<cons
                         std::span<const TypeId> logical,
                         std::span<const graph::TensorType> local_out, const TypeTable& types,
                         const PieceOffsets& offsets, const graph::CoordBox& box) {
-  // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
+  // Every letter must have one cut in all inputs that have it. It must be whole unless the op acts
   // index by index along it or contracts it. Where the op goes by position, the cut is one run that
   // begins where the task says. An output has the cuts of its letters, and is an unfinished
   // reduction over every cut letter that it lacks. One input may itself be an unfinished sum if the

@@ -51,8 +51,8 @@ struct Space {
   int32_t by_dim = -1;
   int64_t size = 0, by_size = 0;
   /// Cuts of the other dims of a tensor of `size` rows, if the letter is '#' (elements in memory
-  /// order): the numbering depends on them. kNone: no cuts, or whole rows only, whose
-  /// numbering does not depend on them.
+  /// order): the numbering depends on them. kNone: the numbering depends on no cuts, since there
+  /// are none, or whole rows only.
   PieceId row = kNone;
   auto operator<=>(const Space&) const = default;
 };
@@ -146,7 +146,8 @@ class Pieces {
   TypeId local_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox& box);
 
   /// Returns the piece after a collective over the ranks along `over`, of a tensor of this type.
-  /// `counted`: what each rank had before a gather, if it takes that back; kNone: even blocks.
+  /// `counted`: the cut before a gather, if the collective reverses that gather; kNone: even
+  /// blocks.
   MoveResult move(PieceId id, AxisMask over, const comm::Movement& movement,
                   const graph::TensorType& logical, CutId counted = kNone);
   /// Returns the piece of the peer that the shift leads to.
@@ -173,9 +174,10 @@ class Pieces {
     PieceId piece;
   };
   /// Joins parts of one term along `dim`: at every coordinate the parts that overlap `region`, in
-  /// memory order. On every rank they must tile the region, and agree in all but the dim. On the
-  /// ranks in `box`, whose buffer it is, a fault gives kNone, and `why`; on other ranks, of which
-  /// less is known, it sets `guess`. `extent`: size of the buffer along `dim`; `size`: of the term.
+  /// memory order. On every rank they must tile the region, and agree in all but the dim. A fault
+  /// on the ranks in `box`, which own the buffer, gives kNone, and `why`. Less is known of other
+  /// ranks: a fault there sets `guess`. `extent`: size of the buffer along `dim`; `size`: of the
+  /// term.
   PieceId join(std::span<const Part> parts, CutId region, int64_t extent, int dim, int64_t size,
                const graph::CoordBox& box, bool* guess, RankFault* why);
 
@@ -193,7 +195,7 @@ class Pieces {
   };
   /// Applies an op to pieces of its inputs. `in`, `logical`: pieces and whole types of the inputs;
   /// `key`: the op with its attributes; `local_out`: local types of the outputs; `box`: the ranks
-  /// whose task it is.
+  /// that run the task.
   TakeResult take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                   std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
                   const TypeTable& types, const PieceOffsets& offsets, const graph::CoordBox& box);
@@ -260,7 +262,7 @@ class Pieces {
       moves_;
   std::map<std::pair<PieceId, graph::Shift>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;
-  /// Local types of pieces whose ranks differ, by box.
+  /// Local types of pieces that differ between ranks, by box.
   std::map<std::tuple<PieceId, TypeId, graph::Coords, graph::Coords>, TypeId> box_types_;
   std::map<std::pair<SpaceId, CutId>, CutId> needed_;
   /// Cuts that are equal on the ranks of a box: the first one, and those that are certain on other

@@ -63,9 +63,9 @@ class ChatTemplate {
   RenderedChat render(const nlohmann::ordered_json& messages,
                       const ChatOptions& options = {}) const;
   /// Returns the bytes of the rendered text (without a generation prompt) that the assistant wrote:
-  /// its {% generation %} blocks. Of a template without them, a message of the assistant is what it
-  /// adds to the text of the messages before it, with their generation prompt. Throws Error, with
-  /// the index of the message, where the text before or after a message depends on it.
+  /// its {% generation %} blocks. In a template without them, an assistant's message is the text
+  /// that it adds to the messages before it with their generation prompt. Throws Error, with the
+  /// index of the message, where the text before or after a message depends on it.
   std::vector<ChatSpan> assistant_spans(const nlohmann::ordered_json& messages,
                                         const ChatOptions& options = {}) const;
 

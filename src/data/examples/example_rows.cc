@@ -60,8 +60,8 @@ bool ExampleRows::is_split(int64_t example) const {
 }
 
 // Makes parts of a text, each a row long but for the last one: ids 0 to S - 1, S to 2 S - 1 and so
-// on. The last place of a part has the first id of the next one as its target, so that every id but
-// the first is predicted once.
+// on. The last place of a part has the first id of the next one as its target. So every id but the
+// first is predicted once.
 void ExampleRows::split(int64_t example, std::vector<int64_t>* used) {
   const TokenExamples::Sequence text = examples_->sequence(example);
   const int64_t targets = count_targets(text.trained, std::ssize(text.trained));

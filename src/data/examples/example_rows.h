@@ -80,9 +80,10 @@ class ExampleRows : public TrainingRows {
   std::span<const int64_t> row(int64_t index) const;
   Piece piece(int64_t number) const;
 
-  /// Rows of unpaired examples with the same prompts in the same order, each before the completion
-  /// of the example before it in its group (of the first, that of the last one). The
-  /// KL term of the loss is estimated on them. Throws Error where every prompt would keep its own.
+  /// Returns rows of unpaired examples with the same prompts in the same order, but other
+  /// completions. A prompt gets the completion of the example before it in its group, the first
+  /// prompt that of the last example. The KL term of the loss is estimated on them. Throws Error
+  /// where every prompt would keep its own.
   std::unique_ptr<ExampleRows> mismatched() const;
 
  private:

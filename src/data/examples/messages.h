@@ -39,8 +39,9 @@ nlohmann::ordered_json read_messages(const nlohmann::ordered_json& list, const M
 /// Error for anything else. `wraps`: a bare function gets the object around it that templates want.
 nlohmann::ordered_json read_tools(const nlohmann::ordered_json& value, bool wraps);
 
-/// Throws Error unless turns of user or tool and of the assistant follow each other, after at most
-/// one system message, and the last is the assistant's, or, if `open`, the user's or a tool's.
+/// Throws Error unless turns of user or tool alternate with turns of the assistant, after at most
+/// one system message. The last turn must be the assistant's, or, if `open`, the user's or a
+/// tool's.
 void check_turns(const nlohmann::ordered_json& messages, bool open);
 
 /// {"role": role, "content": content}.

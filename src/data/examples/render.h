@@ -49,8 +49,9 @@ class Renderer {
   Renderer(const Renderer&) = delete;
   Renderer& operator=(const Renderer&) = delete;
 
-  /// Throws Error, with the example's file and line, for messages that the template refuses, an
-  /// assistant's part that cannot be told from the rest, or an answer without a token.
+  /// Renders an example. Throws Error, with its file and line, for messages that the template
+  /// refuses, and for an answer without a token. Also throws for an assistant's part that cannot be
+  /// told from the rest.
   RenderedExample render(const Example& example);
 
   /// Returns the number of examples so far with special tokens in their texts.

@@ -41,14 +41,14 @@ struct ReadReport {
 /// Hands every example to `take`, in the order of the files (sorted) and of their lines, until
 /// `take` returns false. The same files give the same examples. An example that cannot be used is
 /// counted and named in the report. Throws Error for no files, damaged ones (cut off, no UTF-8
-/// text, no array), columns that fit no format, and more than `max_unreadable` unreadable examples
-/// of all, unless `take` ended the reading.
+/// text, no array), and columns that fit no format. Unless `take` ended the reading, also throws if
+/// more than the share `max_unreadable` of all examples is unreadable.
 ReadReport read_source(const SourceOptions& options, const std::function<bool(Example&&)>& take);
 
-/// Hands every object of a source to `take`, as its line has it, with its place ("tasks.jsonl:17"),
-/// in the order of read_source() and until `take` returns false. An Error that `take` throws counts
-/// the object as unreadable. Throws Error as read_source(), and for texts and tokens, which have no
-/// columns.
+/// Hands every object of a source to `take`, as its line has it, with its place ("tasks.jsonl:17").
+/// The order is that of read_source(), and the end is where `take` returns false. An Error that
+/// `take` throws counts the object as unreadable. Throws Error as read_source(), and for texts and
+/// tokens, which have no columns.
 ReadReport read_objects(
     const SourceOptions& options,
     const std::function<bool(nlohmann::ordered_json&& object, const std::string& place)>& take);

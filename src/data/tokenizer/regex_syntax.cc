@@ -27,8 +27,8 @@ constexpr std::string_view kSpaces =
 constexpr std::string_view kHexDigits = "0-9a-fA-F";
 constexpr int kMaxDepth = 50;  // of classes in classes
 
-/// Names of Oniguruma's \p{...} and [:...:], in small letters without _, - and blanks, and the
-/// inside of a class of PCRE2 with the same characters.
+/// Names of Oniguruma's \p{...} and [:...:], each with the inside of a class of PCRE2 with the same
+/// characters. Names are in small letters, without _, - and blanks.
 const std::pair<std::string_view, std::string_view> kNamed[] = {
     {"alnum", R"(\p{Alphabetic}\p{Nd})"},
     {"alpha", R"(\p{Alphabetic})"},

@@ -22,8 +22,8 @@ struct EncodeOptions {
   /// Puts the tokens that the post-processor adds before and behind the text (`transformers`'
   /// name).
   bool add_special_tokens = false;
-  /// Takes special tokens that stand in the text for text like any other, so that it can neither
-  /// end a document nor begin another role (`transformers`' name). Other added tokens are found.
+  /// Takes special tokens that stand in the text for text like any other (`transformers`' name). So
+  /// the text can neither end a document nor begin another role. Other added tokens are found.
   bool split_special_tokens = false;
   /// Bytes of the text, sorted, at which a special token is text like any other; needs ranges.
   std::span<const size_t> literal = {};
@@ -32,8 +32,8 @@ struct EncodeOptions {
 /// Immutable; safe to share between threads.
 class Tokenizer {
  public:
-  /// Throws Error for an id out of range, a merge whose result is no token, a duplicate token, or a
-  /// regular expression that does not compile.
+  /// Throws Error for an id out of range, a duplicate token, or a merge with a result that is no
+  /// token. Also throws for a regular expression that does not compile.
   explicit Tokenizer(TokenizerSpec spec);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;

@@ -68,7 +68,7 @@ struct Heads {
 };
 
 /// Cuts the queries into documents, and these into blocks of `step` queries (0: whole), most work
-/// first. A document begins at position 0, and at every multiple of the attribute `seq`, so ranks
+/// first. A document begins at position 0, and at every multiple of the attribute `seq`. So ranks
 /// with whole sequences compute the same as one rank, whatever the positions are. The first
 /// document may begin before the first query; its position gives the offset. Returns the number of
 /// blocks.

@@ -26,9 +26,9 @@ void softmax_block(int64_t keys, int64_t skip, int64_t rows, int64_t first, int6
   }
   const T low = kLowest<T>;
   for (int64_t c = skip / L * L; c < rows; c += L) {
-    // Keys from `inside` to `all` are seen by every query of this vector (if there are any), keys
-    // before `begin` and from `any` on by none; rows of the register tiles that reach into these
-    // queries need zeros from `zero_begin` to `zero`.
+    // Keys from `inside` to `all` are seen by every query of this vector (if there are any). Keys
+    // before `begin` and from `any` on are seen by none. Rows of the register tiles that reach into
+    // these queries need zeros from `zero_begin` to `zero`.
     const int64_t all = std::clamp<int64_t>(c + 1 - first, 0, keys);
     const int64_t any = std::clamp<int64_t>(c + L - first, 0, keys);
     const int64_t zero = std::clamp<int64_t>(c + L + kTileRows - first, 0, keys);

@@ -98,16 +98,16 @@ struct Scores {
   }
 };
 
-/// A block of queries of one head, at row `skip` of a block that the document's begin aligns, and
-/// the keys [0, keys) that its last row may see, of which the first is `first` rows before row 0.
+/// A block of queries of one head, at row `skip` of a block that the document's begin aligns. Its
+/// last row may see the keys [0, keys). The first key is `first` rows before row 0.
 struct QueryBlock {
   int64_t rows, skip, keys, first, window, d;
 };
 
 /// Attention of the rows [skip, rows) of a block to its keys, kAttnKeysFwd at a time, with an
 /// online softmax (FlashAttention, arXiv 2205.14135). `q` and `out` are row 0's, rows `stride`
-/// elements apart; of `q` rows before `skip` are read, so they must be there. `keys(j, n, to)`
-/// packs keys [j, j + n) to to[feature][kAttnKeysFwd], `values(j, n, pad, ld)` returns their
+/// elements apart; of `q` rows before `skip` are read, so they must be there. `load_keys(j, n, to)`
+/// packs keys [j, j + n) to to[feature][kAttnKeysFwd]. `load_values(j, n, pad, ld)` returns their
 /// values, rows ld apart and readable in whole tiles. Scores of the tile; their running maximum
 /// `top` and sum of exponentials `sum` per query; `fix` rescales the output to the new maximum;
 /// then the tile's exponentials times its values are added. Products skip keys beyond the diagonal

@@ -32,8 +32,8 @@ T weighted_dot(const T* __restrict dy, const T* __restrict x, const T* __restric
 template <typename T, typename Dot>
 void norm_bwd(const KernelArgs& args, int64_t row, const Dot& dot) {
   // y = x w s with s = 1 / rms(x), one s a row. Per row: dx = w dy s - x dot s^3 / row, and dg +=
-  // dy x s. Rows are cut into blocks by their number alone: each block sums dg into a row of
-  // `partial`, and these are added in order at the end, so bits do not depend on the number of
+  // dy x s. Rows are cut into blocks by their number alone. Each block sums dg into a row of
+  // `partial`, and these are added in order at the end. So bits do not depend on the number of
   // threads.
   const T *dy = in<T>(args, 0), *x = in<T>(args, 1), *g = in<T>(args, 2), *rstd = in<T>(args, 3);
   T *dx = out<T>(args, 0), *dg = out<T>(args, 1);

@@ -287,9 +287,9 @@ Applications forward_applications(const Graph& graph) {
   return made;
 }
 
-/// Returns the dims of parameters that are inner to a block of the model: from the product that
-/// makes the dim to the product that sums over it, no op needs all of it, and it is no dim of
-/// tokens. So heads and the width of an MLP are inner; the hidden width is not, since norms need it
+/// Returns the dims of parameters that are inner to a block of the model, and are no dims of
+/// tokens. From the product that makes such a dim to the product that sums over it, no op needs all
+/// of it. So heads and the width of an MLP are inner; the hidden width is not, since norms need it
 /// whole. They are split over the outermost axes of tp that may split all their parameters together
 /// (axes_for). Experts are split over the axes for their widths. A KV cache is split as the heads
 /// that it holds.

@@ -14,9 +14,9 @@ namespace hocket::parallel {
 /// - Inputs of a micro-batch are split by token, unless the number of tokens is a symbol that the
 ///   ranks do not divide.
 /// - Tensors of experts are split over ep.
-/// - Over tp: parameters that some op indexes by position (the vocabulary, of embedding and head),
-///   and parameters that produce or sum over a dim which no op in between needs whole, if it
-///   divides (heads, the width of an MLP).
+/// - Over tp: parameters that some op indexes by position (the vocabulary, of embedding and head).
+/// - Over tp, if it divides: parameters that produce or sum over a dim which no op in between needs
+///   whole (heads, the width of an MLP).
 /// - `pins` (pins.h) override all rules above.
 /// - An optimizer state has its parameter's layout, unless PinnedTensors::updates has another.
 /// Throws Error for a malformed pin, a pin that its tensors cannot have, or one that matches no

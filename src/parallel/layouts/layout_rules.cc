@@ -188,9 +188,9 @@ std::vector<size_t> LayoutRules::order_of_axes(const Node& node) const {
   return axes;
 }
 
-/// Returns the first axis of the mesh, not among `axes`, with no other remaining axis outside of it
-/// in an input or in the parameter of a gradient. A pin may have cut a parameter in another order
-/// than the mesh's.
+/// Returns the first axis of the mesh, not among `axes`, that lies inside of no other remaining
+/// axis. The order of axes is that of an input or of the parameter of a gradient. A pin may have
+/// cut a parameter in another order than the mesh's.
 size_t LayoutRules::next_axis(const Node& node, const std::vector<size_t>& axes) const {
   std::set<int32_t> open;
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
@@ -308,9 +308,9 @@ bool LayoutRules::splits_as_before(const Node& node, const ops::AxisSignature& s
   return true;
 }
 
-/// Returns whether the signature begins no split: a split operand was split before (tokens by the
-/// inputs, other dims by parameters), or a sum over tokens leaves every rank the tokens that it
-/// has.
+/// Returns whether the signature begins no split. Either a split operand was split before: tokens
+/// by the inputs, other dims by parameters. Or a sum over tokens leaves every rank the tokens that
+/// it has.
 bool LayoutRules::begins_no_split(const Node& node, const ops::AxisSignature& signature,
                                   size_t axis) const {
   if (signature.letter == 0) return true;

@@ -103,8 +103,8 @@ std::optional<Layouts> layouts_with(const graph::Graph& graph, const graph::Mesh
 /// innermost axes split one dim and the others another. Where they divide no dim, they split one in
 /// shares that are nearly equal. A parameter stays whole along axes with more ranks than any of its
 /// dims has indices, and if `sharding` excludes it as small. The innermost axis of the mesh cuts
-/// first: then the traffic between distant ranks, gathered or scattered, is the smallest part, and
-/// a rank's part among all ranks lies in its part within its group.
+/// first. Then the traffic between distant ranks, gathered or scattered, is the smallest part. A
+/// rank's part among all ranks also lies in its part within its group.
 graph::Layout sharded(const graph::TensorType& type, graph::Layout layout, const graph::Mesh& mesh,
                       const Sharding& sharding, Shard among);
 

@@ -164,8 +164,8 @@ class Moves {
   }
 
   /// Sorts the axes that split the tokens of a routed tensor into their order at the end of the
-  /// path, if they are the same axes. Rows that a rank has of other ranks' tokens, by expert, go
-  /// with their tokens, wherever the axis was among those that split tokens.
+  /// path. Changes nothing if they are not the same axes. Rows that a rank has of other ranks'
+  /// tokens, by expert, go with their tokens, wherever the axis was among those that split tokens.
   Layout in_order(Layout layout) const {
     if (!type_.routed()) return layout;
     const std::vector<int32_t> has = layout.axes_of(1);

@@ -19,7 +19,7 @@ class Shares {
   /// Returns whether the plan gives the shares of tokens.
   bool are_given() const { return !given_.samples.empty() || !given_.along_cp.empty(); }
   /// Returns the sizes of the blocks into which these axes, the outermost first, cut a dim of the
-  /// tensor, or nothing if they are even (graph::share). A block may be empty.
+  /// tensor. Empty: the blocks are even (graph::share). A block may be empty.
   std::vector<int64_t> sizes(const graph::Graph& graph, graph::TensorId id, int dim,
                              const std::vector<int32_t>& axes) const;
   /// Returns the layout of the tensor with the sizes of its blocks.

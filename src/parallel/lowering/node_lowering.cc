@@ -160,8 +160,8 @@ ValueId NodeLowering::get_for_step(TensorId param, const Layout& layout, const T
   return rank_.resharder.reshard(base(param, begin), layout, begin);
 }
 
-/// Notes the values that tasks from `begin` on gathered for a forward node, if they gathered them
-/// over axes along which backward nodes gather it again.
+/// Notes the values that tasks from `begin` on gathered for a forward node. Only gathers over axes
+/// along which backward nodes gather the tensor again count.
 void NodeLowering::note_gathered_again(TensorId tensor, const TaskList& list, size_t begin) {
   for (size_t i = begin; i < list.size(); ++i) {
     const program::Task& task = list[i].task;

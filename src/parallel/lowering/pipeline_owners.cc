@@ -140,8 +140,8 @@ std::vector<PipelineRanks> PipelineOwners::ranks_of_updates(const Graph& graph) 
 void PipelineOwners::place_step(const Graph& graph, const Pipeline& pipeline) {
   // An update runs wherever its parameter is stored. A sum of contributions runs on every rank that
   // has one, and is partial if there are several. Any other node runs on one rank with all inputs,
-  // if possible that of its layer. If there is no such rank, or updates on other ranks read the
-  // result, it gathers its inputs and runs on the ranks that read it.
+  // if possible that of its layer. There may be no such rank, or updates on other ranks may read
+  // the result. Then the node gathers its inputs and runs on the ranks that read it.
   const std::vector<PipelineRanks> updates = ranks_of_updates(graph);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];

@@ -47,7 +47,7 @@ struct TaskTemplate {
   std::vector<ValueId> in, out;
   std::vector<std::pair<int, ValueId>> shares;  ///< (output, value that gives it its buffer)
   /// Prefetch for later tasks (a parameter, keys). It begins when the compute tasks before it in
-  /// the list are done, so its position sets how far it runs ahead and when its memory is taken.
+  /// the list are done. So its position sets how far it runs ahead and when its memory is taken.
   bool ahead = false;
   /// For a task with an accumulator as output and an op that cannot add to it: from the second
   /// micro-batch on the task writes `part` instead, and a task of kind `adds` adds `part` to the

@@ -234,7 +234,7 @@ class Stamper {
     // Values become buffers, of this micro-batch or of the step. An in-place output takes over the
     // buffer that it updates, and an accumulator adds from its second write on.
     // Compute of an action waits for the sends of the action two before it, and receives wait for
-    // that action's compute, so at most two actions' messages are in flight.
+    // that action's compute. So at most two actions' messages are in flight.
     // A reduction follows right after the last contribution to its gradient, so that it overlaps
     // with the rest of the backward pass.
     if (made.part != kNone) {

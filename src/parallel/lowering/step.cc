@@ -278,9 +278,9 @@ void StepLowering::emit_losses() {
 }
 
 void StepLowering::emit_step() {
-  // Optimizer nodes run once per step, on the ranks of their parameter. Where no rank has all
-  // inputs of a node (norms of gradients), they are made in a vector that is summed over the
-  // pipeline before the node.
+  // Optimizer nodes run once per step, on the ranks of their parameter. For some nodes (norms of
+  // gradients) no rank has all inputs. These are made in a vector that is summed over the pipeline
+  // before the node.
   take_totals();
   const auto optimizer_nodes = [&](auto&& visit) {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {

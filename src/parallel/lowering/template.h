@@ -35,9 +35,9 @@ struct Templates {
 };
 
 /// Lowers a graph of one global micro-batch under a plan. Chooses layouts by their cost over the
-/// whole graph (layouts.h) and inserts communication where a tensor is read in another layout than
-/// it is produced (resharder.h). Stages send each other the tensors that cross them. Throws Error
-/// for a plan that the graph does not allow.
+/// whole graph (layouts.h). Inserts communication where a tensor is read in another layout than it
+/// is produced (resharder.h). Stages send each other the tensors that cross them. Throws Error for
+/// a plan that the graph does not allow.
 Templates make_templates(const graph::Graph& graph, const Plan& plan);
 
 /// Returns a readable text with a line per value and task. `only`: this class, or all for kNone.

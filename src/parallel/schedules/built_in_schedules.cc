@@ -122,8 +122,9 @@ namespace {
 /// Interleaved 1F1B. Forward passes go round by round: the first chunk for all micro-batches of a
 /// round, then the second, and so on; backward passes likewise, from the last chunk to the first.
 /// The warm-up of a rank brings the first micro-batch of a round through all later chunks and ranks
-/// and back (two forward passes per rank after it), plus `ahead` more. Then forward and backward
-/// passes alternate, overlapped or not, and the rest of the backward passes follow.
+/// and back. That takes two forward passes per rank after it; the warm-up has `ahead` more. Then
+/// forward and backward passes alternate, overlapped or not, and the rest of the backward passes
+/// follow.
 Schedule interleaved(int ranks, int chunks, int micro_batches, int round, int ahead,
                      bool overlapped) {
   const int all = chunks * micro_batches;
@@ -167,10 +168,10 @@ Schedule interleaved_overlap(int ranks, int chunks, int micro_batches) {
 }
 
 Schedule zero_bubble_h1(int ranks, int chunks, int micro_batches) {
-  // As interleaved 1F1B, with one forward pass less in the warm-up per rank after it, because an
-  // input gradient (I) returns in half the time of a full backward pass. The memory saved pays for
-  // pending weights: rank r runs the W of a micro-batch r backward passes later, and the rest at
-  // the end, where 1F1B would wait for other ranks.
+  // As interleaved 1F1B, with one forward pass less in the warm-up per rank after it. The reason:
+  // an input gradient (I) returns in half the time of a full backward pass. The memory saved pays
+  // for pending weights: rank r runs the W of a micro-batch r backward passes later, and the rest
+  // at the end, where 1F1B would wait for other ranks.
   const int round = chunks == 1 ? micro_batches : in_round("zb-h1", ranks, micro_batches);
   const int all = chunks * micro_batches;
   Schedule schedule;

@@ -50,9 +50,9 @@ Schedule gpipe(int stages, int micro_batches);
 /// r, r + ranks, r + 2 ranks, .. (`chunks` of them, its model chunks). They take turns in rounds of
 /// about `ranks` micro-batches. Throws Error unless the rounds are equal.
 Schedule interleaved_one_f_one_b(int ranks, int chunks, int micro_batches);
-/// Interleaved 1F1B with overlapped pairs of a forward and a backward pass, and one more forward
-/// pass in the warm-up, so that the two are of different micro-batches: Megatron-LM's
-/// --overlap-moe-expert-parallel-comm. Throws Error unless the rounds are equal.
+/// Interleaved 1F1B with overlapped pairs of a forward and a backward pass: Megatron-LM's
+/// --overlap-moe-expert-parallel-comm. The warm-up has one more forward pass, so that the two are
+/// of different micro-batches. Throws Error unless the rounds are equal.
 Schedule interleaved_overlap(int ranks, int chunks, int micro_batches);
 /// ZB-H1 (Qi et al., arXiv 2401.10241, section 2.3): 1F1B with a split backward, so that weight
 /// gradients (W) fill the bubbles. Holds no more micro-batches than 1F1B. Several chunks have the
@@ -89,8 +89,8 @@ Extent extent_of(const Schedule& schedule);
 Schedule parse_csv(std::string_view text, std::string_view where);
 
 /// Returns the rank of every stage and micro-batch: the row with most of their cells. Throws Error
-/// if the number of rows is not `ranks`, if a cell names a stage or micro-batch beyond the last, or
-/// if one has no cell.
+/// if the number of rows is not `ranks`, or a cell names a stage or micro-batch beyond the last.
+/// Also throws if a stage and micro-batch have no cell.
 Routes routes_of(const Schedule& schedule, int ranks, int chunks, int micro_batches);
 /// Returns the rank of each of the `ranks` x `chunks` stages, for the first micro-batch.
 std::vector<int> owners_of(const Schedule& schedule, int ranks, int chunks);

@@ -22,10 +22,10 @@ struct OffloadSearch {
   double gain_s = 0;      ///< by which these shorten the step
 };
 
-/// `step_s`: the predicted step with these counts, if it is to be taken; it is called with at most
-/// `most_choices` of them where there are no more, and once for each count of one group at a time
-/// else, until none of them shortens the step any more. `begin_s`: the step with 0 of each.
-/// `stop`: true ends the search with the best so far.
+/// Chooses the counts of the shortest step. `step_s`: the predicted step with these counts, if it
+/// is to be taken. It is called with all possible counts if these are at most `most_choices`. Else
+/// it is called once for each count of one group at a time, until none shortens the step any more.
+/// `begin_s`: the step with 0 of each. `stop`: true ends the search with the best so far.
 OffloadSearch choose_offload(
     const std::vector<size_t>& group_sizes, double begin_s, double most_choices,
     const std::function<std::optional<double>(const OffloadCounts&)>& step_s,

@@ -10,10 +10,10 @@
 
 namespace hocket::serve {
 
-/// Messages of workers: ask (key: for the settings), hello (key, name, count = slots), hold (rows
-/// that it still works at), want (a shard), beat (count = rows finished since it began), result
-/// (rows, body), bye. Messages of the master: welcome (text = settings), refused (text = reason),
-/// shard (rows, body), wait (nothing to do now), taken (rows: the result is on the disk), finished
+/// Messages of workers: ask (key: for the settings); hello (key, name, count = slots); hold (rows
+/// that it still works at); want (a shard); beat (count = rows finished since it began); result
+/// (rows, body); bye. Messages of the master: welcome (text = settings); refused (text = reason);
+/// shard (rows, body); wait (nothing to do now); taken (rows: the result is on the disk); finished
 /// (the job is).
 struct BatchMessage {
   std::string type = {};

@@ -23,8 +23,8 @@ struct ShardOptions {
   double target_s = 10;          ///< a shard is to take a worker about this long
   int64_t max_rows = 1 << 16;    ///< of a shard
   double lease_timeout_s = 600;  ///< a worker without a finished row for so long loses its shards
-  /// A row whose workers were lost so often, the last time while it was alone, is given up: it is
-  /// likely to be the reason. At least 2.
+  /// Number of lost workers after which a row is given up as the likely reason. The last one was
+  /// lost while it had this row alone. At least 2.
   int max_losses = 5;
 };
 
@@ -44,9 +44,9 @@ class ShardTable {
   void adopt(int64_t worker, RowRange range, double now);
 
   /// Leases the worker its next shard: rows for `target_s` at its recent rate, and near the end of
-  /// the job at most half of its share of the rest. Without open rows it is a copy of a shard whose
-  /// worker is expected to take longer than this one: the first result counts. Nothing if there is
-  /// nothing to do.
+  /// the job at most half of its share of the rest. Without open rows, leases a copy of a shard
+  /// that another worker is expected to finish later; the first result counts. Returns nothing if
+  /// there is nothing to do.
   std::optional<RowRange> lease(int64_t worker, double now);
   /// Reduces a lease to its first rows; the others are open again.
   void shrink(int64_t worker, RowRange range, int64_t count);
@@ -56,7 +56,8 @@ class ShardTable {
   /// makes them done.
   std::vector<RowRange> take_result(int64_t worker, RowRange range, double now);
   void commit(RowRange range);
-  /// Workers whose lease has ended; their rows are open again.
+  /// Removes workers after their lease has timed out, opens their rows again, and returns the
+  /// workers.
   std::vector<int64_t> expire(double now);
   /// Rows that are given up, each once. Requires: the caller commits an error for them.
   std::vector<int64_t> take_given_up();

@@ -13,7 +13,7 @@ namespace hocket::serve {
 
 /// Seconds after the start at which each of `count` requests is sent. Without a rate (requests/s)
 /// all are sent at once. Gaps are drawn from a gamma distribution of shape `burstiness`: 1 is a
-/// Poisson process, smaller is burstier, and they are scaled so that the last request is sent at
+/// Poisson process, smaller is burstier. They are scaled so that the last request is sent after
 /// count / rate, as vLLM does.
 std::vector<double> arrival_times(int64_t count, std::optional<double> rate, double burstiness,
                                   uint64_t seed);

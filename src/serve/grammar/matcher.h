@@ -46,8 +46,9 @@ class Matcher {
   using StackId = uint32_t;
   static constexpr StackId kEmpty = 0;  // the stack of a whole text
 
-  /// The top of a stack: an expression, and a place in it. `place` is the number of bytes read of a
-  /// text, the state of an automaton, the next part of a sequence, or the rounds of a repetition.
+  /// The top of a stack: an expression, and a place in it. `place`, by the expression: the number
+  /// of bytes read of a text; the state of an automaton; the next part of a sequence; the rounds of
+  /// a repetition.
   struct Frame {
     ExprId expr;
     uint32_t place;
