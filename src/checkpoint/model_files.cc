@@ -78,6 +78,34 @@ constexpr std::pair<const char*, const char*> kFurtherTokens[] = {
     {"sep_token", "tokenizer.ggml.seperator_token_id"},
     {"mask_token", "tokenizer.ggml.mask_token_id"}};
 
+constexpr std::string_view kNamedTemplate = "tokenizer.chat_template.";
+
+/// Puts templates with a name into a tokenizer_config.json, with the default one in a list. Without
+/// a default they are `left`: nothing would choose them.
+void take_named_templates(const gguf::Metadata& in, ModelFiles* files) {
+  ordered_json list = ordered_json::array();
+  const auto put = [&list](const std::string& name, const std::string& text) {
+    list.push_back(ordered_json{{"name", name}, {"template", text}});
+  };
+  const std::string usual = in.string("tokenizer.chat_template", "");
+  put("default", usual);
+  for (const auto& [key, value] : in.entries()) {
+    if (!std::string_view(key).starts_with(kNamedTemplate)) continue;
+    if (usual.empty()) {
+      files->left.push_back(key);
+    } else {
+      put(key.substr(kNamedTemplate.size()), in.string(key));
+    }
+  }
+  if (list.size() == 1) return;
+  // A chat_template.jinja would hide the list.
+  files->texts.erase(kChatTemplateFile);
+  std::string& text = files->texts.at(kTokenizerConfigFile);
+  ordered_json config = ordered_json::parse(text);
+  config["chat_template"] = list;
+  text = config.dump(2) + "\n";
+}
+
 /// Adds them to a tokenizer_config.json.
 std::string with_further_tokens(const std::string& text, const gguf::Metadata& in) {
   ordered_json config = ordered_json::parse(text);
@@ -133,7 +161,12 @@ std::string sampling_of(const gguf::Metadata& in, const models::ModelConfig& con
     said = true;
   }
   if (!said) return "";
-  out["do_sample"] = true;
+  // transformers has no temperature of 0.
+  const bool samples = !out.contains("temperature") || out["temperature"] != 0.0;
+  if (!samples) {
+    out.erase("temperature");
+  }
+  out["do_sample"] = samples;
   return out.dump(2) + "\n";
 }
 
@@ -148,6 +181,7 @@ ModelFiles files_of_gguf(const std::string& path) {
     if (!tokenizer.chat_template.empty()) {
       files.texts[kChatTemplateFile] = tokenizer.chat_template;
     }
+    take_named_templates(in, &files);
   }
   const std::string sampling = sampling_of(in, models::parse_config(gguf_config(file), path));
   if (!sampling.empty()) {
@@ -201,10 +235,15 @@ std::vector<int64_t> stop_ids(const json& generation) {
   return value.is_array() ? value.as_ints() : std::vector<int64_t>{value.as_int()};
 }
 
-/// Adds the sampling of generation_config.json. Returns the keys that have no place.
+/// Adds the sampling of generation_config.json. Returns the keys that have no place: without
+/// do_sample also the numbers, which transformers does not use and others do.
 std::vector<std::string> add_sampling(const json& generation, gguf::Metadata* out) {
   const auto sampled = generation.find("do_sample");
   const bool samples = sampled != generation.end() && *sampled == true;
+  const bool greedy = sampled != generation.end() && *sampled == false;
+  if (greedy) {
+    out->add("general.sampling.temp", gguf::Value::of_f32(0));
+  }
   std::vector<std::string> lost;
   for (const auto& [key, value] : generation.items()) {
     static const std::set<std::string> kElsewhere = {"_from_model_config", "bos_token_id",
@@ -220,11 +259,15 @@ std::vector<std::string> add_sampling(const json& generation, gguf::Metadata* ou
       if (samples) {
         out->add(std::string("general.sampling.") + theirs->second,
                  gguf::Value::of_f32(value.get<double>()));
+      } else if (!greedy) {
+        lost.push_back(key);
       }
     } else if (key == "top_k" && value.is_number_integer()) {
       if (samples) {
         out->add("general.sampling.top_k",
                  gguf::Value{gguf::ValueType::i32, {}, value.get<int64_t>()});
+      } else if (!greedy) {
+        lost.push_back(key);
       }
     } else {
       lost.push_back(key);
@@ -241,7 +284,7 @@ void add_named_templates(const JsonView& config, gguf::Metadata* out) {
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string name = list.at(i).get_string("name");
     if (name == "default") continue;
-    out->add("tokenizer.chat_template." + name,
+    out->add(std::string(kNamedTemplate) + name,
              gguf::Value::of_string(list.at(i).get_string("template")));
     names.push_back(name);
   }

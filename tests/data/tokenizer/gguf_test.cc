@@ -156,6 +156,15 @@ TEST(GgufScores, WrittenAndReadAgain) {
   }
 }
 
+// A folder may name the beginning of text in its post-processor alone.
+TEST(GgufScores, TheBeginningIsThatOfThePostProcessor) {
+  GgufTokenizer tokenizer = read_gguf_tokenizer(scored_metadata());
+  tokenizer.config = "{}";
+  const Metadata again = written(tokenizer, tokenizer_of(scored_metadata()).vocab_size());
+  EXPECT_EQ(again.integer("tokenizer.ggml.bos_token_id", -1), 1);
+  EXPECT_TRUE(again.boolean("tokenizer.ggml.add_bos_token", false));
+}
+
 // Scores cannot say that two tokens stay apart that would make a third one.
 TEST(GgufScores, OtherMergesAreRefused) {
   GgufTokenizer tokenizer = read_gguf_tokenizer(scored_metadata());
