@@ -276,8 +276,25 @@ std::vector<std::string> add_sampling(const json& generation, gguf::Metadata* ou
   return lost;
 }
 
-/// Adds the templates with a name, of a list in tokenizer_config.json.
-void add_named_templates(const JsonView& config, gguf::Metadata* out) {
+/// The tokenizer_config.json with the special tokens of an older folder's map, as transformers
+/// reads them.
+json tokenizer_config_of(const ModelFiles& files) {
+  json config = parse(files, kTokenizerConfigFile);
+  const json map = parse(files, kSpecialTokensFile);
+  if (!config.is_object() || config.contains("added_tokens_decoder") || !map.is_object()) {
+    return config;
+  }
+  for (const auto& [key, value] : map.items()) {
+    if (key.ends_with("_token") && (value.is_string() || value.is_object())) {
+      config[key] = value;
+    }
+  }
+  return config;
+}
+
+/// Adds the templates with a name, of a list in tokenizer_config.json. A file of its own hides it.
+void add_named_templates(const ModelFiles& files, const JsonView& config, gguf::Metadata* out) {
+  if (files.has(kChatTemplateFile)) return;
   if (!config.has("chat_template") || !config.at("chat_template").is_array()) return;
   const JsonView list = config.at("chat_template");
   std::vector<std::string> names;
@@ -397,14 +414,13 @@ std::string chat_template_of(const ModelFiles& files, const std::string& where) 
 std::vector<std::string> add_gguf_files(const ModelFiles& files, const models::ModelConfig& config,
                                         const std::string& where, gguf::Metadata* metadata) {
   std::vector<std::string> lost;
-  const json tokenizer_config = parse(files, kTokenizerConfigFile);
+  const json tokenizer_config = tokenizer_config_of(files);
   const json generation = parse(files, kGenerationFile);
   const JsonView in(tokenizer_config, where + ": " + kTokenizerConfigFile);
-  data::add_gguf_tokenizer(
-      files.texts.at(kTokenizerFile),
-      files.has(kTokenizerConfigFile) ? files.texts.at(kTokenizerConfigFile) : "",
-      chat_template_of(files, where), config.vocab_size, where + ": tokenizer", metadata);
-  add_named_templates(in, metadata);
+  data::add_gguf_tokenizer(files.texts.at(kTokenizerFile), tokenizer_config.dump(),
+                           chat_template_of(files, where), config.vocab_size, where + ": tokenizer",
+                           metadata);
+  add_named_templates(files, in, metadata);
   add_further_tokens(files, in, metadata);
   // Beside the end of text there is room for an end of turn and an end of message.
   std::vector<int64_t> stops = stop_ids(generation);

@@ -173,6 +173,24 @@ TEST(ModelFiles, TemplatesWithANameComeBack) {
   EXPECT_FALSE(generation.contains("temperature"));
 }
 
+TEST(ModelFiles, AGgufFileHoldsWhatTransformersReadsOfAFolder) {
+  const ModelConfig config = config_with({{"eos_token_id", 26}});
+  ModelFiles files;
+  files.texts["tokenizer.json"] = tokenizer_text();
+  const json list = {{{"name", "default"}, {"template", "D"}},
+                     {{"name", "tool_use"}, {"template", "T"}}};
+  files.texts["tokenizer_config.json"] = json{{"eos_token", "a"}, {"chat_template", list}}.dump();
+  files.texts["special_tokens_map.json"] =
+      R"({"eos_token": {"content": "<end>"}, "bos_token": "b"})";
+  files.texts["chat_template.jinja"] = "F";
+  gguf::Metadata metadata("m");
+  add_gguf_files(files, config, "m", &metadata);
+  EXPECT_EQ(metadata.integer("tokenizer.ggml.eos_token_id"), 26);
+  EXPECT_EQ(metadata.integer("tokenizer.ggml.bos_token_id"), 1);
+  EXPECT_EQ(metadata.string("tokenizer.chat_template"), "F");
+  EXPECT_FALSE(metadata.has("tokenizer.chat_template.tool_use"));
+}
+
 TEST(ModelFiles, SamplingThatTransformersDoesNotUseIsSaid) {
   const ModelConfig config = config_with({{"eos_token_id", 26}});
   ModelFiles files;
