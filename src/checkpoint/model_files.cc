@@ -78,34 +78,6 @@ constexpr std::pair<const char*, const char*> kFurtherTokens[] = {
     {"sep_token", "tokenizer.ggml.seperator_token_id"},
     {"mask_token", "tokenizer.ggml.mask_token_id"}};
 
-constexpr std::string_view kNamedTemplate = "tokenizer.chat_template.";
-
-/// Puts templates with a name into a tokenizer_config.json, with the default one in a list. Without
-/// a default they are `left`: nothing would choose them.
-void take_named_templates(const gguf::Metadata& in, ModelFiles* files) {
-  ordered_json list = ordered_json::array();
-  const auto put = [&list](const std::string& name, const std::string& text) {
-    list.push_back(ordered_json{{"name", name}, {"template", text}});
-  };
-  const std::string usual = in.string("tokenizer.chat_template", "");
-  put("default", usual);
-  for (const auto& [key, value] : in.entries()) {
-    if (!std::string_view(key).starts_with(kNamedTemplate)) continue;
-    if (usual.empty()) {
-      files->left.push_back(key);
-    } else {
-      put(key.substr(kNamedTemplate.size()), in.string(key));
-    }
-  }
-  if (list.size() == 1) return;
-  // A chat_template.jinja would hide the list.
-  files->texts.erase(kChatTemplateFile);
-  std::string& text = files->texts.at(kTokenizerConfigFile);
-  ordered_json config = ordered_json::parse(text);
-  config["chat_template"] = list;
-  text = config.dump(2) + "\n";
-}
-
 /// Adds them to a tokenizer_config.json.
 std::string with_further_tokens(const std::string& text, const gguf::Metadata& in) {
   ordered_json config = ordered_json::parse(text);
@@ -137,6 +109,34 @@ void add_further_tokens(const ModelFiles& files, const JsonView& config, gguf::M
     }
     out->add(theirs, gguf::Value::of_u32(id));
   }
+}
+
+constexpr std::string_view kNamedTemplate = "tokenizer.chat_template.";
+
+/// Puts templates with a name into a tokenizer_config.json, with the default one in a list. Without
+/// a default they are `left`: nothing would choose them.
+void take_named_templates(const gguf::Metadata& in, ModelFiles* files) {
+  ordered_json list = ordered_json::array();
+  const auto put = [&list](const std::string& name, const std::string& text) {
+    list.push_back(ordered_json{{"name", name}, {"template", text}});
+  };
+  const std::string usual = in.string("tokenizer.chat_template", "");
+  put("default", usual);
+  for (const auto& [key, value] : in.entries()) {
+    if (!std::string_view(key).starts_with(kNamedTemplate)) continue;
+    if (usual.empty()) {
+      files->left.push_back(key);
+    } else {
+      put(key.substr(kNamedTemplate.size()), in.string(key));
+    }
+  }
+  if (list.size() == 1) return;
+  // A chat_template.jinja would hide the list.
+  files->texts.erase(kChatTemplateFile);
+  std::string& text = files->texts.at(kTokenizerConfigFile);
+  ordered_json config = ordered_json::parse(text);
+  config["chat_template"] = list;
+  text = config.dump(2) + "\n";
 }
 
 /// generation_config.json of the sampling that a GGUF file recommends; empty: it says none.
