@@ -80,6 +80,7 @@ const std::map<std::string, double>& unsupported_keys() {
                                                      {"min_new_tokens", 0},
                                                      {"min_length", 0},
                                                      {"penalty_alpha", 0},
+                                                     {"guidance_scale", 1},
                                                      {"top_h", 0}};
   return keys;
 }
@@ -147,8 +148,10 @@ SamplingDefaults read_sampling_defaults(const std::string& model) {
       out.ignored.push_back(key);
     }
   }
-  for (const char* key : {"bad_words_ids", "force_words_ids", "suppress_tokens", "sequence_bias",
-                          "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"}) {
+  for (const char* key :
+       {"bad_words_ids", "force_words_ids", "suppress_tokens", "sequence_bias",
+        "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "stop_strings",
+        "exponential_decay_length_penalty", "dola_layers", "watermarking_config"}) {
     if (in.has(key) && !(in.at(key).is_array() && in.at(key).size() == 0)) {
       out.ignored.emplace_back(key);
     }

@@ -32,6 +32,9 @@ TEST(SamplingDefaults, ComeFromGenerationConfig) {
   EXPECT_EQ(read.max_new_tokens, 9);
   EXPECT_EQ(read.ignored, Words{"typical_p"});
   EXPECT_EQ(read.source, folder / "generation_config.json");
+  folder.add("generation_config.json", R"({"stop_strings": ["END"], "guidance_scale": 1.5})");
+  EXPECT_EQ(read_sampling_defaults(folder.path()).ignored,
+            (Words{"guidance_scale", "stop_strings"}));
   folder.add("generation_config.json", R"({"top_k": -1})");
   EXPECT_EQ(read_sampling_defaults(folder.path()).top_k, 0);
   for (const char* wrong :
