@@ -20,6 +20,7 @@ namespace {
 constexpr double kMaxTemperature = 100;
 constexpr int64_t kMaxCount = int64_t{1} << 30;  // of tokens
 constexpr double kMaxPenalty = 1e3;
+constexpr int64_t kMaxRecordBytes = int64_t{4} << 30;  // of a checkpoint's run.json
 
 /// The generation_config.json of a model, or an empty object.
 nlohmann::json generation_config(const std::string& model, std::string* where) {
@@ -213,13 +214,40 @@ Tokenizer load_model_tokenizer(const std::string& where, const std::string& mode
   return tokenizer;
 }
 
+namespace {
+
+/// Tokens that a checkpoint of ours says to have begun the texts of its training; nothing: it does
+/// not say.
+std::optional<std::vector<int32_t>> recorded_beginning(const std::string& record,
+                                                       const Tokenizer& tokenizer) {
+  constexpr const char* kKey = "beginning";
+  const nlohmann::json json = read_json(record, {.max_bytes = kMaxRecordBytes});
+  const JsonView run(json, record);
+  if (!run.has("data") || !run.at("data").is_object() || !run.at("data").has(kKey)) return {};
+  const JsonView value = run.at("data").at(kKey);
+  std::vector<int32_t> out;
+  for (const int64_t id : value.as_ints()) {
+    if (id < 0 || id >= tokenizer.vocab_size()) {
+      value.fail(fmt::format("has token {}; expected 0 to {}", id, tokenizer.vocab_size() - 1));
+    }
+    out.push_back(static_cast<int32_t>(id));
+  }
+  return out;
+}
+
+}  // namespace
+
 std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer& tokenizer) {
   if (gguf::is_gguf(model)) {
     const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(model).metadata());
     return in_file.adds_bos ? std::vector<int32_t>{*in_file.bos} : std::vector<int32_t>();
   }
   const std::vector<int32_t>& prefix = tokenizer.spec().prefix;
-  const bool is_ours = file_exists(join_path(model, "run.json"));
+  const std::string record = join_path(model, "run.json");
+  const bool is_ours = file_exists(record);
+  if (is_ours) {
+    if (auto recorded = recorded_beginning(record, tokenizer)) return std::move(*recorded);
+  }
   if (prefix.empty() && is_ours && tokenizer.eos_id() >= 0) return {tokenizer.eos_id()};
   return prefix;
 }

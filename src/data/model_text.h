@@ -43,8 +43,8 @@ Tokenizer load_model_tokenizer(const std::string& where, const std::string& mode
                                const std::string& key = "--tokenizer");
 
 /// Tokens that come before a text at the beginning of a document: those of the tokenizer's
-/// post-processor or of a GGUF file's metadata. In a checkpoint of ours they are else the end of
-/// text, as in its training.
+/// post-processor or of a GGUF file's metadata. In a checkpoint of ours they are those of its
+/// training: what its run.json says (of examples and prompts), else the end of text.
 std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer& tokenizer);
 
 /// Returns the ids of a text behind `beginning`. Error: an id that the model has not, or no id.
