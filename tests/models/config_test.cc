@@ -245,6 +245,9 @@ TEST(ModelConfig, FeaturesOfFamilies) {
   EXPECT_EQ(read("gpt2").form.position_table, 64);
   EXPECT_EQ(read("mixtral").rope.theta, 1e6);
   EXPECT_EQ(read("granite").form.logits_scale, 0.5);
+  for (const char* family : {"granite", "gpt_neox"}) {
+    EXPECT_EQ(read(family, {{"attention_dropout", 0.1}}).family, family);
+  }
   // Gemma 3 has a rope for each kind of layer, in the words of transformers 4 and 5.
   const json four = {{"rope_theta", 2e6},
                      {"rope_local_base_freq", 5e3},
