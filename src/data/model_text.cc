@@ -190,6 +190,9 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
       }
     }
   }
+  // Small models have the ids of large ones in their config.json: none is ever drawn.
+  const int64_t drawn = std::min<int64_t>(config.vocab_size, tokenizer.vocab_size());
+  std::erase_if(ids, [drawn](int32_t id) { return id < 0 || id >= drawn; });
   return {ids.begin(), ids.end()};
 }
 

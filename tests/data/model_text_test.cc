@@ -94,6 +94,8 @@ TEST(StopTokens, AGgufFileEndsTurnsAsLlamaCppFindsThem) {
   gguf::Metadata named = metadata_with("<end_of_turn>");
   named.add("tokenizer.ggml.eot_token_id", Value::of_u32(1));
   EXPECT_EQ(stops(named), (std::vector<int32_t>{1, 2}));
+  config.eos_token_ids = {-1, 1, 400};  // of a larger model
+  EXPECT_EQ(stops(metadata_with("<start_of_turn>")), (std::vector<int32_t>{1, 2}));
 }
 
 TEST(BeginningOfText, OfACheckpointIsThatOfItsTraining) {
