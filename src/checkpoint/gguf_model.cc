@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "data/tokenizer/gguf.h"
 
 namespace hocket::checkpoint {
 namespace {
@@ -332,19 +333,18 @@ class ConfigWriter {
 
   void special_tokens() {
     const auto id = [&](const char* name, const char* ours) {
-      const std::string key = std::string("tokenizer.ggml.") + name;
-      if (in_.has(key)) {
-        out_[ours] = in_.integer(key);
+      if (const auto found = data::gguf_special_token(in_, name)) {
+        out_[ours] = *found;
       }
     };
     id("bos_token_id", "bos_token_id");
-    id("eos_token_id", "eos_token_id");
     id("padding_token_id", "pad_token_id");
-    // The end of a turn also ends a text.
-    constexpr const char* kTurn = "tokenizer.ggml.eot_token_id";
-    if (in_.has(kTurn) && out_.contains("eos_token_id") &&
-        out_["eos_token_id"] != in_.integer(kTurn)) {
-      out_["eos_token_id"] = {out_["eos_token_id"], in_.integer(kTurn)};
+    // The end of a turn or of a message also ends a text.
+    const std::vector<int64_t> stops = data::gguf_stop_tokens(in_);
+    if (stops.size() == 1) {
+      out_["eos_token_id"] = stops[0];
+    } else if (!stops.empty()) {
+      out_["eos_token_id"] = stops;
     }
   }
 

@@ -111,6 +111,34 @@ void add_further_tokens(const ModelFiles& files, const JsonView& config, gguf::M
   }
 }
 
+constexpr std::string_view kNamedTemplate = "tokenizer.chat_template.";
+
+/// Puts templates with a name into a tokenizer_config.json, with the default one in a list. Without
+/// a default they are `left`: nothing would choose them.
+void take_named_templates(const gguf::Metadata& in, ModelFiles* files) {
+  ordered_json list = ordered_json::array();
+  const auto put = [&list](const std::string& name, const std::string& text) {
+    list.push_back(ordered_json{{"name", name}, {"template", text}});
+  };
+  const std::string usual = in.string("tokenizer.chat_template", "");
+  put("default", usual);
+  for (const auto& [key, value] : in.entries()) {
+    if (!std::string_view(key).starts_with(kNamedTemplate)) continue;
+    if (usual.empty()) {
+      files->left.push_back(key);
+    } else {
+      put(key.substr(kNamedTemplate.size()), in.string(key));
+    }
+  }
+  if (list.size() == 1) return;
+  // A chat_template.jinja would hide the list.
+  files->texts.erase(kChatTemplateFile);
+  std::string& text = files->texts.at(kTokenizerConfigFile);
+  ordered_json config = ordered_json::parse(text);
+  config["chat_template"] = list;
+  text = config.dump(2) + "\n";
+}
+
 /// generation_config.json of the sampling that a GGUF file recommends; empty: it says none.
 std::string sampling_of(const gguf::Metadata& in, const models::ModelConfig& config) {
   json out = json::parse(models::generation_config_json(config));
@@ -133,7 +161,12 @@ std::string sampling_of(const gguf::Metadata& in, const models::ModelConfig& con
     said = true;
   }
   if (!said) return "";
-  out["do_sample"] = true;
+  // transformers has no temperature of 0.
+  const bool samples = !out.contains("temperature") || out["temperature"] != 0.0;
+  if (!samples) {
+    out.erase("temperature");
+  }
+  out["do_sample"] = samples;
   return out.dump(2) + "\n";
 }
 
@@ -148,6 +181,7 @@ ModelFiles files_of_gguf(const std::string& path) {
     if (!tokenizer.chat_template.empty()) {
       files.texts[kChatTemplateFile] = tokenizer.chat_template;
     }
+    take_named_templates(in, &files);
   }
   const std::string sampling = sampling_of(in, models::parse_config(gguf_config(file), path));
   if (!sampling.empty()) {
@@ -201,10 +235,15 @@ std::vector<int64_t> stop_ids(const json& generation) {
   return value.is_array() ? value.as_ints() : std::vector<int64_t>{value.as_int()};
 }
 
-/// Adds the sampling of generation_config.json. Returns the keys that have no place.
+/// Adds the sampling of generation_config.json. Returns the keys that have no place: without
+/// do_sample also the numbers, which transformers does not use and others do.
 std::vector<std::string> add_sampling(const json& generation, gguf::Metadata* out) {
   const auto sampled = generation.find("do_sample");
   const bool samples = sampled != generation.end() && *sampled == true;
+  const bool greedy = sampled != generation.end() && *sampled == false;
+  if (greedy) {
+    out->add("general.sampling.temp", gguf::Value::of_f32(0));
+  }
   std::vector<std::string> lost;
   for (const auto& [key, value] : generation.items()) {
     static const std::set<std::string> kElsewhere = {"_from_model_config", "bos_token_id",
@@ -220,11 +259,15 @@ std::vector<std::string> add_sampling(const json& generation, gguf::Metadata* ou
       if (samples) {
         out->add(std::string("general.sampling.") + theirs->second,
                  gguf::Value::of_f32(value.get<double>()));
+      } else if (!greedy) {
+        lost.push_back(key);
       }
     } else if (key == "top_k" && value.is_number_integer()) {
       if (samples) {
         out->add("general.sampling.top_k",
                  gguf::Value{gguf::ValueType::i32, {}, value.get<int64_t>()});
+      } else if (!greedy) {
+        lost.push_back(key);
       }
     } else {
       lost.push_back(key);
@@ -233,15 +276,32 @@ std::vector<std::string> add_sampling(const json& generation, gguf::Metadata* ou
   return lost;
 }
 
-/// Adds the templates with a name, of a list in tokenizer_config.json.
-void add_named_templates(const JsonView& config, gguf::Metadata* out) {
+/// The tokenizer_config.json with the special tokens of an older folder's map, as transformers
+/// reads them.
+json tokenizer_config_of(const ModelFiles& files) {
+  json config = parse(files, kTokenizerConfigFile);
+  const json map = parse(files, kSpecialTokensFile);
+  if (!config.is_object() || config.contains("added_tokens_decoder") || !map.is_object()) {
+    return config;
+  }
+  for (const auto& [key, value] : map.items()) {
+    if (key.ends_with("_token") && (value.is_string() || value.is_object())) {
+      config[key] = value;
+    }
+  }
+  return config;
+}
+
+/// Adds the templates with a name, of a list in tokenizer_config.json. A file of its own hides it.
+void add_named_templates(const ModelFiles& files, const JsonView& config, gguf::Metadata* out) {
+  if (files.has(kChatTemplateFile)) return;
   if (!config.has("chat_template") || !config.at("chat_template").is_array()) return;
   const JsonView list = config.at("chat_template");
   std::vector<std::string> names;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string name = list.at(i).get_string("name");
     if (name == "default") continue;
-    out->add("tokenizer.chat_template." + name,
+    out->add(std::string(kNamedTemplate) + name,
              gguf::Value::of_string(list.at(i).get_string("template")));
     names.push_back(name);
   }
@@ -354,14 +414,13 @@ std::string chat_template_of(const ModelFiles& files, const std::string& where) 
 std::vector<std::string> add_gguf_files(const ModelFiles& files, const models::ModelConfig& config,
                                         const std::string& where, gguf::Metadata* metadata) {
   std::vector<std::string> lost;
-  const json tokenizer_config = parse(files, kTokenizerConfigFile);
+  const json tokenizer_config = tokenizer_config_of(files);
   const json generation = parse(files, kGenerationFile);
   const JsonView in(tokenizer_config, where + ": " + kTokenizerConfigFile);
-  data::add_gguf_tokenizer(
-      files.texts.at(kTokenizerFile),
-      files.has(kTokenizerConfigFile) ? files.texts.at(kTokenizerConfigFile) : "",
-      chat_template_of(files, where), config.vocab_size, where + ": tokenizer", metadata);
-  add_named_templates(in, metadata);
+  data::add_gguf_tokenizer(files.texts.at(kTokenizerFile), tokenizer_config.dump(),
+                           chat_template_of(files, where), config.vocab_size, where + ": tokenizer",
+                           metadata);
+  add_named_templates(files, in, metadata);
   add_further_tokens(files, in, metadata);
   // Beside the end of text there is room for an end of turn and an end of message.
   std::vector<int64_t> stops = stop_ids(generation);

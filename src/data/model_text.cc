@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "data/tokenizer/gguf.h"
+#include "data/tokenizer/gguf_kinds.h"
 #include "gguf/file.h"
 
 namespace hocket::data {
@@ -19,6 +20,7 @@ namespace {
 constexpr double kMaxTemperature = 100;
 constexpr int64_t kMaxCount = int64_t{1} << 30;  // of tokens
 constexpr double kMaxPenalty = 1e3;
+constexpr int64_t kMaxRecordBytes = int64_t{4} << 30;  // of a checkpoint's run.json
 
 /// The generation_config.json of a model, or an empty object.
 nlohmann::json generation_config(const std::string& model, std::string* where) {
@@ -79,6 +81,7 @@ const std::map<std::string, double>& unsupported_keys() {
                                                      {"min_new_tokens", 0},
                                                      {"min_length", 0},
                                                      {"penalty_alpha", 0},
+                                                     {"guidance_scale", 1},
                                                      {"top_h", 0}};
   return keys;
 }
@@ -86,7 +89,7 @@ const std::map<std::string, double>& unsupported_keys() {
 /// Returns the token that ends a turn of a chat, by its text; -1: there is none. Older GGUF files
 /// do not name it, and llama.cpp looks for these.
 int32_t turn_end_of(const Tokenizer& tokenizer) {
-  for (const char* text : {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"}) {
+  for (const char* text : gguf_kinds::kTurnEnds) {
     const auto& added = tokenizer.spec().added;
     const auto found = std::ranges::find_if(
         added, [&](const AddedToken& token) { return token.special && token.text == text; });
@@ -146,8 +149,10 @@ SamplingDefaults read_sampling_defaults(const std::string& model) {
       out.ignored.push_back(key);
     }
   }
-  for (const char* key : {"bad_words_ids", "force_words_ids", "suppress_tokens", "sequence_bias",
-                          "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"}) {
+  for (const char* key :
+       {"bad_words_ids", "force_words_ids", "suppress_tokens", "sequence_bias",
+        "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "stop_strings",
+        "exponential_decay_length_penalty", "dola_layers", "watermarking_config"}) {
     if (in.has(key) && !(in.at(key).is_array() && in.at(key).size() == 0)) {
       out.ignored.emplace_back(key);
     }
@@ -185,6 +190,9 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
       }
     }
   }
+  // Small models have the ids of large ones in their config.json: none is ever drawn.
+  const int64_t drawn = std::min<int64_t>(config.vocab_size, tokenizer.vocab_size());
+  std::erase_if(ids, [drawn](int32_t id) { return id < 0 || id >= drawn; });
   return {ids.begin(), ids.end()};
 }
 
@@ -209,13 +217,40 @@ Tokenizer load_model_tokenizer(const std::string& where, const std::string& mode
   return tokenizer;
 }
 
+namespace {
+
+/// Tokens that a checkpoint of ours says to have begun the texts of its training; nothing: it does
+/// not say.
+std::optional<std::vector<int32_t>> recorded_beginning(const std::string& record,
+                                                       const Tokenizer& tokenizer) {
+  constexpr const char* kKey = "beginning";
+  const nlohmann::json json = read_json(record, {.max_bytes = kMaxRecordBytes});
+  const JsonView run(json, record);
+  if (!run.has("data") || !run.at("data").is_object() || !run.at("data").has(kKey)) return {};
+  const JsonView value = run.at("data").at(kKey);
+  std::vector<int32_t> out;
+  for (const int64_t id : value.as_ints()) {
+    if (id < 0 || id >= tokenizer.vocab_size()) {
+      value.fail(fmt::format("has token {}; expected 0 to {}", id, tokenizer.vocab_size() - 1));
+    }
+    out.push_back(static_cast<int32_t>(id));
+  }
+  return out;
+}
+
+}  // namespace
+
 std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer& tokenizer) {
   if (gguf::is_gguf(model)) {
     const GgufTokenizer in_file = read_gguf_tokenizer(gguf::File(model).metadata());
     return in_file.adds_bos ? std::vector<int32_t>{*in_file.bos} : std::vector<int32_t>();
   }
   const std::vector<int32_t>& prefix = tokenizer.spec().prefix;
-  const bool is_ours = file_exists(join_path(model, "run.json"));
+  const std::string record = join_path(model, "run.json");
+  const bool is_ours = file_exists(record);
+  if (is_ours) {
+    if (auto recorded = recorded_beginning(record, tokenizer)) return std::move(*recorded);
+  }
   if (prefix.empty() && is_ours && tokenizer.eos_id() >= 0) return {tokenizer.eos_id()};
   return prefix;
 }

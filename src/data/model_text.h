@@ -31,7 +31,8 @@ SamplingDefaults read_sampling_defaults(const std::string& model);
 
 /// Returns the tokens that end a text: the union of eos_token_id in config.json and in
 /// generation_config.json, the tokenizer's end of text, and a GGUF file's end of turn (without an
-/// eot_token_id the control token <|eot_id|>, <|im_end|>, <|end|> or <end_of_turn>). Sorted.
+/// eot_token_id the control token <|eot_id|>, <|im_end|>, <|end|> or <end_of_turn>). Sorted,
+/// without ids that are no tokens.
 std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelConfig& config,
                                  const Tokenizer& tokenizer);
 
@@ -43,8 +44,8 @@ Tokenizer load_model_tokenizer(const std::string& where, const std::string& mode
                                const std::string& key = "--tokenizer");
 
 /// Tokens that come before a text at the beginning of a document: those of the tokenizer's
-/// post-processor or of a GGUF file's metadata. In a checkpoint of ours they are else the end of
-/// text, as in its training.
+/// post-processor or of a GGUF file's metadata. In a checkpoint of ours they are those of its
+/// training: what its run.json says (of examples and prompts), else the end of text.
 std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer& tokenizer);
 
 /// Returns the ids of a text behind `beginning`. Error: an id that the model has not, or no id.

@@ -254,8 +254,9 @@ json text_model(json object) {
   constexpr const char* kText = "text_config";
   if (!object.is_object() || !object.contains(kText) || !object[kText].is_object()) return object;
   json text = object[kText];
-  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings",
-                          "dtype", "torch_dtype", "initializer_range", "transformers_version"}) {
+  for (const char* key :
+       {"bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "dtype",
+        "torch_dtype", "initializer_range", "transformers_version", "quantization_config"}) {
     if (!text.contains(key) && object.contains(key)) {
       text[key] = object[key];
     }
@@ -302,7 +303,8 @@ void read_common(const JsonView& in, const Family& family, ModelConfig& config) 
                defaults.head_dim > 0 ? defaults.head_dim : config.hidden_size / config.num_heads);
   config.intermediate_size = read_int(in, family.key("intermediate_size"), 1, kMaxWidth,
                                       or_required(defaults.widening * config.hidden_size));
-  config.max_position = read_int(in, family.key("max_position_embeddings"), 1, kMaxVocab, 2048);
+  config.max_position =
+      read_int(in, family.key("max_position_embeddings"), 1, kMaxVocab, defaults.max_position);
   config.rms_norm_eps = read_number(in, family.key("rms_norm_eps"), 0, 1, defaults.norm_eps);
   config.initializer_range = read_number(in, "initializer_range", 0, 1, 0.02);
   config.tie_word_embeddings = in.get_bool("tie_word_embeddings", defaults.tied);

@@ -18,6 +18,8 @@ struct Defaults {
   int64_t kv_heads = 0;          ///< 0: the number of heads
   int64_t head_dim = 0;          ///< 0: width / heads
   int64_t widening = 0;  ///< of the MLP, as a multiple of the width; 0: its width must be given
+  int64_t max_position = 2048;
+  int64_t original_max_position = 0;  ///< of a scaled rope; 0: the longest context
   double norm_eps = 1e-6;
   double theta = 10000;
   double rotary = 1;  ///< share of a head that turns

@@ -16,18 +16,21 @@ void read_gemma2(const JsonView& in, ModelConfig& config) {
 }  // namespace
 
 Family family_gemma2() {
-  return {
-      .name = "gemma2",
-      .architecture = "Gemma2ForCausalLM",
-      .read = read_gemma2,
-      .keys = {"attention_bias", "attn_logit_softcapping", "cache_implementation",
-               "final_logit_softcapping", "hidden_act", "layer_types", "query_pre_attn_scalar",
-               "sliding_window", "use_bidirectional_attention"},
-      .defaults = {.kv_heads = 4, .head_dim = 256, .tied = true, .activation = "gelu_pytorch_tanh"},
-      .norms = {.attention_out = "post_attention_layernorm",
-                .mlp_in = "pre_feedforward_layernorm",
-                .mlp_out = "post_feedforward_layernorm"},
-      .key_names = {{"hidden_act", "hidden_activation"}}};
+  return {.name = "gemma2",
+          .architecture = "Gemma2ForCausalLM",
+          .read = read_gemma2,
+          .keys = {"attention_bias", "attn_logit_softcapping", "cache_implementation",
+                   "final_logit_softcapping", "hidden_act", "layer_types", "query_pre_attn_scalar",
+                   "sliding_window", "use_bidirectional_attention"},
+          .defaults = {.kv_heads = 4,
+                       .head_dim = 256,
+                       .max_position = 8192,
+                       .tied = true,
+                       .activation = "gelu_pytorch_tanh"},
+          .norms = {.attention_out = "post_attention_layernorm",
+                    .mlp_in = "pre_feedforward_layernorm",
+                    .mlp_out = "post_feedforward_layernorm"},
+          .key_names = {{"hidden_act", "hidden_activation"}}};
 }
 
 }  // namespace hocket::models

@@ -26,9 +26,10 @@ Family family_gemma3_text() {
   family.read = read_gemma3_text;
   family.keys.insert(family.keys.end(),
                      {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"});
-  constexpr int64_t kVocabulary = 262208, kHeads = 8;
+  constexpr int64_t kVocabulary = 262208, kHeads = 8, kPositions = 131072;
   family.defaults.vocab = kVocabulary;
   family.defaults.heads = kHeads;
+  family.defaults.max_position = kPositions;
   family.defaults.theta = 1e6;
   family.storage.prefixes = {"model.", "language_model.model.", "model.language_model."};
   family.storage.ignored_begins = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",

@@ -29,8 +29,9 @@ Family family_gpt_neox() {
   return {.name = "gpt_neox",
           .architecture = "GPTNeoXForCausalLM",
           .read = read_gpt_neox,
-          .keys = {"attention_bias", "classifier_dropout", "hidden_dropout", "is_decoder",
-                   "partial_rotary_factor", "use_parallel_residual"},
+          // Shares of dropout are those of transformers' training; here train.dropout has it.
+          .keys = {"attention_bias", "attention_dropout", "classifier_dropout", "hidden_dropout",
+                   "is_decoder", "partial_rotary_factor", "use_parallel_residual"},
           .defaults = {.norm_eps = 1e-5, .rotary = 0.25, .activation = "gelu"},
           .storage = {.names = {{"model.embed_tokens", "gpt_neox.embed_in"},
                                 {"model.norm", "gpt_neox.final_layer_norm"},

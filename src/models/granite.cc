@@ -26,8 +26,9 @@ Family family_granite() {
   return {.name = "granite",
           .architecture = "GraniteForCausalLM",
           .read = read_granite,
-          .keys = {"attention_bias", "attention_multiplier", "embedding_multiplier",
-                   "logits_scaling", "mlp_bias", "residual_multiplier"}};
+          // Published files have a share of dropout; here train.dropout has it.
+          .keys = {"attention_bias", "attention_dropout", "attention_multiplier",
+                   "embedding_multiplier", "logits_scaling", "mlp_bias", "residual_multiplier"}};
 }
 
 }  // namespace hocket::models

@@ -25,7 +25,7 @@ Family family_mistral() {
           .architecture = "MistralForCausalLM",
           .read = read_mistral,
           .keys = {"sliding_window"},
-          .defaults = {.kv_heads = 8}};
+          .defaults = {.kv_heads = 8, .max_position = 131072}};
 }
 
 }  // namespace hocket::models

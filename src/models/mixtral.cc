@@ -25,7 +25,7 @@ Family family_mixtral() {
       .read = read_mixtral,
       .keys = {"num_experts", "num_experts_per_tok", "num_local_experts", "output_router_logits",
                "router_aux_loss_coef", "router_jitter_noise", "sliding_window"},
-      .defaults = {.kv_heads = 8, .norm_eps = 1e-5, .theta = 1e6},
+      .defaults = {.kv_heads = 8, .max_position = 131072, .norm_eps = 1e-5, .theta = 1e6},
       .storage = {.names = {{".mlp.", ".block_sparse_moe."},
                             {"gate_proj", "w1"},
                             {"down_proj", "w2"},

@@ -25,7 +25,7 @@ Family family_olmoe() {
           .read = read_olmoe,
           .keys = {"attention_bias", "norm_topk_prob", "num_experts", "num_experts_per_tok",
                    "num_local_experts", "output_router_logits", "router_aux_loss_coef"},
-          .defaults = {.norm_eps = 1e-5}};
+          .defaults = {.max_position = 4096, .norm_eps = 1e-5}};
 }
 
 }  // namespace hocket::models

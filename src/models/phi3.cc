@@ -23,7 +23,7 @@ Family family_phi3() {
           .read = read_phi3,
           .keys = {"embd_pdrop", "long_factor", "partial_rotary_factor", "resid_pdrop",
                    "sliding_window"},
-          .defaults = {.norm_eps = 1e-5},
+          .defaults = {.max_position = 4096, .original_max_position = 4096, .norm_eps = 1e-5},
           .storage = {.qkv = "qkv_proj", .gate_up = true}};
 }
 

@@ -19,7 +19,7 @@ Family family_qwen2() {
           .architecture = "Qwen2ForCausalLM",
           .read = read_qwen2,
           .keys = {"layer_types", "max_window_layers", "sliding_window"},
-          .defaults = {.kv_heads = 32}};
+          .defaults = {.kv_heads = 32, .max_position = 32768}};
 }
 
 }  // namespace hocket::models

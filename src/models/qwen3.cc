@@ -20,7 +20,7 @@ Family family_qwen3() {
           .architecture = "Qwen3ForCausalLM",
           .read = read_qwen3,
           .keys = {"attention_bias", "layer_types", "max_window_layers", "sliding_window"},
-          .defaults = {.kv_heads = 32, .head_dim = 128}};
+          .defaults = {.kv_heads = 32, .head_dim = 128, .max_position = 32768}};
 }
 
 }  // namespace hocket::models

@@ -42,7 +42,7 @@ Family family_qwen3_moe() {
                    "moe_intermediate_size", "norm_topk_prob", "num_experts", "num_experts_per_tok",
                    "num_local_experts", "output_router_logits", "router_aux_loss_coef",
                    "sliding_window"},
-          .defaults = {.kv_heads = 4}};
+          .defaults = {.kv_heads = 4, .max_position = 32768}};
 }
 
 }  // namespace hocket::models

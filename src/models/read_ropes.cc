@@ -119,10 +119,7 @@ class RopeReader {
       rope->factor = read_number(in, "factor", 1, 1e9);
       return;
     }
-    // The order of transformers 5: a top-level key, then this object, then the longest context.
-    rope->original_max_position =
-        read_number(top_, kOriginal, 1, 1e12,
-                    read_number(in, kOriginal, 1, 1e12, static_cast<double>(config_.max_position)));
+    rope->original_max_position = original_max_position(in);
     const double stretch = static_cast<double>(config_.max_position) / rope->original_max_position;
     const bool may_lack = rope->scaling == "yarn" || rope->scaling == "longrope";
     rope->factor = may_lack ? read_number(in, "factor", 1e-9, 1e9, stretch)
@@ -136,6 +133,25 @@ class RopeReader {
     } else {
       rope->original_max_position = static_cast<double>(config_.max_position);
     }
+  }
+
+  /// In the order of transformers 5: a top-level key, or what the family has in its place, then
+  /// the object of scaling, then the longest context.
+  double original_max_position(const JsonView& in) const {
+    constexpr double kMost = 1e12;
+    const auto absent = static_cast<double>(family_.defaults.original_max_position);
+    if (top_.has(kOriginal) || absent == 0) {
+      return read_number(
+          top_, kOriginal, 1, kMost,
+          read_number(in, kOriginal, 1, kMost, static_cast<double>(config_.max_position)));
+    }
+    if (const double inside = read_number(in, kOriginal, 1, kMost, absent); inside != absent) {
+      in.at(kOriginal).fail(
+          fmt::format("is {}, which transformers does not read of a {}: without the key outside it "
+                      "takes {}; expected the key outside",
+                      inside, family_.name, absent));
+    }
+    return absent;
   }
 
   static void read_llama3(const JsonView& in, Rope* rope) {

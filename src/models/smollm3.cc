@@ -38,7 +38,7 @@ Family family_smollm3() {
           .read = read_smollm3,
           .keys = {"attention_bias", "layer_types", "mlp_bias", "no_rope_layer_interval",
                    "no_rope_layers", "sliding_window"},
-          .defaults = {.kv_heads = 4, .theta = 2e6, .tied = true}};
+          .defaults = {.kv_heads = 4, .max_position = 32768, .theta = 2e6, .tied = true}};
 }
 
 }  // namespace hocket::models

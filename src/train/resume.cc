@@ -128,8 +128,8 @@ void compare_preferences(const json& saved, const json& now, const Compare& comp
 }  // namespace
 
 std::string Position::to_json() const {
-  return JsonWriter()
-      .object()
+  JsonWriter out;
+  out.object()
       .member("fingerprint", fingerprint)
       .member("program_hash", certificate.program.hex())
       .member("reference_hash", certificate.reference.hex())
@@ -147,9 +147,11 @@ std::string Position::to_json() const {
       .member("best_of", best.set)
       .member("evaluations_worse", best.worse)
       .member("prompts", prompts)
-      .member("tokens", tokens)
-      .end()
-      .take();
+      .member("tokens", tokens);
+  if (beginning) {
+    out.member("beginning", *beginning);
+  }
+  return out.end().take();
 }
 
 Position Position::of(const checkpoint::Checkpoint& from) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct Position {
   std::string kernels;  ///< kernels::cpu_level of its last steps; empty: not known
   int64_t prompts = 0;  ///< rl: that were sampled so far, groups left out among them
   int64_t tokens = 0;   ///< rl: of samples, with their prompts, in updates so far
+  /// Tokens before each text of examples or prompts, which none but training knows afterwards;
+  /// nothing: of prepared texts.
+  std::optional<std::vector<int64_t>> beginning;
 
   std::string to_json() const;
   /// Throws Error if the checkpoint's state is invalid.

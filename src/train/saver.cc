@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/names.h"
 #include "comm/run_on_all.h"
+#include "data/model_text.h"
 #include "graph/finite.h"
 
 namespace hocket::train {
@@ -53,7 +54,12 @@ std::vector<std::string> Saver::read_files(const RunData& data) {
       files_.texts[checkpoint::kAdapterConfigFile] =
           checkpoint::adapter_config_json(*adapter_, run_.model, base_of_adapter(run_));
     }
-    if (!data.texts()) return std::string();
+    if (!data.texts()) {
+      const std::vector<int32_t> ids =
+          data::beginning_of_text(text_files_of(run_), data.tokenizer());
+      beginning_.emplace(ids.begin(), ids.end());
+      return std::string();
+    }
     // A trained model ends its texts as the documents of the data end.
     const int64_t end = data.tokenizer().eos_id();
     const bool says = files_.has(checkpoint::kGenerationFile) || !run_.model.eos_token_ids.empty();
@@ -122,7 +128,9 @@ const std::string& Saver::save(int64_t step, const engine::Session& session, con
   content.state.step = step;
   content.state.seed = static_cast<uint64_t>(run_.config.train.seed);
   content.state.config = run_.resolved.to_json_text();
-  content.state.data = position.to_json();
+  Position saved = position;
+  saved.beginning = beginning_;
+  content.state.data = saved.to_json();
   content.state.losses = losses;
   content.files = files_.texts;
   content.adapter = adapter_ ? &*adapter_ : nullptr;

@@ -65,8 +65,9 @@ class Saver {
   StopSignals& stop_;
   std::optional<checkpoint::RunFolder> folder_;
   checkpoint::ModelFiles files_;
-  std::optional<models::LoraPlan> adapter_;  ///< that is trained
-  std::string last_;                         ///< empty: none
+  std::optional<std::vector<int64_t>> beginning_;  ///< of the texts of examples or prompts
+  std::optional<models::LoraPlan> adapter_;        ///< that is trained
+  std::string last_;                               ///< empty: none
   mutable bool named_checkpoint_ = false;
 };
 

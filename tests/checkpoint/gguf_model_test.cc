@@ -369,6 +369,18 @@ TEST(GgufModel, LinearScalingIsReadAsByLlamaCpp) {
   }
 }
 
+TEST(GgufModel, EveryStopTokenIsRead) {
+  const Folder model(small_config("llama"));
+  const ModelWeights weights(model.folder.path(), model.config);
+  gguf::Metadata metadata = gguf_metadata(model.config, ElementType::f32, model.folder.path());
+  metadata.add("tokenizer.ggml.eos_token_id", Value::of_u32(5));
+  metadata.add("tokenizer.ggml.eot_token_id", Value::of_u32(6));
+  metadata.add("tokenizer.ggml.eom_token_id", Value::of_u32(7));
+  const std::string path = model.folder / "stops.gguf";
+  export_gguf(source_of(weights, model.config), ElementType::f32, metadata, path);
+  EXPECT_EQ(read_model_config(path).eos_token_ids, (std::vector<int64_t>{5, 6, 7}));
+}
+
 TEST(GgufModel, ResolvesFilesAndFolders) {
   const Folder model(small_config("llama"));
   const std::string path = model.exported();

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/add_tokens.h"
+#include "checkpoint/convert.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/checkpoint/checkpoint_util.h"
 
@@ -40,6 +41,13 @@ ModelConfig config_with(const json& keys, bool tied = false) {
   json object = json::parse(small_config("llama", tied).json);
   object.update(keys);
   return models::parse_config(object.dump(), "test");
+}
+
+/// Writes random weights of a model.
+void write_model(const ModelConfig& config, const std::string& folder) {
+  std::vector<std::vector<char>> storage;
+  const std::vector<NamedTensor> params = random_params(config, DType::f32, 3, storage);
+  save_safetensors(join_path(folder, "model.safetensors"), to_stored(config, params));
 }
 
 TEST(ModelFiles, FilesOfAFolderGoAlong) {
@@ -137,6 +145,62 @@ TEST(ModelFiles, AGgufFileHoldsWhatItCan) {
   EXPECT_NE(lost[2].find("model_max_length 77"), std::string::npos);
   EXPECT_EQ(lost[3], "LICENSE");
   EXPECT_NE(lost[4].find("README.md"), std::string::npos);
+}
+
+TEST(ModelFiles, TemplatesWithANameComeBack) {
+  const TempFolder folder;
+  const ModelConfig config = config_with({{"eos_token_id", 26}});
+  ModelFiles files;
+  files.texts["tokenizer.json"] = tokenizer_text();
+  const json list = {{{"name", "default"}, {"template", "D"}},
+                     {{"name", "tool_use"}, {"template", "T"}}};
+  files.texts["tokenizer_config.json"] =
+      json{{"eos_token", "<end>"}, {"chat_template", list}}.dump();
+  files.texts["generation_config.json"] = R"({"do_sample": false, "temperature": 0.5})";
+  write_model(config, folder.path());
+  const ModelWeights weights(folder.path(), config);
+  gguf::Metadata metadata = gguf_metadata(config, gguf::ElementType::f32, "m");
+  EXPECT_TRUE(add_gguf_files(files, config, "m", &metadata).empty());
+  export_gguf(source_of(weights, config), gguf::ElementType::f32, metadata, folder / "m.gguf");
+  const ModelFiles back = read_model_files(folder / "m.gguf");
+  EXPECT_EQ(json::parse(back.texts.at("tokenizer_config.json"))["chat_template"], list);
+  EXPECT_FALSE(back.has("chat_template.jinja"));
+  EXPECT_EQ(chat_template_of(back, "m"), "D");
+  EXPECT_TRUE(back.left.empty());
+  // Greedy, whatever the temperature beside it.
+  const json generation = json::parse(back.texts.at("generation_config.json"));
+  EXPECT_EQ(generation["do_sample"], false);
+  EXPECT_FALSE(generation.contains("temperature"));
+}
+
+TEST(ModelFiles, AGgufFileHoldsWhatTransformersReadsOfAFolder) {
+  const ModelConfig config = config_with({{"eos_token_id", 26}});
+  ModelFiles files;
+  files.texts["tokenizer.json"] = tokenizer_text();
+  const json list = {{{"name", "default"}, {"template", "D"}},
+                     {{"name", "tool_use"}, {"template", "T"}}};
+  files.texts["tokenizer_config.json"] = json{{"eos_token", "a"}, {"chat_template", list}}.dump();
+  files.texts["special_tokens_map.json"] =
+      R"({"eos_token": {"content": "<end>"}, "bos_token": "b"})";
+  files.texts["chat_template.jinja"] = "F";
+  gguf::Metadata metadata("m");
+  add_gguf_files(files, config, "m", &metadata);
+  EXPECT_EQ(metadata.integer("tokenizer.ggml.eos_token_id"), 26);
+  EXPECT_EQ(metadata.integer("tokenizer.ggml.bos_token_id"), 1);
+  EXPECT_EQ(metadata.string("tokenizer.chat_template"), "F");
+  EXPECT_FALSE(metadata.has("tokenizer.chat_template.tool_use"));
+}
+
+TEST(ModelFiles, SamplingThatTransformersDoesNotUseIsSaid) {
+  const ModelConfig config = config_with({{"eos_token_id", 26}});
+  ModelFiles files;
+  files.texts["tokenizer.json"] = tokenizer_text();
+  files.texts["generation_config.json"] = R"({"temperature": 0.5, "top_k": 7})";
+  gguf::Metadata metadata("m");
+  const std::vector<std::string> lost = add_gguf_files(files, config, "m", &metadata);
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_NE(lost[0].find("temperature, top_k"), std::string::npos) << lost[0];
+  EXPECT_FALSE(metadata.has("general.sampling.temp"));
 }
 
 /// A model with a tokenizer of 27 tokens and 37 rows.

@@ -701,6 +701,7 @@ class Execute(unittest.TestCase):
         refused(["--save-logits", "x"], "--ids")
         refused(["--ids", "ids.json", "--data", "runs/quickstart/data"], "one")
         refused(["--ids", "ids.json", "--dtype", "i8"], "dtype")
+        refused(["ids.json", "--context", "1"], "a window has 1 token; expected 2 or more")
         self.assertEqual(2, self.box.run("eval", "runs/quickstart", "--ids", "ids.json", "--save-logits",
                                          "no/such/folder/x.safetensors").returncode)
 

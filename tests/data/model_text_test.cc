@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/tokenizer/gguf.h"
 #include "gguf/writer.h"
 #include "tests/data/data_util.h"
 #include "tests/data/tokenizer/gguf_seed.h"
@@ -32,6 +33,9 @@ TEST(SamplingDefaults, ComeFromGenerationConfig) {
   EXPECT_EQ(read.max_new_tokens, 9);
   EXPECT_EQ(read.ignored, Words{"typical_p"});
   EXPECT_EQ(read.source, folder / "generation_config.json");
+  folder.add("generation_config.json", R"({"stop_strings": ["END"], "guidance_scale": 1.5})");
+  EXPECT_EQ(read_sampling_defaults(folder.path()).ignored,
+            (Words{"guidance_scale", "stop_strings"}));
   folder.add("generation_config.json", R"({"top_k": -1})");
   EXPECT_EQ(read_sampling_defaults(folder.path()).top_k, 0);
   for (const char* wrong :
@@ -90,6 +94,24 @@ TEST(StopTokens, AGgufFileEndsTurnsAsLlamaCppFindsThem) {
   gguf::Metadata named = metadata_with("<end_of_turn>");
   named.add("tokenizer.ggml.eot_token_id", Value::of_u32(1));
   EXPECT_EQ(stops(named), (std::vector<int32_t>{1, 2}));
+  config.eos_token_ids = {-1, 1, 400};  // of a larger model
+  EXPECT_EQ(stops(metadata_with("<start_of_turn>")), (std::vector<int32_t>{1, 2}));
+}
+
+TEST(BeginningOfText, OfACheckpointIsThatOfItsTraining) {
+  using Ids = std::vector<int32_t>;
+  const TempFolder folder;
+  const Tokenizer tokenizer =
+      Tokenizer::parse(read_gguf_tokenizer(byte_level_metadata()).json, "f", "</s>");
+  EXPECT_EQ(beginning_of_text(folder.path(), tokenizer), Ids{});
+  folder.add("run.json", R"({"data": {"fingerprint": "x"}})");
+  EXPECT_EQ(beginning_of_text(folder.path(), tokenizer), Ids{2});
+  folder.add("run.json", R"({"data": {"beginning": []}})");
+  EXPECT_EQ(beginning_of_text(folder.path(), tokenizer), Ids{});
+  folder.add("run.json", R"({"data": {"beginning": [1]}})");
+  EXPECT_EQ(beginning_of_text(folder.path(), tokenizer), Ids{1});
+  folder.add("run.json", R"({"data": {"beginning": [999]}})");
+  EXPECT_ERROR(beginning_of_text(folder.path(), tokenizer), "has token 999");
 }
 
 TEST(ChatTemplateOfAModel, AGgufFileHasOneForTools) {

@@ -245,6 +245,9 @@ TEST(ModelConfig, FeaturesOfFamilies) {
   EXPECT_EQ(read("gpt2").form.position_table, 64);
   EXPECT_EQ(read("mixtral").rope.theta, 1e6);
   EXPECT_EQ(read("granite").form.logits_scale, 0.5);
+  for (const char* family : {"granite", "gpt_neox"}) {
+    EXPECT_EQ(read(family, {{"attention_dropout", 0.1}}).family, family);
+  }
   // Gemma 3 has a rope for each kind of layer, in the words of transformers 4 and 5.
   const json four = {{"rope_theta", 2e6},
                      {"rope_local_base_freq", 5e3},
@@ -318,6 +321,20 @@ TEST(ModelConfig, TheTextModelOfSeveral) {
   EXPECT_EQ(c.family, "gemma3_text");
   EXPECT_EQ(c.eos_token_ids, (std::vector<int64_t>{1, 106}));
   EXPECT_EQ(json::parse(config_json(c, "float32"))["model_type"], "gemma3_text");
+  json quantised = whole;
+  quantised["quantization_config"] = {{"quant_method", "bitsandbytes"}};
+  EXPECT_NE(error(quantised).find("quantization_config"), std::string::npos);
+}
+
+// The published Gemma 3 of 4B and more name no context.
+TEST(ModelConfig, ContextOfAConfigThatNamesNone) {
+  const std::vector<std::pair<std::string, int64_t>> contexts = {
+      {"llama", 2048},  {"mistral", 131072},     {"mixtral", 131072}, {"qwen2", 32768},
+      {"qwen3", 32768}, {"qwen3_moe", 32768},    {"olmo2", 2048},     {"olmoe", 4096},
+      {"gemma2", 8192}, {"gemma3_text", 131072}, {"phi3", 4096},      {"smollm3", 32768}};
+  for (const auto& [family, context] : contexts) {
+    EXPECT_EQ(parse(small_model(family)).max_position, context) << family;
+  }
 }
 
 TEST(ModelConfig, ScalingsOfRopes) {
@@ -340,6 +357,15 @@ TEST(ModelConfig, ScalingsOfRopes) {
   EXPECT_EQ(longrope.attention_factor, std::sqrt(1 + std::log(4.0) / std::log(16.0)));
   EXPECT_EQ(longrope.long_factor, (std::vector<double>{4, 5, 6}));
   EXPECT_THROW(rope("phi3", {{"type", "longrope"}, {"short_factor", {1, 2}}}), Error);
+  // Without its key a phi3 has transformers' 4096, whatever the object says.
+  const json longer = {{"max_position_embeddings", 8192}};
+  EXPECT_EQ(rope("phi3", factors, longer).original_max_position, 4096);
+  EXPECT_EQ(rope("phi3", factors, longer).factor, 2);
+  json inside = factors;
+  inside["original_max_position_embeddings"] = 16;
+  EXPECT_THROW(rope("phi3", inside, longer), Error);
+  const json outside = {{"original_max_position_embeddings", 16}};
+  EXPECT_EQ(rope("phi3", inside, outside), longrope);
 }
 
 TEST(ModelConfig, KeysOfOtherFamiliesMayBeThereWithoutEffect) {

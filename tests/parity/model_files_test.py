@@ -123,6 +123,10 @@ class ModelFiles(unittest.TestCase):
             self.assertIn(part, told)
         hocket("checkpoint", "import", self.top / "m.gguf", "--out", self.top / "back")
         self.expect_files(self.top / "back", [2, 0], but=("model_max_length", "max_new_tokens", "LICENSE"))
+        (self.top / "messages.json").write_text('[{"role": "user", "content": "hi"}]')
+        for model in ("m.gguf", "back"):
+            text = hocket("data", "chat-template", self.top / model, "--messages", self.top / "messages.json")
+            self.assertIn("<|im_start|>user\nhi<|im_end|>", text, model)
 
     def test_checkpoints_of_training(self):
         make_model(self.top / "hf", dtype=torch.bfloat16)

@@ -389,7 +389,10 @@ class Objectives(Folder):
                     self.loss_of(w, reference, DENSE, kind, groups, preference)[0].backward()
                     want = {n: t.grad for n, t in w.items()}
                 self.hocket("train", run, *(word for key in words for word in ("--set", key)))
-                after = load_file(self.path(f"{kind}-sgd-{i}/checkpoints/step-000001/model.safetensors"))
+                saved = self.path(f"{kind}-sgd-{i}/checkpoints/step-000001")
+                after = load_file(f"{saved}/model.safetensors")
+                with open(f"{saved}/run.json", encoding="utf-8") as f:
+                    self.assertEqual(json.load(f)["data"]["beginning"], [])  # the model puts no token there
                 self.assertEqual(set(want), set(after))
                 for name, gradient in want.items():
                     self.assertEqual(after[name].dtype, torch.float64)

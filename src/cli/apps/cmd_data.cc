@@ -324,7 +324,8 @@ void declare_chat_template(Args& args) {
              "Runs the Jinja template of a Hugging Face model's folder as transformers does: "
              "chat_template.jinja, else chat_template of tokenizer_config.json, with its special "
              "tokens. What is supported: docs/chat-templates.md.");
-  args.positional("MODEL", &options->source, "a model's folder, or a file that holds a template");
+  args.positional("MODEL", &options->source,
+                  "a model's folder, a GGUF file, or a file that holds a template");
   args.option("--messages", "FILE", &options->messages,
               "JSON list of messages, objects with role and content; -: standard input");
   args.option("--tools", "FILE", &options->tools, "JSON list of the tools' schemas");

@@ -354,6 +354,10 @@ int on_text(const EvalOptions& options, const engine::Run& run) {
   if (run.model.max_position > 0 && options.context == 0) {
     context = std::min(context, run.model.max_position);
   }
+  if (context < 2) {
+    fail("hocket eval", "a window has {}; expected 2 or more: its first token is not predicted",
+         counted(context, "token"));
+  }
   warn_if_long(run.model, context, "--context");
   TextWindows windows(context);
   const std::vector<int32_t> beginning = data::beginning_of_text(model, tokenizer);

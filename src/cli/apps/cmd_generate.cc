@@ -458,7 +458,7 @@ void verb_generate(Args& args) {
   args.about("continue a prompt, token by token",
              "Prints the prompt and the generated text while it is sampled. The prompt stands "
              "at the beginning of a document: behind the tokens that the tokenizer puts before a "
-             "text, or with a checkpoint of ours the end of text, as in its training. Keys and "
+             "text, or with a checkpoint of ours those that began its training's texts. Keys and "
              "values are kept in a cache. The same seed draws the same "
              "text under every plan, as far as rounding lets it. Several texts are made at a time, "
              "and at the end their tokens/s are reported on standard error.");

@@ -13,6 +13,7 @@
 #include "checkpoint/resolve.h"
 #include "cli/inputs.h"
 #include "data/chat/chat_template.h"
+#include "data/model_text.h"
 
 namespace hocket::cli {
 
@@ -285,7 +286,7 @@ void chat_template_text(const ChatTemplateOptions& options) {
   require_output("hocket data --out", options.output,
                  {options.messages, options.tools, options.documents, options.variables});
   if (options.spans && !options.json) fail("hocket data chat-template", "--spans needs --json");
-  const data::ChatTemplate chat = data::ChatTemplate::load(options.source);
+  const data::ChatTemplate chat = data::load_chat_template(options.source);
   const auto read = [](const std::string& path) {
     return parse_ordered_json(read_input(path), path == "-" ? "stdin" : path);
   };

@@ -300,21 +300,23 @@ std::string special_text(const JsonView& config, const char* name) {
   return token.is_object() ? token.get_string("content") : token.as_string();
 }
 
-/// Returns whether every text begins with a token of its own.
-bool begins_with_token(const JsonView& root, const JsonView& config) {
-  if (config.has("add_bos_token")) return config.get_bool("add_bos_token");
-  if (!root.has("post_processor")) return false;
+/// Returns the token that the post-processor puts before every text; empty: none.
+std::string beginning_token(const JsonView& root) {
+  if (!root.has("post_processor")) return "";
   const JsonView after = root.at("post_processor");
-  const auto puts_first = [](const JsonView& step) {
-    return step.get_string("type") == "TemplateProcessing" && step.at("single").size() > 0 &&
-           step.at("single").at(0).has("SpecialToken");
+  const auto put_first = [](const JsonView& step) -> std::string {
+    if (step.get_string("type") != "TemplateProcessing" || step.at("single").size() == 0 ||
+        !step.at("single").at(0).has("SpecialToken")) {
+      return "";
+    }
+    return step.at("single").at(0).at("SpecialToken").get_string("id");
   };
-  if (after.get_string("type") != "Sequence") return puts_first(after);
+  if (after.get_string("type") != "Sequence") return put_first(after);
   const JsonView steps = after.at("processors");
   for (size_t i = 0; i < steps.size(); ++i) {
-    if (puts_first(steps.at(i))) return true;
+    if (const std::string token = put_first(steps.at(i)); !token.empty()) return token;
   }
-  return false;
+  return "";
 }
 
 }  // namespace
@@ -338,11 +340,20 @@ void add_gguf_tokenizer(std::string_view json, std::string_view config_text,
     metadata->add(std::string(kPrefix) + theirs, gguf::Value::of_u32(*id));
     return true;
   };
-  const bool has_bos = special("bos_token", "bos_token_id");
+  const std::string first = beginning_token(root_view);
+  const bool begins =
+      config_view.has("add_bos_token") ? config_view.get_bool("add_bos_token") : !first.empty();
+  bool has_bos = special("bos_token", "bos_token_id");
+  if (begins && !has_bos) {
+    // Older folders name it in another file.
+    if (const auto id = tokenizer.find(first)) {
+      metadata->add(std::string(kPrefix) + "bos_token_id", gguf::Value::of_u32(*id));
+      has_bos = true;
+    }
+  }
   special("eos_token", "eos_token_id");
   special("pad_token", "padding_token_id");
-  metadata->add(std::string(kPrefix) + "add_bos_token",
-                gguf::Value::of_bool(has_bos && begins_with_token(root_view, config_view)));
+  metadata->add(std::string(kPrefix) + "add_bos_token", gguf::Value::of_bool(has_bos && begins));
   if (!chat_template.empty()) {
     metadata->add("tokenizer.chat_template", gguf::Value::of_string(chat_template));
   }

@@ -382,8 +382,8 @@ class SpecReader {
       spec_.eos = any(configured);
       if (spec_.eos < 0) {
         root_.fail(
-            fmt::format("has no token {}, which tokenizer_config.json names as the end of "
-                        "text",
+            fmt::format("has no token {}, which tokenizer_config.json (or "
+                        "special_tokens_map.json) names as the end of text",
                         quote(configured)));
       }
       return;

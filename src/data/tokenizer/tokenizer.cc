@@ -17,14 +17,29 @@
 namespace hocket::data {
 namespace {
 
-// The text of a special token in tokenizer_config.json: a string or an object with `content`.
-std::string configured_eos(const std::string& path) {
-  if (!file_exists(path)) return "";
-  const nlohmann::json json = read_json(path);
-  const JsonView config(json, path);
-  if (!config.has("eos_token")) return "";
-  const JsonView eos = config.at("eos_token");
+// The end of text in one of a tokenizer's files: a string or an object with `content`.
+std::string eos_in(const JsonView& file) {
+  if (!file.has("eos_token")) return "";
+  const JsonView eos = file.at("eos_token");
   return eos.is_object() ? eos.get_string("content") : eos.as_string();
+}
+
+// The end of text that a tokenizer's folder names. As in transformers the map of special tokens,
+// which is of older folders, wins where the configuration has no table of added tokens.
+std::string configured_eos(const std::string& folder) {
+  const std::string config_file = join_path(folder, "tokenizer_config.json");
+  const std::string map_file = join_path(folder, "special_tokens_map.json");
+  std::string configured;
+  if (file_exists(config_file)) {
+    const nlohmann::json json = read_json(config_file);
+    const JsonView config(json, config_file);
+    configured = eos_in(config);
+    if (config.has("added_tokens_decoder")) return configured;
+  }
+  if (!file_exists(map_file)) return configured;
+  const nlohmann::json json = read_json(map_file);
+  const std::string mapped = eos_in(JsonView(json, map_file));
+  return mapped.empty() ? configured : mapped;
 }
 
 }  // namespace
@@ -42,7 +57,7 @@ Tokenizer Tokenizer::load(const std::string& path) {
   }
   const std::string file = is_directory(path) ? join_path(path, "tokenizer.json") : path;
   const std::string text = read_file(file, JsonLimits().max_bytes);
-  return parse(text, file, configured_eos(join_path(parent_path(file), "tokenizer_config.json")));
+  return parse(text, file, configured_eos(parent_path(file)));
 }
 
 Tokenizer Tokenizer::parse(std::string_view json, const std::string& where,

@@ -73,6 +73,39 @@ TEST(GgufScores, KeysChangeBothEnds) {
   EXPECT_TRUE(unmarked.spec().prefix.empty());
 }
 
+TEST(GgufScores, AbsentIdsAreThoseOfLlamaCpp) {
+  const char* const begin = "tokenizer.ggml.bos_token_id";
+  const char* const end = "tokenizer.ggml.eos_token_id";
+  const GgufTokenizer read =
+      read_gguf_tokenizer(changed(changed(scored_metadata(), begin, nullptr), end, nullptr));
+  EXPECT_EQ(read.bos.value_or(-1), 1);
+  EXPECT_EQ(read.eos.value_or(-1), 2);
+  EXPECT_TRUE(read.adds_bos);
+  EXPECT_EQ(read.eos_text, "</s>");
+  EXPECT_FALSE(read_gguf_tokenizer(changed(byte_level_metadata(), begin, nullptr)).bos.has_value());
+  // A token that is no control token is none of them.
+  std::vector<int64_t> kinds = scored_metadata().integers("tokenizer.ggml.token_type");
+  kinds[1] = 1;
+  const Value plain = Value::of_i32s(kinds);
+  const Metadata without = changed(scored_metadata(), begin, nullptr);
+  EXPECT_FALSE(
+      gguf_special_token(changed(without, "tokenizer.ggml.token_type", &plain), "bos_token_id")
+          .has_value());
+}
+
+TEST(GgufStops, AreThoseOfTextsTurnsAndMessages) {
+  using Ids = std::vector<int64_t>;
+  EXPECT_EQ(gguf_stop_tokens(byte_level_metadata()), Ids{2});
+  Words texts = byte_level_metadata().strings("tokenizer.ggml.tokens");
+  texts[0] = "<end_of_turn>";
+  const Value named = Value::of_strings(texts);
+  Metadata metadata = changed(byte_level_metadata(), "tokenizer.ggml.tokens", &named);
+  EXPECT_EQ(gguf_stop_tokens(metadata), (Ids{2, 0}));
+  metadata.add("tokenizer.ggml.eot_token_id", Value::of_u32(2));
+  metadata.add("tokenizer.ggml.eom_token_id", Value::of_u32(1));
+  EXPECT_EQ(gguf_stop_tokens(metadata), (Ids{2, 1}));
+}
+
 TEST(GgufScores, BrokenListsAreRefused) {
   const auto error_with = [](const std::string& key, const Value* value) {
     return error_of([&] { tokenizer_of(changed(scored_metadata(), key, value)); });
@@ -121,6 +154,15 @@ TEST(GgufScores, WrittenAndReadAgain) {
     }
     ASSERT_EQ(after.encode(text), before.encode(text)) << text;
   }
+}
+
+// A folder may name the beginning of text in its post-processor alone.
+TEST(GgufScores, TheBeginningIsThatOfThePostProcessor) {
+  GgufTokenizer tokenizer = read_gguf_tokenizer(scored_metadata());
+  tokenizer.config = "{}";
+  const Metadata again = written(tokenizer, tokenizer_of(scored_metadata()).vocab_size());
+  EXPECT_EQ(again.integer("tokenizer.ggml.bos_token_id", -1), 1);
+  EXPECT_TRUE(again.boolean("tokenizer.ggml.add_bos_token", false));
 }
 
 // Scores cannot say that two tokens stay apart that would make a third one.

@@ -364,6 +364,12 @@ TEST(Tokenizer, EndOfTextFromTheConfigBeside) {
   EXPECT_ERROR(Tokenizer::load(folder.path()), "</s>");
   folder.add("tokenizer_config.json", R"({"eos_token": 3})");
   EXPECT_ERROR(Tokenizer::load(folder.path()), "eos_token");
+  // The map of an older folder wins; a table of added tokens says that it is none.
+  folder.add("tokenizer_config.json", R"({"eos_token": "</s>"})");
+  folder.add("special_tokens_map.json", R"({"eos_token": {"content": "<|im_end|>"}})");
+  EXPECT_EQ(Tokenizer::load(folder.path()).eos_id(), chat.id);
+  folder.add("tokenizer_config.json", R"({"added_tokens_decoder": {}})");
+  EXPECT_EQ(Tokenizer::load(folder.path()).eos_id(), spec.added[0].id);
 }
 
 TEST(Tokenizer, RefusesBadSpecs) {
