@@ -180,6 +180,8 @@ TEST_F(ApiTest, ReadsThePromptAloneWithoutTokens) {
   EXPECT_EQ(choice["logprobs"]["tokens"].size(), 2u);
   EXPECT_TRUE(choice["prompt_logprobs"][0].is_null());
   EXPECT_DOUBLE_EQ(choice["prompt_logprobs"][1]["98"]["logprob"], -0.098);
+  EXPECT_EQ(choice["prompt_logprobs"][1]["98"]["rank"], 99);  // beyond the alternatives
+  EXPECT_EQ(choice["prompt_logprobs"][1]["0"]["rank"], 1);
   EXPECT_EQ(choice["prompt_token_ids"].dump(), "[97,98]");
   EXPECT_EQ(choice["token_ids"].dump(), "[]");
 }
