@@ -18,6 +18,7 @@
 #include "checkpoint/gguf_model.h"
 #include "data/tokenizer/gguf.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_spec.h"
 #include "gguf/file.h"
 
 namespace hocket::checkpoint {
@@ -109,6 +110,35 @@ void add_further_tokens(const ModelFiles& files, const JsonView& config, gguf::M
     }
     out->add(theirs, gguf::Value::of_u32(id));
   }
+}
+
+/// Returns a sentence for tokens that the post-processor puts around a text and a GGUF file does
+/// not: it has one at most, before a text.
+std::vector<std::string> lost_around_texts(const ModelFiles& files, const JsonView& config,
+                                           const gguf::Metadata& file) {
+  const auto tokenizer = data::Tokenizer::parse(files.texts.at(kTokenizerFile), kTokenizerFile);
+  const data::TokenizerSpec& spec = tokenizer.spec();
+  std::vector<int32_t> before;
+  if (file.boolean("tokenizer.ggml.add_bos_token", false)) {
+    before.push_back(static_cast<int32_t>(file.integer("tokenizer.ggml.bos_token_id", 0)));
+  }
+  const auto texts_of = [&](const std::vector<int32_t>& ids) {
+    std::vector<std::string> texts;
+    for (const int32_t id : ids) {
+      texts.push_back(quote(spec.tokens.at(static_cast<size_t>(id))));
+    }
+    return join(texts, " ");
+  };
+  std::vector<std::string> lost;
+  // A tokenizer_config.json that says whether a text has a beginning wins over the post-processor.
+  if (spec.prefix != before && (spec.prefix.size() > 1 || !config.has("add_bos_token"))) {
+    lost.push_back(fmt::format("the post-processor's {} before a text: the file has {}",
+                               texts_of(spec.prefix), before.empty() ? "none" : texts_of(before)));
+  }
+  if (!spec.suffix.empty()) {
+    lost.push_back(fmt::format("the post-processor's {} behind a text", texts_of(spec.suffix)));
+  }
+  return lost;
 }
 
 constexpr std::string_view kNamedTemplate = "tokenizer.chat_template.";
@@ -413,13 +443,13 @@ std::string chat_template_of(const ModelFiles& files, const std::string& where) 
 
 std::vector<std::string> add_gguf_files(const ModelFiles& files, const models::ModelConfig& config,
                                         const std::string& where, gguf::Metadata* metadata) {
-  std::vector<std::string> lost;
   const json tokenizer_config = tokenizer_config_of(files);
   const json generation = parse(files, kGenerationFile);
   const JsonView in(tokenizer_config, where + ": " + kTokenizerConfigFile);
   data::add_gguf_tokenizer(files.texts.at(kTokenizerFile), tokenizer_config.dump(),
                            chat_template_of(files, where), config.vocab_size, where + ": tokenizer",
                            metadata);
+  std::vector<std::string> lost = lost_around_texts(files, in, *metadata);
   add_named_templates(files, in, metadata);
   add_further_tokens(files, in, metadata);
   // Beside the end of text there is room for an end of turn and an end of message.

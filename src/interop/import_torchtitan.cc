@@ -68,7 +68,8 @@ class TorchtitanImport {
              is_json_ ? torchtitan_json_keys() : torchtitan_keys(), names_of),
         name_(name),
         ranks_(ranks),
-        beside_(beside) {}
+        beside_(beside),
+        layers_(beside.layers) {}
 
   Imported run() {
     read_model();
@@ -103,6 +104,7 @@ class TorchtitanImport {
     imported_.config_json = torchtitan_model(job_, sizes, name_, &imported_.notes);
     if (!imported_.config_json.empty()) {
       imported_.model_name.clear();
+      layers_ = std::ssize(job_.node(sizes + ".layers")->items);
     }
   }
   void set(const std::string& key, const std::string& value) { imported_.keys[key] = value; }
@@ -240,28 +242,17 @@ class TorchtitanImport {
            "layers of all stages; try without it, and --set plan.pp_layers",
            job_.name_of("parallelism.pipeline_parallel_split_points"), join(points, ", "));
     }
-    const auto found =
-        std::find_if(std::begin(kTorchtitanSchedules), std::end(kTorchtitanSchedules),
-                     [&](const ScheduleName& schedule) {
-                       // Earlier releases wrote interleaved_1f1b.
-                       std::string one = schedule.theirs, other = name;
-                       for (std::string* text : {&one, &other}) {
-                         std::erase(*text, '_');
-                         std::transform(text->begin(), text->end(), text->begin(),
-                                        [](unsigned char c) { return std::tolower(c); });
-                       }
-                       return one == other;
-                     });
-    if (csv.empty() && found == std::end(kTorchtitanSchedules)) {
+    const ScheduleName* schedule = find_schedule(name);
+    if (csv.empty() && schedule == nullptr) {
       std::vector<std::string> known;
-      for (const ScheduleName& schedule : kTorchtitanSchedules) {
-        known.push_back(schedule.theirs);
+      for (const ScheduleName& each : kTorchtitanSchedules) {
+        known.push_back(each.theirs);
       }
       fail(name_, "{} is {}; expected one of {}, or a schedule of one's own in …_schedule_csv",
            job_.name_of("parallelism.pipeline_parallel_schedule"), quote(name), join(known, ", "));
     }
-    set("plan.pp_schedule", csv.empty() ? found->ours : csv);
-    int64_t chunks = found != std::end(kTorchtitanSchedules) && found->looped ? 2 : 1;
+    set("plan.pp_schedule", csv.empty() ? schedule->ours : csv);
+    int64_t chunks = schedule != nullptr && schedule->looped ? 2 : 1;
     if (!layers.empty()) {
       if (std::ssize(layers) % pp_ != 0) {
         fail(name_,
@@ -271,28 +262,101 @@ class TorchtitanImport {
       chunks = std::ssize(layers) / pp_;
       set("plan.pp_layers", fmt::format("[{}]", fmt::join(layers, ", ")));
     } else if (per_stage > 0) {
-      job_.leave("parallelism.pipeline_parallel_layers_per_stage",
-                 "set plan.pp_chunks to the layers of a rank divided by it: the file does not say "
-                 "how many layers the model has");
+      chunks = chunks_of(per_stage, chunks);
     }
     if (chunks > 1) {
       set("plan.pp_chunks", chunks);
     }
     stages_ = product_at_most({pp_, chunks});
     if (layers.empty()) {
-      note_even_layers();
+      share_layers_out();
     }
   }
 
-  /// torchtitan counts the embedding and the head as a layer each where it shares layers out.
-  void note_even_layers() {
-    const int64_t first = job_.integer("parallelism.pipeline_parallel_first_stage_less_layers", 1);
-    const int64_t last = job_.integer("parallelism.pipeline_parallel_last_stage_less_layers", 1);
+  /// Earlier releases wrote interleaved_1f1b. Null: there is none of this name.
+  static const ScheduleName* find_schedule(const std::string& name) {
+    const auto* const found =
+        std::find_if(std::begin(kTorchtitanSchedules), std::end(kTorchtitanSchedules),
+                     [&](const ScheduleName& schedule) {
+                       std::string one = schedule.theirs, other = name;
+                       for (std::string* text : {&one, &other}) {
+                         std::erase(*text, '_');
+                         std::transform(text->begin(), text->end(), text->begin(),
+                                        [](unsigned char c) { return std::tolower(c); });
+                       }
+                       return one == other;
+                     });
+    return found == std::end(kTorchtitanSchedules) ? nullptr : found;
+  }
+
+  /// Returns the layers that the "first" or "last" stage has less: the embedding or the head counts
+  /// as so many.
+  int64_t less_layers(const char* stage) {
+    constexpr int64_t kMost = int64_t{1} << 20;
+    const std::string path =
+        fmt::format("parallelism.pipeline_parallel_{}_stage_less_layers", stage);
+    const int64_t less = job_.at_least(0, path, 1);
+    if (less > kMost) {
+      job_.refuse(path, fmt::format("at most {}", kMost));
+    }
+    return less;
+  }
+
+  /// Returns whether stages can have torchtitan's layers: their number is known, and no other
+  /// stages are asked for. Releases with the degree in [experimental] shared layers out otherwise.
+  bool follows_their_rule() {
+    constexpr const char* kStages[] = {"plan.pp", "plan.pp_chunks", "plan.pp_layers",
+                                       "plan.pp_schedule"};
+    return layers_ > 0 && beside_.keeps_plan &&
+           job_.text("parallelism.pipeline_parallel_schedule_csv", "").empty() &&
+           std::none_of(std::begin(kStages), std::end(kStages),
+                        [&](const char* key) { return beside_.has(key); }) &&
+           !job_.name_of("parallelism.pipeline_parallel_degree").starts_with("experimental.");
+  }
+
+  /// Returns the stages of a rank that have at most `per_stage` layers each.
+  int64_t chunks_of(int64_t per_stage, int64_t otherwise) {
+    const char* const path = "parallelism.pipeline_parallel_layers_per_stage";
+    if (!follows_their_rule()) {
+      job_.leave(path, "set plan.pp_chunks to the layers of a rank divided by it");
+      return otherwise;
+    }
+    const int64_t all = layers_ + less_layers("first") + less_layers("last");
+    const int64_t stages = (all - 1) / per_stage + 1;
+    if (stages % pp_ != 0) {
+      job_.refuse(path, fmt::format("a number that makes a multiple of {} stages, not {}, of {} "
+                                    "layers and {} for the ends",
+                                    pp_, stages, layers_, all - layers_));
+    }
+    return stages / pp_;
+  }
+
+  /// torchtitan counts the embedding and the head as layers where it shares layers out.
+  void share_layers_out() {
+    const int64_t first = less_layers("first"), last = less_layers("last");
     if ((first == 0 && last == 0) || !beside_.keeps_plan || beside_.has("plan.pp_layers")) return;
-    imported_.notes.push_back(fmt::format(
-        "stages have equally many layers here; torchtitan gives the first {} and the last {} less "
-        "(pipeline_parallel_*_stage_less_layers, 1 by default); try --set plan.pp_layers",
-        first, last));
+    if (!follows_their_rule()) {
+      imported_.notes.push_back(fmt::format(
+          "stages have equally many layers here; torchtitan gives the first {} and the last {} "
+          "less (pipeline_parallel_*_stage_less_layers, 1 by default); try --set plan.pp_layers",
+          first, last));
+      return;
+    }
+    const int64_t all = layers_ + first + last, least = all / stages_;
+    if (least < std::max(first, last)) {
+      fail(name_,
+           "there are {} stages of {} layers, with {} more for the embedding and {} for the head; "
+           "expected room for these in the first stage and the last; try fewer stages, or --set "
+           "plan.pp_layers",
+           stages_, layers_, first, last);
+    }
+    std::vector<int64_t> of_stage(static_cast<size_t>(stages_), least);
+    for (int64_t stage = 0; stage < all % stages_; ++stage) {
+      ++of_stage[static_cast<size_t>(stage)];
+    }
+    of_stage.front() -= first;
+    of_stage.back() -= last;
+    set("plan.pp_layers", fmt::format("[{}]", fmt::join(of_stage, ", ")));
   }
 
   /// Layers among the modules of each part of the model.
@@ -586,6 +650,7 @@ class TorchtitanImport {
   std::string name_;
   RanksOfFile ranks_;
   Beside beside_;
+  int64_t layers_ = 0;  ///< of the model; 0: not known
   int64_t tp_ = 1, pp_ = 1, cp_ = 1, replicate_ = 1, split_ = 1;
   int64_t stages_ = 1;  ///< of the pipeline, chunks of a rank counted
   Imported imported_;

@@ -4,6 +4,7 @@
 // the nearest name, and so is one that would make another model or plan.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <span>
@@ -68,6 +69,7 @@ std::string try_nearest(const KnownKeys& known, std::string_view key, std::strin
 struct Beside {
   std::set<std::string> keys;  ///< of --set
   bool keeps_plan = true;      ///< false: a search replaces the file's plan
+  int64_t layers = 0;          ///< of the model that --set names; 0: not known
 
   bool has(const std::string& key) const { return keys.count(key) > 0; }
   /// True if --set names the model.

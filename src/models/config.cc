@@ -75,7 +75,7 @@ constexpr const char* kCommonKeys[] = {"_name_or_path",
                                        "layer_types"};
 
 // Keys with which other families change the computation: a config that sets one is of a model with
-// code of its own. 0 and 1 are the values without effect, of limits and of factors.
+// code of its own. 0 is taken for a key that is off; see also kForeignFactors.
 constexpr const char* kForeignKeys[] = {"alibi",
                                         "attention_multiplier",
                                         "attn_logit_softcapping",
@@ -105,6 +105,23 @@ constexpr const char* kForeignKeys[] = {"alibi",
                                         "use_parallel_residual",
                                         "use_qk_norm",
                                         "use_qkv_bias"};
+
+// Foreign keys that have no effect with 1.
+constexpr std::string_view kForeignFactors[] = {"attention_multiplier",
+                                                "embedding_multiplier",
+                                                "logit_scale",
+                                                "logits_scaling",
+                                                "n_group",
+                                                "residual_multiplier",
+                                                "routed_scaling_factor",
+                                                "sliding_window_pattern"};
+
+bool has_no_effect(const JsonView& value, std::string_view key) {
+  if (!value.is_number()) return false;
+  const double number = value.as_double();
+  const auto* const end = std::end(kForeignFactors);
+  return number == 0 || (number == 1 && std::find(std::begin(kForeignFactors), end, key) != end);
+}
 
 void refuse_unsupported(const JsonView& in, const Family& family) {
   for (const auto& [common, name] : family.key_names) {
@@ -137,8 +154,7 @@ void refuse_unsupported(const JsonView& in, const Family& family) {
     in.at("partial_rotary_factor").fail("is not supported; expected 1: all of a head rotates");
   }
   for (const char* key : kForeignKeys) {
-    if (!family.reads(key) && in.has(key) &&
-        !(in.at(key).is_number() && (in.at(key).as_double() == 0 || in.at(key).as_double() == 1))) {
+    if (!family.reads(key) && in.has(key) && !has_no_effect(in.at(key), key)) {
       refuse(in, key,
              "expected a plain " + in.get_string("model_type") +
                  ", without the additions of other families");

@@ -86,20 +86,19 @@ std::vector<Sample> samples() {
 }  // namespace
 
 void add_to(std::vector<Op>& ops) {
-  ops.push_back({.name = kOp,
-                 .doc =
-                     "id[R], (log p of the model, log p of what it was drawn from)[R,2], with "
-                     "setting `tempered` the first at the temperature, and "
-                     "the `top` most likely tokens of the model with log p, from logits[R,V], of "
-                     "which the first `vocab` are tokens, summed as in so many `parts` of the "
-                     "vocabulary; settings, draws, masks, and changes of "
-                     "logits of tokens are data (ops/sample.h)",
-                 .infer = infer,
-                 .layout = {"rv,rs,rn,rm,rc,a,a,a->r,rx,ry,ry", "r"},
-                 .work = work,
-                 .samples = samples,
-                 .workspace = workspace,
-                 .family = Family::loss});
+  ops.push_back(
+      {.name = kOp,
+       .doc = "id[R], (log p of the model, log p of what it was drawn from, or the rank of a "
+              "given token)[R,2], with setting `tempered` the first at the temperature, and the "
+              "`top` most likely tokens of the model with log p, from logits[R,V], of which the "
+              "first `vocab` are tokens, summed as in so many `parts` of the vocabulary; settings, "
+              "draws, masks, and changes of logits of tokens are data (ops/sample.h)",
+       .infer = infer,
+       .layout = {"rv,rs,rn,rm,rc,a,a,a->r,rx,ry,ry", "r"},
+       .work = work,
+       .samples = samples,
+       .workspace = workspace,
+       .family = Family::loss});
 }
 
 }  // namespace hocket::ops::sample

@@ -31,7 +31,9 @@ enum class Setting : uint8_t {
 inline constexpr int64_t kNumSettings = 11;
 
 /// Columns of the draws, i64: a uniform number follows from seed, stream and position. `given`: a
-/// token in place of a draw, for its log-probabilities; negative: none.
+/// token in place of a draw, for its log-probability and, in place of the second one, its rank
+/// under the model (1: the most likely token; of equal ones the lower ids come first); negative:
+/// none.
 enum class Draw : uint8_t { seed, stream, position, given };
 inline constexpr int64_t kNumDraws = 4;
 

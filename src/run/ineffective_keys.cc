@@ -164,6 +164,8 @@ bool not_on_examples(const Run& run) { return !on_examples(run); }
 bool not_on_texts(const Run& run) { return !is_of(run, Objective::pretrain); }
 bool not_of_dpo(const Run& run) { return !is_of(run, Objective::dpo); }
 bool not_of_kto(const Run& run) { return !is_of(run, Objective::kto); }
+/// All data-parallel ranks have plan.micro_batch sequences, unless the batch does not divide.
+bool has_equal_samples(const Run& run) { return run.config.plan.dp_samples.empty(); }
 bool is_wsd(const Run& run) { return run.config.train.schedule == "wsd"; }
 bool has_momentum(const Run& run) { return run.config.optimizer.name != "adamw"; }
 bool is_muon(const Run& run) { return run.config.optimizer.name == "muon"; }
@@ -185,6 +187,7 @@ const KeyRow kKeyRows[] = {
     {"preference.label_smoothing", "objective is kto", not_of_kto},
     {"preference.desirable_weight", "objective is dpo", not_of_dpo},
     {"preference.undesirable_weight", "objective is dpo", not_of_dpo},
+    {"plan.micro_batch", "plan.dp_samples is given", has_equal_samples},
     {"train.warmup_steps", "train.warmup_share is given",
      [](const Run& run) { return !run.config.train.warmup_share; }},
     {"train.decay_share", "train.schedule is not wsd", is_wsd},

@@ -81,6 +81,7 @@ struct TokenLogprobs {
   double sampled_logprob = 0;
   /// The most likely ones under the model, falling, or Request::candidates.
   std::vector<std::pair<int32_t, double>> top;
+  int64_t rank = 0;  ///< of a prompt's token under the model, from 1; 0 of others
 };
 
 enum class Finish : uint8_t {

@@ -428,8 +428,11 @@ void Scheduler::take_results(const std::vector<Planned>& planned, const StepOutp
       return made;
     };
     for (int64_t i = 0; i < given; ++i) {
-      sequence.update.prompt_logprobs.push_back(
-          logprobs_of(static_cast<size_t>(each.row + i), sequence.request.prompt_logprobs));
+      TokenLogprobs of_prompt =
+          logprobs_of(static_cast<size_t>(each.row + i), sequence.request.prompt_logprobs);
+      of_prompt.rank =
+          static_cast<int64_t>(std::exchange(of_prompt.sampled_logprob, of_prompt.logprob));
+      sequence.update.prompt_logprobs.push_back(std::move(of_prompt));
     }
     if (each.draws) {
       const auto row = static_cast<size_t>(each.row + given);

@@ -9,23 +9,30 @@
 #include "base/text.h"
 #include "collectives/comm_op.h"
 #include "cost/cost_model.h"
+#include "cost/rooted.h"
 #include "whatif/chakra_nodes.h"
 
 namespace hocket::whatif {
 namespace {
 
 /// CollectiveCommType of the schema mapped to Hocket's op. The factor times members turns comm_size
-/// into the larger of a rank's input and output; ASTRA-sim takes comm_size as a rank's input.
+/// into the larger of a rank's input and output; ASTRA-sim takes comm_size as a rank's input. Of
+/// an op with a root, the comm_size of others than the root may be less than the buffer.
 struct CollectiveType {
   int64_t number;
   const char* op;
-  bool grows;
+  bool grows = false, rooted = false;
 };
-constexpr CollectiveType kCollectiveTypes[] = {{0, "all_reduce", false},
-                                               {2, "all_gather", true},
-                                               {6, "all_to_all", false},
-                                               {7, "reduce_scatter", false},
-                                               {8, "reduce_scatter", false}};
+constexpr CollectiveType kCollectiveTypes[] = {
+    {.number = 0, .op = "all_reduce"},
+    {.number = 1, .op = "reduce", .rooted = true},
+    {.number = 2, .op = "all_gather", .grows = true},
+    {.number = 3, .op = "gather", .grows = true, .rooted = true},
+    {.number = 4, .op = "scatter", .rooted = true},
+    {.number = 5, .op = "broadcast", .rooted = true},
+    {.number = 6, .op = "all_to_all"},
+    {.number = 7, .op = "reduce_scatter"},
+    {.number = 8, .op = "reduce_scatter"}};
 
 class Pricer {
  public:
@@ -105,9 +112,11 @@ class Pricer {
   /// Prices the k-th of a kind, among the ranks that have it. Returns false if none has.
   bool collective(const ChakraCollectives& kind, size_t k) {
     std::vector<int32_t> group;
+    double largest = 0;
     for (const auto& [rank, ids] : kind.of_rank) {
       if (k < ids.size()) {
         group.push_back(rank);
+        largest = std::max(largest, ranks_[rank].at(ids[k]).comm_bytes);
       }
     }
     for (const int32_t rank : group) {
@@ -116,12 +125,14 @@ class Pricer {
       const auto* const type =
           std::find_if(std::begin(kCollectiveTypes), std::end(kCollectiveTypes),
                        [&](const CollectiveType& row) { return row.number == node.comm_type; });
-      if (type == std::end(kCollectiveTypes) || group.size() < 2 || node.comm_bytes <= 0) {
+      const bool known = type != std::end(kCollectiveTypes);
+      const double bytes = known && type->rooted ? largest : node.comm_bytes;
+      if (!known || group.size() < 2 || bytes <= 0) {
         ++unpriced_;
         continue;
       }
-      const double bytes = node.comm_bytes * (type->grows ? group.size() : 1);
-      set(seconds_of(comm::op(comm::find(type->op)), bytes, group), &node);
+      set(seconds_of(*cost::find_costed(type->op), bytes * (type->grows ? group.size() : 1), group),
+          &node);
     }
     return !group.empty();
   }

@@ -29,14 +29,29 @@ std::string short_name(const std::string& name) {
 /// Returns the bytes of an element, by PyTorch's names of types: those of NCCL's records
 /// ("BFloat16") and those of inputs of ops ("c10::BFloat16", "long int"); 0: not known.
 int64_t bytes_of_type(std::string_view type) {
-  constexpr std::pair<std::string_view, int64_t> kTypes[] = {
-      {"float", 4},         {"Float", 4}, {"double", 8},    {"Double", 8}, {"c10::BFloat16", 2},
-      {"BFloat16", 2},      {"Half", 2},  {"c10::Half", 2}, {"int", 4},    {"Int", 4},
-      {"long int", 8},      {"Long", 8},  {"char", 1},      {"Char", 1},   {"signed char", 1},
-      {"unsigned char", 1}, {"Byte", 1},  {"bool", 1},      {"Bool", 1}};
-  const auto* const found = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                         [&](const auto& row) { return row.first == type; });
-  return found == std::end(kTypes) ? 0 : found->second;
+  constexpr std::string_view kOne[] = {"char", "Char", "signed char", "unsigned char",
+                                       "Byte", "bool", "Bool"};
+  constexpr std::string_view kTwo[] = {"c10::BFloat16", "BFloat16",  "c10::Half",
+                                       "Half",          "short int", "short unsigned int",
+                                       "Short",         "UInt16"};
+  constexpr std::string_view kFour[] = {"float", "Float", "int", "Int", "unsigned int", "UInt32"};
+  constexpr std::string_view kEight[] = {"double",
+                                         "Double",
+                                         "long int",
+                                         "Long",
+                                         "long unsigned int",
+                                         "UInt64",
+                                         "c10::complex<float>",
+                                         "ComplexFloat"};
+  const auto is_of = [&](const auto& names) {
+    return std::find(std::begin(names), std::end(names), type) != std::end(names);
+  };
+  // Float8_e4m3fn, Float8_e5m2 and others.
+  if (type.starts_with("Float8_") || type.starts_with("c10::Float8_")) return 1;
+  if (is_of(kOne)) return 1;
+  if (is_of(kTwo)) return 2;
+  if (is_of(kFour)) return 4;
+  return is_of(kEight) ? 8 : 0;
 }
 
 /// Reads the elements of a tensor by its dims, or of a list of tensors by theirs.

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "checkpoint/add_tokens.h"
 #include "checkpoint/convert.h"
 #include "data/tokenizer/tokenizer.h"
@@ -145,6 +146,34 @@ TEST(ModelFiles, AGgufFileHoldsWhatItCan) {
   EXPECT_NE(lost[2].find("model_max_length 77"), std::string::npos);
   EXPECT_EQ(lost[3], "LICENSE");
   EXPECT_NE(lost[4].find("README.md"), std::string::npos);
+}
+
+TEST(ModelFiles, TokensAroundATextThatAGgufFileLacksAreSaid) {
+  const ModelConfig config = config_with({{"eos_token_id", 26}});
+  const auto special = [](const char* name) {
+    return json::object({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+  };
+  const json whole = json::object({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+  const auto lost = [&](const json& single, const json& tokenizer_config) {
+    json tokenizer = json::parse(tokenizer_text());
+    tokenizer["post_processor"] = {{"type", "TemplateProcessing"}, {"single", single}};
+    for (const auto& [name, id] : {std::pair{"a", 0}, {"<end>", 26}}) {
+      tokenizer["post_processor"]["special_tokens"][name]["ids"] = json::array({id});
+    }
+    ModelFiles files;
+    files.texts["tokenizer.json"] = tokenizer.dump();
+    files.texts["tokenizer_config.json"] = tokenizer_config.dump();
+    gguf::Metadata metadata("m");
+    return join(add_gguf_files(files, config, "m", &metadata), "; ");
+  };
+  const json begins = {{"bos_token", "a"}};
+  EXPECT_EQ(lost(json::array({special("a"), whole}), begins), "");
+  EXPECT_EQ(lost(json::array({special("a"), special("<end>"), whole}), begins),
+            "the post-processor's 'a' '<end>' before a text: the file has 'a'");
+  EXPECT_EQ(lost(json::array({whole, special("<end>")}), json::object()),
+            "the post-processor's '<end>' behind a text");
+  const json silent = {{"bos_token", "a"}, {"add_bos_token", false}};
+  EXPECT_EQ(lost(json::array({special("a"), whole}), silent), "");
 }
 
 TEST(ModelFiles, TemplatesWithANameComeBack) {

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "interop/foreign.h"
@@ -270,6 +272,48 @@ TEST(Torchtitan, StagesOfEqualLayersAreSaid) {
               "pipeline_parallel_last_stage_less_layers = 0\n"));
   EXPECT_FALSE(
       says_so("module_fqns_per_model_part = [[\"layers.0\"], [\"layers.1\", \"output\"]]\n"));
+}
+
+// The embedding and the head count as layers, one each by default; the first stages have the rest
+// of the division.
+TEST(Torchtitan, StagesHaveTheLayersOfTheirRule) {
+  const auto found = [](const std::string& more, int64_t layers, std::set<std::string> keys = {}) {
+    keys.insert("model.path");
+    return import_torchtitan("[parallelism]\npipeline_parallel_degree = 2\n" + more, "job.toml",
+                             {64, 0}, {.keys = std::move(keys), .layers = layers});
+  };
+  const auto layers_of = [&](const std::string& more, int64_t layers) {
+    Imported imported = found(more, layers);
+    EXPECT_FALSE(std::any_of(imported.notes.begin(), imported.notes.end(), [](const auto& note) {
+      return says(note, "torchtitan gives the first");
+    }));
+    return imported.keys["plan.pp_layers"];
+  };
+  const std::string looped = "pipeline_parallel_schedule = \"Interleaved1F1B\"\n";
+  const std::string first = "pipeline_parallel_first_stage_less_layers = ";
+  const std::string last = "pipeline_parallel_last_stage_less_layers = ";
+  const std::string per_stage = "pipeline_parallel_layers_per_stage = ";
+  EXPECT_EQ(layers_of("", 5), "[3, 2]");
+  EXPECT_EQ(layers_of(looped, 4), "[1, 2, 1, 0]");
+  EXPECT_EQ(layers_of(looped, 30), "[7, 8, 8, 7]");
+  EXPECT_EQ(layers_of(first + "3\n" + last + "0\n", 9), "[3, 6]");
+  EXPECT_EQ(layers_of(first + "0\n" + last + "0\n", 9), "");
+  // Stages of at most four layers.
+  Imported imported = found(looped + per_stage + "4\n", 20);
+  EXPECT_EQ(imported.keys["plan.pp_chunks"], "3");
+  EXPECT_EQ(imported.keys["plan.pp_layers"], "[3, 4, 4, 4, 3, 2]");
+  EXPECT_TRUE(imported.ignored.empty());
+  EXPECT_TRUE(says(refusal_of([&] { found(looped + per_stage + "5\n", 20); }),
+                   "a multiple of 2 stages, not 5"));
+  EXPECT_TRUE(says(refusal_of([&] { found(first + "5\n", 3); }), "expected room for these"));
+  // Other stages than those of the file.
+  for (const char* key : {"plan.pp", "plan.pp_chunks", "plan.pp_layers", "plan.pp_schedule"}) {
+    EXPECT_EQ(found("", 5, {key}).keys.count("plan.pp_layers"), 0u) << key;
+  }
+  // Sizes in the file.
+  const std::string file = of_2026("\"max_context_length\": 4096, \"steps\": 1",
+                                   "\"pipeline_parallel_degree\": 2", "null");
+  EXPECT_EQ(import_torchtitan(file, "config.json", {2, 0}).keys["plan.pp_layers"], "[1, 1]");
 }
 
 TEST(Torchtitan, CheckpointsByTime) {

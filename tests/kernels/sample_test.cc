@@ -252,11 +252,24 @@ TEST(Sample, ReportsTheModelsLogprobsWhateverItDrawsFrom) {
     EXPECT_NEAR(drawn.logprobs[0], std::log(0.06), 1e-5);
     EXPECT_EQ(drawn.sampled[0], 0);
     EXPECT_NEAR(drawn.logprobs[1], std::log(0.1), 1e-5);
-    EXPECT_NEAR(drawn.sampled[1], std::log(0.1), 1e-5);
+    EXPECT_EQ(drawn.sampled[1], 3);  // its rank
     ASSERT_EQ(drawn.top[0].size(), 3u);
     EXPECT_NEAR(drawn.top[0].at(1), std::log(0.5), 1e-5);
     EXPECT_NEAR(drawn.top[0].at(2), std::log(0.1), 1e-5);
     EXPECT_TRUE(drawn.top[1].empty());
+  });
+}
+
+TEST(Sample, RanksGivenTokens) {
+  for_both([](DType dtype, double) {
+    Row row = with(1, 0, 1);
+    row.logits = {2, -1, 3, 2, 2, 9};
+    std::vector<Row> rows;
+    for (row.given = 0; row.given < 5; ++row.given) {
+      rows.push_back(row);
+    }
+    // Ties go by id, as among alternatives; 5 is no token.
+    EXPECT_EQ(draw(rows, 1, 5, dtype).sampled, (std::vector<double>{2, 5, 1, 3, 4}));
   });
 }
 

@@ -166,6 +166,10 @@ TEST(ModelConfig, NamesUnsupportedKeys) {
        {"max_window_layers is 2", "expected 0"}},
       {{{"clip_qkv", 8.0}}, {"clip_qkv is '8.0'", "expected a plain qwen3_moe"}},
       {{{"attn_logit_softcapping", 50.0}}, {"attn_logit_softcapping", "not supported"}},
+      {{{"attn_logit_softcapping", 1.0}}, {"attn_logit_softcapping is '1.0'"}},
+      {{{"n_shared_experts", 1}}, {"n_shared_experts is '1'"}},
+      {{{"first_k_dense_replace", 1}}, {"first_k_dense_replace"}},
+      {{{"residual_multiplier", 0.5}}, {"residual_multiplier"}},
       {{{"qkv_bias", true}}, {"qkv_bias", "not supported"}},
       {{{"shared_expert_intermediate_size", 512}}, {"shared_expert_intermediate_size"}},
   };
@@ -270,6 +274,7 @@ TEST(ModelConfig, FeaturesOfOtherFamiliesAreRefused) {
       {"mistral", {{"attention_bias", true}}, {"attention_bias", "linear layers of mistral"}},
       {"mixtral", {{"router_jitter_noise", 0.1}}, {"router_jitter_noise"}},
       {"olmoe", {{"clip_qkv", 8.0}}, {"clip_qkv"}},
+      {"olmoe", {{"clip_qkv", 1.0}}, {"clip_qkv is '1.0'"}},
       {"qwen2", {{"layer_types", {"full_attention"}}}, {"layer_types has 1 entries"}},
       {"qwen3",
        {{"layer_types",
@@ -372,7 +377,9 @@ TEST(ModelConfig, KeysOfOtherFamiliesMayBeThereWithoutEffect) {
   json c = qwen();
   c.update({{"clip_qkv", nullptr},
             {"logit_scale", 1.0},
+            {"n_group", 1},
             {"n_shared_experts", 0},
+            {"residual_multiplier", 1},
             {"qkv_bias", false},
             {"unsloth_version", "2026.1"}});
   EXPECT_NO_THROW(parse(c));

@@ -172,6 +172,10 @@ TEST(IneffectiveKeys, AreReported) {
   EXPECT_EQ(warned(""), "");
   EXPECT_EQ(warned("dp: 4, shard: {group: 2}"), "plan.shard.group has no effect; ");
   EXPECT_EQ(warned("dp: 4, shard: {group: 2, grads: group}"), "");
+  EXPECT_EQ(warned("dp: 2, dp_samples: [3, 1], micro_batch: 2"),
+            "plan.micro_batch has no effect; ");
+  EXPECT_EQ(warned("dp: 2, dp_samples: [3, 1]"), "");
+  EXPECT_EQ(warned("dp: 3, micro_batch: 2"), "");
   EXPECT_EQ(warned("shard: {params: all}"), "plan.shard has no effect; ");
   EXPECT_EQ(warned("dp: 2, shard: {reshard_after_forward: false}"),
             "plan.shard.reshard_after_forward has no effect; ");

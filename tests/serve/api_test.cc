@@ -180,6 +180,8 @@ TEST_F(ApiTest, ReadsThePromptAloneWithoutTokens) {
   EXPECT_EQ(choice["logprobs"]["tokens"].size(), 2u);
   EXPECT_TRUE(choice["prompt_logprobs"][0].is_null());
   EXPECT_DOUBLE_EQ(choice["prompt_logprobs"][1]["98"]["logprob"], -0.098);
+  EXPECT_EQ(choice["prompt_logprobs"][1]["98"]["rank"], 99);  // beyond the alternatives
+  EXPECT_EQ(choice["prompt_logprobs"][1]["0"]["rank"], 1);
   EXPECT_EQ(choice["prompt_token_ids"].dump(), "[97,98]");
   EXPECT_EQ(choice["token_ids"].dump(), "[]");
 }
@@ -524,8 +526,14 @@ TEST_F(ApiTest, KeysAndOriginsAreChecked) {
   EXPECT_EQ(ask("/health", nullptr, "GET").status, 200);
   EXPECT_EQ(ask("/ping", nullptr, "GET").status, 200);
   EXPECT_EQ(ask("/v1/models", nullptr, "GET").status, 401);
-  headers = {{"authorization", "Bearer other"}};
-  complete(R"({"prompt": "a"})");
+  for (const char* given : {"Bearer other", "bearer other", "BEARER  other"}) {
+    headers = {{"authorization", given}};
+    complete(R"({"prompt": "a"})");
+  }
+  for (const char* given : {"Basic other", "Bearer", "Bearer ", "other", "Bearerother"}) {
+    headers = {{"authorization", given}};
+    EXPECT_EQ(ask("/v1/models", nullptr, "GET").status, 401) << given;
+  }
   headers = {
       {"authorization", "Bearer other"}, {"origin", "http://bad"}, {"host", "localhost:8000"}};
   EXPECT_EQ(error(403, "/v1/completions", R"({"prompt": "a"})")["type"], "permission_error");
@@ -536,6 +544,40 @@ TEST_F(ApiTest, KeysAndOriginsAreChecked) {
   EXPECT_EQ(allowed.status, 200);
   EXPECT_EQ(allowed.headers[0].second, "http://good");
   EXPECT_EQ(ask("/v1/completions", nullptr, "OPTIONS").status, 204);
+}
+
+// A page of evil.example reaches a server on loopback once its name resolves to 127.0.0.1.
+TEST_F(ApiTest, NamesOfOtherServersAreRefused) {
+  const auto status = [&](const std::string& host) {
+    headers = {{"host", host}};
+    api.reset();
+    return ask("/v1/models", nullptr, "GET").status;
+  };
+  EXPECT_EQ(status("evil.example"), 200);  // not on loopback
+  options.hosts = {"box"};
+  options.allowed_origins = {"https://llm.example:8443"};
+  for (const char* host :
+       {"", "localhost:8000", "LocalHost", "chat.localhost:8000", "127.0.0.1:8000", "192.168.1.7",
+        "[::1]:8000", "[::1]", "box:8000", "Box", "llm.example"}) {
+    EXPECT_EQ(status(host), 200) << host;
+  }
+  for (const char* host : {"evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example",
+                           "boxes", "[::1", "llm.example.evil.example"}) {
+    EXPECT_EQ(status(host), 403) << host;
+  }
+  headers = {{"host", "evil.example:8000"}, {"origin", "http://evil.example:8000"}};
+  const OrderedJson refused = error(403, "/v1/completions", R"({"prompt": "a"})");
+  EXPECT_NE(refused["message"].get<std::string>().find("'evil.example:8000' is no name"),
+            std::string::npos);
+  options.allowed_origins = {"*"};
+  EXPECT_EQ(status("evil.example"), 200);
+  // The page has no key.
+  options.allowed_origins = {};
+  options.api_keys = {"secret"};
+  headers = {{"host", "llm.example"}, {"authorization", "Bearer secret"}};
+  api.reset();
+  EXPECT_EQ(ask("/v1/models", nullptr, "GET").status, 200);
+  EXPECT_EQ(status("evil.example"), 401);
 }
 
 TEST(Api, BusyIs429WithRetryAfter) {

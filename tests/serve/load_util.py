@@ -218,7 +218,7 @@ def valid_body(server, rng, **fixed):
 def raw_request(path, body, headers=()):
     if not isinstance(body, bytes):
         body = json.dumps(body).encode()
-    head = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", "Connection: close", *headers]
+    head = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "Connection: close", *headers]
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
@@ -506,9 +506,10 @@ def huge_prompt(server, rng):
 def huge_body(server, rng):
     """Announces, or sends in chunks, more than the server's limit."""
     if rng.random() < 0.5:
-        data = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n" + b"x" * 10000
+        data = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n\r\n" +
+                b"x" * 10000)
     else:
-        data = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
+        data = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" +
                 (b"100000\r\n" + b"x" * (1 << 20) + b"\r\n") * 33 + b"0\r\n\r\n")
     status = exchange(server, data, may_be_empty=True)
     if status not in (0, 413):
@@ -519,7 +520,8 @@ def huge_body(server, rng):
 def fuzzed_http(server, rng):
     good = raw_request("/v1/completions", {"prompt": "int", "max_tokens": 2})
     head, body = good.split(b"\r\n\r\n")
-    chunked = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+               b"Transfer-Encoding: chunked\r\n\r\n")
     line = rng.choice([b"GET", b"GET /", b"/ HTTP/1.1", b"GET / HTTP/2.0", b"POST  HTTP/1.1",
                        b"\x16\x03\x01\x02\x00\x01\x00", b"get / http/1.1",
                        b"PRI * HTTP/2.0", b"GET " + b"/" * 70_000 + b" HTTP/1.1", b"GET http://x/health HTTP/1.1",
@@ -539,7 +541,7 @@ def fuzzed_http(server, rng):
                          b"Connection: upgrade\r\nUpgrade: h2c", b"Content-Length: +37",
                          b"Content-Length: 18446744073709551616"])
     kinds = [
-        lambda: line + b"\r\nHost: x\r\nConnection: close\r\n\r\n",
+        lambda: line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n",
         lambda: head + b"\r\n" + header + b"\r\n\r\n" + body,
         lambda: chunked + size + b"\r\n" + body + b"\r\n0\r\n\r\n",
         lambda: chunked + b"5\r\n" + body[:5] + b"\r\n" + size + b"\r\n" + body[5:] + b"\r\n0\r\n\r\n",

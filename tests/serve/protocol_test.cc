@@ -180,6 +180,15 @@ TEST(Protocol, ReadsPromptsOfEveryForm) {
   EXPECT_TRUE(prompts(R"(["a", [3]])")[1].is_ids);
 }
 
+// OpenAI's default, and what vLLM makes of null.
+TEST(Protocol, NullTakesTheDefaultOfMaxTokens) {
+  const OrderedJson text = OrderedJson::parse(R"({"prompt": "a", "max_tokens": null})");
+  EXPECT_EQ(parse_completion(text, limits_of_tests()).max_tokens, 16);
+  OrderedJson chat = minimal(Endpoint::chat);
+  chat["max_tokens"] = nullptr;
+  EXPECT_FALSE(parse_chat(chat, limits_of_tests()).max_tokens.has_value());
+}
+
 TEST(Protocol, ReadsMessagesAsTemplatesExpectThem) {
   const ChatCall call = parse_chat(OrderedJson::parse(R"({"messages": [
       {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},

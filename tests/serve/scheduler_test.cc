@@ -62,7 +62,7 @@ class PagedStepper : public Stepper {
       }
       output.tokens.push_back(given >= 0 ? static_cast<int32_t>(given) : next(all));
       output.logprobs.push_back(-static_cast<double>(output.tokens.back()));
-      output.logprobs.push_back(0);
+      output.logprobs.push_back(given >= 0 ? static_cast<double>(given + 1) : 0);
       for (int64_t k = 0; k < output.num_alternatives; ++k) {
         output.alternatives.push_back(static_cast<int32_t>(k));
         output.alternative_logprobs.push_back(-static_cast<double>(k));
@@ -202,7 +202,10 @@ TEST(Scheduler, TextsAreTheSameInAnyBatch) {
       const size_t given = one.prompt_logprobs >= 0 ? one.prompt.size() - 1 : 0;
       ASSERT_EQ(results[i].prompt_logprobs.size(), given);
       for (size_t t = 0; t < given; ++t) {
-        EXPECT_EQ(results[i].prompt_logprobs[t].token, one.prompt[t + 1]);
+        const TokenLogprobs& row = results[i].prompt_logprobs[t];
+        EXPECT_EQ(row.token, one.prompt[t + 1]);
+        EXPECT_EQ(row.rank, row.token + 1);
+        EXPECT_EQ(row.sampled_logprob, row.logprob);
       }
     }
     const Stats stats = scheduler.stats();

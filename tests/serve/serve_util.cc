@@ -144,6 +144,7 @@ Update FakeService::step(Text* text) const {
   if (!text->begun && request.prompt_logprobs >= 0) {
     for (size_t i = 1; i < request.prompt.size(); ++i) {
       update.prompt_logprobs.push_back(fake_logprobs(request.prompt[i], request.prompt_logprobs));
+      update.prompt_logprobs.back().rank = request.prompt[i] + 1;
     }
   }
   text->begun = true;

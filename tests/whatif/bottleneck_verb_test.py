@@ -201,9 +201,9 @@ class Bottleneck(unittest.TestCase):
                 expected = found["T_without_all_reduces"] / simulate(ranks, rate)
                 self.assertAlmostEqual(found["f_used"][i][j][0], expected, delta=0.04, msg=f"{ranks} ranks, {rate} Gbit/s")
 
-    def profile(self, rank, new):
+    def profile(self, rank, new, dtype):
         """Writes two steps of a PyTorch profile: a forward kernel and two backward kernels, each with its
-        all-reduce."""
+        all-reduce, of elements of `dtype`."""
         events, correlation = [], 0
 
         def event(**what):
@@ -227,24 +227,36 @@ class Bottleneck(unittest.TestCase):
                 event(cat="cuda_runtime", name="cudaStreamWaitEvent", tid=2, ts=at + 10, dur=1, args={})
                 if not new:
                     event(cat="user_annotation", name="nccl:all_reduce", tid=2, ts=at + 890, dur=15,
-                          args={"Input Dims": [[elements // 2, 2]], "Input type": ["c10::BFloat16"]})
+                          args={"Input Dims": [[elements // 2, 2]], "Input type": [dtype]})
                 launch("ncclKernel_AllReduce_sum(int)", 2, "cudaLaunchKernel", at + 905, 400, 8,
-                       {"In msg nelems": elements, "dtype": "BFloat16"} if new else {})
+                       {"In msg nelems": elements, "dtype": dtype} if new else {})
         return {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
 
     def test_profile(self):
-        for new in (False, True):
-            names = []
-            for rank in range(2):
-                names.append(self.path(f"rank{rank}.json"))
-                with open(names[-1], "w", encoding="utf-8") as f:
-                    json.dump(self.profile(rank, new), f)
+        for new, dtype in ((False, "c10::BFloat16"), (True, "BFloat16")):
+            names = self.profiles(new, dtype)
             found = self.found(*names, "--ranks", "2")
             self.assertEqual(found["gradient_bytes"], 2 * 750000)
             self.assertEqual(found["measured"]["ranks"], 2)
             self.assertAlmostEqual(found["measured"]["bandwidth_achieved"], 1.5e6 / 800e-6, delta=1)
             page = run("whatif", *names, "--bottleneck", "--ranks", "2", "--html", "-").stdout
             self.assertRegex(page, "(?s)<h2>Is the network the bottleneck.*2 ranks, gradients")
+
+    def profiles(self, new, dtype):
+        names = []
+        for rank in range(2):
+            names.append(self.path(f"rank{rank}.json"))
+            with open(names[-1], "w", encoding="utf-8") as f:
+                json.dump(self.profile(rank, new, dtype), f)
+        return names
+
+    def test_types_of_a_profile(self):
+        """PyTorch names types in one way in NCCL's records, in another one in the inputs of ops."""
+        for new, dtype, size in ((True, "Float8_e4m3fn", 1), (False, "c10::Float8_e5m2", 1), (True, "Short", 2),
+                                 (False, "short int", 2), (True, "ComplexFloat", 8)):
+            with self.subTest(dtype):
+                found = self.found(*self.profiles(new, dtype), "--ranks", "2")
+                self.assertEqual(found["gradient_bytes"], size * 750000)
 
     def test_trace_without_bytes(self):
         with open(self.path("trace.json"), "w", encoding="utf-8") as f:

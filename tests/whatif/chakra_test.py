@@ -147,29 +147,45 @@ class Chakra(unittest.TestCase):
             ranks.append(self.write(f"u.{rank}.et", trace(nodes)))
         return ranks
 
+    def cost(self, op, size, ranks):
+        """Returns the seconds that the cluster's model gives."""
+        done = run("simulate", "op", op, "--bytes", str(size), "--ranks", str(ranks), "--cluster", CLUSTER, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)[0]["time_us"] * 1e-6
+
     def test_cluster_prices_what_has_no_duration(self):
         paths = self.untimed()
         refused = run("whatif", *paths)
         self.assertEqual(refused.returncode, 2)
         self.assertIn("--cluster", refused.stderr)
         found = self.analyse(*paths, "--cluster", CLUSTER)
-
-        def collective(op, size, ranks):
-            done = run("simulate", "op", op, "--bytes", str(size), "--ranks", str(ranks), "--cluster", CLUSTER, "--json")
-            self.assertEqual(done.returncode, 0, done.stderr)
-            return json.loads(done.stdout)[0]["time_us"] * 1e-6
         launch, memory = 3e-6, 2039e9 * 0.305
-        expected = [launch + 1e12 / (312e12 * 0.74), launch + 1e9 / memory, collective("all_reduce", 2**26, 2),
-                    collective("all_gather", 4 * 2**24, 4), collective("send", 2**20, 2)]
+        expected = [launch + 1e12 / (312e12 * 0.74), launch + 1e9 / memory, self.cost("all_reduce", 2**26, 2),
+                    self.cost("all_gather", 4 * 2**24, 4), self.cost("send", 2**20, 2)]
         self.assertAlmostEqual(found["T"], sum(expected), delta=1e-8)
         self.assertIn("18 nodes without a duration got one by a100-16x8", self.notes(found))
         # A node without a size, and an unknown collective, take no time and are reported.
         nodes = [node(0, "mm", "COMP_NODE", duration=10), node(1, "mm", "COMP_NODE", [0]),
-                 node(2, "bcast", "COMM_COLL_NODE", [1], comm_type=("int64", 5), comm_size=("int64", 100))]
+                 node(2, "barrier", "COMM_COLL_NODE", [1], comm_type=("int64", 9), comm_size=("int64", 100))]
         paths = [self.write(f"v.{i}.et", trace(nodes)) for i in range(2)]
         found = self.analyse(*paths, "--cluster", CLUSTER)
         self.assertAlmostEqual(found["T"], 10e-6, places=12)
         self.assertIn("4 nodes did not", self.notes(found))
+
+    def test_collectives_with_a_root(self):
+        """A member of a scatter may say its part, or nothing; the root says the whole."""
+        size = 2**24
+        for number, op, grows in ((1, "reduce", 1), (3, "gather", 4), (4, "scatter", 1), (5, "broadcast", 1)):
+            paths = []
+            for rank in range(4):
+                own = size // 4 if op == "scatter" and rank else size
+                nodes = [node(0, op, "COMM_COLL_NODE", comm_type=("int64", number), comm_size=("int64", own))]
+                paths.append(self.write(f"{op}.{rank}.et", trace(nodes)))
+            with self.subTest(op):
+                found = self.analyse(*paths, "--cluster", CLUSTER)
+                self.assertAlmostEqual(found["T"], self.cost(op, grows * size, 4), delta=1e-8)
+                self.assertIn("4 nodes without a duration got one", self.notes(found))
+                self.assertNotIn("did not", self.notes(found))
 
     def test_a_rank_is_priced_on_its_own_node(self):
         cluster = self.write("two.yaml", b"""

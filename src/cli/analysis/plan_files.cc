@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -11,8 +12,11 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "checkpoint/gguf_model.h"
+#include "checkpoint/resolve.h"
 #include "cli/inputs.h"
 #include "models/build.h"
+#include "models/config.h"
 #include "run/describe.h"
 #include "run/run_text.h"
 
@@ -78,6 +82,21 @@ std::string parameters_text(const models::ModelConfig& model) {
   return human_count(static_cast<double>(count)) + " parameters";
 }
 
+/// Returns the layers of the model that --set names.
+int64_t layers_of_model(const PlanFile& file) {
+  std::vector<std::string> of_model;
+  std::copy_if(file.set.begin(), file.set.end(), std::back_inserter(of_model),
+               [](const std::string& key) { return key.starts_with("model."); });
+  const engine::Run run = engine::resolve_text("{}", file.path, of_model);
+  const engine::ModelSection& model = run.config.model;
+  if (!model.config->is_null()) {
+    return models::parse_config(model.config->dump(), file.path + ": model.config").num_layers;
+  }
+  if (model.path.empty()) return 0;
+  const auto at = checkpoint::resolve_model(model.path, checkpoint::Need::config);
+  return checkpoint::read_model_config(at.config_file).num_layers;
+}
+
 }  // namespace
 
 engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks, bool keeps_plan,
@@ -86,6 +105,9 @@ engine::Run read_foreign(const PlanFile& file, const interop::RanksOfFile& ranks
   const bool named = file.sets_model();
   interop::Beside beside;
   beside.keeps_plan = keeps_plan;
+  if (named && keeps_plan && file.from == "torchtitan") {
+    beside.layers = layers_of_model(file);
+  }
   for (const std::string& key : file.overrides()) {
     beside.keys.insert(key.substr(0, key.find('=')));
   }

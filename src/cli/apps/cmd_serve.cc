@@ -110,6 +110,10 @@ std::string shown_defaults(const serve::CallLimits& limits, const std::string& s
                       : fmt::format("{} ({})", text.substr(2), file_name(source));
 }
 
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& run,
                               const data::Tokenizer& tokenizer,
                               const std::optional<data::ChatTemplate>& chat_template,
@@ -123,6 +127,9 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
     api.api_keys.emplace_back(key);
   }
   api.allowed_origins = options.origins;
+  if (is_loopback(options.http.host)) {
+    api.hosts = {options.http.host};
+  }
   api.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   api.beginning = data::beginning_of_text(model, tokenizer);
   for (const std::string& key : files.ignored) {
@@ -147,10 +154,6 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
     };
   }
   return api;
-}
-
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
 /// Lets running requests end, and cancels those that take too long.
@@ -307,8 +310,10 @@ void verb_serve(Args& args) {
               "most seconds of an answer; 0: any");
   args.option("--shutdown-timeout", "S", &options->shutdown_timeout_s,
               "seconds that running requests have after a signal");
-  args.option("--allowed-origins", "ORIGIN", &options->origins,
-              "pages of other servers that may use this one (CORS); repeatable; *: all");
+  args.option(
+      "--allowed-origins", "ORIGIN", &options->origins,
+      "pages of other servers that may use this one (CORS), and names by which a proxy calls "
+      "it; repeatable; *: all");
   args.flag("--ignore-unknown-fields", &options->ignore_unknown,
             "warn of fields of requests that nobody knows, in place of refusing them");
   args.flag("--disable-access-log", &options->no_access_log, "no line per request");

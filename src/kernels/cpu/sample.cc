@@ -56,7 +56,7 @@ class SampledRow {
         fail_run("sample", "token {}; expected less than {}", given, width_);
       }
       id = static_cast<int32_t>(given);
-      sampled = tempered(logits_[id], factor) - lse;
+      sampled = static_cast<double>(rank_of(id));
     } else {
       std::copy_n(logits_, vocab_, z_);
       change();
@@ -93,6 +93,15 @@ class SampledRow {
   static double tempered(T z, T factor) {
     volatile T rounded = z * factor;  // else the product may be fused with later operations
     return static_cast<double>(rounded);
+  }
+
+  /// Returns the place of a token among the most likely ones, from 1.
+  int64_t rank_of(int32_t id) const {
+    int64_t rank = 1;
+    for (int64_t i = 0; i < vocab_; ++i) {
+      rank += logits_[i] > logits_[id] || (logits_[i] == logits_[id] && i < id) ? 1 : 0;
+    }
+    return rank;
   }
 
   /// The most likely tokens under the model; of equal ones the lower ids. `lse` kNone: no tokens.

@@ -2,6 +2,7 @@
 #include "serve/grammar/json_grammar.h"
 
 #include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -16,7 +17,8 @@
 namespace hocket::serve::grammar {
 namespace {
 
-constexpr size_t kMaxMatcherBytes = size_t{24} << 20;  // then states and masks are forgotten
+constexpr int64_t kMaxMatcherBytes = int64_t{24} << 20;  // then states and masks are forgotten
+constexpr int64_t kLeastShare = int64_t{1} << 20;        // of a matcher, if all have too many
 
 /// Returns the schema as text, for the keys of the cache.
 std::string dumped(const Schema& schema, const char* where) {
@@ -132,6 +134,19 @@ std::string rules_key(const ToolCallRules& rules) {
 
 namespace hocket::serve {
 
+namespace {
+
+/// Sums over all matchers, and the bound of their bytes.
+struct AllMatchers {
+  std::atomic<int64_t> bytes{0}, count{0}, most{JsonGrammar::kMostOfAll};
+};
+AllMatchers& all_matchers() {
+  static AllMatchers all;
+  return all;
+}
+
+}  // namespace
+
 struct JsonGrammar::Impl {
   Impl(std::shared_ptr<const GrammarVocabulary> words, grammar::Grammar made,
        std::vector<std::string> about, const std::string& where)
@@ -140,6 +155,36 @@ struct JsonGrammar::Impl {
       fail(where, "no value satisfies the schema; try fewer restrictions");
     }
     matcher = std::make_unique<grammar::Matcher>(rules, *vocabulary);
+    ++all_matchers().count;
+    count_bytes();
+  }
+  ~Impl() {
+    --all_matchers().count;
+    all_matchers().bytes -= counted;
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void count_bytes() {
+    const auto now = static_cast<int64_t>(matcher->bytes());
+    all_matchers().bytes += now - counted;
+    counted = now;
+  }
+  /// True if states are to be forgotten: not soon after they were, as every text is then read
+  /// again.
+  bool is_full() const {
+    const AllMatchers& all = all_matchers();
+    const int64_t share =
+        std::max(grammar::kLeastShare, all.most / std::max<int64_t>(all.count, 1));
+    const int64_t most = all.bytes > all.most ? std::min(share, grammar::kMaxMatcherBytes)
+                                              : grammar::kMaxMatcherBytes;
+    return static_cast<int64_t>(matcher->bytes()) > std::max(most, 2 * read_again);
+  }
+  void forget() {
+    matcher->clear();
+    ++generation;
+    read_again = 0;
+    count_bytes();
   }
 
   std::shared_ptr<const GrammarVocabulary> vocabulary;
@@ -148,6 +193,8 @@ struct JsonGrammar::Impl {
   std::mutex mutex;
   std::unique_ptr<grammar::Matcher> matcher;
   uint64_t generation = 0;  // rises when the matcher forgets its states
+  int64_t counted = 0;      // bytes of it among those of all
+  int64_t read_again = 0;   // bytes of it that texts took since, when they were read again
 };
 
 class GrammarConstraint : public TokenConstraint {
@@ -164,6 +211,7 @@ class GrammarConstraint : public TokenConstraint {
     const std::lock_guard lock(grammar_.mutex);
     refresh();
     const std::span<const uint32_t> all = grammar_.matcher->mask(state_);
+    grammar_.count_bytes();
     const size_t words = std::min(mask.size(), all.size());
     std::copy_n(all.begin(), words, mask.begin());
     const bool stuck = !ends_ && std::all_of(all.begin(), all.begin() + static_cast<int64_t>(words),
@@ -181,6 +229,7 @@ class GrammarConstraint : public TokenConstraint {
     const std::lock_guard lock(grammar_.mutex);
     refresh();
     const grammar::Matcher::StateId next = grammar_.matcher->step(state_, bytes);
+    grammar_.count_bytes();
     HOCKET_CHECK(!bytes.empty() && next != grammar::Matcher::kDead, "token {} was not allowed",
                  token);
     state_ = next;
@@ -194,14 +243,15 @@ class GrammarConstraint : public TokenConstraint {
   /// Finds the state of the text again if the states were forgotten, and has them forgotten if
   /// there are too many.
   void refresh() {
-    grammar::Matcher& matcher = *grammar_.matcher;
-    if (matcher.bytes() > grammar::kMaxMatcherBytes) {
-      matcher.clear();
-      ++grammar_.generation;
+    if (grammar_.is_full()) {
+      grammar_.forget();
     }
     if (generation_ == grammar_.generation) return;
-    state_ = matcher.read(text_);
+    const int64_t before = grammar_.counted;
+    state_ = grammar_.matcher->read(text_);
     generation_ = grammar_.generation;
+    grammar_.count_bytes();
+    grammar_.read_again += grammar_.counted - before;
   }
 
   std::shared_ptr<JsonGrammar> owner_;
@@ -254,12 +304,28 @@ size_t JsonGrammar::states() const {
   return impl_->matcher->states();
 }
 
+void JsonGrammar::forget() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->forget();
+}
+
+int64_t JsonGrammar::bytes_of_all() { return all_matchers().bytes; }
+void JsonGrammar::bound_all(int64_t most) { all_matchers().most = most; }
+
 JsonGrammarCache::JsonGrammarCache(std::shared_ptr<const GrammarVocabulary> vocabulary,
                                    size_t max_grammars)
     : vocabulary_(std::move(vocabulary)), max_grammars_(std::max<size_t>(1, max_grammars)) {}
 
+void JsonGrammarCache::trim() {
+  for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
+    if (JsonGrammar::bytes_of_all() <= all_matchers().most) return;
+    it->second->forget();
+  }
+}
+
 std::shared_ptr<JsonGrammar> JsonGrammarCache::find(const std::string& key) {
   const std::lock_guard lock(mutex_);
+  trim();
   const auto it = by_key_.find(key);
   if (it == by_key_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, it->second);

@@ -54,6 +54,14 @@ class JsonGrammar : public std::enable_shared_from_this<JsonGrammar> {
   /// Parts of the schema that are not enforced: formats of strings.
   const std::vector<std::string>& warnings() const;
   size_t states() const;  ///< that were met since they were last forgotten
+  /// Forgets the states; texts go on, and meet them again.
+  void forget();
+
+  /// Bytes of the states of all grammars. Beyond `most` those that have more than their share
+  /// forget theirs. May be used concurrently.
+  static int64_t bytes_of_all();
+  static void bound_all(int64_t most = kMostOfAll);
+  static constexpr int64_t kMostOfAll = int64_t{384} << 20;
 
  private:
   friend class GrammarConstraint;
@@ -74,6 +82,9 @@ class JsonGrammarCache {
                                         const ToolCallRules& rules);
 
  private:
+  /// Has grammars forget their states while all of them have too many, the oldest first. Requires:
+  /// the lock.
+  void trim();
   std::shared_ptr<JsonGrammar> find(const std::string& key);
   std::shared_ptr<JsonGrammar> keep(std::string key, std::shared_ptr<JsonGrammar> grammar);
 

@@ -37,6 +37,38 @@ std::string_view authority(std::string_view origin) {
   return at == origin.npos ? origin : origin.substr(at + 3);
 }
 
+/// Compares words of ASCII, whatever their case.
+bool same_word(std::string_view a, std::string_view b) {
+  const auto small = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::ranges::equal(a, b, {}, small, small);
+}
+
+/// Host of "host:port" or "[::1]:port", as it is in "[::1]".
+std::string_view host_of(std::string_view text) {
+  const size_t bracket = text.starts_with('[') ? text.find(']') : text.npos;
+  return bracket == text.npos ? text.substr(0, text.find(':')) : text.substr(0, bracket + 1);
+}
+
+/// Returns whether a Host header names the server: an address cannot be resolved to another one.
+bool names_server(const ApiOptions& options, std::string_view header) {
+  const std::string_view host = host_of(header);
+  const bool is_address = host.find_first_not_of("0123456789.") == host.npos || host.ends_with(']');
+  if (is_address || same_word(host, "localhost") || host.ends_with(".localhost")) return true;
+  const auto is_host = [&](const std::string& name) { return same_word(name, host); };
+  const auto is_origin = [&](const std::string& origin) {
+    return origin == "*" || same_word(host_of(authority(origin)), host);
+  };
+  return std::ranges::any_of(options.hosts, is_host) ||
+         std::ranges::any_of(options.allowed_origins, is_origin);
+}
+
+/// Returns the token of "Bearer TOKEN"; empty: another scheme, or none.
+std::string_view bearer_token(std::string_view header) {
+  const size_t end = std::min(header.find(' '), header.size());
+  if (!same_word(header.substr(0, end), "bearer")) return "";
+  return header.substr(std::min(header.find_first_not_of(' ', end), header.size()));
+}
+
 /// Paths of the server, for metrics: others could be any number.
 std::string_view known_path(std::string_view path) {
   static constexpr std::string_view paths[] = {
@@ -96,8 +128,15 @@ void Api::log(const HttpRequest& request, int status, double seconds,
 }
 
 void Api::check_access(const HttpRequest& request) const {
+  const std::string_view host = request.header("host");
+  if (!options_.hosts.empty() && options_.api_keys.empty() && !names_server(options_, host)) {
+    throw Refusal{.status = 403,
+                  .message = fmt::format("{} is no name of this server; try localhost, an address, "
+                                         "or --allowed-origins with http://{}",
+                                         quote(host, 100), printable(host.substr(0, 100)))};
+  }
   const std::string_view origin = request.header("origin");
-  const bool own_page = origin.empty() || authority(origin) == request.header("host");
+  const bool own_page = origin.empty() || authority(origin) == host;
   const auto& allowed = options_.allowed_origins;
   if (!own_page && std::ranges::find(allowed, "*") == allowed.end() &&
       std::ranges::find(allowed, origin) == allowed.end()) {
@@ -108,9 +147,7 @@ void Api::check_access(const HttpRequest& request) const {
   const bool open = request.path == "/" || request.path == "/health" || request.path == "/ping" ||
                     request.path == "/metrics" || request.method == "OPTIONS";
   if (open || options_.api_keys.empty()) return;
-  std::string_view given = request.header("authorization");
-  constexpr std::string_view scheme = "Bearer ";
-  given = given.starts_with(scheme) ? given.substr(scheme.size()) : "";
+  const std::string_view given = bearer_token(request.header("authorization"));
   bool known = false;
   for (const std::string& key : options_.api_keys) {
     known |= same_secret(given, key);

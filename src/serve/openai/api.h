@@ -40,8 +40,12 @@ struct ApiOptions {
   std::string root;                          ///< the model's path
   std::vector<std::string> api_keys;         ///< empty: none is asked for
   std::vector<std::string> allowed_origins;  ///< of pages of other servers; "*": all
-  std::vector<int32_t> stop_tokens;          ///< of the model
-  std::vector<int32_t> beginning;            ///< tokens before a text (data::beginning_of_text)
+  /// Names of this server, beside localhost, addresses and the hosts of allowed_origins: without a
+  /// key a request for another Host is refused, as a page reaches loopback by a name that its owner
+  /// resolves so. Empty: all.
+  std::vector<std::string> hosts;
+  std::vector<int32_t> stop_tokens;  ///< of the model
+  std::vector<int32_t> beginning;    ///< tokens before a text (data::beginning_of_text)
   CallLimits limits;
   std::string tool_parser;                      ///< one of tool_parser_names(); "": none
   bool splits_reasoning = false;                ///< <think>...</think> goes to `reasoning`

@@ -131,9 +131,7 @@ void write_prompt_logprobs(const TokenNames& names, const std::vector<TokenLogpr
     json->object();
     const auto entry = [&](int32_t id, double logprob, int64_t rank) {
       json->key(std::to_string(id)).object().member("logprob", shown_logprob(logprob));
-      json->key("rank");
-      rank > 0 ? json->value(rank) : json->null();
-      json->member("decoded_token", names.name(id)).end();
+      json->member("rank", rank).member("decoded_token", names.name(id)).end();
     };
     bool own = false;
     for (size_t i = 0; i < row.top.size(); ++i) {
@@ -141,7 +139,7 @@ void write_prompt_logprobs(const TokenNames& names, const std::vector<TokenLogpr
       entry(row.top[i].first, row.top[i].second, static_cast<int64_t>(i) + 1);
     }
     if (!own) {
-      entry(row.token, row.logprob, 0);
+      entry(row.token, row.logprob, row.rank);
     }
     json->end();
   }

@@ -152,6 +152,37 @@ TEST(JsonGrammar, LongTextsOfManyStates) {
   EXPECT_TRUE(one->may_end());
 }
 
+TEST(JsonGrammar, StatesOfAllGrammarsHaveOneBound) {
+  constexpr int64_t kMost = int64_t{4} << 20;
+  JsonGrammar::bound_all(kMost);
+  const auto vocabulary = vocabulary_with_marks();
+  serve::JsonGrammarCache cache(vocabulary);
+  std::vector<std::shared_ptr<serve::TokenConstraint>> texts;
+  for (const int length : {50'000, 50'001, 50'002, 50'003}) {
+    const OrderedJson schema = {{"type", "string"}, {"maxLength", length}};
+    texts.push_back(cache.of_schema(&schema)->constraint());
+    texts.back()->accept('"');
+  }
+  int64_t most = 0;
+  for (int i = 0; i < 2'500; ++i) {
+    for (const auto& text : texts) {
+      text->accept('a');
+      most = std::max(most, JsonGrammar::bytes_of_all());
+    }
+  }
+  EXPECT_GT(most, kMost / 2);
+  EXPECT_LT(most, kMost + kMost / 4);
+  for (const auto& text : texts) {
+    EXPECT_TRUE(takes(text.get(), *vocabulary, "b\""));
+  }
+  // Grammars that nobody uses give theirs back, too.
+  texts.clear();
+  JsonGrammar::bound_all(kMost / 8);
+  cache.of_schema(nullptr);
+  EXPECT_LT(JsonGrammar::bytes_of_all(), kMost / 8);
+  JsonGrammar::bound_all();
+}
+
 TEST(JsonGrammar, AVocabularyWithoutTheBytesIsAnError) {
   const auto vocabulary =
       std::make_shared<const GrammarVocabulary>(std::vector<std::string>{"{", "}", "a"});
