@@ -154,6 +154,17 @@ TEST(Source, UnpacksGzipAndZstdWholeOrNotAtAll) {
     EXPECT_ERROR(read_all(source_of(folder.add(name, text_line("plain")))), "cannot be unpacked");
     EXPECT_ERROR(read_all(source_of(folder.add(name, joined + "rest"))), "a.jsonl");
   }
+  // gzip takes zeros behind a member for padding, of a block or of more than is read at a time.
+  const std::string a = gzip(text_line("a")), b = gzip(text_line("b"));
+  for (const size_t zeros : {size_t{1}, size_t{511}, size_t{300'000}}) {
+    const std::string padding(zeros, '\0');
+    const std::string padded = folder.add("padded.jsonl.gz", a + padding + b + padding);
+    EXPECT_EQ(texts_of(read_all(source_of(padded))), (Strings{"a", "b"}));
+    EXPECT_ERROR(read_all(source_of(folder.add("padded.jsonl.gz", a + padding + "rest"))),
+                 "cannot be unpacked");
+    EXPECT_ERROR(read_all(source_of(folder.add("padded.jsonl.gz", padding + a))),
+                 "cannot be unpacked");
+  }
 }
 
 /// The limit is of the whole file: its beginning may be packed more than the rest.
