@@ -34,9 +34,9 @@ constexpr const char* kPeftVersion = "0.19.0";
 
 /// Keys that say nothing about the numbers of an adapter.
 constexpr const char* kIgnored[] = {
-    "auto_mapping",  "base_model_name_or_path", "revision",    "inference_mode",
-    "task_type",     "fan_in_fan_out",          "peft_type",   "peft_version",
-    "megatron_core", "qalora_group_size",       "loftq_config"};
+    "auto_mapping",  "base_model_name_or_path", "revision",     "inference_mode",
+    "task_type",     "fan_in_fan_out",          "peft_type",    "peft_version",
+    "megatron_core", "qalora_group_size",       "loftq_config", "eva_config"};
 
 bool is_unset(const json& value) {
   return value.is_null() || value == json(false) || value == json("") ||
@@ -63,10 +63,16 @@ void expect_plain_lora(const JsonView& in) {
   }
   if (in.has("init_lora_weights")) {
     // These only set the numbers that training began with. Others change the base's weights.
+    constexpr const char* kOfAdapter[] = {"gaussian", "eva", "orthogonal", "mica"};
     const json& init = in.at("init_lora_weights").json();
-    if (!init.is_boolean() && init != json("gaussian")) {
-      fail(where, "init_lora_weights is {}, which changes the base's weights; expected true",
-           init.dump());
+    const bool is_kept =
+        init.is_boolean() || std::any_of(std::begin(kOfAdapter), std::end(kOfAdapter),
+                                         [&](const char* name) { return init == json(name); });
+    if (!is_kept) {
+      fail(where,
+           "init_lora_weights is {}, which is not known to leave the base's weights as they are; "
+           "expected true, false, {}",
+           init.dump(), fmt::join(kOfAdapter, ", "));
     }
   }
 }
