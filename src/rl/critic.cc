@@ -153,7 +153,8 @@ void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
   }
 }
 
-/// Makes one update; returns its loss.
+/// Makes one update; returns its loss. A gradient that is not finite changes nothing, and is a
+/// failure.
 double Critic::update(std::span<const Item> items) {
   const Packing packing(items, run_.config.train.seq_len, run_.plan.sequences(), least_);
   engine::Session& session = programs_.session(spec(packing.micro_batches()));
@@ -167,10 +168,9 @@ double Critic::update(std::span<const Item> items) {
   const double loss = session.loss();
   const double norm = session.collect_as<double>(names::kGradNorm)[0];
   if (!std::isfinite(loss) || !std::isfinite(norm)) {
-    fail_run("rl",
-             "the critic's update {} has loss {} and gradient norm {}; try a lower "
-             "rl.critic.lr",
-             updates_, loss, norm);
+    failure_ = fmt::format(
+        "the critic's update {} has loss {} and gradient norm {}; try a lower rl.critic.lr",
+        updates_, loss, norm);
   }
   return loss;
 }
@@ -183,6 +183,7 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<Turn> turn
       const size_t end = std::min(begin + at_once, items.size());
       set_weights(rl, turns.subspan(begin, end - begin));
       losses += update(std::span(items).subspan(begin, end - begin));
+      if (!failure_.empty()) return {};
       ++updates;
     }
   }
