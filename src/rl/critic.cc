@@ -2,7 +2,9 @@
 #include "rl/critic.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -15,6 +17,7 @@
 #include "engine/params.h"
 #include "engine/weights.h"
 #include "graph/names.h"
+#include "models/weights.h"
 #include "rl/advantage.h"
 #include "train/resume.h"
 
@@ -35,6 +38,21 @@ void set_learning_rate(const engine::CriticSection& critic, engine::TrainSection
     train.warmup_steps = critic.lr_warmup_steps.value_or(0);
     train.warmup_share = critic.lr_warmup_share;
   }
+}
+
+/// Leaves out patterns that are of the policy alone, such as its head's or its adapter's. The
+/// policy's program refuses those of neither.
+void keep_own_groups(const models::ModelConfig& model, engine::OptimizerSection& optimizer) {
+  const std::vector<models::ParamWeights> params = models::weight_map(model);
+  for (engine::OptimizerGroup& group : optimizer.groups) {
+    std::erase_if(group.match, [&](const std::string& pattern) {
+      return std::none_of(params.begin(), params.end(), [&](const models::ParamWeights& param) {
+        return fnmatch(pattern.c_str(), param.param.c_str(), 0) == 0;
+      });
+    });
+  }
+  std::erase_if(optimizer.groups,
+                [](const engine::OptimizerGroup& group) { return group.match.empty(); });
 }
 
 }  // namespace
@@ -58,6 +76,7 @@ engine::Run critic_run(const engine::Run& policy) {
     }
   }
   run.model.value_head = true;
+  keep_own_groups(run.model, run.config.optimizer);
   set_learning_rate(section, run.config.train);
   run.config.output.dir = join_path(policy.config.output.dir, "critic");
   return run;

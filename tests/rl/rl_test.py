@@ -410,6 +410,16 @@ class Critics(rl_util.RlTest):
                           self.rates("share", lr=0.001, min_lr=0.00025, lr_warmup_share=0.5, warmup_steps=2))
 
 
+    def test_groups_of_the_policy_alone(self):
+        """Its head has a learning rate of its own; the critic has another head."""
+        untied = dict(rl_util.DENSE, tie_word_embeddings=False)
+        for name, pattern, code in (("head", "lm_head*", 0), ("neither", "lm_hed*", 2)):
+            self.write_run(name, untied, train={"steps": 1}, data={"evaluation": [], "valid_fraction": 0},
+                           optimizer={"groups": [{"match": [pattern], "lr_scale": 0.5}]}, rl={"advantage": "gae"})
+            said = self.rl(name, code=code)
+            if code:
+                self.assertIn("'lm_hed*' matches no trained parameter", said)
+
     def test_one_that_is_not_finite_loses_no_update(self):
         self.write_run("apart", data={"evaluation": [], "valid_fraction": 0},
                        rl={"advantage": "gae", "critic": {"lr": 1e12}, "trajectories": False})
