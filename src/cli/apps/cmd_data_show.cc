@@ -99,6 +99,31 @@ int show_prompts_of(engine::Run& run, const ShowOptions& given, const ShowStyle&
   return 0;
 }
 
+/// Gives a configuration what flags say, and makes its section data that of the split.
+void take_flags(const ShowOptions& given, engine::RunConfig& config) {
+  engine::DataSection& section = config.data;
+  if (!given.format.empty()) {
+    for (data::SourceOptions& source : section.sources) {
+      source.format = given.format;
+    }
+  }
+  if (!given.model.empty()) {
+    config.model.path = given.model;
+  }
+  if (config.model.path.empty()) {
+    fail(kShow, "no model, whose tokenizer and chat template read the data; try --model MODEL");
+  }
+  if (!given.chat_template.empty()) {
+    section.chat_template = given.chat_template;
+  }
+  choose("--train-on", given.train_on, &section.train_on);
+  choose("--truncate", given.truncate, &section.truncate);
+  section.packing &= !given.no_packing;
+  section.split_special_tokens |= given.split_special_tokens;
+  section.valid_fraction = given.valid_fraction.value_or(section.valid_fraction);
+  choose_split(given.split, &section);
+}
+
 int show(const ShowOptions& given) {
   const bool terminal = given.out == "-" && ::isatty(STDOUT_FILENO) == 1;
   const ShowStyle style = {.colour = terminal && std::getenv("NO_COLOR") == nullptr,
@@ -125,27 +150,7 @@ int show(const ShowOptions& given) {
       source.path = path;
     }
   }
-  engine::DataSection& section = config.data;
-  if (!given.format.empty()) {
-    for (data::SourceOptions& source : section.sources) {
-      source.format = given.format;
-    }
-  }
-  if (!given.model.empty()) {
-    config.model.path = given.model;
-  }
-  if (config.model.path.empty()) {
-    fail(kShow, "no model, whose tokenizer and chat template read the data; try --model MODEL");
-  }
-  if (!given.chat_template.empty()) {
-    section.chat_template = given.chat_template;
-  }
-  choose("--train-on", given.train_on, &section.train_on);
-  choose("--truncate", given.truncate, &section.truncate);
-  section.packing &= !given.no_packing;
-  section.split_special_tokens |= given.split_special_tokens;
-  section.valid_fraction = given.valid_fraction.value_or(section.valid_fraction);
-  choose_split(given.split, &section);
+  take_flags(given, config);
   engine::ExampleDataOptions options;
   options.where = kShow;
   options.model = text_folder(config.model.path);
@@ -157,7 +162,7 @@ int show(const ShowOptions& given) {
   options.limit = given.limit;
   Progress progress;
   options.progress = [&](const std::string& what) { progress.update(what); };
-  const engine::ExampleData data = engine::read_example_data(section, options);
+  const engine::ExampleData data = engine::read_example_data(config.data, options);
   progress.finish();
   const bool valid = given.split != "train";
   emit(given.out, given.json ? show_json(data, valid, given.count)
