@@ -21,7 +21,8 @@ using nlohmann::ordered_json;
 namespace {
 
 /// Prompts of one split, in the order that they are sampled in.
-std::vector<const rl::Prompt*> prompts_of(const rl::PromptData& data, const std::string& split) {
+std::vector<const rl::Prompt*> prompts_of_split(const rl::PromptData& data,
+                                                const std::string& split) {
   std::vector<const rl::Prompt*> prompts;
   if (split == "train") {
     for (int64_t i = 0; i < std::ssize(data.train()); ++i) {
@@ -119,7 +120,7 @@ std::string prompts_json(const rl::PromptData& data, const std::string& split,
 std::string show_prompts(const engine::Run& run, const std::string& split, int64_t count, bool json,
                          const ShowStyle& style) {
   const rl::PromptData data(run, rl::most_prompt_tokens(run));
-  const std::vector<const rl::Prompt*> prompts = prompts_of(data, split);
+  const std::vector<const rl::Prompt*> prompts = prompts_of_split(data, split);
   const size_t shown = std::min(static_cast<size_t>(count), prompts.size());
   return json ? prompts_json(data, split, prompts, shown)
               : prompts_text(data, split, prompts, shown, style);
