@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -125,6 +126,15 @@ ordered_json object_of(const Pairs& pairs) {
 
 ordered_json list_or_null(const std::vector<std::string>& list) {
   return list.empty() ? ordered_json(nullptr) : ordered_json(list);
+}
+
+/// Returns whether a tensor is of one expert's projection: "….experts.3.up_proj.lora_A.weight".
+bool is_of_one_expert(const std::string& tensor) {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t begin = tensor.find(kExperts);
+  if (begin == std::string::npos || tensor.find(".lora_") == std::string::npos) return false;
+  const size_t at = begin + kExperts.size();
+  return at < tensor.size() && std::isdigit(static_cast<unsigned char>(tensor[at])) != 0;
 }
 
 int64_t product(const graph::Dims& dims) {
@@ -253,6 +263,10 @@ AdapterWeights::AdapterWeights(const std::string& folder, const models::ModelCon
     return models::match_lora(config, read.lora, folder, layout);
   };
   std::optional<ExpertLayout> layout = read.layout;
+  const std::vector<std::string> names = file_.names();
+  if (std::any_of(names.begin(), names.end(), is_of_one_expert)) {
+    layout = ExpertLayout::modules;
+  }
   if (!layout && !read.lora.target_parameters.empty()) {
     // Without a version the shapes decide.
     std::vector<ExpertLayout> fitting;

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders of adapters that PEFT wrote: their configuration.
+// Folders of adapters that PEFT wrote: their configuration, and experts as modules of
+// transformers 4.
 #include "checkpoint/adapter.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "base/file.h"
+#include "base/rng.h"
 #include "tests/checkpoint/checkpoint_util.h"
 
 namespace hocket::checkpoint {
@@ -35,6 +40,99 @@ TEST_F(AdapterFolder, InitialNumbersOfAAndBAloneAreNoMatter) {
     write_config(R"(, "init_lora_weights": )" + init);
     EXPECT_NE(refusal().find("init_lora_weights is " + init), std::string::npos) << init;
   }
+}
+
+constexpr int64_t kExperts = 4, kWide = 12, kHidden = 24, kRank = 2;
+
+/// Matrices of every expert's projections in layer 0 of small_config("qwen3_moe"), by name.
+class ExpertMatrices {
+ public:
+  ExpertMatrices() {
+    for (int64_t e = 0; e < kExperts; ++e) {
+      for (const char* projection : {"gate_proj", "up_proj", "down_proj"}) {
+        const bool down = projection == std::string("down_proj");
+        add(name(e, projection, "A"), kRank, down ? kWide : kHidden);
+        add(name(e, projection, "B"), down ? kHidden : kWide, kRank);
+      }
+    }
+  }
+  static std::string name(int64_t expert, const std::string& projection, const char* matrix) {
+    return fmt::format("base_model.model.model.layers.0.mlp.experts.{}.{}.lora_{}.weight", expert,
+                       projection, matrix);
+  }
+  void remove(const std::string& tensor) { matrices_.erase(tensor); }
+  void save(const std::string& path) const {
+    std::vector<NamedTensor> tensors;
+    for (const auto& [tensor, matrix] : matrices_) {
+      tensors.push_back(
+          {tensor, {graph::DType::f32, {matrix.rows, matrix.columns}}, matrix.values.data()});
+    }
+    save_safetensors(path, tensors);
+  }
+  /// Returns an element of B A.
+  double product(int64_t expert, const std::string& projection, int64_t row, int64_t column) const {
+    const Matrix& a = matrices_.at(name(expert, projection, "A"));
+    const Matrix& b = matrices_.at(name(expert, projection, "B"));
+    double sum = 0;
+    for (int64_t k = 0; k < kRank; ++k) {
+      sum += double{b.values[static_cast<size_t>(row * kRank + k)]} *
+             double{a.values[static_cast<size_t>(k * a.columns + column)]};
+    }
+    return sum;
+  }
+
+ private:
+  struct Matrix {
+    int64_t rows = 0, columns = 0;
+    std::vector<float> values;
+  };
+  void add(const std::string& tensor, int64_t rows, int64_t columns) {
+    Matrix& matrix = matrices_[tensor];
+    matrix.rows = rows;
+    matrix.columns = columns;
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      matrix.values.push_back(static_cast<float>(rng_.normal()));
+    }
+  }
+
+  std::map<std::string, Matrix> matrices_;
+  Rng rng_{7};
+};
+
+TEST_F(AdapterFolder, ExpertsAsModulesAreMerged) {
+  write_config(
+      R"(, "target_modules": ["gate_proj", "up_proj", "down_proj"], "layers_to_transform": [0])");
+  ExpertMatrices matrices;
+  matrices.save(folder_ / kAdapterFile);
+  const models::ModelConfig config = small_config("qwen3_moe");
+  const AdapterWeights adapter(folder_.path(), config);
+  ASSERT_EQ(adapter.plan().targets.size(), 2u);
+  constexpr double kScale = 3;  // lora_alpha / r
+  for (const models::LoraTarget& target : adapter.plan().targets) {
+    const bool down = target.parts.size() == 1;
+    const std::vector<std::string> projections =
+        down ? std::vector<std::string>{"down_proj"}
+             : std::vector<std::string>{"gate_proj", "up_proj"};
+    const int64_t count = kExperts * std::ssize(projections) * kHidden * kWide;
+    std::vector<double> got(static_cast<size_t>(count));
+    adapter.add_to(target.weight, 0, count, got.data());
+    size_t at = 0;
+    for (int64_t e = 0; e < kExperts; ++e) {
+      for (const std::string& projection : projections) {
+        for (int64_t row = 0; row < (down ? kHidden : kWide); ++row) {
+          for (int64_t column = 0; column < (down ? kWide : kHidden); ++column) {
+            ASSERT_NEAR(got[at++], kScale * matrices.product(e, projection, row, column), 1e-5)
+                << target.weight << " " << e << " " << row << " " << column;
+          }
+        }
+      }
+    }
+  }
+  const std::string lost = ExpertMatrices::name(3, "down_proj", "B");
+  matrices.remove(lost);
+  matrices.save(folder_ / kAdapterFile);
+  const std::string said = error_of([&] { const AdapterWeights read(folder_.path(), config); });
+  EXPECT_NE(said.find(lost + "' is missing"), std::string::npos) << said;
 }
 
 }  // namespace
