@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/rng.h"
+#include "checkpoint/expert_modules.h"
 #include "tests/checkpoint/checkpoint_util.h"
 
 namespace hocket::checkpoint {
@@ -133,6 +134,66 @@ TEST_F(AdapterFolder, ExpertsAsModulesAreMerged) {
   matrices.save(folder_ / kAdapterFile);
   const std::string said = error_of([&] { const AdapterWeights read(folder_.path(), config); });
   EXPECT_NE(said.find(lost + "' is missing"), std::string::npos) << said;
+}
+
+/// Returns scale * B A of a target, all elements.
+std::vector<double> product_of(const AdapterWeights& adapter, const models::LoraTarget& target) {
+  const auto size = [](const graph::Dims& dims) {
+    int64_t elements = 1;
+    for (const int64_t dim : dims) {
+      elements *= dim;
+    }
+    return elements;
+  };
+  const int64_t columns = target.a_dims.back();
+  std::vector<double> all(
+      static_cast<size_t>(size(target.b_dims) / int64_t{target.b_dims.back()} * columns));
+  adapter.add_to(target.weight, 0, std::ssize(all), all.data());
+  return all;
+}
+
+TEST_F(AdapterFolder, StackedExpertsAreSplit) {
+  write_config(R"(, "peft_version": "0.19.0", "target_modules": ["q_proj"],)"
+               R"( "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])");
+  const std::string layers = "base_model.model.model.layers.";
+  constexpr int64_t kQuery = 40, kFlat = kRank * kExperts;
+  std::map<std::string, graph::Dims> shapes = {
+      {layers + "0.mlp.experts.base_layer.lora_A.weight", {kFlat, kHidden}},
+      {layers + "0.mlp.experts.base_layer.lora_B.weight", {2 * kWide, kFlat}},
+      {layers + "0.mlp.experts.lora_A.weight", {kFlat, kWide}},
+      {layers + "0.mlp.experts.lora_B.weight", {kHidden, kFlat}}};
+  for (const std::string layer : {"0", "1"}) {
+    shapes[layers + layer + ".self_attn.q_proj.lora_A.weight"] = {kRank, kHidden};
+    shapes[layers + layer + ".self_attn.q_proj.lora_B.weight"] = {kQuery, kRank};
+  }
+  Rng rng(5);
+  std::map<std::string, std::vector<float>> values;
+  std::vector<NamedTensor> tensors;
+  for (const auto& [name, dims] : shapes) {
+    std::vector<float>& numbers = values[name];
+    for (int64_t i = 0; i < dims[0] * dims[1]; ++i) {
+      numbers.push_back(static_cast<float>(rng.normal()));
+    }
+    tensors.push_back({name, {graph::DType::f32, dims}, numbers.data()});
+  }
+  save_safetensors(folder_ / kAdapterFile, tensors);
+  const models::ModelConfig config = small_config("qwen3_moe");
+  const AdapterWeights stacked(folder_.path(), config);
+  // q_proj of two layers, and three projections of four experts.
+  EXPECT_EQ(save_expert_modules(stacked, config, "/base", folder_ / "split"), 2 * (2 + 3 * 4));
+  const AdapterWeights split(folder_ / "split", config);
+  EXPECT_EQ(read_adapter_config(folder_ / "split").base, "/base");
+  EXPECT_TRUE(split.plan().layout == models::ExpertLayout::modules);
+  ASSERT_EQ(split.plan().targets.size(), stacked.plan().targets.size());
+  for (size_t i = 0; i < split.plan().targets.size(); ++i) {
+    const models::LoraTarget& one = stacked.plan().targets[i];
+    const models::LoraTarget& other = split.plan().targets[i];
+    ASSERT_EQ(one.weight, other.weight);
+    if (one.expert) {
+      EXPECT_EQ(product_of(stacked, one), product_of(split, other)) << one.weight;
+    }
+  }
+  EXPECT_NE(error_of([&] { save_expert_modules(split, config, "", folder_ / "again"); }), "");
 }
 
 }  // namespace
