@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -34,9 +35,9 @@ constexpr const char* kPeftVersion = "0.19.0";
 
 /// Keys that say nothing about the numbers of an adapter.
 constexpr const char* kIgnored[] = {
-    "auto_mapping",  "base_model_name_or_path", "revision",    "inference_mode",
-    "task_type",     "fan_in_fan_out",          "peft_type",   "peft_version",
-    "megatron_core", "qalora_group_size",       "loftq_config"};
+    "auto_mapping",  "base_model_name_or_path", "revision",     "inference_mode",
+    "task_type",     "fan_in_fan_out",          "peft_type",    "peft_version",
+    "megatron_core", "qalora_group_size",       "loftq_config", "eva_config"};
 
 bool is_unset(const json& value) {
   return value.is_null() || value == json(false) || value == json("") ||
@@ -63,10 +64,16 @@ void expect_plain_lora(const JsonView& in) {
   }
   if (in.has("init_lora_weights")) {
     // These only set the numbers that training began with. Others change the base's weights.
+    constexpr const char* kOfAdapter[] = {"gaussian", "eva", "orthogonal", "mica"};
     const json& init = in.at("init_lora_weights").json();
-    if (!init.is_boolean() && init != json("gaussian")) {
-      fail(where, "init_lora_weights is {}, which changes the base's weights; expected true",
-           init.dump());
+    const bool is_kept =
+        init.is_boolean() || std::any_of(std::begin(kOfAdapter), std::end(kOfAdapter),
+                                         [&](const char* name) { return init == json(name); });
+    if (!is_kept) {
+      fail(where,
+           "init_lora_weights is {}, which is not known to leave the base's weights as they are; "
+           "expected true, false, {}",
+           init.dump(), fmt::join(kOfAdapter, ", "));
     }
   }
 }
@@ -119,6 +126,15 @@ ordered_json object_of(const Pairs& pairs) {
 
 ordered_json list_or_null(const std::vector<std::string>& list) {
   return list.empty() ? ordered_json(nullptr) : ordered_json(list);
+}
+
+/// Returns whether a tensor is of one expert's projection: "….experts.3.up_proj.lora_A.weight".
+bool is_of_one_expert(const std::string& tensor) {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t begin = tensor.find(kExperts);
+  if (begin == std::string::npos || tensor.find(".lora_") == std::string::npos) return false;
+  const size_t at = begin + kExperts.size();
+  return at < tensor.size() && std::isdigit(static_cast<unsigned char>(tensor[at])) != 0;
 }
 
 int64_t product(const graph::Dims& dims) {
@@ -247,6 +263,10 @@ AdapterWeights::AdapterWeights(const std::string& folder, const models::ModelCon
     return models::match_lora(config, read.lora, folder, layout);
   };
   std::optional<ExpertLayout> layout = read.layout;
+  const std::vector<std::string> names = file_.names();
+  if (std::any_of(names.begin(), names.end(), is_of_one_expert)) {
+    layout = ExpertLayout::modules;
+  }
   if (!layout && !read.lora.target_parameters.empty()) {
     // Without a version the shapes decide.
     std::vector<ExpertLayout> fitting;

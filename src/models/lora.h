@@ -39,8 +39,12 @@ struct Lora {
   bool operator==(const Lora&) const = default;
 };
 
-/// Layout of experts' tensors in a file of PEFT: until 0.18 A and B had exchanged dims.
-enum class ExpertLayout : uint8_t { swapped, usual };
+/// Layout of experts' tensors in a file of PEFT.
+enum class ExpertLayout : uint8_t {
+  swapped,  ///< until 0.18: A and B of all experts had exchanged dims
+  usual,
+  modules  ///< projections of each expert are modules, as in transformers 4: only merged
+};
 
 /// One module of transformers' model with an adapter.
 struct LoraModule {
@@ -55,7 +59,8 @@ struct LoraModule {
 
 /// A and B of one parameter W of the graph. W [out.., in..] has A [r, in..] and B [out.., r]; W
 /// [E, out.., in] of experts [E, r, in] and [E, out.., r]; W [2, F, D] that is two modules [2, r,
-/// D] and [2, F, r] with the larger rank of the two. Parameters that are one module share A.
+/// D] and [2, F, r] with the larger rank of the two, and experts' W [E, 2, F, D] [E, 2, r, D] and
+/// [E, 2, F, r]. Parameters that are one module share A.
 struct LoraTarget {
   std::string weight, a, b;  ///< names in the graph
   graph::Dims a_dims, b_dims;
@@ -74,6 +79,7 @@ struct LoraPlan {
   /// The map of A, B and saved parameters to PEFT's tensors. Not all elements of A and B are stored
   /// where two modules have different ranks.
   std::vector<ParamWeights> weights;
+  ExpertLayout layout = ExpertLayout::usual;
 };
 
 /// Matches an adapter with a model, whose modules are named as transformers does; `where` names the

@@ -2,7 +2,9 @@
 #include "rl/critic.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -15,6 +17,7 @@
 #include "engine/params.h"
 #include "engine/weights.h"
 #include "graph/names.h"
+#include "models/weights.h"
 #include "rl/advantage.h"
 #include "train/resume.h"
 
@@ -35,6 +38,21 @@ void set_learning_rate(const engine::CriticSection& critic, engine::TrainSection
     train.warmup_steps = critic.lr_warmup_steps.value_or(0);
     train.warmup_share = critic.lr_warmup_share;
   }
+}
+
+/// Leaves out patterns that are of the policy alone, such as its head's or its adapter's. The
+/// policy's program refuses those of neither.
+void keep_own_groups(const models::ModelConfig& model, engine::OptimizerSection& optimizer) {
+  const std::vector<models::ParamWeights> params = models::weight_map(model);
+  for (engine::OptimizerGroup& group : optimizer.groups) {
+    std::erase_if(group.match, [&](const std::string& pattern) {
+      return std::none_of(params.begin(), params.end(), [&](const models::ParamWeights& param) {
+        return fnmatch(pattern.c_str(), param.param.c_str(), 0) == 0;
+      });
+    });
+  }
+  std::erase_if(optimizer.groups,
+                [](const engine::OptimizerGroup& group) { return group.match.empty(); });
 }
 
 }  // namespace
@@ -58,6 +76,7 @@ engine::Run critic_run(const engine::Run& policy) {
     }
   }
   run.model.value_head = true;
+  keep_own_groups(run.model, run.config.optimizer);
   set_learning_rate(section, run.config.train);
   run.config.output.dir = join_path(policy.config.output.dir, "critic");
   return run;
@@ -153,7 +172,8 @@ void Critic::evaluate(std::span<const Item> items, const Packing& packing) {
   }
 }
 
-/// Makes one update; returns its loss.
+/// Makes one update; returns its loss. A gradient that is not finite changes nothing, and is a
+/// failure.
 double Critic::update(std::span<const Item> items) {
   const Packing packing(items, run_.config.train.seq_len, run_.plan.sequences(), least_);
   engine::Session& session = programs_.session(spec(packing.micro_batches()));
@@ -167,10 +187,9 @@ double Critic::update(std::span<const Item> items) {
   const double loss = session.loss();
   const double norm = session.collect_as<double>(names::kGradNorm)[0];
   if (!std::isfinite(loss) || !std::isfinite(norm)) {
-    fail_run("rl",
-             "the critic's update {} has loss {} and gradient norm {}; try a lower "
-             "rl.critic.lr",
-             updates_, loss, norm);
+    failure_ = fmt::format(
+        "the critic's update {} has loss {} and gradient norm {}; try a lower rl.critic.lr",
+        updates_, loss, norm);
   }
   return loss;
 }
@@ -183,6 +202,7 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<Turn> turn
       const size_t end = std::min(begin + at_once, items.size());
       set_weights(rl, turns.subspan(begin, end - begin));
       losses += update(std::span(items).subspan(begin, end - begin));
+      if (!failure_.empty()) return {};
       ++updates;
     }
   }

@@ -40,10 +40,12 @@ class Critic {
   void evaluate(std::span<const Item> items, const Packing& packing);
   /// Makes its updates by returns, `at_once` samples at a time, rl.critic.epochs times, and sets
   /// the weights of these turns for each: its loss is the policy's mean. `turns`: those of `items`.
-  /// Returns metrics. All processes call. Throws Error if a gradient is not finite.
+  /// Returns metrics. All processes call. If a gradient is not finite, ends with failure().
   train::Values learn(const std::vector<Item>& items, std::span<Turn> turns, size_t at_once);
   /// Returns "loss 0.1, explained variance 0.5, lr 0.001" of the last learn().
   const std::string& text() const { return text_; }
+  /// Returns the reason why the last learn() ended early; empty: it did not.
+  const std::string& failure() const { return failure_; }
   /// Saves a checkpoint of the policy's step. All processes call.
   void save(const train::StepsDone& done, const PromptData& data, train::Position position);
   /// Removes checkpoints before those that train.keep_last keeps. Requires: the policy of this step
@@ -63,7 +65,7 @@ class Critic {
   train::Course course_;
   double lr_ = 0;      ///< of the last update
   int64_t least_ = 1;  ///< micro-batches of the program that holds its parameters
-  std::string began_with_, text_;
+  std::string began_with_, text_, failure_;
 };
 
 }  // namespace hocket::rl

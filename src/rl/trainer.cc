@@ -136,14 +136,18 @@ bool Training::step() {
   }
   if (stopped_by_ != 0) return false;
   stop_.begin_step(version + 1);
-  prompts_ += experience.prompts;
   experience.turns = turns_of(rl_, experience.samples);
   const std::vector<Item> all = items_of(experience, 0, experience.samples.size());
   learner_->prepare(all);
   if (critic_) {
     critic_->evaluate(all, learner_->pack(all));
   }
-  set_advantages(rl_, experience.turns);
+  try {
+    set_advantages(rl_, experience.turns);
+  } catch (const Error&) {
+    save_learned();
+    throw;
+  }
   step_values_ = sample_metrics(experience.samples, rl_.samples_per_prompt);
   if (rl_.dynamic_sampling.on) {
     step_values_.push_back(
@@ -172,12 +176,17 @@ bool Training::step() {
   return true;
 }
 
-/// Ends a run whose samples or rewards make no step. Nothing that was learned is lost.
-void Training::fail_step(const Experience& experience) {
+/// Saves the updates before a step that fails: nothing that was learned is lost.
+void Training::save_learned() {
   const int64_t version = stepper_->done().step;
   if (version > 0 && saved_at_ != version) {
     stepper_->save();
   }
+}
+
+/// Ends a run whose samples or rewards make no step.
+void Training::fail_step(const Experience& experience) {
+  save_learned();
   if (stopped_by_ == Sampling::kFailedRewards) fail_run("rl", "{}", sampling_->failure());
   fail_run("rl",
            "after {} of generation {} of {} prompts have samples of different rewards "
@@ -209,8 +218,17 @@ void Training::update(Experience& experience, int64_t begin_ns) {
   if (critic_) {
     const train::Values values =
         critic_->learn(items_of(experience, 0, size), experience.turns, at_once);
+    if (!critic_->failure().empty()) {
+      try {
+        save_learned();
+      } catch (const Error& error) {
+        fail_run("rl", "{}; {}", critic_->failure(), error.text());
+      }
+      fail_run("rl", "{}", critic_->failure());
+    }
     step_values_.insert(step_values_.end(), values.begin(), values.end());
   }
+  prompts_ += experience.prompts;
   stepper_->spend(seconds_since(begin_ns));
   if (warms_up()) {
     ++warmups_;

@@ -67,6 +67,7 @@ class Training {
   bool signalled(int mine);
   /// Makes the next step; false: a signal came before it was sampled.
   bool step();
+  void save_learned();
   [[noreturn]] void fail_step(const Experience& experience);
   bool warms_up() const;
   void update(Experience& experience, int64_t begin_ns);

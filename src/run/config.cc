@@ -315,6 +315,28 @@ void expect_groups(const RunConfig& config, const std::string& name) {
   }
 }
 
+/// Throws Error for weights of examples that are held out, which take no part in a mixture.
+void expect_weights(const RunConfig& config, const std::string& name) {
+  const auto refuse = [&](const std::string& key, const data::SourceOptions& source) {
+    fail(name,
+         "{}: {} has weight {}, and is held out: weights mix what is trained on; expected no "
+         "weight",
+         key, source.path, *source.weight);
+  };
+  for (const data::SourceOptions& source : config.data.sources) {
+    if (source.weight && source.split == "valid") {
+      refuse("data.sources", source);
+    }
+  }
+  for (const EvaluationSection& set : config.data.evaluation) {
+    for (const data::SourceOptions& source : set.sources) {
+      if (source.weight) {
+        refuse("data.evaluation: " + set.name, source);
+      }
+    }
+  }
+}
+
 /// Throws Error for evaluation sets without data, or with malformed or equal names.
 void expect_evaluation(const RunConfig& config, const std::string& name) {
   std::vector<std::string> names;
@@ -422,6 +444,7 @@ void derive(Run& run) {
   }
   expect_groups(config, run.name);
   expect_course(config, run.name);
+  expect_weights(config, run.name);
   expect_evaluation(config, run.name);
   expect_preference(config, run.name);
   if (config.objective == Objective::rl) {

@@ -136,6 +136,13 @@ Start find_start(const engine::Run& run, const RunData& data,
     start.began_with = "from " + (at.adapter.empty() ? at.folder : at.adapter);
     if (run.lora && !run.adapter.empty()) {
       start.adapter = std::make_shared<const checkpoint::AdapterWeights>(run.adapter, run.model);
+      if (start.adapter->plan().layout == models::ExpertLayout::modules) {
+        fail(run.name,
+             "adapter.path {} has an A and a B of each projection of an expert, which are merged "
+             "and not trained on; try `hocket checkpoint merge`, and the merged model as "
+             "model.path",
+             run.adapter);
+      }
       start.began_with += " and " + run.adapter;
     }
     return start;

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/resolve.h"
+#include "data/model_text.h"
 #include "engine/example_data.h"
 #include "train/training_data.h"
 
@@ -265,6 +266,15 @@ DataView Examples::view(int64_t count) const {
 
 Prompt Examples::prompt_of(const std::string& text) const {
   std::vector<int32_t> ids = tokenizer().encode(text);
+  if (!run_.config.output.sample_prompt.empty()) {
+    // As training begins a text, once. A prompt of the data has what comes before it already.
+    const std::vector<int32_t> beginning = data::beginning_of_text(model_, tokenizer());
+    const bool has_it = ids.size() >= beginning.size() &&
+                        std::equal(beginning.begin(), beginning.end(), ids.begin());
+    if (!has_it) {
+      ids.insert(ids.begin(), beginning.begin(), beginning.end());
+    }
+  }
   if (ids.empty()) {
     ids.push_back(std::max(tokenizer().eos_id(), 0));
   }

@@ -133,6 +133,27 @@ TEST(Lora, ExpertsHaveBothLayouts) {
   EXPECT_EQ(swapped.at(base + "lora_B.weight"), (graph::Dims{6, 8}));
 }
 
+TEST(Lora, ExpertsOfTransformers4AreModules) {
+  Lora lora = targets({"gate_proj", "up_proj"});
+  const LoraPlan plan = match_lora(moe(), lora, "test", ExpertLayout::modules);
+  auto dims = stored(plan);
+  const std::string last = "base_model.model.model.layers.2.mlp.experts.3.";
+  EXPECT_EQ(std::ssize(dims), 3 * 4 * 2 * 2);  // layers, experts, projections, A and B
+  EXPECT_EQ(dims.at(last + "up_proj.lora_A.weight"), (graph::Dims{2, 12}));
+  EXPECT_EQ(dims.at(last + "up_proj.lora_B.weight"), (graph::Dims{6, 2}));
+  ASSERT_EQ(plan.targets.size(), 3u);
+  EXPECT_EQ(plan.targets[0].a_dims, (graph::Dims{4, 2, 2, 12}));
+  EXPECT_EQ(plan.targets[0].b_dims, (graph::Dims{4, 2, 6, 2}));
+  lora.rank_pattern = {{"up_proj", 3}};
+  dims = stored(match_lora(moe(), lora, "test", ExpertLayout::modules));
+  EXPECT_EQ(dims.at(last + "up_proj.lora_B.weight"), (graph::Dims{6, 3}));
+  EXPECT_EQ(dims.at(last + "gate_proj.lora_B.weight"), (graph::Dims{6, 2}));
+  lora.rank_pattern = {{"experts.1.up_proj", 3}};
+  EXPECT_THROW(match_lora(moe(), lora, "test", ExpertLayout::modules), Error);
+  // In transformers 5 they are no modules.
+  EXPECT_TRUE(says(error_of(moe(), targets({"up_proj"})), "name ends in 'up_proj'"));
+}
+
 TEST(Lora, NothingIsDifferentiatedBelowTheFirstAdapter) {
   Lora lora = targets({"q_proj"});
   lora.layers_to_transform = {1};

@@ -26,6 +26,32 @@ class Prompts(rl_util.RlTest):
         with open(self.path("run", "trajectories", "eval-000001.jsonl"), encoding="utf-8") as f:
             self.assertEqual(["4321", "4322"], [json.loads(line)["label"] for line in f])
 
+    def test_data_show_has_prompts_as_they_are_sampled(self):
+        path = self.lines("some.jsonl", [{"prompt": "1234=", "ground_truth": "4321", "data_source": "digits"}, {"prompt": "12="}])
+        held_out = self.lines("held.jsonl", [{"prompt": "56=", "ground_truth": "65"}])
+        run = self.write_run("run", data={"sources": [{"path": path}], "evaluation": [{"name": "held", "path": held_out}]})
+
+        def shown(*words):
+            self.hocket("data", "show", run, "--json", "--out", "shown.json", *words)
+            with open(self.path("shown.json"), encoding="utf-8") as f:
+                return json.load(f)
+
+        out = shown()
+        self.assertEqual(2, out["prompts"])
+        self.assertEqual({"4321", None}, {prompt["ground_truth"] for prompt in out["shown"]})
+        for prompt in out["shown"]:
+            self.assertEqual(prompt["text"], "".join(prompt["texts"]))
+            self.assertEqual(len(prompt["ids"]), len(prompt["texts"]))
+            self.assertTrue(prompt["text"].endswith("=" if prompt["ground_truth"] is None else "1234="), prompt)
+        self.assertTrue(any("1 prompt without a ground truth" in note for note in out["notes"]), out["notes"])
+        self.assertEqual(1, len(shown("-n", "1")["shown"]))
+        self.assertEqual(["65"], [prompt["ground_truth"] for prompt in shown("--split", "held")["shown"]])
+        said = self.hocket("data", "show", run)
+        self.assertIn('-- ground truth: "4321"\n-- data_source: digits\n', said)
+        self.assertIn("training: 2 prompts\n", said)
+        self.assertIn("expected train, held", self.hocket("data", "show", run, "--split", "valid", code=2))
+        self.assertIn("--seq-len is of examples, and objective is rl", self.hocket("data", "show", run, "--seq-len", "9", code=2))
+
     def test_a_held_out_set_without_prompts_is_refused(self):
         path = self.lines("long.jsonl", [{"prompt": "1" * 30 + "=", "ground_truth": "1"}] * 3)
         self.write_run("run", data={"evaluation": [{"name": "long", "path": path}]})

@@ -380,6 +380,9 @@ class Groups(rl_util.RlTest):
         said = self.rl("one", code=1)
         self.assertIn("reinforce_plus_plus divides by the deviation of advantages over the tokens of a step, and one "
                       "token alone counts in this step; expected 2 or more; try more rl.prompts_per_step", said)
+        updates = len(self.metrics("one")[0])
+        if updates > 0:
+            self.assertIn(f"step-{updates:06d} is intact", said)
 
 
 class Critics(rl_util.RlTest):
@@ -406,6 +409,25 @@ class Critics(rl_util.RlTest):
         self.expect_rates([0.625e-3, 0.25e-3],
                           self.rates("share", lr=0.001, min_lr=0.00025, lr_warmup_share=0.5, warmup_steps=2))
 
+
+    def test_groups_of_the_policy_alone(self):
+        """Its head has a learning rate of its own; the critic has another head."""
+        untied = dict(rl_util.DENSE, tie_word_embeddings=False)
+        for name, pattern, code in (("head", "lm_head*", 0), ("neither", "lm_hed*", 2)):
+            self.write_run(name, untied, train={"steps": 1}, data={"evaluation": [], "valid_fraction": 0},
+                           optimizer={"groups": [{"match": [pattern], "lr_scale": 0.5}]}, rl={"advantage": "gae"})
+            said = self.rl(name, code=code)
+            if code:
+                self.assertIn("'lm_hed*' matches no trained parameter", said)
+
+    def test_one_that_is_not_finite_loses_no_update(self):
+        self.write_run("apart", data={"evaluation": [], "valid_fraction": 0},
+                       rl={"advantage": "gae", "critic": {"lr": 1e12}, "trajectories": False})
+        said = self.rl("apart", code=1)
+        updates = len(self.metrics("apart")[0])
+        self.assertGreater(updates, 0)
+        self.assertIn(f"the critic's update {updates + 1} has loss", said)
+        self.assertIn(f"step-{updates:06d} is intact", said)
 
     def test_loss_is_the_mean_of_the_policy(self):
         """Over the same tokens: all of them, or without those of samples that were cut off."""

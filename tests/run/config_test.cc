@@ -58,6 +58,22 @@ TEST(RunConfig, EvaluationSetsAreEvaluated) {
   }
 }
 
+TEST(RunConfig, WhatIsHeldOutHasNoWeight) {
+  EXPECT_NO_THROW(
+      run_of({"objective=sft", "data.sources=[{path: a, weight: 2}, {path: b, split: valid}]",
+              "data.evaluation=[{name: c, sources: [{path: c}]}]"}));
+  for (const char* weight : {"0", "2"}) {
+    EXPECT_ERROR(
+        run_of({"objective=sft", fmt::format("data.sources=[{{path: a, weight: 2}}, {{path: b, "
+                                             "split: valid, weight: {}}}]",
+                                             weight)}),
+        fmt::format("data.sources: b has weight {}, and is held out", weight));
+  }
+  EXPECT_ERROR(
+      run_of({"objective=sft", "data.evaluation=[{name: c, sources: [{path: d, weight: 1}]}]"}),
+      "data.evaluation: c: d has weight 1, and is held out");
+}
+
 TEST(RunConfig, RefusesAnEpsThatDividesByZero) {
   for (const char* eps : {"0", "1e-46", "-1"}) {
     EXPECT_ERROR(run_of({fmt::format("optimizer.eps={}", eps)}), "optimizer.eps");

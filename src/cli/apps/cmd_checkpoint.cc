@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hocket checkpoint: join, export, import, merge, add-tokens
+// hocket checkpoint: join, export, import, merge, split-experts, add-tokens
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "checkpoint/add_tokens.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/expert_modules.h"
 #include "checkpoint/gguf_model.h"
 #include "checkpoint/join.h"
 #include "checkpoint/model_files.h"
@@ -240,6 +241,28 @@ int merge_adapter(const ConvertOptions& options, const std::string& base) {
   return 0;
 }
 
+int split_experts(const ConvertOptions& options, const std::string& base) {
+  constexpr const char* kVerb = "checkpoint split-experts";
+  if (options.model.empty()) fail(kVerb, "no adapter to read; expected ADAPTER");
+  if (options.out.empty()) fail(kVerb, "nothing to write to; try --out PATH");
+  const checkpoint::ModelLocation at =
+      base.empty() ? checkpoint::resolve_model(options.model, checkpoint::Need::config)
+                   : checkpoint::with_adapter(
+                         checkpoint::resolve_model(base, checkpoint::Need::config), options.model);
+  if (at.adapter.empty()) {
+    fail(kVerb, "{} is a model; expected an adapter's folder, or a run that trained one",
+         options.model);
+  }
+  require_output(kVerb, options.out, {at.adapter});
+  require_writable(kVerb, options.out);
+  const models::ModelConfig config = checkpoint::read_model_config(at.config_file);
+  const checkpoint::AdapterWeights adapter(at.adapter, config);
+  const int64_t tensors = checkpoint::save_expert_modules(
+      adapter, config, base.empty() ? checkpoint::base_of(at.adapter) : base, options.out);
+  fmt::print("{}: {}\n", options.out, counted(tensors, "tensor"));
+  return 0;
+}
+
 struct TokenOptions {
   ConvertOptions convert;
   checkpoint::TokenAdditions additions;
@@ -358,6 +381,25 @@ void declare_merge(Args& args) {
   args.run([options, base] { return merge_adapter(*options, *base); });
 }
 
+void declare_split_experts(Args& args) {
+  auto options = std::make_shared<ConvertOptions>();
+  auto base = std::make_shared<std::string>();
+  args.about("an adapter of experts with tensors of each expert",
+             "Writes an adapter's folder in which each projection of an expert has an A and a B of "
+             "its own (experts.3.up_proj.lora_A.weight), as vLLM and PEFT with transformers 4 read "
+             "them. The products are the same, bit for bit.");
+  args.positional("ADAPTER", &options->model,
+                  "a PEFT adapter's folder, or a run of ours that trained one");
+  args.option("--base", "MODEL", base.get(),
+              "the base model; default: the one that adapter_config.json names");
+  args.option("--out", "DIR", &options->out, "the folder to make");
+  args.example("hocket checkpoint split-experts DIR --out split",
+               "the newest adapter of a run, for another engine");
+  args.example("hocket checkpoint split-experts DIR --base MODEL --out split",
+               "one whose base lies elsewhere");
+  args.run([options, base] { return split_experts(*options, *base); });
+}
+
 void declare_add_tokens(Args& args) {
   auto options = std::make_shared<TokenOptions>();
   ConvertOptions& convert = options->convert;
@@ -410,6 +452,7 @@ void verb_checkpoint(Args& args) {
   declare_export(args.sub("export"));
   declare_import(args.sub("import"));
   declare_merge(args.sub("merge"));
+  declare_split_experts(args.sub("split-experts"));
   declare_add_tokens(args.sub("add-tokens"));
   args.example("hocket checkpoint join DIR-A DIR-B --out step-000100",
                "the parts that two hosts saved of one step, as one folder");

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -14,6 +15,7 @@
 #include "checkpoint/resolve.h"
 #include "cli/apps/data_commands.h"
 #include "cli/apps/data_show.h"
+#include "cli/apps/prompts_show.h"
 #include "cli/inputs.h"
 #include "gguf/file.h"
 
@@ -72,25 +74,33 @@ void choose_split(const std::string& split, engine::DataSection* section) {
   fail(kShow, "--split is {}; expected {}", quote(split), join(known, ", "));
 }
 
-int show(const ShowOptions& given) {
-  engine::RunConfig config;
-  const bool run = is_run(given.inputs[0]);
-  if (run) {
-    if (given.inputs.size() > 1) {
-      fail(kShow, "got {} behind a run.yaml; expected that alone, or files", given.inputs[1]);
-    }
-    config = engine::resolve_run(given.inputs[0], given.set).config;
-    if (config.data.sources.empty()) {
-      fail(given.inputs[0], "no data.sources; expected some, or files in place of a run.yaml");
-    }
-  } else {
-    if (!given.set.empty()) fail(kShow, "--set needs a run.yaml; without one use the flags");
-    config.data.valid_fraction = 0;
-    for (const std::string& path : given.inputs) {
-      data::SourceOptions& source = config.data.sources.emplace_back();
-      source.path = path;
+/// Shows prompts of a run with objective: rl. Flags for examples are refused.
+int show_prompts_of(engine::Run& run, const ShowOptions& given, const ShowStyle& style) {
+  const std::pair<const char*, bool> flags[] = {
+      {"--model", !given.model.empty()},
+      {"--format", !given.format.empty()},
+      {"--chat-template", !given.chat_template.empty()},
+      {"--train-on", !given.train_on.empty()},
+      {"--truncate", !given.truncate.empty()},
+      {"--seq-len", given.seq_len.has_value()},
+      {"--seed", given.seed.has_value()},
+      {"--valid-fraction", given.valid_fraction.has_value()},
+      {"--limit", given.limit > 0},
+      {"--no-packing", given.no_packing},
+      {"--split-special-tokens", given.split_special_tokens}};
+  for (const auto& [flag, is_given] : flags) {
+    if (is_given) {
+      fail(kShow, "{} is of examples, and objective is rl; expected a key of the run; try --set",
+           flag);
     }
   }
+  engine::derive(run);
+  emit(given.out, show_prompts(run, given.split, given.count, given.json, style));
+  return 0;
+}
+
+/// Gives a configuration what flags say, and makes its section data that of the split.
+void take_flags(const ShowOptions& given, engine::RunConfig& config) {
   engine::DataSection& section = config.data;
   if (!given.format.empty()) {
     for (data::SourceOptions& source : section.sources) {
@@ -112,6 +122,35 @@ int show(const ShowOptions& given) {
   section.split_special_tokens |= given.split_special_tokens;
   section.valid_fraction = given.valid_fraction.value_or(section.valid_fraction);
   choose_split(given.split, &section);
+}
+
+int show(const ShowOptions& given) {
+  const bool terminal = given.out == "-" && ::isatty(STDOUT_FILENO) == 1;
+  const ShowStyle style = {.colour = terminal && std::getenv("NO_COLOR") == nullptr,
+                           .terminal = terminal};
+  engine::RunConfig config;
+  const bool run = is_run(given.inputs[0]);
+  if (run) {
+    if (given.inputs.size() > 1) {
+      fail(kShow, "got {} behind a run.yaml; expected that alone, or files", given.inputs[1]);
+    }
+    engine::Run resolved = engine::resolve_run(given.inputs[0], given.set);
+    if (resolved.config.objective == engine::Objective::rl) {
+      return show_prompts_of(resolved, given, style);
+    }
+    config = std::move(resolved.config);
+    if (config.data.sources.empty()) {
+      fail(given.inputs[0], "no data.sources; expected some, or files in place of a run.yaml");
+    }
+  } else {
+    if (!given.set.empty()) fail(kShow, "--set needs a run.yaml; without one use the flags");
+    config.data.valid_fraction = 0;
+    for (const std::string& path : given.inputs) {
+      data::SourceOptions& source = config.data.sources.emplace_back();
+      source.path = path;
+    }
+  }
+  take_flags(given, config);
   engine::ExampleDataOptions options;
   options.where = kShow;
   options.model = text_folder(config.model.path);
@@ -123,14 +162,11 @@ int show(const ShowOptions& given) {
   options.limit = given.limit;
   Progress progress;
   options.progress = [&](const std::string& what) { progress.update(what); };
-  const engine::ExampleData data = engine::read_example_data(section, options);
+  const engine::ExampleData data = engine::read_example_data(config.data, options);
   progress.finish();
   const bool valid = given.split != "train";
-  const bool terminal = given.out == "-" && ::isatty(STDOUT_FILENO) == 1;
   emit(given.out, given.json ? show_json(data, valid, given.count)
-                             : show_text(data, valid, given.count,
-                                         {.colour = terminal && std::getenv("NO_COLOR") == nullptr,
-                                          .terminal = terminal}));
+                             : show_text(data, valid, given.count, style));
   return 0;
 }
 
@@ -145,7 +181,9 @@ void declare_data_show(Args& args) {
       "the first examples in the order of training, as they are after truncation: trained tokens "
       "in colour, or between \u27e6 and \u27e7 where the output is no terminal. Then sizes, "
       "lengths, and "
-      "whatever was left out, with the reasons. A set without a trained token is an error.");
+      "whatever was left out, with the reasons. A set without a trained token is an error. Of a "
+      "run with objective: rl it shows the prompts as they are sampled from, with their ground "
+      "truths.");
   args.positional("RUN | FILE", &options->inputs,
                   "a run.yaml, or files, folders and globs in quotes (docs/data-formats.md)");
   args.option("--model", "MODEL", &options->model,

@@ -93,6 +93,10 @@ class GzipBytes : public ByteSource {
         state_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(piece_.data()));
         state_.avail_in = static_cast<uInt>(piece_.size());
       }
+      if (!inside_) {
+        skip_padding();
+        if (state_.avail_in == 0) continue;
+      }
       inside_ = true;
       const int result = inflate(&state_, Z_NO_FLUSH);
       if (result == Z_STREAM_END) {
@@ -106,6 +110,14 @@ class GzipBytes : public ByteSource {
   }
 
  private:
+  /// Skips zeros behind a member, with which tapes and block devices pad a file.
+  void skip_padding() {
+    while (state_.avail_in > 0 && *state_.next_in == 0) {
+      ++state_.next_in;
+      --state_.avail_in;
+    }
+  }
+
   Packed packed_;
   std::string_view piece_;
   z_stream state_ = {};

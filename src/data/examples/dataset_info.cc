@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/examples/files.h"
+#include "data/examples/sha1.h"
 
 namespace hocket::data {
 namespace {
@@ -133,6 +135,18 @@ void take_tags(const JsonView& entry, SourceOptions* source) {
   }
 }
 
+/// Warns if a file is another one than the entry says. Line ends may differ between platforms, so
+/// that this is no error, as in LLaMA-Factory.
+void compare_sha1(const JsonView& entry, const std::string& path) {
+  if (!entry.has("file_sha1") || !file_exists(path) || is_directory(path)) return;
+  const std::string wanted = entry.get_string("file_sha1");
+  const std::string found = sha1_of_file(path);
+  if (found != wanted) {
+    log_warning("{} has the SHA-1 {}; {} says file_sha1 {}: it is another file, or was changed",
+                path, found, entry.where(), wanted);
+  }
+}
+
 }  // namespace
 
 SourceOptions resolve_dataset_info(const SourceOptions& source) {
@@ -158,6 +172,7 @@ SourceOptions resolve_dataset_info(const SourceOptions& source) {
   refuse_others(entry);
   SourceOptions result = source;
   result.path = join_path(parent_path(path), entry.get_string("file_name"));
+  compare_sha1(entry, result.path);
   result.text_lines = true;  // each line of a text file is a document there
   const std::string formatting = entry.get_string("formatting", "alpaca");
   const bool ranking = entry.get_bool("ranking", false);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json_writer.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "tests/data/examples/source_util.h"
 
@@ -153,6 +154,17 @@ TEST(Source, UnpacksGzipAndZstdWholeOrNotAtAll) {
     EXPECT_ERROR(read_all(source_of(folder.add(name, damaged))), "a.jsonl");
     EXPECT_ERROR(read_all(source_of(folder.add(name, text_line("plain")))), "cannot be unpacked");
     EXPECT_ERROR(read_all(source_of(folder.add(name, joined + "rest"))), "a.jsonl");
+  }
+  // gzip takes zeros behind a member for padding, of a block or of more than is read at a time.
+  const std::string a = gzip(text_line("a")), b = gzip(text_line("b"));
+  for (const size_t zeros : {size_t{1}, size_t{511}, size_t{300'000}}) {
+    const std::string padding(zeros, '\0');
+    const std::string padded = folder.add("padded.jsonl.gz", a + padding + b + padding);
+    EXPECT_EQ(texts_of(read_all(source_of(padded))), (Strings{"a", "b"}));
+    EXPECT_ERROR(read_all(source_of(folder.add("padded.jsonl.gz", a + padding + "rest"))),
+                 "cannot be unpacked");
+    EXPECT_ERROR(read_all(source_of(folder.add("padded.jsonl.gz", padding + a))),
+                 "cannot be unpacked");
   }
 }
 
@@ -325,6 +337,23 @@ TEST_F(DatasetInfo, GivesColumnsAndTags) {
   const ReadSource text =
       read(R"({"file_name":"x.json","columns":{"prompt":"body"}})", R"([{"body":"t"}])");
   EXPECT_EQ(texts_of(text), Strings{"t"});
+}
+
+TEST_F(DatasetInfo, AnotherHashIsAWarning) {
+  const std::string data = R"([{"instruction":"q","output":"a"}])";
+  std::string warnings;
+  set_log_sink([&](LogLevel, const std::string& line) { warnings += line; });
+  const auto with = [&](const std::string& sha1) {
+    return read(R"({"file_name":"x.json","file_sha1":)" + sha1 + "}", data).examples.size();
+  };
+  EXPECT_EQ(with("\"d44c4d30254283eecc54109475e0131d6c47c863\""), 1u);
+  EXPECT_EQ(with("null"), 1u);
+  EXPECT_EQ(warnings, "");
+  EXPECT_EQ(with("\"0123456789012345678901234567890123456789\""), 1u);
+  set_log_sink(nullptr);
+  EXPECT_NE(warnings.find("x.json has the SHA-1 d44c4d30254283eecc54109475e0131d6c47c863"),
+            std::string::npos)
+      << warnings;
 }
 
 TEST_F(DatasetInfo, RefusesWhatItCannotRead) {

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/expert_modules.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "models/weights.h"
+
+namespace hocket::checkpoint {
+
+using models::LoraModule;
+using models::LoraPlan;
+using models::LoraTarget;
+using models::ParamWeights;
+using models::WeightSlice;
+
+namespace {
+
+/// "model.layers.0.mlp.experts.3.up_proj" of the same with ".weight".
+std::string module_of(const std::string& tensor) {
+  constexpr std::string_view kWeight = ".weight";
+  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
+}
+
+/// "experts.3.up_proj" of "model.layers.0.mlp.experts.3.up_proj".
+std::string ending_of(const std::string& module) {
+  size_t at = module.size();
+  for (int parts = 0; parts < 3 && at != 0; ++parts) {
+    const size_t dot = module.rfind('.', at - 1);
+    at = dot == std::string::npos ? 0 : dot;
+  }
+  return at == 0 ? module : module.substr(at + 1);
+}
+
+/// Collects the tensors of a folder with experts as modules.
+class ExpertModules {
+ public:
+  ExpertModules(const AdapterWeights& adapter, const models::ModelConfig& model)
+      : adapter_(adapter) {
+    for (ParamWeights& param : models::weight_map(model)) {
+      std::string name = param.param;
+      params_.emplace(std::move(name), std::move(param));
+    }
+  }
+  /// Returns the tensors, which read the adapter when they are written.
+  std::vector<NamedTensor> tensors();
+  /// Returns the plan with the modules as targets. Requires: tensors().
+  LoraPlan plan() const;
+
+ private:
+  void expect_alike(const LoraTarget& target) const;
+  void add_expert(const LoraTarget& target);
+  void add_stored(const std::string& name);
+  /// Type that a parameter's tensors are stored as.
+  graph::DType type_of(const std::string& param) const;
+
+  const AdapterWeights& adapter_;
+  std::map<std::string, ParamWeights> params_;
+  std::vector<std::string> modules_;  ///< of experts
+  std::vector<NamedTensor> tensors_;
+};
+
+graph::DType type_of_stored(const StoredTensor& tensor) {
+  return floating_type(tensor.type).value_or(graph::DType::f32);
+}
+
+graph::DType ExpertModules::type_of(const std::string& param) const {
+  const std::string& name = adapter_.slices(param)[0].name;
+  return type_of_stored(*adapter_.file().find(name).tensor);
+}
+
+/// Throws Error for patterns of experts: their modules have the adapter's own rank and alpha.
+void ExpertModules::expect_alike(const LoraTarget& target) const {
+  const LoraPlan& plan = adapter_.plan();
+  const LoraModule& module = plan.modules[static_cast<size_t>(target.parts[0])];
+  if (module.r != plan.lora.r || module.alpha != plan.lora.lora_alpha) {
+    fail(adapter_.folder(),
+         "{} has r {} and lora_alpha {}; expected those of the adapter, {} and {}", module.name,
+         module.r, module.alpha, plan.lora.r, plan.lora.lora_alpha);
+  }
+}
+
+void ExpertModules::add_expert(const LoraTarget& target) {
+  expect_alike(target);
+  const models::WeightForm& form = params_.at(target.weight).forms[0];
+  const int64_t experts = target.b_dims[0];
+  const int64_t r = target.b_dims.back();
+  const int64_t in = target.a_dims.back();
+  const int64_t out = form[0].numel() / in;
+  const int64_t parts = std::ssize(form) / experts;
+  const auto add = [&](const std::string& name, const std::string& param, graph::Dims dims,
+                       int64_t begin) {
+    const graph::DType dtype = type_of(param);
+    tensors_.push_back({name,
+                        {dtype, std::move(dims)},
+                        nullptr,
+                        [this, param, dtype, begin](int64_t first, int64_t count, void* dst) {
+                          adapter_.load_range(param, begin + first, count, dtype, dst);
+                        }});
+  };
+  for (int64_t i = 0; i < std::ssize(form); ++i) {
+    const std::string module = module_of(form[static_cast<size_t>(i)].name);
+    modules_.push_back(module);
+    const std::string name = models::kAdapterPrefix + module;
+    // An expert's projections have one A, and rows of B each.
+    add(name + ".lora_A.weight", target.a, {r, in}, i / parts * r * in);
+    add(name + ".lora_B.weight", target.b, {out, r}, i * out * r);
+  }
+}
+
+void ExpertModules::add_stored(const std::string& name) {
+  const TensorFiles::Entry entry = adapter_.file().find(name);
+  const graph::DType dtype = type_of_stored(*entry.tensor);
+  tensors_.push_back({name,
+                      {dtype, entry.tensor->dims},
+                      nullptr,
+                      [entry, dtype](int64_t first, int64_t count, void* dst) {
+                        entry.file->read(*entry.tensor, first, count, dtype, dst);
+                      }});
+}
+
+std::vector<NamedTensor> ExpertModules::tensors() {
+  const LoraPlan& plan = adapter_.plan();
+  if (plan.layout == models::ExpertLayout::modules) {
+    fail(adapter_.folder(), "has tensors of each expert already; expected stacked ones");
+  }
+  std::set<std::string> stacked;
+  for (const LoraTarget& target : plan.targets) {
+    if (!target.expert) continue;
+    add_expert(target);
+    stacked.insert({target.a, target.b});
+  }
+  if (stacked.empty()) {
+    fail(adapter_.folder(), "has no products of experts; expected some (target_parameters)");
+  }
+  std::set<std::string> others;
+  for (const ParamWeights& param : plan.weights) {
+    if (stacked.contains(param.param)) continue;
+    for (const WeightSlice& slice : param.forms[0]) {
+      others.insert(slice.name);
+    }
+  }
+  for (const std::string& name : others) {
+    add_stored(name);
+  }
+  return std::move(tensors_);
+}
+
+LoraPlan ExpertModules::plan() const {
+  LoraPlan plan = adapter_.plan();
+  std::vector<std::string>& targets = plan.lora.target_modules;
+  if (!plan.lora.target_pattern.empty()) {
+    for (const LoraModule& module : plan.modules) {
+      if (!module.expert) {
+        targets.push_back(module.name);
+      }
+    }
+    plan.lora.target_pattern.clear();
+  }
+  plan.lora.target_parameters.clear();
+  // An ending stands for the modules of all layers, if all have an adapter.
+  std::map<std::string, int64_t> of_model, adapted;
+  for (const auto& [name, param] : params_) {
+    for (const WeightSlice& slice : param.forms[0]) {
+      ++of_model[ending_of(module_of(slice.name))];
+    }
+  }
+  for (const std::string& module : modules_) {
+    ++adapted[ending_of(module)];
+  }
+  for (const auto& [ending, count] : adapted) {
+    if (count == of_model[ending]) {
+      targets.push_back(ending);
+    }
+  }
+  for (const std::string& module : modules_) {
+    const std::string ending = ending_of(module);
+    if (adapted.at(ending) != of_model[ending]) {
+      targets.push_back(module);
+    }
+  }
+  return plan;
+}
+
+}  // namespace
+
+int64_t save_expert_modules(const AdapterWeights& adapter, const models::ModelConfig& model,
+                            const std::string& base, const std::string& out) {
+  ExpertModules modules(adapter, model);
+  const std::vector<NamedTensor> tensors = modules.tensors();
+  make_dirs(out);
+  save_safetensors(join_path(out, kAdapterFile), tensors);
+  write_output(join_path(out, kAdapterConfigFile),
+               adapter_config_json(modules.plan(), model, base));
+  return std::ssize(tensors);
+}
+
+}  // namespace hocket::checkpoint
