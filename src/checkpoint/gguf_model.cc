@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/tokenizer/gguf.h"
+#include "gguf/special_tokens.h"
 
 namespace hocket::checkpoint {
 namespace {
@@ -333,14 +333,14 @@ class ConfigWriter {
 
   void special_tokens() {
     const auto id = [&](const char* name, const char* ours) {
-      if (const auto found = data::gguf_special_token(in_, name)) {
+      if (const auto found = gguf::special_token(in_, name)) {
         out_[ours] = *found;
       }
     };
     id("bos_token_id", "bos_token_id");
     id("padding_token_id", "pad_token_id");
     // The end of a turn or of a message also ends a text.
-    const std::vector<int64_t> stops = data::gguf_stop_tokens(in_);
+    const std::vector<int64_t> stops = gguf::stop_tokens(in_);
     if (stops.size() == 1) {
       out_["eos_token_id"] = stops[0];
     } else if (!stops.empty()) {

@@ -11,8 +11,8 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "data/tokenizer/gguf.h"
-#include "data/tokenizer/gguf_kinds.h"
 #include "gguf/file.h"
+#include "gguf/special_tokens.h"
 
 namespace hocket::data {
 namespace {
@@ -89,7 +89,7 @@ const std::map<std::string, double>& unsupported_keys() {
 /// Returns the token that ends a turn of a chat, by its text; -1: there is none. Older GGUF files
 /// do not name it, and llama.cpp looks for these.
 int32_t turn_end_of(const Tokenizer& tokenizer) {
-  for (const char* text : gguf_kinds::kTurnEnds) {
+  for (const char* text : gguf::kTurnEnds) {
     const auto& added = tokenizer.spec().added;
     const auto found = std::ranges::find_if(
         added, [&](const AddedToken& token) { return token.special && token.text == text; });

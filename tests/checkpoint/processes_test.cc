@@ -31,9 +31,9 @@ using test::ForkedProcesses;
 using test::ThreadProcesses;
 
 /// Model of random values. Its elements belong to random ranks, in runs.
-class Model {
+class RandomModel {
  public:
-  Model(int64_t step, int32_t ranks, uint64_t seed) : config_(small_config("qwen3_moe")) {
+  RandomModel(int64_t step, int32_t ranks, uint64_t seed) : config_(small_config("qwen3_moe")) {
     params_ = random_params(config_, DType::f32, static_cast<uint64_t>(step), storage_);
     optimizer_ = random_params(config_, DType::f32, static_cast<uint64_t>(step) + 9, storage_);
     for (NamedTensor& tensor : optimizer_) {
@@ -47,7 +47,7 @@ class Model {
       }
     }
   }
-  Model(const Model&) = delete;
+  RandomModel(const RandomModel&) = delete;
 
   /// Returns the content for a process with these ranks.
   CheckpointContent content(const std::vector<int32_t>& ranks) const {
@@ -107,7 +107,7 @@ std::vector<int32_t> ranks_of(const comm::Processes& process) {
 
 /// Saves with one process per folder, each with two ranks; returns the errors they threw.
 std::vector<std::string> save(ThreadProcesses& all, const std::vector<std::string>& folders,
-                              const Model& model) {
+                              const RandomModel& model) {
   return all.run([&](comm::Processes& process) {
     const RunFolder run(folders[static_cast<size_t>(process.index())], process, ranks_of(process));
     save_checkpoint(run, model.content(ranks_of(process)));
@@ -118,7 +118,7 @@ std::vector<std::string> same(const std::string& folder, size_t count) {
   return std::vector<std::string>(count, folder);
 }
 
-void expect_whole(const std::string& folder, const Model& model) {
+void expect_whole(const std::string& folder, const RandomModel& model) {
   const Checkpoint back(folder);
   for (const NamedTensor& tensor : model.params()) {
     std::vector<char> bytes(static_cast<size_t>(tensor.type.bytes()));
@@ -141,7 +141,7 @@ void expect_nothing_left(const std::string& run) {
 TEST(Processes, WriteTheSameFilesAsOneProcess) {
   for (int32_t count = 1; count <= 4; ++count) {
     const TempFolder many, one;
-    const Model model(7, 2 * count, static_cast<uint64_t>(count));
+    const RandomModel model(7, 2 * count, static_cast<uint64_t>(count));
     ThreadProcesses all(count);
     EXPECT_EQ(save(all, same(many.path(), static_cast<size_t>(count)), model),
               std::vector<std::string>(static_cast<size_t>(count)));
@@ -175,7 +175,7 @@ TEST(Processes, WriteTheSameFilesAsOneProcess) {
 TEST(Processes, DivideTheVerification) {
   const TempFolder run;
   ThreadProcesses all(3);
-  const Model older(1, 6, 1), newest(2, 6, 2);
+  const RandomModel older(1, 6, 1), newest(2, 6, 2);
   save(all, same(run.path(), 3), older);
   save(all, same(run.path(), 3), newest);
   set_log_sink([](LogLevel, const std::string&) {});
@@ -213,7 +213,7 @@ TEST(Processes, AFaultOfOneIsTheErrorOfAll) {
       folders = {top / "a", top / "b"};
     }
     ThreadProcesses all(2);
-    const Model old(1, 4, 1), next(2, 4, 2);
+    const RandomModel old(1, 4, 1), next(2, 4, 2);
     save(all, folders, old);
     int faults = 0;
     for (const Op op : {Op::open, Op::write, Op::sync, Op::rename}) {
@@ -255,7 +255,7 @@ TEST(Processes, AFaultOfOneIsTheErrorOfAll) {
 // with its final name is complete.
 TEST(Processes, OneIsKilled) {
   const TempFolder run;
-  const Model old(1, 6, 1), next(2, 6, 2);
+  const RandomModel old(1, 6, 1), next(2, 6, 2);
   std::vector<int32_t> ranks = {0, 1, 2, 3, 4, 5};
   save_checkpoint(run.path(), old.content(ranks));
   Rng rng(12);
@@ -290,7 +290,7 @@ class Hosts : public testing::Test {
       const std::lock_guard lock(mutex_);
       log_ += line + "\n";
     });
-    for (const Model* model : {&older_, &newest_}) {
+    for (const RandomModel* model : {&older_, &newest_}) {
       EXPECT_EQ(save(all_, folders_, *model), std::vector<std::string>(3));
     }
   }
@@ -310,7 +310,7 @@ class Hosts : public testing::Test {
 
   const TempFolder top_;
   const std::vector<std::string> folders_;
-  const Model older_{1, 6, 1}, newest_{2, 6, 2};
+  const RandomModel older_{1, 6, 1}, newest_{2, 6, 2};
   ThreadProcesses all_{3};
   std::mutex mutex_;
   std::string log_;
@@ -433,7 +433,7 @@ TEST_F(Hosts, AreJoinedWholeOrNotAtAll) {
   refused({a, b}, top_ / "step-000004", "is named after step 4; the parts are of step 2");
   refused({top_ / "none"}, out, "not an intact checkpoint: no run.json");
   // The same step, saved once more by other ranks.
-  save(all_, {top_ / "c", top_ / "c", top_ / "d"}, Model(2, 6, 3));
+  save(all_, {top_ / "c", top_ / "c", top_ / "d"}, RandomModel(2, 6, 3));
   refused({a, top_ / "d/step-000002"}, out, "is part of another save of step 2");
   // A whole checkpoint.
   save(all_, same(top_ / "one", 3), newest_);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
@@ -45,30 +44,12 @@ const Pretokenizer& pretokenizer_named(const gguf::Metadata& in) {
 
 /// Id of a special token; nothing where there is none.
 std::optional<int32_t> id_of(const gguf::Metadata& in, const char* name, int64_t tokens) {
-  const std::optional<int64_t> id = gguf_special_token(in, name);
+  const std::optional<int64_t> id = gguf::special_token(in, name);
   if (!id) return {};
   if (*id < 0 || *id >= tokens) {
     in.fail(key_of(name), fmt::format("is {}; expected 0 to {}", *id, tokens - 1));
   }
   return static_cast<int32_t>(*id);
-}
-
-/// Texts of the control tokens by id; empty where the lists are absent or broken, of which
-/// read_gguf_tokenizer speaks.
-std::map<int64_t, std::string_view> control_tokens(const gguf::Metadata& in) {
-  std::map<int64_t, std::string_view> out;
-  const gguf::Value* texts = in.find(key_of("tokens"));
-  const gguf::Value* kinds = in.find(key_of("token_type"));
-  if (texts == nullptr || kinds == nullptr) return out;
-  const auto* names = std::get_if<std::vector<std::string>>(&texts->data);
-  const auto* types = std::get_if<std::vector<int64_t>>(&kinds->data);
-  if (names == nullptr || types == nullptr || names->size() != types->size()) return out;
-  for (size_t id = 0; id < names->size(); ++id) {
-    if ((*types)[id] == kControl) {
-      out.emplace(static_cast<int64_t>(id), (*names)[id]);
-    }
-  }
-  return out;
 }
 
 void write_byte_level(JsonWriter& out, bool regex) {
@@ -323,47 +304,6 @@ std::string config_json(const TokenList& tokens, const GgufTokenizer& special) {
 }
 
 }  // namespace
-
-std::optional<int64_t> gguf_special_token(const gguf::Metadata& metadata, const char* name) {
-  const std::string key = key_of(name), model = key_of("model");
-  if (metadata.has(key)) return metadata.integer(key);
-  const std::string_view named = name;
-  const int64_t usual = named == "bos_token_id" ? 1 : named == "eos_token_id" ? 2 : -1;
-  if (usual < 0 || !metadata.has(model) || metadata.string(model) != "llama" ||
-      !control_tokens(metadata).contains(usual)) {
-    return {};
-  }
-  return usual;
-}
-
-std::vector<int64_t> gguf_stop_tokens(const gguf::Metadata& metadata) {
-  std::vector<int64_t> out;
-  const auto add = [&out](int64_t id) {
-    if (std::find(out.begin(), out.end(), id) == out.end()) {
-      out.push_back(id);
-    }
-  };
-  const std::string turn = key_of("eot_token_id"), message = key_of("eom_token_id");
-  if (const auto end = gguf_special_token(metadata, "eos_token_id")) {
-    add(*end);
-  }
-  if (metadata.has(turn)) {
-    add(metadata.integer(turn));
-  } else {
-    const std::map<int64_t, std::string_view> tokens = control_tokens(metadata);
-    for (const char* text : kTurnEnds) {
-      const auto found = std::find_if(tokens.begin(), tokens.end(),
-                                      [&](const auto& token) { return token.second == text; });
-      if (found == tokens.end()) continue;
-      add(found->first);
-      break;
-    }
-  }
-  if (metadata.has(message)) {
-    add(metadata.integer(message));
-  }
-  return out;
-}
 
 GgufTokenizer read_gguf_tokenizer(const gguf::Metadata& in) {
   const std::string model_key = key_of("model");

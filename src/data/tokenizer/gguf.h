@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "gguf/file.h"
 #include "gguf/metadata.h"
@@ -27,14 +26,6 @@ struct GgufTokenizer {
 /// Reads the tokenizer of a file. Error: none, another model than byte-level BPE, a pre-tokenizer
 /// that is not known, tokens and types of other counts, ids without a token.
 GgufTokenizer read_gguf_tokenizer(const gguf::Metadata& metadata);
-
-/// Id of a special token: "bos_token_id" and the like. Without the key it is llama.cpp's, <s> 1 and
-/// </s> 2 of sentencepiece's kind, where these are control tokens.
-std::optional<int64_t> gguf_special_token(const gguf::Metadata& metadata, const char* name);
-
-/// Tokens that end a text, a turn or a message, each once. Without a key the end of a turn is the
-/// control token that llama.cpp looks for by its text.
-std::vector<int64_t> gguf_stop_tokens(const gguf::Metadata& metadata);
 
 /// Adds the keys of a tokenizer for a model of `vocabulary` tokens, of which those without a text
 /// are marked as unused. `json` is a tokenizer.json that Tokenizer reads and `config` the

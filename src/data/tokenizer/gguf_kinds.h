@@ -7,18 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "gguf/special_tokens.h"
+
 namespace hocket::data::gguf_kinds {
 
-/// Kinds of tokens in tokenizer.ggml.token_type.
-enum TokenKind : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
+using gguf::TokenKind;
+using enum gguf::TokenKind;
 
-inline constexpr const char* kPrefix = "tokenizer.ggml.";
+inline constexpr const char* kPrefix = gguf::kTokenizerPrefix;
 
 /// The mark of blanks in tokenizers of sentencepiece's kind.
 inline constexpr const char* kBlank = "\xE2\x96\x81";
-
-/// Control tokens that end a turn of a chat, where a file does not name one: the first present one.
-inline constexpr const char* kTurnEnds[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"};
 
 /// Digits one by one, and GPT-2's words between them, as one expression: white space before a digit
 /// is as that at the end of a text.

@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "data/tokenizer/tokenizer.h"
+#include "gguf/special_tokens.h"
 #include "tests/data/data_util.h"
 #include "tests/data/tokenizer/gguf_seed.h"
 
@@ -89,21 +90,21 @@ TEST(GgufScores, AbsentIdsAreThoseOfLlamaCpp) {
   const Value plain = Value::of_i32s(kinds);
   const Metadata without = changed(scored_metadata(), begin, nullptr);
   EXPECT_FALSE(
-      gguf_special_token(changed(without, "tokenizer.ggml.token_type", &plain), "bos_token_id")
+      gguf::special_token(changed(without, "tokenizer.ggml.token_type", &plain), "bos_token_id")
           .has_value());
 }
 
 TEST(GgufStops, AreThoseOfTextsTurnsAndMessages) {
   using Ids = std::vector<int64_t>;
-  EXPECT_EQ(gguf_stop_tokens(byte_level_metadata()), Ids{2});
+  EXPECT_EQ(gguf::stop_tokens(byte_level_metadata()), Ids{2});
   Words texts = byte_level_metadata().strings("tokenizer.ggml.tokens");
   texts[0] = "<end_of_turn>";
   const Value named = Value::of_strings(texts);
   Metadata metadata = changed(byte_level_metadata(), "tokenizer.ggml.tokens", &named);
-  EXPECT_EQ(gguf_stop_tokens(metadata), (Ids{2, 0}));
+  EXPECT_EQ(gguf::stop_tokens(metadata), (Ids{2, 0}));
   metadata.add("tokenizer.ggml.eot_token_id", Value::of_u32(2));
   metadata.add("tokenizer.ggml.eom_token_id", Value::of_u32(1));
-  EXPECT_EQ(gguf_stop_tokens(metadata), (Ids{2, 1}));
+  EXPECT_EQ(gguf::stop_tokens(metadata), (Ids{2, 1}));
 }
 
 TEST(GgufScores, BrokenListsAreRefused) {
