@@ -32,7 +32,8 @@ inline double relative_l2(const std::vector<double>& a, const std::vector<double
 /// Returns whether the program runs under AddressSanitizer, or under any sanitizer. Test sources
 /// are the same objects in every build (tests/CMakeLists.txt), so only the linked runtime shows it.
 inline bool has_address_sanitizer() { return &::__asan_init != nullptr; }
-inline bool is_sanitized() { return has_address_sanitizer() || &::__tsan_init != nullptr; }
+inline bool has_thread_sanitizer() { return &::__tsan_init != nullptr; }
+inline bool is_sanitized() { return has_address_sanitizer() || has_thread_sanitizer(); }
 
 /// Returns whether HOCKET_LONG=1 asks for tests that take minutes.
 inline bool is_long() {

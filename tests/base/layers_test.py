@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """The tree keeps its layers and words, and tools/check_layers.py refuses every kind of breach."""
 import os
 import re

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Correct programs are proved, whatever their labels. The text form of a program gets the same
 // verdict.
 #include "check/check.h"

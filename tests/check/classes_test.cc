@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // The verdict does not depend on the partition of ranks into classes: classes split along any axis,
 // evenly or not, are accepted as before, and a fault in one part is refused.
 #include <gtest/gtest.h>

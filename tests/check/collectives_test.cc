@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Every collective on every kind of value: the check accepts exactly the layouts that the op's
 // movement needs, and derives the layouts that it yields. New ops are tested automatically.
 #include <gtest/gtest.h>

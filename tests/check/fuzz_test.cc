@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Corrupt programs, with any integer replaced, get a verdict and never crash.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Certified memory against brute force: counts the pages of every buffer at its planned offset, and
 // follows every message through all events that must precede its send.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Every rule of the check has a case: a generated program with one fault, which that rule reports
 // first. With the rule off, the fault is accepted, or another rule that the case names (`back_up`)
 // reports it. So no rule can be weakened or removed unnoticed.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // ctest: serial
 // The check takes time linear in the tasks: a stage of 100 layers and 64 micro-batches.
 #include <gtest/gtest.h>

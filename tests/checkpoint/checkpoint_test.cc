@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Model folders in every supported form, checkpoints under injected faults, and resolution of
 // MODEL.
 #include "checkpoint/checkpoint.h"

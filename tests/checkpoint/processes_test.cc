@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Checkpoints written by several processes: equal to those of one, for any distribution of
 // elements; errors and kills of any process; hosts that share no file system.
 #include <gtest/gtest.h>

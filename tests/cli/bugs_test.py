@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """The classes of bugs that GraphGuard (arXiv 2508.09505) reports, as passes (docs/examples/bugs.py). `hocket check`
 refuses each at its cause, and accepts the same pass without the mistake."""
 import os

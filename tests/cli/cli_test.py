@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Tests the command line: errors and exit codes, check and graph on runs, models and the texts of programs."""
 import json

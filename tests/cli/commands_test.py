@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """Runs every command that the help, the README, the docs and the quickstart print, as printed, in a folder with a tiny
 model (cli_util.Sandbox). Left out are make and setup, which other tests run, and the pages whose commands build on each

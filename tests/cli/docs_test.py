@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """docs/cli.md, docs/config.md and docs/serving-fields.md match the program (tools/docs.py writes them)."""
 import os
 import re

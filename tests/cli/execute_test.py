@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=600
 """Tests the verbs that execute on a tiny model: data, train, eval, generate, profile, bench step."""
 import collections

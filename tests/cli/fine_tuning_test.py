@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=3600
 """Runs the commands of docs/fine-tuning.md as printed, on the real model: before, another name is the more probable one;
 after, the new one, and the merged model opens. Skipped where tools/smollm2.py has not fetched the model: some minutes."""

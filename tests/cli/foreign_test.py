@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Files that are damaged, edited or of something else are refused by the verbs that execute, or an older checkpoint is
 used with a warning. A run never trains on them in silence."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """Hostile fine-tuning data: damaged lines by seed, and by hand wrong roles, empty turns, NUL characters, bytes that are no
 UTF-8, deep nesting and lines of 100 MB. Every line is counted: it is an example, or unreadable and named; an undamaged line

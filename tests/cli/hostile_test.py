@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Hostile inputs: every kind of file and value that `hocket` reads, broken by hand and by seed. For every input, a
 command ends in time with exit code 0, 1 or 2: never by a signal, with an internal error, or with a sanitizer's report.

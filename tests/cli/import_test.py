@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """hocket profile --import turns logs into a cluster file, and hocket simulate op predicts times of other groups from
 it. All logs are synthetic."""
 import json

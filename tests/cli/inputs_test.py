@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """A command's output never replaces its inputs or files of other programs, nor a good checkpoint by broken weights."""
 import os

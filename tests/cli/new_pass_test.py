@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=600
 """The commands of docs/new-pass.md run in order and print the output that the page shows; its quotes of the pass match
 the file."""

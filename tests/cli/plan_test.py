@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-# ctest: slow
+# ctest: slow, without sanitizers
 """check, simulate and train accept the plan that `hocket plan` writes, unchanged."""
 import json
 import os

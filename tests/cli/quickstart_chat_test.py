@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=1800
 """Runs ./quickstart chat at its small scale, with a tiny model that it makes: every step, a second call that goes on
 where the first stopped, the page, and the errors."""

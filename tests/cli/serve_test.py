@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 """`hocket serve` with a tiny trained model, over its port: streams, log-probabilities, metrics, refusals, stopping."""
 import json
 import os

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Trains with the optimizer states in shards of buckets (docs/examples/shards.py). Losses equal those without it bit
 for bit, and each training resumes from the other's checkpoint."""
 import re

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Tests `hocket simulate` on runs and models: figures, notes, pages, budgets, profiles, many ranks."""
 import json

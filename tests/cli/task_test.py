@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """`hocket data task`: the files of every task, read by the program and by `tokenizers`; the warm-up trains; bad input is
 named."""
 import json

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Tests rewritten texts of programs: evaluation beside them, the commands in them, and refusals before anything
 runs."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-# ctest: slow
+# ctest: slow, without sanitizers
 """hocket plan convert, and searches with --from and --emit: plans of Megatron-LM and torchtitan are imported and
 exported. Keys that either side cannot express are refused by name, or reported."""
 import json

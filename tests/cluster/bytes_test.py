@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """Bytes on the links of a cluster in a box agree with a program's own count (`bytes_sent` of `hocket simulate --json`:
 docs/collectives.md has the formulas) within 2 %, along every axis.

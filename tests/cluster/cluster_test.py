@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=600
 """Tests tools/cluster: rates, delays and counters of links, stopping of ranks, and remains."""
 import json

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Every communication op, from its record alone: execution agrees with the movement, sequentially
 // and between threads; types, costs and documentation follow. A new op is tested once it is listed.
 #include <gtest/gtest.h>

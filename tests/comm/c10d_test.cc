@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Interface to c10d. Its collectives on one rank, with Gloo groups and, where there is a GPU, NCCL
 // groups: every element type, sums and maxima, empty exchanges. Also a libhocket_torch.so of
 // another build, which is refused before any of its functions is called, because its objects would

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Exchanges of processes outside of steps, and their reports when one fails, hangs or exits.
 #include "comm/connection.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Baselines by hand-computed numbers, and against the xz program.
 #include "data/baselines.h"
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // `hocket data prepare` of files that gzip or zstd packed.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // From files to a folder of shards: the texts kept, the split, when it is made anew, and the state
 // after a failure.
 #include "data/prepare.h"

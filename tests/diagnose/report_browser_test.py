@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=600
 """Opens the report's demonstration pages in headless Chromium, wide and narrow, light and dark: no
 error on the console, no attribute that is not a number, nothing wider than the window, no text over

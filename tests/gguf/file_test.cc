@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // GGUF reader on hostile and randomly damaged files, reading by range, and the writer's limits.
 #include "gguf/file.h"
 

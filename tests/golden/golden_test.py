@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Golden texts: outputs of commands, held byte for byte.
 

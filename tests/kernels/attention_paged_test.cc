@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // attention_paged gives every query the bits of `attention`, however sequences are cut into steps
 // and whatever else a step has.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Attention over packed documents and in windows, forward, backward and cached, against a naive
 // softmax.
 #include <gtest/gtest.h>

@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "ops/op.h"
+#include "tests/compare_util.h"
 #include "tests/number_util.h"
 
 namespace hocket::test {
@@ -254,9 +255,13 @@ std::vector<Values> run(const Call& call, DType dtype) {
 }
 
 void for_both(const std::function<void(DType, double)>& check) {
-  for (const auto& backend : kernels::cpu_backends()) {
+  const auto backends = kernels::cpu_backends();
+  for (const auto& backend : backends) {
+    // Threads share a kernel's work alike in every type and on every level.
+    const bool is_all = !has_thread_sanitizer();
+    if (!is_all && backend != backends.back()) continue;
     used = backend.get();
-    {
+    if (is_all) {
       SCOPED_TRACE(backend->describe() + ", f64");
       check(DType::f64, 1e-12);
     }

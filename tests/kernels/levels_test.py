@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Tests the kernels of every instruction set. HOCKET_CPU selects one, and the rest of the program needs only the
 lowest, so that it starts on every processor."""
 import json

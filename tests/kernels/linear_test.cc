@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Matrix products: linear and its gradients, dense and grouped by expert, against naive sums.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Reader of config.json, and the graph of its result, on mutated files of every family.
 // HOCKET_FUZZ_SECONDS and HOCKET_SEED: see tests/fuzz_util.h.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Generated from every op's sample cases. Results are finite and the same in f64, f32, bf16 and
 // f16. Gradients equal finite differences, and in other types those of f64. Accumulation adds.
 // Nothing beyond operands and declared workspace is touched. Shape rules refuse shapes that the

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Every op on any pieces: each letter that may be cut is dealt out at random to two or three parts
 // (any indices in any order, none at all; one run where the letter is positional), the op runs on
 // each and the results are put together by the op's record: side by side where they have the

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Axes cp and tp: the default splits of a model, pins, the communication between ranks, and refused
 // plans. tests/plans compares the programs with one rank.
 #include <fmt/format.h>

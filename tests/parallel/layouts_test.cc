@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Layouts over the whole graph: the search against exhaustive enumeration on small graphs, and the
 // cases for which it exists.
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """cast gives PyTorch's result for all pairs of element types, over numbers in the range of both types, with ties and
 subnormal numbers of the small types. Beyond the range ours saturates, while PyTorch's result depends on the processor.
 The kernels run in hocket_tests on a file that is written here."""

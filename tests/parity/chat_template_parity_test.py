@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """Chat templates against transformers: the texts of tests/data/chat/cases.json, and random templates rendered by both
 (HOCKET_SEED=S draws others, HOCKET_LONG=1 more of them)."""

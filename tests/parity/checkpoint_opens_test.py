@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 """Checkpoints of `hocket train` open with transformers and give the same logits: see checkpoint_opens.py."""
 import os, pathlib, subprocess, sys, tempfile
 

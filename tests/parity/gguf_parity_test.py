@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 """A model folder of transformers, written as GGUF and read again: `tokenizers` gives the same ids, transformers opens the
 folder that `checkpoint import` makes of the file, and weights, logits, greedy text and chat template are the same."""
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=1800
 """Logits and gradients of random models, all families, against Hugging Face transformers, on one rank
 and under plans (with HOCKET_LONG=1 each model under all of them, and 60 drawn models): see hf_parity.py."""

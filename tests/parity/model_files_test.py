@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 """Models copied, exported and fine-tuned: weights keep their types, and transformers finds the tokenizer, chat template,
 special tokens, defaults of generation and license that stood beside them. Tokens added to a model: transformers opens it,
 with the logits and the rows that its own resize_token_embeddings gives."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """Losses of 20 Muon steps in f32 against transformers with torch.optim.Muon, both learning-rate adjustments, dense and with
 experts, under several plans. The twin runs in fp64, its Newton-Schulz iteration, too. See train_parity.py."""

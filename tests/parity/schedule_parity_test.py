@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Pipeline schedules match torch.distributed.pipelining cell for cell (idle cells aside), and PyTorch's own schedule
 files, with transfers, reductions and sharding, can be read."""
 import csv

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """Ids and texts of every kind of tokenizer against Hugging Face tokenizers, on a little text (with HOCKET_LONG=1 on all of
 our sources): see tokenizer_kinds.py."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 """Ids, round trips and training of byte-level BPE against Hugging Face tokenizers, on a part of our sources (with
 HOCKET_LONG=1 on all of them): see tokenizer_parity.py."""
 import os, pathlib, subprocess, sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=2400
 """Losses of 20 AdamW steps of a model of every family, against Hugging Face transformers, on one rank and under one plan
 (with HOCKET_LONG=1 all models, each under all plans): see train_parity.py."""

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Collectives written as messages give the results of their records, on any number of ranks, for
 // any sizes, types and lists; all ranks get the same bits.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Texts of programs with one field of a line dropped or emptied. The reader names the fault, and no
 // later stage assumes the missing field.
 #include <gtest/gtest.h>

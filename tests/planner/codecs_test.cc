@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // The codecs that are chosen for the gradients of small programs, against every choice that there
 // is, on slow, medium and fast links.
 #include "planner/codecs/codecs.h"

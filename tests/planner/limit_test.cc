@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // The time limit of a search, by a clock that stands while this process does: others on the machine
 // change nothing.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // The search against brute force over the same space: the same best plan, and no plan below its
 // bounds.
 #include "planner/search.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Usual plans and their families, steps extrapolated from fewer micro-batches, the next bottleneck.
 #include "planner/usual.h"
 

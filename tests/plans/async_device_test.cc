@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Whole training steps on a device that runs kernels long after they are launched, out of step with
 // the lanes. Results equal the CPU's to the bit.
 #include <gtest/gtest.h>

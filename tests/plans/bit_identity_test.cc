@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Changes that keep every bit in fp32 at equal threads and micro-batches: the pipeline,
 // recomputation, gradient buckets, the reuse of memory, the text form, and running again. Compares
 // losses, norms, first gradients, and all parameters and moments after three steps.

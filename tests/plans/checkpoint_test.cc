@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // A checkpoint saved under one plan, by any number of processes, is loaded under any other, by any
 // other number, bit for bit. Where hosts share no file system, missing parts are reported.
 #include <gtest/gtest.h>

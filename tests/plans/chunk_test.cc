@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // plan.moe_chunks: the experts take the tokens in pieces. Under any plan, the program is proven,
 // gives the result of one rank that takes all tokens at once, and can be simulated.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // ctest: timeout=900
 // Any plan gives the single-device result: random models and plans against one rank running the
 // same global micro-batches, in fp64; and the cases that must be bit-identical, in fp32.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // ctest: timeout=600
 // Plans that train also generate: the program is proven, and its logits are those of one rank.
 #include <gtest/gtest.h>

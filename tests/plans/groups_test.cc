@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // plan.shard with groups: each of parameters, gradients and optimizer states not split, split among
 // the ranks of a group, or among all (PaRO, Wu et al., arXiv 2310.06003). Tests results, a rank's
 // memory, and the bytes on links inside nodes and between them in a step.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Training of adapters: any plan gives the result of one rank.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Resident memory of ranks, by page count, is at most the certified memory: plans with expert
 // parallelism beside data and pipeline parallelism, micro-batches and recomputation, with an
 // evaluation beside the training. Where routing is less even than the certificate assumes, it is at

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Random mutants of good programs (PlanEquality.NoRandomPlanIsRefused) are refused with the right
 // task named, or run and give the single-rank result. The numbers that a release is held to:
 //   HOCKET_MUTANTS=1000 HOCKET_PLANS=100 python3 tools/gtest_file.py build/hocket_tests

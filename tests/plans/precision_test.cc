@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // ctest: timeout=600
 // Training in bf16 and f16: under every plan as on one rank, and on one rank as in f32.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Keys of the plan that rewrite programs or place them on ranks. Under any plan around one, the
 // program is proven, equals one rank, can be simulated, and its mutants are refused or equal.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // plan.shard: state sharded over data-parallel ranks. Under any plan, the program is proven and
 // equals one rank; gathered tensors are freed; mutants are refused or equal.
 #include <gtest/gtest.h>

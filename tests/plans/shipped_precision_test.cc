@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // ctest: timeout=900
 // The shipped small models in bf16 under plans of every axis, beside one rank: the loss of a step
 // and the logits, with the routing of the one rank. HOCKET_PRECISION_TOKENS: of a sequence.

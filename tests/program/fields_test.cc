@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Every field of every struct of a program: changed alone, it is printed, read back, distinguished
 // by the comparison, and part of the hash unless it is a label.
 #include <gtest/gtest.h>

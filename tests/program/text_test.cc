@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // The text form of programs: lowered programs of random plans print and parse back to the same
 // thing; spoilt text throws Error or is again a program that prints and parses.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Programs of ranks that do not all do the same: attention ranks and expert ranks as two roles of
 // different size, with transfers between them, and experts that their ranks do not divide.
 #include <gtest/gtest.h>

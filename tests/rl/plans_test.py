@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=900
 """`hocket rl` under every plan: log-probabilities of sampling and of training are equal in every bit (rl.strict ends a run
 otherwise, and the metric is 0), samples are those of one rank, and so are losses, up to the order of sums."""

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // The page of a training by rewards: hostile texts stay text, values are there, size is bounded,
 // the first step survives a resume. HOCKET_REPORT_DEMO=<folder> keeps the pages for viewing (as
 // tests/diagnose/report_browser_test.py does).

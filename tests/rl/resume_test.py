@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=900
 """A training by rewards that was killed, in any phase, goes on with the samples and losses that it would have had, bit for
 bit: in every phase once, and at random moments (HOCKET_LONG=1: 30). Prints the seed."""

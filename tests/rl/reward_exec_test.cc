@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Commands as rewards: the protocol, and commands that break it in every way.
 #include <signal.h>
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Many samples on many threads: sums, failures, tries, and ends.
 #include <deque>
 #include <thread>

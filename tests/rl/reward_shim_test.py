@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """tools/reward_shim.py runs reward files of verl's and TRL's interface unchanged."""
 import json
 import os

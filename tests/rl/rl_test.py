@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """`hocket rl` with hostile rewards, killed reward processes, data of other trainers, and bad configurations."""
 import glob
 import json

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Trajectories of `hocket rl` beside transformers on the same checkpoint: the experts of every token, and the tokens that
 each one was drawn from; the same under every plan, from cached prefixes and after preemption."""
 import glob

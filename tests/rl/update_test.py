@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """A whole update of `hocket rl`, from samples and rewards to parameters, against autograd on the checkpoint that
 transformers opens: one step of SGD, by the formulas of docs/rl-losses.md, written here again. transformers computes norms
 and angles in fp32 in any type of weights: hence the bound."""

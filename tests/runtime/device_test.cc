@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Progress wakes exactly the threads that are due. On a device that runs kernels long after their
 // launch, everything that follows a task follows its event.
 #include "runtime/device.h"

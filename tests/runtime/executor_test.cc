@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Executor with fake kernels: order under delays, overlap of lanes, errors and timeouts that
 // surface at the step's end, poisoned memory.
 #include "runtime/executor.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """`hocket batch` with real workers: kill -9 of workers and master at random times loses, repeats and changes no row.
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Batch jobs in one process: results, resuming, faults.
 #include <gtest/gtest.h>
 

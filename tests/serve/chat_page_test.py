@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 """Opens the chat page of `hocket serve` in headless Chromium before a made-up server: a chat of two messages with
 reasoning, an error, no fault on the console, nothing wider than the window. Without Chromium it is skipped."""
 import http.server

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // The server on sockets: malformed requests, limits, clients that go or are slow, floods, stopping.
 #include "serve/http.h"
 

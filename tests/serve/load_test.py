@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """`hocket serve` with a tiny model under load, faults and signals, and with ranks as processes that die or hang.
 

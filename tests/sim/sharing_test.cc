@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Shared links, slowdown on a device, and hosts that launch: timelines derived by hand, and random
 // programs against a naive fluid simulation.
 #include "sim/sharing.h"

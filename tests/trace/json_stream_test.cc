@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // The pull parser's results for numbers and for similar objects, across the blocks of a file,
 // against the C library and a parser of whole documents.
 #include "trace/json_stream.h"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // A device with memory that the host cannot touch: training, evaluation, saving, resuming and
 // generation equal the CPU's to the bit, traced and profiled too.
 #include <gtest/gtest.h>

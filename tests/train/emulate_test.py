@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=300
 """Training on an emulated device: losses equal those of a run without it, on threads and on processes, lanes are held,
 and all measured outputs name the device."""

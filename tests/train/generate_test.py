@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=600
 """Greedy text is, token by token, the argmax of the logits that `eval` computes from all earlier tokens at once.
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=600
 """Compares fine-tuning and preference tuning with a reference: the model of reference_util.py in fp64, the tokens and masks
 that `hocket data show` prints, and the losses of the papers written in torch as TRL has them.

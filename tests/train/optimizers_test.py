@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Learning rates of every step against transformers' schedulers, lengths of a training, the best checkpoint and early
 stopping with a kill in between, TensorBoard's event files, and groups."""

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Times of a profile: the tasks timed, and that slow first passes do not count.
 #include "train/profiler.h"
 

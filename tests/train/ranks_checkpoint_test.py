@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=600
 """Checkpoints of ranks as processes: loaded under other plans and numbers of ranks, on hosts without a shared file
 system (processes with mounts of their own), and with a full disk."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """Ranks as processes give the same numbers as local ranks to the bit under every launcher (hocket launch, torchrun,
 mpirun, srun's variables). Also tests ranks that die, hang or differ."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=600
 """Compares the training loop with a reference: data, model and gradients of reference_util.py, then
 clipping, AdamW (SGD, Muon), warm-up and cosine.

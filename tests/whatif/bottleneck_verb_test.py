@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Tests hocket whatif --bottleneck: tables of gradients against a replay in ticks of half a microsecond, our traces at
 other numbers of ranks and bandwidths, profiles of PyTorch, and refusals."""
 import json

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Tests hocket whatif on Chakra execution traces: protobuf and both kinds of JSON, nodes that a cluster prices,
 damage."""
 import gzip

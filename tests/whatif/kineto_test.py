@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Tests hocket whatif on PyTorch profiles: clocks of ranks, host threads, and profiles that lack records, files, the
 ends of files, or steps."""
 import json

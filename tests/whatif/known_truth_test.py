@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Tests hocket whatif on simulated PyTorch profiles whose steps and causes are known (known_truth.py). The benchmark
 bench/whatif_known.py runs all of them."""
 import json

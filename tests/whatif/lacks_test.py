@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Tests hocket whatif on traces of Megatron's ops (the straggler data's schema) with missing or unusual content: cut
 steps, ranks without events, ops of unknown types, transfers of negative time, other numbers of threads. Each is
 reported, and never blamed as a cause."""

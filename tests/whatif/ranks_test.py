@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Tests hocket whatif on traces whose ranks do not fit together: clock offsets, lost records, missing workers and
 files, impossible durations. The analysis equals that of the whole trace or is withheld, with a note."""
 import json

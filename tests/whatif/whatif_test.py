@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Tests hocket whatif: synthetic traces against brute force (tests/whatif/straggler_util.py), injected causes, broken
 traces, and the straggler data against its published results, where HOCKET_STRAGGLER_DATA names its folder."""
 import glob

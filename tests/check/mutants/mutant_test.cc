@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Random faults in correct programs are refused with the right task named, or are harmless. Tests
 // that run programs check that accepted mutants compute the single-rank result.
 #include "check/mutants/mutate.h"

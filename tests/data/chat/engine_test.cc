@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // ctest: timeout=300
 // The Jinja engine: cases with transformers' text, limits, and mutated templates.
 // HOCKET_FUZZ_SECONDS=S and HOCKET_SEED=S make the last one longer, and another.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Token files of Megatron-LM, Parquet files, and mutated files of every kind.
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Files of fine-tuning data: lists of files, JSON arrays and lines, compression, damaged and
 // hostile files, LLaMA-Factory's registry, and the validation split.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Readers of tokenizers on mutated files: tokenizer.json of every kind, and the metadata of GGUF
 // files. HOCKET_FUZZ_SECONDS and HOCKET_SEED: see tests/fuzz_util.h.
 #include <gtest/gtest.h>

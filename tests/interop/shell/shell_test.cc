@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Words of shell scripts, and expansions that are deeper or larger than any of a person.
 #include "interop/shell/shell.h"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=1800
 """SmolLM2 writes values of JSON schemas through `hocket serve`, at temperature 1: texts that end by themselves are valid under
 the package jsonschema, texts that max_tokens cuts are the beginning of a valid one.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=1800
 """Hocket renders the chat templates of TRL and Axolotl to the text and the generation spans whose hashes make.py wrote
 with transformers, or refuses them as transformers does. The templates are those that `./test peers` unpacked."""

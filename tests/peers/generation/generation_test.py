@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """`hocket serve` with tiny models of every family: log-probabilities and greedy texts are those that make.py wrote with
 transformers, under every plan; draws follow from the seed; and a text has the same bits alone, in a batch, in chunks, from

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Tiny models of every GGUF architecture are exported to the very files that llama.cpp opened for the fixtures, and have
 its log probabilities; a folder made of such a file is exported to it again."""
 import hashlib

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=900
 """The package `openai` uses every feature of `hocket serve`: on a model that recites, and on SmolLM2-135M-Instruct.
 

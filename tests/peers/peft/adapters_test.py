@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Logits of models with PEFT's adapters, merged models and losses of training equal the fixtures that make.py wrote."""
 import json
 import os

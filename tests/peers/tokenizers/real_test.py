@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=1800
 """Ids and decoded texts of vocabularies of real models, on a few MB of text and 100,000 random strings, have the hashes that
 make.py wrote with Hugging Face tokenizers, and those of GGUF files the hashes of llama.cpp's ids."""

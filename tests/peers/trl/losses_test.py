@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=1800
 """Losses and metrics of 20 steps are those of TRL's SFTTrainer (packed chats, masks of the assistant's turns), DPOTrainer and
 KTOTrainer, as make_losses.py wrote them, of whole models and of adapters, on one rank and under plans.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# ctest: slow
+# ctest: slow, without sanitizers
 # ctest: timeout=1800
 """Masks of `hocket data show` are TRL's, token by token, as make.py wrote them: of our own examples with a template of
 ours, and of every training template in TRL's wheel, which `./test peers` puts into .venv-peers/trl/templates."""

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Schemas that are refused, by keyword and place, and schemas made to cost much.
 #include <gtest/gtest.h>
 

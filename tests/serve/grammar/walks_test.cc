@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// ctest: slow
 // Texts of schemas: all that jsonschema calls valid can be written, nothing that it calls invalid,
 // and random tokens lead to valid texts. HOCKET_SAMPLES=FILE writes the random ones for another
 // validator: a line each, [name, text].
