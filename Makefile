@@ -3,7 +3,7 @@
 #   make quickstart [MINUTES=15]   set up, build, train a small MoE on this machine's C++ headers
 #   make build                     set up, build build/hocket; keeps the configuration of a build folder
 #   make test [TESTS=PATTERN]      set up, build, run all tests, or those whose name matches
-#   make unit                      the same for the tests that take less than a minute together
+#   make unit                      the same for the tests that take about a minute together
 #   make sim                       build-sim/hocket with graph, check and simulate alone; no root
 #   make asan | tsan               build and test under sanitizers, in build-asan and build-tsan
 #   make asan-files                the same as asan of what reads files alone, in some minutes
