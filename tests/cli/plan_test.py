@@ -257,6 +257,8 @@ links: {intra: {latency: {value: 2us}, bandwidth: {value: 10GB/s}}, inter: {late
         of_box = ["plan", "model/config.json", "--cluster", "configs/clusters/box-4x2.yaml"]
         self.refused("at most the 8", *of_box, "--global-batch", "8", "--ranks", "9")
         self.refused("expected --global-batch N", *of_box)
+        batch = ["--set", "train.seq_len=64", "--set", "train.global_batch=8", "--top", "1", "--json", *FEW]
+        self.assertGreater(json.loads(self.good(*of_box, *batch))["counts"]["simulated"], 0)
         self.refused("expected one of megatron, torchtitan, deepspeed, verl, axolotl", *of_box, "--from", "keras")
         of_two = [*of_box, "--global-batch", "8", "--seq-len", "64", "--ranks", "2"]
         self.refused("there is no plan of 2 ranks", *of_two, "--set", "plan.pp=3")

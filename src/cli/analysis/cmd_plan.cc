@@ -111,11 +111,18 @@ engine::Run read_target(const PlanOptions& options, std::map<std::string, std::s
     if (!file_exists(options.file.path)) {
       fail("hocket plan", "{} does not exist; expected a run.yaml or a model", options.file.path);
     }
-    if (!options.file.global_batch) {
+    constexpr std::string_view kBatch = "train.global_batch=";
+    std::string batch;
+    for (const std::string& assignment : rest) {
+      if (assignment.starts_with(kBatch)) {
+        batch = assignment.substr(kBatch.size());
+      }
+    }
+    if (batch.empty()) {
       fail("hocket plan", "{} is a model; expected --global-batch N beside it", options.file.path);
     }
     rest.push_back("plan.ranks_per_node=1");
-    rest.push_back(fmt::format("plan.dp={}", *options.file.global_batch));
+    rest.push_back("plan.dp=" + batch);
     run = read_source(options.file.path, rest, true).run;
   }
   // Any plan will do for keys that are not searched: a sequence on each rank.
