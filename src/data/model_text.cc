@@ -86,18 +86,6 @@ const std::map<std::string, double>& unsupported_keys() {
   return keys;
 }
 
-/// Returns the token that ends a turn of a chat, by its text; -1: there is none. Older GGUF files
-/// do not name it, and llama.cpp looks for these.
-int32_t turn_end_of(const Tokenizer& tokenizer) {
-  for (const char* text : gguf::kTurnEnds) {
-    const auto& added = tokenizer.spec().added;
-    const auto found = std::ranges::find_if(
-        added, [&](const AddedToken& token) { return token.special && token.text == text; });
-    if (found != added.end()) return found->id;
-  }
-  return -1;
-}
-
 /// Adds a key's token, or list of tokens.
 void add_ids(const JsonView& in, const char* key, int64_t vocabulary, std::set<int32_t>* ids) {
   if (!in.has(key)) return;
@@ -174,20 +162,11 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
   add_ids(JsonView(json, where), "eos_token_id", config.vocab_size, &ids);
   if (gguf::is_gguf(model)) {
     const gguf::File file(model);
-    if (const int32_t end = turn_end_of(tokenizer);
-        end >= 0 && end < config.vocab_size &&
-        !file.metadata().has("tokenizer.ggml.eot_token_id")) {
-      ids.insert(end);
-    }
-    for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-      const int64_t id = file.metadata().integer(key, -1);
+    for (const int64_t id : gguf::stop_tokens(file.metadata())) {
       if (id >= config.vocab_size) {
-        file.metadata().fail(key,
-                             fmt::format("is {}; expected less than {}", id, config.vocab_size));
+        fail(model, "a token that ends texts is {}; expected less than {}", id, config.vocab_size);
       }
-      if (id >= 0) {
-        ids.insert(static_cast<int32_t>(id));
-      }
+      ids.insert(static_cast<int32_t>(id));
     }
   }
   // Small models have the ids of large ones in their config.json: none is ever drawn.
