@@ -13,7 +13,7 @@ namespace hocket::checkpoint {
 /// Writes an adapter's folder with an A and a B of each projection of an expert, under the names of
 /// transformers 4, in place of those of stacked experts; the products are the same. `base`: the
 /// folder's base_model_name_or_path. Returns the number of tensors. Throws Error for an adapter
-/// without stacked experts, or with a rank or alpha of theirs alone.
+/// without stacked experts, with a rank or alpha of theirs alone, or if `out` cannot be written.
 int64_t save_expert_modules(const AdapterWeights& adapter, const models::ModelConfig& model,
                             const std::string& base, const std::string& out);
 

@@ -19,11 +19,12 @@ inline constexpr const char* kTokenizerPrefix = "tokenizer.ggml.";
 inline constexpr const char* kTurnEnds[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"};
 
 /// Id of a special token: "bos_token_id" and the like. Without the key it is llama.cpp's, <s> 1 and
-/// </s> 2 of sentencepiece's kind, where these are control tokens.
+/// </s> 2 of sentencepiece's kind, where these are control tokens. Error: a key of another type; an
+/// id may be no token.
 std::optional<int64_t> special_token(const Metadata& metadata, const char* name);
 
 /// Tokens that end a text, a turn or a message, each once. Without a key the end of a turn is the
-/// control token that llama.cpp looks for by its text.
+/// first control token of kTurnEnds. Error: as special_token.
 std::vector<int64_t> stop_tokens(const Metadata& metadata);
 
 }  // namespace hocket::gguf

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -378,8 +379,14 @@ class VerlImport : public TreeImport {
       set("rl.horizon", file_.at_least(1, kActor + "loss_scale_factor", 1));
     }
     set("rl.entropy_coef", file_.number(kActor + "entropy_coeff", 0));
-    if (file_.text(kActor + "router_replay.mode", "") == "R3") {
-      set("rl.routing_replay", true);
+    for (const char* engine : {"", "megatron.", "veomni."}) {
+      const std::string path = kActor + engine + "router_replay.mode";
+      const std::string mode = file_.text(path, "");
+      if (mode == "R3") {
+        set("rl.routing_replay", true);
+      } else if (mode == "R2") {
+        note(fmt::format("{} = R2: experts are chosen anew in updates", path));
+      }
     }
     // Log-probabilities of sampling and training differ in bf16, as they do between its engines.
     set("rl.strict", false);
@@ -535,7 +542,7 @@ class VerlImport : public TreeImport {
   void read_data() {
     std::string sources, columns;
     if (const std::string key = file_.text("data.prompt_key", "prompt"); key != "prompt") {
-      columns = fmt::format(", columns: {{prompt: \"{}\"}}", key);
+      columns = fmt::format(", columns: {{prompt: {}}}", nlohmann::json(key).dump());
     }
     for (const auto& [path, part] :
          {std::pair{"data.train_files", "train"}, {"data.val_files", "valid"}}) {

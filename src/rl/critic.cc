@@ -202,7 +202,10 @@ train::Values Critic::learn(const std::vector<Item>& items, std::span<Turn> turn
       const size_t end = std::min(begin + at_once, items.size());
       set_weights(rl, turns.subspan(begin, end - begin));
       losses += update(std::span(items).subspan(begin, end - begin));
-      if (!failure_.empty()) return {};
+      if (!failure_.empty()) {
+        is_unchanged_ = updates == 0;
+        return {};
+      }
       ++updates;
     }
   }

@@ -46,6 +46,9 @@ class Critic {
   const std::string& text() const { return text_; }
   /// Returns the reason why the last learn() ended early; empty: it did not.
   const std::string& failure() const { return failure_; }
+  /// Returns whether the learn() that ended with a failure changed no parameter, so that the critic
+  /// belongs to the policy's last update.
+  bool is_unchanged() const { return is_unchanged_; }
   /// Saves a checkpoint of the policy's step. All processes call.
   void save(const train::StepsDone& done, const PromptData& data, train::Position position);
   /// Removes checkpoints before those that train.keep_last keeps. Requires: the policy of this step
@@ -66,6 +69,7 @@ class Critic {
   double lr_ = 0;      ///< of the last update
   int64_t least_ = 1;  ///< micro-batches of the program that holds its parameters
   std::string began_with_, text_, failure_;
+  bool is_unchanged_ = true;
 };
 
 }  // namespace hocket::rl

@@ -144,8 +144,8 @@ bool Training::step() {
   }
   try {
     set_advantages(rl_, experience.turns);
-  } catch (const Error&) {
-    save_learned();
+  } catch (const Error& error) {
+    save_learned(error.text());
     throw;
   }
   step_values_ = sample_metrics(experience.samples, rl_.samples_per_prompt);
@@ -177,23 +177,29 @@ bool Training::step() {
 }
 
 /// Saves the updates before a step that fails: nothing that was learned is lost.
-void Training::save_learned() {
+void Training::save_learned(std::string_view reason) {
   const int64_t version = stepper_->done().step;
-  if (version > 0 && saved_at_ != version) {
+  if (version == 0 || saved_at_ == version) return;
+  try {
     stepper_->save();
+  } catch (const Error& error) {
+    fail_run("rl", "{}; {}", reason, error.text());
   }
 }
 
 /// Ends a run whose samples or rewards make no step.
 void Training::fail_step(const Experience& experience) {
-  save_learned();
-  if (stopped_by_ == Sampling::kFailedRewards) fail_run("rl", "{}", sampling_->failure());
-  fail_run("rl",
-           "after {} of generation {} of {} prompts have samples of different rewards "
-           "(rl.dynamic_sampling); try a harder or an easier task, more samples_per_prompt, or "
-           "more max_rounds",
-           counted(sampling_->rounds(), "round"),
-           std::ssize(experience.samples) / rl_.samples_per_prompt, rl_.prompts_per_step);
+  std::string reason = sampling_->failure();
+  if (stopped_by_ != Sampling::kFailedRewards) {
+    reason = fmt::format(
+        "after {} of generation {} of {} prompts have samples of different rewards "
+        "(rl.dynamic_sampling); try a harder or an easier task, more samples_per_prompt, or "
+        "more max_rounds",
+        counted(sampling_->rounds(), "round"),
+        std::ssize(experience.samples) / rl_.samples_per_prompt, rl_.prompts_per_step);
+  }
+  save_learned(reason);
+  fail_run("rl", "{}", reason);
 }
 
 std::vector<Item> Training::items_of(Experience& experience, size_t begin, size_t end) const {
@@ -219,10 +225,8 @@ void Training::update(Experience& experience, int64_t begin_ns) {
     const train::Values values =
         critic_->learn(items_of(experience, 0, size), experience.turns, at_once);
     if (!critic_->failure().empty()) {
-      try {
-        save_learned();
-      } catch (const Error& error) {
-        fail_run("rl", "{}; {}", critic_->failure(), error.text());
+      if (critic_->is_unchanged()) {
+        save_learned(critic_->failure());
       }
       fail_run("rl", "{}", critic_->failure());
     }

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -67,7 +68,7 @@ class Training {
   bool signalled(int mine);
   /// Makes the next step; false: a signal came before it was sampled.
   bool step();
-  void save_learned();
+  void save_learned(std::string_view reason);
   [[noreturn]] void fail_step(const Experience& experience);
   bool warms_up() const;
   void update(Experience& experience, int64_t begin_ns);

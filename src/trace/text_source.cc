@@ -119,7 +119,8 @@ bool TextSource::refill() {
   ended_ = true;
   if (block_->too_long) {
     fail(path_,
-         "inflates to more than {} MiB, {} times its own size; expected a trace; try the "
+         "inflates to more than {} MiB, and to more than {} times its size; expected a trace; try "
+         "the "
          "decompressed file",
          kMaxUnpacked >> 20, kMaxCompression);
   }

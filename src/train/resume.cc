@@ -255,8 +255,10 @@ std::vector<std::string> changed_settings(const engine::Run& run,
   engine::RunConfig defaults;
   const json otherwise = parse_config(defaults, "{}", "defaults").to_json();
   // Weights that are not in the checkpoint are read again: an adapter's base, and a reference.
-  const bool reads_model =
-      run.lora || (run.config.prefers() && run.config.preference.reference.empty());
+  const bool reads_model = run.lora ||
+                           (run.config.prefers() && run.config.preference.reference.empty()) ||
+                           (run.config.objective == engine::Objective::rl &&
+                            run.config.rl.kl_coef > 0 && run.config.rl.reference.empty());
   std::vector<std::string> changes;
   for (const auto& [section, keys] : now.items()) {
     if (!keys.is_object()) continue;

@@ -30,7 +30,7 @@ struct Position {
   int64_t prompts = 0;  ///< rl: that were sampled so far, groups left out among them
   int64_t tokens = 0;   ///< rl: of samples, with their prompts, in updates so far
   /// Tokens before each text of examples or prompts, which none but training knows afterwards;
-  /// nothing: of prepared texts.
+  /// nothing: of prepared texts. Saver sets it, data::beginning_of_text reads it, of() does not.
   std::optional<std::vector<int64_t>> beginning;
 
   std::string to_json() const;

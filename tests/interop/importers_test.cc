@@ -232,6 +232,9 @@ TEST(Verl, CorrectionsAndEvaluations) {
                       {"rl.trajectories", "true"},
                       {"data.sources",
                        "[{path: \"a.jsonl\", split: train, columns: {prompt: \"question\"}}]"}});
+  const std::string of_megatron =
+      replaced(yaml, "router_replay: {mode: R3}", "megatron: {router_replay: {mode: R3}}");
+  expect_keys(import_verl(of_megatron, "ppo.yaml", {}), {{"rl.routing_replay", "true"}});
   const Imported bypass = import_verl(
       replaced(replaced(yaml, "bypass_mode: false", "bypass_mode: true, rollout_rs: token_k1"),
                "do_sample: true", "do_sample: false"),
@@ -385,6 +388,7 @@ TEST(Axolotl, LongTextsBecomeParts) {
   expect_keys(import_axolotl(texts, "a.yml", {1, 0}), {{"data.truncate", "keep_start"}});
   const Imported both = import_axolotl(texts + chats, "a.yml", {1, 0});
   expect_keys(both, {{"data.truncate", "drop"}});
+  ASSERT_FALSE(both.notes.empty());
   EXPECT_TRUE(says(both.notes.front(), "do not become parts"));
 }
 

@@ -3,6 +3,7 @@
 // token_logprobs trains with, for all its ids and settings that leave out nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/sample.h"
@@ -118,8 +119,12 @@ TEST(Temperature, SamplingAndTrainingHaveTheSameBits) {
       EXPECT_EQ(plain[1], trained_logprobs(head, c, drawn[0], false, dtype));
       // A token that is given, as of a prompt.
       EXPECT_EQ(given[1], trained_logprobs(head, c, given[0], true, dtype));
-      for (const double rank : given[2]) {
-        EXPECT_TRUE(rank >= 1 && rank <= static_cast<double>(c.vocab)) << rank;
+      for (size_t row = 0; row < given[2].size(); ++row) {
+        const auto begin = head.logits.v.begin() + static_cast<int64_t>(row) * c.vocab;
+        const int64_t id = static_cast<int64_t>(given[0][row]);
+        const auto above =
+            std::count_if(begin, begin + c.vocab, [&](double logit) { return logit > begin[id]; });
+        EXPECT_EQ(given[2][row], 1.0 + static_cast<double>(above));
       }
     });
     if (testing::Test::HasFailure()) return;

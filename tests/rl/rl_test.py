@@ -382,8 +382,8 @@ class Groups(rl_util.RlTest):
         self.assertIn("reinforce_plus_plus divides by the deviation of advantages over the tokens of a step, and one "
                       "token alone counts in this step; expected 2 or more; try more rl.prompts_per_step", said)
         updates = len(self.metrics("one")[0])
-        if updates > 0:
-            self.assertIn(f"step-{updates:06d} is intact", said)
+        self.assertGreater(updates, 0)
+        self.assertIn(f"step-{updates:06d} is intact", said)
 
 
 class Critics(rl_util.RlTest):

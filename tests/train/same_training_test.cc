@@ -85,6 +85,9 @@ TEST(SameTraining, TellsOfAnotherModelThatIsReadAgain) {
   EXPECT_EQ(changes({"objective=dpo"}), told);
   EXPECT_TRUE(changes({"objective=dpo", "preference.reference=other"}).empty());
   EXPECT_TRUE(changes({"objective=sft"}).empty());
+  const std::string rewards = "rl.rewards=[{type: exact}]";
+  EXPECT_EQ(changes({"objective=rl", rewards, "rl.kl_coef=0.1"}), told);
+  EXPECT_TRUE(changes({"objective=rl", rewards}).empty());
 }
 
 TEST(SameTraining, MissingKeysOfACheckpointCountAsDefaults) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements: resolve_dataset_info (files.h), the registry of data sets of LLaMA-Factory.
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
@@ -140,7 +141,9 @@ void take_tags(const JsonView& entry, SourceOptions* source) {
 void compare_sha1(const JsonView& entry, const std::string& path) {
   if (!entry.has("file_sha1") || !file_exists(path) || is_directory(path)) return;
   constexpr size_t kDigits = 40;
-  const std::string wanted = entry.get_string("file_sha1");
+  std::string wanted = entry.get_string("file_sha1");
+  std::transform(wanted.begin(), wanted.end(), wanted.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   std::string found;
   try {
     found = run_command("sha1sum < " + shell_quoted(path), "", "sha1sum").substr(0, kDigits);

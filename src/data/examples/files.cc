@@ -108,10 +108,14 @@ void expect_one_split(const SourceOptions& source, const std::vector<DataFile>& 
   if (!first.contains("train") || first.size() == 1) return;
   const auto& [other, path] = *std::find_if(first.begin(), first.end(),
                                             [](const auto& each) { return each.first != "train"; });
+  const std::string& train = first.at("train");
+  const std::string_view name = std::string_view(train).substr(train.rfind('/') + 1);
+  const bool in_name = split_in_name(name) == "train";
   fail(source.key,
        "the folder {} has a training split, {}, and one for {}, {}; expected one of them; try a "
        "glob: {}",
-       source.path, first.at("train"), other, path, join_path(source.path, "**/*train*"));
+       source.path, train, other, path,
+       join_path(source.path, in_name ? "**/*train*" : "**/*train*/*"));
 }
 
 }  // namespace

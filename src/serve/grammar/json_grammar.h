@@ -57,8 +57,9 @@ class JsonGrammar : public std::enable_shared_from_this<JsonGrammar> {
   /// Forgets the states; texts go on, and meet them again.
   void forget();
 
-  /// Bytes of the states of all grammars. Beyond `most` those that have more than their share
-  /// forget theirs. May be used concurrently.
+  /// Bytes of the states of all grammars in the process, and their bound. Beyond `most` bytes a
+  /// grammar with more than its share forgets its states, and a cache those of its oldest. May be
+  /// used concurrently; bound_all is for tests.
   static int64_t bytes_of_all();
   static void bound_all(int64_t most = kMostOfAll);
   static constexpr int64_t kMostOfAll = int64_t{384} << 20;

@@ -16,7 +16,11 @@ std::string render_row(const data::ChatTemplate& chat_template,
   nlohmann::ordered_json body = nlohmann::ordered_json::object();
   body["messages"] = messages;
   if (const auto tools = row.find("tools"); tools != row.end()) {
-    body["tools"] = data::read_tools(*tools, /*wraps=*/true);
+    try {
+      body["tools"] = data::read_tools(*tools, /*wraps=*/true);
+    } catch (const Error& error) {
+      fail(where, "{}", error.text());
+    }
   }
   if (const auto variables = row.find("chat_template_kwargs"); variables != row.end()) {
     body["chat_template_kwargs"] = *variables;

@@ -118,6 +118,8 @@ TEST(Source, AFolderWithSplitsIsRefused) {
   folder.add("split/train/x.jsonl", text_line("d"));
   folder.add("split/validation/y.jsonl", text_line("e"));
   EXPECT_ERROR(read_all(source_of(folder / "split")), "and one for validation, ");
+  EXPECT_ERROR(read_all(source_of(folder / "split")), "split/**/*train*/*");
+  EXPECT_EQ(texts_of(read_all(source_of(folder / "split/**/*train*/*"))), Strings{"d"});
   EXPECT_EQ(texts_of(read_all(source_of(folder / "split/**/*.jsonl"))), (Strings{"d", "e"}));
 }
 
