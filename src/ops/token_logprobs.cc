@@ -5,7 +5,8 @@
 // definition it is the product and the steps of vocabulary_loss.cc, which can run on parts of the
 // vocabulary. With attribute `softcap` logits are cap * tanh(logit / cap), as by op softcap; with
 // attribute `temperature` they are then multiplied by its inverse, as by op scale, and have the
-// bits of op sample's. An ignored target (-100) has log-probability 0 and entropy 0.
+// bits of op sample's. An ignored target (-100) has log-probability 0 and entropy 0. With attribute
+// `logit_means` a fourth output, a metric without a gradient, has the mean of every token's logits.
 #include "ops/rules.h"
 
 namespace hocket::ops::token_logprobs {
@@ -13,6 +14,8 @@ namespace {
 
 /// Returns whether W has no gradient.
 bool is_frozen(const Attrs& attrs) { return attrs.i_or("frozen", 0) != 0; }
+/// Returns whether the means of logits are an output.
+bool with_means(const Attrs& attrs) { return attrs.i_or("logit_means", 0) != 0; }
 
 void want_head(std::string_view op, const Attrs& attrs, Types in) {
   want_lm_head(op, attrs, in);
@@ -28,7 +31,7 @@ TensorType per_token(Types in) { return {DType::f64, {in[0].dims[0]}}; }
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("token_logprobs", in, 3);
   want_head("token_logprobs", attrs, in);
-  return {per_token(in), per_token(in), per_token(in)};
+  return std::vector<TensorType>(with_means(attrs) ? 4 : 3, per_token(in));
 }
 
 /// Inputs: h, W, targets, lse, gradient of the log-probabilities; then, if entropies have a
@@ -68,6 +71,7 @@ void grad(GradContext& context) {
   }
   constexpr const char* kBackward = "token_logprobs_bwd";
   Attrs attrs = node.attrs;
+  attrs.erase("logit_means");
   TensorId dh;
   if (context.needs(1)) {
     dh = context.emit_grad(kBackward, attrs, std::move(in), 1, 1)[0];
@@ -106,7 +110,11 @@ std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const i
   const int lse = graph.apply("lse", {}, {z})[0];
   const int logit = graph.apply("pick", vocabulary, {z, in[2]})[0];
   const std::vector<int> kept = graph.apply("token_logprob", {}, {logit, lse, in[2]});
-  return {kept[0], graph.apply("token_entropy", {}, {z, in[2], lse})[0], kept[1]};
+  std::vector<int> made{kept[0], graph.apply("token_entropy", {}, {z, in[2], lse})[0], kept[1]};
+  if (with_means(attrs)) {
+    made.push_back(graph.apply("logit_mean", vocabulary, {z, in[2]})[0]);
+  }
+  return made;
 }
 
 std::vector<int> define_bwd(Definition& graph, const Attrs& attrs, std::span<const int> in) {
@@ -165,7 +173,12 @@ std::vector<Sample> samples_with(int gradients) {
   add(", softcap, temperature", {{"softcap", 1.5}, {"temperature", 1.6}});
   if (gradients > 0) {
     list.push_back(with_short_gradient(list[1]));
+    return list;
   }
+  const int64_t means = 1;
+  add(", means", {{"logit_means", means}});
+  add(", means, softcap, temperature",
+      {{"logit_means", means}, {"softcap", 1.5}, {"temperature", 1.6}});
   return list;
 }
 std::vector<Sample> samples_bwd() {
@@ -188,9 +201,10 @@ void add_to(std::vector<Op>& ops) {
   ops.push_back({.name = "token_logprobs",
                  .doc = "log p[t,targets[t]], -sum_v p log p and log sum_v e^z of p = softmax(z), "
                         "z = h[T,D] W^T, logits below `softcap` and over `temperature` if there "
-                        "are these; 0 where the target is -100",
+                        "are these, and with `logit_means` the mean of z over v; 0 where the "
+                        "target is -100",
                  .infer = infer,
-                 .layout = {"td,vd,t->t,t,t", "t"},
+                 .layout = {"td,vd,t->t,t,t|td,vd,t->t,t,t,t", "t"},
                  .work = work,
                  .grad = grad,
                  .samples = [] { return samples_with(0); },

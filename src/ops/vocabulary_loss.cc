@@ -2,9 +2,10 @@
 // The loss of logits z[T,V] in steps, each on a part of the vocabulary (v): rowmax, sumexp, lse_of,
 // pick, nll, dlogits; lse is the first three in one. Per token, parts exchange a number each: the
 // maximum, the sum of exponentials and the target's logit, all f64 or exact. linear_cross_entropy
-// is defined by these ops, and with token_logprob, token_entropy and token_dlogits token_logprobs.
-// A target of -100 is ignored; `vocab` is the whole vocabulary. The gradient is dlogits itself: the
-// ops are steps of a loss that makes its gradients, and have no rule of their own.
+// is defined by these ops, and with token_logprob, token_entropy, logit_mean and token_dlogits
+// token_logprobs. A target of -100 is ignored; `vocab` is the whole vocabulary. The gradient is
+// dlogits itself: the ops are steps of a loss that makes its gradients, and have no rule of their
+// own.
 #include "ops/rules.h"
 
 namespace hocket::ops::vocabulary_loss {
@@ -108,6 +109,14 @@ std::vector<TensorType> infer_token_dlogits(const Attrs& attrs, Types in) {
     want_same(kOp, in[i], per_token(DType::f64, in[0]));
   }
   return {in[0]};
+}
+
+std::vector<TensorType> infer_logit_mean(const Attrs& attrs, Types in) {
+  want_inputs("logit_mean", in, 2);
+  want_logits("logit_mean", in[0]);
+  want_vocabulary("logit_mean", attrs, in[0]);
+  want_targets("logit_mean", in[1], in[0].dims[0]);
+  return {per_token(DType::f64, in[0])};
 }
 
 /// Work with a number of FLOPs per element of the first input.
@@ -240,6 +249,16 @@ void add_to(std::vector<Op>& ops) {
                      [] {
                        return one({}, {kZ, kTargets, kPerToken}, {kLogits, kAnyTarget, kFrom},
                                   {{"lse", {}, {0}, {2}}});
+                     },
+                 .family = Family::loss});
+  ops.push_back({.name = "logit_mean",
+                 .doc = "m[t] = sum_v z[t,v] / vocab, in fp64, 0 where the target is ignored",
+                 .infer = infer_logit_mean,
+                 .layout = {.notation = "tv,t->t", .split = "tv", .linear = "10"},
+                 .work = per_element<1>,
+                 .samples =
+                     [] {
+                       return one(kVocabulary, {kZ, kTargets}, {kLogits, kAnyTarget});
                      },
                  .family = Family::loss});
   ops.push_back(

@@ -35,7 +35,7 @@ struct LossCase {
 
 /// The loss of logits, and its gradient.
 struct Loss {
-  std::vector<double> top, sum, lse, logit, dz;
+  std::vector<double> top, sum, lse, logit, mean, dz;
   double loss = 0;
 };
 
@@ -45,15 +45,17 @@ Loss naive(const Values& z, const Values& targets, double scale) {
   for (int64_t t = 0; t < z.type.dims[0]; ++t) {
     const double* row = z.v.data() + t * v;
     const double top = *std::max_element(row, row + v);
-    double sum = 0;
+    double sum = 0, logits = 0;
     for (int64_t i = 0; i < v; ++i) {
       sum += std::exp(row[i] - top);
+      logits += row[i];
     }
     const auto target = static_cast<int64_t>(targets[t]);
     want.top.push_back(top);
     want.sum.push_back(sum);
     want.lse.push_back(top + std::log(sum));
     want.logit.push_back(target < 0 ? 0 : row[target]);
+    want.mean.push_back(target < 0 ? 0 : logits / static_cast<double>(v));
     want.loss += target < 0 ? 0 : scale * (want.lse.back() - row[target]);
     for (int64_t i = 0; i < v; ++i) {
       const double p = std::exp(row[i] - want.lse.back()) - (i == target ? 1 : 0);
@@ -85,7 +87,7 @@ TEST(VocabularyLossKernels, RunsOfTheVocabularyGiveTheWhole) {
                 std::vector<kernels::LetterOffset>{{'v', c.begins[i]}});
         }
       };
-      Values top = row, sum = wide, logit = row;
+      Values top = row, sum = wide, logit = row, mean = wide;
       std::fill(top.v.begin(), top.v.end(), -INFINITY);
       per_run([&](const Values& part, auto) {
         const Values mine = run({"rowmax", {}, {part}, {row}}, dtype)[0];
@@ -97,6 +99,7 @@ TEST(VocabularyLossKernels, RunsOfTheVocabularyGiveTheWhole) {
       top.type.dtype = DType::f64;
       per_run([&](const Values& part, auto offsets) {
         add(sum.v, run({"sumexp", {}, {part, top}, {wide}}, dtype)[0].v);
+        add(mean.v, run({"logit_mean", attrs, {part, targets}, {wide}}, dtype)[0].v);
         add(logit.v, run({.op = "pick",
                           .attrs = attrs,
                           .in = {part, targets},
@@ -107,6 +110,7 @@ TEST(VocabularyLossKernels, RunsOfTheVocabularyGiveTheWhole) {
       });
       expect_close(sum, want.sum, tolerance, "sumexp");
       expect_close(logit, want.logit, tolerance, "pick");
+      expect_close(mean, want.mean, tolerance, "logit_mean");
       Values lse = run({"lse_of", {}, {top, sum}, {wide}}, dtype)[0];
       lse.fixed = true;
       expect_close(lse, want.lse, tolerance, "lse_of");

@@ -15,8 +15,11 @@ void token_logprobs(const KernelArgs& args) {
   check_targets("token_logprobs", targets, head.tokens(), v);
   double *logprobs = out<double>(args, 0), *entropies = out<double>(args, 1);
   double* lses = out<double>(args, 2);
-  for (double* const per_token : {logprobs, entropies, lses}) {
-    std::fill_n(per_token, head.tokens(), 0.0);
+  double* const means = args.out.size() > 3 ? out<double>(args, 3) : nullptr;
+  for (double* const per_token : {logprobs, entropies, lses, means}) {
+    if (per_token != nullptr) {
+      std::fill_n(per_token, head.tokens(), 0.0);
+    }
   }
   head.for_chunks([&](int64_t n) {
     head.for_rows(n, [&](int64_t r) {
@@ -33,6 +36,9 @@ void token_logprobs(const KernelArgs& args) {
       lses[t] = lse;
       logprobs[t] = static_cast<double>(z[targets[t]]) - lse;
       entropies[t] = entropy_of(z, v, lse);
+      if (means != nullptr) {
+        means[t] = sum_of_logits(z, v) / static_cast<double>(v);
+      }
     });
   });
 }

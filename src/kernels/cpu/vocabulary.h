@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of logits, one per token: the target's position, entropy, and gradients of both.
+// Rows of logits, one per token: the target's position, sum, entropy, and gradients of both.
 #pragma once
 
 #include <algorithm>
@@ -99,6 +99,19 @@ void tanh_row(T* x, int64_t v, T cap) {
   for_vectors<T>(0, v, [&](int64_t i, int64_t n) {
     store_some(x + i, vtanh(load_some(x + i, n, T(0)) / cap), n);
   });
+}
+
+/// Returns the sum of n logits.
+template <typename T>
+double sum_of_logits(const T* z, int64_t n) {
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kSumSpan) {
+    Vec<T> some{};
+    for_vectors<T>(begin, std::min(n, begin + kSumSpan),
+                   [&](int64_t i, int64_t lanes) { some += load_some(z + i, lanes, T(0)); });
+    sum += static_cast<double>(lane_sum<T>(some));
+  }
+  return sum;
 }
 
 /// Returns -sum p log p over n logits z, p = e^(z - lse).

@@ -154,6 +154,17 @@ void token_entropy(const KernelArgs& args) {
 }
 
 template <typename T>
+void logit_mean(const KernelArgs& args) {
+  const int64_t v = args.in[0].dim(1);
+  const auto vocab = static_cast<double>(args.attrs->i("vocab"));
+  const T* z = in<T>(args, 0);
+  const int32_t* targets = in<int32_t>(args, 1);
+  double* mean = out<double>(args, 0);
+  for_rows(args.in[0].dim(0), v,
+           [&](int64_t t) { mean[t] = targets[t] < 0 ? 0 : sum_of_logits(z + t * v, v) / vocab; });
+}
+
+template <typename T>
 void token_dlogits(const KernelArgs& args) {
   const int64_t tokens = args.in[0].dim(0), v = args.in[0].dim(1);
   const T* z = in<T>(args, 0);
@@ -187,6 +198,7 @@ HOCKET_KERNEL(nll)
 HOCKET_KERNEL(dlogits)
 HOCKET_KERNEL(token_logprob)
 HOCKET_KERNEL(token_entropy)
+HOCKET_KERNEL(logit_mean)
 HOCKET_KERNEL(token_dlogits)
 
 }  // namespace hocket::kernels::HOCKET_CPU
