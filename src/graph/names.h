@@ -70,6 +70,8 @@ inline constexpr const char* kLogits = "logits";
 inline constexpr const char* kLogprobs = "logprobs";               ///< f64[T], per micro-batch
 inline constexpr const char* kEntropies = "logprobs.1";            ///< f64[T], per micro-batch
 inline constexpr const char* kAnswerLogprobs = "answer_logprobs";  ///< f64[A], per micro-batch
+/// Sums of the mean logits of an answer's tokens: f64[A], per micro-batch, with their loss.
+inline constexpr const char* kAnswerLogits = "answer_logits";
 inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, before clipping
 inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
 inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch

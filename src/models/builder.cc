@@ -322,6 +322,9 @@ std::vector<TensorId> Builder::token_logprobs(TensorId hidden, TensorId weight, 
   if (options_.temperature != 1) {
     attrs.set("temperature", options_.temperature);
   }
+  if (options_.mode == BuildOptions::Mode::train && options_.answers > 0) {
+    attrs.set("logit_means", int64_t{1});
+  }
   return ops::apply(graph_, "token_logprobs", attrs, {hidden, weight, targets}, names::kLogprobs,
                     graph_.num_layers);
 }
@@ -393,9 +396,16 @@ TensorId Builder::logprobs(TensorId hidden, TensorId weight, TensorId targets) {
   }
   if (options_.answers == 0) return of_tokens[0];
   const TensorId answers = input(names::kAnswers, DType::i32, options_.tokens);
-  const TensorId sums = ops::apply(graph_, "segment_sum", {{"segments", options_.answers}},
-                                   {of_tokens[0], answers}, names::kAnswerLogprobs, last)[0];
-  graph_.outputs.push_back(sums);
+  const auto sums_of = [&](TensorId of_token, const char* name) {
+    const TensorId sums = ops::apply(graph_, "segment_sum", {{"segments", options_.answers}},
+                                     {of_token, answers}, name, last)[0];
+    graph_.outputs.push_back(sums);
+    return sums;
+  };
+  const TensorId sums = sums_of(of_tokens[0], names::kAnswerLogprobs);
+  if (options_.mode == BuildOptions::Mode::train) {
+    sums_of(of_tokens[3], names::kAnswerLogits);
+  }
   return sums;
 }
 

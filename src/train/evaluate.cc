@@ -129,7 +129,7 @@ HeldOut Evaluator::Impl::evaluate(const HeldOutSet& set, const std::vector<int64
     session.step();
     result.targets += inputs ? inputs->places.count() : of.batch.num_targets();
     if (inputs) {
-      stats.add(*inputs, answer_logprobs(session));
+      stats.add(*inputs, answer_outputs(session));
     }
     result.nats += session.loss();
     done = std::min(done + of.batch.rows, result.sequences);

@@ -98,9 +98,9 @@ int64_t AnswerPlaces::count(const std::vector<bool>& of_rows) const {
   return count;
 }
 
-void PreferenceStats::add(const PreferenceInputs& inputs, const std::vector<double>& policy) {
+void PreferenceStats::add(const PreferenceInputs& inputs, const AnswerOutputs& outputs) {
   const AnswerPlaces& places = inputs.places;
-  const std::vector<double>& reference = inputs.reference;
+  const std::vector<double>&policy = outputs.logprobs, &reference = inputs.reference;
   const auto per_micro_batch = static_cast<size_t>(places.per_micro_batch());
   for (size_t m = 0; m < inputs.divergences.size(); ++m) {
     // The last micro-batches of an evaluation may be padding alone.
@@ -119,6 +119,8 @@ void PreferenceStats::add(const PreferenceInputs& inputs, const std::vector<doub
     Sum& sum = side == kChosen ? chosen_ : rejected_;
     sum.logps += policy[at];
     sum.rewards += beta * ratio;
+    sum.logits += outputs.logits[at];
+    sum.tokens += places.lengths()[at];
     ++sum.count;
     if (pairs && side == kChosen) {
       const double margin = beta * (ratio - (policy[at + 1] - reference[at + 1]));
@@ -133,6 +135,7 @@ void PreferenceStats::Sum::put(const char* side, Values* values) const {
   const auto n = static_cast<double>(count);
   values->push_back({fmt::format("rewards/{}", side), rewards / n});
   values->push_back({fmt::format("logps/{}", side), logps / n});
+  values->push_back({fmt::format("logits/{}", side), logits / tokens});
 }
 
 Values PreferenceStats::means() const {
@@ -168,10 +171,20 @@ void Preferences::load() { reference_.load({.num_micro_batches = run_.plan.num_m
 
 namespace {
 
+/// Returns an output of every place in the session's last step.
+std::vector<double> of_places(const engine::Session& session, const char* name) {
+  std::vector<double> all;
+  for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
+    const std::vector<double> some = session.collect_as<double>(name, m);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
 std::vector<double> run_on(engine::Session& session, const engine::Batch& batch) {
   session.feed(batch);
   session.step();
-  return answer_logprobs(session);
+  return of_places(session, names::kAnswerLogprobs);
 }
 
 /// Returns, per micro-batch, the mean distance of the policy from the reference, at least 0.
@@ -317,13 +330,8 @@ void Preferences::end_computing() {
   reference_.release();
 }
 
-std::vector<double> answer_logprobs(const engine::Session& session) {
-  std::vector<double> all;
-  for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
-    const std::vector<double> some = session.collect_as<double>(names::kAnswerLogprobs, m);
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
+AnswerOutputs answer_outputs(const engine::Session& session) {
+  return {of_places(session, names::kAnswerLogprobs), of_places(session, names::kAnswerLogits)};
 }
 
 }  // namespace hocket::train

@@ -35,6 +35,8 @@ class AnswerPlaces {
   int64_t size() const { return per_row_ * rows_; }
   /// Sides of the places: 1 chosen or desirable, -1 rejected or undesirable, 0 no answer.
   const std::vector<int32_t>& sides() const { return sides_; }
+  /// Numbers of the answers' tokens; 1 at a place without an answer.
+  const std::vector<double>& lengths() const { return lengths_; }
 
  private:
   /// Place in its row of an answer as the data number it.
@@ -53,17 +55,22 @@ struct PreferenceInputs {
   std::vector<double> divergences;  ///< kto: of every micro-batch
 };
 
+/// Outputs of a step under the policy, by place: sums over an answer's tokens of their
+/// log-probabilities, and of their mean logits.
+struct AnswerOutputs {
+  std::vector<double> logprobs, logits;
+};
+
 /// Sums of a step's answers, for their means over steps.
 class PreferenceStats {
  public:
   explicit PreferenceStats(const engine::RunConfig& config) : config_(config) {}
-  /// Log-probability under the policy of every place.
-  void add(const PreferenceInputs& inputs, const std::vector<double>& policy);
+  void add(const PreferenceInputs& inputs, const AnswerOutputs& outputs);
   Values means() const;
 
  private:
   struct Sum {
-    double logps = 0, rewards = 0;
+    double logps = 0, rewards = 0, logits = 0, tokens = 0;
     int64_t count = 0;
     double mean_reward() const { return rewards / static_cast<double>(count); }
     void put(const char* side, Values* values) const;
@@ -134,7 +141,7 @@ class Preferences {
   int64_t written_ns_ = 0;  ///< when the file was read or written
 };
 
-/// Returns the log-probability of every place in a session's last step.
-std::vector<double> answer_logprobs(const engine::Session& session);
+/// Returns the outputs of a session's last step, of training or of an evaluation.
+AnswerOutputs answer_outputs(const engine::Session& session);
 
 }  // namespace hocket::train

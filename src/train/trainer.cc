@@ -343,7 +343,7 @@ StepperParts Trainer::parts_of_stepper() {
   parts.measure = [this](StepMetrics& metrics) {
     if (!inputs_) return;
     PreferenceStats stats(run_.config);
-    stats.add(*inputs_, answer_logprobs(*session_));
+    stats.add(*inputs_, answer_outputs(*session_));
     metrics.values = stats.means();
   };
   parts.metrics = [this](const StepMetrics& metrics) { report_step(metrics); };

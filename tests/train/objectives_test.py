@@ -49,6 +49,15 @@ def logprob(w, c, ids, trained):
     return of[torch.tensor(trained[1:], dtype=torch.bool)].sum()
 
 
+def mean_logit(w, c, sequences):
+    """Returns the mean of all logits that predict trained tokens of the sequences."""
+    kept = []
+    for ids, trained in sequences:
+        logits, _ = forward(w, torch.tensor(ids), torch.arange(len(ids)), c)
+        kept.append(logits[:-1][torch.tensor(trained[1:], dtype=torch.bool)].mean(-1))
+    return torch.cat(kept).mean()
+
+
 def ratios(w, base, c, sequences):
     """Returns per sequence log p / p_base, without a gradient of the base."""
     with torch.no_grad():
@@ -97,7 +106,9 @@ class Objectives(Folder):
             chosen, rejected = (ratios(w, base, c, [g[i] for g in groups]) for i in (0, 1))
             row = {"rewards/chosen": beta * chosen.mean(), "rewards/rejected": beta * rejected.mean(),
                    "rewards/margins": beta * (chosen - rejected).mean(),
-                   "rewards/accuracies": (chosen > rejected).double().mean()}
+                   "rewards/accuracies": (chosen > rejected).double().mean(),
+                   "logits/chosen": mean_logit(w, c, [g[0] for g in groups]),
+                   "logits/rejected": mean_logit(w, c, [g[1] for g in groups])}
             kinds = preference["loss_type"]
             kinds = [kinds] if isinstance(kinds, str) else kinds
             loss = 0
@@ -122,7 +133,9 @@ class Objectives(Folder):
                                  preference.get("undesirable_weight", 1))
             loss = (weight * (1 - torch.sigmoid(beta * side * (ratio - z)))).mean()
             rewards = beta * ratio
-            row = {"kl": z, "rewards/margins": rewards[side > 0].mean() - rewards[side < 0].mean()}
+            row = {"kl": z, "rewards/margins": rewards[side > 0].mean() - rewards[side < 0].mean(),
+                   "logits/chosen": mean_logit(w, c, [s for (s,), y in zip(groups, side) if y > 0]),
+                   "logits/rejected": mean_logit(w, c, [s for (s,), y in zip(groups, side) if y < 0])}
         return loss, row
 
     def reference(self, w0, c, kind, groups, preference):

@@ -27,19 +27,24 @@ std::map<std::string, double> means_of(const PreferenceStats& stats) {
   return means;
 }
 
-/// The second one of two micro-batches is padding.
-TEST(PreferenceStats, PaddingHasNoDivergence) {
+/// The second one of two micro-batches is padding. Logits are averaged over tokens, the rest over
+/// answers.
+TEST(PreferenceStats, PaddingCountsNowhere) {
   const engine::Run run = run_of_objective("kto");
   engine::Batch batch(4, 4);
   batch.add_answers();
   batch.row(0).answers[1] = 0;  // desirable
   batch.row(0).answers[3] = 3;  // undesirable
+  batch.row(1).answers[1] = 0;
   batch.row(1).answers[2] = 0;
   PreferenceInputs inputs{AnswerPlaces(run, 4, 2), {}, {0.75, 0}};
   inputs.places.number(batch);
   inputs.reference.assign(static_cast<size_t>(inputs.places.size()), -1);
-  std::vector<double> policy(inputs.reference.size(), -1);
-  policy[0] = -3;
+  AnswerOutputs policy{inputs.reference, std::vector<double>(inputs.reference.size(), 100)};
+  policy.logprobs[0] = -3;
+  policy.logits[0] = 0.5;
+  policy.logits[1] = -0.25;
+  policy.logits[2] = 2.5;  // of two tokens
   PreferenceStats stats(run.config);
   stats.add(inputs, policy);
   const std::map<std::string, double> means = means_of(stats);
@@ -47,6 +52,8 @@ TEST(PreferenceStats, PaddingHasNoDivergence) {
   EXPECT_EQ(means.at("logps/chosen"), -2);
   EXPECT_EQ(means.at("rewards/chosen"), -0.5);
   EXPECT_EQ(means.at("rewards/rejected"), 0);
+  EXPECT_EQ(means.at("logits/chosen"), 1);
+  EXPECT_EQ(means.at("logits/rejected"), -0.25);
 }
 
 }  // namespace
