@@ -35,7 +35,9 @@ CASES = {
     "kto qwen3_moe": ("kto", "qwen3_moe", False, {"beta": 0.3}),
     "kto llama lora": ("kto", "llama", True, {"beta": 0.3}),
 }
-METRICS = {"sft": [], "dpo": ["rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"], "kto": ["kl"]}
+ANSWERS = ["logps/chosen", "logps/rejected", "logits/chosen", "logits/rejected"]
+METRICS = {"sft": [], "dpo": ["rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", *ANSWERS],
+           "kto": ["kl", "rewards/chosen", "rewards/rejected", *ANSWERS]}
 
 
 def examples(objective):
