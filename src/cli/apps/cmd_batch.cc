@@ -81,7 +81,8 @@ void check_batch_options(const BatchOptions& options) {
 
 /// Everything that determines the texts, as JSON: the master gives it to its workers.
 std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
-  const ModelSampling chosen = choose_sampling(kBatchVerb, options.sampling, files, kBatchTokens);
+  const ModelSampling chosen =
+      choose_sampling(kBatchVerb, options.sampling, files.run.config.model.path, kBatchTokens);
   JsonWriter json;
   json.object().member("model", file_name(options.model.model));
   json.member("fingerprint", model_fingerprint(files));

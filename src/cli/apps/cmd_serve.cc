@@ -132,9 +132,6 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
   }
   api.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   api.beginning = data::beginning_of_text(model, tokenizer);
-  for (const std::string& key : files.ignored) {
-    log_warning("{}: {} is not supported, and has no effect here", files.source, key);
-  }
   set_model_options(run, tokenizer, files, &api);
   api.limits.max_logprobs = options.max_logprobs;
   api.limits.ignore_unknown = options.ignore_unknown;
@@ -180,7 +177,7 @@ int serve_model(ServeOptions options) {
       data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
   const std::optional<data::ChatTemplate> chat_template =
       data::find_chat_template(model, options.chat_template);
-  const data::SamplingDefaults files = data::read_sampling_defaults(model);
+  const data::SamplingDefaults files = sampling_defaults(model);
   serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template, files);
   options.engine.prefix_caching = !options.no_prefix_caching;
   options.engine.max_logprobs = options.max_logprobs;

@@ -82,7 +82,7 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
               "none below this share of the most likely one's probability");
   args.option("--repetition-penalty", "F", &options->repetition_penalty,
               "divides the positive logits of tokens of prompt and text; 1, default: none");
-  args.option("--seed", "S", &options->seed, "of the random choices", 0, INT64_MAX);
+  args.option("--seed", "S", &options->seed, "of the random choices");
   args.option("--stop", "TEXT", &options->stops,
               "stop sequence; not included in the output; repeatable");
 }
@@ -111,13 +111,17 @@ ModelFiles::ModelFiles(const char* where, const ModelOptions& options,
   warn_if_long(run.model, options.engine.max_model_len, "--max-model-len");
 }
 
-ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
-                              const ModelFiles& files, int64_t max_tokens) {
-  const std::string& model = files.run.config.model.path;
-  const data::SamplingDefaults defaults = data::read_sampling_defaults(model);
+data::SamplingDefaults sampling_defaults(const std::string& model) {
+  data::SamplingDefaults defaults = data::read_sampling_defaults(model);
   for (const std::string& key : defaults.ignored) {
     log_warning("{}: {} is not supported, and has no effect here", defaults.source, key);
   }
+  return defaults;
+}
+
+ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
+                              const std::string& model, int64_t max_tokens) {
+  const data::SamplingDefaults defaults = sampling_defaults(model);
   ModelSampling out;
   serve::Sampling& sampling = out.sampling;
   sampling.temperature = options.temperature.value_or(defaults.temperature.value_or(0.8));
