@@ -28,7 +28,6 @@
 #include "serve/open.h"
 #include "serve/openai/api.h"
 #include "serve/openai/fields.h"
-#include "serve/openai/tool_parser.h"
 
 namespace hocket::cli {
 namespace {
@@ -52,18 +51,9 @@ struct ServeOptions {
 
 void check_serve_options(const ServeOptions& options) {
   require_dtype(kServe, options.dtype);
-  const auto one_of = [](const char* flag, const std::string& word,
-                         const std::vector<std::string>& words) {
-    for (const std::string& known : words) {
-      if (word == known) return;
-    }
-    fail(kServe, "{} is {}; expected {}", flag, quote(word), join(words, ", "));
-  };
-  std::vector<std::string> parsers = serve::tool_parser_names();
-  parsers.insert(parsers.end(), {"auto", "none"});
-  one_of("--tool-call-parser", options.tool_parser, parsers);
-  one_of("--reasoning-parser", options.reasoning_parser,
-         {"auto", "none", "think", "deepseek_r1", "qwen3"});
+  require_tool_parser(kServe, options.tool_parser);
+  require_word(kServe, "--reasoning-parser", options.reasoning_parser,
+               {"auto", "none", "think", "deepseek_r1", "qwen3"});
   if (!(options.request_timeout_s >= 0 && options.shutdown_timeout_s >= 0)) {
     fail(kServe, "a timeout is below 0; expected seconds");
   }

@@ -8,9 +8,11 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/inputs.h"
 #include "serve/grammar/json_grammar.h"
 #include "serve/openai/api.h"
+#include "serve/openai/tool_parser.h"
 
 namespace hocket::cli {
 
@@ -142,6 +144,18 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
     if (stop.empty()) fail(where, "--stop is empty; expected some text");
   }
   return out;
+}
+
+void require_word(const char* where, const char* flag, const std::string& value,
+                  const std::vector<std::string>& words) {
+  if (std::find(words.begin(), words.end(), value) != words.end()) return;
+  fail(where, "{} is {}; expected {}", flag, quote(value), join(words, ", "));
+}
+
+void require_tool_parser(const char* where, const std::string& name) {
+  std::vector<std::string> names = serve::tool_parser_names();
+  names.insert(names.end(), {"auto", "none"});
+  require_word(where, "--tool-call-parser", name, names);
 }
 
 std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,

@@ -62,6 +62,11 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
 /// Returns data::read_sampling_defaults(). Warns of keys that are not supported.
 data::SamplingDefaults sampling_defaults(const std::string& model);
 
+/// Throws Error unless `value`, of the option `flag`, is one of `words`.
+void require_word(const char* where, const char* flag, const std::string& value,
+                  const std::vector<std::string>& words);
+/// Throws Error unless --tool-call-parser is the name of a parser, auto or none.
+void require_tool_parser(const char* where, const std::string& name);
 /// Returns the name of a parser of calls, "" for none: `given`, or if that is "auto", the one with
 /// marks that the model's template or vocabulary has.
 std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,
