@@ -18,6 +18,7 @@
 #include "checkpoint/gguf_model.h"
 #include "data/tokenizer/gguf.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_config.h"
 #include "data/tokenizer/tokenizer_spec.h"
 #include "gguf/file.h"
 
@@ -306,19 +307,11 @@ std::vector<std::string> add_sampling(const json& generation, gguf::Metadata* ou
   return lost;
 }
 
-/// The tokenizer_config.json with the special tokens of an older folder's map, as transformers
-/// reads them.
+/// The tokenizer_config.json with the special tokens of an older folder's map.
 json tokenizer_config_of(const ModelFiles& files) {
   json config = parse(files, kTokenizerConfigFile);
   const json map = parse(files, kSpecialTokensFile);
-  if (!config.is_object() || config.contains("added_tokens_decoder") || !map.is_object()) {
-    return config;
-  }
-  for (const auto& [key, value] : map.items()) {
-    if (key.ends_with("_token") && (value.is_string() || value.is_object())) {
-      config[key] = value;
-    }
-  }
+  data::add_special_tokens_map(JsonView(map, kSpecialTokensFile), &config);
   return config;
 }
 
