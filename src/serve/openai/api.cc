@@ -298,7 +298,9 @@ void Api::check_body(const nlohmann::ordered_json& body,
                      std::initializer_list<std::string_view> known) const {
   for (const auto& [key, value] : body.items()) {
     if (value.is_null() || std::ranges::find(known, key) != known.end()) continue;
-    if (!options_.limits.ignore_unknown) refuse(key, "is no field that this path knows");
+    if (!options_.limits.ignore_unknown) {
+      refuse_unknown(key, std::vector<std::string>(known.begin(), known.end()));
+    }
     log_warning("a request has the unknown field {}, which is ignored", quote(key, 60));
   }
   if (const auto model = Body(body).text("model"); model && !model->empty()) {
