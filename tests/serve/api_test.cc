@@ -636,6 +636,14 @@ TEST(Api, ATextThatFailsAloneIsTheRequestsFault) {
   EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
 }
 
+TEST(Api, ATextOfAnEngineThatIsShutDownIsNotTheRequestsFault) {
+  FakeServer server({.reply = "abcdef", .failure = "the engine is shut down", .shut_down = true});
+  const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.json()["error"]["message"], "the engine is shut down");
+  EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 503);
+}
+
 TEST(Api, TimeoutsEndRequests) {
   ApiOptions options = fake_options();
   options.timeout_s = 0.2;

@@ -218,7 +218,9 @@ Api::Reply Api::route(const HttpRequest& request, HttpPeer& peer) {
     return response;
   };
   const auto health = [&] {
-    if (draining_) throw Refusal{.status = 503, .message = "the server is stopping"};
+    if (draining_ || service_.is_shut_down()) {
+      throw Refusal{.status = 503, .message = "the server is stopping"};
+    }
     if (const std::string why = service_.failure(); !why.empty()) {
       throw Refusal{.status = 503, .message = "the engine failed: " + why};
     }
