@@ -31,8 +31,8 @@ SamplingDefaults read_sampling_defaults(const std::string& model);
 
 /// Returns the tokens that end a text: the union of eos_token_id in config.json and in
 /// generation_config.json, the tokenizer's end of text, and a GGUF file's end of turn (without an
-/// eot_token_id the control token <|eot_id|>, <|im_end|>, <|end|> or <end_of_turn>). Sorted,
-/// without ids that are no tokens.
+/// eot_token_id the token <|eot_id|>, <|im_end|>, <|end|> or <end_of_turn>). Sorted, without ids
+/// that are no tokens.
 std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelConfig& config,
                                  const Tokenizer& tokenizer);
 
