@@ -16,7 +16,7 @@
 
 namespace hocket::data {
 
-/// Sampling of a generation_config.json, as far as it says it.
+/// Sampling that a model's files recommend, as far as they say it.
 struct SamplingDefaults {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
@@ -25,7 +25,7 @@ struct SamplingDefaults {
 };
 
 /// Reads generation_config.json in a model's folder, or what a GGUF file recommends
-/// (general.sampling.*); a model without either says nothing. `do_sample: false` is temperature 0.
+/// (gguf_sampling); a model without either says nothing. `do_sample: false` is temperature 0.
 /// Throws Error for values out of range.
 SamplingDefaults read_sampling_defaults(const std::string& model);
 
