@@ -467,7 +467,8 @@ void verb_generate(Args& args) {
   args.flag("--ignore-eos", &options->ignore_eos, "go on beyond the model's stop tokens");
   args.flag("--split-special-tokens", &options->split_special_tokens,
             "special tokens that stand in a prompt, such as <|im_start|>, are text like any other "
-            "(not with --chat); without it they are the tokens, as in transformers");
+            "(not with messages, of --chat or of a row); without it they are the tokens, as in "
+            "transformers");
   args.option(
       "--tokenizer", "FILE", &options->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");

@@ -71,10 +71,10 @@ void hash_files(const std::string& path, const std::string& name, int depth, Has
 }  // namespace
 
 void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens) {
-  args.option(
-      "--max-new-tokens", "N", &options->max_new_tokens,
-      "most tokens of a text; default, as of the next five: generation_config.json's, else " +
-          std::to_string(max_tokens));
+  args.option("--max-new-tokens", "N", &options->max_new_tokens,
+              "most tokens of a text; default, as of the next five: generation_config.json's or "
+              "the GGUF file's, else " +
+                  std::to_string(max_tokens));
   args.option("--temperature", "T", &options->temperature,
               "0: always the most likely token; default: 0.8");
   args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
