@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "serve/grammar/keywords.h"
+#include "tests/log_util.h"
 #include "tests/serve/grammar/grammar_util.h"
 
 namespace hocket::test {
@@ -147,13 +147,11 @@ TEST(JsonGrammar, TheCacheHasABoundOfBytes) {
 TEST(JsonGrammar, TheCacheReportsWhatIsNotEnforcedOnce) {
   serve::JsonGrammarCache cache(vocabulary_with_marks());
   const OrderedJson schema = {{"type", "string"}, {"format", "phone"}};
-  std::vector<std::string> lines;
-  set_log_sink([&](LogLevel, const std::string& line) { lines.push_back(line); });
+  const LogLines logged;
   cache.of_schema(&schema);
   cache.of_schema(&schema);
-  set_log_sink(nullptr);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_NE(lines[0].find("is not enforced"), std::string::npos) << lines[0];
+  ASSERT_EQ(logged.lines().size(), 1u);
+  EXPECT_NE(logged.text().find("is not enforced"), std::string::npos) << logged.text();
 }
 
 /// Forgetting states in the middle of texts changes nothing.
