@@ -16,8 +16,10 @@
 #include "base/json_writer.h"
 #include "base/text.h"
 #include "checkpoint/gguf_model.h"
+#include "data/gguf_sampling.h"
 #include "data/tokenizer/gguf.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_config.h"
 #include "data/tokenizer/tokenizer_spec.h"
 #include "gguf/file.h"
 
@@ -169,28 +171,15 @@ void take_named_templates(const gguf::Metadata& in, ModelFiles* files) {
   text = config.dump(2) + "\n";
 }
 
-/// generation_config.json of the sampling that a GGUF file recommends; empty: it says none.
-std::string sampling_of(const gguf::Metadata& in, const models::ModelConfig& config) {
+/// generation_config.json of the sampling that a GGUF file recommends; empty: it says none. Keys
+/// that have no place there are `left`.
+std::string sampling_of(const gguf::Metadata& in, const models::ModelConfig& config,
+                        std::vector<std::string>* left) {
+  const json said = data::gguf_sampling(in, left);
+  if (said.empty()) return "";
   json out = json::parse(models::generation_config_json(config));
   out.erase("_from_model_config");
-  bool said = false;
-  for (const auto& [theirs, ours] : {std::pair{"temp", "temperature"},
-                                     {"top_p", "top_p"},
-                                     {"min_p", "min_p"},
-                                     {"penalty_repeat", "repetition_penalty"}}) {
-    const std::string key = std::string("general.sampling.") + theirs;
-    if (!in.has(key)) continue;
-    double shortest = 0;
-    const double number = in.number(key);
-    parse_double(fmt::format("{}", static_cast<float>(number)), &shortest);
-    out[ours] = shortest;
-    said = true;
-  }
-  if (in.has("general.sampling.top_k")) {
-    out["top_k"] = in.integer("general.sampling.top_k");
-    said = true;
-  }
-  if (!said) return "";
+  out.update(said);
   // transformers has no temperature of 0.
   const bool samples = !out.contains("temperature") || out["temperature"] != 0.0;
   if (!samples) {
@@ -213,7 +202,8 @@ ModelFiles files_of_gguf(const std::string& path) {
     }
     take_named_templates(in, &files);
   }
-  const std::string sampling = sampling_of(in, models::parse_config(gguf_config(file), path));
+  const std::string sampling =
+      sampling_of(in, models::parse_config(gguf_config(file), path), &files.left);
   if (!sampling.empty()) {
     files.texts[kGenerationFile] = sampling;
   }
@@ -306,19 +296,11 @@ std::vector<std::string> add_sampling(const json& generation, gguf::Metadata* ou
   return lost;
 }
 
-/// The tokenizer_config.json with the special tokens of an older folder's map, as transformers
-/// reads them.
+/// The tokenizer_config.json with the special tokens of an older folder's map.
 json tokenizer_config_of(const ModelFiles& files) {
   json config = parse(files, kTokenizerConfigFile);
   const json map = parse(files, kSpecialTokensFile);
-  if (!config.is_object() || config.contains("added_tokens_decoder") || !map.is_object()) {
-    return config;
-  }
-  for (const auto& [key, value] : map.items()) {
-    if (key.ends_with("_token") && (value.is_string() || value.is_object())) {
-      config[key] = value;
-    }
-  }
+  data::add_special_tokens_map(JsonView(map, kSpecialTokensFile), &config);
   return config;
 }
 

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "data/gguf_sampling.h"
 #include "data/tokenizer/gguf.h"
 #include "gguf/file.h"
 #include "gguf/special_tokens.h"
@@ -43,31 +44,6 @@ int64_t count_in(const JsonView& in, const char* key, int64_t least) {
     in.at(key).fail(fmt::format("is {}; expected {} to {}", value, least, kMaxCount));
   }
   return value;
-}
-
-/// Sampling that a GGUF file recommends, under the names of generation_config.json.
-nlohmann::json gguf_sampling(const gguf::Metadata& in, std::vector<std::string>* ignored) {
-  nlohmann::json out = nlohmann::json::object();
-  const std::string prefix = "general.sampling.";
-  for (const auto& [theirs, ours] : {std::pair{"temp", "temperature"},
-                                     {"top_p", "top_p"},
-                                     {"min_p", "min_p"},
-                                     {"penalty_repeat", "repetition_penalty"}}) {
-    if (!in.has(prefix + theirs)) continue;
-    // The file has floats: 0.8 is to be the double 0.8.
-    double number = in.number(prefix + theirs);
-    parse_double(fmt::format("{}", static_cast<float>(number)), &number);
-    out[ours] = number;
-  }
-  if (in.has(prefix + "top_k")) {
-    out["top_k"] = std::max<int64_t>(in.integer(prefix + "top_k"), 0);
-  }
-  for (const char* key : {"xtc_probability", "mirostat"}) {
-    if (in.number(prefix + key, 0) != 0) {
-      ignored->push_back(prefix + key);
-    }
-  }
-  return out;
 }
 
 /// Keys of transformers' GenerationConfig that change the text, with the value that does not.

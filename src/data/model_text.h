@@ -16,7 +16,7 @@
 
 namespace hocket::data {
 
-/// Sampling of a generation_config.json, as far as it says it.
+/// Sampling that a model's files recommend, as far as they say it.
 struct SamplingDefaults {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
@@ -25,14 +25,14 @@ struct SamplingDefaults {
 };
 
 /// Reads generation_config.json in a model's folder, or what a GGUF file recommends
-/// (general.sampling.*); a model without either says nothing. `do_sample: false` is temperature 0.
+/// (gguf_sampling); a model without either says nothing. `do_sample: false` is temperature 0.
 /// Throws Error for values out of range.
 SamplingDefaults read_sampling_defaults(const std::string& model);
 
 /// Returns the tokens that end a text: the union of eos_token_id in config.json and in
 /// generation_config.json, the tokenizer's end of text, and a GGUF file's end of turn (without an
-/// eot_token_id the control token <|eot_id|>, <|im_end|>, <|end|> or <end_of_turn>). Sorted,
-/// without ids that are no tokens.
+/// eot_token_id the token <|eot_id|>, <|im_end|>, <|end|> or <end_of_turn>). Sorted, without ids
+/// that are no tokens.
 std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelConfig& config,
                                  const Tokenizer& tokenizer);
 

@@ -2,32 +2,42 @@
 #include "gguf/special_tokens.h"
 
 #include <algorithm>
-#include <map>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace hocket::gguf {
 namespace {
 
 std::string key_of(const char* name) { return std::string(kTokenizerPrefix) + name; }
 
-/// Texts of the control tokens by id; empty where the lists are absent or broken, which the reader
-/// of the tokenizer reports.
-std::map<int64_t, std::string_view> control_tokens(const Metadata& in) {
-  std::map<int64_t, std::string_view> out;
-  const Value* texts = in.find(key_of("tokens"));
-  const Value* kinds = in.find(key_of("token_type"));
-  if (texts == nullptr || kinds == nullptr) return out;
-  const auto* names = std::get_if<std::vector<std::string>>(&texts->data);
-  const auto* types = std::get_if<std::vector<int64_t>>(&kinds->data);
-  if (names == nullptr || types == nullptr || names->size() != types->size()) return out;
-  for (size_t id = 0; id < names->size(); ++id) {
-    if ((*types)[id] == kControl) {
-      out.emplace(static_cast<int64_t>(id), (*names)[id]);
-    }
+/// Returns a list of the tokenizer; null where it is absent or broken, which the reader of the
+/// tokenizer reports.
+template <typename T>
+const std::vector<T>* list_of(const Metadata& in, const char* name) {
+  const Value* value = in.find(key_of(name));
+  return value == nullptr ? nullptr : std::get_if<std::vector<T>>(&value->data);
+}
+
+bool is_control(const Metadata& in, int64_t id) {
+  const auto* texts = list_of<std::string>(in, "tokens");
+  const auto* kinds = list_of<int64_t>(in, "token_type");
+  return texts != nullptr && kinds != nullptr && texts->size() == kinds->size() &&
+         id < std::ssize(*kinds) && (*kinds)[static_cast<size_t>(id)] == kControl;
+}
+
+/// Returns the first token of kTurnEnds. llama.cpp takes each for a control token, whatever its
+/// kind in the file: converters have called <|im_end|> a token of the user's.
+std::optional<int64_t> turn_end(const Metadata& in) {
+  const auto* texts = list_of<std::string>(in, "tokens");
+  if (texts == nullptr) return {};
+  for (const char* text : kTurnEnds) {
+    const auto found = std::find(texts->begin(), texts->end(), text);
+    if (found != texts->end()) return found - texts->begin();
   }
-  return out;
+  return {};
 }
 
 }  // namespace
@@ -38,7 +48,7 @@ std::optional<int64_t> special_token(const Metadata& metadata, const char* name)
   const std::string_view named = name;
   const int64_t usual = named == "bos_token_id" ? 1 : named == "eos_token_id" ? 2 : -1;
   if (usual < 0 || !metadata.has(model) || metadata.string(model) != "llama" ||
-      !control_tokens(metadata).contains(usual)) {
+      !is_control(metadata, usual)) {
     return {};
   }
   return usual;
@@ -57,15 +67,8 @@ std::vector<int64_t> stop_tokens(const Metadata& metadata) {
   }
   if (metadata.has(turn)) {
     add(metadata.integer(turn));
-  } else {
-    const std::map<int64_t, std::string_view> tokens = control_tokens(metadata);
-    for (const char* text : kTurnEnds) {
-      const auto found = std::find_if(tokens.begin(), tokens.end(),
-                                      [&](const auto& token) { return token.second == text; });
-      if (found == tokens.end()) continue;
-      add(found->first);
-      break;
-    }
+  } else if (const auto end = turn_end(metadata)) {
+    add(*end);
   }
   if (metadata.has(message)) {
     add(metadata.integer(message));

@@ -15,7 +15,7 @@ enum TokenKind : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnuse
 
 inline constexpr const char* kTokenizerPrefix = "tokenizer.ggml.";
 
-/// Control tokens that end a turn of a chat, where a file does not name one: the first present one.
+/// Tokens that end a turn of a chat, where a file does not name one: the first present one.
 inline constexpr const char* kTurnEnds[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"};
 
 /// Id of a special token: "bos_token_id" and the like. Without the key it is llama.cpp's, <s> 1 and
@@ -24,7 +24,9 @@ inline constexpr const char* kTurnEnds[] = {"<|eot_id|>", "<|im_end|>", "<|end|>
 std::optional<int64_t> special_token(const Metadata& metadata, const char* name);
 
 /// Tokens that end a text, a turn or a message, each once. Without a key the end of a turn is the
-/// first control token of kTurnEnds. Error: as special_token.
+/// first token of kTurnEnds. llama.cpp ends texts at more tokens, by a list of texts such as
+/// <|endoftext|>. Here keys count before texts, so that an export has the ids of its original.
+/// Error: as special_token.
 std::vector<int64_t> stop_tokens(const Metadata& metadata);
 
 }  // namespace hocket::gguf

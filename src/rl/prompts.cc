@@ -236,7 +236,7 @@ void PromptData::set_chat(const data::SourceOptions& source, const Json& columns
   chat.add_generation_prompt = true;
   Json tools;
   if (const Json* given = column(source, columns, "tools")) {
-    tools = data::read_tools(*given, false);
+    tools = data::read_tools(*given, /*wraps=*/false);  // as TRL
     chat.tools = tools.is_null() ? nullptr : &tools;
   }
   if (const Json* given = column(source, columns, "chat_template_kwargs")) {

@@ -10,7 +10,8 @@ namespace hocket::serve {
 
 namespace {
 constexpr std::chrono::seconds kIdleCall(2);
-}
+constexpr const char* kShutDown = "the engine is shut down";
+}  // namespace
 
 Engine::Engine(Stepper& stepper, const data::Tokenizer* tokenizer, SchedulerOptions options,
                std::function<void()> while_idle)
@@ -45,7 +46,7 @@ RequestId Engine::submit(Request request, OnUpdate on_update) {
   {
     const std::lock_guard lock(mutex_);
     if (!error_.empty()) fail_run("engine", "{}", error_);
-    if (ends_) fail_run("engine", "it is shut down");
+    if (ends_) fail_run("engine", "{}", kShutDown);
     if (max_waiting_ > 0 && stats_.waiting + std::ssize(queue_) >= max_waiting_) throw Busy();
     id = ++last_id_;
     queue_.push_back({.id = id, .request = std::move(request), .on_update = std::move(on_update)});
@@ -75,6 +76,11 @@ Stats Engine::stats() const {
 std::string Engine::failure() const {
   const std::lock_guard lock(mutex_);
   return error_;
+}
+
+bool Engine::is_shut_down() const {
+  const std::lock_guard lock(mutex_);
+  return ends_ && error_.empty();
 }
 
 void Engine::wait_idle() {
@@ -117,7 +123,7 @@ void Engine::loop() {
     while (drain_queue()) {
       scheduler_.step();
     }
-    end_all("the engine is shut down");
+    end_all(kShutDown);
   } catch (const std::exception& error) {
     {
       const std::lock_guard lock(mutex_);

@@ -29,6 +29,7 @@ class Engine : public Service {
   void cancel(RequestId id) override;
   Stats stats() const override;
   std::string failure() const override;
+  bool is_shut_down() const override;
   int64_t max_model_len() const override { return stepper_.limits().longest; }
   int64_t vocab_size() const override { return stepper_.limits().vocab; }
 

@@ -145,6 +145,8 @@ Stats ModelEngine::stats() const { return impl_->engine->stats(); }
 
 std::string ModelEngine::failure() const { return impl_->engine->failure(); }
 
+bool ModelEngine::is_shut_down() const { return impl_->engine->is_shut_down(); }
+
 int64_t ModelEngine::max_model_len() const { return limits().longest; }
 
 int64_t ModelEngine::vocab_size() const { return limits().vocab; }

@@ -45,6 +45,7 @@ class ModelEngine : public Service {
   void cancel(RequestId id) override;
   Stats stats() const override;
   std::string failure() const override;
+  bool is_shut_down() const override;
   int64_t max_model_len() const override;
   int64_t vocab_size() const override;
   void wait_idle();

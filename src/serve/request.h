@@ -140,6 +140,8 @@ class Service {
   virtual Stats stats() const = 0;
   /// Reason why no request is answered any more; "" while they are.
   virtual std::string failure() const { return ""; }
+  /// True if no request is answered any more without a failure: the service was shut down.
+  virtual bool is_shut_down() const { return false; }
   virtual int64_t max_model_len() const = 0;  ///< tokens of prompt and text together, at most
   virtual int64_t vocab_size() const = 0;
 };

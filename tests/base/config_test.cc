@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/rng.h"
+#include "tests/log_util.h"
 
 namespace hocket {
 namespace {
@@ -178,22 +178,22 @@ struct Renamed {
 };
 
 TEST(Config, FormerNamesAreReadWithANote) {
-  std::string notes;
-  set_log_sink([&](LogLevel, const std::string& line) { notes += line + "\n"; });
+  test::LogLines notes;
   Renamed config;
   const ResolvedConfig resolved = parse_config(config, "wire: {speed: 3}\n", "run.yaml");
   EXPECT_EQ(config.link.rate, 3);
   EXPECT_EQ(resolved.entries()[0].path, "link.rate");
-  EXPECT_NE(notes.find("'wire' is now called 'link'"), std::string::npos) << notes;
-  EXPECT_NE(notes.find("'link.speed' is now called 'link.rate'"), std::string::npos) << notes;
+  EXPECT_NE(notes.text().find("'wire' is now called 'link'"), std::string::npos) << notes.text();
+  EXPECT_NE(notes.text().find("'link.speed' is now called 'link.rate'"), std::string::npos)
+      << notes.text();
   notes.clear();
   parse_config(config, "link: {rate: 3}\n", "run.yaml", {"wire.speed=4"});
   EXPECT_EQ(config.link.rate, 4);
-  EXPECT_NE(notes.find("wire.speed is now --set link.rate"), std::string::npos) << notes;
+  EXPECT_NE(notes.text().find("wire.speed is now --set link.rate"), std::string::npos)
+      << notes.text();
   notes.clear();
   parse_config(config, "link: {rate: 5}\n", "run.yaml", {"link.rate=6"});
-  EXPECT_EQ(notes, "");
-  set_log_sink(nullptr);
+  EXPECT_EQ(notes.text(), "");
   EXPECT_THROW(parse_config(config, "{wire: {rate: 1}, link: {rate: 2}}\n", "run.yaml"), Error);
 }
 
@@ -217,8 +217,7 @@ struct Moved {
 };
 
 TEST(Config, KeysThatMovedAreReadAtTheirFormerPlace) {
-  std::string notes;
-  set_log_sink([&](LogLevel, const std::string& line) { notes += line + "\n"; });
+  test::LogLines notes;
   Moved config;
   const ResolvedConfig resolved =
       parse_config(config, "wire:\n  speed: 3\n  length: 4\n  link: a\n", "run.yaml");
@@ -226,16 +225,17 @@ TEST(Config, KeysThatMovedAreReadAtTheirFormerPlace) {
   EXPECT_EQ(config.link.name, "a");
   EXPECT_EQ(config.wire.length, 4);
   EXPECT_EQ(resolved.origin("link.rate"), "run.yaml:2");
-  EXPECT_NE(notes.find("'wire.speed' is now called 'link.rate'"), std::string::npos) << notes;
+  EXPECT_NE(notes.text().find("'wire.speed' is now called 'link.rate'"), std::string::npos)
+      << notes.text();
   notes.clear();
   parse_config(config, "{wire: {speed: 3}}\n", "run.yaml", {"wire.speed=5", "link.name=b"});
   EXPECT_EQ(config.link.rate, 5);
   EXPECT_EQ(config.link.name, "b");
-  EXPECT_NE(notes.find("wire.speed is now --set link.rate"), std::string::npos) << notes;
+  EXPECT_NE(notes.text().find("wire.speed is now --set link.rate"), std::string::npos)
+      << notes.text();
   notes.clear();
   parse_config(config, "link: {rate: 6}\nwire:\n", "run.yaml");
-  EXPECT_EQ(notes, "");
-  set_log_sink(nullptr);
+  EXPECT_EQ(notes.text(), "");
   EXPECT_THROW(parse_config(config, "{wire: {speed: 1}, link: {rate: 2}}\n", "run.yaml"), Error);
   EXPECT_THROW(parse_config(config, "{wire: {speed: 1}, link: fast}\n", "run.yaml"), Error);
 }

@@ -65,6 +65,29 @@ TEST(SamplingDefaults, ComeFromAGgufFile) {
   EXPECT_EQ(read.source, path);
 }
 
+TEST(SamplingDefaults, OfAGgufFileAreWhatLlamaCppTakes) {
+  const TempFolder folder;
+  const std::string path = folder / "m.gguf";
+  const auto read = [&](int64_t window, double penalty) {
+    gguf::Metadata metadata("m");
+    metadata.add("general.sampling.temp", Value::of_f32(-1));
+    metadata.add("general.sampling.penalty_repeat", Value::of_f32(penalty));
+    metadata.add("general.sampling.penalty_last_n",
+                 Value{gguf::ValueType::i32, gguf::ValueType::u32, window});
+    gguf::save_gguf(path, metadata, {});
+    return read_sampling_defaults(path);
+  };
+  const SamplingDefaults last = read(64, 1.5);
+  EXPECT_EQ(last.temperature, 0);
+  EXPECT_EQ(last.repetition_penalty, 1.5);
+  EXPECT_EQ(last.ignored, Words{"general.sampling.penalty_last_n"});
+  EXPECT_EQ(read(64, 1).ignored, Words{});
+  EXPECT_EQ(read(-1, 1.5).ignored, Words{});
+  EXPECT_EQ(read(-1, 1.5).repetition_penalty, 1.5);
+  EXPECT_EQ(read(0, 1.5).ignored, Words{});
+  EXPECT_FALSE(read(0, 1.5).repetition_penalty.has_value());
+}
+
 /// A byte-level BPE with a control token behind <unk>, <s> and </s>.
 gguf::Metadata metadata_with(const std::string& control) {
   std::vector<std::string> tokens = {"<unk>", "<s>", "</s>", control};

@@ -10,11 +10,11 @@
 #include <iterator>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/text.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "kernels/backend.h"
+#include "tests/log_util.h"
 
 namespace hocket::engine {
 namespace {
@@ -136,15 +136,13 @@ TEST_F(AfterAStep, MoreThanPlannedIsSaidOnce) {
   ASSERT_GT(taken_, planned_[0].total());
   run_.config.cluster.memory_budget = static_cast<double>(taken_);
   MemoryWatch watch(run_);
-  std::vector<std::string> said;
-  set_log_sink([&](LogLevel, const std::string& line) { said.push_back(line); });
+  const test::LogLines logged;
   watch.after_step(*session_, planned_);
   watch.after_step(*session_, planned_);
-  set_log_sink(nullptr);
   EXPECT_EQ(watch.most(), taken_);
-  ASSERT_EQ(said.size(), 1u);
+  ASSERT_EQ(logged.lines().size(), 1u);
   for (const char* part : {"more than planned", "4 KiB persistent", "nothing was dropped"}) {
-    EXPECT_NE(said[0].find(part), std::string::npos) << said[0];
+    EXPECT_NE(logged.text().find(part), std::string::npos) << logged.text();
   }
 }
 

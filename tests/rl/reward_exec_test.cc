@@ -12,9 +12,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "base/stop.h"
 #include "base/text.h"
+#include "tests/log_util.h"
 #include "tests/rl/reward_util.h"
 
 namespace hocket::rl {
@@ -262,14 +262,12 @@ TEST_F(RewardExec, CommandsThatCannotStartAreRefused) {
 TEST_F(RewardExec, IdleDeathsCostNoSample) {
   const auto reward = exec_reward("echo $$ >>" + path("pids") + "; " + for_each_line("echo 1"));
   EXPECT_EQ(score_once(reward.get()), 1);
-  std::string warning;
-  set_log_sink([&](LogLevel, const std::string& line) { warning += line; });
+  const test::LogLines logged;
   const pid_t first = pids_in("pids").at(0);
   kill(first, SIGKILL);
   ASSERT_TRUE(comes_true([&] { return is_gone(first); }));
   EXPECT_EQ(score_once(reward.get()), 1);
-  set_log_sink(nullptr);
-  EXPECT_TRUE(holds(warning, "was ended by signal 9, without a sample; it is started again"));
+  EXPECT_TRUE(holds(logged.text(), "was ended by signal 9, without a sample; it is started again"));
   EXPECT_EQ(pids_in("pids").size(), 2U);
 }
 

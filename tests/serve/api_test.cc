@@ -486,8 +486,11 @@ TEST_F(ApiTest, TokenizesAndBack) {
   EXPECT_EQ(json["count"], std::string("[f]|<user>x|<assistant>").size());
   EXPECT_EQ(json_of(ask("/detokenize", {{"tokens", {104, 195, 169}}}))["prompt"], "hé");
   EXPECT_EQ(ask("/detokenize", {{"tokens", {999}}}).status, 400);
-  EXPECT_EQ(error(400, "/tokenize", R"({"prompt": "a", "add_special_token": false})")["param"],
-            "add_special_token");
+  const OrderedJson unknown =
+      error(400, "/tokenize", R"({"prompt": "a", "add_special_token": false})");
+  EXPECT_EQ(unknown["message"],
+            "add_special_token is no field that this path knows; try add_special_tokens");
+  EXPECT_EQ(unknown["param"], "add_special_token");
   EXPECT_EQ(error(400, "/detokenize", R"({"tokens": [97], "prompt": "a"})")["param"], "prompt");
   EXPECT_EQ(error(404, "/tokenize", R"({"prompt": "a", "model": "x"})")["code"], "model_not_found");
   EXPECT_EQ(ask("/tokenize", {{"prompt", "a"}, {"model", "alias"}}).status, 200);
@@ -631,6 +634,14 @@ TEST(Api, ATextThatFailsAloneIsTheRequestsFault) {
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(answer.json()["error"]["code"], "text_failed");
   EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 200);
+}
+
+TEST(Api, ATextOfAnEngineThatIsShutDownIsNotTheRequestsFault) {
+  FakeServer server({.reply = "abcdef", .failure = "the engine is shut down", .shut_down = true});
+  const Answer answer = fetch(server.port(), "POST", "/v1/completions", R"({"prompt": "x"})");
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.json()["error"]["message"], "the engine is shut down");
+  EXPECT_EQ(fetch(server.port(), "GET", "/health").status, 503);
 }
 
 TEST(Api, TimeoutsEndRequests) {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/rng.h"
+#include "serve/engine.h"
 #include "serve/scheduler.h"
 
 namespace hocket::serve {
@@ -405,6 +406,31 @@ TEST(Scheduler, AStepThatFailsEndsAllRequests) {
     EXPECT_EQ(result.finish, Finish::failed);
     EXPECT_EQ(result.error, "the cable was pulled");
   }
+}
+
+TEST(Engine, AnOrderlyEndIsNoFailure) {
+  PagedStepper stepper({.tokens = 64, .sequences = 2, .longest = 160, .pages = 8, .rows = 8});
+  Engine engine(stepper, nullptr, SchedulerOptions());
+  Result result, late;
+  engine.submit(request(prompt(5), 100), into(result));
+  EXPECT_FALSE(engine.is_shut_down());
+  engine.stop();
+  EXPECT_NE(result.finish, Finish::running);
+  EXPECT_TRUE(engine.is_shut_down());
+  EXPECT_EQ(engine.failure(), "");
+  EXPECT_THROW(engine.submit(request(prompt(5), 1), into(late)), Error);
+}
+
+TEST(Engine, AStepThatFailsIsNoOrderlyEnd) {
+  PagedStepper stepper({.tokens = 64, .sequences = 2, .longest = 160, .pages = 8, .rows = 8});
+  stepper.fails_at = 1;
+  Engine engine(stepper, nullptr, SchedulerOptions());
+  Result result;
+  engine.submit(request(prompt(5), 20), into(result));
+  EXPECT_THROW(engine.wait_idle(), Error);
+  engine.stop();
+  EXPECT_FALSE(engine.is_shut_down());
+  EXPECT_NE(engine.failure(), "");
 }
 
 TEST(Scheduler, AStepThatFailsGivesNoRoutes) {

@@ -36,6 +36,7 @@ class FakeService final : public Service {
     int64_t window = 4096, limit = 1 << 20;
     std::string failure = {};  ///< unless empty, texts fail with it after two tokens
     bool texts_fail = false;   ///< by themselves: the service does not
+    bool shut_down = false;    ///< `failure` is that
     bool held = false;         ///< no text begins before release()
   };
   explicit FakeService(Options options);
@@ -45,7 +46,10 @@ class FakeService final : public Service {
   RequestId submit(Request request, OnUpdate on_update) override;
   void cancel(RequestId id) override;
   Stats stats() const override;
-  std::string failure() const override { return options_.texts_fail ? "" : options_.failure; }
+  std::string failure() const override {
+    return options_.texts_fail || options_.shut_down ? "" : options_.failure;
+  }
+  bool is_shut_down() const override { return options_.shut_down; }
   int64_t max_model_len() const override { return options_.window; }
   int64_t vocab_size() const override { return 257; }
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "base/log.h"
+#include "tests/log_util.h"
 #include "train/schedule.h"
 
 namespace hocket::train {
@@ -166,11 +166,10 @@ TEST(Minutes, AreCorrectedMoreAndMoreOftenToTheEnd) {
 
 // Printed rates have no more digits than the rate has.
 TEST(LearningRate, PrintedInFewDigits) {
-  std::string printed;
-  set_log_sink([&](LogLevel, const std::string& line) { printed += line; });
+  const test::LogLines logged;
   warn_of_schedule(section(2e-3, 2e-4, 10), 6);
-  set_log_sink(nullptr);
-  EXPECT_NE(printed.find("ends at 0.0012 instead of 0.002"), printed.npos) << printed;
+  EXPECT_NE(logged.text().find("ends at 0.0012 instead of 0.002"), std::string::npos)
+      << logged.text();
 }
 
 }  // namespace

@@ -24,7 +24,6 @@
 #include "serve/batch/master.h"
 #include "serve/batch/row_answerer.h"
 #include "serve/batch/worker.h"
-#include "serve/openai/tool_parser.h"
 
 namespace hocket::cli {
 namespace {
@@ -62,12 +61,7 @@ void check_batch_options(const BatchOptions& options) {
       fail(kBatchVerb, "{} is {}; expected seconds above 0", option, value);
     }
   };
-  std::vector<std::string> parsers = serve::tool_parser_names();
-  parsers.insert(parsers.end(), {"auto", "none"});
-  if (std::find(parsers.begin(), parsers.end(), options.tool_parser) == parsers.end()) {
-    fail(kBatchVerb, "--tool-call-parser is {}; expected {}", quote(options.tool_parser),
-         join(parsers, ", "));
-  }
+  require_tool_parser(kBatchVerb, options.tool_parser);
   positive("--shard-seconds", options.shard_s);
   positive("--lease-timeout", options.lease_timeout_s);
   positive("--reconnect", options.reconnect_s);
@@ -81,7 +75,8 @@ void check_batch_options(const BatchOptions& options) {
 
 /// Everything that determines the texts, as JSON: the master gives it to its workers.
 std::string job_settings(const BatchOptions& options, const ModelFiles& files) {
-  const ModelSampling chosen = choose_sampling(kBatchVerb, options.sampling, files, kBatchTokens);
+  const ModelSampling chosen =
+      choose_sampling(kBatchVerb, options.sampling, files.run.config.model.path, kBatchTokens);
   JsonWriter json;
   json.object().member("model", file_name(options.model.model));
   json.member("fingerprint", model_fingerprint(files));

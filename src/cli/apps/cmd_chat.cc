@@ -165,7 +165,8 @@ int chat_with_model(const ChatVerbOptions& options) {
     fail(kChatVerb, "{} has no chat template; try hocket generate, or --chat-template FILE",
          options.model.model);
   }
-  const ModelSampling chosen = choose_sampling(kChatVerb, options.sampling, files, kChatTokens);
+  const ModelSampling chosen =
+      choose_sampling(kChatVerb, options.sampling, files.run.config.model.path, kChatTokens);
   serve::ModelEngine engine(files.run, files.tokenizer, options.model.engine);
   if (!engine.leads()) {
     engine.follow();

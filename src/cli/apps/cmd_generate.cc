@@ -20,6 +20,7 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/apps/served_model.h"
 #include "cli/inputs.h"
 #include "cli/rank_output.h"
 #include "cli/verbs.h"
@@ -43,13 +44,13 @@ std::string read_stdin() {
 }
 
 constexpr const char* kWhere = "hocket generate";
+constexpr int64_t kGenerateTokens = 200;
 
 struct GenerateOptions {
   std::string model, adapter, prompt, prompts, chat, system, tokenizer, dtype = "f32";
-  std::vector<std::string> set, stops;
-  std::optional<double> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int64_t> top_k, max_new_tokens;
-  int64_t seed = 1, samples = 1;
+  std::vector<std::string> set;
+  SamplingOptions sampling;
+  int64_t samples = 1;
   double presence_penalty = 0, frequency_penalty = 0;
   std::optional<int64_t> logprobs;
   int64_t batch = 32;
@@ -66,30 +67,13 @@ struct Prompt {
 
 /// Everything of a request but its prompt.
 serve::Request request_of(const GenerateOptions& options, const std::string& model) {
-  const data::SamplingDefaults files = data::read_sampling_defaults(model);
-  for (const std::string& key : files.ignored) {
-    log_warning("{}: {} is not supported, and has no effect here", files.source, key);
-  }
+  const ModelSampling chosen = choose_sampling(kWhere, options.sampling, model, kGenerateTokens);
   serve::Request request;
-  request.max_tokens = 200;
-  request.sampling = {.temperature = 0.8, .top_p = 0.95};
-  const auto choose = [](const auto& given, const auto& of_files, auto* value) {
-    *value = given ? *given : of_files.value_or(*value);
-  };
-  serve::Sampling& sampling = request.sampling;
-  choose(options.temperature, files.temperature, &sampling.temperature);
-  choose(options.top_k, files.top_k, &sampling.top_k);
-  choose(options.top_p, files.top_p, &sampling.top_p);
-  choose(options.max_new_tokens, files.max_new_tokens, &request.max_tokens);
-  choose(options.min_p, files.min_p, &sampling.min_p);
-  choose(options.repetition_penalty, files.repetition_penalty, &sampling.repetition_penalty);
-  sampling.presence_penalty = options.presence_penalty;
-  sampling.frequency_penalty = options.frequency_penalty;
-  sampling.seed = static_cast<uint64_t>(options.seed);
-  request.stops = options.stops;
-  if (request.max_tokens < 1) {
-    fail(kWhere, "--max-new-tokens is {}; expected 1 or more", request.max_tokens);
-  }
+  request.max_tokens = chosen.max_tokens;
+  request.sampling = chosen.sampling;
+  request.sampling.presence_penalty = options.presence_penalty;
+  request.sampling.frequency_penalty = options.frequency_penalty;
+  request.stops = options.sampling.stops;
   if (options.logprobs) {
     request.logprobs = *options.logprobs;
   }
@@ -475,29 +459,16 @@ void verb_generate(Args& args) {
   args.option("--prompts", "FILE", &options->prompts,
               "a prompt a line; of a .jsonl a string, {\"prompt\": ...} or {\"messages\": [...]}");
   args.option("--samples", "N", &options->samples, "texts per prompt", 1, 1 << 20);
-  args.option("--max-new-tokens", "N", &options->max_new_tokens,
-              "most tokens to generate; default, as of the next five: generation_config.json's, "
-              "else 200");
-  args.option("--temperature", "T", &options->temperature,
-              "0: always the most likely token; default: 0.8");
-  args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
-  args.option("--top-p", "P", &options->top_p,
-              "only the most likely tokens that make up this share; default: 0.95");
-  args.option("--min-p", "P", &options->min_p,
-              "only tokens of at least this share of the most likely one's probability");
-  args.option("--repetition-penalty", "F", &options->repetition_penalty,
-              "divides the positive logits of tokens of prompt and text; 1, default: none");
+  add_sampling_options(args, &options->sampling, kGenerateTokens);
   args.option("--presence-penalty", "A", &options->presence_penalty,
               "subtracted from the logits of tokens of the text");
   args.option("--frequency-penalty", "A", &options->frequency_penalty,
               "the same, times the number of their occurrences");
-  args.option("--seed", "S", &options->seed, "of the random choices");
-  args.option("--stop", "TEXT", &options->stops,
-              "stop sequence; not included in the output; repeatable");
   args.flag("--ignore-eos", &options->ignore_eos, "go on beyond the model's stop tokens");
   args.flag("--split-special-tokens", &options->split_special_tokens,
             "special tokens that stand in a prompt, such as <|im_start|>, are text like any other "
-            "(not with --chat); without it they are the tokens, as in transformers");
+            "(not with messages, of --chat or of a row); without it they are the tokens, as in "
+            "transformers");
   args.option(
       "--tokenizer", "FILE", &options->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");

@@ -28,7 +28,6 @@
 #include "serve/open.h"
 #include "serve/openai/api.h"
 #include "serve/openai/fields.h"
-#include "serve/openai/tool_parser.h"
 
 namespace hocket::cli {
 namespace {
@@ -52,18 +51,9 @@ struct ServeOptions {
 
 void check_serve_options(const ServeOptions& options) {
   require_dtype(kServe, options.dtype);
-  const auto one_of = [](const char* flag, const std::string& word,
-                         const std::vector<std::string>& words) {
-    for (const std::string& known : words) {
-      if (word == known) return;
-    }
-    fail(kServe, "{} is {}; expected {}", flag, quote(word), join(words, ", "));
-  };
-  std::vector<std::string> parsers = serve::tool_parser_names();
-  parsers.insert(parsers.end(), {"auto", "none"});
-  one_of("--tool-call-parser", options.tool_parser, parsers);
-  one_of("--reasoning-parser", options.reasoning_parser,
-         {"auto", "none", "think", "deepseek_r1", "qwen3"});
+  require_tool_parser(kServe, options.tool_parser);
+  require_word(kServe, "--reasoning-parser", options.reasoning_parser,
+               {"auto", "none", "think", "deepseek_r1", "qwen3"});
   if (!(options.request_timeout_s >= 0 && options.shutdown_timeout_s >= 0)) {
     fail(kServe, "a timeout is below 0; expected seconds");
   }
@@ -132,9 +122,6 @@ serve::ApiOptions api_options(const ServeOptions& options, const engine::Run& ru
   }
   api.stop_tokens = data::stop_tokens(model, run.model, tokenizer);
   api.beginning = data::beginning_of_text(model, tokenizer);
-  for (const std::string& key : files.ignored) {
-    log_warning("{}: {} is not supported, and has no effect here", files.source, key);
-  }
   set_model_options(run, tokenizer, files, &api);
   api.limits.max_logprobs = options.max_logprobs;
   api.limits.ignore_unknown = options.ignore_unknown;
@@ -180,7 +167,7 @@ int serve_model(ServeOptions options) {
       data::load_model_tokenizer(kServe, model, options.tokenizer, run.model.vocab_size);
   const std::optional<data::ChatTemplate> chat_template =
       data::find_chat_template(model, options.chat_template);
-  const data::SamplingDefaults files = data::read_sampling_defaults(model);
+  const data::SamplingDefaults files = sampling_defaults(model);
   serve::ApiOptions chosen = api_options(options, run, tokenizer, chat_template, files);
   options.engine.prefix_caching = !options.no_prefix_caching;
   options.engine.max_logprobs = options.max_logprobs;

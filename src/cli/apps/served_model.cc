@@ -8,9 +8,11 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/inputs.h"
 #include "serve/grammar/json_grammar.h"
 #include "serve/openai/api.h"
+#include "serve/openai/tool_parser.h"
 
 namespace hocket::cli {
 
@@ -69,10 +71,10 @@ void hash_files(const std::string& path, const std::string& name, int depth, Has
 }  // namespace
 
 void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens) {
-  args.option(
-      "--max-new-tokens", "N", &options->max_new_tokens,
-      "most tokens of a text; default, as of the next five: generation_config.json's, else " +
-          std::to_string(max_tokens));
+  args.option("--max-new-tokens", "N", &options->max_new_tokens,
+              "most tokens of a text; default, as of the next five: generation_config.json's or "
+              "the GGUF file's, else " +
+                  std::to_string(max_tokens));
   args.option("--temperature", "T", &options->temperature,
               "0: always the most likely token; default: 0.8");
   args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
@@ -82,7 +84,7 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
               "none below this share of the most likely one's probability");
   args.option("--repetition-penalty", "F", &options->repetition_penalty,
               "divides the positive logits of tokens of prompt and text; 1, default: none");
-  args.option("--seed", "S", &options->seed, "of the random choices", 0, INT64_MAX);
+  args.option("--seed", "S", &options->seed, "of the random choices");
   args.option("--stop", "TEXT", &options->stops,
               "stop sequence; not included in the output; repeatable");
 }
@@ -111,13 +113,17 @@ ModelFiles::ModelFiles(const char* where, const ModelOptions& options,
   warn_if_long(run.model, options.engine.max_model_len, "--max-model-len");
 }
 
-ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
-                              const ModelFiles& files, int64_t max_tokens) {
-  const std::string& model = files.run.config.model.path;
-  const data::SamplingDefaults defaults = data::read_sampling_defaults(model);
+data::SamplingDefaults sampling_defaults(const std::string& model) {
+  data::SamplingDefaults defaults = data::read_sampling_defaults(model);
   for (const std::string& key : defaults.ignored) {
     log_warning("{}: {} is not supported, and has no effect here", defaults.source, key);
   }
+  return defaults;
+}
+
+ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
+                              const std::string& model, int64_t max_tokens) {
+  const data::SamplingDefaults defaults = sampling_defaults(model);
   ModelSampling out;
   serve::Sampling& sampling = out.sampling;
   sampling.temperature = options.temperature.value_or(defaults.temperature.value_or(0.8));
@@ -138,6 +144,18 @@ ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
     if (stop.empty()) fail(where, "--stop is empty; expected some text");
   }
   return out;
+}
+
+void require_word(const char* where, const char* flag, const std::string& value,
+                  const std::vector<std::string>& words) {
+  if (std::find(words.begin(), words.end(), value) != words.end()) return;
+  fail(where, "{} is {}; expected {}", flag, quote(value), join(words, ", "));
+}
+
+void require_tool_parser(const char* where, const std::string& name) {
+  std::vector<std::string> names = serve::tool_parser_names();
+  names.insert(names.end(), {"auto", "none"});
+  require_word(where, "--tool-call-parser", name, names);
 }
 
 std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model with its engine, tokenizer and chat template: for chat and batch.
+// A model with its engine, tokenizer, chat template and sampling: for generate, chat, batch, serve.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct ModelOptions {
   serve::EngineOptions engine;
 };
 
-/// Sampling as options give it; the rest is the model's, else that of `hocket generate`.
+/// Sampling as options give it; the rest is as of choose_sampling.
 struct SamplingOptions {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k, max_new_tokens;
@@ -56,10 +56,17 @@ struct ModelSampling {
   int64_t max_tokens = 0;
 };
 /// Returns how to sample: as the options say, else as the model's files, else temperature 0.8,
-/// top_p 0.95 and `max_tokens`. Throws Error for values out of range.
+/// top_p 0.95 and `max_tokens`. Warns as sampling_defaults. Throws Error for values out of range.
 ModelSampling choose_sampling(const char* where, const SamplingOptions& options,
-                              const ModelFiles& files, int64_t max_tokens);
+                              const std::string& model, int64_t max_tokens);
+/// Returns data::read_sampling_defaults(). Warns of keys that are not supported.
+data::SamplingDefaults sampling_defaults(const std::string& model);
 
+/// Throws Error unless `value`, of the option `flag`, is one of `words`.
+void require_word(const char* where, const char* flag, const std::string& value,
+                  const std::vector<std::string>& words);
+/// Throws Error unless --tool-call-parser is the name of a parser, auto or none.
+void require_tool_parser(const char* where, const std::string& name);
 /// Returns the name of a parser of calls, "" for none: `given`, or if that is "auto", the one with
 /// marks that the model's template or vocabulary has.
 std::string choose_tool_parser(const std::string& given, const data::Tokenizer& tokenizer,

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "data/chat/evaluator.h"
 #include "data/chat/python_text.h"
+#include "data/tokenizer/tokenizer_config.h"
 
 namespace hocket::data {
 namespace {
@@ -364,37 +365,19 @@ std::optional<ChatTemplate> ChatTemplate::find(const std::string& path, const st
     }
   }
   const std::string config_file = join_path(path, "tokenizer_config.json");
-  const std::string map_file = join_path(path, "special_tokens_map.json");
-  // The map is of older models: it wins where the configuration has no table of added tokens.
-  bool map_wins = true;
-  std::map<std::string, std::string> mapped;
-  if (file_exists(map_file)) {
-    const nlohmann::json map = read_json(map_file);
-    read_special_tokens(JsonView(map, map_file), &mapped);
-  }
-  if (file_exists(config_file)) {
-    const nlohmann::json json = read_json(config_file);
-    const JsonView config(json, config_file);
-    read_special_tokens(config, &impl->special_tokens);
-    map_wins = !config.has("added_tokens_decoder");
-    if (impl->sources.empty() && config.has("chat_template")) {
-      const JsonView given = config.at("chat_template");
-      if (given.is_string()) {
-        impl->add("default", given.as_string(), config_file + ": chat_template");
-      } else {
-        for (size_t i = 0; i < given.size(); ++i) {
-          const std::string name = given.at(i).get_string("name");
-          impl->add(name, given.at(i).get_string("template"),
-                    fmt::format("{}: chat_template '{}'", config_file, name));
-        }
-      }
-    }
-  }
-  for (const auto& [name, token] : mapped) {
-    if (map_wins) {
-      impl->special_tokens[name] = token;
+  const nlohmann::json json = read_tokenizer_config(path);
+  const JsonView config(json, config_file);
+  read_special_tokens(config, &impl->special_tokens);
+  if (impl->sources.empty() && config.has("chat_template")) {
+    const JsonView templates = config.at("chat_template");
+    if (templates.is_string()) {
+      impl->add("default", templates.as_string(), config_file + ": chat_template");
     } else {
-      impl->special_tokens.emplace(name, token);
+      for (size_t i = 0; i < templates.size(); ++i) {
+        const std::string name = templates.at(i).get_string("name");
+        impl->add(name, templates.at(i).get_string("template"),
+                  fmt::format("{}: chat_template '{}'", config_file, name));
+      }
     }
   }
   if (impl->sources.empty()) return std::nullopt;

@@ -40,6 +40,8 @@ void add_system(const Row& row, Json* messages) {
   }
 }
 
+/// Reads tools and variables of the template. Tools are wrapped in LLaMA-Factory's layouts, alpaca
+/// and sharegpt; the others are TRL's.
 void read_extras(const Row& row, bool wraps_tools, Example* example) {
   if (const Json* tools = row.find("tools")) {
     example->tools = read_tools(*tools, wraps_tools);

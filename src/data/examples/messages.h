@@ -37,6 +37,8 @@ nlohmann::ordered_json read_messages(const nlohmann::ordered_json& list, const M
 
 /// Returns the list of tools of a column: a list or its JSON text; null if it is empty. Throws
 /// Error for anything else. `wraps`: a bare function gets the object around it that templates want.
+/// LLaMA-Factory does so, and OpenAI's API takes no bare one. TRL passes tools to the template as
+/// they are, so rows in its columns are not wrapped.
 nlohmann::ordered_json read_tools(const nlohmann::ordered_json& value, bool wraps);
 
 /// Throws Error unless turns of user or tool alternate with turns of the assistant, after at most

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/tokenizer/gguf.h"
+#include "data/tokenizer/tokenizer_config.h"
 #include "data/tokenizer/tokenizer_impl.h"
 
 #include <nlohmann/json.hpp>
@@ -17,29 +18,13 @@
 namespace hocket::data {
 namespace {
 
-// The end of text in one of a tokenizer's files: a string or an object with `content`.
-std::string eos_in(const JsonView& file) {
-  if (!file.has("eos_token")) return "";
-  const JsonView eos = file.at("eos_token");
-  return eos.is_object() ? eos.get_string("content") : eos.as_string();
-}
-
-// The end of text that a tokenizer's folder names. As in transformers the map of special tokens,
-// which is of older folders, wins where the configuration has no table of added tokens.
+// The end of text that a tokenizer's folder names: a string or an object with `content`.
 std::string configured_eos(const std::string& folder) {
-  const std::string config_file = join_path(folder, "tokenizer_config.json");
-  const std::string map_file = join_path(folder, "special_tokens_map.json");
-  std::string configured;
-  if (file_exists(config_file)) {
-    const nlohmann::json json = read_json(config_file);
-    const JsonView config(json, config_file);
-    configured = eos_in(config);
-    if (config.has("added_tokens_decoder")) return configured;
-  }
-  if (!file_exists(map_file)) return configured;
-  const nlohmann::json json = read_json(map_file);
-  const std::string mapped = eos_in(JsonView(json, map_file));
-  return mapped.empty() ? configured : mapped;
+  const nlohmann::json json = read_tokenizer_config(folder);
+  const JsonView config(json, join_path(folder, "tokenizer_config.json"));
+  if (!config.has("eos_token")) return "";
+  const JsonView eos = config.at("eos_token");
+  return eos.is_object() ? eos.get_string("content") : eos.as_string();
 }
 
 }  // namespace

@@ -284,7 +284,27 @@ void Grammar::finish(ExprId root) {
     HOCKET_CHECK(body < exprs_.size(), "a rule without a body");
   }
   ProductiveMarks(*this, &exprs_, rules_).run();
-  ids_.clear();
+  std::unordered_map<std::string, ExprId>().swap(ids_);
+}
+
+size_t Grammar::memory_bytes() const {
+  size_t total = exprs_.capacity() * sizeof(Expr) + rules_.capacity() * sizeof(ExprId);
+  for (const std::string& text : texts_) {
+    total += sizeof text + text.capacity();
+  }
+  for (const ByteDfa& dfa : byte_dfas_) {
+    total += sizeof dfa + dfa.next.capacity() * sizeof dfa.next[0];
+  }
+  for (const Machine& machine : machines_) {
+    total += sizeof machine;
+    for (const Machine::State& state : machine.states) {
+      total += sizeof state + state.edges.capacity() * sizeof(Machine::Edge);
+    }
+  }
+  for (const std::vector<ExprId>& list : lists_) {
+    total += sizeof list + list.capacity() * sizeof(ExprId);
+  }
+  return total;
 }
 
 }  // namespace hocket::serve::grammar

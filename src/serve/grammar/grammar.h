@@ -80,6 +80,7 @@ class Grammar {
 
   const Expr& expr(ExprId id) const { return exprs_[id]; }
   size_t size() const { return exprs_.size(); }
+  size_t memory_bytes() const;  ///< requires: finished
   const std::string& text_of(const Expr& e) const { return texts_[e.a]; }
   const ByteDfa& bytes_of(const Expr& e) const { return byte_dfas_[e.a]; }
   const Machine& machine_of(const Expr& e) const { return machines_[e.a]; }

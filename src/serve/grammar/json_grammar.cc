@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -154,6 +155,7 @@ struct JsonGrammar::Impl {
     if (!rules.expr(rules.root()).productive) {
       fail(where, "no value satisfies the schema; try fewer restrictions");
     }
+    compiled_bytes = static_cast<int64_t>(rules.memory_bytes());
     matcher = std::make_unique<grammar::Matcher>(rules, *vocabulary);
     ++all_matchers().count;
     count_bytes();
@@ -190,6 +192,7 @@ struct JsonGrammar::Impl {
   std::shared_ptr<const GrammarVocabulary> vocabulary;
   grammar::Grammar rules;
   std::vector<std::string> warnings;
+  int64_t compiled_bytes = 0;
   std::mutex mutex;
   std::unique_ptr<grammar::Matcher> matcher;
   uint64_t generation = 0;  // rises when the matcher forgets its states
@@ -299,6 +302,8 @@ std::shared_ptr<TokenConstraint> JsonGrammar::constraint() {
 
 const std::vector<std::string>& JsonGrammar::warnings() const { return impl_->warnings; }
 
+int64_t JsonGrammar::compiled_bytes() const { return impl_->compiled_bytes; }
+
 size_t JsonGrammar::states() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->matcher->states();
@@ -313,8 +318,15 @@ int64_t JsonGrammar::bytes_of_all() { return all_matchers().bytes; }
 void JsonGrammar::bound_all(int64_t most) { all_matchers().most = most; }
 
 JsonGrammarCache::JsonGrammarCache(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                   size_t max_grammars)
-    : vocabulary_(std::move(vocabulary)), max_grammars_(std::max<size_t>(1, max_grammars)) {}
+                                   size_t max_grammars, int64_t max_bytes)
+    : vocabulary_(std::move(vocabulary)),
+      max_grammars_(std::max<size_t>(1, max_grammars)),
+      max_bytes_(max_bytes) {}
+
+int64_t JsonGrammarCache::bytes_of(const Entry& entry) {
+  // The key is held twice.
+  return entry.second->compiled_bytes() + 2 * std::ssize(entry.first);
+}
 
 void JsonGrammarCache::trim() {
   for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
@@ -341,7 +353,9 @@ std::shared_ptr<JsonGrammar> JsonGrammarCache::keep(std::string key,
   }
   entries_.emplace_front(key, grammar);
   by_key_.emplace(std::move(key), entries_.begin());
-  if (entries_.size() > max_grammars_) {
+  bytes_ += bytes_of(entries_.front());
+  while (entries_.size() > max_grammars_ || (bytes_ > max_bytes_ && entries_.size() > 1)) {
+    bytes_ -= bytes_of(entries_.back());
     by_key_.erase(entries_.back().first);
     entries_.pop_back();
   }

@@ -53,7 +53,8 @@ class JsonGrammar : public std::enable_shared_from_this<JsonGrammar> {
   std::shared_ptr<TokenConstraint> constraint();
   /// Parts of the schema that are not enforced: formats of strings.
   const std::vector<std::string>& warnings() const;
-  size_t states() const;  ///< that were met since they were last forgotten
+  int64_t compiled_bytes() const;  ///< without the states
+  size_t states() const;           ///< that were met since they were last forgotten
   /// Forgets the states; texts go on, and meet them again.
   void forget();
 
@@ -71,11 +72,14 @@ class JsonGrammar : public std::enable_shared_from_this<JsonGrammar> {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Grammars by schema or tools; the least recently used ones go. May be used concurrently.
+/// Grammars by schema or tools. The least recently used ones go, by number and by bytes, but never
+/// the last one used; texts keep theirs to their end. May be used concurrently.
 class JsonGrammarCache {
  public:
+  /// Bytes of compiled grammars with their keys.
+  static constexpr int64_t kMostCompiled = int64_t{256} << 20;
   explicit JsonGrammarCache(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                            size_t max_grammars = 32);
+                            size_t max_grammars = 32, int64_t max_bytes = kMostCompiled);
   /// JsonGrammar::of_schema and of_tools, of what was compiled before if possible; else warnings
   /// are logged.
   std::shared_ptr<JsonGrammar> of_schema(const nlohmann::ordered_json* schema);
@@ -90,10 +94,14 @@ class JsonGrammarCache {
   std::shared_ptr<JsonGrammar> keep(std::string key, std::shared_ptr<JsonGrammar> grammar);
 
   using Entry = std::pair<std::string, std::shared_ptr<JsonGrammar>>;
+  static int64_t bytes_of(const Entry& entry);
+
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   size_t max_grammars_;
+  int64_t max_bytes_;
   std::mutex mutex_;
   std::list<Entry> entries_;  // the most recently used one first
+  int64_t bytes_ = 0;         // of the entries
   std::unordered_map<std::string, std::list<Entry>::iterator> by_key_;
 };
 

@@ -218,7 +218,9 @@ Api::Reply Api::route(const HttpRequest& request, HttpPeer& peer) {
     return response;
   };
   const auto health = [&] {
-    if (draining_) throw Refusal{.status = 503, .message = "the server is stopping"};
+    if (draining_ || service_.is_shut_down()) {
+      throw Refusal{.status = 503, .message = "the server is stopping"};
+    }
     if (const std::string why = service_.failure(); !why.empty()) {
       throw Refusal{.status = 503, .message = "the engine failed: " + why};
     }
@@ -298,7 +300,9 @@ void Api::check_body(const nlohmann::ordered_json& body,
                      std::initializer_list<std::string_view> known) const {
   for (const auto& [key, value] : body.items()) {
     if (value.is_null() || std::ranges::find(known, key) != known.end()) continue;
-    if (!options_.limits.ignore_unknown) refuse(key, "is no field that this path knows");
+    if (!options_.limits.ignore_unknown) {
+      refuse_unknown(key, std::vector<std::string>(known.begin(), known.end()));
+    }
     log_warning("a request has the unknown field {}, which is ignored", quote(key, 60));
   }
   if (const auto model = Body(body).text("model"); model && !model->empty()) {

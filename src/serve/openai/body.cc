@@ -44,6 +44,12 @@ void refuse(const std::string& param, const std::string& problem) {
   throw Refusal{.status = 400, .message = fmt::format("{} {}", param, problem), .param = param};
 }
 
+void refuse_unknown(const std::string& param, const std::vector<std::string>& known) {
+  const std::string near = nearest(param, known);
+  refuse(param,
+         "is no field that this path knows" + (near.empty() ? "" : fmt::format("; try {}", near)));
+}
+
 std::vector<int32_t> read_tokens(const nlohmann::ordered_json& json, const std::string& param,
                                  int64_t vocab_size) {
   std::vector<int32_t> ids;

@@ -37,6 +37,9 @@ class Body {
 /// Throws Refusal (400): `<param> <problem>`.
 [[noreturn]] void refuse(const std::string& param, const std::string& problem);
 
+/// Refuses a field that is none of `known`, with the nearest of these.
+[[noreturn]] void refuse_unknown(const std::string& param, const std::vector<std::string>& known);
+
 /// Reads token ids.
 std::vector<int32_t> read_tokens(const nlohmann::ordered_json& json, const std::string& param,
                                  int64_t vocab_size);

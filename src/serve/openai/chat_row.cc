@@ -17,7 +17,7 @@ std::string render_row(const data::ChatTemplate& chat_template,
   body["messages"] = messages;
   if (const auto tools = row.find("tools"); tools != row.end()) {
     try {
-      body["tools"] = data::read_tools(*tools, /*wraps=*/true);
+      body["tools"] = data::read_tools(*tools, /*wraps=*/true);  // the API refuses bare functions
     } catch (const Error& error) {
       fail(where, "{}", error.text());
     }

@@ -113,6 +113,7 @@ Refusal Job::reason_to_end() const {
 
 Refusal Job::failed(const std::string& error) const {
   if (!context_.service.failure().empty()) return {.status = 500, .message = error};
+  if (context_.service.is_shut_down()) return {.status = 503, .message = error};
   return {.status = 400, .message = error, .code = "text_failed"};
 }
 

@@ -89,8 +89,8 @@ class Job {
   std::string usage_part() const;
   /// Returns why the answer must end now: a status and a message; 0: it need not.
   Refusal reason_to_end() const;
-  /// Returns the refusal for a text that failed: with its engine, or by itself, as one that its
-  /// format cannot go on.
+  /// Returns the refusal for a text that failed: with its engine, as that was shut down, or by
+  /// itself, as one that its format cannot go on.
   Refusal failed(const std::string& error) const;
   void end(int status);
 

@@ -21,16 +21,14 @@ constexpr size_t kMaxStopBytes = 1024;  // of a stop string
 constexpr size_t kMaxSaltBytes = 1024;
 constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
-[[noreturn]] void refuse_unknown(const std::string& name, Endpoint endpoint) {
-  std::vector<std::string> known;
+std::vector<std::string> fields_of(Endpoint endpoint) {
+  std::vector<std::string> names;
   for (const RequestField& field : request_fields()) {
     if (find_field(field.name, endpoint) != nullptr) {
-      known.emplace_back(field.name);
+      names.emplace_back(field.name);
     }
   }
-  const std::string near = nearest(name, known);
-  refuse(name, "is no field that this server knows" +
-                   (near.empty() ? "" : fmt::format("; try {}", near)));
+  return names;
 }
 
 void parse_stops(const Body& body, const CallLimits& limits, Call* call) {
@@ -193,7 +191,7 @@ void check_fields(const nlohmann::ordered_json& body, Endpoint endpoint, const C
     const RequestField* field = find_field(key, endpoint);
     if (field == nullptr) {
       if (!limits.ignore_unknown) {
-        refuse_unknown(key, endpoint);
+        refuse_unknown(key, fields_of(endpoint));
       }
       ignored->push_back(key);
       continue;

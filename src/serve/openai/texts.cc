@@ -41,7 +41,10 @@ Texts::Texts(Service& service, Metrics& metrics, std::vector<Request> requests, 
     submit_waiting();
   } catch (const Error& error) {
     cancel_all();
-    throw Refusal{.status = error.kind() == Error::Kind::kInput ? 400 : 500,
+    const bool is_fault = error.kind() == Error::Kind::kInput;
+    throw Refusal{.status = is_fault                  ? 400
+                            : service_.is_shut_down() ? 503
+                                                      : 500,
                   .message = std::string(error.text())};
   }
   if (next_ == 0 && !requests_.empty()) {

@@ -22,7 +22,8 @@ class Texts {
  public:
   /// Submits the requests, those that find the queue full when others have ended. `n`: texts of
   /// each prompt, for metrics. Throws Refusal: 429 if not even the first one finds a place, 400 for
-  /// a request that can never run, 500 for an engine that has failed.
+  /// a request that can never run, 500 for an engine that has failed, 503 for one that was shut
+  /// down.
   Texts(Service& service, Metrics& metrics, std::vector<Request> requests, int64_t n);
   /// Cancels those that still run.
   ~Texts();

@@ -54,11 +54,16 @@ TEST(ChatTemplate, SpecialTokensOfTheMapWinWithoutATableOfAddedTokens) {
   folder.add("tokenizer_config.json", R"({"chat_template": "", "bos_token": "<config>"})");
   EXPECT_EQ(ChatTemplate::load(folder.path()).special_tokens(),
             (std::map<std::string, std::string>{{"bos_token", "<map>"}, {"unk_token", "<unk>"}}));
+  // With a table nothing is read of the map, as in transformers.
   folder.add("tokenizer_config.json",
              R"({"chat_template": "", "bos_token": "<config>", "added_tokens_decoder": {}})");
-  EXPECT_EQ(
-      ChatTemplate::load(folder.path()).special_tokens(),
-      (std::map<std::string, std::string>{{"bos_token", "<config>"}, {"unk_token", "<unk>"}}));
+  EXPECT_EQ(ChatTemplate::load(folder.path()).special_tokens(),
+            (std::map<std::string, std::string>{{"bos_token", "<config>"}}));
+  folder.add("special_tokens_map.json", "[]");
+  EXPECT_EQ(ChatTemplate::load(folder.path()).special_tokens().size(), 1u);
+  folder.add("tokenizer_config.json", R"({"chat_template": ""})");
+  EXPECT_ERROR(ChatTemplate::load(folder.path()),
+               "special_tokens_map.json] the document is no object");
 }
 
 TEST(ChatTemplate, ToolsChooseTheTemplateToolUse) {

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "base/json_writer.h"
-#include "base/log.h"
 #include "base/rng.h"
 #include "tests/data/examples/source_util.h"
+#include "tests/log_util.h"
 
 namespace hocket::data {
 namespace {
@@ -344,19 +344,17 @@ TEST_F(DatasetInfo, GivesColumnsAndTags) {
 
 TEST_F(DatasetInfo, AnotherHashIsAWarning) {
   const std::string data = R"([{"instruction":"q","output":"a"}])";
-  std::string warnings;
-  set_log_sink([&](LogLevel, const std::string& line) { warnings += line; });
+  const test::LogLines logged;
   const auto with = [&](const std::string& sha1) {
     return read(R"({"file_name":"x.json","file_sha1":)" + sha1 + "}", data).examples.size();
   };
   EXPECT_EQ(with("\"d44c4d30254283eecc54109475e0131d6c47c863\""), 1u);
   EXPECT_EQ(with("null"), 1u);
-  EXPECT_EQ(warnings, "");
+  EXPECT_EQ(logged.text(), "");
   EXPECT_EQ(with("\"0123456789012345678901234567890123456789\""), 1u);
-  set_log_sink(nullptr);
-  EXPECT_NE(warnings.find("x.json has the SHA-1 d44c4d30254283eecc54109475e0131d6c47c863"),
+  EXPECT_NE(logged.text().find("x.json has the SHA-1 d44c4d30254283eecc54109475e0131d6c47c863"),
             std::string::npos)
-      << warnings;
+      << logged.text();
 }
 
 TEST_F(DatasetInfo, RefusesWhatItCannotRead) {

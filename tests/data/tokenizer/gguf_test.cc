@@ -102,6 +102,12 @@ TEST(GgufStops, AreThoseOfTextsTurnsAndMessages) {
   const Value named = Value::of_strings(texts);
   Metadata metadata = changed(byte_level_metadata(), "tokenizer.ggml.tokens", &named);
   EXPECT_EQ(gguf::stop_tokens(metadata), (Ids{2, 0}));
+  // Its kind is no matter, as in llama.cpp.
+  std::vector<int64_t> kinds = metadata.integers("tokenizer.ggml.token_type");
+  kinds[0] = gguf::kUserDefined;
+  const Value of_user = Value::of_i32s(kinds);
+  EXPECT_EQ(gguf::stop_tokens(changed(metadata, "tokenizer.ggml.token_type", &of_user)),
+            (Ids{2, 0}));
   metadata.add("tokenizer.ggml.eot_token_id", Value::of_u32(2));
   metadata.add("tokenizer.ggml.eom_token_id", Value::of_u32(1));
   EXPECT_EQ(gguf::stop_tokens(metadata), (Ids{2, 1}));

@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "serve/grammar/keywords.h"
+#include "tests/log_util.h"
 #include "tests/serve/grammar/grammar_util.h"
 
 namespace hocket::test {
@@ -121,16 +121,37 @@ TEST(JsonGrammar, TheCacheSharesGrammarsAndForgetsTheOldest) {
   EXPECT_EQ(cache.of_tools(two_tools(), {}), cache.of_tools(two_tools(), {}));
 }
 
+TEST(JsonGrammar, TheCacheHasABoundOfBytes) {
+  const auto vocabulary = vocabulary_with_marks();
+  const auto words = [](const std::string& word) {
+    OrderedJson schema = {{"enum", OrderedJson::array()}};
+    for (int i = 0; i < 500; ++i) {
+      schema["enum"].push_back(word + std::to_string(i));
+    }
+    return schema;
+  };
+  const OrderedJson a = words("a"), b = words("b");
+  const int64_t bytes = JsonGrammar::of_schema(&a, vocabulary)->compiled_bytes();
+  EXPECT_GT(bytes, 0);
+  serve::JsonGrammarCache both(vocabulary, 32, 3 * (bytes + 2 * std::ssize(a.dump())));
+  const auto kept = both.of_schema(&a);
+  both.of_schema(&b);
+  EXPECT_EQ(both.of_schema(&a), kept);
+  serve::JsonGrammarCache one(vocabulary, 32, bytes);
+  const auto first = one.of_schema(&a);  // alone it may be too large
+  EXPECT_EQ(one.of_schema(&a), first);
+  one.of_schema(&b);
+  EXPECT_NE(one.of_schema(&a), first);
+}
+
 TEST(JsonGrammar, TheCacheReportsWhatIsNotEnforcedOnce) {
   serve::JsonGrammarCache cache(vocabulary_with_marks());
   const OrderedJson schema = {{"type", "string"}, {"format", "phone"}};
-  std::vector<std::string> lines;
-  set_log_sink([&](LogLevel, const std::string& line) { lines.push_back(line); });
+  const LogLines logged;
   cache.of_schema(&schema);
   cache.of_schema(&schema);
-  set_log_sink(nullptr);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_NE(lines[0].find("is not enforced"), std::string::npos) << lines[0];
+  ASSERT_EQ(logged.lines().size(), 1u);
+  EXPECT_NE(logged.text().find("is not enforced"), std::string::npos) << logged.text();
 }
 
 /// Forgetting states in the middle of texts changes nothing.
