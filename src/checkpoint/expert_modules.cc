@@ -58,6 +58,8 @@ class ExpertModules {
   void expect_alike(const LoraTarget& target) const;
   void add_expert(const LoraTarget& target);
   void add_stored(const std::string& name);
+  void keep_meaning(const std::set<std::string>& meant, std::vector<std::string>* endings) const;
+  void name_others(LoraPlan* plan) const;
   /// Type that a parameter's tensors are stored as.
   graph::DType type_of(const std::string& param) const;
 
@@ -153,17 +155,67 @@ std::vector<NamedTensor> ExpertModules::tensors() {
   return std::move(tensors_);
 }
 
-LoraPlan ExpertModules::plan() const {
-  LoraPlan plan = adapter_.plan();
-  std::vector<std::string>& targets = plan.lora.target_modules;
-  if (!plan.lora.target_pattern.empty()) {
-    for (const LoraModule& module : plan.modules) {
-      if (!module.expert) {
-        targets.push_back(module.name);
+/// Replaces endings of names that other modules of the model have, too, by the names that are
+/// meant.
+void ExpertModules::keep_meaning(const std::set<std::string>& meant,
+                                 std::vector<std::string>* endings) const {
+  std::vector<std::string> kept;
+  for (const std::string& ending : *endings) {
+    std::vector<std::string> names;
+    bool is_shared = false;
+    for (const auto& [param, weights] : params_) {
+      for (const WeightSlice& slice : weights.forms[0]) {
+        const std::string module = module_of(slice.name);
+        if (module != ending && !module.ends_with("." + ending)) continue;
+        if (meant.contains(module)) {
+          names.push_back(module);
+        } else {
+          is_shared = true;
+        }
       }
     }
-    plan.lora.target_pattern.clear();
+    if (!is_shared) {
+      names = {ending};
+    }
+    kept.insert(kept.end(), names.begin(), names.end());
   }
+  *endings = std::move(kept);
+}
+
+/// Names the modules beside experts so that no projection of an expert, a module now, is meant:
+/// layers without experts have projections of the same names.
+void ExpertModules::name_others(LoraPlan* plan) const {
+  models::Lora& lora = plan->lora;
+  lora.rank_pattern.clear();
+  lora.alpha_pattern.clear();
+  std::set<std::string> adapted, saved;
+  for (const LoraModule& module : plan->modules) {
+    if (module.expert) continue;
+    adapted.insert(module.name);
+    if (module.r != lora.r) {
+      lora.rank_pattern.emplace_back(module.name, module.r);
+    }
+    if (module.alpha != lora.lora_alpha) {
+      lora.alpha_pattern.emplace_back(module.name, module.alpha);
+    }
+  }
+  for (const std::string& param : plan->saved) {
+    for (const WeightSlice& slice : params_.at(param).forms[0]) {
+      saved.insert(module_of(slice.name));
+    }
+  }
+  keep_meaning(saved, &lora.modules_to_save);
+  keep_meaning(adapted, &lora.target_modules);
+  if (!lora.target_pattern.empty()) {
+    lora.target_modules.assign(adapted.begin(), adapted.end());
+    lora.target_pattern.clear();
+  }
+}
+
+LoraPlan ExpertModules::plan() const {
+  LoraPlan plan = adapter_.plan();
+  name_others(&plan);
+  std::vector<std::string>& targets = plan.lora.target_modules;
   plan.lora.target_parameters.clear();
   // An ending stands for the modules of all layers, if all have an adapter.
   std::map<std::string, int64_t> of_model, adapted;

@@ -243,8 +243,8 @@ TensorId Builder::embedding() {
   TensorId hidden = ops::apply(graph_, "embedding", {{"vocab", config_.vocab_size}},
                                {tokens_, embedding_}, "model.embed_tokens", -1)[0];
   if (const double factor = config_.form.embedding_scale; factor != 1) {
-    // transformers keeps the factor in the type of the weights.
-    const double kept = options_.dtype == DType::bf16 ? Bf16::decode(Bf16::encode(factor)) : factor;
+    const bool rounds = options_.dtype == DType::bf16 && family_of(config_).rounds_embedding_scale;
+    const double kept = rounds ? Bf16::decode(Bf16::encode(factor)) : factor;
     hidden = ops::apply(graph_, "scale", {{"factor", kept}}, {hidden}, "model.embed_tokens.scaled",
                         -1)[0];
   }

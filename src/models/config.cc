@@ -75,7 +75,7 @@ constexpr const char* kCommonKeys[] = {"_name_or_path",
                                        "layer_types"};
 
 // Keys with which other families change the computation: a config that sets one is of a model with
-// code of its own. 0 is taken for a key that is off; see also kForeignFactors.
+// code of its own. 0 is taken for a key that is off (but see has_no_effect).
 constexpr const char* kForeignKeys[] = {"alibi",
                                         "attention_multiplier",
                                         "attn_logit_softcapping",
@@ -117,7 +117,8 @@ constexpr std::string_view kForeignFactors[] = {"attention_multiplier",
                                                 "sliding_window_pattern"};
 
 bool has_no_effect(const JsonView& value, std::string_view key) {
-  if (!value.is_number()) return false;
+  // transformers clips queries, keys and values to 0 with it.
+  if (!value.is_number() || key == "clip_qkv") return false;
   const double number = value.as_double();
   const auto* const end = std::end(kForeignFactors);
   return number == 0 || (number == 1 && std::find(std::begin(kForeignFactors), end, key) != end);

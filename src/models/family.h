@@ -62,6 +62,8 @@ struct Family {
   Storage storage = {};
   /// Common keys that have other names here.
   std::vector<std::pair<const char*, const char*>> key_names = {};
+  /// transformers rounds the embedding's factor to the type of the weights.
+  bool rounds_embedding_scale = false;
 
   bool reads(std::string_view key) const;
   /// Name of a common key.

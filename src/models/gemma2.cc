@@ -30,7 +30,8 @@ Family family_gemma2() {
           .norms = {.attention_out = "post_attention_layernorm",
                     .mlp_in = "pre_feedforward_layernorm",
                     .mlp_out = "post_feedforward_layernorm"},
-          .key_names = {{"hidden_act", "hidden_activation"}}};
+          .key_names = {{"hidden_act", "hidden_activation"}},
+          .rounds_embedding_scale = true};
 }
 
 }  // namespace hocket::models

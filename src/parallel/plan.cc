@@ -371,46 +371,55 @@ void Sharding::fields(Fields& fields) {
          "in which its stages need them, and keep them until its end");
 }
 
-void Plan::fields(Fields& fields) {
+namespace {
+
+/// Adds the keys of the axes of the mesh.
+void add_axes(Plan& plan, Fields& fields) {
   fields(
-      "pp", pp,
+      "pp", plan.pp,
       "pipeline ranks, each with pp_chunks stages; by default the rows of a schedule CSV, else 1")
       .min(1)
       .max(kMaxAxisRanks);
-  fields("pp_chunks", pp_chunks,
+  fields("pp_chunks", plan.pp_chunks,
          "stages per pipeline rank: model chunks, for interleaved and zb-h1; default: the "
          "schedule's own number, which is 2 for zb-v and dualpipev and the number in a "
          "CSV, else 1")
       .min(1)
       .max(kMaxAxisRanks);
   fields(
-      "dp", dp,
+      "dp", plan.dp,
       "data-parallel ranks; with ranks as processes, the default is the number that the other axes "
       "leave")
       .min(1)
       .max(kMaxAxisRanks);
-  fields("ep", ep,
+  fields("ep", plan.ep,
          "expert-parallel ranks, taken from the other axes: first ranks of tp (with "
          "sequence_parallel), then of cp, then of dp")
       .min(1);
-  fields("etp", etp, "ranks of tp over which the width of every expert is split").min(1);
-  fields("ep_inner", ep_inner,
+  fields("etp", plan.etp, "ranks of tp over which the width of every expert is split").min(1);
+  fields("ep_inner", plan.ep_inner,
          "ranks of ep that are near each other, as on a node: rows go to the node of their expert, "
          "then to its rank, and back the same way (two-level all-to-all); 1: in one step")
       .min(1);
-  fields("expert_ranks", expert_ranks,
+  fields("expert_ranks", plan.expert_ranks,
          "additional ranks, which have all experts; 0: none. Forward only: eval, graph --for "
          "evaluate")
       .min(0)
       .max(kMaxAxisRanks);
-  fields("cp", cp, "context-parallel ranks: they share the tokens of a data-parallel rank")
+  fields("cp", plan.cp, "context-parallel ranks: they share the tokens of a data-parallel rank")
       .min(1)
       .max(kMaxAxisRanks);
-  fields("tp", tp,
+  fields("tp", plan.tp,
          "tensor-parallel ranks: they have the same tokens, and parts of the vocabulary, heads and "
          "MLPs")
       .min(1)
       .max(kMaxAxisRanks);
+}
+
+}  // namespace
+
+void Plan::fields(Fields& fields) {
+  add_axes(*this, fields);
   fields("sequence_parallel", sequence_parallel,
          "the ranks of tp split the tokens between their products: norms and residuals are not "
          "repeated, and take a part of the memory");

@@ -144,6 +144,30 @@ const std::vector<std::string>& searched_keys() {
   return keys;
 }
 
+namespace {
+
+/// Adds the keys of plan.shard by `add`, which takes a key and its value.
+template <typename Add>
+void add_sharding(const PlanCandidate& plan, const SearchSpace& space, const Add& add) {
+  if (plan.shard == kZero1) {
+    add("shard.optimizer", "all");
+  }
+  if (plan.shard == kZero2 || plan.shard == kZero3) {
+    add("shard.grads", "all");
+  }
+  if (plan.shard == kZero3) {
+    add("shard.params", "all");
+  }
+  if (plan.shard == kHybrid) {
+    add("shard.group", std::to_string(shard_group(space, plan)));
+    add("shard.params", "group");
+    add("shard.grads", "group");
+    add("shard.optimizer", "all");
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpace& space) {
   std::vector<std::string> list;
   const auto add = [&](const char* key, const std::string& value) {
@@ -185,21 +209,7 @@ std::vector<std::string> assignments(const PlanCandidate& plan, const SearchSpac
   if (plan.recompute != Recompute::none) {
     add("recompute", to_string(plan.recompute));
   }
-  if (plan.shard == kZero1) {
-    add("shard.optimizer", "all");
-  }
-  if (plan.shard == kZero2 || plan.shard == kZero3) {
-    add("shard.grads", "all");
-  }
-  if (plan.shard == kZero3) {
-    add("shard.params", "all");
-  }
-  if (plan.shard == kHybrid) {
-    add("shard.group", std::to_string(shard_group(space, plan)));
-    add("shard.params", "group");
-    add("shard.grads", "group");
-    add("shard.optimizer", "all");
-  }
+  add_sharding(plan, space, add);
   if (plan.collectives != CollectiveAlgorithm::native) {
     for (const char* key : {"all_reduce", "reduce_scatter", "all_gather"}) {
       add(key, to_string(plan.collectives));

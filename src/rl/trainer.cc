@@ -187,6 +187,13 @@ void Training::save_learned(std::string_view reason) {
   }
 }
 
+/// Saves the updates before a step whose first one fails and changes nothing. A critic has learned
+/// from the step by then: it and the policy are of no one step.
+void Training::save_before_update(const std::string& reason) {
+  if (critic_ || stepper_->done().step % rl_.updates_per_step() != 0) return;
+  save_learned(reason);
+}
+
 /// Ends a run whose samples or rewards make no step.
 void Training::fail_step(const Experience& experience) {
   std::string reason = sampling_->failure();
@@ -232,9 +239,10 @@ void Training::update(Experience& experience, int64_t begin_ns) {
     }
     step_values_.insert(step_values_.end(), values.begin(), values.end());
   }
-  prompts_ += experience.prompts;
+  step_prompts_ = experience.prompts;
   stepper_->spend(seconds_since(begin_ns));
   if (warms_up()) {
+    prompts_ += step_prompts_;
     ++warmups_;
     progress_->print(
         fmt::format("critic {}/{}: {}", warmups_, rl_.critic.warmup_steps, critic_->text()));
@@ -250,6 +258,7 @@ void Training::update(Experience& experience, int64_t begin_ns) {
       first = false;
     }
   }
+  prompts_ += step_prompts_;
 }
 
 int train(const engine::Run& run, const std::string& command) {

@@ -69,6 +69,7 @@ class Training {
   /// Makes the next step; false: a signal came before it was sampled.
   bool step();
   void save_learned(std::string_view reason);
+  void save_before_update(const std::string& reason);
   [[noreturn]] void fail_step(const Experience& experience);
   bool warms_up() const;
   void update(Experience& experience, int64_t begin_ns);
@@ -102,9 +103,10 @@ class Training {
   check::Certificate certificate_;
   std::vector<program::Memory> planned_;
   train::Course course_;
-  int64_t prompts_ = 0;  ///< that were sampled so far
-  int64_t tokens_ = 0;   ///< in updates so far
-  int64_t warmups_ = 0;  ///< steps that trained the critic alone
+  int64_t prompts_ = 0;       ///< that were sampled for the steps so far
+  int64_t step_prompts_ = 0;  ///< likewise, for the step under way
+  int64_t tokens_ = 0;        ///< in updates so far
+  int64_t warmups_ = 0;       ///< steps that trained the critic alone
   int64_t evaluated_ = -1, saved_at_ = 0;
   int stopped_by_ = 0;         ///< the signal that ended the steps; 0: none
   train::Values step_values_;  ///< of the step under way

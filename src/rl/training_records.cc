@@ -20,7 +20,7 @@ void Training::measure(train::StepMetrics& metrics) {
   learner_->measure(metrics);
   tokens_ += metrics.tokens;
   metrics.tokens_seen = tokens_;
-  metrics.values.push_back({"rl/prompts", static_cast<double>(prompts_)});
+  metrics.values.push_back({"rl/prompts", static_cast<double>(prompts_ + step_prompts_)});
   metrics.values.push_back(
       {"rl/cached_tokens", static_cast<double>(sampling_->stats().cached_tokens)});
   metrics.values.push_back({"rl/preemptions", static_cast<double>(sampling_->stats().preemptions)});

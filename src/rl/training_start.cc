@@ -173,6 +173,7 @@ train::StepperParts Training::parts_of_stepper() {
   parts.metrics = [this](const train::StepMetrics& metrics) { report_step(metrics); };
   parts.save = [this](const train::StepsDone&) { save(); };
   parts.last_checkpoint = [this] { return saver_.last_or_none(" is intact"); };
+  parts.save_before_failure = [this](const std::string& reason) { save_before_update(reason); };
   parts.planned = planned_;
   return parts;
 }

@@ -248,12 +248,12 @@ std::vector<std::string> ineffective_keys(const Run& run) {
   }
   if (run.config.objective == Objective::rl) {
     for (const char* key : kNotOfRl) {
-      if (!run.resolved.is_default(key)) {
+      if (is_changed(run, key)) {
         lines.push_back(fmt::format("{} has no effect: objective is rl", key));
       }
     }
     for (const RlRow& row : kRlRows) {
-      if (!run.resolved.is_default(fmt::format("rl.{}", row.key)) && !row.works(run)) {
+      if (!row.works(run) && is_changed(run, fmt::format("rl.{}", row.key))) {
         lines.push_back(fmt::format("rl.{} {}", row.key, row.why));
       }
     }

@@ -11,7 +11,10 @@
 
 namespace hocket::engine {
 
-void expect_rl(const Run& run) {
+namespace {
+
+/// Throws Error if no step can be made: by its numbers of prompts, its schedule or its samples.
+void expect_steps(const Run& run) {
   const RlSection& rl = run.config.rl;
   const std::string& name = run.name;
   if (rl.prompts_per_step % rl.update_prompts() != 0) {
@@ -30,6 +33,11 @@ void expect_rl(const Run& run) {
   if (std::find(rl.stop.begin(), rl.stop.end(), "") != rl.stop.end()) {
     fail(name, "rl.stop has an empty string; expected some text");
   }
+}
+
+void expect_advantages(const Run& run) {
+  const RlSection& rl = run.config.rl;
+  const std::string& name = run.name;
   if (rl.advantage == "rloo" && rl.samples_per_prompt < 2) {
     fail(name, "rl.advantage is rloo, and rl.samples_per_prompt 1; expected 2 or more");
   }
@@ -50,6 +58,15 @@ void expect_rl(const Run& run) {
          "token (rl.advantage {}, kl_in {}, gamma {}, correction {} of a {}); try rl.loss: ppo",
          rl.advantage, rl.kl_in, rl.gamma, rl.correction.type, rl.correction.level);
   }
+}
+
+}  // namespace
+
+void expect_rl(const Run& run) {
+  const RlSection& rl = run.config.rl;
+  const std::string& name = run.name;
+  expect_steps(run);
+  expect_advantages(run);
   if (rl.dual_clip > 0 && !(rl.dual_clip > 1)) {
     fail(name, "rl.dual_clip is {}; expected a number above 1, or 0 for none", rl.dual_clip);
   }

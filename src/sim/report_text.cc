@@ -70,7 +70,7 @@ const std::vector<std::string>& not_modelled() {
       "expert load that changes between steps: experts get the rows of the profile's batch, or "
       "equal "
       "numbers of rows",
-      "host work between steps (loading data, logging, checkpoints)",
+      "host work between steps (loading data, logging, checkpoints) beyond framework.step",
       "run-to-run variation, clock changes, failures",
   };
   return list;

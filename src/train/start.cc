@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -76,11 +79,35 @@ bool find_checkpoint(const engine::Run& run, const RunData& data,
   return true;
 }
 
+/// Returns whether two paths lead to one place.
+bool is_same_place(const std::string& one, const std::string& other) {
+  std::error_code none;  // the result is empty then
+  const std::filesystem::path place = std::filesystem::weakly_canonical(one, none);
+  return one == other ||
+         (!place.empty() && place == std::filesystem::weakly_canonical(other, none));
+}
+
+constexpr std::string_view kFrom = "from ", kAnd = " and ";
+
+/// Returns whether a folder is one of those of "from <folder>" or "from <folder> and <adapter>".
+bool names_folder(const std::string& began_with, const std::string& folder) {
+  if (!began_with.starts_with(kFrom)) return false;
+  const std::string named = began_with.substr(kFrom.size());
+  if (is_same_place(named, folder)) return true;
+  // A path may have the word, too: every place of it may be the one between both folders.
+  for (size_t at = named.find(kAnd); at != named.npos; at = named.find(kAnd, at + 1)) {
+    if (is_same_place(named.substr(0, at), folder) ||
+        is_same_place(named.substr(at + kAnd.size()), folder)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// Says so where an adapter's base is read from another place than at the beginning: a run that it
 /// is of may have newer checkpoints.
 void warn_of_base(const std::string& base, const std::string& began_with) {
-  const std::string now = "from " + base;
-  if (began_with.empty() || began_with == now || began_with.starts_with(now + " and ")) return;
+  if (began_with.empty() || names_folder(began_with, base)) return;
   log_warning(
       "the adapter's base is read from {}, and the training began {}; expected the same weights",
       base, began_with);
@@ -133,7 +160,8 @@ Start find_start(const engine::Run& run, const RunData& data,
       }
       return start;
     }
-    start.began_with = "from " + (at.adapter.empty() ? at.folder : at.adapter);
+    start.began_with = kFrom;
+    start.began_with += at.adapter.empty() ? at.folder : at.adapter;
     if (run.lora && !run.adapter.empty()) {
       start.adapter = std::make_shared<const checkpoint::AdapterWeights>(run.adapter, run.model);
       if (start.adapter->plan().layout == models::ExpertLayout::modules) {
@@ -143,7 +171,8 @@ Start find_start(const engine::Run& run, const RunData& data,
              "model.path",
              run.adapter);
       }
-      start.began_with += " and " + run.adapter;
+      start.began_with += kAnd;
+      start.began_with += run.adapter;
     }
     return start;
   }
@@ -158,7 +187,7 @@ void warn_of_reference(const engine::Run& run, const Start& start, const std::st
   const std::string& now = run.adapter.empty() ? run.weights : run.adapter;
   const std::string& then = start.began_with;
   const bool known = named.empty() && !now.empty() && !then.empty();
-  if (!start.from || !known || then.ends_with(now)) return;
+  if (!start.from || !known || names_folder(then, now)) return;
   log_warning(
       "the reference is read again from {}, and the training began {}; expected the same weights; "
       "try to name its model",

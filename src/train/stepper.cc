@@ -100,21 +100,34 @@ void Stepper::judge(StepMetrics& metrics) {
   const bool skipped = is_skipped(section_, metrics.grad_norm);
   const bool goes_on =
       skipped && (std::isfinite(metrics.grad_norm) || section_.on_nonfinite == "skip");
+  const std::string loss =
+      fmt::format("loss {} and gradient norm {}", metrics.loss, metrics.grad_norm);
   if (!goes_on && !(std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm))) {
-    fail_run("train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr{}",
-             metrics.step, metrics.loss, metrics.grad_norm, parts_.last_checkpoint(),
+    const std::string reason = fmt::format("step {}: {}", metrics.step, loss);
+    if (skipped) {
+      save_unchanged(reason);
+    }
+    fail_run("train", "{}; {}; try a lower train.lr{}", reason, parts_.last_checkpoint(),
              skipped ? ", or train.on_nonfinite: skip" : "");
   }
-  done_.skipped += skipped ? 1 : 0;
-  skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
-  if (skipped_in_a_row_ == kMaxSkippedInARow) {
-    fail_run("train",
-             "steps {} to {} were all skipped, the last with loss {} and gradient norm {}; {}; try "
-             "a lower train.lr, or another train.skip_grad_norm than {}",
-             metrics.step - kMaxSkippedInARow + 1, metrics.step, metrics.loss, metrics.grad_norm,
-             parts_.last_checkpoint(), section_.skip_grad_norm);
+  const int64_t skipped_in_a_row = skipped ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row == kMaxSkippedInARow) {
+    const std::string reason =
+        fmt::format("steps {} to {} were all skipped, the last with {}",
+                    metrics.step - kMaxSkippedInARow + 1, metrics.step, loss);
+    save_unchanged(reason);
+    fail_run("train", "{}; {}; try a lower train.lr, or another train.skip_grad_norm than {}",
+             reason, parts_.last_checkpoint(), section_.skip_grad_norm);
   }
+  skipped_in_a_row_ = skipped_in_a_row;
+  done_.skipped += skipped ? 1 : 0;
   metrics.skipped = done_.skipped;
+}
+
+void Stepper::save_unchanged(const std::string& reason) {
+  if (parts_.save_before_failure) {
+    parts_.save_before_failure(reason);
+  }
 }
 
 /// Adds the position of the run, and measurements beside the step.

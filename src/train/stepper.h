@@ -40,6 +40,9 @@ struct StepperParts {
   std::function<void(const StepsDone&)> save;
   /// Describes the newest checkpoint, for the errors of a step: "there is no checkpoint yet".
   std::function<std::string()> last_checkpoint;
+  /// Saves the completed steps before one that changed nothing ends the run, for a reason; all
+  /// processes call it. Empty: nothing is saved then.
+  std::function<void(const std::string& reason)> save_before_failure;
   /// Metrics that the step does not measure: predictions, planned memory.
   StepMetrics known;
   std::vector<program::Memory> planned;  ///< of a rank of every class
@@ -75,6 +78,7 @@ class Stepper {
  private:
   bool is_first() const;
   void judge(StepMetrics& metrics);
+  void save_unchanged(const std::string& reason);
   void complete(StepMetrics& metrics);
 
   const engine::Run& run_;

@@ -26,6 +26,20 @@ class AdapterFolder : public testing::Test {
   std::string refusal() const {
     return error_of([&] { read_adapter_config(folder_.path()); });
   }
+  /// Writes tensors of random numbers.
+  void save_random(const std::map<std::string, graph::Dims>& shapes) const {
+    Rng rng(5);
+    std::map<std::string, std::vector<float>> values;
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, dims] : shapes) {
+      std::vector<float>& numbers = values[name];
+      for (int64_t i = 0; i < dims[0] * dims[1]; ++i) {
+        numbers.push_back(static_cast<float>(rng.normal()));
+      }
+      tensors.push_back({name, {graph::DType::f32, dims}, numbers.data()});
+    }
+    save_safetensors(folder_ / kAdapterFile, tensors);
+  }
 
   const TempFolder folder_;
 };
@@ -152,6 +166,18 @@ std::vector<double> product_of(const AdapterWeights& adapter, const models::Lora
   return all;
 }
 
+void expect_same_experts(const AdapterWeights& stacked, const AdapterWeights& split) {
+  ASSERT_EQ(split.plan().targets.size(), stacked.plan().targets.size());
+  for (size_t i = 0; i < split.plan().targets.size(); ++i) {
+    const models::LoraTarget& one = stacked.plan().targets[i];
+    const models::LoraTarget& other = split.plan().targets[i];
+    ASSERT_EQ(one.weight, other.weight);
+    if (one.expert) {
+      EXPECT_EQ(product_of(stacked, one), product_of(split, other)) << one.weight;
+    }
+  }
+}
+
 TEST_F(AdapterFolder, StackedExpertsAreSplit) {
   write_config(R"(, "peft_version": "0.19.0", "target_modules": ["q_proj"],)"
                R"( "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])");
@@ -166,17 +192,7 @@ TEST_F(AdapterFolder, StackedExpertsAreSplit) {
     shapes[layers + layer + ".self_attn.q_proj.lora_A.weight"] = {kRank, kHidden};
     shapes[layers + layer + ".self_attn.q_proj.lora_B.weight"] = {kQuery, kRank};
   }
-  Rng rng(5);
-  std::map<std::string, std::vector<float>> values;
-  std::vector<NamedTensor> tensors;
-  for (const auto& [name, dims] : shapes) {
-    std::vector<float>& numbers = values[name];
-    for (int64_t i = 0; i < dims[0] * dims[1]; ++i) {
-      numbers.push_back(static_cast<float>(rng.normal()));
-    }
-    tensors.push_back({name, {graph::DType::f32, dims}, numbers.data()});
-  }
-  save_safetensors(folder_ / kAdapterFile, tensors);
+  save_random(shapes);
   const models::ModelConfig config = small_config("qwen3_moe");
   const AdapterWeights stacked(folder_.path(), config);
   // q_proj of two layers, and three projections of four experts.
@@ -184,16 +200,32 @@ TEST_F(AdapterFolder, StackedExpertsAreSplit) {
   const AdapterWeights split(folder_ / "split", config);
   EXPECT_EQ(read_adapter_config(folder_ / "split").base, "/base");
   EXPECT_TRUE(split.plan().layout == models::ExpertLayout::modules);
-  ASSERT_EQ(split.plan().targets.size(), stacked.plan().targets.size());
-  for (size_t i = 0; i < split.plan().targets.size(); ++i) {
-    const models::LoraTarget& one = stacked.plan().targets[i];
-    const models::LoraTarget& other = split.plan().targets[i];
-    ASSERT_EQ(one.weight, other.weight);
-    if (one.expert) {
-      EXPECT_EQ(product_of(stacked, one), product_of(split, other)) << one.weight;
-    }
-  }
+  expect_same_experts(stacked, split);
   EXPECT_NE(error_of([&] { save_expert_modules(split, config, "", folder_ / "again"); }), "");
+}
+
+/// Layer 1 has no experts, and projections of the names that those of experts have. In the file of
+/// stacked experts such a name is of layer 1 alone.
+TEST_F(AdapterFolder, SplitExpertsShareNoNameWithOtherLayers) {
+  write_config(R"(, "peft_version": "0.19.0", "target_modules": ["down_proj"],)"
+               R"( "rank_pattern": {"down_proj": 1}, "modules_to_save": ["gate_proj", "up_proj"],)"
+               R"( "target_parameters": ["mlp.experts.gate_up_proj"])");
+  const std::string layers = "base_model.model.model.layers.";
+  constexpr int64_t kDense = 20, kFlat = kRank * kExperts;
+  save_random({{layers + "0.mlp.experts.lora_A.weight", {kFlat, kHidden}},
+               {layers + "0.mlp.experts.lora_B.weight", {2 * kWide, kFlat}},
+               {layers + "1.mlp.down_proj.lora_A.weight", {1, kDense}},
+               {layers + "1.mlp.down_proj.lora_B.weight", {kHidden, 1}},
+               {layers + "1.mlp.gate_proj.weight", {kDense, kHidden}},
+               {layers + "1.mlp.up_proj.weight", {kDense, kHidden}}});
+  const models::ModelConfig config = small_config("qwen3_moe");
+  const AdapterWeights stacked(folder_.path(), config);
+  // A and B of two projections of four experts and of down_proj; two modules in full.
+  EXPECT_EQ(save_expert_modules(stacked, config, "/base", folder_ / "split"), 2 * (2 * 4 + 1) + 2);
+  const AdapterWeights split(folder_ / "split", config);
+  expect_same_experts(stacked, split);
+  EXPECT_EQ(split.plan().saved, stacked.plan().saved);
+  EXPECT_EQ(split.plan().lora.target_modules.front(), "model.layers.1.mlp.down_proj");
 }
 
 }  // namespace

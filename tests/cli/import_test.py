@@ -69,6 +69,27 @@ class ImportTest(unittest.TestCase):
         self.assertNotIn("ranks: 8", text)
         self.assertIn("536870912, 1073741824]", text)  # exact sizes
 
+    def test_times_of_a_second_import_join_those_of_the_first(self):
+        def measured(cluster):
+            with open(os.path.join(self.box.name, cluster), encoding="utf-8") as f:
+                return {(t["op"], t["ranks"]): dict(zip(t["bytes"], t["us"])) for t in yaml.safe_load(f)["measured"]}
+
+        def is_kept(line):
+            return line.startswith("#") or int(line.split()[0]) >= 2 ** 20
+
+        self.good("profile", "--import", *self.logs(), "--out", "c.yaml")
+        again = log(8, time=lambda ranks, size: 2 * sum_us(ranks, size)).splitlines(keepends=True)
+        self.put("all_reduce_again.log", "".join(filter(is_kept, again)))
+        self.put("all_gather.log", log(4))
+        self.good("profile", "--import", "all_reduce_again.log", "all_gather.log", "--cluster", "c.yaml", "--out", "d.yaml")
+        before, after = measured("c.yaml"), measured("d.yaml")
+        self.assertEqual(set(after), {*before, ("all_gather", 4)})
+        for group, times in before.items():
+            self.assertEqual(set(times), set(after[group]))
+            for size, us in times.items():
+                slower = 2 if group == ("all_reduce", 8) and size >= 2 ** 20 else 1
+                self.assertAlmostEqual(after[group][size] / us, slower, delta=1e-3)
+
     def test_every_collective_has_a_cost(self):
         for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "resplit", "send", "size_exchange", "transfer",
                    "alltoall", "sendrecv_perf", "broadcast", "reduce", "gather", "scatter", "scatter_perf"):

@@ -223,6 +223,18 @@ TEST(Build, RopeScalingReachesTheOp) {
   }
 }
 
+TEST(Build, FactorsOfEmbeddingsAreRoundedAsInTransformers) {
+  const auto factor = [](const std::string& family, const json& patch) {
+    BuildOptions bf16 = options(Mode::logits);
+    bf16.dtype = graph::DType::bf16;
+    const Graph g = build(config(family, patch), bf16);
+    const graph::NodeId node = get(g, "model.embed_tokens.scaled").producer;
+    return g.nodes[static_cast<size_t>(node)].attrs.f("factor");
+  };
+  EXPECT_EQ(factor("granite", {{"embedding_multiplier", 12.3}}), 12.3);
+  EXPECT_EQ(factor("gemma2", json()), 4.90625);  // sqrt(24)
+}
+
 TEST(Build, BadOptionsAreErrors) {
   const ModelConfig c = config("llama");
   BuildOptions o = options(Mode::train);

@@ -275,6 +275,7 @@ TEST(ModelConfig, FeaturesOfOtherFamiliesAreRefused) {
       {"mixtral", {{"router_jitter_noise", 0.1}}, {"router_jitter_noise"}},
       {"olmoe", {{"clip_qkv", 8.0}}, {"clip_qkv"}},
       {"olmoe", {{"clip_qkv", 1.0}}, {"clip_qkv is '1.0'"}},
+      {"olmoe", {{"clip_qkv", 0}}, {"clip_qkv is '0'"}},
       {"qwen2", {{"layer_types", {"full_attention"}}}, {"layer_types has 1 entries"}},
       {"qwen3",
        {{"layer_types",

@@ -148,6 +148,17 @@ for i, line in enumerate(sys.stdin):
         self.rl("gone")
         self.assertEqual([1, 2, 3, 4], [line["step"] for line in self.metrics("gone")[0]])
 
+    def test_updates_before_one_that_ends_the_run_are_saved(self):
+        """Ten updates in a row that change nothing end the run: with a checkpoint of those before the tenth."""
+        with open(self.path("half.py"), "w", encoding="utf-8") as f:
+            f.write("import sys\nfor i, line in enumerate(sys.stdin):\n    print(i % 2, flush=True)\n")
+        reward = {"type": "exec", "command": "exec python3 -S half.py", "processes": 1}
+        self.write_run("skipped", data=rl_util.only(self.path("task/train.jsonl")),
+                       train={"steps": 12, "skip_grad_norm": 1e-12}, rl={"rewards": [reward]})
+        said = self.rl("skipped", code=1)
+        self.assertIn("steps 1 to 10 were all skipped", said)
+        self.assertIn("step-000009 is intact", said)
+
 
 class KilledRewards(rl_util.RlTest):
     def run_config(self, name, *words):

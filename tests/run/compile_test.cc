@@ -120,13 +120,13 @@ TEST(AnswersPerSequence, HasRoomForTheShortestSamples) {
 
 /// Every key has no effect under one plan here, and has one under the plan beside it.
 TEST(IneffectiveKeys, AreReported) {
-  const auto warned = [](const std::string& plan) {
+  const auto warned = [](const std::string& plan, const std::vector<std::string>& set = {}) {
     const engine::Run run = parse_run(
         "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
         "num_attention_heads: 2, num_key_value_heads: 2, head_dim: 4, intermediate_size: 8}}\n"
         "train: {global_batch: 4, seq_len: 4}\nplan: {" +
             plan + "}\n",
-        "test", {});
+        "test", set);
     std::string text;
     for (const std::string& line : ineffective_keys(run)) {
       text += line.substr(0, line.find(':')) + "; ";
@@ -134,7 +134,8 @@ TEST(IneffectiveKeys, AreReported) {
     return text;
   };
   const auto warned_of_rl = [&](const std::string& rl) {
-    return warned("dp: 1}\nobjective: rl\nrl: {rewards: [{type: exact}], " + rl);
+    return warned("dp: 1}\nobjective: rl\nrl: {rewards: [{type: exact}], " + rl,
+                  {"train.global_batch=8"});
   };
   EXPECT_EQ(warned_of_rl("kl_in: reward, clip_high: 0.3"),
             "train.global_batch has no effect; rl.kl_in has no effect; ");
@@ -145,10 +146,13 @@ TEST(IneffectiveKeys, AreReported) {
   EXPECT_EQ(warned_of_rl("kl_coef: 0.1, kl_in: reward, reference: here"),
             "train.global_batch has no effect; ");
   EXPECT_EQ(
-      warned_of_rl("loss: reinforce, clip_high: 0.3, critic: {clip: 0.2}, routing_replay: true"),
+      warned_of_rl("loss: reinforce, clip_high: 0.3, critic: {clip: 0.3}, routing_replay: true"),
       "train.global_batch has no effect; rl.critic.clip has no effect; rl.clip_high has no effect; "
       "rl.routing_replay has no "
       "effect; ");
+  // The configuration of a program gives every key, with its default.
+  EXPECT_EQ(warned_of_rl("kl_in: loss, clip_high: 0.2"), "train.global_batch has no effect; ");
+  EXPECT_EQ(warned("dp: 1}\nobjective: rl\nrl: {rewards: [{type: exact}], kl_in: loss"), "");
   EXPECT_EQ(warned("dp: 1}\nobjective: sft\nrl: {epochs: 2, samples_per_prompt: 8}\n"
                    "preference: {beta: 0.2"),
             "rl.epochs has no effect; preference.beta has no effect; ");

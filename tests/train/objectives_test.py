@@ -268,8 +268,9 @@ class Objectives(Folder):
         second = self.run_file("second", "first", "dpo", {}, {})
         third = self.run_file("third", "first", "sft", {}, {}, {"type": "lora", "r": 4, "targets": ["q_proj"]})
 
-        def said(run, steps):
-            r = subprocess.run([cli_util.HOCKET, "train", run, "--set", f"train.steps={steps}"], capture_output=True, text=True)
+        def said(run, steps, *words):
+            r = subprocess.run([cli_util.HOCKET, "train", run, "--set", f"train.steps={steps}", *words],
+                               capture_output=True, text=True)
             self.assertEqual(r.returncode, 0, r.stderr)
             return r.stderr
 
@@ -281,6 +282,12 @@ class Objectives(Folder):
         self.hocket("train", first)
         for run, what in ((second, "reference is read again"), (third, "adapter's base is read")):
             self.assertRegex(said(run, 4), what + r" from \S*step-000005, and the training began from \S*step-000002;")
+
+        # The same folder by another path is no other folder.
+        for name, kind, adapter in (("typed", "dpo", None), ("typed-base", "sft", {"type": "lora", "r": 4, "targets": ["q_proj"]})):
+            run = self.run_file(name, "dense", kind, {}, {}, adapter)
+            again = ("--set", "model.path=" + self.path("dense/"))
+            self.assertNotIn("the training began", said(run, 1) + said(run, 2, *again), name)
 
     def test_values_of_a_reference_outlive_a_kill(self):
         """They are kept while they are computed: a run that is killed goes on from them, with the losses of one that is not."""

@@ -58,6 +58,7 @@ class Steps {
     parts.metrics = [this](const StepMetrics& metrics) { reported.push_back(metrics); };
     parts.save = [this](const StepsDone& steps) { saved.push_back(steps); };
     parts.last_checkpoint = [] { return std::string("there is none"); };
+    parts.save_before_failure = [this](const std::string& reason) { reasons.push_back(reason); };
     parts.known.predicted_step_s = 7;
     parts.planned.resize(session.program().classes.size());
     for (program::Memory& memory : parts.planned) {
@@ -99,6 +100,7 @@ class Steps {
   std::function<StepData(int64_t)> data = data_of;
   std::vector<StepMetrics> reported;
   std::vector<StepsDone> saved;
+  std::vector<std::string> reasons;
 
  private:
   /// Only parameters come before the states of their names.
@@ -233,6 +235,8 @@ TEST(Stepper, StopsAtAGradientThatIsNotFinite) {
   expect_failure(steps, "there is none; try a lower train.lr, or train.on_nonfinite: skip");
   EXPECT_TRUE(steps.state() == before);
   EXPECT_EQ(steps.stepper().done().step, 1);
+  ASSERT_EQ(steps.reasons.size(), 1u);
+  EXPECT_EQ(steps.reasons[0].find("step 2: loss "), 0u) << steps.reasons[0];
 }
 
 TEST(Stepper, GoesOnWithoutStepsThatAreNotFinite) {
@@ -252,6 +256,8 @@ TEST(Stepper, GoesOnWithoutStepsThatAreNotFinite) {
   }
   expect_failure(steps, "steps 4 to 13 were all skipped");
   EXPECT_TRUE(steps.state() == before);
+  EXPECT_EQ(steps.reasons.size(), 1u);
+  EXPECT_EQ(steps.stepper().done().skipped, 10);  // without the one that ends the run
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "cost/known_clusters.h"
 #include "cost/link_errors.h"
 #include "cost/link_fit.h"
+#include "cost/merge_measured.h"
 #include "cost/rooted.h"
 #include "interop/comm_log_reader.h"
 
@@ -223,6 +224,8 @@ int import_logs(const ImportOptions& options) {
   for (const std::string& doubt : fit.doubts) {
     log_warning("{}", doubt);
   }
+  // Errors are of the fit: times of earlier logs join only afterwards.
+  fit.cluster.measured = cost::merge_measured(base.measured, fit.cluster.measured);
   fit.cluster.validate(options.out);
   write_output(options.out, cost::to_yaml(fit.cluster));
   if (options.json) {

@@ -34,7 +34,8 @@ class Converter {
   std::string layout() const;
   /// Columns that were not used, and the number of examples that have them.
   const std::map<std::string, int64_t>& ignored() const { return ignored_; }
-  /// Throws Error, in the name of `where`, for a name in `columns` that no example had.
+  /// Throws Error, in the name of `where`, for a name in `columns` that no example had. Warns where
+  /// it is of an input or a system prompt.
   void expect_columns(const std::map<std::string, std::string>& columns,
                       const std::string& where) const;
 

@@ -204,18 +204,23 @@ HttpResponse Api::refused(int status, const std::string& text) const {
   return error_response({.status = status, .message = text});
 }
 
+namespace {
+
+HttpResponse chat_page_response() {
+  HttpResponse response{.type = "text/html; charset=utf-8", .body = std::string(chat_page())};
+  response.headers.emplace_back("Content-Security-Policy",
+                                "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                                "'unsafe-inline'; connect-src 'self'; img-src data:");
+  return response;
+}
+
+}  // namespace
+
 Api::Reply Api::route(const HttpRequest& request, HttpPeer& peer) {
   const std::string& path = request.path;
   struct Route {
     std::string_view path, method;
     std::function<Reply()> answer;
-  };
-  const auto page = [] {
-    HttpResponse response{.type = "text/html; charset=utf-8", .body = std::string(chat_page())};
-    response.headers.emplace_back("Content-Security-Policy",
-                                  "default-src 'none'; script-src 'unsafe-inline'; style-src "
-                                  "'unsafe-inline'; connect-src 'self'; img-src data:");
-    return response;
   };
   const auto health = [&] {
     if (draining_ || service_.is_shut_down()) {
@@ -248,7 +253,7 @@ Api::Reply Api::route(const HttpRequest& request, HttpPeer& peer) {
       {"/version", "GET",
        [] { return HttpResponse{.body = R"({"version":")" HOCKET_VERSION "\"}"}; }},
       {"/metrics", "GET", metrics},
-      {"/", "GET", page},
+      {"/", "GET", chat_page_response},
       {"/v1/responses", "POST", absent},
       {"/v1/embeddings", "POST", absent},
   };

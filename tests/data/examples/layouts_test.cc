@@ -339,6 +339,11 @@ TEST(SourceLayout, NamesWithoutEffectAreRefused) {
   const std::string more =
       R"({"messages":)" + list({kAsk, kAnswer}) + R"(,"functions":[{"name":"f"}]})";
   EXPECT_EQ(read_lines(chat + more, with("auto", {{"tools", "functions"}})).report.examples, 2);
+  // Inputs and system prompts are optional.
+  EXPECT_EQ(read_lines(R"({"instruction":"q","output":"a"})",
+                       with("alpaca", {{"input", "context"}, {"system", "sys"}}))
+                .report.examples,
+            1);
   // A reader that has enough has not seen all.
   const TempFolder folder;
   SourceOptions options = with("auto", {{"tools", "functions"}});

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matching of an adapter with a model: the state of match_lora (lora.h). Internal to src/models.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/lora.h"
+#include "models/lora_modules.h"
+#include "models/lora_targets.h"
+
+namespace hocket::models {
+
+class Matcher {
+ public:
+  Matcher(const ModelConfig& config, const Lora& lora, const std::string& where,
+          ExpertLayout layout)
+      : config_(config),
+        lora_(lora),
+        where_(where),
+        layout_(layout),
+        modules_(modules_of(config)),
+        targets_(lora, where),
+        ranks_(lora.rank_pattern, "rank_pattern", where),
+        alphas_(lora.alpha_pattern, "alpha_pattern", where) {}
+
+  LoraPlan run();
+
+ private:
+  void check_options() const;
+  bool is_saved(const std::string& module) const {
+    return std::any_of(lora_.modules_to_save.begin(), lora_.modules_to_save.end(),
+                       [&](const std::string& ending) { return ends_in(module, ending); });
+  }
+  bool is_target(const Linear& linear, const std::string& module);
+  int32_t module(const std::string& name, bool expert);
+  void add_linear(const Linear& linear, const std::vector<int32_t>& parts);
+  void add_experts(const Linear& linear, int32_t module);
+  std::vector<int32_t> expert_modules(const Linear& linear, size_t parts);
+  void add_expert_modules(const Linear& linear);
+  void add_saved();
+
+  const ModelConfig& config_;
+  const Lora& lora_;
+  const std::string& where_;
+  const ExpertLayout layout_;
+  const Modules modules_;
+  Targets targets_;
+  Patterns<int64_t> ranks_;
+  Patterns<double> alphas_;
+  std::map<std::string, int32_t> by_name_;
+  std::set<std::string> a_made_;
+  LoraPlan plan_;
+};
+
+}  // namespace hocket::models

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules of a model as an adapter names them. Internal to src/models.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "models/config.h"
+#include "models/weights.h"
+
+namespace hocket::models {
+
+/// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
+std::string without_kind(const std::string& name);
+
+/// Returns whether `ending` is the whole name or its last parts.
+bool ends_in(const std::string& name, const std::string& ending);
+
+/// A weight of the graph that can have an adapter, or the reason why not.
+struct Linear {
+  const ParamWeights* param = nullptr;
+  size_t in_dims = 1;  ///< trailing dims of the weight that are its input
+  int32_t layer = 0;
+  bool expert = false;
+  WeightForm form;  ///< as transformers has it in memory
+};
+
+/// The modules of a model.
+struct Modules {
+  std::vector<ParamWeights> weights;
+  std::vector<Linear> linears;
+  std::map<std::string, std::string> others;  ///< names of modules without adapter: the reason
+};
+
+/// Returns the modules of a model, by its graph.
+Modules modules_of(const ModelConfig& config);
+
+/// Names of modules, last parts first: for messages.
+std::string some_of(const Modules& modules, const std::string& wanted);
+
+}  // namespace hocket::models
