@@ -16,10 +16,10 @@
 
 namespace hocket::models {
 
-class Matcher {
+class LoraMatcher {
  public:
-  Matcher(const ModelConfig& config, const Lora& lora, const std::string& where,
-          ExpertLayout layout)
+  LoraMatcher(const ModelConfig& config, const Lora& lora, const std::string& where,
+              ExpertLayout layout)
       : config_(config),
         lora_(lora),
         where_(where),
@@ -37,22 +37,22 @@ class Matcher {
     return std::any_of(lora_.modules_to_save.begin(), lora_.modules_to_save.end(),
                        [&](const std::string& ending) { return ends_in(module, ending); });
   }
-  bool is_target(const Linear& linear, const std::string& module);
+  bool is_target(const LinearModule& linear, const std::string& module);
   int32_t module(const std::string& name, bool expert);
-  void add_linear(const Linear& linear, const std::vector<int32_t>& parts);
-  void add_experts(const Linear& linear, int32_t module);
-  std::vector<int32_t> expert_modules(const Linear& linear, size_t parts);
-  void add_expert_modules(const Linear& linear);
+  void add_linear(const LinearModule& linear, const std::vector<int32_t>& parts);
+  void add_experts(const LinearModule& linear, int32_t module);
+  std::vector<int32_t> expert_modules(const LinearModule& linear, size_t parts);
+  void add_expert_modules(const LinearModule& linear);
   void add_saved();
 
   const ModelConfig& config_;
   const Lora& lora_;
   const std::string& where_;
   const ExpertLayout layout_;
-  const Modules modules_;
-  Targets targets_;
-  Patterns<int64_t> ranks_;
-  Patterns<double> alphas_;
+  const ModelModules modules_;
+  TargetMatcher targets_;
+  PatternValues<int64_t> ranks_;
+  PatternValues<double> alphas_;
   std::map<std::string, int32_t> by_name_;
   std::set<std::string> a_made_;
   LoraPlan plan_;

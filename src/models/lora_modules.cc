@@ -29,12 +29,12 @@ bool ends_in(const std::string& name, const std::string& ending) {
   return name == ending || name.ends_with("." + ending);
 }
 
-Modules modules_of(const ModelConfig& config) {
+ModelModules modules_of(const ModelConfig& config) {
   BuildOptions options;
   options.mode = BuildOptions::Mode::logits;
   options.tokens = 1;
   const Graph graph = build(config, options);
-  Modules all;
+  ModelModules all;
   all.weights = weight_map(config);
   std::map<std::string, const ParamWeights*> by_name;
   for (const ParamWeights& param : all.weights) {
@@ -54,8 +54,8 @@ Modules modules_of(const ModelConfig& config) {
     if (node.op != "linear" && !expert) continue;
     const graph::Tensor& weight = graph.tensor(node.in[1]);
     const ParamWeights& param = *by_name.at(weight.name);
-    Linear linear{&param, expert ? 1 : graph.tensor(node.in[0]).type.dims.size() - 1, node.layer,
-                  expert, expert ? param.forms.back() : param.forms[0]};
+    LinearModule linear{&param, expert ? 1 : graph.tensor(node.in[0]).type.dims.size() - 1,
+                        node.layer, expert, expert ? param.forms.back() : param.forms[0]};
     std::string reason;
     if (node.layer >= graph.num_layers) {
       reason = "the head is part of the loss; try modules_to_save, which trains it in full";
@@ -85,9 +85,9 @@ Modules modules_of(const ModelConfig& config) {
   return all;
 }
 
-std::string some_of(const Modules& modules, const std::string& wanted) {
+std::string some_of(const ModelModules& modules, const std::string& wanted) {
   std::set<std::string> ends;
-  for (const Linear& linear : modules.linears) {
+  for (const LinearModule& linear : modules.linears) {
     for (const WeightSlice& slice : linear.form) {
       const std::string name = without_kind(slice.name);
       const size_t last = name.rfind('.');

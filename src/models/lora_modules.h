@@ -20,7 +20,7 @@ std::string without_kind(const std::string& name);
 bool ends_in(const std::string& name, const std::string& ending);
 
 /// A weight of the graph that can have an adapter, or the reason why not.
-struct Linear {
+struct LinearModule {
   const ParamWeights* param = nullptr;
   size_t in_dims = 1;  ///< trailing dims of the weight that are its input
   int32_t layer = 0;
@@ -29,16 +29,16 @@ struct Linear {
 };
 
 /// The modules of a model.
-struct Modules {
+struct ModelModules {
   std::vector<ParamWeights> weights;
-  std::vector<Linear> linears;
+  std::vector<LinearModule> linears;
   std::map<std::string, std::string> others;  ///< names of modules without adapter: the reason
 };
 
 /// Returns the modules of a model, by its graph.
-Modules modules_of(const ModelConfig& config);
+ModelModules modules_of(const ModelConfig& config);
 
 /// Names of modules, last parts first: for messages.
-std::string some_of(const Modules& modules, const std::string& wanted);
+std::string some_of(const ModelModules& modules, const std::string& wanted);
 
 }  // namespace hocket::models

@@ -8,24 +8,26 @@ namespace hocket::models {
 
 namespace {
 
-bool is_of_experts(const Modules& modules, const std::string& ending) {
-  return std::any_of(modules.linears.begin(), modules.linears.end(), [&](const Linear& linear) {
-    return linear.expert &&
-           std::any_of(linear.form.begin(), linear.form.end(), [&](const WeightSlice& slice) {
-             return ends_in(without_kind(slice.name), ending);
-           });
-  });
+bool is_of_experts(const ModelModules& modules, const std::string& ending) {
+  return std::any_of(
+      modules.linears.begin(), modules.linears.end(), [&](const LinearModule& linear) {
+        return linear.expert &&
+               std::any_of(linear.form.begin(), linear.form.end(), [&](const WeightSlice& slice) {
+                 return ends_in(without_kind(slice.name), ending);
+               });
+      });
 }
 
 }  // namespace
 
-Targets::Targets(const Lora& lora, const std::string& where) : lora_(lora), where_(where) {
+TargetMatcher::TargetMatcher(const Lora& lora, const std::string& where)
+    : lora_(lora), where_(where) {
   if (!lora.target_pattern.empty() && lora.target_pattern != kAllLinear) {
     pattern_.emplace(lora.target_pattern, "target_modules", where);
   }
 }
 
-bool Targets::matches(const std::string& module, bool linear) {
+bool TargetMatcher::matches(const std::string& module, bool linear) {
   if (lora_.target_pattern == kAllLinear) {
     any_ = any_ || linear;
     return linear;
@@ -38,11 +40,11 @@ bool Targets::matches(const std::string& module, bool linear) {
   return fits_one(module, lora_.target_modules);
 }
 
-bool Targets::matches_parameter(const std::string& name) {
+bool TargetMatcher::matches_parameter(const std::string& name) {
   return fits_one(name, lora_.target_parameters);
 }
 
-void Targets::expect_used(const Modules& modules) const {
+void TargetMatcher::expect_used(const ModelModules& modules) const {
   for (const auto* list : {&lora_.target_modules, &lora_.target_parameters}) {
     for (const std::string& ending : *list) {
       if (used_.contains(ending)) continue;
@@ -61,12 +63,12 @@ void Targets::expect_used(const Modules& modules) const {
   }
 }
 
-std::string Targets::in_layers() const {
+std::string TargetMatcher::in_layers() const {
   const std::vector<int64_t>& layers = lora_.layers_to_transform;
   return layers.empty() ? "" : fmt::format(" of layers [{}]", fmt::join(layers, ", "));
 }
 
-bool Targets::fits_one(const std::string& name, const std::vector<std::string>& endings) {
+bool TargetMatcher::fits_one(const std::string& name, const std::vector<std::string>& endings) {
   bool any = false;
   for (const std::string& ending : endings) {
     if (!ends_in(name, ending)) continue;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Targets and patterns of an adapter's configuration, matched with names of modules. Internal to
-// src/models.
+// Targets and patterns of an adapter, matched with names of modules. Internal to src/models.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,10 +22,10 @@ inline constexpr const char* kAllLinear = "all-linear";
 
 /// Ranks or alphas by pattern. PEFT takes the first that matches; here several must agree.
 template <typename Number>
-class Patterns {
+class PatternValues {
  public:
-  Patterns(const std::vector<std::pair<std::string, Number>>& list, const char* key,
-           const std::string& where)
+  PatternValues(const std::vector<std::pair<std::string, Number>>& list, const char* key,
+                const std::string& where)
       : key_(key), where_(where) {
     for (const auto& [pattern, value] : list) {
       if (!(value > 0)) {
@@ -71,14 +70,14 @@ class Patterns {
 };
 
 /// Matches names of modules with the targets, and remembers which of these matched.
-class Targets {
+class TargetMatcher {
  public:
-  Targets(const Lora& lora, const std::string& where);
+  TargetMatcher(const Lora& lora, const std::string& where);
   /// `linear`: a linear layer of a block.
   bool matches(const std::string& module, bool linear);
   bool matches_parameter(const std::string& name);
   /// Throws Error for a target that nothing matched.
-  void expect_used(const Modules& modules) const;
+  void expect_used(const ModelModules& modules) const;
 
  private:
   std::string in_layers() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: Matcher (lora_matcher.h), for experts: their products, or projections as modules.
+// Implements: LoraMatcher (lora_matcher.h), for experts: their products, or projections as modules.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ using graph::Dims;
 using graph::kNone;
 using ops::product;
 
-void Matcher::add_experts(const Linear& linear, int32_t module) {
+void LoraMatcher::add_experts(const LinearModule& linear, int32_t module) {
   // PEFT keeps flat matrices: row e r + k of A, column k E + e of B. Of several parameters of one
   // module the outer wrapper has the last one's.
   const ParamWeights& param = *linear.param;
@@ -55,7 +55,7 @@ void Matcher::add_experts(const Linear& linear, int32_t module) {
 
 /// Returns the modules of an expert's projections, which are those of all experts: they have one
 /// rank and one scale.
-std::vector<int32_t> Matcher::expert_modules(const Linear& linear, size_t parts) {
+std::vector<int32_t> LoraMatcher::expert_modules(const LinearModule& linear, size_t parts) {
   const WeightForm& form = linear.param->forms[0];
   const std::vector<int64_t>& layers = lora_.layers_to_transform;
   const bool is_here =
@@ -82,7 +82,7 @@ std::vector<int32_t> Matcher::expert_modules(const Linear& linear, size_t parts)
 }
 
 /// Adds experts whose projections are modules: their tensors are stacked.
-void Matcher::add_expert_modules(const Linear& linear) {
+void LoraMatcher::add_expert_modules(const LinearModule& linear) {
   const ParamWeights& param = *linear.param;
   const WeightForm& form = param.forms[0];
   const int64_t experts = param.dims[0];

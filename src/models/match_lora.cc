@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements: match_lora (lora.h), and Matcher (lora_matcher.h) but for experts.
+// Implements: match_lora (lora.h), and LoraMatcher (lora_matcher.h) but for experts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ FileRows rows_of(const WeightSlice& slice, int64_t columns) {
 
 }  // namespace
 
-void Matcher::check_options() const {
+void LoraMatcher::check_options() const {
   if (lora_.r < 1) fail(where_, "r is {}; expected at least 1", lora_.r);
   if (!(lora_.lora_alpha > 0) || !std::isfinite(lora_.lora_alpha)) {
     fail(where_, "lora_alpha is {}, with which the adapter does nothing; expected above 0",
@@ -92,7 +92,7 @@ void Matcher::check_options() const {
   }
 }
 
-bool Matcher::is_target(const Linear& linear, const std::string& module) {
+bool LoraMatcher::is_target(const LinearModule& linear, const std::string& module) {
   if (linear.expert) return targets_.matches_parameter(module);
   const std::vector<int64_t>& layers = lora_.layers_to_transform;
   const bool is_here =
@@ -101,7 +101,7 @@ bool Matcher::is_target(const Linear& linear, const std::string& module) {
   return is_here && !is_saved(module) && targets_.matches(module, true);
 }
 
-int32_t Matcher::module(const std::string& name, bool expert) {
+int32_t LoraMatcher::module(const std::string& name, bool expert) {
   const auto [at, fresh] = by_name_.emplace(name, static_cast<int32_t>(plan_.modules.size()));
   if (fresh) {
     LoraModule made{name, ranks_.of(name, lora_.r), alphas_.of(name, lora_.lora_alpha), 0, expert};
@@ -112,7 +112,7 @@ int32_t Matcher::module(const std::string& name, bool expert) {
   return at->second;
 }
 
-void Matcher::add_linear(const Linear& linear, const std::vector<int32_t>& parts) {
+void LoraMatcher::add_linear(const LinearModule& linear, const std::vector<int32_t>& parts) {
   const ParamWeights& param = *linear.param;
   const Dims& dims = param.dims;
   const size_t outs = dims.size() - linear.in_dims;
@@ -172,7 +172,7 @@ void Matcher::add_linear(const Linear& linear, const std::vector<int32_t>& parts
   plan_.targets.push_back(std::move(target));
 }
 
-void Matcher::add_saved() {
+void LoraMatcher::add_saved() {
   std::set<std::string> used;
   for (const ParamWeights& param : modules_.weights) {
     const bool expert =
@@ -226,7 +226,7 @@ void Matcher::add_saved() {
   }
 }
 
-LoraPlan Matcher::run() {
+LoraPlan LoraMatcher::run() {
   check_options();
   plan_.lora = lora_;
   plan_.layout = layout_;
@@ -235,7 +235,7 @@ LoraPlan Matcher::run() {
       fail(where_, "target {} can have no adapter: {}", name, reason);
     }
   }
-  for (const Linear& linear : modules_.linears) {
+  for (const LinearModule& linear : modules_.linears) {
     if (linear.expert && layout_ == ExpertLayout::modules) {
       add_expert_modules(linear);
       continue;
@@ -263,7 +263,7 @@ LoraPlan Matcher::run() {
 
 LoraPlan match_lora(const ModelConfig& config, const Lora& lora, const std::string& where,
                     ExpertLayout layout) {
-  return Matcher(config, lora, where, layout).run();
+  return LoraMatcher(config, lora, where, layout).run();
 }
 
 bool stores_transposed(const ModelConfig& config) { return family_of(config).storage.transposed; }
