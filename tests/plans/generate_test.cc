@@ -75,7 +75,7 @@ TEST(Generate, UnderRandomPlansAsOnOneRank) {
 /// Random faults, of views where there are some: refused, or of no consequence.
 TEST(Generate, FaultsAreRefused) {
   const uint64_t first = from_environment("HOCKET_SEED", 1);
-  const uint64_t plans = from_environment("HOCKET_PLANS", fewer(40));
+  const uint64_t plans = from_environment("HOCKET_PLANS", 40);  // fewer may have no view
   uint64_t refused = 0, views = 0;
   for (uint64_t seed = first; seed < first + plans; ++seed) {
     const Case c = random_case(seed, 8, "f64");
