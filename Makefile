@@ -51,11 +51,11 @@ quickstart: build
 
 format:
 	tools/setup.sh --format
-	git ls-files '*.h' '*.cc' | xargs clang-format-14 -i
+	git ls-files '*.h' '*.cc' | xargs .venv/bin/clang-format -i
 
 format-check:
 	tools/setup.sh --format
-	git ls-files '*.h' '*.cc' | xargs clang-format-14 --dry-run -Werror
+	git ls-files '*.h' '*.cc' | xargs .venv/bin/clang-format --dry-run -Werror
 
 clean:
 	rm -rf build build-*

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what Hocket needs on Debian 12 or Ubuntu 24.04; a second call does only what changed.
+# Installs what Hocket needs on Debian 12 or 13, or Ubuntu 24.04; a second call does only what changed.
 #   tools/setup.sh            packages to build and run
 #   tools/setup.sh --torch    also what ranks as processes need: Gloo's headers, and PyTorch in .venv
 #   tools/setup.sh --tests    also what the tests compare with: Python packages in .venv (PyTorch,
 #                             transformers, ...) and on Debian Chromium
 #   tools/setup.sh --chat     also what ./quickstart chat needs: Python with pip in .venv, and curl
 #   tools/setup.sh --sim      only what `make sim` needs
-#   tools/setup.sh --format   only clang-format, in the version that the sources are laid out by
+#   tools/setup.sh --format   only clang-format, in .venv, in the version that the sources are laid out by
 #   tools/setup.sh --list     prints the packages of the chosen set and ends
 # Packages need root or sudo; without either it lists exactly the missing ones and ends with 2.
 # TORCH_DIR=<.../site-packages/torch> lets the tests reuse an installed PyTorch. HOCKET_TORCH_INDEX is
@@ -24,7 +24,8 @@ torch_packages=(ca-certificates python3 python3-venv libgloo-dev)
 chat_packages=(ca-certificates curl python3 python3-venv)
 test_packages=(libgtest-dev libbenchmark-dev xz-utils curl
   iproute2 openmpi-bin)  # tools/cluster, and one of the launchers that it tries
-format_packages=(clang-format-14)  # another version lays out differently
+format_packages=(ca-certificates python3 python3-venv)
+clang_format=clang-format==14.0.6  # of PyPI: Debian 13 has no package of it, and another version lays out differently
 test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml pyarrow)
 
 tests=0 torch_only=0 chat=0 sim=0 format=0 list=0
@@ -125,9 +126,13 @@ install_packages() {
 if [ $tests = 1 ] && ! command -v chromium chromium-browser google-chrome >/dev/null; then
   say "no Chromium here: tests/diagnose/report_browser_test.py will be skipped"
 fi
-if [ $chat = 1 ] && [ ! -x .venv/bin/pip ]; then
+if { [ $chat = 1 ] || [ $format = 1 ]; } && [ ! -x .venv/bin/pip ]; then
   say "making .venv with $(python3 --version)"
   python3 -m venv .venv
+fi
+if [ $format = 1 ]; then
+  .venv/bin/pip --disable-pip-version-check --no-input install -q "$clang_format" ||
+    refuse "$clang_format could not be installed"
 fi
 [ $tests = 1 ] || [ $torch_only = 1 ] || exit 0
 
