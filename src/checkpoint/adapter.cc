@@ -65,7 +65,8 @@ void expect_plain_lora(const JsonView& in) {
   if (in.has("init_lora_weights")) {
     // These only set the numbers that training began with. Others change the base's weights.
     constexpr const char* kOfAdapter[] = {"gaussian", "eva", "orthogonal", "mica"};
-    const json& init = in.at("init_lora_weights").json();
+    const JsonView given = in.at("init_lora_weights");
+    const json& init = given.json();
     const bool is_kept =
         init.is_boolean() || std::any_of(std::begin(kOfAdapter), std::end(kOfAdapter),
                                          [&](const char* name) { return init == json(name); });

@@ -400,7 +400,7 @@ Value filter_select(const FilterCall& call) {
 }
 
 Value filter_attr(const FilterCall& call) {
-  const std::string& name = call.bind({"name"}).text(0);
+  const std::string name = call.bind({"name"}).text(0);
   require_defined(call.subject);
   Value out;
   if (find_attribute(call.subject, name, &out)) return out;

@@ -182,7 +182,7 @@ class SpecReader {
       if (!entry.is_array() || entry.size() != 2) {
         entry.fail("is no pair of a token and a score");
       }
-      const std::string& text = entry.at(0).as_string();
+      const std::string text = entry.at(0).as_string();
       spec_.tokens.push_back(model_text(text));
       spec_.scores.push_back(entry.at(1).as_double());
       ids_[text] = static_cast<int32_t>(i);
