@@ -20,8 +20,10 @@ void add_older_sizes(const MeasuredTimes& older, MeasuredTimes* times) {
     }
   }
   if (us_of.size() == times->bytes.size()) return;
-  if (times->source != older.source) {
+  if (!older.source.ends_with(times->source)) {
     times->source = older.source + "; " + times->source;
+  } else {
+    times->source = older.source;
   }
   times->bytes.clear();
   times->us.clear();

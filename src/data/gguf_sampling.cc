@@ -33,9 +33,9 @@ nlohmann::json gguf_sampling(const gguf::Metadata& in, std::vector<std::string>*
   const std::string window = prefix + "penalty_last_n";
   if (in.has(window) && out.contains("repetition_penalty") && out["repetition_penalty"] != 1.0) {
     const int64_t tokens = in.integer(window);
-    if (tokens == 0) {
+    if (tokens == 0 || tokens < -1) {
       out.erase("repetition_penalty");
-    } else if (tokens > 0) {  // below 0: all tokens, as here
+    } else if (tokens > 0) {  // -1: all tokens, as here
       ignored->push_back(window);
     }
   }

@@ -29,7 +29,7 @@ bool is_control(const Metadata& in, int64_t id) {
 }
 
 /// Returns the first token of kTurnEnds. llama.cpp takes each for a control token, whatever its
-/// kind in the file: converters have called <|im_end|> a token of the user's.
+/// kind in the file: converters have given <|im_end|> the type user-defined.
 std::optional<int64_t> turn_end(const Metadata& in) {
   const auto* texts = list_of<std::string>(in, "tokens");
   if (texts == nullptr) return {};

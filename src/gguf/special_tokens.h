@@ -25,8 +25,8 @@ std::optional<int64_t> special_token(const Metadata& metadata, const char* name)
 
 /// Tokens that end a text, a turn or a message, each once. Without a key the end of a turn is the
 /// first token of kTurnEnds. llama.cpp ends texts at more tokens, by a list of texts such as
-/// <|endoftext|>. Here keys count before texts, so that an export has the ids of its original.
-/// Error: as special_token.
+/// <|endoftext|>. Here keys count before texts: an export with an eot_token_id has the ids of its
+/// original. Error: as special_token.
 std::vector<int64_t> stop_tokens(const Metadata& metadata);
 
 }  // namespace hocket::gguf

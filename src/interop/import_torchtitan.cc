@@ -87,7 +87,7 @@ bool TorchtitanImport::is_json(const std::string& text) {
   return trim(std::string_view(text).substr(0, 4096)).starts_with("{");
 }
 
-/// Its JSON has the model's sizes; a job file only names it.
+/// The JSON of torchtitan has the model's sizes; a job file only names it.
 void TorchtitanImport::read_model() {
   const bool has_spec = is_json_ && job_.has("model_spec.name");
   const std::string section = has_spec ? "model_spec" : "model";
@@ -179,7 +179,7 @@ void TorchtitanImport::read_mesh() {
   read_context();
 }
 
-/// Reads the way of the keys between context-parallel ranks.
+/// Reads how context-parallel ranks exchange keys: by an all-gather, or around a ring.
 void TorchtitanImport::read_context() {
   if (cp_ == 1) return;
   const std::string rotation = job_.text("parallelism.context_parallel_rotate_method", "allgather");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A configuration of torchtitan on its way to the keys of a run: a job file (TOML), or the JSON of
-// a configuration. The files that read its parts share this class.
+// Reader of torchtitan's configurations: a job file (TOML), or the JSON of a configuration. The
+// files that read its parts share this class.
 #pragma once
 
 #include <fmt/format.h>

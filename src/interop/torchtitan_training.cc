@@ -173,7 +173,7 @@ int64_t TorchtitanImport::sequences_of_a_pass(int64_t local) {
   return local / passes;
 }
 
-/// Its JSON has the class's fields in place of a mode.
+/// The JSON of torchtitan has the class's fields in place of a mode.
 std::string TorchtitanImport::checkpointing() {
   const std::string section = "activation_checkpoint";
   if (!is_json_ || job_.has(section + ".mode")) {
@@ -226,7 +226,7 @@ void TorchtitanImport::read_optimizer() {
   set("optimizer.weight_decay", decay);
 }
 
-/// Its learning rate falls in a line if nothing else is said.
+/// The learning rate of torchtitan falls in a line if nothing else is said.
 void TorchtitanImport::read_decay() {
   const std::string type = job_.text("lr_scheduler.decay_type", "linear");
   if (type != "linear" && type != "sqrt" && type != "cosine") {

@@ -16,6 +16,7 @@
 
 namespace hocket::models {
 
+/// Finds the weights that an adapter changes, module by module, and their tensors in its file.
 class LoraMatcher {
  public:
   LoraMatcher(const ModelConfig& config, const Lora& lora, const std::string& where,

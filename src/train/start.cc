@@ -89,17 +89,19 @@ bool is_same_place(const std::string& one, const std::string& other) {
 
 constexpr std::string_view kFrom = "from ", kAnd = " and ";
 
-/// Returns whether a folder is one of those of "from <folder>" or "from <folder> and <adapter>".
-bool names_folder(const std::string& began_with, const std::string& folder) {
+enum class Named { first, last };
+
+/// Returns whether a folder is the first or the last of "from <folder>" or "from <folder> and
+/// <adapter>".
+bool names_folder(const std::string& began_with, Named which, const std::string& folder) {
   if (!began_with.starts_with(kFrom)) return false;
   const std::string named = began_with.substr(kFrom.size());
   if (is_same_place(named, folder)) return true;
   // A path may have the word, too: every place of it may be the one between both folders.
   for (size_t at = named.find(kAnd); at != named.npos; at = named.find(kAnd, at + 1)) {
-    if (is_same_place(named.substr(0, at), folder) ||
-        is_same_place(named.substr(at + kAnd.size()), folder)) {
-      return true;
-    }
+    const std::string part =
+        which == Named::first ? named.substr(0, at) : named.substr(at + kAnd.size());
+    if (is_same_place(part, folder)) return true;
   }
   return false;
 }
@@ -107,7 +109,7 @@ bool names_folder(const std::string& began_with, const std::string& folder) {
 /// Says so where an adapter's base is read from another place than at the beginning: a run that it
 /// is of may have newer checkpoints.
 void warn_of_base(const std::string& base, const std::string& began_with) {
-  if (began_with.empty() || names_folder(began_with, base)) return;
+  if (began_with.empty() || names_folder(began_with, Named::first, base)) return;
   log_warning(
       "the adapter's base is read from {}, and the training began {}; expected the same weights",
       base, began_with);
@@ -187,7 +189,7 @@ void warn_of_reference(const engine::Run& run, const Start& start, const std::st
   const std::string& now = run.adapter.empty() ? run.weights : run.adapter;
   const std::string& then = start.began_with;
   const bool known = named.empty() && !now.empty() && !then.empty();
-  if (!start.from || !known || names_folder(then, now)) return;
+  if (!start.from || !known || names_folder(then, Named::last, now)) return;
   log_warning(
       "the reference is read again from {}, and the training began {}; expected the same weights; "
       "try to name its model",

@@ -19,6 +19,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resolve.h"
 #include "tests/checkpoint/checkpoint_util.h"
+#include "tests/log_util.h"
 
 namespace hocket::checkpoint {
 namespace {
@@ -30,11 +31,9 @@ using nlohmann::json;
 class Damage : public testing::Test {
  protected:
   Damage() {
-    set_log_sink([this](LogLevel, const std::string& line) { log_ += line + "\n"; });
     older_ = save(1);
     newest_ = save(2);
   }
-  ~Damage() override { set_log_sink(nullptr); }
 
   std::string save(int64_t step) {
     const models::ModelConfig config = small_config("llama");
@@ -64,8 +63,9 @@ class Damage : public testing::Test {
     EXPECT_NE(refusal.find(why), std::string::npos) << refusal;
     log_.clear();
     EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), older_);
-    EXPECT_NE(log_.find("step-000002 ("), std::string::npos) << log_;
-    EXPECT_NE(log_.find("using step-000001, which is intact"), std::string::npos) << log_;
+    EXPECT_NE(log_.text().find("step-000002 ("), std::string::npos) << log_.text();
+    EXPECT_NE(log_.text().find("using step-000001, which is intact"), std::string::npos)
+        << log_.text();
   }
 
   /// Rewrites the newest checkpoint in the format without checksums.
@@ -80,12 +80,13 @@ class Damage : public testing::Test {
   }
 
   const TempFolder run_;
-  std::string older_, newest_, log_;
+  std::string older_, newest_;
+  test::LogLines log_;
 };
 
 TEST_F(Damage, EveryFlippedByteIsNoticed) {
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
-  EXPECT_EQ(log_, "");
+  EXPECT_EQ(log_.text(), "");
   Rng rng(3);
   for (const std::string& name : list_dir(newest_)) {
     const std::string path = newest_ + "/" + name, good = read_file(path);
@@ -146,9 +147,10 @@ TEST_F(Damage, FilesOfAnotherStepAreNoticed) {
   rename_durable(older_, run_ / "step-000400");
   log_.clear();
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
-  EXPECT_NE(log_.find("step-000400 (run.json is of step 1; the folder is named after step 400)"),
-            std::string::npos)
-      << log_;
+  EXPECT_NE(
+      log_.text().find("step-000400 (run.json is of step 1; the folder is named after step 400)"),
+      std::string::npos)
+      << log_.text();
   // Under a name without a step, the checkpoint is valid.
   rename_durable(run_ / "step-000400", run_ / "best");
   EXPECT_EQ(Checkpoint(run_ / "best").state().step, 1);
@@ -168,8 +170,8 @@ TEST_F(Damage, AllDamagedIsAnError) {
 TEST_F(Damage, CheckpointsWithoutChecksumsOpenWithAWarning) {
   make_old_format();
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
-  EXPECT_EQ(log_,
-            "warning: " + newest_ + ": saved without checksums; only lengths were compared\n");
+  EXPECT_EQ(log_.text(),
+            "warning: " + newest_ + ": saved without checksums; only lengths were compared");
   EXPECT_EQ(Checkpoint(newest_, Verify::lengths).state().step, 2);
   std::filesystem::resize_file(newest_ + "/model.safetensors", 100);
   expect_fall_back("model.safetensors has 100 bytes of");
@@ -292,7 +294,7 @@ TEST_F(Damage, FilesOfOneChecksumAreRead) {
   object["xxh3"] = hash128(object.dump()).hex();
   write_file_atomic(newest_ + "/run.json", object.dump(1));
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
-  EXPECT_EQ(log_, "");
+  EXPECT_EQ(log_.text(), "");
   std::string model = read_file(newest_ + "/model.safetensors");
   model.back() = static_cast<char>(model.back() ^ 1);
   write_file_atomic(newest_ + "/model.safetensors", model);

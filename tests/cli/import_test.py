@@ -81,7 +81,8 @@ class ImportTest(unittest.TestCase):
         again = log(8, time=lambda ranks, size: 2 * sum_us(ranks, size)).splitlines(keepends=True)
         self.put("all_reduce_again.log", "".join(filter(is_kept, again)))
         self.put("all_gather.log", log(4))
-        self.good("profile", "--import", "all_reduce_again.log", "all_gather.log", "--cluster", "c.yaml", "--out", "d.yaml")
+        out = self.good("profile", "--import", "all_reduce_again.log", "all_gather.log", "--cluster", "c.yaml", "--out", "d.yaml")
+        self.assertIn("kept:     measured times of 2 groups of c, which these logs do not have", out)
         before, after = measured("c.yaml"), measured("d.yaml")
         self.assertEqual(set(after), {*before, ("all_gather", 4)})
         for group, times in before.items():

@@ -177,11 +177,12 @@ void print_errors(std::FILE* words, const std::vector<cost::GroupError>& errors)
 }
 
 void print_json(const ImportOptions& options, const std::string& base, const Logs& logs,
-                const cost::LinkFit& fit, const std::vector<cost::GroupError>& errors) {
+                const cost::LinkFit& fit, const std::vector<cost::GroupError>& errors,
+                size_t kept) {
   JsonWriter json({.indent = 1});
   json.object().member("cluster", options.out).member("base", base);
   json.member("fitted", fit.fitted).member("times", fit.times);
-  json.member("assumed", logs.assumed);
+  json.member("groups_kept", kept).member("assumed", logs.assumed);
   json.member("dropped", all_dropped(logs, fit)).key("held_out").array();
   for (const cost::GroupError& e : errors) {
     json.object().member("op", e.op).member("ranks", e.ranks).member("nodes", e.nodes);
@@ -225,11 +226,13 @@ int import_logs(const ImportOptions& options) {
     log_warning("{}", doubt);
   }
   // Errors are of the fit: times of earlier logs join only afterwards.
+  const size_t measured_now = fit.cluster.measured.size();
   fit.cluster.measured = cost::merge_measured(base.measured, fit.cluster.measured);
+  const size_t kept = fit.cluster.measured.size() - measured_now;
   fit.cluster.validate(options.out);
   write_output(options.out, cost::to_yaml(fit.cluster));
   if (options.json) {
-    print_json(options, base_name, logs, fit, errors);
+    print_json(options, base_name, logs, fit, errors, kept);
     return 0;
   }
   std::FILE* words = words_beside(options.out);
@@ -240,6 +243,10 @@ int import_logs(const ImportOptions& options) {
     fmt::print(words, "left out: {}\n", what);
   }
   print_errors(words, errors);
+  if (kept > 0) {
+    fmt::print(words, "kept:     measured times of {} of {}, which these logs do not have\n",
+               counted(static_cast<int64_t>(kept), "group"), base_name);
+  }
   fmt::print(words, "fitted {} to {}; all else is of {}; wrote {}\n", join(fit.fitted, " and "),
              counted(fit.times, "time"), base_name, options.out);
   return 0;

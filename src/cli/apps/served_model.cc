@@ -72,11 +72,11 @@ void hash_files(const std::string& path, const std::string& name, int depth, Has
 
 void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_tokens) {
   args.option("--max-new-tokens", "N", &options->max_new_tokens,
-              "most tokens of a text; default, as of the next five: generation_config.json's or "
-              "the GGUF file's, else " +
+              "most tokens of a text; default: generation_config.json's, else " +
                   std::to_string(max_tokens));
   args.option("--temperature", "T", &options->temperature,
-              "0: always the most likely token; default: 0.8");
+              "0: always the most likely token; default, as of the next four: "
+              "generation_config.json's or the GGUF file's, else 0.8");
   args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
   args.option("--top-p", "P", &options->top_p,
               "only the most likely tokens that make up this share; default: 0.95");
@@ -84,7 +84,7 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
               "none below this share of the most likely one's probability");
   args.option("--repetition-penalty", "F", &options->repetition_penalty,
               "divides the positive logits of tokens of prompt and text; 1, default: none");
-  args.option("--seed", "S", &options->seed, "of the random choices");
+  args.option("--seed", "S", &options->seed, "of the random choices", 0, INT64_MAX);
   args.option("--stop", "TEXT", &options->stops,
               "stop sequence; not included in the output; repeatable");
 }

@@ -42,8 +42,8 @@ struct RenderedChat {
 class ChatTemplate {
  public:
   /// Reads a model's folder: chat_template.jinja and additional_chat_templates/*.jinja, else
-  /// chat_template of tokenizer_config.json; special tokens from that file and
-  /// special_tokens_map.json. A path of a file is a template without special tokens. Throws Error
+  /// chat_template of tokenizer_config.json; special tokens as of read_tokenizer_config
+  /// (tokenizer_config.h). A path of a file is a template without special tokens. Throws Error
   /// for no template, or one with syntax that is not supported, with its line.
   static ChatTemplate load(const std::string& path);
   /// The same of a model's folder, or nothing for one without a template. `file`, unless empty, has

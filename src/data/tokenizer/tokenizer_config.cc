@@ -2,6 +2,7 @@
 #include "data/tokenizer/tokenizer_config.h"
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "base/file.h"
 
@@ -23,7 +24,11 @@ void add_special_tokens_map(const JsonView& map, nlohmann::json* config) {
     map.fail("is no object");
   }
   for (const auto& [key, value] : map.json().items()) {
-    if (key.ends_with("_token") && (value.is_string() || value.is_object())) {
+    // A switch such as add_bos_token is no token.
+    if (!key.ends_with("_token") || value.is_null() || value.is_boolean()) continue;
+    const JsonView token = map.at(key);
+    const std::string text = token.is_object() ? token.get_string("content") : token.as_string();
+    if (!text.empty()) {
       (*config)[key] = value;
     }
   }

@@ -93,7 +93,7 @@ void parse_stream(const Body& body, Call* call) {
   const Body in(*options, "stream_options");
   for (const auto& [key, value] : options->items()) {
     if (key != "include_usage" && key != "continuous_usage_stats" && key != "include_obfuscation") {
-      refuse(in.path_of(key), "is no field that this server knows; try include_usage");
+      refuse(in.path_of(key), "is no field that this path knows; try include_usage");
     }
   }
   call->include_usage = in.boolean("include_usage").value_or(false);

@@ -64,6 +64,10 @@ TEST(ChatTemplate, SpecialTokensOfTheMapWinWithoutATableOfAddedTokens) {
   folder.add("tokenizer_config.json", R"({"chat_template": ""})");
   EXPECT_ERROR(ChatTemplate::load(folder.path()),
                "special_tokens_map.json] the document is no object");
+  folder.add("special_tokens_map.json", R"({"eos_token": 2})");
+  EXPECT_ERROR(ChatTemplate::load(folder.path()), "special_tokens_map.json] eos_token");
+  folder.add("special_tokens_map.json", R"({"eos_token": "", "bos_token": null})");
+  EXPECT_TRUE(ChatTemplate::load(folder.path()).special_tokens().empty());
 }
 
 TEST(ChatTemplate, ToolsChooseTheTemplateToolUse) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/data/examples/source_util.h"
+#include "tests/log_util.h"
 
 namespace hocket::data {
 namespace {
@@ -340,10 +341,12 @@ TEST(SourceLayout, NamesWithoutEffectAreRefused) {
       R"({"messages":)" + list({kAsk, kAnswer}) + R"(,"functions":[{"name":"f"}]})";
   EXPECT_EQ(read_lines(chat + more, with("auto", {{"tools", "functions"}})).report.examples, 2);
   // Inputs and system prompts are optional.
+  const test::LogLines log;
   EXPECT_EQ(read_lines(R"({"instruction":"q","output":"a"})",
                        with("alpaca", {{"input", "context"}, {"system", "sys"}}))
                 .report.examples,
             1);
+  EXPECT_NE(log.text().find("no example has a column context"), std::string::npos) << log.text();
   // A reader that has enough has not seen all.
   const TempFolder folder;
   SourceOptions options = with("auto", {{"tools", "functions"}});
