@@ -21,8 +21,10 @@
 #include <cctype>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -262,7 +264,7 @@ class Protocol : public httplib::Server {
     // Tables that httplib makes at first use are made before there are threads.
     TextStream refused("GET / HTTP/0\r\n\r\n");
     bool closed = false;
-    process_request(refused, true, closed, nullptr);
+    process(refused, true, closed, nullptr);
     const auto plain = [this](const httplib::Request& request, httplib::Response& response) {
       without_body(request, response);
     };
@@ -288,19 +290,34 @@ class Protocol : public httplib::Server {
   /// Answers one request; false if the connection is to be closed.
   bool answer(Connection* connection) {
     bool closed = false;
-    const bool ok =
-        process_request(*connection, false, closed, [connection](httplib::Request& request) {
-          connection->end_head();
-          connection->path = std::move(request.path);
-          request.path = "/";
-          request.ranges.clear();
-          // Compressing costs more than loopback and local networks take, and delays streams.
-          request.headers.erase("Accept-Encoding");
-        });
+    const bool ok = process(*connection, false, closed, [connection](httplib::Request& request) {
+      connection->end_head();
+      connection->path = std::move(request.path);
+      request.path = "/";
+      request.ranges.clear();
+      // Compressing costs more than loopback and local networks take, and delays streams.
+      request.headers.erase("Accept-Encoding");
+    });
     return ok && !closed && !connection->must_close;
   }
 
  private:
+  /// Calls process_request of any httplib: newer ones (0.18 is one) take the addresses, too.
+  template <typename Stream>
+  bool process(Stream& stream, bool last, bool& closed,
+               const std::function<void(httplib::Request&)>& change) {
+    if constexpr (requires { this->process_request(stream, last, closed, change); }) {
+      return this->process_request(stream, last, closed, change);
+    } else {
+      std::string remote, local;
+      int remote_port = 0, local_port = 0;
+      stream.get_remote_ip_and_port(remote, remote_port);
+      stream.get_local_ip_and_port(local, local_port);
+      return this->process_request(stream, remote, remote_port, local, local_port, last, closed,
+                                   change);
+    }
+  }
+
   void refuse(httplib::Response& response, int status, const std::string& text) const {
     send(options_.error(status, text), response, false);
   }

@@ -272,7 +272,8 @@ std::string error_with(const Edit& edit, models::Rope* rope = nullptr) {
   }
   std::vector<gguf::OutputTensor> tensors;
   const auto zeros = [](int64_t, int64_t count, float* to) { std::fill_n(to, count, 0.0f); };
-  const GgufArchitecture& llama = architecture_named("llama", false, "test");
+  const std::string family = "llama", where = "test";
+  const GgufArchitecture& llama = architecture_named(family, false, where);
   for (const models::ParamWeights& param : models::weight_map(config)) {
     for (const models::WeightSlice& slice : param.forms[0]) {
       tensors.push_back(

@@ -298,7 +298,7 @@ TEST(Report, TimelineKeepsNanoseconds) {
   for (const json& track : timeline["tracks"]) {
     std::vector<std::pair<int64_t, int64_t>> want;
     for (const trace::TraceEvent& e : r.step.events) {
-      if (e.rank == track["r"] && r.step.lanes[e.lane] == track["l"]) {
+      if (e.rank == track["r"] && r.step.lanes[e.lane] == track["l"].get<std::string>()) {
         want.push_back({e.start_ns, e.end_ns});
       }
     }

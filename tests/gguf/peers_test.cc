@@ -78,7 +78,7 @@ TEST(GgufPeers, EveryTypeIsDecodedBitByBit) {
 TEST(GgufPeers, TypesToWriteAreEncodedBitByBit) {
   const nlohmann::json& encoded = fixtures()["encoded"];
   const std::vector<float> numbers = floats_of(encoded["numbers"]);
-  for (const char* name : {"F16", "BF16", "Q8_0"}) {
+  for (const std::string name : {"F16", "BF16", "Q8_0"}) {
     const BlockFormat& format = format_named(name);
     const int64_t count = std::ssize(numbers) / format.elements;
     std::vector<uint8_t> blocks(static_cast<size_t>(count * format.bytes));

@@ -135,7 +135,8 @@ TEST(ActivationKernels, TanhAndErfAreExactToF32) {
 TEST(ActivationKernels, GegluAndItsGradient) {
   Random random(32);
   for (const std::string approximate : {"none", "tanh"}) {
-    const Function& f = function(approximate == "none" ? "gelu" : "gelu_tanh");
+    const std::string name = approximate == "none" ? "gelu" : "gelu_tanh";
+    const Function& f = function(name);
     const Attrs attrs{{"approximate", approximate}};
     for (int64_t width : {1, 5, 16, 37, 130}) {
       for (bool is_routed : {false, true}) {

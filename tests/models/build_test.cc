@@ -179,7 +179,8 @@ TEST(Build, ParamsHaveTheStatedShapesAndInit) {
 TEST(Build, GenerateHasACachePerLayer) {
   const Graph g = build(config("llama"), options(Mode::generate));
   for (const auto& [which, type] : {std::pair{"k", "f64[4,2,10,32]"}, {"v", "f64[4,2,32,10]"}}) {
-    const graph::Tensor& t = get(g, std::string("model.layers.2.attn.") + which + "_pages");
+    const std::string name = std::string("model.layers.2.attn.") + which + "_pages";
+    const graph::Tensor& t = get(g, name);
     EXPECT_EQ(t.kind, TensorKind::state);
     EXPECT_EQ(to_string(t.type), type);
     EXPECT_EQ(t.layer, 2);
