@@ -106,7 +106,7 @@ TEST_F(RealCalls, AreReadWhereverTheTextIsSplit) {
     EXPECT_EQ(whole.content, "");
     ASSERT_EQ(whole.calls.size(), row["calls"].size());
     for (size_t i = 0; i < whole.calls.size(); ++i) {
-      EXPECT_EQ(whole.calls[i].first, row["calls"][i][0]);
+      EXPECT_EQ(whole.calls[i].first, row["calls"][i][0].get<std::string>());
       EXPECT_EQ(OrderedJson::parse(whole.calls[i].second), row["calls"][i][1]);
     }
     const std::string_view view = text;
