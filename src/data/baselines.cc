@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kTokenBits = 21;
 
-// Counts the output bytes of `xz -9e`. One encoder serves many texts, since liblzma keeps its
+// Counts the output bytes of `xz -9e -T1`. One encoder serves many texts, since liblzma keeps its
 // memory between them. A text is begun, added piece by piece, and finished.
 class XzEncoder {
  public:

@@ -108,7 +108,7 @@ TEST(Xz, EqualsTheProgram) {
   std::vector<TextPart> paths;
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string path = folder.add("f" + std::to_string(i), texts[i]);
-    ASSERT_EQ(std::system(("xz -9e -k '" + path + "'").c_str()), 0);
+    ASSERT_EQ(std::system(("xz -9e -T1 -k '" + path + "'").c_str()), 0);
     EXPECT_EQ(xz_size(texts[i]), file_size(path + ".xz")) << i;
     paths.push_back(path);
     bits += 8 * file_size(path + ".xz");
@@ -123,7 +123,7 @@ TEST(Xz, EqualsTheProgram) {
     joined += text;
   }
   const std::string path = folder.add("joined", joined);
-  ASSERT_EQ(std::system(("xz -9e -k '" + path + "'").c_str()), 0);
+  ASSERT_EQ(std::system(("xz -9e -T1 -k '" + path + "'").c_str()), 0);
   const BaselineResult one = xz_one_piece(paths);
   EXPECT_EQ(one.bits, 8.0 * static_cast<double>(file_size(path + ".xz")));
   EXPECT_EQ(one.bytes, bytes);
