@@ -86,7 +86,9 @@ class Builder : public nlohmann::json_sax<Document> {
     // "[json.exception...] parse error at line 1, column 2: syntax error while parsing value - ..."
     constexpr int kSyntax = 101;
     error = after_first(exception.what(), ": ");
-    if (exception.id == kSyntax) {
+    if (error.starts_with("attempting to parse an empty input")) {  // since 3.11
+      error = "unexpected end of input";
+    } else if (exception.id == kSyntax) {
       error = after_first(error, " - ");
     }
     error_at = at == 0 ? 0 : at - 1;
