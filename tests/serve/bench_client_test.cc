@@ -126,7 +126,7 @@ TEST(BenchClient, MeasuresAStream) {
     EXPECT_EQ(request.output_tokens, 2);
     EXPECT_EQ(request.prompt_tokens, 7);
     ASSERT_EQ(request.itl.size(), 1u);
-    EXPECT_GT(request.itl[0], 0);
+    EXPECT_GE(request.itl[0], 0);  // 0: one read had both tokens
     EXPECT_GT(request.ttft, 0);
     EXPECT_NEAR(request.latency, request.ttft + request.itl[0], 1e-9);
     EXPECT_LE(request.start + request.latency, result.duration);
