@@ -32,8 +32,8 @@ function(hocket_cpu_kernels)
     target_compile_definitions(${name} PRIVATE HOCKET_CPU=${level})
     # Several files at a time, so that their headers are read once.
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
-    # Sums are chains of fused multiply-adds on every path. From GCC 14 on, some loops would have a product and a sum:
-    # other bits for other numbers of rows (linear_test).
+    # Every sum of a product is a chain of fused multiply-adds, whatever the number of rows. GCC 14 avoids such chains in some
+    # loops, and the bits would depend on the number of rows (linear_test).
     target_compile_options(${name} PRIVATE ${optimised} -fopenmp-simd -Wno-subobject-linkage
       ${hocket_level_flags_${level}} $<$<CXX_COMPILER_ID:GNU>:--param=avoid-fma-max-bits=0>)
     target_link_libraries(${name} PUBLIC hocket_flags)
