@@ -312,6 +312,23 @@ TEST(Pieces, GuessesAboutOtherClassesDoNotSplitEqualValues) {
   EXPECT_EQ(why.text, "some of its parts are the same part of the value");
 }
 
+/// Parts that are adjacent along one dim keep their cut along the other.
+TEST(Pieces, JoinedColumnsKeepTheCutOfTheRows) {
+  Setting s;
+  const CutId rows = s.pieces.cuts.split({kAxis});
+  const auto columns = [&](graph::Run run) { return s.pieces.cuts.make(5, 0, {{run}}); };
+  const auto part = [&](graph::Run run) {
+    return s.pieces.intern({2, {rows, columns(run)}, {}});
+  };
+  const auto region = [&](graph::Run run) { return s.pieces.cuts.make(5, 0, {{run}}); };
+  const Pieces::Part parts[] = {{region({0, 2}), part({0, 2})}, {region({2, 3}), part({2, 3})}};
+  bool guess = false;
+  RankFault why;
+  EXPECT_EQ(s.pieces.join(parts, graph::CutTable::kWhole, 5, 1, 5, kEverywhere, &guess, &why),
+            s.pieces.intern({2, {rows, graph::CutTable::kWhole}, {}}))
+      << why.text;
+}
+
 TEST(PieceOf, LayoutAndPieceAgreeOnEveryRank) {
   const graph::Mesh mesh{{{"a", 1}, {"b", 2}, {"c", 3}}};
   const graph::Mesh both{{{"z", 4}, {"a", 1}, {"b", 2}, {"c", 3}}};

@@ -599,6 +599,25 @@ TEST(Refuse, RingThatNeedsEagerSends) {
   EXPECT_TRUE(assumed) << to_text(v);
 }
 
+TEST(Refuse, ALongCycleIsNamedByItsFirstSixWaits) {
+  // Eight ranks, each a class of its own: a cycle of sixteen waits.
+  Program p = ring(8, true);
+  for (int32_t rank = 7; rank > 0; --rank) {
+    test::split_class(p, 0, 1, rank);
+  }
+  program::finalize(p);
+  const Verdict v = check_structure(p);
+  ASSERT_TRUE(v.ok()) << to_text(v);
+  const std::string& text = v.stuck_when_sends_wait;
+  int waits = 0;
+  for (const char* why : {"waits for its receiver", "depends on"}) {
+    for (size_t at = text.find(why); at != std::string::npos; at = text.find(why, at + 1)) {
+      ++waits;
+    }
+  }
+  EXPECT_EQ(waits, 6) << text;
+}
+
 TEST(Refuse, TwoGroupsOfTheSameRanks) {
   for (bool other_lane : {false, true}) {
     test::Case c = make(1, 2, 1, 1);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws mutants of the product at random, and counts how many the tests kill.
 
-    tests/mutation/draw.py --seed S [--count N] [--build FOLDER] [--json FILE]
+    tests/mutation/draw.py --seed S [--count N] [--numbers A-B] [--build FOLDER] [--json FILE]
     tests/mutation/draw.py --seed S --list        prints the mutants, builds nothing
 
 A mutant is one changed operator, constant or condition, or one dropped statement, in a folder of FOLDERS. Sites are drawn
@@ -236,6 +236,7 @@ def main():
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--build", default=os.path.join(ROOT, "build-drawn"))
     parser.add_argument("--cmake", default="-DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DHOCKET_BENCH=OFF")
+    parser.add_argument("--numbers", default="", metavar="A-B", help="judge only these mutants of the draw")
     parser.add_argument("--json", help="also write the results here")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tests that run at once")
     parser.add_argument("--list", action="store_true")
@@ -273,8 +274,10 @@ def main():
         return {"number": number, "file": site.file, "line": site.line, "kind": site.kind, "old": site.old, "new": site.new,
                 "killed_by": by, "reached": is_reached}
 
+    first, _, last = args.numbers.partition("-")
+    judged = [row for row in chosen if int(first or 1) <= row[0] <= int(last or len(chosen))]
     with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
-        results = list(pool.map(judge, chosen))
+        results = list(pool.map(judge, judged))
     killed = sum(bool(r["killed_by"]) for r in results)
     print(f"seed {args.seed}: {killed} of {len(results)} killed; {len(results) - killed} survived or equivalent")
     if args.json:

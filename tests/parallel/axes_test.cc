@@ -377,6 +377,8 @@ TEST(Axes, QueriesAreSplitOverMoreRanksThanKeys) {
   EXPECT_EQ(one.at("model.layers.1.self_attn.o_proj.weight"), "tp:S1");
   const Shape four{.kv_heads = 2, .heads = 4};
   EXPECT_EQ(to_string(run_of("tp: 4", four).plan.mesh()), "pp:1 edp:1 ep:1 tp_kv:2 tp:2");
+  EXPECT_EQ(to_string(run_of("tp: 4, cp: 2", four).plan.mesh()),
+            "pp:1 edp:1 ep:1 cp:2 tp_kv:2 tp:2");
   for (const char* plan : {"tp: 4", "tp: 4, sequence_parallel: true"}) {
     const std::map<std::string, std::string> groups = stored(proven(plan, four));
     EXPECT_EQ(groups.at("model.layers.0.self_attn.q_proj.weight"), "tp_kv:S0 tp:S0");

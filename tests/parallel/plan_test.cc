@@ -50,6 +50,14 @@ TEST(Plan, ErrorsNameTheKey) {
   expect_refused([](Plan& p) { p.pp = 2, p.pp_layers = {1, 2}; }, "plan.pp_layers sums to 3");
 }
 
+TEST(Plan, AModelWithoutLayersIsOneStage) {
+  Plan one, two;
+  two.pp = 2;
+  EXPECT_NO_THROW(one.validate(0, 0));
+  EXPECT_THROW(two.validate(0, 0), Error);
+  EXPECT_THROW(two.validate(1, 0), Error);
+}
+
 TEST(Plan, SizesAreBounded) {
   EXPECT_EQ(refused([](Plan& p) { p.num_micro_batches = 65536; }), "");
   expect_refused([](Plan& p) { p.num_micro_batches = 65537; },

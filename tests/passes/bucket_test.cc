@@ -99,6 +99,33 @@ std::pair<int, int> of_kind(const Program& p, const char* op) {
   return found;
 }
 
+/// A gathered parameter takes memory only from one compute task before its use.
+TEST(Bucket, GathersOfShardedParametersWaitForTheComputeTaskBeforeThem) {
+  parallel::Plan plan;
+  plan.dp = 2;
+  plan.shard.params = plan.shard.grads = parallel::Shard::all;
+  for (const int64_t bucket_bytes : {int64_t{0}, int64_t{1} << 30}) {
+    const check::test::Case c =
+        check::test::make_case(check::test::dense(2, false), plan, 8, bucket_bytes);
+    program::TaskId last = program::kNone;
+    std::map<program::Lane, program::TaskId> awaited;  // the last compute task, by lane
+    int waiting = 0;
+    for (program::TaskId id = 0; id < c.program.classes[0].tasks.size(); ++id) {
+      const Task& task = c.program.classes[0].tasks[id];
+      if (std::count(task.deps.begin(), task.deps.end(), last) > 0) {
+        awaited[task.lane] = last;
+      }
+      if (task.lane == program::Lane::compute) {
+        last = id;
+      } else if (c.program.kind(task).op == "all_gather" && last != program::kNone) {
+        EXPECT_EQ(awaited[task.lane], last) << "task " << id;
+        ++waiting;
+      }
+    }
+    EXPECT_GT(waiting, 2);
+  }
+}
+
 // So do those that the ranks do not divide, of whatever sizes, apart from those that they do: in
 // one order on ranks that have more and on ranks that have less.
 TEST(Bucket, SharedOutParametersOfALayerComeTogether) {

@@ -350,6 +350,26 @@ TEST(Across, CodecLossIsReportedOnTheReceivingSide) {
   EXPECT_NE(to_text(verdict).find("  - z: ~int8 of input 'x'\n"), std::string::npos);
 }
 
+TEST(Across, ZerosOfOneRoleAreZerosInTheOther) {
+  ProgramBuilder w({{"a", 1}});
+  const TensorType type = f64({10});
+  const TensorId x = w.input("x", type);
+  const TensorId nothing = w.apply("nothing", "zero", {{"type", graph::to_string(type)}}, {})[0];
+  const TensorId y = w.apply("y", "add", {}, {x, nothing})[0];
+  w.result(y);
+  const BufferId made = w.step_buffer(type);
+  w.task("zero", {{"type", graph::to_string(type)}}, {}, {made});
+  w.send_to(1, made, nothing, {});
+  w.add_role("others", {{"b", 2}});
+  const BufferId came = w.step_buffer(type);
+  w.receive_from(0, came, nothing, {});
+  w.task("add", {}, {w.input_buffer(x), came}, {w.output_buffer(y)});
+  w.finish();
+  const check::Verdict verdict = check::check(w.program, w.graph);
+  ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+  EXPECT_EQ(equality_text(verdict), "equal to the single-device graph");
+}
+
 TEST(Across, OnlyTensorsAreTransferred) {
   const ProgramBuilder flat = there_and_back(Given::flat);
   const check::Verdict verdict = check::check(flat.program, flat.graph);

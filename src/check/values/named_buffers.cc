@@ -251,7 +251,10 @@ void NamedBuffers::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
     wanted.push_back(m_.ref.value(tensor, output ? buffer.micro_batch : -1));
   }
   const Value value = m_.io.left_in(cls, id);
-  if (value.expr == kUnknown) return;
+  if (value.expr == kUnknown) {
+    lost_ = true;
+    return;
+  }
   if (*std::min_element(wanted.begin(), wanted.end()) < 0) {
     const std::vector<TaskRef> users = m_.ctx.users(cls, id);
     m_.ctx.report("named-tensor", ProblemClass::value, users.empty() ? TaskRef{cls, -1} : users[0],
@@ -328,6 +331,9 @@ void NamedBuffers::finish() {
                   "add a persistent or output buffer of this name and the tasks that fill it",
                   m_.ctx.uncovered(graph.tensor(tensor), kept[{tensor, -1}]));
   }
+  // A value is unknown only as the consequence of a problem. Without one nothing is proven.
+  HOCKET_CHECK(!lost_ || m_.ctx.problems.count > 0 || !m_.ctx.options.skip_rules.empty(),
+               "the check lost a value without a problem");
 }
 
 }  // namespace hocket::check

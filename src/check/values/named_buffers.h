@@ -46,6 +46,7 @@ class NamedBuffers {
   Machine& m_;
   Replicas replicas_;
   std::set<std::pair<ClassId, BufferId>> undeclared_;  ///< refused before the step
+  bool lost_ = false;                                  ///< a named buffer's value is kUnknown
 };
 
 }  // namespace hocket::check
