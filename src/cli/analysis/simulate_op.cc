@@ -342,9 +342,7 @@ void declare_simulate_op(Args& args) {
               kMaxGroupRanks);
   args.option("--per-node", "N", &options->per_node,
               "ranks of the group on each node; default: all devices", 1, kMaxGroupRanks);
-  args.option("--cluster", "FILE", &options->cluster,
-              "cluster file (configs/clusters); default: this machine");
-  args.option("--profile", "FILE", &options->profile, "timings of `hocket profile`");
+  add_prediction_basis(args, &options->cluster, &options->profile, /*has_run=*/false);
   args.option("--set", "KEY=VALUE", &options->set,
               "overrides a key of the cluster file; may be repeated");
   args.option("--codec", "CODEC", &options->codec,

@@ -315,7 +315,6 @@ int add_tokens(TokenOptions& options) {
 constexpr const char* kModelText =
     "a Hugging Face folder, a GGUF file, a checkpoint or run folder of ours, or a hub id in the "
     "local cache";
-constexpr const char* kTokenizerText = "tokenizer.json or its folder; default: that of the model";
 
 void declare_export(Args& args) {
   auto options = std::make_shared<ConvertOptions>();
@@ -329,7 +328,7 @@ void declare_export(Args& args) {
   args.option("--out", "FILE", &options->out, "the .gguf to write");
   args.option("--type", "TYPE", &options->type,
               "of matrices: f32, f16, bf16 or q8_0; default: as they are, f32 for quantised ones");
-  args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
+  add_tokenizer(args, &options->tokenizer);
   args.flag("--json", &options->json, "the result as JSON");
   args.example("hocket checkpoint export runs/quickstart --out quickstart.gguf",
                "the quickstart's model, without loss");
@@ -349,7 +348,7 @@ void declare_import(Args& args) {
   args.option("--out", "DIR", &options->out, "the folder to make");
   args.option("--type", "TYPE", &options->type,
               "of weights: f32, f16 or bf16; default: as they are, f32 for quantised ones");
-  args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
+  add_tokenizer(args, &options->tokenizer);
   args.flag("--json", &options->json, "the result as JSON");
   args.example("hocket checkpoint import MODEL.gguf --out DIR", "the very numbers of the file");
   args.example("hocket checkpoint import runs/quickstart --out quickstart-hf --type bf16",
@@ -372,7 +371,7 @@ void declare_merge(Args& args) {
   args.option("--out", "DIR", &options->out, "the folder to make");
   args.option("--type", "TYPE", &options->type,
               "of weights: f32, f16 or bf16; default: as the base has them");
-  args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
+  add_tokenizer(args, &options->tokenizer);
   args.flag("--json", &options->json, "the result as JSON");
   args.example("hocket checkpoint merge DIR --out merged",
                "the newest adapter of a run, or an adapter from elsewhere");
@@ -431,7 +430,7 @@ void declare_add_tokens(Args& args) {
               "the number of rows is one of N", 1, kMaxMultiple);
   args.option("--type", "TYPE", &convert.type,
               "of weights: f32, f16 or bf16; default: as they are, f32 for quantised ones");
-  args.option("--tokenizer", "FILE", &convert.tokenizer, kTokenizerText);
+  add_tokenizer(args, &convert.tokenizer);
   args.flag("--json", &convert.json, "the result as JSON");
   args.example(
       "hocket checkpoint add-tokens MODEL --token '<|im_start|>' --eos-token '<|im_end|>' "

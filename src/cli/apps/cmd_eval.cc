@@ -512,8 +512,7 @@ void verb_eval(Args& args) {
       "a Hugging Face folder, a GGUF file, a checkpoint or run folder of ours, or a hub "
       "id in the local cache; then FILEs of text");
   add_set(args, &options->set);
-  args.option("--adapter", "DIR", &options->adapter,
-              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
+  add_adapter(args, &options->adapter);
   args.option("--ids", "FILE", &options->ids, "ids.json: a list of token lists");
   args.option("--save-logits", "FILE", &options->logits,
               "with --ids: a .safetensors to write; -: standard output");
@@ -529,10 +528,8 @@ void verb_eval(Args& args) {
               "with FILEs: tokens of a window; 0: 1024, or the model's max_position_embeddings if "
               "that is less",
               0, 1 << 20);
-  args.option("--tokenizer", "FILE", &options->tokenizer,
-              "with FILEs and --choices: for a model without one; tokenizer.json or its folder");
-  args.option("--dtype", "TYPE", &options->dtype,
-              "of weights and activations: f32, f64, bf16, f16");
+  add_tokenizer(args, &options->tokenizer);
+  add_dtype(args, &options->dtype);
   args.flag("--json", &options->json, "one JSON object");
   args.example("hocket eval MODEL FILE", "perplexity and bits per byte of a text");
   args.example("hocket eval MODEL --choices FILE", "accuracy at multiple choice");

@@ -450,8 +450,7 @@ void verb_generate(Args& args) {
       "MODEL", &options->model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache");
-  args.option("--adapter", "DIR", &options->adapter,
-              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
+  add_adapter(args, &options->adapter);
   args.option("--prompt", "TEXT", &options->prompt, "text to continue; -: read standard input");
   args.option("--chat", "TEXT", &options->chat,
               "a message to answer, by the model's chat template; -: read standard input");
@@ -469,17 +468,14 @@ void verb_generate(Args& args) {
             "special tokens that stand in a prompt, such as <|im_start|>, are text like any other "
             "(not with messages, of --chat or of a row); without it they are the tokens, as in "
             "transformers");
-  args.option(
-      "--tokenizer", "FILE", &options->tokenizer,
-      "for a model without one: tokenizer.json or its folder; default: that beside the model");
+  add_tokenizer(args, &options->tokenizer);
   args.option("--batch", "N", &options->batch, "most texts generated at a time", 1, 1 << 16);
   args.option("--logprobs", "K", &options->logprobs,
               "with --json: the log-probability of every token of the text, and the K most likely "
               "tokens in its place",
               0, 1000);
   add_set(args, &options->set);
-  args.option("--dtype", "TYPE", &options->dtype,
-              "of weights and activations: f32, f64, bf16, f16");
+  add_dtype(args, &options->dtype);
   args.flag("--json", &options->json,
             "{\"prompt\": ..., \"text\": ..., \"finish_reason\": ...} a line and text instead of a "
             "stream");

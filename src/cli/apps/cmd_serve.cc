@@ -233,13 +233,9 @@ int serve_model(ServeOptions options) {
 
 void add_engine_options(Args& args, ServeOptions* options) {
   serve::EngineOptions& engine = options->engine;
-  args.option("--adapter", "DIR", &options->adapter,
-              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
-  args.option(
-      "--tokenizer", "FILE", &options->tokenizer,
-      "for a model without one: tokenizer.json or its folder; default: that beside the model");
-  args.option("--dtype", "TYPE", &options->dtype,
-              "of weights and activations: f32, f64, bf16, f16");
+  add_adapter(args, &options->adapter);
+  add_tokenizer(args, &options->tokenizer);
+  add_dtype(args, &options->dtype);
   args.option("--max-model-len", "N", &engine.max_model_len,
               "tokens of prompt and answer together; 0, default: the model's most", 0, 1 << 30);
   args.option("--max-num-seqs", "N", &engine.max_num_seqs, "texts in a batch", 1, 1 << 20);

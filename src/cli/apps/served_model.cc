@@ -90,13 +90,9 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
 }
 
 void add_model_options(Args& args, ModelOptions* options) {
-  args.option("--adapter", "DIR", &options->adapter,
-              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
-  args.option(
-      "--tokenizer", "FILE", &options->tokenizer,
-      "for a model without one: tokenizer.json or its folder; default: that beside the model");
-  args.option("--dtype", "TYPE", &options->dtype,
-              "of weights and activations: f32, f64, bf16, f16");
+  add_adapter(args, &options->adapter);
+  add_tokenizer(args, &options->tokenizer);
+  add_dtype(args, &options->dtype);
   args.option("--max-model-len", "N", &options->engine.max_model_len,
               "tokens of prompt and text together; 0: the model's most", 0, 1 << 30);
   add_set(args, &options->set);
