@@ -215,7 +215,7 @@ PredictionBasis prediction_basis(const engine::Run& run, const PredictionOptions
 
 void add_set(Args& args, std::vector<std::string>* overrides) {
   args.option("--set", "KEY=VALUE", overrides,
-              "overrides a key of the run, e.g. plan.dp=2; may be repeated");
+              "override a key of the run, e.g. plan.dp=2; may be repeated");
 }
 
 void add_prediction_basis(Args& args, std::string* cluster, std::string* profile, bool has_run) {
