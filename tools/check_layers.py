@@ -7,8 +7,8 @@ src/torch sees LibTorch, and nothing includes from it. Also: the licence line fi
 400), no <regex>, no iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard,
 and no text of an error compared in src/. No type has one qualified name in two files: a linker silently merges them.
 Comments and Python docstrings never begin with What, Of, How and the like, nor use a pronoun of people for a rank
-or function, and no name is `how` (CONTRIBUTING.md, Words). A .cc without a header of its name says which header it
-implements."""
+or function, and no name is `how` (CONTRIBUTING.md, Words). Neither the help of an option nor the meaning of a key begins
+with such a word, with With or When. A .cc without a header of its name says which header it implements."""
 import io
 import os
 import re
@@ -43,6 +43,11 @@ COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with
                       r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*[=!]=")
 COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!/))*?//[/!]?<?[ \t]*(.*)""")
 FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
+# Words that leave the help of an option or the meaning of a key hanging on its name. Rows are ("--flag", "N", &target, "help"),
+# ("key", member, "meaning") and HOCKET_FIELD(..., "note").
+HANGING = r'"((?i:of|how|which|with|whose|whom?|what|when)\b)'
+HELP = re.compile(r'\w\(\s*"[\w-]+",(?:\s*"[^"\n]*",)?\s*[&*]?[\w.>-]+(?:\.get\(\))?,\s*' + HANGING
+                  + r'|^HOCKET_FIELD\(.*, ' + HANGING + r'[^"]*"\)$', re.M)
 PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
 IMPLEMENTS = re.compile(r"//[^\n]*\n// Implements: (?:[^\n]*\n//)*?[^\n]*\b\w+\.h\b")
 # A file of these is a row of a table, or a command, and begins with that name.
@@ -109,6 +114,12 @@ def check_names(path, text, report):
     for i, line in enumerate(code_of(text).split("\n")):
         if HOW.search(line):
             report(path, i + 1, HOW_ERROR)
+
+
+def check_help(path, text, report):
+    """Refuses texts of options, keys and fields that hang on the name before them."""
+    for m in HELP.finditer(text):
+        report(path, text.count("\n", 0, m.end()) + 1, f"a help text begins with '{m[1] or m[2]}'; begin with a verb or a noun")
 
 
 def definitions_of(text):
@@ -232,6 +243,8 @@ def check_file(root, path, report, warn):
                 not os.path.exists(os.path.join(root, path[:-2] + "h")) and not IMPLEMENTS.match(text):
             report(path, 2, "no header of this name: begin with '// Implements: NAME (HEADER.h)'")
         check_names(path, text, report)
+        if path.startswith("src/"):
+            check_help(path, text, report)
         for i, line in enumerate(lines):
             if is_loose_branch(line):
                 report(path, i + 1, "a branch that is no guard has braces")
@@ -270,6 +283,9 @@ def check_tree(root):
             folders[:] = sorted(f for f in folders if f not in ("golden", "__pycache__"))
             for name in sorted(files):
                 path = os.path.relpath(os.path.join(where, name), root)
+                if name == "fields.inc":
+                    with open(os.path.join(root, path), encoding="utf-8") as f:
+                        check_help(path, f.read(), report)
                 if name.endswith((".h", ".cc", ".sh", ".js", ".css", ".html")) or is_python(root, path):
                     text = check_file(root, path, report, warn)
                     if name.endswith((".h", ".cc")):

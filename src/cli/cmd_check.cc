@@ -202,22 +202,22 @@ void verb_check(Args& args) {
   args.option("--cluster", "FILE", &options->cluster,
               "cluster file (configs/clusters) with the memory of a rank's device; default: "
               "cluster.file");
-  args.option(
-      "--for", "PURPOSE", &options->purpose,
-      "which program of the run: train (the default), evaluate, gradients, logits, logprobs "
-      "or generate; its assumptions say what it takes from the host");
+  args.option("--for", "PURPOSE", &options->purpose,
+              "program of the run to check: train (the default), evaluate, gradients, logits, "
+              "logprobs or generate; its assumptions say what it takes from the host");
   args.flag("--json", &options->json,
-            "the certificate: proved properties with their rules, and the hashes of the "
+            "print the certificate: proved properties with their rules, and the hashes of the "
             "program, the single-device graph and the mesh");
   args.option("--certificate", "FILE", &options->certificate,
-              "a certificate, or the run.json of a checkpoint: refuse unless it is about this very "
+              "certificate, or run.json of a checkpoint: refuse unless it is about this very "
               "program, graph and mesh");
   args.option(
       "--memory-budget", "BYTES", &options->budget,
       "memory of a rank, e.g. 80GiB; default: cluster.memory_budget. Never more than the devices "
       "of the cluster file have");
   args.option("--mutate", "N", &options->mutants,
-              "instead: put one random fault into the program, N times, and say which are refused",
+              "put one random fault into the program, N times, in place of the check, and print "
+              "which are refused",
               1, 1'000'000);
   args.option("--seed", "S", &options->seed, "seed of the first fault");
   args.example(

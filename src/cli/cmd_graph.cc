@@ -350,32 +350,33 @@ void verb_graph(Args& args) {
                   "a run.yaml, the text of a program, or a MODEL; with --diff: two texts", false);
   add_set(args, &options->set);
   args.option("--stage", "STAGE", &options->stage,
-              "graph, backward, templates, program (the default) or schedule");
+              "stage to print: graph, backward, templates, program (the default) or schedule");
   args.option("--rank", "R", &options->rank,
-              "of a program or templates: only the tasks of this rank's class: those of its "
-              "pipeline stages");
+              "print only the tasks of this rank's class, those of its pipeline stages (stages "
+              "program and templates)");
   args.option("--for", "PURPOSE", &options->purpose,
-              "which program of the run: train (the default), evaluate, gradients, logits, or "
+              "program of the run to print: train (the default), evaluate, gradients, logits, or "
               "generate (lengths are symbols)");
-  args.flag("--dot", &options->dot, "for Graphviz instead of text");
+  args.flag("--dot", &options->dot, "write for Graphviz, in place of text");
   args.option("--out", "FILE", &options->out, "write here instead of standard output (-)");
   args.option("--passes", "A,B", &options->passes,
               "run these passes, in this order (none: no pass), instead of plan.passes; may be "
               "repeated; the name of a command, exec:COMMAND, goes on to the end of the option");
-  args.option("--skip", "A,B", &options->skip, "leave out these of the run's passes; likewise");
+  args.option("--skip", "A,B", &options->skip,
+              "leave out these of the run's passes; written as for --passes");
   args.option("--dump-after", "PASS", &options->dump_after,
-              "the result of this pass, instead of a stage");
+              "print the result of this pass, in place of a stage");
   args.flag("--check", &options->check, "run the static check after lowering and after every pass");
-  args.flag("--times", &options->times, "how long every stage and pass took, on standard error");
-  args.flag("--list-passes", &options->list_passes, "the passes there are");
+  args.flag("--times", &options->times, "print the time of every stage and pass on standard error");
+  args.flag("--list-passes", &options->list_passes, "list all passes");
   args.flag("--list-ops", &options->list_ops,
-            "all ops; with a name in place of RUN: its operands, its in-place updates, and "
+            "list all ops; with a name in place of RUN: its operands, its in-place updates, and "
             "kinds of it as in a text");
   args.flag("--finish", &options->finish,
-            "of the text of a program that was written or edited by hand: add the dependencies, "
-            "costs and the memory plan that it lacks (RUN -: standard input)");
+            "add the dependencies, costs and memory plan that a text written or edited by hand "
+            "lacks (RUN -: standard input)");
   args.flag("--diff", &options->diff, "compare two texts");
-  args.option("--limit", "N", &options->limit, "with --diff: most lines of tasks per list");
+  args.option("--limit", "N", &options->limit, "most lines of tasks per list, for --diff");
   args.example("hocket graph configs/quickstart.yaml --set plan.pp=2 --rank 1 --out stage1.txt",
                "the tasks of the second pipeline stage");
   args.example("hocket graph configs/quickstart.yaml --stage templates --out templates.txt",

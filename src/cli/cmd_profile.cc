@@ -79,20 +79,20 @@ void verb_profile(Args& args) {
                   "a run.yaml, the text of a program, or a MODEL; with --import any number of logs",
                   false);
   add_set(args, &options->set);
-  args.option("--out", "FILE", &options->out,
-              "where the result goes, -: standard output (default: profile.json, of --import "
-              "cluster.yaml)");
+  args.option(
+      "--out", "FILE", &options->out,
+      "file to write, -: standard output (default: profile.json, with --import cluster.yaml)");
   args.option("--seconds", "S", &options->seconds,
-              "the tasks of each stage are run through at least this long");
+              "least seconds that the tasks of each stage are run for");
   args.flag("--import", &options->import, "read logs in place of timing a RUN");
   args.option("--cluster", "FILE", &options->cluster,
-              "of --import: values that the logs do not cover (default: the shipped cluster of "
-              "the devices that they name)");
+              "for --import: cluster file with the values that the logs do not cover (default: the "
+              "shipped cluster of the devices that they name)");
   args.option("--op", "NAME", &options->op,
-              "of --import: the collective, where neither a log nor its name says it");
+              "for --import: collective of a log, where neither the log nor its name says it");
   args.option("--hold-out", "RANKS", &options->hold_out,
-              "of --import: 16 or 16,32: times of groups of this size are not fitted, only "
-              "predicted (default: each group in turn, and every other size)");
+              "for --import: sizes of groups, such as 16 or 16,32, whose times are not fitted, "
+              "only predicted (default: each group in turn, and every other size)");
   args.flag("--json", &options->json, "print the timings, or the fit, as JSON");
   args.example("hocket profile configs/quickstart.yaml --out profile.json", "then:");
   args.example("hocket simulate configs/quickstart.yaml --profile profile.json",

@@ -188,14 +188,14 @@ void verb_simulate(Args& args) {
       "--html", "FILE", &options->html,
       "write a page with the timeline, time by rank and by kind, memory (-: standard output)");
   args.option("--price", "USD", &options->price,
-              "of a device and hour, for the cost per million tokens; default: device.price of the "
-              "cluster file");
+              "US dollars per device and hour, for the cost per million tokens; default: "
+              "device.price of the cluster file");
   args.flag("--all-ranks", &options->all_ranks,
             "replay every rank, also where one of its class would do");
   args.option("--what-if", "OP=K", &options->what_if,
-              "also the step if all tasks of an op, or all of compute or communication, were K "
-              "times faster; may be given several times");
-  args.flag("--json", &options->json, "the prediction as JSON: seconds, bytes");
+              "predict also the step if all tasks of an op, or all of compute or communication, "
+              "were K times faster; may be given several times");
+  args.flag("--json", &options->json, "print the prediction as JSON: seconds, bytes");
   args.replaced("--schedule", "hocket simulate schedule NAME");
   args.replaced("--op", "hocket simulate op NAME --bytes SIZES");
   args.example(

@@ -215,14 +215,30 @@ PredictionBasis prediction_basis(const engine::Run& run, const PredictionOptions
 
 void add_set(Args& args, std::vector<std::string>* overrides) {
   args.option("--set", "KEY=VALUE", overrides,
-              "overrides a key of the run, e.g. plan.dp=2; may be repeated");
+              "override a key of the run, e.g. plan.dp=2; may be repeated");
 }
 
-void add_prediction_basis(Args& args, std::string* cluster, std::string* profile) {
+void add_prediction_basis(Args& args, std::string* cluster, std::string* profile, bool has_run) {
   args.option("--cluster", "FILE", cluster,
-              "cluster file (configs/clusters); default: cluster.file, else this machine");
+              std::string("cluster file (configs/clusters); default: ") +
+                  (has_run ? "cluster.file, else this machine" : "this machine"));
   args.option("--profile", "FILE", profile,
-              "timings of `hocket profile`; default: cluster.profile");
+              std::string("timings of `hocket profile`; default: ") +
+                  (has_run ? "cluster.profile" : "none"));
+}
+
+void add_adapter(Args& args, std::string* adapter) {
+  args.option("--adapter", "DIR", adapter,
+              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
+}
+
+void add_tokenizer(Args& args, std::string* tokenizer) {
+  args.option("--tokenizer", "FILE", tokenizer,
+              "tokenizer.json or its folder; default: the model's own");
+}
+
+void add_dtype(Args& args, std::string* dtype) {
+  args.option("--dtype", "TYPE", dtype, "type of weights and activations: f32, f64, bf16 or f16");
 }
 
 namespace {

@@ -70,8 +70,15 @@ PredictionBasis prediction_basis(const engine::Run& run, const PredictionOptions
 
 /// Adds --set.
 void add_set(Args& args, std::vector<std::string>* overrides);
-/// Adds --cluster and --profile.
-void add_prediction_basis(Args& args, std::string* cluster, std::string* profile);
+/// Adds --cluster and --profile. `has_run`: their defaults are keys of a run.
+void add_prediction_basis(Args& args, std::string* cluster, std::string* profile,
+                          bool has_run = true);
+/// Adds --adapter.
+void add_adapter(Args& args, std::string* adapter);
+/// Adds --tokenizer, whose default is that of the model.
+void add_tokenizer(Args& args, std::string* tokenizer);
+/// Adds --dtype; require_dtype() checks its value.
+void add_dtype(Args& args, std::string* dtype);
 
 /// Throws Error if `option` names an output that is also an input of the command: one of `inputs`,
 /// or a file inside one. Accepts an empty name, and paths that do not exist yet.

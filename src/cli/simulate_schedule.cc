@@ -154,12 +154,12 @@ void declare_simulate_schedule(Args& args) {
   args.option("--micro-batches", "N", &options->micro_batches,
               "micro-batches; default: 8, or the file's", 1, kMaxShape);
   args.option("--cost", "COSTS", &options->cost,
-              "F=1,I=1,W=1,comm=0.1: times of a forward pass, of the two halves of a backward pass "
-              "and of a message (defaults: 1, 1, 1, 0); also B (default: I + W) and FB, an "
-              "overlapped pair (default: both)");
+              "times of a forward pass (F), of the two halves of a backward pass (I, W) and of a "
+              "message (comm), such as F=1,I=1,W=1,comm=0.1 (defaults: 1, 1, 1, 0); also B "
+              "(default: I + W) and FB, an overlapped pair (default: both)");
   args.option("--svg", "FILE", &options->svg, "write the timeline as a picture");
   args.option("--out", "FILE", &options->out, "write the schedule as CSV");
-  args.flag("--json", &options->json, "the report as JSON");
+  args.flag("--json", &options->json, "print the report as JSON");
   args.example("hocket simulate schedule zb-h1 --ranks 4 --micro-batches 8 --cost F=1,I=1,W=1",
                "a zero-bubble schedule: its bubbles, its memory, a timeline");
   args.run([options] { return simulate_alone(*options); });

@@ -22,8 +22,8 @@ struct Constant {
   double value = 0;
   std::string source;
   void fields(Fields& visit) {
-    visit("value", value, "the constant").unit(kUnit).min(0);
-    visit("source", source, "where the value comes from; mandatory in shipped files");
+    visit("value", value, "value of the constant").unit(kUnit).min(0);
+    visit("source", source, "origin of the value; mandatory in shipped files");
   }
 };
 
@@ -39,8 +39,8 @@ struct Peak {
   Rate f4, f8, bf16, f32, f64;
   void fields(Fields& visit) {
     visit("f4", f4, "4-bit floating point with f32 accumulation, without structured sparsity");
-    visit("f8", f8, "the same for both 8-bit floating-point types");
-    visit("bf16", bf16, "the same for bfloat16 and half precision");
+    visit("f8", f8, "both 8-bit floating-point types, likewise");
+    visit("bf16", bf16, "bfloat16 and half precision, likewise");
     visit("f32", f32, "32-bit floating point");
     visit("f64", f64, "64-bit floating point");
   }
@@ -52,7 +52,7 @@ struct ShareCurve {
   std::string source;
   std::vector<double> size, share;
   void fields(Fields& visit) {
-    visit("source", source, "where the shares come from; mandatory in shipped files");
+    visit("source", source, "origin of the shares; mandatory in shipped files");
     visit("size", size, "FLOPs of a kernel, or bytes, ascending");
     visit("share", share, "fractions of the peak that are reached at these sizes");
   }
@@ -69,8 +69,10 @@ struct TypedShares {
     visit("types", types, "element types: f16, bf16, f32, f64, f8_e4m3, f8_e5m2, ...").required();
     visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
-    visit("matmul_by_flops", matmul_by_flops, "the same by the FLOPs of a product");
-    visit("attention_by_flops", attention_by_flops, "the same by the FLOPs of an attention");
+    visit("matmul_by_flops", matmul_by_flops,
+          "share that matrix products reach, by the FLOPs of a product");
+    visit("attention_by_flops", attention_by_flops,
+          "share that attention reaches, by the FLOPs of an attention");
   }
 };
 
@@ -91,10 +93,13 @@ struct Efficiency {
     visit("memory", memory, "share of the memory bandwidth that all other kernels reach");
     visit("matmul_f8", matmul_f8,
           "former key: matmul of an entry of of_types with types [f8_e4m3, f8_e5m2]");
-    visit("matmul_by_flops", matmul_by_flops, "the same by the FLOPs of a product");
+    visit("matmul_by_flops", matmul_by_flops,
+          "share that matrix products reach, by the FLOPs of a product");
     visit("matmul_f8_by_flops", matmul_f8_by_flops, "former key: matmul_by_flops of such an entry");
-    visit("attention_by_flops", attention_by_flops, "the same by the FLOPs of an attention");
-    visit("memory_by_bytes", memory_by_bytes, "the same by the bytes that a kernel moves");
+    visit("attention_by_flops", attention_by_flops,
+          "share that attention reaches, by the FLOPs of an attention");
+    visit("memory_by_bytes", memory_by_bytes,
+          "share that other kernels reach, by the bytes that a kernel moves");
     visit("of_types", of_types,
           "shares of products and attention in some element types, in place of the others");
   }
@@ -106,9 +111,10 @@ struct Efficiency {
 struct Overlap {
   Fraction compute{1, ""}, communication{1, ""};
   void fields(Fields& visit) {
-    visit("compute", compute, "a kernel, while its device communicates: 1.3 is 30 % longer");
+    visit("compute", compute,
+          "slowdown of a kernel while its device communicates: 1.3 is 30 % longer");
     visit("communication", communication,
-          "a transfer, while a member's or the sender's device computes");
+          "slowdown of a transfer while a member's or the sender's device computes");
   }
 };
 
@@ -136,7 +142,7 @@ struct UnfusedOps {
     visit("ops", ops, "registered ops").required();
     visit("kernels", kernels, "number of kernels, each of which takes `launch`").min(1);
     visit("traffic", traffic, "their total bytes over those of the task's operands").min(1);
-    visit("source", source, "where these numbers come from; mandatory in shipped files");
+    visit("source", source, "origin of these numbers; mandatory in shipped files");
   }
 };
 
@@ -147,7 +153,7 @@ struct HostReads {
   std::string source;
   void fields(Fields& visit) {
     visit("ops", ops, "registered compute ops, send, recv");
-    visit("source", source, "where this is known from; mandatory in shipped files");
+    visit("source", source, "origin of this list; mandatory in shipped files");
   }
 };
 
@@ -161,7 +167,7 @@ struct Host {
     visit("kernels", kernels,
           "bytes/s that kernels read and write on a device's share of the host's cores");
     visit("copies", copies, "bandwidth between the memories of device and host, per direction");
-    visit("copy_latency", copy_latency, "added to each such copy");
+    visit("copy_latency", copy_latency, "time added to each such copy");
   }
   bool given() const { return kernels.value > 0; }
 };
@@ -241,8 +247,9 @@ struct Framework {
   Logits logits = {};
   ShareCurve speed_by_devices = {};
   void fields(Fields& visit) {
-    visit("step", step, "of the host between steps: loading of data, logging, launches of updates");
-    visit("logits", logits, "of a loss that is no fused kernel; default: none");
+    visit("step", step,
+          "time of the host between steps: loading of data, logging, launches of updates");
+    visit("logits", logits, "cost of logits, for a loss that is no fused kernel; default: none");
     visit("speed_by_devices", speed_by_devices,
           "speed that steps keep with this number of devices: stragglers, jitter, busy networks");
   }
@@ -263,8 +270,9 @@ struct Accuracy {
     visit("fitted", fitted, "published steps that constants were fitted to");
     visit("held_out", held_out, "published steps that were predicted only");
     visit("fitted_error", fitted_error, "mean of |predicted / published - 1| over `fitted`").min(0);
-    visit("held_out_error", held_out_error, "the same over `held_out`").min(0);
-    visit("source", source, "where the steps are; mandatory in shipped files");
+    visit("held_out_error", held_out_error, "mean of |predicted / published - 1| over `held_out`")
+        .min(0);
+    visit("source", source, "origin of the steps; mandatory in shipped files");
   }
   bool given() const { return high > 0; }
 };
@@ -278,8 +286,8 @@ struct Curve {
   Bandwidth bandwidth;
   Bytes half_size;
   void fields(Fields& visit) {
-    visit("start", start, "once per transfer, for any number of steps");
-    visit("latency", latency, "per step of an algorithm");
+    visit("start", start, "time of a transfer, once for any number of steps");
+    visit("latency", latency, "time per step of an algorithm");
     visit("bandwidth", bandwidth, "bandwidth of large messages, per direction");
     visit("half_size", half_size, "bytes through a link at which half of the bandwidth is reached");
   }
@@ -301,11 +309,11 @@ struct Link {
   Curve tree = {}, direct = {}, message = {};
   void fields(Fields& visit) {
     visit("latency", latency, "time of an empty message, per step of an algorithm");
-    visit("bandwidth", bandwidth, "per direction per device, or per adapter of a node");
+    visit("bandwidth", bandwidth, "bandwidth per direction and device, or per adapter of a node");
     visit("efficiency", efficiency, "share of the bandwidth that large messages reach");
     visit("start", start, "time of a transfer before its first step");
     visit("half_size", half_size, "bytes through a link at which half of the bandwidth is reached");
-    visit("short", short_messages, "the protocol of short messages (NCCL: LL), if there is one");
+    visit("short", short_messages, "protocol of short messages (NCCL: LL), if there is one");
     visit("tree", tree, "curve of trees, if it differs from that of rings");
     visit("direct", direct, "curve of all-to-all exchanges, if it differs from that of rings");
     visit("message", message, "curve of sends, if it differs from that of rings");
@@ -320,8 +328,8 @@ struct Link {
 struct Links {
   Link intra, inter;
   void fields(Fields& visit) {
-    visit("intra", intra, "between devices of one node");
-    visit("inter", inter, "between nodes");
+    visit("intra", intra, "link between devices of one node");
+    visit("inter", inter, "link between nodes");
   }
 };
 
@@ -340,7 +348,7 @@ struct SwitchLevel {
           "bandwidth of a set's uplink, per direction; or give oversubscription");
     visit("oversubscription", oversubscription,
           "bandwidth below over bandwidth above: 2 leaves half of it above, 1 all");
-    visit("latency", latency, "added to a step through this uplink");
+    visit("latency", latency, "time added to a step through this uplink");
   }
 };
 
@@ -353,7 +361,7 @@ struct Topology {
     visit("adapters_per_node", adapters_per_node,
           "network adapters of a node, each with links.inter; 0: one per device")
         .min(0);
-    visit("rails", rails, "true: adapters of equal number have separate switches (rail-optimised)");
+    visit("rails", rails, "put adapters of equal number on separate switches (rail-optimised)");
     visit("levels", levels, "sets of devices below or above nodes, the smallest first");
   }
 };
@@ -371,7 +379,7 @@ struct MeasuredTimes {
     visit("op", op, "a registered op").required();
     visit("ranks", ranks, "size of the group").min(2).required();
     visit("nodes", nodes, "nodes over which the group is spread evenly").min(1).required();
-    visit("source", source, "where the times come from");
+    visit("source", source, "origin of the times");
     visit("bytes", bytes, "sizes, in bytes, ascending");
     visit("us", us, "their times, in microseconds");
   }
@@ -415,7 +423,7 @@ struct NodeGroup {
           "cluster file, relative to this one, with their devices and links; default: this one");
     visit("speed", speed, "factor on the arithmetic and memory rates of their devices");
     visit("bandwidth", bandwidth, "factor on the bandwidth of their links");
-    visit("source", source, "where these factors come from; mandatory in shipped files");
+    visit("source", source, "origin of these factors; mandatory in shipped files");
   }
 };
 /// Maximum number of entries of Cluster::heterogeneous_nodes: GroupShape::device_types has a bit
@@ -453,11 +461,11 @@ struct Cluster {
     visit("nodes", nodes, "number of nodes").min(1).required();
     visit("devices_per_node", devices_per_node, "ranks per node").min(1).required();
     visit("cores_per_node", cores_per_node,
-          "above 0: ranks are threads that share this many cores, and `device` describes one core")
+          "cores that ranks share, as threads; above 0, `device` describes one core")
         .min(0);
     visit("this_machine", this_machine,
-          "true: describes the machine that reads the file; ranks share its cores and divide its "
-          "memory; cores_per_node and device.memory must be absent");
+          "describe the machine that reads the file; ranks share its cores and divide its memory; "
+          "cores_per_node and device.memory must be absent");
     visit("device", device, "device of one rank");
     visit("links", links, "connections between ranks");
     visit("topology", topology, "adapters, and the switches below and above nodes");

@@ -358,8 +358,8 @@ void Sharding::fields(Fields& fields) {
       .min(0)
       .max(kMaxAxisRanks * kMaxAxisRanks);
   fields("least_kib", least_kib,
-         "parameters smaller than this, KiB, stay whole with their gradients and states: their "
-         "messages would cost more than the memory that they save")
+         "KiB below which parameters stay whole, with their gradients and states: their messages "
+         "would cost more than the memory that they save")
       .min(0)
       .max(kMaxKib);
   fields("reshard_after_forward", reshard_after_forward,
@@ -421,7 +421,7 @@ void add_axes(Plan& plan, Fields& fields) {
 void Plan::fields(Fields& fields) {
   add_axes(*this, fields);
   fields("sequence_parallel", sequence_parallel,
-         "the ranks of tp split the tokens between their products: norms and residuals are not "
+         "split the tokens between the products over the ranks of tp: norms and residuals are not "
          "repeated, and take a part of the memory");
   fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)
@@ -441,7 +441,7 @@ void Plan::fields(Fields& fields) {
       "layers per stage, e.g. [3, 5]; 0 for a first or last stage with the embedding or the head "
       "alone; default: as even as possible");
   fields("pp_schedule", pp_schedule,
-         built_in_names() +
+         "pipeline schedule: " + built_in_names() +
              ", or a schedule CSV, as `hocket graph --stage schedule` prints it "
              "(docs/schedules.md)");
   fields("layouts", layouts,

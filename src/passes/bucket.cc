@@ -338,8 +338,8 @@ struct BucketOptions {
   double bucket_mib = 25;
   void fields(Fields& visit) {
     visit("bucket_mib", bucket_mib,
-          "most that is summed, scattered or gathered in one transfer of gradients or parameters, "
-          "MiB; a tensor of more goes alone")
+          "most MiB that one transfer of gradients or parameters sums, scatters or gathers; a "
+          "tensor of more goes alone")
         .min(0)
         .max(1 << 20);
   }

@@ -180,7 +180,7 @@ struct ChunkOptions {
   int64_t moe_chunks = 1, moe_chunks_backward = 0;
   void fields(Fields& visit) {
     visit("moe_chunks", moe_chunks,
-          "pieces of a rank's tokens that go to their experts one after another")
+          "pieces of a rank's tokens, which go to their experts one after another")
         .min(1)
         .max(256);
     visit("moe_chunks_backward", moe_chunks_backward,

@@ -71,11 +71,11 @@ bool CodecOps::by_rows(const TensorType& type) const {
 void GradCodecOptions::fields(Fields& visit) {
   visit("grad_codec", grad_codec, "codec of gradient all-reduces").one_of(codec_names());
   visit("grad_codec_of", grad_codec_of,
-        "codecs of single gradients, \"PATTERN CODEC\" each, with at_once or by_blocks "
-        "behind it also the route of the codes, with host behind that the host's CPU in "
-        "place of the device to encode and decode, before plan.grad_codec: of parameters "
-        "with matching names (* and ?); none: as they are; the last match counts; "
-        "`hocket plan codecs` chooses them (docs/planner.md)");
+        "codecs of single gradients, \"PATTERN CODEC\" each, before plan.grad_codec: PATTERN "
+        "matches names of parameters (* and ?), the last match counts, and CODEC none leaves "
+        "gradients as they are; at_once or by_blocks behind it gives the route of the codes, host "
+        "behind that encodes and decodes on the host's CPU in place of the device; `hocket plan "
+        "codecs` chooses them (docs/planner.md)");
 }
 
 Codecs::Codecs(const GradCodecOptions& options) {

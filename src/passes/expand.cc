@@ -41,13 +41,17 @@ struct ExpandOptions {
     const std::vector<std::string> algorithms{kNative, "ring", kHalvingDoubling, kHierarchical,
                                               kHoRing};
     visit("all_reduce", all_reduce,
-          "sums over ranks: of the transport, or as messages: around rings, one per axis "
-          "of the mesh, by halves between ranks a power of two apart, inside of nodes and "
-          "then between them, or so in pieces, some inside while others are between")
+          "algorithm of sums over ranks: native, the transport's own; ring, messages around rings, "
+          "one per axis of the mesh; halving_doubling, by halves between ranks a power of two "
+          "apart; hierarchical, inside nodes and then between them; ho_ring, hierarchical in "
+          "pieces, some inside while others are between")
         .one_of(algorithms);
-    visit("reduce_scatter", reduce_scatter, "reductions that leave a block on each rank: likewise")
+    visit("reduce_scatter", reduce_scatter,
+          "algorithm of reductions that leave a block on each rank, as for plan.all_reduce")
         .one_of(algorithms);
-    visit("all_gather", all_gather, "blocks of all ranks: likewise").one_of(algorithms);
+    visit("all_gather", all_gather,
+          "algorithm of gathers of the blocks of all ranks, as for plan.all_reduce")
+        .one_of(algorithms);
     visit("ho_ring_pieces", ho_ring_pieces, "most pieces per transfer of ho_ring")
         .min(1)
         .max(kMaxPieces);

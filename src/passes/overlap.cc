@@ -34,17 +34,16 @@ struct OverlapOptions {
   bool delay_wgrad_compute = false;
   void fields(Fields& visit) {
     visit("overlap_p2p_comm", overlap_p2p_comm,
-          "messages between pipeline stages go beside compute, and are asked for ahead; false: the "
-          "compute lane stands still for each");
+          "send messages between pipeline stages beside compute, and ask for them ahead; false: "
+          "the compute lane stands still for each");
     visit("overlap_grad_reduce", overlap_grad_reduce,
-          "gradient all-reduces begin in the backward pass; false: after it");
+          "begin gradient all-reduces in the backward pass; false: after it");
     visit("overlap_param_gather", overlap_param_gather,
-          "split parameters (plan.shard.params) are gathered ahead, beside compute; false: the "
-          "compute lane stands still for each");
-    visit(
-        "delay_wgrad_compute", delay_wgrad_compute,
-        "where the backward pass of a stage ends with a message, or a collective, the gradients of "
-        "its last layer's weights are computed beside it, not before it");
+          "gather split parameters (plan.shard.params) ahead, beside compute; false: the compute "
+          "lane stands still for each");
+    visit("delay_wgrad_compute", delay_wgrad_compute,
+          "compute the weight gradients of a stage's last layer beside the message or collective "
+          "that ends its backward pass, not before it");
   }
 };
 

@@ -36,7 +36,7 @@ struct RecomputeOptions {
   std::string recompute = "none";
   std::vector<std::string> recompute_ops;
   void fields(Fields& visit) {
-    visit("recompute", recompute, "activations computed again in the backward pass")
+    visit("recompute", recompute, "activations to compute again in the backward pass")
         .one_of({"none", "selective", "full"});
     visit("recompute_ops", recompute_ops,
           "ops that recompute: selective repeats, among the cheap ones (rms_norm, layer_norm, "

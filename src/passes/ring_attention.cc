@@ -56,14 +56,13 @@ void for_each_read(const TaskTemplate& made, const Visit& visit) {
 struct RingAttentionOptions {
   std::string cp_comm_type = "all_gather", cp_order = "contiguous";
   void fields(Fields& visit) {
-    visit(
-        "cp_comm_type", cp_comm_type,
-        "how queries meet keys of other ranks of plan.cp: all_gather brings all keys to each, "
-        "p2p passes them around a ring, a2a gives each all tokens of some heads instead (Ulysses)")
+    visit("cp_comm_type", cp_comm_type,
+          "exchange of keys between ranks of plan.cp: all_gather brings all keys to each, p2p "
+          "passes them around a ring, a2a gives each all tokens of some heads instead (Ulysses)")
         .one_of({"all_gather", "p2p", "a2a"});
     visit("cp_order", cp_order,
-          "which tokens a rank of plan.cp has: contiguous, or zigzag (with p2p), one half "
-          "from the front and one from the back, which balances causal attention")
+          "tokens of each rank of plan.cp: contiguous, or zigzag (with p2p), one half from the "
+          "front and one from the back, which balances causal attention")
         .one_of({"contiguous", "zigzag"});
   }
 };

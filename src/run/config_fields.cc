@@ -34,15 +34,15 @@ void ModelSection::fields(Fields& fields) {
   fields("path", path,
          "MODEL: a Hugging Face folder, a GGUF file, a config.json, one of our checkpoints, a hub "
          "id");
-  fields("config", *config, "instead of path: the keys of a Hugging Face config.json");
+  fields("config", *config, "keys of a Hugging Face config.json, in place of path");
   fields("dtype", dtype,
          "type of parameters and activations; with bf16 and f16, sums, gradients of parameters "
          "(but for train.grad_dtype), moments and master weights are f32; 8-bit products are "
          "float8")
       .one_of({"f32", "f64", "bf16", "f16"});
   fields("float8", float8,
-         "with dtype bf16: linear layers of the blocks, but for routers and experts, multiply in "
-         "f8_e4m3; their operands are cast by tasks of their own, without scales");
+         "multiply in f8_e4m3 in linear layers of the blocks, but for routers and experts, with "
+         "dtype bf16; operands are cast by tasks of their own, without scales");
   fields("init", init,
          "initial parameters of a new training: weights (those of path), "
          "random, or auto: the weights if path is a folder, file or hub id that has them, else "
@@ -64,12 +64,14 @@ std::vector<data::SourceOptions> EvaluationSection::held_out() const {
 }
 
 void EvaluationSection::fields(Fields& fields) {
-  fields("name", name, "its losses are eval/NAME/loss in metrics.jsonl: letters, digits, . _ -")
+  fields(
+      "name", name,
+      "name of the set, whose losses are eval/NAME/loss in metrics.jsonl: letters, digits, . _ -")
       .required();
   fields("path", path,
          "file, folder or glob of examples; with objective pretrain a folder that `hocket data "
          "prepare` wrote: its held-out files, or all if none are");
-  fields("sources", sources, "in place of path: files of examples, as in data.sources");
+  fields("sources", sources, "files of examples in place of path, as in data.sources");
 }
 
 DataSection DataSection::of(const EvaluationSection& set) const {
@@ -82,10 +84,12 @@ DataSection DataSection::of(const EvaluationSection& set) const {
 void DataSection::fields(Fields& fields) {
   fields("name", name, "name of the text in reports");
   fields("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
-  fields("dir", dir, "where the prepared tokens lie");
+  fields("dir", dir, "folder of the prepared tokens");
   fields("tokenizer", tokenizer,
          "tokenizer.json that `hocket data prepare` uses; training takes the one in data.dir");
-  fields("vocab_size", vocab_size, "of the tokenizer that `hocket data train-tokenizer` makes")
+  fields(
+      "vocab_size", vocab_size,
+      "tokens in the vocabulary of the tokenizer that `hocket data train-tokenizer` makes; 0: 4096")
       .min(0);
   fields("valid_fraction", valid_fraction,
          "share of the files that is held out, at least one file; of a single file, its end")
@@ -97,39 +101,38 @@ void DataSection::fields(Fields& fields) {
          "held-out sets with names, each with losses of its own, beside the data's held-out part "
          "(docs/outputs.md)");
   fields("split_special_tokens", split_special_tokens,
-         "special tokens that stand in the files, such as <s>, are text like any other; "
-         "false: they are the tokens, as in a prompt (docs/tokenizers.md)");
+         "read special tokens that stand in the files, such as <s>, as text like any other; false: "
+         "they are the tokens, as in a prompt (docs/tokenizers.md)");
   fields("sources", sources,
          "files of texts, chats, completions or preferences to fine-tune on, in place of `dir` "
          "(docs/fine-tuning-data.md)");
-  fields("train_on", train_on,
-         "part of a chat that the loss is of: assistant, every message of the assistant (of a "
-         "prompt and a completion the completion); last, the assistant's last one; all, every "
-         "token");
-  fields("packing", packing,
-         "several whole examples a row, which don't see each other; false: one, and padding");
-  fields("truncate", truncate,
-         "an example longer than train.seq_len: keep_start cuts off its end, drop leaves it out, "
-         "refuse ends with an error");
   fields(
-      "split_texts", split_texts,
-      "with keep_start: a text longer than train.seq_len becomes parts of that length, and loses "
-      "nothing; false: its end is cut off, too");
+      "train_on", train_on,
+      "part of a chat that enters the loss: assistant, every message of the assistant (of a prompt "
+      "and a completion the completion); last, the assistant's last one; all, every token");
+  fields("packing", packing,
+         "pack several whole examples into a row, which don't see each other; false: one, and "
+         "padding");
+  fields("truncate", truncate,
+         "treatment of an example longer than train.seq_len: keep_start cuts off its end, drop "
+         "leaves it out, refuse ends with an error");
+  fields("split_texts", split_texts,
+         "split a text longer than train.seq_len into parts of that length, with truncate "
+         "keep_start, so that nothing is lost; false: its end is cut off");
   fields("chat_template", chat_template,
-         "a file with a Jinja template for chats, in place of the model's");
+         "file with a Jinja template for chats, in place of the model's");
 }
 
 void AdapterSection::fields(Fields& fields) {
-  fields(
-      "type", type,
-      "none: every parameter is trained; lora: the model is frozen, and low-rank products beside "
-      "its linear layers are trained (docs/adapters.md)")
+  fields("type", type,
+         "kind of adapter: none, every parameter is trained; lora, the model is frozen, and "
+         "low-rank products beside its linear layers are trained (docs/adapters.md)")
       .one_of({"none", "lora"});
   fields("path", path,
-         "an adapter's folder (PEFT's), or that of a run that trained one, to start from; its "
+         "folder of an adapter (PEFT's), or of a run that trained one, to start from; its "
          "configuration replaces the keys below");
   fields("r", r, "rank of the products").min(1).max(kMaxRank);
-  fields("alpha", alpha, "products are scaled by alpha / r").min(0);
+  fields("alpha", alpha, "scale of the products: they are multiplied by alpha / r").min(0);
   fields("dropout", dropout, "probability of dropping an element of the products' inputs; 0: none")
       .min(0)
       .max(kMaxDropout);
@@ -143,11 +146,14 @@ void AdapterSection::fields(Fields& fields) {
       "experts with products: endings of parameters' names, such as mlp.experts.gate_up_proj and "
       "mlp.experts.down_proj");
   fields("rank_pattern", rank_pattern,
-         "other ranks, by the ending of a module's name or a regular expression for it");
-  fields("alpha_pattern", alpha_pattern, "the same for alpha");
+         "ranks of single modules in place of r, by the ending of a module's name or a regular "
+         "expression for it");
+  fields("alpha_pattern", alpha_pattern,
+         "alphas of single modules in place of alpha, by the same names");
   fields("modules_to_save", modules_to_save,
          "modules that are trained in full, and saved with the adapter: endings of their names");
-  fields("use_rslora", use_rslora, "scale by alpha / sqrt(r) (arXiv 2312.03732)");
+  fields("use_rslora", use_rslora,
+         "scale by alpha / sqrt(r), in place of alpha / r (arXiv 2312.03732)");
   fields("layers", layers, "layers with products, from 0; default: all");
 }
 
@@ -156,18 +162,16 @@ void TrainSection::fields(Fields& fields) {
   fields("steps", steps,
          "optimizer steps; default: 1000, unless epochs, tokens or minutes give them")
       .min(1);
-  fields(
-      "epochs", epochs,
-      "if above 0: the steps that read the data this often, in place of `steps`; the last one is "
-      "full")
+  fields("epochs", epochs,
+         "passes over the data, in place of `steps`; the last step is full; 0: not used")
       .min(0)
       .max(1e6);
-  fields("tokens", tokens, "if above 0: the steps that read this many tokens, in place of `steps`")
+  fields("tokens", tokens, "tokens to train on, in place of `steps`; 0: not used")
       .min(0)
       .max(kMaxTrainTokens);
   fields("minutes", minutes,
-         "if above 0: the steps that fit into this time replace `steps`, at first by the "
-         "predicted step time, then by measured ones; the learning rate follows")
+         "minutes to train, in place of `steps`: the steps that fit, at first by the predicted "
+         "step time, then by measured ones; the learning rate follows; 0: not used")
       .min(0)
       .max(1e6);
   fields("global_batch", global_batch, "sequences per step, over all ranks and micro-batches")
@@ -185,32 +189,32 @@ void TrainSection::fields(Fields& fields) {
       .one_of({"constant", "linear", "cosine", "wsd"});
   fields("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
   fields("warmup_share", warmup_share,
-         "the same as a share of all steps, rounded up; in place of warmup_steps")
+         "warm-up as a share of all steps, rounded up, in place of warmup_steps")
       .min(0)
       .max(1);
-  fields("decay_share", decay_share, "with schedule wsd: share of all steps that decay, rounded up")
+  fields("decay_share", decay_share, "share of all steps that decay, rounded up, for schedule wsd")
       .min(0)
       .max(1);
-  fields("decay", decay, "with schedule wsd: form of the decay to min_lr")
+  fields("decay", decay, "form of the decay to min_lr, for schedule wsd")
       .one_of({"linear", "cosine", "1-sqrt"});
-  fields("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
-  fields(
-      "skip_grad_norm", skip_grad_norm,
-      "a step whose global gradient norm is above it is skipped: parameters and optimizer states "
-      "stay as they are, on all ranks; 0: none is")
+  fields("max_grad_norm", max_grad_norm,
+         "bound of the global gradient norm, to which larger ones are clipped; 0: no clipping")
+      .min(0);
+  fields("skip_grad_norm", skip_grad_norm,
+         "global gradient norm above which a step is skipped: parameters and optimizer states stay "
+         "as they are, on all ranks; 0: no step is")
       .min(0);
   fields("on_nonfinite", on_nonfinite,
-         "a step whose gradient norm is not finite: stop ends the run; skip leaves the "
-         "step out, up to nine in a row")
+         "treatment of a step whose gradient norm is not finite: stop ends the run; skip leaves "
+         "the step out, up to nine in a row")
       .one_of({"stop", "skip"});
   fields("grad_dtype", grad_dtype,
-         "with dtype bf16 or f16: type of parameters' gradients and of their sums over "
-         "micro-batches and ranks: f32, or model, the parameters' type, to which every "
-         "sum is rounded; moments and master weights are f32 either way")
+         "type of parameters' gradients and of their sums over micro-batches and ranks, with dtype "
+         "bf16 or f16: f32, or model, the parameters' type, to which every sum is rounded; moments "
+         "and master weights are f32 either way")
       .one_of({"f32", "model"});
   fields("balance_coef", balance_coef,
-         "of the load-balancing loss; default: the model's "
-         "router_aux_loss_coef")
+         "coefficient of the load-balancing loss; default: the model's router_aux_loss_coef")
       .min(0);
   fields("dropout", dropout,
          "probability of dropping an element of the attention and MLP outputs "
@@ -220,7 +224,7 @@ void TrainSection::fields(Fields& fields) {
   fields("freeze", freeze,
          "globs of parameters' names (`hocket graph` lists them) that are not trained, such as "
          "[model.embed_tokens.*, \"*norm*\"]");
-  fields("seed", seed, "of initialisation, data order and dropout").min(0);
+  fields("seed", seed, "seed of initialisation, data order and dropout").min(0);
   fields("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
   fields("eval_sequences", eval_sequences,
          "held-out sequences of each set per validation while training, spread evenly")
@@ -236,11 +240,11 @@ void TrainSection::fields(Fields& fields) {
       .max(1e6);
   fields("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
   fields("keep_best", keep_best,
-         "the checkpoint of the evaluation with the lowest held-out loss is saved, named in "
-         "output.dir/best.json, and not removed; with eval_every");
-  fields("early_stopping", early_stopping, "end by held-out loss; with eval_every");
+         "save the checkpoint of the evaluation with the lowest held-out loss, name it in "
+         "output.dir/best.json, and do not remove it; with eval_every");
+  fields("early_stopping", early_stopping, "end of the training by held-out loss; with eval_every");
   fields("best_by", best_by,
-         "the set of data.evaluation whose loss keep_best and early_stopping go by; default: the "
+         "set of data.evaluation whose loss keep_best and early_stopping go by; default: the "
          "data's held-out part, without one the first set");
   fields("resume", resume,
          "continue from the newest checkpoint of output.dir, if there is one; false: "
@@ -252,22 +256,24 @@ void PreferenceSection::fields(Fields& fields) {
       .min(1e-6)
       .max(1e6);
   fields("loss_type", loss_type,
-         "dpo: sigmoid (DPO), sigmoid_norm (the same per token), ipo, or hinge; several: their sum")
+         "loss of dpo: sigmoid (DPO), sigmoid_norm (the same per token), ipo, or hinge; several: "
+         "their sum")
       .one_of({"sigmoid", "sigmoid_norm", "ipo", "hinge"});
-  fields("loss_weights", loss_weights, "with several losses: the weight of each; default: 1");
-  fields("label_smoothing", label_smoothing,
-         "dpo with sigmoid and sigmoid_norm: probability that a preference is the wrong way round")
+  fields("loss_weights", loss_weights, "weight of each loss, if there are several; default: 1");
+  fields(
+      "label_smoothing", label_smoothing,
+      "probability that a preference is the wrong way round, for dpo with sigmoid and sigmoid_norm")
       .min(0)
       .max(0.499);
-  fields("desirable_weight", desirable_weight, "kto: of desirable answers").min(0);
-  fields("undesirable_weight", undesirable_weight, "kto: of undesirable answers").min(0);
+  fields("desirable_weight", desirable_weight, "weight of desirable answers, for kto").min(0);
+  fields("undesirable_weight", undesirable_weight, "weight of undesirable answers, for kto").min(0);
   fields("reference", reference,
          "MODEL of the frozen reference, of the model's configuration; default: the weights that "
          "the training begins with, or under an adapter the model without it");
-  fields("precompute_ref_log_probs", precompute_ref_log_probs,
-         "the reference's log-probabilities are computed once, before the first step, and kept in "
-         "output.dir: the reference takes no memory in training, and no time after the first "
-         "epoch");
+  fields(
+      "precompute_ref_log_probs", precompute_ref_log_probs,
+      "compute the reference's log-probabilities once, before the first step, and keep them in "
+      "output.dir: the reference takes no memory in training, and no time after the first epoch");
   fields("answers_per_sequence", answers_per_sequence,
          "most pairs (dpo) or answers (kto) that are packed into one sequence")
       .min(1)
@@ -291,32 +297,41 @@ void EarlyStoppingSection::fields(Fields& fields) {
          "evaluations in a row whose loss is not below the lowest one, after which the training "
          "ends; 0: it does not")
       .min(0);
-  fields("min_delta", min_delta, "a loss counts as below the lowest one if it is by more than this")
+  fields("min_delta", min_delta,
+         "margin by which a loss must lie below the lowest one to replace it")
       .min(0);
 }
 
 void OptimizerSection::fields(Fields& fields) {
   fields("name", name,
-         "how parameters are updated by their gradients; muon: matrices of the blocks, all else by "
-         "adamw (docs/optimizers.md)")
+         "update rule; muon updates the matrices of the blocks, and adamw all else "
+         "(docs/optimizers.md)")
       .one_of(autodiff::optimizers())
       .formerly("train.optimizer");
-  fields("weight_decay", weight_decay, "of matrices; vectors are not decayed")
+  fields("weight_decay", weight_decay, "weight decay of matrices; vectors are not decayed")
       .min(0)
       .formerly("train.weight_decay");
-  fields("beta1", beta1, "adamw; of sgd the default of momentum")
+  fields("beta1", beta1, "decay rate of adamw's first moment; of sgd the default of momentum")
       .min(0)
       .max(kMaxBeta)
       .formerly("train.beta1");
-  fields("beta2", beta2, "adamw").min(0).max(kMaxBeta).formerly("train.beta2");
-  fields("eps", eps, "adamw").min(kLeastEps).formerly("train.eps");
-  fields("momentum", momentum, "of sgd, default beta1; of muon, default 0.95").min(0).max(kMaxBeta);
-  fields("nesterov", nesterov, "Nesterov's momentum; default: of muon true, of sgd false");
-  fields("ns_steps", ns_steps, "muon: Newton-Schulz steps of every update").min(1).max(99);
-  fields("adjust_lr", adjust_lr,
-         "muon: factor on the learning rate of a matrix of R rows and C columns: match_rms_adamw, "
-         "0.2 sqrt(max(R, C)), for which a learning rate of adamw fits; original, "
-         "sqrt(max(1, R / C))")
+  fields("beta2", beta2, "decay rate of adamw's second moment")
+      .min(0)
+      .max(kMaxBeta)
+      .formerly("train.beta2");
+  fields("eps", eps,
+         "number that adamw adds to the root of the second moment, against division by zero")
+      .min(kLeastEps)
+      .formerly("train.eps");
+  fields("momentum", momentum, "momentum of sgd (default: beta1) and of muon (default: 0.95)")
+      .min(0)
+      .max(kMaxBeta);
+  fields("nesterov", nesterov, "use Nesterov's momentum; default: true for muon, false for sgd");
+  fields("ns_steps", ns_steps, "Newton-Schulz steps of every update, for muon").min(1).max(99);
+  fields(
+      "adjust_lr", adjust_lr,
+      "factor of muon on the learning rate of a matrix of R rows and C columns: match_rms_adamw, "
+      "0.2 sqrt(max(R, C)), for which a learning rate of adamw fits; original, sqrt(max(1, R / C))")
       .one_of(autodiff::lr_adjustments());
   fields("groups", groups,
          "parameters with settings of their own; one that matches several has those of the first");
@@ -328,9 +343,9 @@ void OptimizerGroup::fields(Fields& fields) {
          "matches no trained parameter is refused")
       .required();
   fields("lr", lr, "peak learning rate, in place of train.lr").min(0);
-  fields("lr_scale", lr_scale, "the same as a factor on train.lr").min(0);
-  fields("weight_decay", weight_decay, "of these, vectors too").min(0);
-  fields("optimizer", optimizer, "with optimizer.name muon: adamw or muon for these")
+  fields("lr_scale", lr_scale, "factor on train.lr, in place of lr").min(0);
+  fields("weight_decay", weight_decay, "weight decay of these parameters, vectors too").min(0);
+  fields("optimizer", optimizer, "adamw or muon for these parameters, with optimizer.name muon")
       .one_of({"adamw", "muon"});
 }
 
@@ -341,16 +356,17 @@ void PlanSection::fields(Fields& fields) {
          "each, through which collectives go; auto: if a launcher started several, nccl "
          "where PyTorch has CUDA and there are GPUs for all, else gloo; else local")
       .one_of({"auto", "local", "gloo", "nccl"});
-  fields(
-      "collectives", collectives,
-      "with ranks as processes, those collectives that all_reduce, reduce_scatter and "
-      "all_gather do not write as messages: own, which has the bits of local ranks; c10d, by its "
-      "groups, in their order of sums; auto: c10d with plan.ranks nccl, else own")
+  fields("collectives", collectives,
+         "transport of the collectives that all_reduce, reduce_scatter and all_gather do not write "
+         "as messages, with ranks as processes: own, which has the bits of local ranks; c10d, by "
+         "its groups, in their order of sums; auto: c10d with plan.ranks nccl, else own")
       .one_of({"auto", "own", "c10d"});
   Plan::fields(fields);
-  fields("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
+  fields("passes", passes, "passes to run, in this order (`hocket graph --list-passes`)");
   pass_options.fields(fields);
-  fields("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
+  fields("timeout_s", timeout_s, "seconds after which a wait for another rank or lane fails")
+      .min(0.1)
+      .max(1e6);
 }
 
 void ClusterSection::fields(Fields& fields) {
@@ -359,9 +375,7 @@ void ClusterSection::fields(Fields& fields) {
          "default: this machine");
   fields("profile", profile,
          "timings written by `hocket profile`, which are only read; without, or where they do not "
-         "have "
-         "every "
-         "task, `train` times them itself, for output.dir/profile.json");
+         "have every task, `train` times them itself, for output.dir/profile.json");
   fields(
       "memory_budget", memory_budget,
       "memory per rank that check, simulate and plan compare with; where tasks execute, default: "
@@ -373,8 +387,8 @@ void ClusterSection::fields(Fields& fields) {
 
 void EmulateSection::fields(Fields& fields) {
   fields("cluster", cluster,
-         "a cluster file: every task of a training step takes its time on a device of "
-         "that cluster (docs/cluster-in-a-box.md)");
+         "cluster file: every task of a training step takes its time on a device of that cluster "
+         "(docs/cluster-in-a-box.md)");
   fields("profile", profile,
          "timings of that device, written by `hocket profile`; default: the constants of the file");
   fields("set", set,
@@ -383,7 +397,7 @@ void EmulateSection::fields(Fields& fields) {
 }
 
 void OutputSection::fields(Fields& fields) {
-  fields("dir", dir, "checkpoints, metrics, traces and the report go here");
+  fields("dir", dir, "folder of checkpoints, metrics, traces and the report");
   fields("trace", trace, "write the trace of one step");
   fields("report", report, "write report.html at the end");
   fields("tensorboard", tensorboard,
@@ -396,7 +410,7 @@ void OutputSection::fields(Fields& fields) {
   fields("sample_prompt", sample_prompt,
          "prompt of the samples before the first step and at the end; default: one at the end, of "
          "the first lines of a held-out file or of the first example's prompt");
-  fields("sample_tokens", sample_tokens, "most tokens of a sample; 0: there is none")
+  fields("sample_tokens", sample_tokens, "most tokens of a sample; 0: no samples")
       .min(0)
       .max(kMaxTokens);
 }
@@ -404,20 +418,21 @@ void OutputSection::fields(Fields& fields) {
 void RunConfig::fields(Fields& fields) {
   fields(
       "objective", objective,
-      "pretrain, on texts (data.dir); sft, on the answers of examples (data.sources); dpo, on "
-      "pairs of a chosen and a rejected answer; kto, on answers that are desirable or not; rl, on "
-      "rewards of the model's own answers (`hocket rl`)");
-  fields("model", model, "the model to train");
-  fields("data", data, "on what");
-  fields("adapter", adapter, "a small addition that is trained in place of the model");
-  fields("train", train, "how");
-  fields("preference", preference, "objective dpo and kto");
-  fields("rl", rl, "objective rl: samples, rewards, loss");
-  fields("optimizer", optimizer, "how gradients update parameters");
+      "objective of the training: pretrain, on texts (data.dir); sft, on the answers of examples "
+      "(data.sources); dpo, on pairs of a chosen and a rejected answer; kto, on answers that are "
+      "desirable or not; rl, on rewards of the model's own answers (`hocket rl`)");
+  fields("model", model, "model to train");
+  fields("data", data, "training and held-out data");
+  fields("adapter", adapter, "small addition that is trained in place of the model");
+  fields("train", train,
+         "length, batch, learning rate, evaluations and checkpoints of the training");
+  fields("preference", preference, "losses and reference, for objectives dpo and kto");
+  fields("rl", rl, "samples, rewards and loss, for objective rl");
+  fields("optimizer", optimizer, "update of parameters by their gradients");
   fields("plan", plan, "parallelism over ranks");
   fields("cluster", cluster, "hardware of the run");
-  fields("emulate", emulate, "an emulated device, for more ranks than cores").formerly("timed");
-  fields("output", output, "where results go");
+  fields("emulate", emulate, "emulated device, for more ranks than cores").formerly("timed");
+  fields("output", output, "folder and contents of the run's results");
 }
 
 }  // namespace hocket::engine

@@ -12,8 +12,9 @@ constexpr double kMaxCount = 1 << 24;  // of prompts, samples, tokens: far beyon
 
 void RewardSection::fields(Fields& fields) {
   fields("type", type,
-         "exact, regex, gsm8k, countdown, digits, length, json_schema: rules; exec: a command that "
-         "reads and writes lines of JSON; http: a judge behind an OpenAI server (docs/rewards.md)")
+         "kind of reward: exact, regex, gsm8k, countdown, digits, length, json_schema are rules; "
+         "exec, a command that reads and writes lines of JSON; http, a judge behind an OpenAI "
+         "server (docs/rewards.md)")
       .required()
       .one_of({"exact", "regex", "gsm8k", "countdown", "digits", "length", "json_schema", "exec",
                "http"});
@@ -25,31 +26,30 @@ void RewardSection::fields(Fields& fields) {
       "last_line, answer (the last <answer>...</answer>), after:TEXT (behind its last "
       "occurrence)");
   fields("pattern", pattern,
-         "regex: a pattern (PCRE2) whose match is worth 1; with a group, if that equals the ground "
-         "truth");
+         "for regex: pattern (PCRE2) whose match is worth 1; with a group, if that equals the "
+         "ground truth");
   fields("schema", schema,
-         "json_schema: a file with the schema; empty: the sample's column json_schema");
+         "for json_schema: file with the schema; empty: the sample's column json_schema");
   fields("target_length", target_length,
-         "length: tokens of the answer for a reward of 1; farther ones fall to 0 at none and at "
-         "twice as many")
+         "for length: tokens of the answer for a reward of 1; farther ones fall to 0 at none and "
+         "at twice as many")
       .min(0);
   fields("format_score", format_score,
-         "gsm8k, countdown: reward of a wrong answer in the right form");
-  fields(
-      "command", command,
-      "exec: the command; it gets a line {data_source, solution_str, ground_truth, extra_info} a "
-      "sample, and answers each with a line, a number or {score, ...}");
-  fields("processes", processes, "exec: processes of the command at a time").min(1).max(1024);
-  fields("url", url, "http: address of the server, up to and without /v1");
-  fields("judge_model", judge_model, "http: the name of the model");
+         "for gsm8k and countdown: reward of a wrong answer in the right form");
+  fields("command", command,
+         "for exec: command that gets a line {data_source, solution_str, ground_truth, extra_info} "
+         "a sample, and answers each with a line, a number or {score, ...}");
+  fields("processes", processes, "for exec: processes of the command at a time").min(1).max(1024);
+  fields("url", url, "for http: address of the server, up to and without /v1");
+  fields("judge_model", judge_model, "for http: name of the model");
   fields("judge_prompt", judge_prompt,
-         "http: the message to the judge, with {prompt}, {answer} and {ground_truth} in it");
+         "for http: message to the judge, with {prompt}, {answer} and {ground_truth} in it");
   fields("judge_pattern", judge_pattern,
-         "http: a pattern whose last match in the judge's answer holds the reward, in its group; "
+         "for http: pattern whose last match in the judge's answer holds the reward, in its group; "
          "default: the last number");
-  fields("api_key_env", api_key_env, "http: environment variable with the key");
-  fields("timeout_s", timeout_s, "exec, http: seconds for one sample").min(0.01).max(1e6);
-  fields("retries", retries, "exec, http: further tries after a failure").min(0).max(100);
+  fields("api_key_env", api_key_env, "for http: environment variable with the key");
+  fields("timeout_s", timeout_s, "for exec and http: seconds for one sample").min(0.01).max(1e6);
+  fields("retries", retries, "for exec and http: further tries after a failure").min(0).max(100);
   fields(
       "failed_score", failed_score,
       "reward of a sample whose reward failed at every try; such samples are counted and marked");
@@ -57,27 +57,28 @@ void RewardSection::fields(Fields& fields) {
 
 void CorrectionSection::fields(Fields& fields) {
   fields("type", type,
-         "with old_logprobs: trainer, weight of a token or sample, pi_old / mu by the rollout's "
-         "log-probabilities: none; tis, cut off at `high`; mis, left out outside of [low, high]")
+         "weight of a token or sample, pi_old / mu by the rollout's log-probabilities, with "
+         "old_logprobs trainer: none; tis, cut off at `high`; mis, left out outside of [low, high]")
       .one_of({"none", "tis", "mis"});
   fields("level", level,
-         "ratio of every token, of the whole sample (their product), or their geometric mean")
+         "unit of the weight: token, the ratio of every token; sequence, of the whole sample "
+         "(their product); geometric, their geometric mean")
       .one_of({"token", "sequence", "geometric"});
-  fields("low", low, "mis: lowest ratio that counts").min(0);
-  fields("high", high, "tis: highest weight; mis: highest ratio that counts").min(0);
+  fields("low", low, "lowest ratio that counts, for mis").min(0);
+  fields("high", high, "highest weight, for tis; highest ratio that counts, for mis").min(0);
 }
 
 void DynamicSamplingSection::fields(Fields& fields) {
   fields("on", on,
-         "groups whose samples all have the same reward are left out, and further prompts are "
-         "sampled until the step is full");
+         "leave out groups whose samples all have the same reward, and sample further prompts "
+         "until the step is full");
   fields("max_rounds", max_rounds, "rounds of generation, after which the run ends with an error")
       .min(1)
       .max(1e6);
 }
 
 void OverlongSection::fields(Fields& fields) {
-  fields("filter", filter, "samples that max_new_tokens cuts off do not count in the loss");
+  fields("filter", filter, "leave samples that max_new_tokens cuts off out of the loss");
   fields(
       "buffer", buffer,
       "tokens before max_new_tokens in which the reward falls linearly, by `penalty` at the end; "
@@ -91,8 +92,8 @@ void CriticSection::fields(Fields& fields) {
   fields("path", path, "MODEL that the critic begins with; default: the policy's weights");
   fields("lr", lr, "peak learning rate of the critic; 0: train.lr").min(0);
   fields("schedule", schedule,
-         "its course over the critic's own updates (with wsd by train.decay_share and decay); "
-         "default: train.schedule")
+         "schedule of the critic's learning rate over its own updates (with wsd by "
+         "train.decay_share and decay); default: train.schedule")
       .one_of({"constant", "linear", "cosine", "wsd"});
   fields("min_lr", min_lr,
          "learning rate at the end; default: the same share of lr as the policy's has of train.lr")
@@ -101,11 +102,11 @@ void CriticSection::fields(Fields& fields) {
          "updates of the critic with a linear warm-up; default: train.warmup_steps")
       .min(0);
   fields("lr_warmup_share", lr_warmup_share,
-         "the same as a share of the critic's updates, rounded up; default: train.warmup_share")
+         "warm-up as a share of the critic's updates, rounded up; default: train.warmup_share")
       .min(0)
       .max(1);
   fields("clip", clip,
-         "values farther from the old ones than this do not lower the loss; 0: all do")
+         "distance from the old values beyond which values do not lower the loss; 0: all do")
       .min(0);
   fields("warmup_steps", warmup_steps, "steps in which the critic alone is trained").min(0);
   fields("epochs", epochs, "times that a step's samples train the critic").min(1).max(1000);
@@ -115,7 +116,7 @@ namespace {
 
 /// Declares the keys of prompts and their samples.
 void add_sample_keys(RlSection& rl, Fields& fields) {
-  fields("prompts_per_step", rl.prompts_per_step, "prompts that are sampled at a time")
+  fields("prompts_per_step", rl.prompts_per_step, "prompts to sample at a time")
       .min(1)
       .max(kMaxCount);
   fields("samples_per_prompt", rl.samples_per_prompt, "samples of a prompt: a group")
@@ -127,11 +128,13 @@ void add_sample_keys(RlSection& rl, Fields& fields) {
       .max(kMaxCount);
   fields("epochs", rl.epochs, "times that a step's samples are trained on").min(1).max(1000);
   fields("max_prompt_tokens", rl.max_prompt_tokens,
-         "longer prompts are left out, and counted; 0: those that leave no room for an answer")
+         "tokens above which prompts are left out, and counted; 0: prompts that leave no room for "
+         "an answer are")
       .min(0)
       .max(kMaxCount);
   fields("max_new_tokens", rl.max_new_tokens, "most tokens of a sample").min(1).max(kMaxCount);
-  fields("temperature", rl.temperature, "of sampling; log-probabilities are taken at it, too")
+  fields("temperature", rl.temperature,
+         "temperature of sampling, at which log-probabilities are taken, too")
       .min(1e-3)
       .max(1e3);
   fields("top_p", rl.top_p, "sample from the most likely tokens up to this share").min(1e-6).max(1);
@@ -145,26 +148,33 @@ void add_sample_keys(RlSection& rl, Fields& fields) {
 /// Declares the keys of advantages and losses.
 void add_loss_keys(RlSection& rl, Fields& fields) {
   fields("advantage", rl.advantage,
-         "grpo, (reward - mean) / deviation of the group; dr_grpo, without the deviation; rloo, "
-         "against the mean of the others; reinforce, the reward; reinforce_plus_plus and "
-         "reinforce_plus_plus_baseline, whitened over the batch; gae, by a critic (docs/rl.md)")
+         "estimate of the advantage: grpo, (reward - mean) / deviation of the group; dr_grpo, "
+         "without the deviation; rloo, against the mean of the others; reinforce, the reward; "
+         "reinforce_plus_plus and reinforce_plus_plus_baseline, whitened over the batch; gae, by a "
+         "critic (docs/rl.md)")
       .one_of({"grpo", "dr_grpo", "rloo", "reinforce", "reinforce_plus_plus",
                "reinforce_plus_plus_baseline", "gae"});
-  fields("gamma", rl.gamma, "gae, reinforce_plus_plus: discount").min(0).max(1);
-  fields("lambda", rl.lambda, "gae: lambda").min(0).max(1);
+  fields("gamma", rl.gamma, "discount, for gae and reinforce_plus_plus").min(0).max(1);
+  fields("lambda", rl.lambda, "exponential weight of generalized advantage estimation, for gae")
+      .min(0)
+      .max(1);
   fields("lambda_length", rl.lambda_length,
-         "gae: if above 0, lambda of a sample of n tokens is 1 - 1 / (lambda_length n), or 0 if "
-         "that is "
-         "below, in place of `lambda` (arXiv 2504.05118)")
+         "factor of a lambda by length, for gae: if above 0, lambda of a sample of n tokens is 1 - "
+         "1 / (lambda_length n), or 0 if that is below, in place of `lambda` (arXiv 2504.05118)")
       .min(0);
   fields("loss", rl.loss,
-         "ppo, clipped ratio of a token; gspo, of a sample (arXiv 2507.18071); cispo, clipped "
-         "weight (arXiv 2506.13585); reinforce, the log-probability times the advantage")
+         "loss of the policy: ppo, clipped ratio of a token; gspo, of a sample (arXiv 2507.18071); "
+         "cispo, clipped weight (arXiv 2506.13585); reinforce, the log-probability times the "
+         "advantage")
       .one_of({"ppo", "gspo", "cispo", "reinforce"});
-  fields("clip_low", rl.clip_low, "the ratio is clipped at 1 - clip_low").min(0);
-  fields("clip_high", rl.clip_high, "the ratio is clipped at 1 + clip_high").min(0);
+  fields("clip_low", rl.clip_low, "distance of the lower clip: ratios are clipped at 1 - clip_low")
+      .min(0);
+  fields("clip_high", rl.clip_high,
+         "distance of the upper clip: ratios are clipped at 1 + clip_high")
+      .min(0);
   fields("dual_clip", rl.dual_clip,
-         "ppo: if above 1, a negative advantage counts at most so many times (arXiv 1912.09729)")
+         "limit of ppo's negative advantages: if above 1, one counts at most so many times (arXiv "
+         "1912.09729)")
       .min(0);
   fields(
       "aggregation", rl.aggregation,
@@ -177,11 +187,11 @@ void add_loss_keys(RlSection& rl, Fields& fields) {
   fields("kl_coef", rl.kl_coef, "weight of the divergence from the reference; 0: there is none")
       .min(0);
   fields("kl_estimator", rl.kl_estimator,
-         "by d = log pi - log reference: k1, d; k2, d^2 / 2; k3, exp(-d) - 1 + d")
+         "estimate of the divergence, by d = log pi - log reference: k1, d; k2, d^2 / 2; k3, "
+         "exp(-d) - 1 + d")
       .one_of({"k1", "k2", "k3"});
   fields("kl_in", rl.kl_in,
-         "the divergence is added to the loss, or subtracted from every token's "
-         "reward")
+         "place of the divergence: added to the loss, or subtracted from every token's reward")
       .one_of({"loss", "reward"});
   fields("reference", rl.reference,
          "MODEL of the frozen reference, of the model's configuration; default: the weights that "
@@ -196,12 +206,14 @@ void add_section_keys(RlSection& rl, Fields& fields) {
          "before the first update of a step")
       .one_of({"rollout", "trainer"});
   fields("routing_replay", rl.routing_replay,
-         "updates send every token to the experts that it had when it was sampled "
-         "(arXiv 2510.11370), also after the first update of a step");
-  fields("correction", rl.correction, "for samples of another policy than the ratio's anchor");
-  fields("dynamic_sampling", rl.dynamic_sampling, "DAPO's: only groups with different rewards");
-  fields("overlong", rl.overlong, "DAPO's: samples that are too long");
-  fields("critic", rl.critic, "the value model of advantage: gae");
+         "send every token to the experts that it had when it was sampled (arXiv 2510.11370), also "
+         "after the first update of a step");
+  fields("correction", rl.correction,
+         "correction of samples of another policy than the ratio's anchor");
+  fields("dynamic_sampling", rl.dynamic_sampling,
+         "sampling of groups with different rewards only, as in DAPO");
+  fields("overlong", rl.overlong, "treatment of samples that are too long, as in DAPO");
+  fields("critic", rl.critic, "value model, for advantage gae");
 }
 
 /// Declares the keys of rewards, evaluations, and the engine that samples.
@@ -215,24 +227,26 @@ void add_run_keys(RlSection& rl, Fields& fields) {
       .min(0)
       .max(1);
   fields("strict", rl.strict,
-         "a difference between the log-probabilities of sampling and of training ends the run, and "
-         "plans that have one are refused");
+         "end the run at a difference between the log-probabilities of sampling and of training, "
+         "and refuse plans that have one");
   fields("eval_prompts", rl.eval_prompts, "held-out prompts of an evaluation; 0: all").min(0);
   fields("eval_samples", rl.eval_samples, "samples of a held-out prompt: pass@k up to this k")
       .min(1);
   fields("eval_temperature", rl.eval_temperature,
-         "of evaluations; 0: the most likely tokens (with eval_samples above 1: `temperature`)")
+         "temperature of evaluations; 0: the most likely tokens (with eval_samples above 1: "
+         "`temperature`)")
       .min(0);
   fields("trajectories", rl.trajectories, "write every sample to output.dir/trajectories");
   fields("max_num_seqs", rl.max_num_seqs,
-         "samples that are drawn at a time, on a data-parallel rank")
+         "most samples that are drawn at a time, on a data-parallel rank")
       .min(1)
       .max(kMaxCount);
   fields("max_num_batched_tokens", rl.max_num_batched_tokens,
-         "new tokens of a step of generation, on a data-parallel rank")
+         "most new tokens of a step of generation, on a data-parallel rank")
       .min(1)
       .max(kMaxCount);
-  fields("prefix_caching", rl.prefix_caching, "samples of a prompt share its keys and values");
+  fields("prefix_caching", rl.prefix_caching,
+         "share the keys and values of a prompt between its samples");
   fields("kv_cache_memory", rl.kv_cache_memory,
          "memory of a data-parallel rank's KV cache; default: room for max_num_seqs samples")
       .unit(Unit::bytes)

@@ -20,10 +20,14 @@ struct TableRow {
   double bytes = 0;
   std::optional<double> ready, gap;
   void fields(Fields& visit) {
-    visit("name", name, "of the parameter");
-    visit("bytes", bytes, "of the gradient").unit(Unit::bytes).min(0).required();
-    visit("ready", ready, "when it is made, from the start of the step").unit(Unit::seconds).min(0);
-    visit("gap", gap, "or how long after the one before").unit(Unit::seconds).min(0);
+    visit("name", name, "name of the parameter");
+    visit("bytes", bytes, "bytes of the gradient").unit(Unit::bytes).min(0).required();
+    visit("ready", ready, "time at which the gradient is made, from the start of the step")
+        .unit(Unit::seconds)
+        .min(0);
+    visit("gap", gap, "time since the gradient before, in place of ready")
+        .unit(Unit::seconds)
+        .min(0);
   }
 };
 struct Table {
@@ -32,13 +36,14 @@ struct Table {
   std::vector<TableRow> gradients;
   void fields(Fields& visit) {
     visit("step", step, "time of a step of one rank").unit(Unit::seconds).min(0).required();
-    visit("start", start, "when the backward pass begins, for the first gap")
+    visit("start", start, "time at which the backward pass begins, for the first gap")
         .unit(Unit::seconds)
         .min(0);
-    visit("backward", backward, "when it ends (default: with the last gradient)")
+    visit("backward", backward,
+          "time at which the backward pass ends (default: with the last gradient)")
         .unit(Unit::seconds)
         .min(0);
-    visit("gradients", gradients, "in the order in which they are made");
+    visit("gradients", gradients, "gradients, in the order in which they are made");
   }
 };
 

@@ -95,6 +95,18 @@ class Layers(unittest.TestCase):
                 self.assertRegex(error, "begin with a verb or a noun|'who' is a person", text)
             self.assertEqual([], self.errors(path, f"{head}# Builds it,\n# of two the first.\na  # of it\n"))
 
+    def test_words_of_help(self):
+        for line in ['args.option("--seed", "S", &options->seed, "of the draw", 0, 9);', 'args.flag("--json", &json,\n  "With all");',
+                     'fields("config", *config, "which keys").min(1);', 'v("a", a, "how");', 'args.option("--a", "A", base.get(), "when");']:
+            [error] = self.errors("src/run/a.cc", f"{HEAD}{line}\n")
+            self.assertIn("a help text begins with", error, line)
+        [error] = self.errors("src/serve/openai/fields.inc", 'HOCKET_FIELD("n", "c", "yes", supported, "2", "", "of texts")\n')
+        self.assertIn("src/serve/openai/fields.inc:1: a help text begins with 'of'", error)
+        for line in ['args.option("--seed", "S", &options->seed, "seed of the draw");', 'fields("a", a, "offset").min(1);',
+                     'args.flag("--json", &json, "print JSON, with all");', 'fail("a", "of {}", b);', 'tile("a", f(b), "of all");']:
+            self.assertEqual([], self.errors("src/run/a.cc", f"{HEAD}{line}\n"), line)
+        self.assertEqual([], self.errors("src/serve/openai/fields.inc", 'HOCKET_FIELD("n", "c", "yes", supported, "2", "", "texts")\n'))
+
     def test_a_source_without_a_header_says_what_it_implements(self):
         for path, line in [("src/graph/a.cc", "// Reads graphs."), ("src/graph/a.cc", "// Implements: reading of graphs."),
                            ("src/graph/a.cc", "// Implements graph.h."), ("src/cli/common.cc", "// Options.\n// See graph.h."),

@@ -385,7 +385,7 @@ void verb_plan(Args& args) {
   add_prediction_basis(args, &options->cluster, &options->profile);
   args.option("--ranks", "N", &options->ranks,
               "ranks of the plan; default: all devices of the cluster", 1, kMaxSearchRanks);
-  args.option("--top", "N", &options->top, "plans that are printed", 1, 1000);
+  args.option("--top", "N", &options->top, "plans to print", 1, 1000);
   args.option("--out", "FILE", &options->out,
               "write the best plan's run here (-: standard output)");
   args.option("--time-limit", "SECONDS", &options->time_limit_s,
@@ -396,7 +396,7 @@ void verb_plan(Args& args) {
   args.option("--html", "FILE", &options->html,
               "write a page with the best of every family, their timelines, and the next "
               "bottleneck (-: standard output)");
-  args.flag("--json", &options->json, "the best plans and the search's counts, as JSON");
+  args.flag("--json", &options->json, "print the best plans and the search's counts as JSON");
   add_emit(args, &options->emit,
            "write the plan for megatron or torchtitan; the search looks only at plans that it can "
            "express");

@@ -153,20 +153,20 @@ void verb_whatif(Args& args) {
   }
   args.positional("TRACE", &options->traces, "a trace, .json or .json.gz; of some formats several");
   args.option("--format", "NAME", &options->format,
-              formats + " (default: by the beginning of the file)");
+              "format of TRACE (default: by the beginning of the file). " + formats);
   args.option("--cluster", "FILE", &options->cluster,
-              "of Chakra traces: the devices and links by which nodes without a duration get one, "
-              "of their operations and bytes");
+              "for Chakra traces: cluster file of the devices and links by which nodes without a "
+              "duration get one, from their operations and bytes");
   args.option("--scale", "OP=K", &options->scales,
               "replay with OP K times faster: a kind of op, compute, communication, messages, "
               "collectives, gradients or all, at a place if one follows "
               "(forward-compute@pp=3=2; dp, pp, rank, step). A communication K times faster "
               "has a link K times wider, or a payload compressed K times");
   args.flag("--surface", &options->surface,
-            "how a step scales with wider links and compressed gradients");
+            "show the scaling of a step with wider links and compressed gradients");
   add_bottleneck(args, &options->bottleneck);
   args.option("--html", "FILE", &options->html, "write heat maps as a page (-: standard output)");
-  args.flag("--json", &options->json, "all of it as JSON: seconds");
+  args.flag("--json", &options->json, "print all of it as JSON: seconds");
   args.example("hocket whatif step.json.gz", "the trace of a run or of a simulation");
   args.example("hocket whatif step.json.gz --scale communication=4 --scale compute@pp=0=1.1",
                "links four times as wide; the first stage a tenth faster; both");

@@ -227,11 +227,11 @@ void declare_plan_codecs(Args& args) {
   add_prediction_basis(args, &options->cluster, &options->profile);
   args.option("--codecs", "CODEC[,..]", &options->codecs, "codecs to choose from");
   args.flag("--offload", &options->offload,
-            "the CPUs of hosts may encode in place of devices (docs/planner.md)");
+            "let the CPUs of hosts encode in place of devices (docs/planner.md)");
   args.option("--time-limit", "SECONDS", &options->time_limit_s,
               "end with the best choice so far after this time; 0: never");
   args.option("--out", "FILE", &options->out, "write the run here (-: standard output)");
-  args.flag("--json", &options->json, "the choices and the predicted steps as JSON");
+  args.flag("--json", &options->json, "print the choices and the predicted steps as JSON");
   args.example(
       "hocket plan codecs configs/models/dense-26m --cluster configs/clusters/box-4x2.yaml --set "
       "train.global_batch=16 --set train.seq_len=512 --set plan.dp=4 --set plan.ranks_per_node=2 "
@@ -250,7 +250,7 @@ void declare_plan_espresso(Args& args) {
              "Reads a file of gradients and their times, and prints which option the selector "
              "published with Espresso chooses for each. docs/planner.md has the keys of the file.");
   args.positional("FILE", &options->file, "a YAML file of gradients");
-  args.option("--set", "KEY=VALUE", &options->set, "overrides a key of the file; may be repeated");
+  args.option("--set", "KEY=VALUE", &options->set, "override a key of the file; may be repeated");
   args.example("hocket plan espresso docs/examples/espresso.yaml",
                "the option chosen for every gradient");
   args.run([options] { return plan_espresso(options->file, options->set); });

@@ -52,8 +52,9 @@ void add_plan_file(Args& args, PlanFile* file) {
   args.option("--from", "FORMAT", &file->from,
               "format of RUN, megatron, torchtitan, deepspeed, verl or axolotl: read its model and "
               "plan, and list which of its options are ignored");
-  args.option("--model-out", "FOLDER", &file->model_out,
-              "with --from megatron: write the model's config.json here; default: into the run");
+  args.option(
+      "--model-out", "FOLDER", &file->model_out,
+      "for --from megatron: folder to write the model's config.json to; default: into the run");
 }
 
 void add_emit(Args& args, std::string* emit, std::string help) {
@@ -225,10 +226,10 @@ void declare_plan_convert(Args& args) {
              "nearest name, and says which key a format cannot express. docs/interop.md lists the "
              "options.");
   add_plan_file(args, &options->file);
-  args.option("--ranks", "N", &options->ranks, "ranks of the file, where it does not say", 1,
+  args.option("--ranks", "N", &options->ranks, "ranks of the plan, where the file does not say", 1,
               int64_t{1} << 16);
-  add_emit(args, &options->emit, "megatron or torchtitan; default: a run.yaml");
-  args.option("--out", "FILE", &options->out, "where the result goes [-: standard output]");
+  add_emit(args, &options->emit, "format to write, megatron or torchtitan; default: a run.yaml");
+  args.option("--out", "FILE", &options->out, "file to write [-: standard output]");
   args.example(
       "hocket plan convert configs/qwen3-30b-a3b.yaml --set plan.shard.params=all --set "
       "plan.shard.grads=all --emit torchtitan --out job.toml",

@@ -342,18 +342,16 @@ void declare_simulate_op(Args& args) {
               kMaxGroupRanks);
   args.option("--per-node", "N", &options->per_node,
               "ranks of the group on each node; default: all devices", 1, kMaxGroupRanks);
-  args.option("--cluster", "FILE", &options->cluster,
-              "cluster file (configs/clusters); default: this machine");
-  args.option("--profile", "FILE", &options->profile, "timings of `hocket profile`");
+  add_prediction_basis(args, &options->cluster, &options->profile, /*has_run=*/false);
   args.option("--set", "KEY=VALUE", &options->set,
-              "overrides a key of the cluster file; may be repeated");
+              "override a key of the cluster file; may be repeated");
   args.option("--codec", "CODEC", &options->codec,
-              "for all_reduce of f32: the fastest way through this codec or without it "
+              "codec for an all_reduce of f32: print the fastest way with it or without it "
               "(docs/cluster-files.md)");
   args.flag("--all-ways", &options->all_ways,
             "list every algorithm and protocol, or way through a codec, the fastest first");
   args.flag("--json", &options->json,
-            "the times as JSON: [{\"bytes\": ..., \"time_us\": ...}, ...]");
+            "print the times as JSON: [{\"bytes\": ..., \"time_us\": ...}, ...]");
   args.example(
       "hocket simulate op all_reduce --bytes 1MiB,64MiB,1GiB --ranks 128 --cluster "
       "configs/clusters/a100-16x8.yaml",

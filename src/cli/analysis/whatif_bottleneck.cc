@@ -98,26 +98,28 @@ AddTimes add_times(const std::string& text) {
 
 void add_bottleneck(Args& args, BottleneckWords* words) {
   args.flag("--bottleneck", &words->asked,
-            "is the network the bottleneck of data-parallel training: the scaling factor by ranks, "
-            "bandwidth and compression, from when gradients were ready; TRACE may also be a table "
-            "of gradients, .yaml");
+            "find out if the network is the bottleneck of data-parallel training: the scaling "
+            "factor by ranks, bandwidth and compression, from the times at which gradients were "
+            "ready; TRACE may also be a table of gradients, .yaml");
   args.option("--ranks", "N,...", &words->ranks,
-              "of --bottleneck: numbers of ranks (default: 2,4,8,16,32,64)");
+              "for --bottleneck: numbers of ranks (default: 2,4,8,16,32,64)");
   args.option("--bandwidths", "RATE,...", &words->bandwidths,
-              "of --bottleneck: of a rank's link (default: 1Gbit/s,10Gbit/s,25Gbit/s,100Gbit/s)");
+              "for --bottleneck: bandwidths of a rank's link (default: "
+              "1Gbit/s,10Gbit/s,25Gbit/s,100Gbit/s)");
   args.option("--ratios", "R,...", &words->ratios,
-              "of --bottleneck: how many times less gradients send (default: 1,2,5,10)");
-  args.option("--used", "SHARE", &words->used,
-              "of --bottleneck: also with this share of the bandwidth reached (default: 1)");
+              "for --bottleneck: compression ratios of gradients (default: 1,2,5,10)");
+  args.option(
+      "--used", "SHARE", &words->used,
+      "for --bottleneck: predict also with this share of the bandwidth reached (default: 1)");
   args.option("--fusion", "BYTES", &words->fusion,
-              "of --bottleneck: size of a batch of gradients (default: 64MB)");
-  args.option("--fusion-timeout", "TIME", &words->timeout,
-              "of --bottleneck: time from a batch's first gradient until it is sent (default: "
-              "5ms)");
-  args.option("--adds", "RATE|FILE", &words->adds,
-              "of --bottleneck: how fast ranks add: bytes per second of one operand, a cluster "
-              "file, a profile (.json), or a table of bytes and times (default: it takes no "
-              "time)");
+              "for --bottleneck: size of a batch of gradients (default: 64MB)");
+  args.option(
+      "--fusion-timeout", "TIME", &words->timeout,
+      "for --bottleneck: time from a batch's first gradient until it is sent (default: 5ms)");
+  args.option(
+      "--adds", "RATE|FILE", &words->adds,
+      "for --bottleneck: rate at which ranks add: bytes per second of one operand, a cluster file, "
+      "a profile (.json), or a table of bytes and times (default: adding takes no time)");
 }
 
 whatif::BottleneckOptions bottleneck_options(const BottleneckWords& words) {

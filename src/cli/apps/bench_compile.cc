@@ -115,13 +115,14 @@ int bench_compile(const BenchCompileOptions& options) {
 void declare_bench_compile(Args& args) {
   auto options = std::make_shared<BenchCompileOptions>();
   args.about("how long building, lowering and checking a large program takes", "");
-  args.option("--layers", "N", &options->layers, "of the model");
-  args.option("--micro-batches", "N", &options->micro_batches, "of a step");
+  args.option("--layers", "N", &options->layers, "layers of the model");
+  args.option("--micro-batches", "N", &options->micro_batches, "micro-batches of a step");
   args.option("--pp", "N", &options->pp, "pipeline stages");
   args.option("--dp", "N", &options->dp, "data-parallel ranks");
-  args.option("--ep", "N", &options->ep, "expert-parallel ranks among them; above 1: with --moe");
-  args.flag("--moe", &options->moe, "64 experts, top-8, instead of a dense MLP");
-  args.flag("--json", &options->json, "as JSON");
+  args.option("--ep", "N", &options->ep,
+              "expert-parallel ranks among the data-parallel ones; above 1 only with --moe");
+  args.flag("--moe", &options->moe, "use 64 experts, top-8, in place of a dense MLP");
+  args.flag("--json", &options->json, "print the result as JSON");
   args.example("hocket bench compile", "100 layers, 64 micro-batches on one rank");
   args.example(
       "hocket bench compile --layers 8 --micro-batches 8 --pp 2 --dp 2 --ep 2 --moe --json",

@@ -76,8 +76,8 @@ void declare_bench_executor(Args& args) {
   auto options = std::make_shared<ExecutorBenchOptions>();
   args.about("the executor's overhead per task",
              "Empty tasks in one lane, and in two lanes in turn.");
-  args.option("--tasks", "N", &options->tasks, "in one lane");
-  args.flag("--json", &options->json, "as JSON");
+  args.option("--tasks", "N", &options->tasks, "tasks in one lane");
+  args.flag("--json", &options->json, "print the result as JSON");
   args.example("hocket bench executor", "nanoseconds per task and per hop between lanes");
   args.example("hocket bench executor --tasks 20000 --json", "a shorter one, for a script");
   args.run([options] {

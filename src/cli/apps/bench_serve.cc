@@ -304,46 +304,58 @@ int bench_serve(const BenchServeOptions& options) {
 
 void add_load_options(Args& args, BenchServeOptions* options) {
   args.option("--dataset-name", "NAME", &options->dataset_name,
-              "random: tokens; custom: a JSONL file of {\"prompt\": text, \"output_tokens\": n}");
-  args.option("--dataset-path", "FILE", &options->dataset_path, "of custom");
-  args.option("--num-prompts", "N", &options->num_prompts, "requests", 1, 1 << 24);
-  args.option("--random-input-len", "N", &options->random.input_len, "tokens of a prompt", 1,
+              "prompts to send: random, of random tokens; custom, of a JSONL file of {\"prompt\": "
+              "text, \"output_tokens\": n}");
+  args.option("--dataset-path", "FILE", &options->dataset_path, "file of --dataset-name custom");
+  args.option("--num-prompts", "N", &options->num_prompts, "requests to send", 1, 1 << 24);
+  args.option("--random-input-len", "N", &options->random.input_len, "tokens of a random prompt", 1,
               1 << 24);
-  args.option("--random-output-len", "N", &options->random.output_len, "tokens of an answer", 1,
-              1 << 24);
+  args.option("--random-output-len", "N", &options->random.output_len,
+              "tokens of the answer to a random prompt", 1, 1 << 24);
   args.option("--random-range-ratio", "R", &options->random.range_ratio,
-              "lengths are uniform in length x (1 - R) to length x (1 + R)");
+              "spread of the random lengths: uniform from length x (1 - R) to length x (1 + R)");
   args.option("--random-prefix-len", "N", &options->random.prefix_len,
-              "tokens that all prompts begin with, on top", 0, 1 << 24);
+              "tokens of a prefix that all random prompts share, on top of their length", 0,
+              1 << 24);
   args.option("--custom-output-len", "N", &options->output_len,
-              "tokens of an answer where the file does not say", 1, 1 << 24);
+              "tokens of an answer where the custom file does not say", 1, 1 << 24);
   args.option("--request-rate", "R", &options->request_rate,
-              "requests/s, at random times; inf: all at once");
+              "requests per second, at random times; inf: all at once");
   args.option("--burstiness", "B", &options->burstiness,
-              "1: a Poisson process; below: in bursts; above: evenly");
-  args.option("--max-concurrency", "N", &options->max_concurrency, "requests at a time, at most", 1,
-              1 << 20);
-  args.option("--seed", "S", &options->seed, "of prompts, lengths and times", 0, INT64_MAX);
-  args.flag("--ignore-eos", &options->ignore_eos, "answers have all their tokens");
-  args.option("--temperature", "T", &options->temperature, "default: the server's");
-  args.option("--top-p", "P", &options->top_p, "default: the server's");
-  args.option("--request-timeout", "S", &options->timeout_s, "seconds");
-  args.flag("--skip-initial-test", &options->skips_test, "no single request before the test");
+              "shape of the arrivals: 1 is a Poisson process; below they come in bursts, above "
+              "more evenly");
+  args.option("--max-concurrency", "N", &options->max_concurrency,
+              "most requests at a time; default: any number", 1, 1 << 20);
+  args.option("--seed", "S", &options->seed, "seed of prompts, lengths and times", 0, INT64_MAX);
+  args.flag("--ignore-eos", &options->ignore_eos,
+            "go on beyond the model's stop tokens, to the full length of each answer");
+  args.option("--temperature", "T", &options->temperature,
+              "sampling temperature; default: the server's");
+  args.option("--top-p", "P", &options->top_p,
+              "share of the probability to sample from; default: the server's");
+  args.option("--request-timeout", "S", &options->timeout_s, "most seconds of a request");
+  args.flag("--skip-initial-test", &options->skips_test, "send no single request before the test");
 }
 
 void add_result_options(Args& args, BenchServeOptions* options) {
   args.option("--percentile-metrics", "LIST", &options->percentile_metrics,
-              "of ttft, tpot, itl, e2el");
-  args.option("--metric-percentiles", "LIST", &options->metric_percentiles, "such as 50,95,99.9");
-  args.option("--goodput", "NAME:MS", &options->goodput,
-              "a limit of ttft, tpot or e2el; repeatable: requests/s that keep all of them");
-  args.flag("--save-result", &options->save_result, "as JSON, under vLLM's names");
-  args.flag("--save-detailed", &options->save_detailed, "also with the values of each request");
-  args.option("--result-dir", "FOLDER", &options->result_dir, "default: the current one");
+              "metrics with percentiles: some of ttft, tpot, itl, e2el");
+  args.option("--metric-percentiles", "LIST", &options->metric_percentiles,
+              "percentiles of these metrics, such as 50,95,99.9");
+  args.option(
+      "--goodput", "NAME:MS", &options->goodput,
+      "limit of ttft, tpot or e2el, in ms; repeatable: prints the requests/s that keep all limits");
+  args.flag("--save-result", &options->save_result, "write the result as JSON, under vLLM's names");
+  args.flag("--save-detailed", &options->save_detailed,
+            "write the result with the values of each request");
+  args.option("--result-dir", "FOLDER", &options->result_dir,
+              "folder of the result; default: the current one");
   args.option("--result-filename", "NAME", &options->result_filename,
-              "default: backend, rate, model and time");
-  args.option("--label", "TEXT", &options->label, "of the result");
-  args.option("--metadata", "KEY=VALUE", &options->metadata, "members of the result; repeatable");
+              "name of the result's file; default: backend, rate, model and time");
+  args.option("--label", "TEXT", &options->label,
+              "label of the result, in place of the backend in its file's name");
+  args.option("--metadata", "KEY=VALUE", &options->metadata,
+              "members to add to the result; repeatable");
 }
 
 }  // namespace
@@ -353,13 +365,17 @@ void declare_bench_serve(Args& args) {
   args.about("load an OpenAI server, and measure times and throughput",
              "Options, arithmetic and result are those of `vllm bench serve`, for any server over "
              "plain HTTP. A key in OPENAI_API_KEY is sent along.");
-  args.option("--backend", "NAME", &options->backend, "openai: completions; openai-chat");
-  args.option("--base-url", "URL", &options->base_url, "http://HOST:PORT in place of the next two");
-  args.option("--host", "HOST", &options->host, "of the server");
-  args.option("--port", "N", &options->port, "of the server", 1, 65535);
-  args.option("--endpoint", "PATH", &options->endpoint, "default: the backend's");
-  args.option("--header", "KEY=VALUE", &options->headers, "of every request; repeatable");
-  args.option("--model", "NAME", &options->model, "default: the server's first");
+  args.option("--backend", "NAME", &options->backend,
+              "API to call: openai, /v1/completions; openai-chat, /v1/chat/completions");
+  args.option("--base-url", "URL", &options->base_url,
+              "address of the server, http://HOST:PORT, in place of --host and --port");
+  args.option("--host", "HOST", &options->host, "host of the server");
+  args.option("--port", "N", &options->port, "port of the server", 1, 65535);
+  args.option("--endpoint", "PATH", &options->endpoint,
+              "path of the requests; default: the backend's");
+  args.option("--header", "KEY=VALUE", &options->headers, "header of every request; repeatable");
+  args.option("--model", "NAME", &options->model,
+              "name of the model in requests; default: the server's first");
   args.option("--tokenizer", "MODEL", &options->tokenizer,
               "tokenizer.json, its folder or a GGUF file: makes random prompts and counts tokens");
   add_load_options(args, options.get());

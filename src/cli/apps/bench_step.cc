@@ -410,21 +410,21 @@ void declare_bench_step(Args& args) {
   add_set(args, &options->set);
   args.flag("--interactive", &options->interactive, "answer lines (bench/compare_peer.py)");
   args.option("--steps", "N", &options->steps, "timed steps");
-  args.option("--warmup", "N", &options->warmup, "steps before them");
-  args.option("--block", "N", &options->block,
-              "with ranks as processes: --steps blocks of N steps, in turn with blocks whose "
-              "collectives return at once; prints the difference as JSON "
-              "(bench/compare_dist.py)");
+  args.option("--warmup", "N", &options->warmup, "steps before the timed ones");
+  args.option(
+      "--block", "N", &options->block,
+      "time --steps blocks of N steps, in turn with blocks whose collectives return at once, and "
+      "print the difference as JSON; only with ranks as processes (bench/compare_dist.py)");
   args.option("--variant", "NAME=KEY=VALUE,..", &options->variants,
-              "with --set these keys as well; may be repeated: blocks of all variants in turn, and "
-              "their times as JSON (bench/overlaps.py)");
+              "keys of a variant, beside those of --set; may be repeated: runs blocks of all "
+              "variants in turn, and prints their times as JSON (bench/overlaps.py)");
   args.option("--documents", "N,N,..", &options->documents,
               "tokens of each document in a sequence, of the sequences in turn over all steps; "
               "default: a sequence is one document");
   args.option("--trace", "FILE", &options->trace,
-              "write when the tasks of all timed steps ran, for Perfetto and `hocket whatif` "
-              "(.json or .json.gz)");
-  args.flag("--json", &options->json, "as JSON");
+              "write the times at which the tasks of all timed steps ran, for Perfetto and `hocket "
+              "whatif` (.json or .json.gz)");
+  args.flag("--json", &options->json, "print the result as JSON");
   args.example("hocket bench step --config configs/models/quickstart --steps 5",
                "time of a step, tokens/s, peak memory");
   args.example("echo step | hocket bench step --config configs/models/quickstart --interactive",

@@ -281,33 +281,36 @@ int run_master(const BatchOptions& options) {
 
 void declare_batch_options(Args& args, BatchOptions* options) {
   args.option("--input", "FILE", &options->input,
-              "a row a line: a string, {\"prompt\": ...}, {\"messages\": [...]}, or a line of "
-              "OpenAI's batches, {\"custom_id\", \"method\", \"url\", \"body\"}");
-  args.option("--out", "FOLDER", &options->out, "of the job: output.jsonl, errors.jsonl, journal");
+              "file of a row a line: a string, {\"prompt\": ...}, {\"messages\": [...]}, or a line "
+              "of OpenAI's batches, {\"custom_id\", \"method\", \"url\", \"body\"}");
+  args.option("--out", "FOLDER", &options->out,
+              "folder of the job: output.jsonl, errors.jsonl, journal");
   args.option("--workers", "N", &options->workers,
-              "processes on this machine; 0: only those that come from elsewhere", 0, 1024);
-  args.option(
-      "--listen", "HOST:PORT", &options->listen,
-      "for workers; 0.0.0.0:PORT for other hosts' (a trusted network: nothing is encrypted)");
+              "worker processes on this machine; 0: only those that come from elsewhere", 0, 1024);
+  args.option("--listen", "HOST:PORT", &options->listen,
+              "address that workers connect to; 0.0.0.0:PORT: also those of other hosts (a trusted "
+              "network: nothing is encrypted)");
   args.option("--worker", "HOST:PORT", &options->worker,
               "work for the master there, whose key is in HOCKET_BATCH_KEY");
   args.option("--samples", "N", &options->samples, "texts per row", 1, 1 << 20);
   add_sampling_options(args, &options->sampling, kBatchTokens);
   args.flag("--ignore-eos", &options->ignore_eos, "go on beyond the model's stop tokens");
   args.option("--served-model-name", "NAME", &options->names,
-              "that a row's body may have as its model, beside MODEL; repeatable");
-  args.option("--max-num-seqs", "N", &options->slots, "texts in a batch of a worker", 1, 1 << 16);
-  args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
+              "name that a row's body may have as its model, beside MODEL; repeatable");
+  args.option("--max-num-seqs", "N", &options->slots, "most texts in a batch of a worker", 1,
+              1 << 16);
+  args.option("--chat-template", "FILE", &options->chat_template,
+              "file with a Jinja template, in place of the model's");
   args.option("--tool-call-parser", "NAME", &options->tool_parser,
-              "form of calls in answers to rows with tools, as of hocket serve");
+              "form of calls in answers to rows with tools, as for hocket serve");
   args.option("--shard-seconds", "S", &options->shard_s,
-              "work of a worker between two results: what its loss costs at most");
+              "seconds of work of a worker between two results, the most that its loss costs");
   args.option("--lease-timeout", "S", &options->lease_timeout_s,
-              "reassign a worker's rows if it finishes none for this long");
+              "reassign a worker's rows if it finishes none for this many seconds");
   args.option("--max-losses", "N", &options->max_losses,
               "give up a row after this many workers died on it", 2, 1000);
   args.option("--reconnect", "S", &options->reconnect_s,
-              "of a worker: time without a master after which it ends");
+              "for --worker: seconds without a master after which the worker ends");
   args.flag("--keep-parts", &options->keep_parts, "keep the shards' results after the merge");
   add_model_options(args, &options->model);
 }

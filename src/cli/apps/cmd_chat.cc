@@ -206,8 +206,9 @@ void verb_chat(Args& args) {
       "MODEL", &options->model.model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache");
-  args.option("--system", "TEXT", &options->system, "the system's message");
-  args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
+  args.option("--system", "TEXT", &options->system, "system message");
+  args.option("--chat-template", "FILE", &options->chat_template,
+              "file with a Jinja template, in place of the model's");
   add_sampling_options(args, &options->sampling, kChatTokens);
   add_model_options(args, &options->model);
   args.example("hocket chat MODEL --system 'Answer in one sentence.'", "a chat in the terminal");

@@ -71,8 +71,8 @@ void declare_join(Args& args) {
              "any plan goes on from it.");
   args.positional("DIR", &options->folders, "a host's folder of the checkpoint");
   args.option("--out", "DIR", &options->out,
-              "the whole checkpoint: a folder that is not there yet");
-  args.flag("--json", &options->json, "the result as JSON");
+              "folder of the whole checkpoint, which must not exist yet");
+  args.flag("--json", &options->json, "print the result as JSON");
   args.example("hocket checkpoint join DIR-A DIR-B --out runs/x/checkpoints/step-000100",
                "of two hosts; training under runs/x then goes on from it");
   args.example("hocket checkpoint join DIR-* --out step-000100 --json", "of many");
@@ -315,7 +315,6 @@ int add_tokens(TokenOptions& options) {
 constexpr const char* kModelText =
     "a Hugging Face folder, a GGUF file, a checkpoint or run folder of ours, or a hub id in the "
     "local cache";
-constexpr const char* kTokenizerText = "tokenizer.json or its folder; default: that of the model";
 
 void declare_export(Args& args) {
   auto options = std::make_shared<ConvertOptions>();
@@ -326,11 +325,12 @@ void declare_export(Args& args) {
              "is opened again and compared with the model before it gets its name; a model that "
              "GGUF cannot say is refused.");
   args.positional("MODEL", &options->model, kModelText);
-  args.option("--out", "FILE", &options->out, "the .gguf to write");
-  args.option("--type", "TYPE", &options->type,
-              "of matrices: f32, f16, bf16 or q8_0; default: as they are, f32 for quantised ones");
-  args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
-  args.flag("--json", &options->json, "the result as JSON");
+  args.option("--out", "FILE", &options->out, "GGUF file to write");
+  args.option(
+      "--type", "TYPE", &options->type,
+      "type of matrices: f32, f16, bf16 or q8_0; default: as they are, f32 for quantised ones");
+  add_tokenizer(args, &options->tokenizer);
+  args.flag("--json", &options->json, "print the result as JSON");
   args.example("hocket checkpoint export runs/quickstart --out quickstart.gguf",
                "the quickstart's model, without loss");
   args.example("hocket checkpoint export MODEL --out FILE.gguf --type q8_0",
@@ -346,11 +346,11 @@ void declare_import(Args& args) {
              "the folder, and every command here. Weights keep the type in which they came in; "
              "quantised ones become the numbers that they stand for.");
   args.positional("MODEL", &options->model, kModelText);
-  args.option("--out", "DIR", &options->out, "the folder to make");
+  args.option("--out", "DIR", &options->out, "folder to write");
   args.option("--type", "TYPE", &options->type,
-              "of weights: f32, f16 or bf16; default: as they are, f32 for quantised ones");
-  args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
-  args.flag("--json", &options->json, "the result as JSON");
+              "type of weights: f32, f16 or bf16; default: as they are, f32 for quantised ones");
+  add_tokenizer(args, &options->tokenizer);
+  args.flag("--json", &options->json, "print the result as JSON");
   args.example("hocket checkpoint import MODEL.gguf --out DIR", "the very numbers of the file");
   args.example("hocket checkpoint import runs/quickstart --out quickstart-hf --type bf16",
                "the newest checkpoint of a run, without what only training needs");
@@ -368,12 +368,12 @@ void declare_merge(Args& args) {
   args.positional("ADAPTER", &options->model,
                   "a PEFT adapter's folder, or a run of ours that trained one");
   args.option("--base", "MODEL", base.get(),
-              "the base model; default: the one that adapter_config.json names");
-  args.option("--out", "DIR", &options->out, "the folder to make");
+              "base model; default: the one that adapter_config.json names");
+  args.option("--out", "DIR", &options->out, "folder to write");
   args.option("--type", "TYPE", &options->type,
-              "of weights: f32, f16 or bf16; default: as the base has them");
-  args.option("--tokenizer", "FILE", &options->tokenizer, kTokenizerText);
-  args.flag("--json", &options->json, "the result as JSON");
+              "type of weights: f32, f16 or bf16; default: that of the base");
+  add_tokenizer(args, &options->tokenizer);
+  args.flag("--json", &options->json, "print the result as JSON");
   args.example("hocket checkpoint merge DIR --out merged",
                "the newest adapter of a run, or an adapter from elsewhere");
   args.example("hocket checkpoint merge DIR --base MODEL --out merged --type bf16",
@@ -391,8 +391,8 @@ void declare_split_experts(Args& args) {
   args.positional("ADAPTER", &options->model,
                   "a PEFT adapter's folder, or a run of ours that trained one");
   args.option("--base", "MODEL", base.get(),
-              "the base model; default: the one that adapter_config.json names");
-  args.option("--out", "DIR", &options->out, "the folder to make");
+              "base model; default: the one that adapter_config.json names");
+  args.option("--out", "DIR", &options->out, "folder to write");
   args.example("hocket checkpoint split-experts DIR --out split",
                "the newest adapter of a run, for another engine");
   args.example("hocket checkpoint split-experts DIR --base MODEL --out split",
@@ -410,29 +410,29 @@ void declare_add_tokens(Args& args) {
              "tokens stay. It is what add_special_tokens, add_tokens and "
              "resize_token_embeddings do in transformers.");
   args.positional("MODEL", &convert.model, kModelText);
-  args.option("--out", "DIR", &convert.out, "the folder to make");
+  args.option("--out", "DIR", &convert.out, "folder to write");
   args.option("--token", "TEXT", &additions.special,
-              "a special token, such as <|im_start|>; repeatable");
+              "special token to add, such as <|im_start|>; repeatable");
   args.option("--word", "TEXT", &additions.words,
-              "a token that is no special one, as of add_tokens; repeatable");
+              "ordinary token to add, as by add_tokens; repeatable");
   args.option("--chat-template", "FILE", &options->chat_template,
-              "a Jinja template, which replaces the model's");
+              "file with a Jinja template, which replaces the model's");
   args.option("--bos-token", "TEXT", &additions.bos,
-              "begin of text, in all files; added where it is no token");
+              "token that begins a text, in all files; added where it is no token");
   args.option("--eos-token", "TEXT", &additions.eos,
-              "end of text, likewise; ends that generation_config.json names stay");
-  args.option("--pad-token", "TEXT", &additions.pad, "padding, likewise");
-  args.option("--init", "HOW", &additions.init,
-              "new rows: mean of those of all tokens; text:TEXT, the mean of those of a text's "
-              "tokens; or a .safetensors file with a row for each token, in "
+              "token that ends a text, likewise; ends that generation_config.json names stay");
+  args.option("--pad-token", "TEXT", &additions.pad, "padding token, likewise");
+  args.option("--init", "SOURCE", &additions.init,
+              "values of new rows: mean, of the rows of all tokens; text:TEXT, the mean of the "
+              "rows of a text's tokens; or a .safetensors file with a row for each token, in "
               "model.embed_tokens.weight and lm_head.weight");
   constexpr int64_t kMaxMultiple = int64_t{1} << 20;
   args.option("--pad-to-multiple-of", "N", &additions.pad_to_multiple_of,
-              "the number of rows is one of N", 1, kMaxMultiple);
+              "round the number of rows up to a multiple of N", 1, kMaxMultiple);
   args.option("--type", "TYPE", &convert.type,
-              "of weights: f32, f16 or bf16; default: as they are, f32 for quantised ones");
-  args.option("--tokenizer", "FILE", &convert.tokenizer, kTokenizerText);
-  args.flag("--json", &convert.json, "the result as JSON");
+              "type of weights: f32, f16 or bf16; default: as they are, f32 for quantised ones");
+  add_tokenizer(args, &convert.tokenizer);
+  args.flag("--json", &convert.json, "print the result as JSON");
   args.example(
       "hocket checkpoint add-tokens MODEL --token '<|im_start|>' --eos-token '<|im_end|>' "
       "--chat-template FILE --out DIR",

@@ -17,8 +17,8 @@ namespace hocket::cli {
 namespace {
 
 constexpr const char* kSplitHelp =
-    "special tokens that stand in the text, such as <|im_start|>, are text like any other; without "
-    "it they are the tokens, as in transformers";
+    "read special tokens that stand in the text, such as <|im_start|>, as text like any other; "
+    "default: they are the tokens, as in transformers";
 
 /// Options shared by train-tokenizer and prepare: the data section of RUN, and flags over it.
 struct Corpus {
@@ -43,8 +43,8 @@ struct Corpus {
                 "[0.05]");
     args.option("--valid-files", "GLOB", &valid_files,
                 "files held out instead, like --files; may be repeated");
-    args.option("--seed", "S", &seed, "of the split into training and held-out files [0]");
-    args.flag("--json", &json, "the result as JSON");
+    args.option("--seed", "S", &seed, "seed of the split into training and held-out files [0]");
+    args.flag("--json", &json, "print the result as JSON");
   }
   /// Returns the section of the run.yaml, if any, with the flags over it. Throws Error for no
   /// files, or for values that cannot be meant.
@@ -155,7 +155,8 @@ void declare_train_tokenizer(Args& args) {
       "the result already.");
   corpus->declare(args, "folder of the tokenizer; default: data.tokenizer");
   args.option("--vocab-size", "N", &corpus->vocab_size,
-              "tokens, with the 256 bytes and the end of text; default: data.vocab_size, else 4096",
+              "size of the vocabulary, with the 256 bytes and the end of text; default: "
+              "data.vocab_size, else 4096",
               257, 1 << 24);
   args.example(
       "hocket data train-tokenizer --files '/usr/include/c++/**' --vocab-size 4096 "
@@ -253,7 +254,7 @@ void declare_prepare(Args& args) {
   args.option("--tokenizer", "FILE", &corpus->tokenizer,
               "tokenizer.json, its folder or that of a run; default: data.tokenizer");
   args.flag("--split-special-tokens", &corpus->split_special_tokens,
-            std::string(kSplitHelp) + "; default: data.split_special_tokens");
+            std::string(kSplitHelp) + "; also by data.split_special_tokens");
   args.example(
       "hocket data prepare --files '/usr/include/c++/**' --valid-fraction 0.04 "
       "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",
@@ -272,9 +273,9 @@ void declare_stats(Args& args) {
   args.positional("DIR", &options->stats.folder, "a folder made by `hocket data prepare`");
   args.flag("--verify", &options->stats.verify, "read every token and compare checksums");
   args.flag("--baselines", &options->stats.baselines,
-            "bits per byte of xz -9e on each held-out file alone and on all in one piece, and of a "
-            "Witten-Bell trigram");
-  args.flag("--json", &options->json, "as JSON");
+            "compute the bits per byte of xz -9e on each held-out file alone and on all in one "
+            "piece, and of a Witten-Bell trigram");
+  args.flag("--json", &options->json, "print the contents as JSON");
   args.example("hocket data stats runs/quickstart/data --verify", "is the folder intact?");
   args.example("hocket data stats runs/quickstart/data --baselines --json", "the losses to beat");
   args.run([options] {
@@ -299,14 +300,14 @@ void declare_coder(Args& args, bool encode) {
   args.positional("TOKENIZER", &encode_options->tokenizer,
                   "tokenizer.json, a folder that holds one, a run's folder, or a GGUF file");
   args.option("--in", "FILE", &encode_options->input, "input file; -: standard input");
-  args.option("--out", "FILE", &encode_options->output, "where to write; -: standard output");
-  args.flag("--lines", &encode_options->lines, "one JSON value a line");
+  args.option("--out", "FILE", &encode_options->output, "output file; -: standard output");
+  args.flag("--lines", &encode_options->lines, "read and write one JSON value a line");
   if (encode) {
     args.flag("--add-special-tokens", &encode_options->encoding.add_special_tokens,
-              "with the tokens that the tokenizer's post-processor puts before and behind a text");
+              "add the tokens that the tokenizer's post-processor puts before and behind a text");
     args.flag("--split-special-tokens", &encode_options->encoding.split_special_tokens, kSplitHelp);
     args.flag("--offsets", &encode_options->offsets,
-              "[id, begin, end] for each id: the bytes of the text that it stands for");
+              "print [id, begin, end] for each id: the bytes of the text that it stands for");
     args.example("echo 'int main() {}' | hocket data encode runs/quickstart/tokenizer",
                  "[312, 1044, ...]");
   } else {
@@ -337,11 +338,11 @@ void declare_chat_template(Args& args) {
             "end where the assistant's next message begins");
   args.option("--continue", "FIELD", &options->continue_final_message,
               "end with this field of the last message (content), for the model to continue");
-  args.option("--out", "FILE", &options->output, "where to write; -: standard output");
+  args.option("--out", "FILE", &options->output, "output file; -: standard output");
   args.flag("--json", &options->json,
-            "JSON: the text, and the bytes that the template's generation blocks wrote");
+            "print JSON: the text, and the bytes that the template's generation blocks wrote");
   args.flag("--spans", &options->spans,
-            "with --json: also the bytes that the assistant wrote, which training learns");
+            "add to --json the bytes that the assistant wrote, which training learns");
   args.example("hocket data chat-template MODEL --messages FILE --add-generation-prompt",
                "the prompt of the next answer");
   args.run([options] {

@@ -192,29 +192,32 @@ void declare_data_show(Args& args) {
               "a Jinja template in place of the model's; default: data.chat_template");
   args.option("--format", "NAME", &options->format,
               "layout of the files' columns; default: by the first example");
-  args.option("--train-on", "PART", &options->train_on,
-              "assistant, last or all; default: data.train_on");
+  args.option(
+      "--train-on", "PART", &options->train_on,
+      "part of a chat that training learns: assistant, last or all; default: data.train_on");
   args.option("--seq-len", "N", &options->seq_len,
               "tokens of a row; a longer example is truncated; default: train.seq_len", 2, 1 << 27);
-  args.option("--truncate", "HOW", &options->truncate,
-              "keep_start, drop or refuse; default: data.truncate");
-  args.flag("--no-packing", &options->no_packing, "one example a row; default: data.packing");
+  args.option("--truncate", "MODE", &options->truncate,
+              "treatment of an example that is too long: keep_start, drop or refuse; default: "
+              "data.truncate");
+  args.flag("--no-packing", &options->no_packing,
+            "put one example into a row; default: data.packing");
   args.flag("--split-special-tokens", &options->split_special_tokens,
-            "special tokens that stand in the examples' texts are text like any other; default: "
-            "data.split_special_tokens");
+            "read special tokens that stand in the examples' texts as text like any other; "
+            "default: data.split_special_tokens");
   args.option("--split", "SPLIT", &options->split,
-              "train, valid: the examples held out, or a name in data.evaluation");
+              "examples to show: train; valid, those held out; or a name in data.evaluation");
   args.option("--valid-fraction", "F", &options->valid_fraction,
-              "share of the examples that is held out; default: data.valid_fraction, of files 0");
+              "share of the examples that is held out; default: data.valid_fraction, for files 0");
   args.option("-n", "N", &options->count, "examples to show; a row of several is shown whole", 0,
               1 << 30);
-  args.option("--limit", "N", &options->limit, "read so many examples of each source; 0: all", 0,
+  args.option("--limit", "N", &options->limit, "most examples to read of each source; 0: all", 0,
               int64_t{1} << 40);
-  args.option("--seed", "S", &options->seed, "of the order of rows; default: train.seed", 0,
+  args.option("--seed", "S", &options->seed, "seed of the order of rows; default: train.seed", 0,
               INT64_MAX);
-  args.option("--out", "FILE", &options->out, "where to write; -: standard output");
+  args.option("--out", "FILE", &options->out, "output file; -: standard output");
   args.flag("--json", &options->json,
-            "as JSON: ids, mask, texts and positions of the examples, and all counts");
+            "print as JSON: ids, mask, texts and positions of the examples, and all counts");
   add_set(args, &options->set);
   args.example(
       "hocket data show configs/chat-sample.jsonl --model runs/quickstart/tokenizer "

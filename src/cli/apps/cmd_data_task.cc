@@ -75,28 +75,29 @@ void declare_data_task(Args& args) {
       "of both trainings (docs/tasks.md). The same options write the same bytes.");
   args.positional("NAME", &command->files.task.name,
                   "copy, reverse, sort, addition, multi_addition or countdown", false);
-  args.flag("--list", &command->list, "name the tasks, with a problem of each");
-  args.option("--out", "DIR", &command->files.folder, "the folder");
+  args.flag("--list", &command->list, "list the tasks, with a problem of each");
+  args.option("--out", "DIR", &command->files.folder, "folder to write");
   args.option("--digits", "N", &command->files.task.digits,
-              "copy, reverse, sort: digits of a problem; otherwise most digits of a number; 0: 8, "
-              "of addition 3, of multi_addition and countdown 1",
+              "digits of a problem (copy, reverse, sort), or most digits of a number (other "
+              "tasks); 0: 8, for addition 3, for multi_addition and countdown 1",
               0, 64);
   args.option("--operands", "N", &command->files.task.operands,
-              "multi_addition: most numbers of a problem; countdown: its numbers; 0: 8 and 3", 0,
-              64);
+              "most numbers of a problem (multi_addition), or its numbers (countdown); 0: 8 and 3",
+              0, 64);
   args.option("--operators", "CHARACTERS", &command->files.task.operators,
-              "countdown: some of + - *");
+              "for countdown: operators, some of + - *");
   args.flag("--reversed", &command->files.task.reversed,
-            "addition: answers begin with their last digit, which is easier to learn");
+            "for addition: begin answers with their last digit, which is easier to learn");
   args.option("--train", "N", &command->train,
-              "problems to train on; default: 8192, of countdown 1100", 1, 1 << 24);
+              "problems to train on; default: 8192, for countdown 1100", 1, 1 << 24);
   args.option("--held-out", "N", &command->held_out,
               "problems held out; none is one to train on with its numbers in another order", 1,
               1 << 24);
-  args.option("--warmup", "N", &command->warm_up, "examples of the form", 1, 1 << 24);
-  args.option("--seed", "S", &command->seed, "of problems and trainings", 0, INT64_MAX);
+  args.option("--warmup", "N", &command->warm_up, "examples that teach the form of answers", 1,
+              1 << 24);
+  args.option("--seed", "S", &command->seed, "seed of problems and trainings", 0, INT64_MAX);
   args.option("--chat", "MODEL", &command->files.chat_model,
-              "problems as chats, whose answers stand between <answer> and </answer>, and a "
+              "write problems as chats, whose answers stand between <answer> and </answer>, and a "
               "run.yaml for this model; no warm-up");
   args.example("hocket data task reverse --out runs/reverse",
                "then hocket train runs/reverse/warmup.yaml, hocket rl runs/reverse/rl.yaml");

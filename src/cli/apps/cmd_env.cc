@@ -69,7 +69,7 @@ void verb_env(Args& args) {
       "this machine, this program, and the kernels that it runs",
       "The kernels are those of the best instruction set for this processor. HOCKET_CPU=x86-64-v3 "
       "in the environment makes every verb take those of that one.");
-  args.flag("--json", &options->json, "as JSON");
+  args.flag("--json", &options->json, "print as JSON");
   args.example("hocket env", "the facts for a bug report");
   args.example("hocket env --json", "the same for a script");
   args.run([options] { return env(*options); });

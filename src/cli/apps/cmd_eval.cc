@@ -512,28 +512,27 @@ void verb_eval(Args& args) {
       "a Hugging Face folder, a GGUF file, a checkpoint or run folder of ours, or a hub "
       "id in the local cache; then FILEs of text");
   add_set(args, &options->set);
-  args.option("--adapter", "DIR", &options->adapter,
-              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
-  args.option("--ids", "FILE", &options->ids, "ids.json: a list of token lists");
+  add_adapter(args, &options->adapter);
+  args.option("--ids", "FILE", &options->ids, "JSON file with a list of token lists");
   args.option("--save-logits", "FILE", &options->logits,
-              "with --ids: a .safetensors to write; -: standard output");
+              "for --ids: .safetensors file of the logits; -: standard output");
   args.option("--save-grads", "FILE", &options->grads,
-              "with --ids: a .safetensors to write; -: standard output");
+              "for --ids: .safetensors file of the gradients; -: standard output");
   args.option("--data", "DIR", &options->data, "a folder made by `hocket data prepare`");
-  args.option("--choices", "FILE", &options->choices, "questions of multiple choice, JSON Lines");
-  args.option("--details", "FILE", &options->details,
-              "with --choices: log-probabilities and answers of every question, JSON Lines");
+  args.option("--choices", "FILE", &options->choices,
+              "file of questions of multiple choice, JSON Lines");
+  args.option(
+      "--details", "FILE", &options->details,
+      "for --choices: file of the log-probabilities and answers of every question, JSON Lines");
   args.option("--sequences", "N", &options->sequences,
-              "with --data: number of sequences, spread evenly; 0: all");
+              "for --data: number of sequences, spread evenly; 0: all");
   args.option("--context", "N", &options->context,
-              "with FILEs: tokens of a window; 0: 1024, or the model's max_position_embeddings if "
+              "for FILEs: tokens of a window; 0: 1024, or the model's max_position_embeddings if "
               "that is less",
               0, 1 << 20);
-  args.option("--tokenizer", "FILE", &options->tokenizer,
-              "with FILEs and --choices: for a model without one; tokenizer.json or its folder");
-  args.option("--dtype", "TYPE", &options->dtype,
-              "of weights and activations: f32, f64, bf16, f16");
-  args.flag("--json", &options->json, "one JSON object");
+  add_tokenizer(args, &options->tokenizer);
+  add_dtype(args, &options->dtype);
+  args.flag("--json", &options->json, "print one JSON object");
   args.example("hocket eval MODEL FILE", "perplexity and bits per byte of a text");
   args.example("hocket eval MODEL --choices FILE", "accuracy at multiple choice");
   args.example("hocket eval runs/quickstart", "held-out bits per byte of the newest checkpoint");

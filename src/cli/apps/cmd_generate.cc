@@ -450,39 +450,37 @@ void verb_generate(Args& args) {
       "MODEL", &options->model,
       "a Hugging Face folder with a tokenizer.json, a GGUF file, a checkpoint or run folder of "
       "ours, or a hub id in the local cache");
-  args.option("--adapter", "DIR", &options->adapter,
-              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
+  add_adapter(args, &options->adapter);
   args.option("--prompt", "TEXT", &options->prompt, "text to continue; -: read standard input");
   args.option("--chat", "TEXT", &options->chat,
               "a message to answer, by the model's chat template; -: read standard input");
-  args.option("--system", "TEXT", &options->system, "with --chat: the system's message");
+  args.option("--system", "TEXT", &options->system, "for --chat: system message");
   args.option("--prompts", "FILE", &options->prompts,
-              "a prompt a line; of a .jsonl a string, {\"prompt\": ...} or {\"messages\": [...]}");
+              "file of a prompt a line; in a .jsonl each is a string, {\"prompt\": ...} or "
+              "{\"messages\": [...]}");
   args.option("--samples", "N", &options->samples, "texts per prompt", 1, 1 << 20);
   add_sampling_options(args, &options->sampling, kGenerateTokens);
   args.option("--presence-penalty", "A", &options->presence_penalty,
-              "subtracted from the logits of tokens of the text");
-  args.option("--frequency-penalty", "A", &options->frequency_penalty,
-              "the same, times the number of their occurrences");
+              "amount that is subtracted from the logits of tokens of the text");
+  args.option(
+      "--frequency-penalty", "A", &options->frequency_penalty,
+      "amount that is subtracted from a token's logit for each time that it occurs in the text");
   args.flag("--ignore-eos", &options->ignore_eos, "go on beyond the model's stop tokens");
   args.flag("--split-special-tokens", &options->split_special_tokens,
-            "special tokens that stand in a prompt, such as <|im_start|>, are text like any other "
-            "(not with messages, of --chat or of a row); without it they are the tokens, as in "
+            "read special tokens that stand in a prompt, such as <|im_start|>, as text like any "
+            "other (not with messages, of --chat or of a row); default: they are the tokens, as in "
             "transformers");
-  args.option(
-      "--tokenizer", "FILE", &options->tokenizer,
-      "for a model without one: tokenizer.json or its folder; default: that beside the model");
+  add_tokenizer(args, &options->tokenizer);
   args.option("--batch", "N", &options->batch, "most texts generated at a time", 1, 1 << 16);
   args.option("--logprobs", "K", &options->logprobs,
-              "with --json: the log-probability of every token of the text, and the K most likely "
-              "tokens in its place",
+              "for --json: print the log-probability of every token of the text, and the K most "
+              "likely tokens in its place",
               0, 1000);
   add_set(args, &options->set);
-  args.option("--dtype", "TYPE", &options->dtype,
-              "of weights and activations: f32, f64, bf16, f16");
+  add_dtype(args, &options->dtype);
   args.flag("--json", &options->json,
-            "{\"prompt\": ..., \"text\": ..., \"finish_reason\": ...} a line and text instead of a "
-            "stream");
+            "print {\"prompt\": ..., \"text\": ..., \"finish_reason\": ...}, a line for each text, "
+            "in place of a stream");
   args.example("hocket generate runs/quickstart --prompt 'template <typename T> class '",
                "more C++ from the quickstart's model");
   args.example(

@@ -207,9 +207,9 @@ void verb_launch(Args& args) {
              "others write to output.dir/logs. Signals are passed on to all. When one process "
              "fails the others end, too; the exit code is that of the first one.\nOn several "
              "machines: torchrun, mpirun, srun or Kubernetes (docs/ranks.md).");
-  args.option("-n", "N", &options->processes, "processes", 1, 4096);
+  args.option("-n", "N", &options->processes, "processes to start", 1, 4096);
   args.option("--grace", "SECONDS", &options->grace_s,
-              "how long the others have to end by themselves when one has failed");
+              "seconds that the others have to end by themselves when one has failed");
   args.rest("VERB", &options->command, "a verb of hocket with its words");
   args.example("hocket launch -n 2 train configs/quickstart.yaml --set plan.micro_batch=2",
                "two data-parallel processes");

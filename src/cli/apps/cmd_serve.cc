@@ -233,23 +233,21 @@ int serve_model(ServeOptions options) {
 
 void add_engine_options(Args& args, ServeOptions* options) {
   serve::EngineOptions& engine = options->engine;
-  args.option("--adapter", "DIR", &options->adapter,
-              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
-  args.option(
-      "--tokenizer", "FILE", &options->tokenizer,
-      "for a model without one: tokenizer.json or its folder; default: that beside the model");
-  args.option("--dtype", "TYPE", &options->dtype,
-              "of weights and activations: f32, f64, bf16, f16");
+  add_adapter(args, &options->adapter);
+  add_tokenizer(args, &options->tokenizer);
+  add_dtype(args, &options->dtype);
   args.option("--max-model-len", "N", &engine.max_model_len,
-              "tokens of prompt and answer together; 0, default: the model's most", 0, 1 << 30);
-  args.option("--max-num-seqs", "N", &engine.max_num_seqs, "texts in a batch", 1, 1 << 20);
+              "most tokens of prompt and answer together; 0, default: the model's most", 0,
+              1 << 30);
+  args.option("--max-num-seqs", "N", &engine.max_num_seqs, "most texts in a batch", 1, 1 << 20);
   args.option("--max-num-batched-tokens", "N", &engine.max_num_batched_tokens,
-              "tokens of a step: fewer keep other streams even while a long prompt is read", 1,
+              "most tokens of a step: fewer keep other streams even while a long prompt is read", 1,
               1 << 24);
   args.option("--max-waiting", "N", &engine.max_waiting,
-              "texts that wait for a place; more are refused with status 429", 1, 1 << 24);
-  args.option("--kv-cache-memory", "BYTES", &options->kv_cache_memory,
-              "of the KV cache of each rank, such as 2GiB; default: a quarter of the free memory");
+              "most texts that wait for a place; more are refused with status 429", 1, 1 << 24);
+  args.option(
+      "--kv-cache-memory", "BYTES", &options->kv_cache_memory,
+      "memory of the KV cache of each rank, such as 2GiB; default: a quarter of the free memory");
   add_set(args, &options->set);
 }
 
@@ -269,29 +267,30 @@ void verb_serve(Args& args) {
       "ours, or a hub id in the local cache",
       /*required=*/false);
   args.option("--host", "ADDRESS", &options->http.host,
-              "to listen at; 0.0.0.0 or :: for other machines");
-  args.option("--port", "N", &options->port, "0: any free one", 0, 65535);
+              "address to listen at; 0.0.0.0 or :: for other machines");
+  args.option("--port", "N", &options->port, "port to listen at; 0: any free one", 0, 65535);
   args.option("--served-model-name", "NAME", &options->names,
-              "of the model in requests; repeatable; default: MODEL as it is given");
+              "name of the model in requests; repeatable; default: MODEL as it is given");
   args.option("--api-key", "KEY", &options->api_keys,
-              "that clients must send; repeatable; also the variable HOCKET_API_KEY");
+              "key that clients must send; repeatable; also the variable HOCKET_API_KEY");
   add_engine_options(args, options.get());
   args.flag("--no-enable-prefix-caching", &options->no_prefix_caching,
             "compute every prompt from its first token");
-  args.option("--chat-template", "FILE", &options->chat_template, "in place of the model's");
+  args.option("--chat-template", "FILE", &options->chat_template,
+              "file with a Jinja template, in place of the model's");
   args.option("--tool-call-parser", "NAME", &options->tool_parser,
-              "form of calls in texts: hermes, llama3_json, mistral, none, or auto: as the model's "
-              "template and vocabulary have marks");
+              "form of tool calls in texts: hermes, llama3_json, mistral, none, or auto: as the "
+              "model's template and vocabulary have marks");
   args.flag("--enable-auto-tool-choice", &options->auto_tool_choice,
-            "no effect: on with a parser; for vLLM's command lines");
-  args.option(
-      "--reasoning-parser", "NAME", &options->reasoning_parser,
-      "think (or qwen3, deepseek_r1): <think>...</think> is reasoning; none; auto: think if "
-      "the vocabulary has <think>");
+            "accepted for vLLM's command lines, without effect: it is on with a parser");
+  args.option("--reasoning-parser", "NAME", &options->reasoning_parser,
+              "form of reasoning in texts: think (or qwen3, deepseek_r1), between <think> and "
+              "</think>; none; auto: think if the vocabulary has <think>");
   args.option("--max-logprobs", "N", &options->max_logprobs,
-              "most alternatives that a request may ask for", 0, 1000);
+              "most alternatives of a token that a request may ask for", 0, 1000);
   args.option("--max-streams", "N", &options->max_streams,
-              "requests that are answered at a time; more are refused with status 429", 1, 4096);
+              "most requests that are answered at a time; more are refused with status 429", 1,
+              4096);
   args.option("--max-body-mb", "N", &options->max_body_mb, "most MiB of a request", 1, 4096);
   args.option("--request-timeout", "S", &options->request_timeout_s,
               "most seconds of an answer; 0: any");
@@ -302,8 +301,8 @@ void verb_serve(Args& args) {
       "pages of other servers that may use this one (CORS), and names by which a proxy calls "
       "it; repeatable; *: all");
   args.flag("--ignore-unknown-fields", &options->ignore_unknown,
-            "warn of fields of requests that nobody knows, in place of refusing them");
-  args.flag("--disable-access-log", &options->no_access_log, "no line per request");
+            "warn of unknown fields of requests, in place of refusing them");
+  args.flag("--disable-access-log", &options->no_access_log, "print no line per request");
   args.flag("--print-fields", &options->print_fields,
             "print the fields of requests and their support, and end");
   args.example("hocket serve MODEL --port 8000", "clients use http://127.0.0.1:8000/v1");

@@ -37,7 +37,7 @@ void verb_train(Args& args) {
             "print every resolved value and where it came from, and end");
   args.flag("--print-keys", &options->print_keys,
             "print every key of a run.yaml with type, default and meaning, and end");
-  args.flag("--json", &options->json, "with --print-config: as JSON");
+  args.flag("--json", &options->json, "print JSON, for --print-config");
   args.example("hocket train configs/quickstart.yaml", "the run of ./quickstart");
   args.example(
       "hocket train configs/quickstart.yaml --set plan.dp=2 --set plan.pp=2 "

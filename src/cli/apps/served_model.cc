@@ -75,30 +75,27 @@ void add_sampling_options(Args& args, SamplingOptions* options, int64_t max_toke
               "most tokens of a text; default: generation_config.json's, else " +
                   std::to_string(max_tokens));
   args.option("--temperature", "T", &options->temperature,
-              "0: always the most likely token; default, as of the next four: "
-              "generation_config.json's or the GGUF file's, else 0.8");
-  args.option("--top-k", "K", &options->top_k, "only the K most likely tokens; 0, default: all");
+              "sampling temperature; 0: always the most likely token; default, as of the next "
+              "four: generation_config.json's or the GGUF file's, else 0.8");
+  args.option("--top-k", "K", &options->top_k,
+              "sample only from the K most likely tokens; 0, default: all");
   args.option("--top-p", "P", &options->top_p,
-              "only the most likely tokens that make up this share; default: 0.95");
+              "sample only from the most likely tokens that make up this share; default: 0.95");
   args.option("--min-p", "P", &options->min_p,
-              "none below this share of the most likely one's probability");
+              "sample no token below this share of the most likely one's probability");
   args.option("--repetition-penalty", "F", &options->repetition_penalty,
-              "divides the positive logits of tokens of prompt and text; 1, default: none");
-  args.option("--seed", "S", &options->seed, "of the random choices", 0, INT64_MAX);
+              "divisor of the positive logits of tokens of prompt and text; 1, default: none");
+  args.option("--seed", "S", &options->seed, "seed of the random choices", 0, INT64_MAX);
   args.option("--stop", "TEXT", &options->stops,
               "stop sequence; not included in the output; repeatable");
 }
 
 void add_model_options(Args& args, ModelOptions* options) {
-  args.option("--adapter", "DIR", &options->adapter,
-              "an adapter of MODEL (PEFT's folder, or a run that trained one), merged when loaded");
-  args.option(
-      "--tokenizer", "FILE", &options->tokenizer,
-      "for a model without one: tokenizer.json or its folder; default: that beside the model");
-  args.option("--dtype", "TYPE", &options->dtype,
-              "of weights and activations: f32, f64, bf16, f16");
+  add_adapter(args, &options->adapter);
+  add_tokenizer(args, &options->tokenizer);
+  add_dtype(args, &options->dtype);
   args.option("--max-model-len", "N", &options->engine.max_model_len,
-              "tokens of prompt and text together; 0: the model's most", 0, 1 << 30);
+              "most tokens of prompt and text together; 0: the model's most", 0, 1 << 30);
   add_set(args, &options->set);
 }
 

@@ -75,11 +75,12 @@ struct SourceOptions {
       "share of the rows, relative to the other sources' weights; 0: unused; without any weight "
       "every example is seen once an epoch")
         .min(0);
-    v("split", split, "what its examples are for; auto: a share of all is held out")
+    v("split", split,
+      "use of its examples: train, valid, or auto, by which a share of all is held out")
         .one_of({"auto", "train", "valid"});
     v("columns", columns, "names of its columns, by standard name: {prompt: question}");
     v("tags", tags, "names in its messages: {role_tag: from, content_tag: value, user_tag: human}");
-    v("text_lines", text_lines, "every line of a .txt file is an example, not the whole file");
+    v("text_lines", text_lines, "read every line of a .txt file as an example, not the whole file");
     v("max_unreadable", max_unreadable, "share of unusable examples above which it is refused")
         .min(0)
         .max(1);

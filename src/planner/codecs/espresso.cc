@@ -10,22 +10,22 @@
 namespace hocket::planner {
 
 void EspressoTensor::fields(Fields& visit) {
-  visit("name", name, "of the parameter");
-  visit("elements", elements, "of the gradient").min(1).max(1e15).required();
-  visit("gap_us", gap_us, "microseconds since the gradient before").min(0).max(1e12);
+  visit("name", name, "name of the parameter");
+  visit("elements", elements, "number of elements of the gradient").min(1).max(1e15).required();
+  visit("gap_us", gap_us, "microseconds since the gradient before was ready").min(0).max(1e12);
 }
 
 void EspressoInput::fields(Fields& visit) {
-  visit("nodes", nodes, "of the cluster").min(1).max(1 << 20);
-  visit("gpus_per_node", gpus_per_node, "each").min(1).max(1024);
-  visit("nvlink", nvlink, "GPUs of a node are linked by NVLink, else by PCIe");
-  visit("two_level", two_level, "codes may travel inside of nodes, too");
-  visit("cpu", cpu, "CPUs may encode");
-  visit("sparse", sparse, "the codec keeps some elements, else one bit of each");
-  visit("ratio", ratio, "of the elements that a sparse codec keeps").min(0).max(1);
+  visit("nodes", nodes, "number of nodes of the cluster").min(1).max(1 << 20);
+  visit("gpus_per_node", gpus_per_node, "number of GPUs of a node").min(1).max(1024);
+  visit("nvlink", nvlink, "link the GPUs of a node by NVLink, else by PCIe");
+  visit("two_level", two_level, "allow codes to travel inside of nodes, too");
+  visit("cpu", cpu, "allow CPUs to encode");
+  visit("sparse", sparse, "keep some elements, as a sparse codec, else one bit of each");
+  visit("ratio", ratio, "share of the elements that a sparse codec keeps").min(0).max(1);
   visit("codec_us", codec_us, "microseconds to encode and decode, by option 0 to 3");
-  visit("decode_us", decode_us, "of these to decode");
-  visit("tensors", tensors, "gradients, the first that is made first");
+  visit("decode_us", decode_us, "microseconds of these to decode alone");
+  visit("tensors", tensors, "gradients, in the order in which they are made");
 }
 
 namespace {
