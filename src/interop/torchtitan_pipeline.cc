@@ -82,11 +82,12 @@ void TorchtitanImport::read_pipeline() {
 /// Returns the layers that the "first" or "last" stage has less: the embedding or the head counts
 /// as so many.
 int64_t TorchtitanImport::less_layers(const char* stage) {
-  constexpr int64_t kMost = int64_t{1} << 20;
+  // Far beyond any model. Sums with the numbers of layers and stages cannot overflow.
+  constexpr int64_t kMaxLessLayers = int64_t{1} << 20;
   const std::string path = fmt::format("parallelism.pipeline_parallel_{}_stage_less_layers", stage);
   const int64_t less = job_.at_least(0, path, 1);
-  if (less > kMost) {
-    job_.refuse(path, fmt::format("at most {}", kMost));
+  if (less > kMaxLessLayers) {
+    job_.refuse(path, fmt::format("at most {}", kMaxLessLayers));
   }
   return less;
 }

@@ -13,8 +13,10 @@ namespace hocket::planner {
 
 namespace {
 
-/// Messages shorter than this share of a stage's passes are hidden, or are too short to matter.
-constexpr double kNoticed = 0.02;
+/// Messages of a smaller share of a stage's passes change an estimate by about that share: by less
+/// than it errs anyway (10 to 28 %, bench/results/2026-11-27-plan.md). With less, schedules are
+/// replayed in vain. With more, estimates of plans that wait for messages are too low.
+constexpr double kMinMessageShare = 0.02;
 
 /// Ranks first, first + stride, .. of the mesh, as a cluster sees them.
 cost::GroupShape shape_of(const cost::Cluster& cluster, int64_t count, int64_t stride) {
@@ -573,7 +575,7 @@ Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
   }
   const double pass = all / static_cast<double>(seconds.size());
   const double longest = std::max(between.seconds(0, 1), between.seconds(plan.pp - 1, 0));
-  if (longest < kNoticed * pass) return estimate;
+  if (longest < kMinMessageShare * pass) return estimate;
   const std::array<int32_t, 3> schedule{plan.schedule, plan.pp, plan.chunks};
   const auto [at, fresh] = replayed_.try_emplace({&price, &lie, schedule, plan.layers}, 0.0);
   if (fresh) {
