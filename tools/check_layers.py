@@ -7,7 +7,7 @@ src/torch sees LibTorch, and nothing includes from it. Also: the licence line fi
 400), no <regex>, no iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard,
 and no text of an error compared in src/. No type has one qualified name in two files: a linker silently merges them.
 Comments and Python docstrings never begin with What, Of, How and the like, nor use a pronoun of people for a rank
-or function, and no name is `how` (CONTRIBUTING.md, Words). A .cc without a header of its name says which header it
+or function. A function's begins with neither "True if" nor "Error:". No name is `how` (CONTRIBUTING.md, Words). A .cc without a header of its name says which header it
 implements."""
 import io
 import os
@@ -43,6 +43,9 @@ COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with
                       r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*[=!]=")
 COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!/))*?//[/!]?<?[ \t]*(.*)""")
 FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
+# Begins of a function's comment that should be "Returns whether" and "Throws Error".
+NO_VERB = re.compile(r"(?:True (?:if|for|of|once|while|when)\b|Error:)")
+DECLARES_FUNCTION = re.compile(r"[^=(]*?[\w~>]\(")
 PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
 IMPLEMENTS = re.compile(r"//[^\n]*\n// Implements: (?:[^\n]*\n//)*?[^\n]*\b\w+\.h\b")
 # A file of these is a row of a table, or a command, and begins with that name.
@@ -154,6 +157,20 @@ def check_phrase(path, line, text, begins, report):
         report(path, line, "'who' is a person; name the rank, task or function")
 
 
+def declares_function(line):
+    """Returns whether a line begins the declaration of a function: a name and a parenthesis outside of `<>`."""
+    head = DECLARES_FUNCTION.match(line)
+    return bool(head) and head[0].count("<") == head[0].count(">") and not line.lstrip().startswith(("using ", "return "))
+
+
+def check_function_words(path, lines, i, text, report):
+    """Checks the first words of a comment that stands above a function; `i`: its first line."""
+    found = NO_VERB.match(text)
+    below = next((line for line in lines[i:] if not line.lstrip().startswith(("//", "template"))), "")
+    if found and declares_function(below):
+        report(path, i + 1, f"a function's comment begins with '{found[0]}'; begin with 'Returns whether' or 'Throws Error'")
+
+
 def check_words(path, lines, report):
     """Checks the words of C++ comments."""
     in_comment = in_raw = False
@@ -165,6 +182,8 @@ def check_words(path, lines, report):
         m = COMMENT.match(line)
         if m:
             check_phrase(path, i + 1, m[1], not (in_comment and line.lstrip().startswith("//")), report)
+            if not in_comment and line.lstrip().startswith("//"):
+                check_function_words(path, lines, i, m[1], report)
         in_comment = bool(m) and line.lstrip().startswith("//") and SPDX not in line
 
 

@@ -18,7 +18,7 @@ namespace hocket::interop {
 
 namespace {
 
-/// Earlier releases wrote interleaved_1f1b. Null: there is none of this name.
+/// Returns a schedule by its name; null: there is none. Earlier releases wrote interleaved_1f1b.
 const ScheduleName* find_schedule(const std::string& name) {
   const auto* const found =
       std::find_if(std::begin(kTorchtitanSchedules), std::end(kTorchtitanSchedules),
@@ -121,7 +121,7 @@ int64_t TorchtitanImport::chunks_of(int64_t per_stage, int64_t otherwise) {
   return stages / pp_;
 }
 
-/// torchtitan counts the embedding and the head as layers where it shares layers out.
+/// Assigns layers to stages as torchtitan does, which counts the embedding and the head as layers.
 void TorchtitanImport::share_layers_out() {
   const int64_t first = less_layers("first"), last = less_layers("last");
   if ((first == 0 && last == 0) || !beside_.keeps_plan || beside_.has("plan.pp_layers")) return;

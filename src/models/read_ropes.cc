@@ -135,8 +135,8 @@ class RopeReader {
     }
   }
 
-  /// In the order of transformers 5: a top-level key, or what the family has in its place, then
-  /// the object of scaling, then the longest context.
+  /// Reads the first that is there, in the order of transformers 5. These are a top-level key, or
+  /// what the family has in its place, the object of scaling, and the longest context.
   double original_max_position(const JsonView& in) const {
     // Tokens, far beyond any context; a double has every integer up to it.
     constexpr double kMaxPositions = 1e12;

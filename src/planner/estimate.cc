@@ -179,7 +179,7 @@ double Estimator::exchanged_rows(const PlanCandidate& plan) const {
          static_cast<double>(space_.model.top_k);
 }
 
-/// Until they are there, in one step or two.
+/// Seconds until rows are at their experts, in one step or two.
 double Estimator::exchange_s(const PlanCandidate& plan, const Groups& groups) const {
   const double rows = exchanged_rows(plan);
   return collective_s(comm::Id::all_to_all, rows, groups.ep) +

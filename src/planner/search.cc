@@ -189,7 +189,8 @@ void Search::replay_schedule(QueuedPlan* queued, Estimator* estimator,
   queued->replayed = true;
 }
 
-/// Now that there is a plan: plans come by their own estimates again. The mutex is held.
+/// Orders the queue by the own estimates of plans again, now that there is a plan. Requires: the
+/// mutex is held.
 void Search::forget_what_was_put_off() {
   for (QueuedPlan& queued : queue_) {
     queued.penalized_s = queued.penalized_s < kTriedLastPenalty
@@ -204,7 +205,7 @@ void Search::add(const QueuedPlan& queued) {
   std::push_heap(queue_.begin(), queue_.end(), Later());
 }
 
-/// The same plan with ep laid in other ways over the mesh.
+/// Adds the same plan with ep laid in other ways over the mesh.
 void Search::add_other_exchanges(const QueuedPlan& tried, Estimator* estimator) {
   if (tried.varied || tried.plan.collectives != CollectiveAlgorithm::native) return;
   PlanCandidate one_step = tried.plan;

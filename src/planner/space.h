@@ -25,7 +25,7 @@ class StageLayers {
   explicit StageLayers(std::vector<int64_t> each)
       : each_(std::make_shared<const std::vector<int64_t>>(std::move(each))) {}
   bool none() const { return !each_; }
-  /// There must be some.
+  /// Returns the layers of every stage. Requires: there are some.
   const std::vector<int64_t>& each() const { return *each_; }
   std::strong_ordering operator<=>(const StageLayers& other) const {
     if (none() || other.none()) return other.none() <=> none();
@@ -130,7 +130,7 @@ struct SearchSpace {
   std::function<bool(const PlanCandidate&)> expressible = nullptr;
 };
 
-/// A searched key has its value from elsewhere.
+/// Returns whether a searched key has its value from elsewhere.
 bool is_given(const SearchSpace& space, const char* key);
 /// Returns the speed of every replica, with these layers per stage.
 std::vector<double> replica_speeds(const SearchSpace& space, int64_t dp, const LayerCosts& costs,

@@ -205,9 +205,9 @@ class Arena {
     }
     return it;
   }
-  /// Free neighbours that may be used now become one. Not before nothing else fits: a block that
-  /// keeps its size fits the next buffer of that size, and one that waits for another lane would
-  /// make its neighbours wait.
+  /// Joins free neighbours that may be used now. Not before nothing else fits: a block that keeps
+  /// its size fits the next buffer of that size, and one that waits for another lane would make its
+  /// neighbours wait.
   void join(const Clock& now) {
     for (auto it = blocks_.begin(); it != blocks_.end();) {
       auto next = std::next(it);
@@ -360,7 +360,7 @@ int64_t without_gaps(const Dense& dense, int64_t arena_bytes, RankClass& cls) {
   return arena_bytes;
 }
 
-/// A collective's workspace is the transport's.
+/// Workspace of a kind in the arena: a collective's is the transport's.
 int64_t arena_workspace(const Kind& kind) { return is_communication(kind) ? 0 : kind.workspace; }
 
 }  // namespace

@@ -142,7 +142,7 @@ void RunReport::gather_all(engine::Programs& programs) {
   gather(programs.ranks().processes(), &kept_);
 }
 
-/// In the order of the page: the run, its step, its results.
+/// Writes the page: the run, its step, its results.
 void RunReport::write(engine::Programs& programs, const std::string& status, bool draws_sample) {
   const program::Program& program = programs.compiled().program;
   const std::string& dir = run_.config.output.dir;
@@ -371,7 +371,7 @@ std::vector<diagnose::Command> RunReport::next_commands() const {
   return next;
 }
 
-/// The last lines on the terminal: held-out figures, step time, memory.
+/// Prints the last lines on the terminal: held-out figures, step time, memory.
 void RunReport::print_summary(const diagnose::ReportData& report,
                               const program::Program& program) const {
   for (const diagnose::Baseline& baseline : report.baselines) {

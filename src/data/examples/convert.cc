@@ -79,7 +79,7 @@ std::string column_list(const Json& object) {
        column_list(object));
 }
 
-/// True if the value is a list whose first element is an object with this field.
+/// Returns whether the value is a list whose first element is an object with this field.
 bool begins_with_field(const Json& list, const std::string& field) {
   return list.is_array() && !list.empty() && list.front().is_object() &&
          list.front().contains(field);

@@ -99,8 +99,8 @@ class LinkTimes {
   std::vector<size_t> tasks_;  ///< place of each of these in the list
 };
 
-/// A transfer is before a bubble if it is so on every rank that takes part; its gap is the shortest
-/// of theirs.
+/// Times of the transfers. One is before a bubble if it is so on every rank that takes part; its
+/// gap is the shortest of theirs.
 std::vector<std::optional<TransferTimes>> times_of(const Program& program,
                                                    const sim::Replay& replay,
                                                    const std::vector<GradSum>& transfers) {

@@ -152,7 +152,8 @@ class Selector {
     if (elements(i) > two_levels && in_.two_level) return kTwoLevels;
     return elements(i) > codes ? kCodes : kFp32;
   }
-  /// By falling size, ties the last computed one first: keeps an encoding that shortens the step.
+  /// Tries tensors by falling size, ties the last computed one first, and keeps an encoding that
+  /// shortens the step.
   void encode_by_size(size_t first) {
     std::vector<size_t> order;
     for (size_t i = size(); i > first; --i) {

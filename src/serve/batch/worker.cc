@@ -107,7 +107,7 @@ class RowDesk {
       }
     }
   }
-  /// A connection ended: results without confirmation are to be delivered again.
+  /// Marks results without confirmation to be delivered again, after a connection ended.
   void forget_deliveries() {
     const std::lock_guard lock(mutex_);
     for (Shard& shard : shards_) {

@@ -187,7 +187,7 @@ class Exchange {
   }
 
  public:
-  /// The body is no stream of events: it is kept whole.
+  /// Keeps the body whole, which is no stream of events.
   void keep_body() { keeps_events_ = false; }
 
  private:

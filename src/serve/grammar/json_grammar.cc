@@ -172,8 +172,8 @@ struct JsonGrammar::Impl {
     all_matchers().bytes += now - counted;
     counted = now;
   }
-  /// True if states are to be forgotten: not soon after they were, as every text is then read
-  /// again.
+  /// Returns whether states are to be forgotten: not soon after they were, as every text is then
+  /// read again.
   bool is_full() const {
     const AllMatchers& all = all_matchers();
     const int64_t share = std::max(grammar::kMinShare, all.most / std::max<int64_t>(all.count, 1));

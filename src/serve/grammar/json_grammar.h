@@ -41,8 +41,8 @@ class JsonGrammar : public std::enable_shared_from_this<JsonGrammar> {
   /// enforced, by name, and for a schema without values.
   static std::shared_ptr<JsonGrammar> of_schema(
       const nlohmann::ordered_json* schema, std::shared_ptr<const GrammarVocabulary> vocabulary);
-  /// Calls of tools, a list as the OpenAI API has it; a mark such as <tool_call> is its control
-  /// token or its text. Throws Error also for bad tools, and without the named one.
+  /// Compiles calls of tools, a list as the OpenAI API has it; a mark such as <tool_call> is its
+  /// control token or its text. Throws Error also for bad tools, and without the named one.
   static std::shared_ptr<JsonGrammar> of_tools(const nlohmann::ordered_json& tools,
                                                const ToolCallRules& rules,
                                                std::shared_ptr<const GrammarVocabulary> vocabulary);

@@ -40,7 +40,7 @@ std::shared_ptr<const GrammarVocabulary> vocabulary_with_marks() {
                   {256, "<tool_call>"}, {257, "[TOOL_CALLS]"}, {258, "<|im_end|>"}});
 }
 
-/// True if the constraint takes the bytes of the text, and it may end there.
+/// Returns whether the constraint takes the bytes of the text, and it may end there.
 bool takes(serve::TokenConstraint* constraint, const GrammarVocabulary& vocabulary,
            const std::string& text) {
   for (char c : text) {
