@@ -213,8 +213,8 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
   return json.end().end().take() + "\n";
 }
 
-// Returns whether the bytes of the ids of any text without special tokens are those of the text: no
-// step changes or drops any, and each byte has a token.
+// Returns whether the bytes of the ids of any text without special tokens are those of the text. No
+// step changes or drops any then, and each byte has a token.
 bool keeps_bytes(const TokenizerSpec& spec) {
   const auto keeps = [](const PretokenizerStep& step) {
     return step.kind == PretokenizerStep::Kind::split &&

@@ -13,8 +13,8 @@ namespace hocket::planner {
 
 namespace {
 
-/// Messages of a smaller share of a stage's passes change an estimate by about that share: by less
-/// than it errs anyway (10 to 28 %, bench/results/2026-11-27-plan.md). With less, schedules are
+/// Messages of a smaller share of a stage's passes change an estimate by about that share. Its
+/// errors are larger (10 to 28 %, bench/results/2026-11-27-plan.md). With less, schedules are
 /// replayed in vain. With more, estimates of plans that wait for messages are too low.
 constexpr double kMinMessageShare = 0.02;
 

@@ -43,14 +43,14 @@ inline constexpr double kCertainToFitShare = 0.9;
 inline constexpr double kSizePenaltyAtFirst = 0.1;
 /// Growth of the penalized estimate with every doubling of passes through layers beyond
 /// kShortProgramPasses. It is far below the error of estimates (10 to 28 %,
-/// bench/results/2026-11-27-plan.md), and so decides only between plans that seem equally fast: the
-/// shorter program comes first. With more, plans of many micro-batches come too late; with 0, a
-/// long program may take the time of many short ones.
+/// bench/results/2026-11-27-plan.md). Of plans that seem equally fast, the shorter program thus
+/// comes first. With more, plans of many micro-batches come too late; with 0, a long program may
+/// take the time of many short ones.
 inline constexpr double kSizePenalty = 0.02, kShortProgramPasses = 1024;
 /// Share of the remaining time after which bounding stops and simulation begins, once there are
 /// kEnoughToChoose candidates. On idle cores the bounds of 5.8 M plans take a tenth of 50 s
-/// (bench/results/2026-11-26-plan.md), so that half is for slow machines and larger spaces. With
-/// more, too few plans are simulated there; with less, more meshes are never visited.
+/// (bench/results/2026-11-26-plan.md). Half is for slow machines and larger spaces. With more, too
+/// few plans are simulated there; with less, more meshes are never visited.
 inline constexpr double kBoundingShare = 0.5;
 /// Number of candidates from which simulation may begin. Searches of large models simulated 5 to
 /// 654 plans in a minute or two (bench/results/2026-11-29-planner.md). With fewer candidates than

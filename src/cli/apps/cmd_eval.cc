@@ -206,8 +206,8 @@ engine::Programs::Inspect checked(const engine::Run& run) {
   };
 }
 
-/// Evaluates lists of tokens. The logits of all are formed always, since the loss is read off them;
-/// with --save-grads also the gradients, and then the loss is that of their program.
+/// Evaluates lists of tokens. The logits of all are formed always, since the loss is read off them.
+/// With --save-grads also the gradients are, and the loss is that of their program.
 int on_ids(const EvalOptions& options, const engine::Run& run) {
   const Lists ids = train::read_ids(options.ids, run.model.vocab_size);
   size_t longest = 0;

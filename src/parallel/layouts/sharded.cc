@@ -34,8 +34,8 @@ int dim_divided_by(int64_t ranks, const TensorType& type, const Layout& layout) 
   return -1;
 }
 
-/// Returns the first unsplit dim with a largest share of at most (1 + kMaxExcess) even parts; else
-/// the dim with the smallest excess; -1 if none has an index for every rank.
+/// Returns the first unsplit dim with a largest share of at most (1 + kMaxExcess) even parts. Else
+/// returns the dim with the smallest excess; -1 if none has an index for every rank.
 int dim_shared_by(int64_t ranks, const TensorType& type, const Layout& layout) {
   // Excess of the largest share, as a part of the even one. With more, the step waits longer for
   // the rank with that share, though a later dim may divide better. With less, splits move to later
