@@ -7,7 +7,7 @@ src/torch sees LibTorch, and nothing includes from it. Also: the licence line fi
 400), no <regex>, no iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard,
 and no text of an error compared in src/. No type has one qualified name in two files: a linker silently merges them.
 Comments and Python docstrings never begin with What, Of, How and the like, nor use a pronoun of people for a rank
-or function. A function's begins with neither "True if" nor "Error:". No name is `how` (CONTRIBUTING.md, Words). A .cc without a header of its name says which header it
+or function, and no name is `how` (CONTRIBUTING.md, Words). A .cc without a header of its name says which header it
 implements."""
 import io
 import os
@@ -43,15 +43,15 @@ COMPARED = re.compile(r"\.what\(\)\)?\s*(?:[=!]=|\.(?:find|starts_with|ends_with
                       r"|\b(?:error|exception|failure|e)\.(?:text|where)\(\)\s*[=!]=")
 COMMENT = re.compile(r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[^"'/\n]|/(?!/))*?//[/!]?<?[ \t]*(.*)""")
 FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Of|How|That|Those|Which|Whether)\b")
-# Begins of a function's comment that should be "Returns whether" and "Throws Error".
-NO_VERB = re.compile(r"(?:True (?:if|for|of|once|while|when)\b|Error:)")
-DECLARES_FUNCTION = re.compile(r"[^=(]*?[\w~>]\(")
 PERSON = re.compile(r"\b[Ww]ho(?:m|ever|mever)?\b")
 IMPLEMENTS = re.compile(r"//[^\n]*\n// Implements: (?:[^\n]*\n//)*?[^\n]*\b\w+\.h\b")
 # A file of these is a row of a table, or a command, and begins with that name.
 NAMED_BY_ROW = re.compile(r"src/(?:(?:ops|collectives|kernels/cpu|autodiff|models|passes)/|cli/(?:\w+/)?(?:cmd_|bench_|main))")
 HOW = re.compile(r"\b(?:\w+_)?how_?\b|\bHow\b")
 HOW_ERROR = "'how' does not name its value; try options, sampling, lowering"
+# Begins of a function's comment that should be "Returns whether" and "Throws Error".
+NO_VERB = re.compile(r"(?:True (?:if|for|of|once|while|when)\b|Error:)")
+DECLARES_FUNCTION = re.compile(r"[^=(]*?[\w~>]\(")
 QUOTES = re.compile(r"""[rRuU]?(?:"{3}|'{3}|"|')""")
 PYTHON = re.compile(rb"#!.*\bpython")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")

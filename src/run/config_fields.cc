@@ -24,7 +24,7 @@ constexpr double kMaxDropout = 0.999;  // kept elements are divided by 1 - dropo
 // AdamW divides by 1 - beta^t.
 constexpr double kMaxBeta = 0.999999;
 // AdamW divides by the root of a moment, which can be 0, and this; far less is 0 in f32.
-constexpr double kMinEps = 1e-30;
+constexpr double kLeastEps = 1e-30;
 
 }  // namespace
 
@@ -309,7 +309,7 @@ void OptimizerSection::fields(Fields& fields) {
       .max(kMaxBeta)
       .formerly("train.beta1");
   fields("beta2", beta2, "adamw").min(0).max(kMaxBeta).formerly("train.beta2");
-  fields("eps", eps, "adamw").min(kMinEps).formerly("train.eps");
+  fields("eps", eps, "adamw").min(kLeastEps).formerly("train.eps");
   fields("momentum", momentum, "of sgd, default beta1; of muon, default 0.95").min(0).max(kMaxBeta);
   fields("nesterov", nesterov, "Nesterov's momentum; default: of muon true, of sgd false");
   fields("ns_steps", ns_steps, "muon: Newton-Schulz steps of every update").min(1).max(99);
