@@ -76,8 +76,8 @@ sim::SimOptions sim_options(const Source& source, const engine::Compiled& compil
   return options;
 }
 
-/// Throws Error for a text that is wrong, or lacks dependencies or costs: its time says nothing. It
-/// need not have a memory plan; if that is wrong, a warning says so.
+/// A text may lack dependencies and costs, or be wrong, and then its time says nothing: Error. A
+/// memory plan it need not have; if that is wrong, a warning says so.
 void expect_sound(const std::string& path, const program::Program& program) {
   check::CheckOptions options;
   options.allow_unplanned = true;

@@ -43,7 +43,7 @@ diagnose::FactGroup path_facts(const sim::SimReport& report) {
   return facts;
 }
 
-/// Number of ranks that the rank of each event stands for.
+/// For every event, how many ranks its own stands for.
 std::vector<int32_t> ranks_of_events(const trace::Trace& trace, const sim::SimReport& report) {
   std::vector<int32_t> stands(static_cast<size_t>(report.ranks), 1);
   for (const sim::RankReport& rank : report.time) {

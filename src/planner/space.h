@@ -25,7 +25,7 @@ class StageLayers {
   explicit StageLayers(std::vector<int64_t> each)
       : each_(std::make_shared<const std::vector<int64_t>>(std::move(each))) {}
   bool none() const { return !each_; }
-  /// Returns the layers of every stage. Requires: there are some.
+  /// There must be some.
   const std::vector<int64_t>& each() const { return *each_; }
   std::strong_ordering operator<=>(const StageLayers& other) const {
     if (none() || other.none()) return other.none() <=> none();

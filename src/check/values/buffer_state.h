@@ -33,7 +33,7 @@ class BufferState {
 
   /// Returns the value of a buffer; kUnknown if its parts do not make one value.
   Value at(ClassId cls, BufferId buffer) const;
-  /// Returns the same, with the reason if there is no value.
+  /// Does the same, and says why there is no value.
   Value read(ClassId cls, BufferId buffer, Unreadable* why) const;
   void put(ClassId cls, BufferId buffer, const Value& value);
   /// Returns the value of a buffer that is neither a base nor a view, else null.
