@@ -54,6 +54,9 @@ IMPLEMENTS = re.compile(r"//[^\n]*\n// Implements: (?:[^\n]*\n//)*?[^\n]*\b\w+\.
 NAMED_BY_ROW = re.compile(r"src/(?:(?:ops|collectives|kernels/cpu|autodiff|models|passes)/|cli/(?:\w+/)?(?:cmd_|bench_|main))")
 HOW = re.compile(r"\b(?:\w+_)?how_?\b|\bHow\b")
 HOW_ERROR = "'how' does not name its value; try options, sampling, lowering"
+# Begins of a function's comment that should be "Returns whether" and "Throws Error".
+NO_VERB = re.compile(r"(?:True (?:if|for|of|once|while|when)\b|Error:)")
+DECLARES_FUNCTION = re.compile(r"[^=(]*?[\w~>]\(")
 QUOTES = re.compile(r"""[rRuU]?(?:"{3}|'{3}|"|')""")
 PYTHON = re.compile(rb"#!.*\bpython")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
@@ -165,6 +168,20 @@ def check_phrase(path, line, text, begins, report):
         report(path, line, "'who' is a person; name the rank, task or function")
 
 
+def declares_function(line):
+    """Returns whether a line begins the declaration of a function: a name and a parenthesis outside of `<>`."""
+    head = DECLARES_FUNCTION.match(line)
+    return bool(head) and head[0].count("<") == head[0].count(">") and not line.lstrip().startswith(("using ", "return "))
+
+
+def check_function_words(path, lines, i, text, report):
+    """Checks the first words of a comment that stands above a function; `i`: its first line."""
+    found = NO_VERB.match(text)
+    below = next((line for line in lines[i:] if not line.lstrip().startswith(("//", "template"))), "")
+    if found and declares_function(below):
+        report(path, i + 1, f"a function's comment begins with '{found[0]}'; begin with 'Returns whether' or 'Throws Error'")
+
+
 def check_words(path, lines, report):
     """Checks the words of C++ comments."""
     in_comment = in_raw = False
@@ -176,6 +193,8 @@ def check_words(path, lines, report):
         m = COMMENT.match(line)
         if m:
             check_phrase(path, i + 1, m[1], not (in_comment and line.lstrip().startswith("//")), report)
+            if not in_comment and line.lstrip().startswith("//"):
+                check_function_words(path, lines, i, m[1], report)
         in_comment = bool(m) and line.lstrip().startswith("//") and SPDX not in line
 
 

@@ -196,7 +196,8 @@ std::vector<size_t> grads_by_name(const Graph& graph) {
   return list;
 }
 
-/// True for matrices; norms and biases begin as constants.
+/// Returns whether weight decay applies: to matrices, not to norms and biases, which begin as
+/// constants.
 bool is_decayed(const graph::Tensor& tensor) {
   return tensor.type.dims.size() > 1 && tensor.init.kind != graph::Init::Kind::constant;
 }

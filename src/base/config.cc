@@ -134,8 +134,8 @@ void move_former_keys(const Fields& fields, const std::vector<std::string>& path
   }
 }
 
-/// Replaces earlier names of keys (Field::formerly) in a tree, and prints a note for each. Error: a
-/// section has a key under both names.
+/// Replaces earlier names of keys (Field::formerly) in a tree, and prints a note for each. Throws
+/// Error if a section has a key under both names.
 void rename_former_keys(const Fields& fields, const std::string& prefix, ConfigNode* node) {
   if (node->kind != Kind::map) return;
   for (const Field& field : fields.list()) {
@@ -446,7 +446,7 @@ class ConfigReader {
     *out = text;
   }
 
-  // A single value stands for a list of one.
+  // Assigns a list; a single value stands for a list of one.
   template <class T>
   void assign(const Field& field, const ConfigNode& node, const std::string& path,
               std::vector<T>* out) {

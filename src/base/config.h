@@ -75,14 +75,14 @@ struct Field {
   bool must_be_set = false;
   std::string former;  ///< earlier name, still read; empty: none
 
-  /// Numbers carry this unit: `400Gbit/s`. An int64 holds it rounded to whole base units.
+  /// Gives numbers this unit: `400Gbit/s`. An int64 holds them rounded to whole base units.
   Field& unit(Unit u) { return unit_of = u, *this; }
   /// Accepts only these strings.
   Field& one_of(std::vector<std::string> values) { return allowed = std::move(values), *this; }
   Field& min(double v) { return least = v, *this; }
   Field& max(double v) { return most = v, *this; }
   Field& required() { return must_be_set = true, *this; }
-  /// Files and overrides may use this earlier name of the key for a release; a note is printed.
+  /// Lets files and overrides use this earlier name of the key for a release; a note is printed.
   Field& formerly(std::string name) { return former = std::move(name), *this; }
 };
 
@@ -183,7 +183,7 @@ class ResolvedConfig {
   std::string to_yaml(bool with_origins = false) const;
   /// The same as a JSON object; quantities as plain numbers in base units.
   nlohmann::json to_json() const;
-  /// Its text, keys sorted; `indent` above 0: a key a line.
+  /// Returns the text of the JSON object, keys sorted; `indent` above 0: a key a line.
   std::string to_json_text(int indent = 0) const;
 
  private:
@@ -208,10 +208,11 @@ struct Filled {
 ResolvedConfig read_config(const Fields& fields, std::string_view text, const std::string& name,
                            const std::vector<std::string>& overrides, const Filled& filled = {});
 
-/// The text of a configuration file; Error if it cannot be read or is longer than 4 MiB.
+/// Returns the text of a configuration file. Throws Error if it cannot be read or is longer than 4
+/// MiB.
 std::string read_config_text(const std::string& path);
 
-/// Reads a file into a struct with fields(). Error for anything that is not exactly right.
+/// Reads a file into a struct with fields(). Throws Error for anything that is not exactly right.
 template <HasFields T>
 ResolvedConfig read_config(T& config, const std::string& path,
                            const std::vector<std::string>& overrides = {}) {

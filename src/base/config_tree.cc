@@ -69,7 +69,7 @@ ConfigNode convert(const YAML::Node& node, const std::string& name, const std::s
   return out;
 }
 
-/// The parser speaks of map values where a tab indents.
+/// Advice if a tab indents the line, where the parser speaks of map values.
 std::string tab_advice(const std::string& yaml, const YAML::Mark& mark) {
   if (mark.is_null()) return "";
   const std::vector<std::string> lines = split(yaml, '\n');
@@ -100,8 +100,8 @@ struct DocumentStarts final : YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-/// Error if anything follows the first document. YAML::LoadAll would never end where the parser
-/// makes one empty document after the other without reading on, as of "[1],2]".
+/// Throws Error if anything follows the first document. YAML::LoadAll would never end where the
+/// parser makes one empty document after the other without reading on, as of "[1],2]".
 void expect_one_document(const std::string& text, const std::string& name) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);

@@ -29,8 +29,8 @@ ConfigNode parse_config_tree(std::string_view text, const std::string& name);
 
 /// Applies one override "a.b=value", which `by` has made; makes the maps on the way. A value that
 /// starts with `[`, `{` or a quote is read as YAML, any other is a plain scalar. Lists take an
-/// index: "data.0.weight=2". Error: no key, a path through a value, an index beyond the list,
-/// deeper than 64 levels.
+/// index: "data.0.weight=2". Throws Error for no key, a path through a value, an index beyond the
+/// list, and more than 64 levels.
 void apply_override(ConfigNode* root, const std::string& assignment, const std::string& by);
 
 }  // namespace hocket

@@ -17,13 +17,14 @@
 
 namespace hocket {
 
-/// The whole file. Error: absent, a directory, unreadable, longer than `max_bytes`.
+/// Returns the whole file. Throws Error if it is absent, a directory, unreadable or longer than
+/// `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 40);
 
 /// Hands the file to `take` in order, in pieces of at most 1 MiB, with one piece in memory. Ends
-/// with the file, or when `take` returns false. Error: as read_file.
+/// with the file, or when `take` returns false. Throws Error as read_file() does.
 void read_pieces(const std::string& path, const std::function<bool(std::string_view)>& take);
-/// hash128 of the file. Error: as read_file.
+/// Returns hash128() of the file. Throws Error as read_file() does.
 Hash128 hash_file(const std::string& path);
 
 /// A file being written, buffered. Every failure is an Error that names the path and the cause.
@@ -46,11 +47,12 @@ class FileWriter {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
-  /// The next byte is written to this place of the file. Files of Mode::create and Mode::within.
+  /// Moves to the place of the file where the next byte is written. Files of Mode::create and
+  /// Mode::within.
   void seek(int64_t at);
   /// Makes the file this long: cuts it off, or adds zeros that take no room. Of the same modes.
   void set_size(int64_t bytes);
-  /// From here on everything that is written is added to `hasher`, too, which must outlive this.
+  /// Adds everything that is written from here on to `hasher`, too, which must outlive this.
   void hash_into(Hasher* hasher) { hasher_ = hasher; }
   /// Bytes written so far through this object.
   int64_t written() const { return written_; }
@@ -83,7 +85,7 @@ void write_file_atomic(const std::string& path, const std::function<void(FileWri
 void write_output(const std::string& path, std::string_view bytes);
 void write_output(const std::string& path, const std::function<void(FileWriter&)>& writer);
 
-/// True for names that write_file_atomic leaves behind if the process is killed.
+/// Returns whether write_file_atomic leaves such a name behind if the process is killed.
 bool is_temporary_name(std::string_view name);
 
 /// A file opened for reading at any place, from any thread. Another process that cuts it off gives
@@ -97,7 +99,8 @@ class RandomFile {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  ///< when it was opened
-  /// Bytes [at, at + bytes). Error: the file does not reach that far (any more), or the disk.
+  /// Reads bytes [at, at + bytes). Throws Error if the file does not reach that far (any more), and
+  /// for errors of the disk.
   void read(int64_t at, void* dst, size_t bytes) const;
 
  private:
@@ -112,7 +115,7 @@ void allow_open_files(int64_t count);
 
 bool file_exists(const std::string& path);  ///< a file, folder or anything else
 bool is_directory(const std::string& path);
-/// A symbolic link, wherever it leads.
+/// Returns whether a path is a symbolic link, wherever it leads.
 bool is_link(const std::string& path);
 int64_t file_size(const std::string& path);  ///< Error if absent
 /// Returns an identity: equal for all views of one file, also over a network, and different for

@@ -28,7 +28,7 @@ class FlatMap {
  public:
   static constexpr uint64_t kNoKey = ~uint64_t{0};
 
-  /// With room for `expected` entries before it grows.
+  /// Makes room for `expected` entries before the map grows.
   explicit FlatMap(size_t expected = 0) : slots_(slots_for(expected)) {}
 
   size_t size() const { return size_; }
@@ -37,7 +37,7 @@ class FlatMap {
     size_ = 0;
   }
 
-  /// Null if there is none.
+  /// Returns the value of a key; null: there is none.
   const Value* find(uint64_t key) const { return find(key, any); }
   template <class Same>
   const Value* find(uint64_t key, const Same& same) const {

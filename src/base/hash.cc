@@ -40,7 +40,7 @@ Hasher& Hasher::add(uint64_t value) {
   return add(std::string_view(bytes, 8));
 }
 
-// Both hashes have the same state (tests/base/hash_test.cc).
+// Finishes the state that both hashes share (tests/base/hash_test.cc).
 uint64_t Hasher::finish64() const {
   return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_));
 }

@@ -17,7 +17,8 @@ constexpr uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Order matters: combine(combine(s, a), b) differs from combine(combine(s, b), a).
+/// Combines two hashes. Order matters: combine(combine(s, a), b) differs from combine(combine(s,
+/// b), a).
 constexpr uint64_t hash_combine(uint64_t state, uint64_t value) {
   return mix64(state + 0x9e3779b97f4a7c15ULL + mix64(value));
 }

@@ -45,7 +45,7 @@ class Builder : public nlohmann::json_sax<Document> {
   using typename nlohmann::json_sax<Document>::number_float_t;
   using typename nlohmann::json_sax<Document>::string_t;
   using typename nlohmann::json_sax<Document>::binary_t;
-  /// An integer beyond 64 bits and an object with very many keys are errors if `exact`.
+  /// Refuses integers beyond 64 bits and objects with very many keys if `exact`.
   Builder(int max_depth, bool exact) : max_depth_(max_depth), exact_(exact) {}
 
   Document root;

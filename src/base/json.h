@@ -16,8 +16,9 @@ struct JsonLimits {
   int64_t max_bytes = int64_t{256} << 20;
 };
 
-/// `where` names the text in errors (a path). Error: malformed, invalid UTF-8, a key twice in one
-/// object, too deep, too long, anything after the value.
+/// Parses a text, which `where` (a path) names in errors. Throws Error if it is malformed, invalid
+/// UTF-8, too deep or too long. Throws it also for a key twice in one object, and for anything
+/// after the value.
 nlohmann::json parse_json(std::string_view text, const std::string& where,
                           const JsonLimits& limits = {});
 
@@ -31,9 +32,9 @@ class JsonView {
  public:
   JsonView(const nlohmann::json& value, std::string where);
 
-  /// An object's key that is there and not null (Hugging Face writes null for "not set").
+  /// Returns whether an object has a key that is not null (Hugging Face writes null for "not set").
   bool has(std::string_view key) const;
-  /// Error if absent or null: names the nearest key that is there.
+  /// Returns a member. Throws Error, with the nearest key that is there, if it is absent or null.
   JsonView at(std::string_view key) const;
   /// Element of an array.
   JsonView at(size_t index) const;

@@ -16,19 +16,19 @@ namespace hocket {
 /// `debug` follows the work from the inside: passes, reshardings, the lanes of every rank.
 enum class LogLevel : uint8_t { debug, warning };
 
-/// Messages below it are dropped. Starts as HOCKET_LOG (debug or warning), else warning.
+/// Drops messages below this level. It starts as HOCKET_LOG (debug or warning), else warning.
 void set_log_level(LogLevel level);
 LogLevel log_level();
 
-/// Rank shown by messages of this thread: "[rank 3] ..."; -1 (the start) shows none.
+/// Sets the rank shown by messages of this thread: "[rank 3] ..."; -1 (the start) shows none.
 void set_log_rank(int rank);
 
 /// Redirects whole lines (without the line end) from standard error, for tests; empty restores it.
 void set_log_sink(std::function<void(LogLevel, const std::string&)> sink);
 
-/// One line; safe from any thread, never interleaved, steps around a live progress line.
+/// Writes one line; safe from any thread, never interleaved, steps around a live progress line.
 void log_line(LogLevel level, std::string_view text);
-/// The same for an answer to the user: no level, no rank, always shown.
+/// Writes an answer to the user: no level, no rank, always shown.
 void print_line(std::string_view text);
 
 template <typename... Args>
@@ -65,9 +65,10 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// The state now; shown if it is time to.
+  /// Sets the state, and shows it if it is time to.
   void update(const std::string& text);
-  /// A line that stays, in place of the state shown so far; the next update() is shown below it.
+  /// Prints a line that stays, in place of the state shown so far; the next update() is shown below
+  /// it.
   void print(const std::string& line);
   /// Shows the last state, if it was not shown, and ends the line.
   void finish();

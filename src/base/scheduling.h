@@ -7,7 +7,7 @@
 
 namespace hocket {
 
-/// False where the system does not allow it.
+/// Sets this thread's scheduling policy. Returns false where the system does not allow it.
 inline bool set_scheduling(int policy) {
   sched_param lowest = {};
   lowest.sched_priority = ::sched_get_priority_min(policy);

@@ -46,7 +46,7 @@ struct SmallFloat {
     constexpr int kShift = kWide - kMantissaBits;
     constexpr Bits kWideSign = Bits{1} << (8 * sizeof(Real) - 1);
     constexpr Bits kWideInfinity = static_cast<Bits>(2 * kWideBias + 1) << kWide;
-    constexpr Bits kLeastNormal = static_cast<Bits>(1 - kBias + kWideBias) << kWide;
+    constexpr Bits kMinNormal = static_cast<Bits>(1 - kBias + kWideBias) << kWide;
     constexpr Bits kUnitBits = static_cast<Bits>(1 - kBias - kMantissaBits + kWide + kWideBias)
                                << kWide;
     // Computes all cases and selects one: without branches the loop vectorises.
@@ -60,7 +60,7 @@ struct SmallFloat {
     // Adds a number with the smallest subnormal as its unit, so the processor rounds.
     const Real beside = std::bit_cast<Real>(magnitude) + std::bit_cast<Real>(kUnitBits);
     Bits code = rounded > kLargest ? kBeyond : rounded;
-    code = magnitude < kLeastNormal ? std::bit_cast<Bits>(beside) - kUnitBits : code;
+    code = magnitude < kMinNormal ? std::bit_cast<Bits>(beside) - kUnitBits : code;
     code = magnitude > kWideInfinity ? kNan : code;
     return static_cast<Code>(sign | code);
   }

@@ -24,8 +24,8 @@ class StopWhen {
   const std::function<bool()>* before_;
 };
 
-/// Called between steps of work that may take seconds. Throws Stopped if this thread's innermost
-/// StopWhen is asked to.
+/// Throws Stopped if this thread's innermost StopWhen is asked to. Called between steps of work
+/// that may take seconds.
 void stop_if_asked();
 
 }  // namespace hocket

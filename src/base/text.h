@@ -18,7 +18,8 @@ int edit_distance(std::string_view text, std::string_view b);
 /// (more edits than a third of the longer name, at least 2 allowed), ignoring case.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-/// Without leading and trailing blanks, tabs and line ends. The view is into `text`.
+/// Returns the text without leading and trailing blanks, tabs and line ends. The view is into
+/// `text`.
 std::string_view trim(std::string_view text);
 
 /// Pieces between separators; `split("a,,b", ',')` has three. An empty text has one empty piece.
@@ -26,8 +27,8 @@ std::vector<std::string> split(std::string_view text, char separator);
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
-/// Strict parsing of the whole text: no blanks, no trailing characters, no overflow. False and
-/// `*out` untouched if it does not parse. Doubles: decimal or exponent form; no inf or nan.
+/// Parses the whole text strictly: no blanks, no trailing characters, no overflow. False and `*out`
+/// untouched if it does not parse. Doubles: decimal or exponent form; no inf or nan.
 bool parse_int(std::string_view text, int64_t* out);
 bool parse_double(std::string_view text, double* out);
 

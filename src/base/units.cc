@@ -17,7 +17,8 @@ struct Suffix {
   double factor;
 };
 
-// Largest first within one family; the first that gives a short exact text is printed.
+// Returns the suffixes of a unit, the largest first within one family. The first that gives a short
+// exact text is printed.
 const std::vector<Suffix>& suffixes(Unit unit) {
   static const std::vector<Suffix> kNone = {};
   static const std::vector<Suffix> kBytes = {{"PiB", 0x1p50}, {"TiB", 0x1p40}, {"GiB", 0x1p30},
@@ -59,7 +60,8 @@ const std::vector<Suffix>& suffixes(Unit unit) {
   return kNone;
 }
 
-// Small factors divide by their exact inverse: 5us is 5 / 1e6 = 5e-6 to the last bit.
+// Scales a number. Small factors divide by their exact inverse: 5us is 5 / 1e6 = 5e-6 to the last
+// bit.
 double scale(double number, double factor) {
   if (factor < 1) return number / std::round(1 / factor);
   return number * factor;

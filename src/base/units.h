@@ -23,13 +23,13 @@ enum class Unit {
 /// if it does not parse or the unit measures something else.
 bool parse_quantity(std::string_view text, Unit unit, double* out);
 
-/// The same or an Error `[where] ...` that lists the units that would fit.
+/// Returns the same, or throws Error `[where] ...` with the units that would fit.
 double parse_quantity(std::string_view text, Unit unit, const std::string& where);
 
 /// Shortest text that parses back to exactly `value`: "400Gbit/s" reads back as "50GB/s".
 std::string format_quantity(double value, Unit unit);
 
-/// For messages: "bytes, such as 512MiB or 80GB".
+/// Returns examples for messages: "bytes, such as 512MiB or 80GB".
 const char* unit_examples(Unit unit);
 
 }  // namespace hocket

@@ -71,7 +71,7 @@ class AbstractRun {
   /// Tries to run the head of a lane. Fills `ended_` with the tasks that end now, or registers the
   /// lane as a waiter. Returns the collective over several classes that ended, or null.
   const Matching::CollectiveMatch* advance(int32_t lane);
-  /// True if the lane of the task waits at it for partners only.
+  /// Returns whether the lane of the task waits at it for partners only.
   bool has_arrived(int32_t task) const;
   void end(int32_t task);
   void end_message(int32_t task);

@@ -145,7 +145,7 @@ graph::Mesh all_meshes(const Program& program) {
   return all;
 }
 
-/// True if any buffer has an offset: then all must have one (buffer-planned).
+/// Returns whether any buffer has an offset: then all must have one (buffer-planned).
 bool has_offsets(const Program& program) {
   for (const RankClass& cls : program.classes) {
     if (cls.arena_bytes > 0 || cls.host_arena_bytes > 0) return true;

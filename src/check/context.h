@@ -58,7 +58,7 @@ struct KindInfo {
 inline bool is_local(const KindInfo& info) {
   return !info.comm && info.op_class != OpClass::unknown;
 }
-/// True for communication between two roles.
+/// Returns whether a kind is communication between two roles.
 inline bool is_transfer(const KindInfo& info) {
   return info.comm && info.comm->role == comm::Role::between;
 }
@@ -128,7 +128,7 @@ struct Context {
   }
   const Task& task(TaskRef ref) const { return program.classes[ref.cls].tasks[ref.task]; }
   const KindInfo& kind(const Task& task) const { return kinds[task.kind]; }
-  /// True if a communication task of the class reaches ranks of other nodes.
+  /// Returns whether a communication task of the class reaches ranks of other nodes.
   bool leaves_node(ClassId cls, const Task& task) const;
   /// Returns the first view of a base that is in range; kNone if it has none.
   BufferId first_view(ClassId cls, BufferId base) const;
@@ -154,14 +154,14 @@ struct Context {
   graph::AxisMask group_axes(const Task& task) const;
   /// The axes of a table along which there are several ranks.
   graph::AxisMask table_axes(ClassId cls, program::TableId table) const;
-  /// True if the ranks of the holders' classes have all parts of a tensor: all parts of one layout,
-  /// or, with buckets, all elements.
+  /// Returns whether the ranks of the holders' classes have all parts of a tensor: all parts of one
+  /// layout, or, with buckets, all elements.
   bool covers(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   /// "elements [8:16) of 16 are on no rank".
   std::string uncovered(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   /// Returns the first tasks that read or write the buffer. Scans all tasks: for texts only.
   std::vector<TaskRef> users(ClassId cls, BufferId buffer, size_t at_most = 4) const;
-  /// True for a rule in CheckOptions::skip_rules.
+  /// Returns whether a rule is in CheckOptions::skip_rules.
   bool skips(const char* rule) const {
     const auto& list = options.skip_rules;
     return !list.empty() && std::find(list.begin(), list.end(), rule) != list.end();

@@ -21,7 +21,7 @@ int64_t expected_size(const program::Buffer& buffer) {
   return aligned(buffer.expected_bytes >= 0 ? buffer.expected_bytes : buffer.type.bytes());
 }
 
-/// True if `maker` (a task, or -1) gathers a sharded parameter.
+/// Returns whether `maker` (a task, or -1) gathers a sharded parameter.
 bool is_gathered(const Context& ctx, const RankClass& cls, int32_t maker) {
   if (maker < 0) return false;
   const Task& task = cls.tasks[static_cast<size_t>(maker)];

@@ -38,7 +38,7 @@ class Reference {
   /// definition of an op that the step applies, or as a definition over such applications.
   AppId find(int32_t key, std::span<const ExprId> in);
   bool updated(int32_t tensor) const { return updated_[tensor]; }
-  /// True for tensors that are made once per micro-batch.
+  /// Returns whether a tensor is made once per micro-batch.
   bool per_micro_batch(int32_t tensor) const { return per_mb_[tensor]; }
 
   Terms terms;

@@ -32,22 +32,22 @@ struct AdapterConfig {
   /// Layout of experts by peft_version; nothing: no version, so by the shapes.
   std::optional<models::ExpertLayout> layout;
 };
-/// Reads an adapter_config.json. Error: another method than LoRA, a variant that is not supported
-/// (DoRA, QLoRA, biases, ...), an unknown key that is set.
+/// Reads an adapter_config.json. Throws Error for another method than LoRA, a variant that is not
+/// supported (DoRA, QLoRA, biases, ...), and an unknown key that is set.
 AdapterConfig read_adapter_config(const std::string& folder);
 /// Prints an adapter_config.json, with the keys that PEFT writes. all-linear becomes the endings of
 /// the modules' names.
 std::string adapter_config_json(const models::LoraPlan& plan, const models::ModelConfig& model,
                                 const std::string& base);
 /// Returns the base model that an adapter's configuration names; a relative path that is none from
-/// here is taken from the adapter's folder. Error: it names none.
+/// here is taken from the adapter's folder. Throws Error if it names none.
 std::string base_of(const std::string& folder);
 
 /// Tensors of an adapter, matched with a model.
 class AdapterWeights {
  public:
-  /// Error: tensors missing, unknown or of other shapes; experts with an ambiguous layout. Warns if
-  /// all of B is zero. `file`: other than adapter_model.safetensors.
+  /// Throws Error for tensors that are missing, unknown or of other shapes, and for experts with an
+  /// ambiguous layout. Warns if all of B is zero. `file`: other than adapter_model.safetensors.
   AdapterWeights(const std::string& folder, const models::ModelConfig& config,
                  const char* file = kAdapterFile);
 

@@ -39,8 +39,9 @@ struct ExtendedModel {
 };
 
 /// Adds tokens to a model. Its ids stay, so that logits of old tokens are the same. New tokens take
-/// the rows behind those of the tokenizer; the tensors grow where there are too few. Error: a
-/// tokenizer with gaps in its ids, a chat template that does not parse, rows of other sizes.
+/// the rows behind those of the tokenizer; the tensors grow where there are too few. Throws Error
+/// for a tokenizer with gaps in its ids, a chat template that does not parse, and rows of other
+/// sizes.
 ExtendedModel add_tokens(const ModelWeights& weights, const models::ModelConfig& config,
                          ModelFiles files, const TokenAdditions& additions);
 

@@ -72,14 +72,14 @@ void verify_checkpoint(const std::string& folder, Verify verify,
                        comm::Processes& processes = comm::alone());
 
 /// Returns the newest checkpoint of a run that is intact for all `processes`; nothing if the run
-/// has no checkpoint. Collective over `processes`. Damaged checkpoints are skipped with a warning;
-/// Error if all are damaged.
+/// has no checkpoint. Collective over `processes`. Damaged checkpoints are skipped with a warning.
+/// Throws Error if all are damaged.
 std::optional<std::string> latest_checkpoint(const std::string& run_folder, Verify verify,
                                              comm::Processes& processes = comm::alone());
 
-/// Removes leftovers of killed runs (temporary names of ended processes). Collective. Error:
-/// something other than a folder has the name of a checkpoint, so the next save could not replace
-/// it.
+/// Removes leftovers of killed runs (temporary names of ended processes). Collective. Throws Error
+/// if something other than a folder has the name of a checkpoint, so that the next save could not
+/// replace it.
 void clean_checkpoints(const RunFolder& run);
 
 /// Keeps the newest `keep` (0: all) of the complete checkpoints up to step `last`, which was just
@@ -90,7 +90,7 @@ void prune_checkpoints(const RunFolder& run, int64_t last, int64_t keep, int64_t
 /// An intact checkpoint, opened for reading.
 class Checkpoint {
  public:
-  /// Error: see verify_checkpoint; also weights that do not fit the config.json.
+  /// Throws Error as verify_checkpoint() does, and for weights that do not fit the config.json.
   explicit Checkpoint(const std::string& folder, Verify verify = Verify::all);
 
   const std::string& folder() const { return folder_; }
@@ -113,7 +113,8 @@ class Checkpoint {
   bool is_partial() const { return !record_.hosts.empty(); }
   /// Index of the host that wrote this folder, in the record's list of hosts.
   int32_t host() const { return host_; }
-  /// Finds a tensor of CheckpointContent::optimizer by name. Error: absent, or with other dims.
+  /// Finds a tensor of CheckpointContent::optimizer by name. Throws Error if it is absent, or has
+  /// other dims.
   TensorFiles::Entry optimizer_tensor(std::string_view name, const graph::TensorType& type) const;
 
   /// Reads elements [first, first + count) of such a tensor.

@@ -82,7 +82,7 @@ struct TensorPlan {
   std::vector<Source> sources;
 };
 
-/// Error: a model that GGUF can say, and that llama.cpp does not open.
+/// Throws Error for a model that GGUF can say, and that llama.cpp does not open.
 void refuse_unopened(const GgufArchitecture& architecture, const models::ModelConfig& config,
                      const std::string& where) {
   const bool biases = config.form.o_bias || config.form.mlp_bias;

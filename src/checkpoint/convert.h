@@ -41,21 +41,21 @@ struct Written {
 gguf::ElementType gguf_type(const ModelSource& model, std::optional<gguf::ElementType> type);
 
 /// Returns the keys of a GGUF file that describe its model, in front of those of a tokenizer.
-/// `where` names the model in errors. Error: a family, or a scaling of rotary frequencies, that
-/// GGUF files are not written of.
+/// `where` names the model in errors. Throws Error for a family, or a scaling of rotary
+/// frequencies, that GGUF files are not written of.
 gguf::Metadata gguf_metadata(const models::ModelConfig& config, gguf::ElementType type,
                              const std::string& where);
 
 /// Writes a model as a GGUF file: matrices as `type`, or the type in which each came in (f64 as
 /// F32); vectors and routers as F32. The file is opened again, and its configuration and tensors
-/// compared with the model's, before it gets its name. Error: rows that are no whole blocks of the
-/// type, numbers that it cannot hold.
+/// compared with the model's, before it gets its name. Throws Error for rows that are no whole
+/// blocks of the type, and for numbers that it cannot hold.
 Written export_gguf(const ModelSource& model, std::optional<gguf::ElementType> type,
                     const gguf::Metadata& metadata, const std::string& path);
 
 /// Writes a model as a folder that transformers opens: config.json, model.safetensors with `dtype`
 /// or the types in which its tensors came in, `files`, and unless it is one of them
-/// generation_config.json. Error: the folder is there.
+/// generation_config.json. Throws Error if the folder is there.
 Written export_folder(const ModelSource& model, std::optional<graph::DType> dtype,
                       const std::map<std::string, std::string>& files, const std::string& folder);
 

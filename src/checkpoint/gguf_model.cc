@@ -105,7 +105,8 @@ class ConfigWriter {
   bool is_of(std::string_view family) const { return family == architecture_.family; }
   bool is_gemma() const { return is_of("gemma3_text"); }
 
-  /// Error unless a key is absent, or has the value that llama.cpp computes with in any case.
+  /// Throws Error unless a key is absent, or has the value that llama.cpp computes with in any
+  /// case.
   void expect(const char* name, double value) const {
     const std::string full = key(name);
     if (const double got = in_.number(full, value); got != value) {
@@ -178,7 +179,7 @@ class ConfigWriter {
     out_["tie_word_embeddings"] = file_.find("output.weight") == nullptr;
   }
 
-  /// Linear layers have a bias where the file has one: metadata say nothing of them.
+  /// Sets which linear layers have a bias by the tensors of the file: metadata do not say it.
   void biases() {
     const auto has = [this](const char* name) {
       return file_.find(fmt::format("blk.0.{}.bias", name)) != nullptr;

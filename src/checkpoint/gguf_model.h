@@ -14,9 +14,9 @@
 
 namespace hocket::checkpoint {
 
-/// Returns the text of the config.json that a file's metadata stand for. Error: an architecture
-/// without a family here, with the nearest; a part of a split file; keys that change the
-/// computation and are not known.
+/// Returns the text of the config.json that a file's metadata stand for. Throws Error for an
+/// architecture without a family here, with the nearest, and for a part of a split file. Throws it
+/// also for unknown keys that change the computation.
 std::string gguf_config(const gguf::File& file);
 
 /// Reads the configuration of a MODEL: a config.json, a folder with one, or a GGUF file.

@@ -21,8 +21,8 @@ struct GgufArchitecture {
   float norm_offset = 0;  ///< added to the weights of norms
 };
 
-/// Error, in the name of `where`: an architecture without a family, or without one that has experts
-/// or none; the text names the nearest.
+/// Returns an architecture by its name. Throws Error, in the name of `where`, for one without a
+/// family, or without one that has experts or none. Its text names the nearest.
 const GgufArchitecture& architecture_named(std::string_view name, bool experts,
                                            const std::string& where);
 /// Returns the architecture that files of a family have; null if there is none.

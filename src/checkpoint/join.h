@@ -18,10 +18,10 @@ struct Joined {
 
 /// Writes `out`, a whole checkpoint, from `folders`, which hold the parts of the same checkpoint on
 /// different hosts. Data that several hosts hold is copied once. A host's folder may be left out if
-/// the others hold all of its data. `out` is complete or absent. Error: a folder that is damaged,
-/// of another checkpoint (saving a step twice makes two), of a host that was given before, or whole
-/// already. Also an error: parts that no folder has (the text names the rank and host), and an
-/// `out` that exists already or is named after another step.
+/// the others hold all of its data. `out` is complete or absent. Throws Error for a folder that is
+/// damaged, of another checkpoint (saving a step twice makes two), of a host given before, or whole
+/// already. Throws it also for parts that no folder has, with their rank and host. `out` must not
+/// exist, nor be named after another step.
 Joined join_checkpoint(const std::vector<std::string>& folders, const std::string& out);
 
 }  // namespace hocket::checkpoint

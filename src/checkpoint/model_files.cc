@@ -96,7 +96,7 @@ std::string with_further_tokens(const std::string& text, const gguf::Metadata& i
   return config.dump(2) + "\n";
 }
 
-/// The way back.
+/// Adds these keys of a tokenizer_config.json to the metadata of a GGUF file.
 void add_further_tokens(const ModelFiles& files, const JsonView& config, gguf::Metadata* out) {
   std::optional<data::Tokenizer> tokenizer;
   for (const auto& [ours, theirs] : kFurtherTokens) {

@@ -29,12 +29,12 @@ struct ModelFiles {
 };
 
 /// Reads the files of a MODEL: its folder, or a GGUF file (its metadata become the same files).
-/// Without a tokenizer there is none. Error: a tokenizer that is not JSON or too large; of a GGUF
-/// file one that is not supported.
+/// Without a tokenizer there is none. Throws Error for a tokenizer that is not JSON or is too
+/// large, and for one of a GGUF file that is not supported.
 ModelFiles read_model_files(const std::string& model);
 
 /// Replaces whatever concerns the tokenizer by the files of `path`: a tokenizer.json or its folder,
-/// or a GGUF file. Error: it is absent.
+/// or a GGUF file. Throws Error if it is absent.
 void take_tokenizer(const std::string& path, ModelFiles* files);
 
 /// Completes files that have a tokenizer.json so that transformers' AutoTokenizer opens them: a
@@ -46,13 +46,13 @@ void complete_tokenizer(const models::ModelConfig& config, ModelFiles* files);
 std::string add_stop_tokens(const std::vector<int64_t>& ids, const models::ModelConfig& config,
                             ModelFiles* files);
 
-/// Returns the chat template: a file of its own comes first. Error, in the name of `where`: several
-/// without a default.
+/// Returns the chat template: a file of its own comes first. Throws Error, in the name of `where`,
+/// for several without a default.
 std::string chat_template_of(const ModelFiles& files, const std::string& where);
 
 /// Adds to the metadata of a GGUF file all that it can hold of the files: tokenizer, special
 /// tokens, chat templates, stop tokens, sampling, license. Returns a sentence for each part that it
-/// cannot hold. Error: a tokenizer that GGUF has no name for.
+/// cannot hold. Throws Error for a tokenizer that GGUF has no name for.
 std::vector<std::string> add_gguf_files(const ModelFiles& files, const models::ModelConfig& config,
                                         const std::string& where, gguf::Metadata* metadata);
 

@@ -19,16 +19,16 @@ namespace hocket::checkpoint {
 /// Weights of a model, opened and matched with its parameters.
 class ModelWeights {
  public:
-  /// Opens the tensors of `path` (see open_tensors) and matches every one by name and shape.
-  /// Error: missing tensors, wrong shapes, tensors that the model has no place for, a stored copy
-  /// of a tied head with other values.
-  /// With an adapter, or where `path` is the folder of one (of its base), values are those of the
-  /// merged model: W + scale * B A, rounded once.
+  /// Opens the tensors of `path` (see open_tensors) and matches every one by name and shape. Throws
+  /// Error for missing tensors, wrong shapes, and tensors that the model has no place for. Throws
+  /// it also for a stored copy of a tied head with other values. With an adapter, or where `path`
+  /// is the folder of one (of its base), values are those of the merged model: W + scale * B A,
+  /// rounded once.
   ModelWeights(const std::string& path, const models::ModelConfig& config,
                const std::string& adapter = "");
 
   /// Reads elements [first, first + count) of a parameter, counted in the graph's shape, as
-  /// `dtype`. Error: stored in a type that does not convert.
+  /// `dtype`. Throws Error for one that is stored in a type that does not convert.
   void load_range(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
                   void* dst) const;
 
@@ -38,8 +38,8 @@ class ModelWeights {
   std::string adapter() const { return adapter_ ? adapter_->folder() : ""; }
 
   /// Returns the type in which the file has elements [first, first + count) of a parameter: of
-  /// several the smallest that holds all of them exactly. Error: one that does not convert to a
-  /// floating-point type.
+  /// several the smallest that holds all of them exactly. Throws Error for a type that does not
+  /// convert to a floating-point one.
   graph::DType dtype(std::string_view param, int64_t first, int64_t count) const;
   /// Returns the tensors that hold a parameter, under this file's names. Tensors that repeat the
   /// values of others (aliases) come last.

@@ -18,8 +18,8 @@ std::string temporary_name(const std::string& final_path, int64_t pid);
 /// Prefix of the marker files by which processes find out whether they share a file system
 /// (run_folder.h).
 inline constexpr const char* kMarkerPrefix = ".seen-";
-/// Removes the temporary folders of dead processes, and stale marker files. Error: something other
-/// than a folder has the name of a checkpoint.
+/// Removes the temporary folders of dead processes, and stale marker files. Throws Error if
+/// something other than a folder has the name of a checkpoint.
 void remove_left_behind(const std::string& run_folder);
 
 }  // namespace hocket::checkpoint

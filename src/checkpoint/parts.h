@@ -45,8 +45,8 @@ class PartsWriter {
   std::vector<Part> done_;
 };
 
-/// Returns whether the file still matches the checksum of the part. Error: the file is too short,
-/// or a disk error.
+/// Returns whether the file still matches the checksum of the part. Throws Error if the file is too
+/// short, and for errors of the disk.
 bool is_intact(const RandomFile& file, const Part& part);
 
 }  // namespace hocket::checkpoint

@@ -73,15 +73,16 @@ struct RunRecord {
 /// Prints run.json.
 std::string record_json(const RunState& state, graph::DType dtype, const FileRecords& files,
                         const std::vector<Host>& hosts);
-/// Parses run.json. Error: not readable, another format, changed since it was written, parts
-/// outside of their file or, on a single host, parts that do not cover it.
+/// Parses run.json. Throws Error if it is not readable, of another format, or changed since it was
+/// written. Throws it also for parts outside of their file or, on a single host, that do not cover
+/// it.
 RunRecord read_record(const std::string& path);
 
 /// Prints host.json, which says that the folder is that of `host` in the checkpoint with this
 /// run.json.
 std::string host_json(int32_t host, const std::string& record_hash);
-/// Parses host.json and returns the host's index. Error: not readable, changed, of another
-/// checkpoint, an index out of range.
+/// Parses host.json and returns the host's index. Throws Error if it is not readable, changed, of
+/// another checkpoint, or has an index out of range.
 int32_t read_host(const std::string& path, const RunRecord& record);
 
 /// Parts by file, in the form that processes exchange.

@@ -122,7 +122,7 @@ ModelLocation at_gguf(const std::string& file) {
   return at;
 }
 
-/// Returns the GGUF file of a folder. Error: it has none, or several.
+/// Returns the GGUF file of a folder. Throws Error if it has none, or several.
 std::string only_gguf(const std::string& folder) {
   std::vector<std::string> files;
   for (const std::string& name : list_dir(folder)) {

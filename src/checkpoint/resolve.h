@@ -34,14 +34,15 @@ enum class Need {
 /// - a GGUF file, or a folder with one;
 /// - an adapter's folder: its base with the adapter;
 /// - "org/name" in the cache under HF_HUB_CACHE, HF_HOME or ~/.cache/huggingface.
-/// Collective over `processes`: processes that see the same checkpoint divide the comparing. Error:
-/// not found (for a hub id, the text has the `hf download` command); no safetensors, or a damaged
-/// checkpoint, where weights are needed.
+/// Collective over `processes`: processes that see the same checkpoint divide the comparing. Throws
+/// Error if it is not found; for a hub id, the text has the `hf download` command. Throws it also
+/// for no safetensors, or a damaged checkpoint, where weights are needed.
 ModelLocation resolve_model(const std::string& model, Need need,
                             comm::Processes& processes = comm::alone());
 
 /// Returns a location with an adapter to merge into its weights: an adapter's folder, or a run's
-/// (then its newest checkpoint). Error: none is there; the model has an adapter already.
+/// (then its newest checkpoint). Throws Error if there is none, or if the model has an adapter
+/// already.
 ModelLocation with_adapter(ModelLocation at, const std::string& adapter);
 
 }  // namespace hocket::checkpoint

@@ -22,7 +22,7 @@ class RunFolder {
   RunFolder(const std::string& path);  // implicit, so that a single process can pass a path
   /// Constructs the folder for a process with these ranks. Collective. Each process writes a marker
   /// file into the folder and looks for those of the others. So it finds out which of them share
-  /// its file system. Error, in all processes: the folder is not writable on some host.
+  /// its file system. Throws Error in all processes if the folder is not writable on some host.
   RunFolder(const std::string& path, comm::Processes& processes, const std::vector<int32_t>& ranks);
 
   const std::string& path() const { return path_; }

@@ -77,8 +77,8 @@ class TensorFile {
   const StoredTensor* find(std::string_view name) const;  ///< null when absent
 
   /// Reads elements [first, first + count) as `dtype`. Floating-point types convert into each
-  /// other, exactly or rounded to nearest even. Error (exit code 1): the file was truncated after
-  /// it was opened.
+  /// other, exactly or rounded to nearest even. Throws Error (exit code 1) if the file was
+  /// truncated after it was opened.
   virtual void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
                     void* dst) const = 0;
 
@@ -103,8 +103,8 @@ class SafetensorsFile : public TensorFile {
   const std::string& path() const override { return file_.path(); }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// F32, F64, BF16 and F16 convert to f32, f64, bf16 and f16; I64, I32, U8 and BOOL to i32 and i64
-  /// (Error if a value does not fit).
+  /// Converts F32, F64, BF16 and F16 to f32, f64, bf16 and f16; I64, I32, U8 and BOOL to i32 and
+  /// i64. Throws Error if a value does not fit.
   void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
             void* dst) const override;
 
@@ -125,8 +125,8 @@ class TensorFiles {
   /// Tensors of a file of another format.
   explicit TensorFiles(std::unique_ptr<TensorFile> file);
   /// Opens `path`: a .safetensors file, an .index.json, or a folder with model.safetensors or
-  /// model.safetensors.index.json. Error, besides those of SafetensorsFile: shards that are absent,
-  /// or hold a tensor that another shard holds, or should hold by the index.
+  /// model.safetensors.index.json. Throws Error as SafetensorsFile does, and for shards that are
+  /// absent, or hold a tensor that another shard holds, or should hold by the index.
   explicit TensorFiles(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -134,7 +134,8 @@ class TensorFiles {
   std::vector<std::string> names() const;   ///< sorted
   /// Tensors that the index names and no shard holds, with the shards that should.
   const std::map<std::string, std::string, std::less<>>& absent() const { return absent_; }
-  /// Reads a whole tensor. Error: absent, or not of `numel` elements, the size of the destination.
+  /// Reads a whole tensor. Throws Error if it is absent, or not of `numel` elements, the size of
+  /// the destination.
   void read(std::string_view name, graph::DType dtype, int64_t numel, void* dst) const;
 
  private:

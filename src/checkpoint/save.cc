@@ -122,11 +122,11 @@ CheckpointWriter::CheckpointWriter(const RunFolder& run, const CheckpointContent
   }
 }
 
-/// 1. The leader of each file system makes the folder, with all small files and with empty tensor
-/// files of full length. 2. Every rank writes its parts into the tensor files. 3. The leaders write
-/// run.json, which lists the parts of all ranks, and sync everything. 4. The folders are renamed,
-/// that of process 0 last: a run resumes only from a checkpoint that has its final name on every
-/// host. An error in one process is thrown in all.
+/// Saves in four steps. 1. The leader of each file system makes the folder, with all small files
+/// and with empty tensor files of full length. 2. Every rank writes its parts into the tensor
+/// files. 3. The leaders write run.json, which lists the parts of all ranks, and sync everything.
+/// 4. The folders are renamed, that of process 0 last: a run resumes only from a checkpoint that
+/// has its final name on every host. An error in one process is thrown in all.
 std::string CheckpointWriter::save() {
   try {
     expect_same_files(comm::run_on_all(run_.processes(), [&] { return begin(); }));

@@ -209,7 +209,7 @@ int diff(const GraphOptions& options) {
   return 0;
 }
 
-/// Error unless the options name one thing of one run.
+/// Throws Error unless the options name one thing of one run.
 void check_graph_options(const GraphOptions& options) {
   if (options.inputs.size() != 1) {
     fail("hocket graph", "got {} arguments; expected one RUN; try: hocket graph --help",

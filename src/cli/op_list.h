@@ -6,8 +6,8 @@
 
 namespace hocket::cli {
 
-/// Every op in a line; with a name, all of that one, and kinds of it as a text has them. Error:
-/// there is no such op.
+/// Lists every op in a line; with a name, all of that one, and kinds of it as a text has them.
+/// Throws Error if there is no such op.
 std::string list_ops(const std::string& name);
 
 }  // namespace hocket::cli

@@ -34,7 +34,7 @@ struct End {
 };
 #endif
 
-/// True if this process speaks for all.
+/// Returns whether this process speaks for all.
 bool reports_failure() {
 #ifndef HOCKET_SIM_ONLY
   if (comm::Connection* const connection = engine::connection()) {

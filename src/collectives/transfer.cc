@@ -22,8 +22,8 @@ void run_transfer(const CollectiveArgs& all, size_t me, int) {
   }
 }
 
-/// The calling member knows its own copies: those that others make of its data, and those that it
-/// makes.
+/// Slices that a member reads. It knows its own copies: those that others make of its data, and
+/// those that it makes.
 std::vector<Slice> reads_transfer(const CollectiveArgs& all, size_t from, size_t to, int) {
   const TensorType& type = all.out.empty() ? all.in[0] : all.out[0];
   const int64_t size = size_of(type.dtype);

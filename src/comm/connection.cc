@@ -124,7 +124,7 @@ Connection::~Connection() {
   transport_->abort();
 }
 
-/// Rank 0 may host the shared table: it stays alive until the others have read there why the run
+/// Waits, on rank 0, which may host the shared table, until the others have read there why the run
 /// ends.
 void Connection::await_readers() {
   const auto deadline = steady_clock::now() + kGrace;
@@ -294,8 +294,8 @@ CollectiveGroup& Connection::group(std::span<const int32_t> members, int32_t tag
   return *(groups_[ranks] = std::move(*group));
 }
 
-/// The late member of a collective is not known. Each member reports that it waits for the next, so
-/// that following the chain leads to one that does not wait.
+/// Waits for a collective, whose late member is not known. Each member reports that it waits for
+/// the next, so that following the chain leads to one that does not wait.
 void Connection::wait(Request& collective, std::span<const int32_t> members) {
   const int32_t next = next_of(members, index());
   const Wait wait(*this, next);

@@ -13,8 +13,8 @@ using Environment = std::function<const char*(const char*)>;
 
 /// Reads the process's rank and address from the variables of its launcher: `hocket launch`,
 /// torchrun and others that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (Kubernetes
-/// operators); mpirun of Open MPI; srun. Size 1 without a launcher. Error: variables that are
-/// missing or contradict each other.
+/// operators); mpirun of Open MPI; srun. Size 1 without a launcher. Throws Error for variables that
+/// are missing or contradict each other.
 LaunchInfo launch_info(const Environment& get);
 /// Returns the same for this process's environment.
 const LaunchInfo& launch_info();

@@ -30,8 +30,8 @@ class SharedTableClient {
   SharedTableClient(const SharedTableClient&) = delete;
   SharedTableClient& operator=(const SharedTableClient&) = delete;
 
-  // As those of SharedTable. Throw NoAnswer, at once if an earlier query has not been answered in
-  // time.
+  // Sets a key as SharedTable does. This and the next two throw NoAnswer, at once if an earlier
+  // query was not answered in time.
   void set(const std::string& key, const std::string& value);
   std::string set_if_absent(const std::string& key, const std::string& value);
   std::optional<std::string> get(const std::string& key);

@@ -108,7 +108,7 @@ Cluster Cluster::homogeneous(size_t device_type) const {
 
 namespace {
 
-/// Keep the better of two constants: the greater or the smaller one.
+/// Keeps the better of two constants: the greater or the smaller one.
 template <Unit kUnit>
 void keep_greater(Constant<kUnit>* best, const Constant<kUnit>& other) {
   if (other.value > best->value) {
@@ -131,7 +131,8 @@ void keep_better(Peak* best, const Peak& other) {
   keep_greater(&best->f64, other.f64);
 }
 
-/// A curve is replaced by its highest share, so that no device does better at any size.
+/// Keeps the better of both. A curve is replaced by its highest share, so that no device does
+/// better at any size.
 void keep_better(Efficiency* best, const Efficiency& other) {
   const auto highest = [](const Fraction& share, const ShareCurve& curve) {
     return curve.given() ? *std::max_element(curve.share.begin(), curve.share.end()) : share.value;
@@ -157,7 +158,7 @@ void keep_better(Efficiency* best, const Efficiency& other) {
   keep(&best->memory, &best->memory_by_bytes, other.memory, other.memory_by_bytes);
 }
 
-/// Hosts without constants are left out: they can run nothing.
+/// Keeps the better of two hosts. One without constants is left out: it can run nothing.
 void keep_better(Host* best, const Host& other) {
   if (!best->given()) {
     *best = other;

@@ -118,8 +118,8 @@ Row least_squares(const std::vector<Equation>& equations, unsigned free) {
   return best;
 }
 
-/// As least_squares, on relative errors with a pseudo-Huber loss: errors beyond 5 % count less and
-/// less, so that a few disturbed measurements do not bend the fit.
+/// Fits as least_squares() does, on relative errors with a pseudo-Huber loss. Errors beyond 5 %
+/// count less and less, so that a few disturbed measurements do not bend the fit.
 Row robust(std::vector<Equation> equations, unsigned free) {
   constexpr double kOutlierError = 0.05;
   Row found{};

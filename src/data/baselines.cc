@@ -293,7 +293,8 @@ Baselines read_kept(const std::string& path, const std::string& fingerprint) {
   return kept;
 }
 
-// The next one to ask need not compute them; a folder that cannot be written is no error.
+// Keeps baselines, so that the next caller need not compute them. A folder that cannot be written
+// is no error.
 void keep(const std::string& path, const std::string& fingerprint, const Baselines& baselines) {
   JsonWriter json({.indent = 2});
   json.object().member("fingerprint", fingerprint);

@@ -24,8 +24,8 @@ struct BaselineResult {
   double bits_per_byte() const { return bits / bytes; }
 };
 
-/// Size in bytes of the .xz file that `xz -9e` makes of `text` (LZMA2, CRC64). Error: out of
-/// memory.
+/// Size in bytes of the .xz file that `xz -9e` makes of `text` (LZMA2, CRC64). Throws Error if
+/// memory does not suffice.
 int64_t xz_size(std::string_view text);
 
 /// Compresses each file alone. `progress` gets the number done. Throws Error without files or
@@ -48,12 +48,12 @@ BaselineResult xz_one_piece(const std::vector<TextPart>& files,
 /// and ends with one that is predicted, as for the models.
 class Trigram {
  public:
-  /// Counts of all documents of `train`. About 40 bytes a token while it is built. Error: a
-  /// vocabulary beyond 2^21.
+  /// Counts of all documents of `train`. About 40 bytes a token while it is built. Throws Error for
+  /// a vocabulary beyond 2^21.
   Trigram(const TokenStream& train, int32_t eos);
 
   double probability(int32_t u, int32_t v, int32_t w) const;
-  /// Bits of all tokens of `held_out`. Error: other vocabulary.
+  /// Bits of all tokens of `held_out`. Throws Error for another vocabulary.
   BaselineResult evaluate(const TokenStream& held_out) const;
 
  private:
@@ -95,8 +95,8 @@ struct Baselines {
 Baselines run_baselines(const Dataset& dataset, BaselineChoice choice = {},
                         const std::function<void(const std::string&)>& progress = nullptr);
 
-/// Like run_baselines, with earlier results from baselines.json in the folder; new ones are stored
-/// there (a failure is a warning).
+/// Returns baselines as run_baselines() does, with earlier results from baselines.json in the
+/// folder; new ones are stored there (a failure is a warning).
 Baselines kept_baselines(const Dataset& dataset, BaselineChoice choice,
                          const std::function<void(const std::string&)>& progress = nullptr);
 

@@ -186,7 +186,7 @@ void cut_in_two(Corpus& corpus, double share) {
   corpus.files.push_back(std::move(tail));
 }
 
-/// Into the split of each file, at random; one split without a file gets the one nearest to it.
+/// Draws the split of each file at random; one split without a file gets the one nearest to it.
 void draw_split(Corpus& corpus, const CorpusOptions& options) {
   if (options.valid_fraction == 0) return;
   if (corpus.files.size() == 1) return cut_in_two(corpus, options.valid_fraction);

@@ -63,7 +63,7 @@ class TrainingRows {
 /// N mod seq_len tokens that are left out differ, too; the stream is a ring for this.
 class PackedLoader : public TrainingRows {
  public:
-  /// Error: less tokens than one sequence.
+  /// Throws Error for fewer tokens than one sequence.
   PackedLoader(std::shared_ptr<const TokenStream> stream, int64_t seq_len, int32_t eos,
                uint64_t seed);
 
@@ -101,7 +101,7 @@ class ValidLoader : public HeldOutRows {
   int64_t size() const override { return size_; }
   /// Returns the bytes of the whole split, the divisor of bits per byte.
   int64_t bytes() const { return stream_->bytes(); }
-  /// The sum of the bytes over all sequences is bytes().
+  /// Fills a row; the sum of the bytes over all sequences is bytes().
   int64_t fill(int64_t index, const SequenceOut& out) const override;
 
  private:

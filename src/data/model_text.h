@@ -38,7 +38,7 @@ std::vector<int32_t> stop_tokens(const std::string& model, const models::ModelCo
 
 /// Loads the tokenizer beside a model of `vocabulary` tokens, that of its GGUF file, or the one at
 /// `named` (a tokenizer.json or its folder; "": none). `where` is the command in errors, `key` the
-/// option or key that gives `named`. Error: it is absent, too large, or not the model's.
+/// option or key that gives `named`. Throws Error if it is absent, too large, or not the model's.
 Tokenizer load_model_tokenizer(const std::string& where, const std::string& model,
                                const std::string& named, int64_t vocabulary,
                                const std::string& key = "--tokenizer");
@@ -48,12 +48,13 @@ Tokenizer load_model_tokenizer(const std::string& where, const std::string& mode
 /// training: what its run.json says (of examples and prompts), else the end of text.
 std::vector<int32_t> beginning_of_text(const std::string& model, const Tokenizer& tokenizer);
 
-/// Returns the ids of a text behind `beginning`. Error: an id that the model has not, or no id.
+/// Returns the ids of a text behind `beginning`. Throws Error for an id that the model has not, and
+/// for no id.
 std::vector<int32_t> document_ids(const std::string& where, const std::vector<int32_t>& beginning,
                                   const Tokenizer& tokenizer, std::string_view text,
                                   int64_t vocabulary, const EncodeOptions& encode_options = {});
 
-/// Error, in the name of `where`, if one of the ids is not below the model's vocab_size.
+/// Throws Error, in the name of `where`, if one of the ids is not below the model's vocab_size.
 void require_ids(const std::string& where, const std::vector<int32_t>& ids,
                  const Tokenizer& tokenizer, int64_t vocabulary);
 

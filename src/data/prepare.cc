@@ -126,7 +126,8 @@ PrepareResult result_of(const Corpus& corpus, const SplitStats& train, const Spl
   return result;
 }
 
-// The baselines read the texts again, where index.json says that they lie.
+// Returns whether files have the same paths: the baselines read the texts again, where index.json
+// says that they lie.
 bool same_paths(const std::vector<Corpus::File>& a, const std::vector<Corpus::File>& b) {
   return std::equal(
       a.begin(), a.end(), b.begin(), b.end(),
@@ -212,8 +213,8 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
   return json.end().end().take() + "\n";
 }
 
-// True if the bytes of the ids of any text without special tokens are those of the text: no step
-// changes or drops any, and each byte has a token.
+// Returns whether the bytes of the ids of any text without special tokens are those of the text. No
+// step changes or drops any then, and each byte has a token.
 bool keeps_bytes(const TokenizerSpec& spec) {
   const auto keeps = [](const PretokenizerStep& step) {
     return step.kind == PretokenizerStep::Kind::split &&
@@ -231,7 +232,7 @@ bool is_shard(const std::string& name) {
   return (name.starts_with("train-") || name.starts_with("valid-")) && name.ends_with(".bin");
 }
 
-// Error if the folder has a tokenizer or an index that no preparation wrote: both would be
+// Throws Error if the folder has a tokenizer or an index that no preparation wrote: both would be
 // replaced. One that was cut short may have left shards, or its staging folder, and no index.
 void require_own(const std::string& folder) {
   const std::string index = join_path(folder, kIndex), tokenizer = join_path(folder, kTokenizer);

@@ -124,15 +124,15 @@ PrepareResult prepare(const PrepareOptions& options);
 /// A prepared folder, opened.
 class Dataset {
  public:
-  /// Error: no index.json (nothing was prepared, or not to the end), or one that does not fit the
-  /// shards or the tokenizer.
+  /// Throws Error without an index.json (nothing was prepared, or not to the end). Throws it also
+  /// for one that does not fit the shards or the tokenizer.
   explicit Dataset(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const SplitStats& train_stats() const { return train_stats_; }
   const SplitStats& valid_stats() const { return valid_stats_; }
-  /// Null if the split is empty.
+  /// Returns the tokens for training; null: the split is empty.
   std::shared_ptr<const TokenStream> train() const { return train_; }
   std::shared_ptr<const TokenStream> valid() const { return valid_; }
   const std::vector<Corpus::File>& files() const { return files_; }

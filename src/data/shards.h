@@ -31,7 +31,8 @@ class ShardWriter {
   /// `ids` with the end of text; `bytes` of the text that they stand for.
   void add(std::span<const int32_t> ids, int64_t bytes);
   const ShardInfo& info() const { return info_; }
-  /// Atomically (write_file_atomic). Error: no documents; the disk.
+  /// Writes the shard atomically (write_file_atomic). Throws Error for no documents, and for errors
+  /// of the disk.
   void write(const std::string& path) const;
 
  private:
@@ -46,19 +47,20 @@ class ShardWriter {
 /// are read and verified on demand. A file that is cut off meanwhile is an Error.
 class Shard {
  public:
-  /// Error: absent, truncated, of another format, or header or index damaged.
+  /// Throws Error for a file that is absent, truncated, of another format, or damaged in its header
+  /// or index.
   explicit Shard(const std::string& path);
 
   const ShardInfo& info() const { return info_; }
   const std::string& path() const { return file_.path(); }
   int64_t file_bytes() const { return file_.size(); }
-  /// Ids [begin, begin + out.size()). Error: an id out of the vocabulary (a damaged file), a file
-  /// that is shorter than it was.
+  /// Reads ids [begin, begin + out.size()). Throws Error for an id out of the vocabulary (a damaged
+  /// file), and for a file that is shorter than it was.
   void read(int64_t begin, std::span<int32_t> out) const;
   /// First token of document `d`; `d` may be the number of documents.
   int64_t document_begin(int64_t d) const;
   int64_t document_bytes(int64_t d) const;
-  /// Reads all of it. Error: the ids do not have the checksum that the header names.
+  /// Reads all of it. Throws Error if the ids do not have the checksum that the header names.
   void verify() const;
 
  private:
@@ -73,7 +75,7 @@ class Shard {
 /// Shards in a row, as one sequence of tokens and documents. Immutable; safe to share.
 class TokenStream {
  public:
-  /// Error: no shards, or shards of different tokenizers.
+  /// Throws Error for no shards, and for shards of different tokenizers.
   explicit TokenStream(const std::vector<std::string>& paths);
 
   int64_t tokens() const { return token_begin_.back(); }

@@ -8,7 +8,7 @@
 
 namespace hocket::data {
 
-/// From 0 to below 1, by content and seed: texts below the share are held out.
+/// Number from 0 to below 1, by content and seed: texts below the share are held out.
 inline double split_draw(const Hash128& content, uint64_t seed) {
   const uint64_t bits = hash_combine(hash_combine(seed, content.high), content.low);
   return (bits >> 11) * 0x1p-53;

@@ -25,7 +25,8 @@ struct TextPart {
   int64_t begin = 0, bytes = -1;
   bool is_json = false;
 
-  /// Error: as read_file, and for compressed data that is damaged or cut off.
+  /// Returns the text. Throws Error as read_file() does, and for compressed data that is damaged or
+  /// cut off.
   std::string read() const;
 };
 
@@ -33,7 +34,7 @@ struct TextPart {
 /// pass over it.
 class TextReader {
  public:
-  /// Error: as TextPart::read.
+  /// Reads a part. Throws Error as TextPart::read() does.
   std::string read(const TextPart& part);
 
  private:
@@ -45,7 +46,7 @@ class TextReader {
 };
 
 /// Calls the function with one piece of the text after the other, until it returns false. All but
-/// the last have a mebibyte. Error: as TextPart::read.
+/// the last have a mebibyte. Throws Error as TextPart::read() does.
 void read_text_pieces(const std::string& path, const std::function<bool(std::string_view)>& take);
 
 /// Returns whether a file is JSON Lines of texts: named .jsonl or .ndjson (.jsonl.gz, ...), and its

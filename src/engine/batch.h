@@ -29,7 +29,7 @@ struct Batch {
   data::SequenceOut row(int64_t r);
   /// Returns the number of predicted tokens; of the named rows only, if any are named.
   int64_t num_targets(const std::vector<bool>& of_rows = {}) const;
-  /// By the names of a model's inputs; the batch outlives them.
+  /// Feeds by the names of a model's inputs; the batch outlives them.
   FeedMap feeds() const;
 
   int64_t rows, seq_len;

@@ -149,7 +149,7 @@ class TensorCopies {
     }
   }
 
-  /// Each giving rank provides the part of the piece that earlier ones lack.
+  /// Takes a piece, of which each giving rank provides the part that earlier ones lack.
   void take(const graph::Tensor& tensor, const std::vector<std::vector<Held>>& had,
             const std::vector<int32_t>& asked, int32_t taker, const Held& piece) {
     const int64_t end = piece.begin + piece.count;

@@ -17,13 +17,13 @@ namespace hocket::engine {
 /// Throws Error for invalid keys.
 Run emulated_run(const Run& run);
 
-/// Returns the cost model of emulate.cluster, as `hocket simulate` uses it. Error: the profile is
-/// not one of the cluster's devices.
+/// Returns the cost model of emulate.cluster, as `hocket simulate` uses it. Throws Error if the
+/// profile is not one of the cluster's devices.
 cost::CostModel emulated_costs(const Run& run);
 
 /// Returns the durations and message bytes of the emulated run, for a training program of the run;
-/// null if emulate.cluster is empty. Error: the two programs have different tasks, a message of the
-/// emulated one has fewer bytes, or a task would take longer than plan.timeout_s.
+/// null if emulate.cluster is empty. Throws Error if the two programs have different tasks, a
+/// message of the emulated one has fewer bytes, or a task takes longer than plan.timeout_s.
 std::shared_ptr<const runtime::EmulatedDevice> emulate(const Run& run,
                                                        const program::Program& program);
 

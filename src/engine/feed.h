@@ -42,7 +42,7 @@ class FeedMap {
            int64_t stride = Feed::kOneAfterTheOther) {
     add(name, {dtype_of<T>(), std::as_bytes(values), stride});
   }
-  /// The map keeps them.
+  /// Adds values that the map keeps.
   template <class T>
   void keep(const std::string& name, std::vector<T> values,
             int64_t stride = Feed::kOneAfterTheOther) {
@@ -50,7 +50,7 @@ class FeedMap {
     kept_.push_back(kept);
     add(name, std::span<const T>(*kept), stride);
   }
-  /// Null: not there.
+  /// Returns the feed of an input; null: there is none.
   const Feed* find(const std::string& name) const;
 
  private:
@@ -67,7 +67,7 @@ class FeedMap {
 };
 
 /// Gives one rank its part of every input that its tasks read; the executor knows the values of
-/// symbols. Error: an input is not among the feeds, or there it is of another type or size.
+/// symbols. Throws Error if an input is not among the feeds, or is there of another type or size.
 void feed(const FeedMap& feeds, const Compiled& compiled, int32_t rank,
           runtime::Executor& executor);
 

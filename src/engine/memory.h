@@ -32,8 +32,9 @@ int64_t most_planned(const std::vector<program::Memory>& planned);
 class MemoryWatch {
  public:
   explicit MemoryWatch(const engine::Run& run) : run_(run) {}
-  /// After a step. One warning, the first time that a rank has taken more than planned: routing is
-  /// less even than ragged buffers count on. Error (exit code 1) beyond cluster.memory_budget.
+  /// Checks the memory after a step. Warns once, when a rank first has taken more than planned:
+  /// routing is less even than ragged buffers count on. Throws Error (exit code 1) beyond
+  /// cluster.memory_budget.
   void after_step(const engine::Session& session, const std::vector<program::Memory>& planned);
   /// Bytes of the rank that has taken most.
   int64_t most() const { return most_; }

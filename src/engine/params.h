@@ -51,8 +51,8 @@ class Owners {
   const std::vector<int32_t> among_;
 };
 
-/// The full tensor, collected from the first buffers that hold its parts; of ranks as processes all
-/// call it, and each gets it. Error: some of it is on no rank.
+/// Full tensor, collected from the first buffers that hold its parts. With ranks as processes all
+/// of them call it, and each gets it. Throws Error if some of it is on no rank.
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
                               const runtime::Store& store);
 

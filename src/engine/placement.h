@@ -49,9 +49,9 @@ class Placement {
             int32_t micro_batch = program::kNone, const std::string& only = "");
 
   const program::Program& program() const { return program_; }
-  /// On these ranks, in this order.
+  /// Holders of a tensor on these ranks, in this order.
   std::vector<Holder> holders(const std::string& tensor, const std::vector<int32_t>& ranks) const;
-  /// On all ranks of the program.
+  /// Holders of a tensor on all ranks of the program.
   std::vector<Holder> holders(const std::string& tensor) const;
 
  private:

@@ -14,7 +14,7 @@ std::shared_ptr<comm::Connection>& held() {
   return connection;
 }
 
-/// Error: this process has no GPU for its rank.
+/// Throws Error if this process has no GPU for its rank.
 void expect_gpu(const Run& run, const comm::LaunchInfo& launch) {
   const comm::Gpus& gpus = comm::gpus();
   const std::string why = gpus.count == 0 ? gpus.why_none

@@ -27,7 +27,7 @@ class Programs {
   const Compiled& compiled(const ProgramSpec& spec);
   /// Returns the training program.
   const Compiled& compiled() { return compiled(training(run_)); }
-  /// Returns its session. Error: its parameter layouts differ from earlier programs'.
+  /// Returns its session. Throws Error if its parameter layouts differ from earlier programs'.
   Session& session(const ProgramSpec& spec);
   Session& session() { return session(training(run_)); }
   /// Replaces the program of this spec by one that was not lowered here.
@@ -63,7 +63,7 @@ class ParameterReader {
   /// `trained`: the program of `programs`, which outlives the reader, that the parameters are held
   /// for; null: for the one that reads them.
   ParameterReader(Programs& programs, const ProgramSpec& reads, const Compiled* trained);
-  /// Ready to run; its parameters are those of the last update().
+  /// Returns a session that is ready to run; its parameters are those of the last update().
   Session& session() { return own_ ? *own_ : *shared_; }
   /// Parameters as they are now. With ranks as processes all call it.
   void update();

@@ -49,7 +49,7 @@ class Session {
   void feed(const FeedMap& feeds);
   void feed(const Batch& batch) { feed(batch.feeds()); }
   /// The full output tensor: its parts put together, each taken once. With ranks as processes all
-  /// of them call it, and each gets it. Error: some of it is on no rank.
+  /// of them call it, and each gets it. Throws Error if some of it is on no rank.
   std::vector<std::byte> collect(const std::string& name,
                                  int32_t micro_batch = program::kNone) const;
   template <typename T>

@@ -154,7 +154,8 @@ bool encode_small(const float* numbers, int64_t count, uint8_t* blocks) {
   return fits;
 }
 
-/// The scale is largest / 127, stored as f16; the integers are rounded by the scale before that.
+/// Encodes Q8_0. The scale is largest / 127, stored as f16; the integers are rounded by the scale
+/// before that.
 bool encode_q8_0(const float* numbers, int64_t count, uint8_t* blocks) {
   for (int64_t b = 0; b < count; ++b, blocks += 2 + kBlock, numbers += kBlock) {
     float largest = 0;

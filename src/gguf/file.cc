@@ -25,7 +25,7 @@ constexpr int kMaxNesting = 8;          // arrays in arrays
 constexpr int64_t kMaxAlignment = int64_t{1} << 20;
 constexpr int64_t kReadAhead = int64_t{1} << 20;
 /// Fewest bytes of a key with its value, and of a tensor's description.
-constexpr int64_t kLeastKeyBytes = 8 + 4 + 1, kLeastTensorBytes = 8 + 4 + 8 + 4 + 8;
+constexpr int64_t kMinKeyBytes = 8 + 4 + 1, kMinTensorBytes = 8 + 4 + 8 + 4 + 8;
 
 /// Reads the head of a file from front to back. Errors name the field that is being read.
 class HeadReader {
@@ -204,9 +204,9 @@ Counts read_counts(HeadReader& in, const std::string& where) {
   }
   Counts counts;
   in.set_field("the number of tensors");
-  counts.tensors = in.count(kLeastTensorBytes, "tensors");
+  counts.tensors = in.count(kMinTensorBytes, "tensors");
   in.set_field("the number of keys");
-  counts.keys = in.count(kLeastKeyBytes, "keys");
+  counts.keys = in.count(kMinKeyBytes, "keys");
   return counts;
 }
 

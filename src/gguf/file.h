@@ -43,9 +43,9 @@ bool is_gguf(const std::string& path);
 /// An open file. Reading is safe from several threads.
 class File {
  public:
-  /// Error (bad input, with the file and the field): no GGUF file of version 2 or 3; a count,
-  /// length, type or dim that the file cannot hold; keys or tensors given twice; tensors that do
-  /// not follow each other; element types that are not read; a truncated file.
+  /// Throws Error (bad input, with the file and the field) for all but whole GGUF files of version
+  /// 2 or 3. Counts, lengths, types and dims must be such that the file can hold them. Keys and
+  /// tensors are there once; tensors follow each other, and have element types that are read.
   explicit File(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
@@ -54,8 +54,8 @@ class File {
   const StoredTensor* find(std::string_view name) const;  ///< null when absent
 
   /// Reads elements [first, first + count) as f32, f64, bf16 or f16: the number that the blocks
-  /// stand for plus `add`, in f32, rounded once. Error (exit code 1): the file was truncated after
-  /// it was opened.
+  /// stand for plus `add`, in f32, rounded once. Throws Error (exit code 1) if the file was
+  /// truncated after it was opened.
   void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype, void* dst,
             float add = 0) const;
 

@@ -57,7 +57,7 @@ class Metadata {
   /// `where` names the file in errors.
   explicit Metadata(std::string where = "gguf") : where_(std::move(where)) {}
 
-  /// Appends a key. Error: it is there already.
+  /// Appends a key. Throws Error if it is there already.
   void add(std::string key, Value value);
 
   const std::vector<std::pair<std::string, Value>>& entries() const { return entries_; }

@@ -19,14 +19,14 @@ inline constexpr const char* kTokenizerPrefix = "tokenizer.ggml.";
 inline constexpr const char* kTurnEnds[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"};
 
 /// Id of a special token: "bos_token_id" and the like. Without the key it is llama.cpp's, <s> 1 and
-/// </s> 2 of sentencepiece's kind, where these are control tokens. Error: a key of another type; an
-/// id may be no token.
+/// </s> 2 of sentencepiece's kind, where these are control tokens. Throws Error for a key of
+/// another type. The id may be no token.
 std::optional<int64_t> special_token(const Metadata& metadata, const char* name);
 
 /// Tokens that end a text, a turn or a message, each once. Without a key the end of a turn is the
 /// first token of kTurnEnds. llama.cpp ends texts at more tokens, by a list of texts such as
 /// <|endoftext|>. Here keys count before texts: an export with an eot_token_id has the ids of its
-/// original. Error: as special_token.
+/// original. Throws Error as special_token() does.
 std::vector<int64_t> stop_tokens(const Metadata& metadata);
 
 }  // namespace hocket::gguf

@@ -22,8 +22,8 @@ struct OutputTensor {
 };
 
 /// Writes a whole file to `path` by write_output: complete or not at all. Returns its bytes. The
-/// data is aligned to `general.alignment`, 32 without that key. Error: a number without a code of
-/// its tensor's type.
+/// data is aligned to `general.alignment`, 32 without that key. Throws Error for a number without a
+/// code of its tensor's type.
 int64_t save_gguf(const std::string& path, const Metadata& metadata,
                   const std::vector<OutputTensor>& tensors);
 

@@ -46,7 +46,7 @@ bool holds_twice(const Row& row) {
   return false;
 }
 
-/// From the first cell of all rows to the last; empty if there is none.
+/// Run from the first cell of all rows to the last; empty if there is none.
 Run hull_of(const Cut& cut) {
   if (cut.runs.empty()) return {};
   int64_t from = cut.runs[0].begin;
@@ -58,8 +58,8 @@ Run hull_of(const Cut& cut) {
   return {from, to - from};
 }
 
-/// True if `left` of `left_cells` ends before `right` of `right_cells` begins, as far as can be
-/// said in 64 bits.
+/// Returns whether `left` of `left_cells` ends before `right` of `right_cells` begins, as far as
+/// can be said in 64 bits.
 bool ends_before(const Run& left, int64_t left_cells, const Run& right, int64_t right_cells) {
   int64_t ends = 0;
   int64_t begins = 0;

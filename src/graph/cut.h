@@ -58,7 +58,7 @@ struct Cut {
 std::vector<Run> united(std::vector<Run> row);
 /// Returns the gaps of ascending runs in a range.
 std::vector<Run> gaps_in(const std::vector<Run>& row, Run range);
-/// True if some row holds a cell twice: no cut does.
+/// Returns whether some row holds a cell twice: no cut does.
 bool holds_twice(const std::vector<std::vector<Run>>& rows);
 
 /// Interned cuts over one box of coordinates. A result that does not exist is kNone. Operations are
@@ -79,11 +79,11 @@ class CutTable {
   /// The runs at a coordinate.
   std::span<const Run> at(CutId id, const Coords& coords) const;
 
-  /// From rows in the order of Cut::row, one for every coordinate on `axes`. Error when a run lies
-  /// outside of [0, cells), or a row holds a cell twice. Also when the table would grow beyond
-  /// kMaxRows or kMaxRuns.
+  /// Makes a cut from rows in the order of Cut::row, one for every coordinate on `axes`. Throws
+  /// Error if a run lies outside of [0, cells), or a row holds a cell twice. Throws it also if the
+  /// table would grow beyond kMaxRows or kMaxRuns.
   CutId make(int64_t cells, AxisMask axes, const std::vector<std::vector<Run>>& rows);
-  /// Every rank has one of equal blocks, numbered by its coordinates on the axes, the first axis
+  /// Cut into equal blocks, one a rank, numbered by its coordinates on the axes, the first axis
   /// counting slowest.
   CutId split(std::span<const int32_t> axes);
   CutId split(std::initializer_list<int32_t> axes) { return split(std::span(axes)); }
@@ -136,7 +136,7 @@ class CutTable {
   // Set operations.
   CutId intersection(CutId left, CutId right);
   CutId unite(CutId left, CutId right);
-  /// At every coordinate the union over all ranks along `over`.
+  /// Cut with, at every coordinate, the union over all ranks along `over`.
   CutId unite_over(CutId id, AxisMask over);
   bool empty(CutId id) const { return cuts_[id].runs.empty(); }
   bool disjoint(CutId left, CutId right) {
@@ -150,7 +150,7 @@ class CutTable {
   /// [begin, begin + length) of them in local order; all if `length` is negative.
   std::vector<Run> part_at(CutId id, const Coords& coords, int64_t cells, int64_t begin,
                            int64_t length) const;
-  /// True if the ranks at two coordinates have no cell of a set in common.
+  /// Returns whether the ranks at two coordinates have no cell of a set in common.
   bool apart(CutId id, const Coords& one, const Coords& other) const;
 
   /// Elements held of a dim of `size` elements; -1 if this differs between ranks, or `size` has no
@@ -160,7 +160,7 @@ class CutTable {
   int64_t local_size(CutId id, int64_t size, const CoordBox& box) const;
 
   /// Visits the coordinates along `axes` (the last axis counts fastest), the others as in `coords`.
-  /// Error when there are more than kMaxRows.
+  /// Throws Error if there are more than kMaxRows.
   template <class Visit>
   void for_each(AxisMask axes, Coords coords, const Visit& visit) const {
     const int64_t count = ranks(axes);
@@ -209,7 +209,8 @@ class CutTable {
 
   [[noreturn]] static void refuse_rows(int64_t rows);
   CutId intern(Cut cut);
-  /// True if one ends before the other begins, whatever the coordinates: known without a look-up.
+  /// Returns whether one ends before the other begins, whatever the coordinates: known without a
+  /// look-up.
   bool hulls_apart(CutId left, CutId right) const;
   CutId normal(int64_t cells, AxisMask axes, Rows rows);
   size_t row_index(AxisMask axes, const Coords& coords) const;

@@ -55,7 +55,7 @@ class Dim {
 
   constexpr operator int64_t() const { return bound_; }
   constexpr bool symbolic() const { return symbol_ >= 0; }
-  /// For a symbolic dim: the symbol, the number of its parts, and a divisor of every value.
+  /// Symbol of a symbolic dim, the number of its parts, and a divisor of every value.
   constexpr SymbolId symbol() const { return symbol_; }
   constexpr int64_t parts() const { return parts_; }
   constexpr int64_t multiple() const { return multiple_; }

@@ -7,7 +7,8 @@ namespace hocket::graph {
 
 namespace {
 
-/// In the IEEE formats, and those that follow them, an exponent of ones means so.
+/// Mask of the exponent. In the IEEE formats, and those that follow them, an exponent of ones
+/// stands for infinity or no number.
 constexpr uint64_t exponent_of(int bits, int mantissa) {
   return ((uint64_t{1} << (bits - 1 - mantissa)) - 1) << mantissa;
 }

@@ -143,7 +143,8 @@ struct Layout {
 /// "edp:S0 ep:P", "B". Words stand in the order of the mesh, but those of a dim from its outermost
 /// axis to its innermost: "ep:S0 edp:S0". Given sizes stand behind the last one: "ep:S0[4,3]".
 std::string to_string(const Layout& layout, const Mesh& mesh);
-/// Throws Error: an unknown word, an axis that comes twice, not a size for every block.
+/// Parses a layout. Throws Error for an unknown word, an axis that comes twice, and without a size
+/// for every block.
 Layout parse_layout(std::string_view text, const Mesh& mesh);
 /// "" or why no tensor of this type has the layout: a dim that it lacks, sizes that do not add up.
 /// That all ranks have something of it is local_type's.

@@ -36,7 +36,7 @@ class OutputSet {
   }
   constexpr bool empty() const { return bits_ == 0; }
   constexpr size_t size() const { return static_cast<size_t>(std::popcount(bits_)); }
-  /// True if every member of this set is one of `other`.
+  /// Returns whether every member of this set is one of `other`.
   constexpr bool within(OutputSet other) const { return (bits_ & ~other.bits_) == 0; }
 
   void add(size_t output) { bits_ |= bit(output); }

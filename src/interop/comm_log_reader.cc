@@ -247,7 +247,7 @@ bool was_row(const std::vector<std::string>& words) {
                                                               is_element_type) != words.end()));
 }
 
-/// In place above 64 KiB, where it is there; the smaller one below.
+/// Time in place above 64 KiB, if there is one; the smaller time below.
 double microseconds(const NcclRow& row) {
   if (row.in_place_us <= 0) return row.out_of_place_us;
   if (row.out_of_place_us <= 0 || row.bytes > kNoisyBytes) return row.in_place_us;

@@ -11,8 +11,8 @@
 namespace hocket::interop {
 
 /// Reads a log of either kind. `op`: of the registry, where neither the text nor the file's name
-/// says it. Error: nothing in it is a measurement, it is of a collective that the registry lacks,
-/// or it does not say its ranks.
+/// says it. Throws Error if nothing in it is a measurement, it is of a collective that the registry
+/// lacks, or it does not say its ranks.
 cost::CommLog read_comm_log(const std::string& path, const std::string& op = "");
 cost::CommLog parse_comm_log(const std::string& text, const std::string& path,
                              const std::string& op = "");

@@ -26,7 +26,7 @@ class Script {
  public:
   explicit Script(const engine::Run& run) : run_(run), plan_(run.config.plan) {}
 
-  /// Messages between stages overlap as it says itself, not by default.
+  /// Returns whether the run itself asks for overlapped messages between stages, not by default.
   static bool wants_overlap(const engine::Run& run) {
     return run.config.plan.pass_options.text("overlap_p2p_comm") == "true" &&
            !run.resolved.is_default("plan.overlap_p2p_comm");

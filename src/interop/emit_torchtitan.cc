@@ -176,7 +176,8 @@ class JobFile {
     }
   }
 
-  /// Error: experts are on ranks on which torchtitan has none, beside `split` ranks of FSDP.
+  /// Throws Error if experts are on ranks on which torchtitan has none, beside `split` ranks of
+  /// FSDP.
   void expect_experts(int64_t split) const {
     if (run_.model.num_experts == 0) return;
     if (run_.model.num_experts % plan_.ep != 0) {

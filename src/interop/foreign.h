@@ -66,7 +66,8 @@ struct Emitted {
   std::string text;
   std::vector<std::string> notes;  ///< where it says something else than the run
 };
-/// Error: a key that they cannot express.
+/// Writes a run as Megatron-LM's arguments. This and the next one throw Error for a key that the
+/// trainer cannot express.
 Emitted emit_megatron(const engine::Run& run);
 Emitted emit_torchtitan(const engine::Run& run);
 

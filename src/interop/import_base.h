@@ -21,10 +21,10 @@ class TreeImport {
   void note(std::string text) { imported_.notes.push_back(std::move(text)); }
   static std::string lower_of(std::string text);
 
-  /// Sets the axes and `dp_`, from --ranks or `in_file` ranks (0: the file does not say). Error:
-  /// the ranks are no multiple of tp, pp and cp.
+  /// Sets the axes and `dp_`, from --ranks or `in_file` ranks (0: the file does not say). Throws
+  /// Error if the ranks are no multiple of tp, pp and cp.
   void set_mesh(int64_t in_file);
-  /// Returns the import with lines for unread settings. Error: of report_unread.
+  /// Returns the import with lines for unread settings. Throws the Error of report_unread().
   Imported finish();
 
   Settings file_;

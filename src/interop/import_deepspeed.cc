@@ -65,7 +65,7 @@ class DeepspeedImport : public TreeImport {
       note("model.dtype is bf16, for fp16: equal bytes, without loss scaling");
     }
   }
-  /// "auto" is on: nearly every file with it trains so.
+  /// Returns whether a key is on; "auto" is: nearly every file with it trains so.
   bool is_on(const std::string& path) {
     if (!is_auto(path)) return file_.truth(path, false);
     note(path + " is auto: taken as true");

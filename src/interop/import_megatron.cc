@@ -87,7 +87,8 @@ void MegatronImport::read_mesh() {
   }
 }
 
-/// Transformer Engine splits a product and its collective into as many blocks.
+/// Reads the overlap of tensor parallelism: Transformer Engine splits a product and its collective
+/// into so many blocks.
 void MegatronImport::read_tiles() {
   constexpr int64_t kBlocks = 4;
   if (!arguments_.has("--tp-comm-overlap")) return;
@@ -146,7 +147,7 @@ void MegatronImport::read_batch() {
   read_recompute();
 }
 
-/// Error: a flag has no equal here, and neither --set nor a search gives `key`.
+/// Throws Error for a flag without an equal here, unless --set or a search gives `key`.
 void MegatronImport::need_key(const std::string& flag, const std::string& key,
                               const std::string& why) {
   if (beside_.has(key) || !beside_.keeps_plan) {
@@ -157,7 +158,7 @@ void MegatronImport::need_key(const std::string& flag, const std::string& key,
        join(arguments_.words(flag), " "), why, key, key);
 }
 
-/// Error: a flag is there with none of the values that Megatron-LM takes.
+/// Throws Error if a flag is there with none of the values that Megatron-LM takes.
 void MegatronImport::expect_one_of(const std::string& flag,
                                    const std::vector<std::string>& values) {
   if (!arguments_.has(flag)) return;

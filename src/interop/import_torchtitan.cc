@@ -87,7 +87,7 @@ bool TorchtitanImport::is_json(const std::string& text) {
   return trim(std::string_view(text).substr(0, 4096)).starts_with("{");
 }
 
-/// The JSON of torchtitan has the model's sizes; a job file only names it.
+/// Reads the model. The JSON of torchtitan has its sizes; a job file only names it.
 void TorchtitanImport::read_model() {
   const bool has_spec = is_json_ && job_.has("model_spec.name");
   const std::string section = has_spec ? "model_spec" : "model";
@@ -200,7 +200,7 @@ void TorchtitanImport::read_context() {
   }
 }
 
-/// torchtitan's run_train.sh starts 8 ranks on a node (NGPU); the file does not say.
+/// Sets 8 ranks on a node, as torchtitan's run_train.sh starts (NGPU): the file does not say.
 void TorchtitanImport::read_nodes(int64_t ranks) {
   constexpr int64_t kPerNode = 8;
   if (ranks <= kPerNode) return;

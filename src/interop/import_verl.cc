@@ -20,7 +20,7 @@ namespace hocket::interop {
 
 namespace {
 
-/// True of "a.b=c", "+a.b=c" and "++a.b=c".
+/// Returns whether a word is an override: "a.b=c", "+a.b=c" or "++a.b=c".
 bool is_override(const std::string& word) {
   const size_t equal = word.find('=');
   if (equal == word.npos || word.starts_with("--") || word.find('.') > equal) return false;
@@ -78,7 +78,7 @@ void resolve(const ConfigNode& root, int depth, ConfigNode* node) {
   }
 }
 
-/// True of YAML with sections of verl.
+/// Returns whether a text is YAML with sections of verl.
 bool is_yaml(const std::string& text, const std::string& name) {
   try {
     const ConfigNode root = parse_config_tree(text, name);
@@ -288,7 +288,8 @@ class VerlImport : public TreeImport {
     read_rows(prompt + answer);
   }
 
-  /// Rows of training hold whole samples; a micro-batch is a number of rows, or of tokens.
+  /// Reads the rows of training, which hold whole samples; a micro-batch is a number of rows, or of
+  /// tokens.
   void read_rows(int64_t sample) {
     const std::string tokens = kActor + "ppo_max_token_len_per_gpu";
     const std::string each = kActor + "ppo_micro_batch_size_per_gpu";

@@ -45,9 +45,9 @@ class KnownKeys {
 
   explicit KnownKeys(std::span<const KeyGroup> groups);
 
-  /// Null: no release has it.
+  /// Returns a key; null: no release has it.
   const Key* find(std::string_view key) const;
-  /// True if a known key is below `section`.
+  /// Returns whether a known key is below `section`.
   bool has_section(std::string_view section) const;
   /// The known name that is nearest to `key`: of the same section first, then the same name in
   /// another section, then by all letters. Empty: none is near.
@@ -72,7 +72,7 @@ struct Beside {
   int64_t layers = 0;          ///< of the model that --set names; 0: not known
 
   bool has(const std::string& key) const { return keys.count(key) > 0; }
-  /// True if --set names the model.
+  /// Returns whether --set names the model.
   bool has_model() const;
 };
 

@@ -257,7 +257,7 @@ void MegatronArguments::collect(const std::vector<ShellWord>& words, Flags* flag
   }
 }
 
-/// The last one counts, as with argparse.
+/// Finds the words of a flag, of several the last, as argparse does.
 const std::vector<std::string>* MegatronArguments::find(const std::string& flag) {
   asked_.insert(flag);
   for (auto at = flags_.rbegin(); at != flags_.rend(); ++at) {

@@ -18,8 +18,8 @@ namespace hocket::interop {
 /// Arguments of a script by flag, each with its words, and the arguments of the launcher.
 class MegatronArguments {
  public:
-  /// `name`: the file's, in errors. Error: it has no arguments, two commands with some, or a flag
-  /// that no release of Megatron-LM has.
+  /// `name`: the file's, in errors. Throws Error if it has no arguments, two commands with some, or
+  /// a flag that no release of Megatron-LM has.
   MegatronArguments(const std::string& text, const std::string& name);
 
   bool has(const std::string& flag) { return find(flag) != nullptr; }
@@ -35,20 +35,20 @@ class MegatronArguments {
   int64_t launcher(const std::string& flag, int64_t otherwise);
   /// Says why a flag is left aside, if it is there.
   void leave(const std::string& flag, const std::string& why) { reasons_[flag] = why; }
-  /// Returns lines for all flags that no reader used, and notes of the script. Error: a flag that
-  /// would make another model or plan.
+  /// Returns lines for all flags that no reader used, and notes of the script. Throws Error for a
+  /// flag that would make another model or plan.
   KeyReport unread(const Beside& beside) const;
 
  private:
   using Flags = std::vector<std::pair<std::string, std::vector<std::string>>>;
   static void collect(const std::vector<ShellWord>& words, Flags* flags);
   static const KnownKeys::Key* find_known(std::string_view name);
-  /// Reads the arguments of a script's trainer and of its launcher. Error: it starts two.
+  /// Reads the arguments of a script's trainer and of its launcher. Throws Error if it starts two.
   void find_command(const ShellScript& script);
-  /// Error: a function of the script is called with arguments of Megatron-LM.
+  /// Throws Error if a function of the script is called with arguments of Megatron-LM.
   void refuse_calls(const ShellScript& script) const;
   void refuse_unknown() const;
-  /// Error: torchrun stands in front of a program, with a flag that it has not.
+  /// Throws Error if torchrun stands in front of a program, with a flag that it has not.
   void expect_torchrun(const std::vector<ShellWord>& words) const;
   const std::vector<std::string>* find(const std::string& flag);
 

@@ -93,8 +93,9 @@ void MegatronImport::read_recompute() {
   }
 }
 
-/// Full recomputation repeats every layer from its input here. Megatron-LM repeats some layers of
-/// a stage (block), or keeps the input of every few layers (uniform).
+/// Reads which layers are recomputed. Full recomputation repeats every layer from its input here.
+/// Megatron-LM repeats some layers of a stage (block), or keeps the input of every few layers
+/// (uniform).
 void MegatronImport::read_recompute_layers() {
   const bool block = arguments_.text("--recompute-method") == "block";
   const int64_t layers = arguments_.at_least(0, "--recompute-num-layers", 1);
@@ -107,7 +108,8 @@ void MegatronImport::read_recompute_layers() {
   }
 }
 
-/// selective repeats ops of some kinds here, wherever they stand.
+/// Reads which modules are recomputed: selective repeats ops of some kinds here, wherever they
+/// stand.
 void MegatronImport::read_recompute_modules() {
   std::vector<std::string> modules = arguments_.words("--recompute-modules");
   if (modules.empty()) {

@@ -117,7 +117,7 @@ class MegatronModelOf {
     }
   }
 
-  /// gpt2 has learned positions, gpt_neox rotary ones. Their keys have names of their own.
+  /// Renames keys for gpt2, with learned positions, and gpt_neox, with rotary ones.
   void rename_for_classic() {
     const int64_t heads = model_["num_attention_heads"];
     if (model_["head_dim"] != hidden_ / heads) {
@@ -152,7 +152,7 @@ class MegatronModelOf {
     model_ = std::move(model);
   }
 
-  /// Scaled angles: Llama 3's, or all by one factor.
+  /// Reads scaled angles: Llama 3's, or all by one factor.
   void read_rotary() {
     model_["rope_theta"] = arguments_.number("--rotary-base", 10000);
     const double factor = arguments_.number("--rotary-seq-len-interpolation-factor", 1);
@@ -202,8 +202,9 @@ class MegatronModelOf {
     model_["num_key_value_heads"] = grouped ? arguments_.integer("--num-query-groups", 1) : heads;
   }
 
-  /// Default: a gated MLP has about the parameters of an ungated one of 4 x hidden. That is two
-  /// thirds of 4 x hidden, rounded down to a multiple of 64, which gives 64 for every 24 of hidden.
+  /// Reads the width of the MLP. By default a gated one has about the parameters of an ungated one
+  /// of 4 x hidden. That is two thirds of 4 x hidden, rounded down to a multiple of 64, which gives
+  /// 64 for every 24 of hidden.
   void read_feed_forward() {
     const bool narrow = arguments_.has("--swiglu");
     wide_ = arguments_.integer("--ffn-hidden-size", narrow ? product_at_most({hidden_ / 24, 64})
@@ -243,7 +244,8 @@ class MegatronModelOf {
     model_["hidden_act"] = "silu";
   }
 
-  /// True of GPT-2's tokenizer, which pretrain_gpt.py takes for its files if no other is named.
+  /// Returns whether the tokenizer is GPT-2's, which pretrain_gpt.py takes for its files if no
+  /// other is named.
   bool is_gpt2() {
     if (arguments_.has("--tokenizer-type")) {
       return arguments_.text("--tokenizer-type") == "GPT2BPETokenizer";
@@ -252,7 +254,7 @@ class MegatronModelOf {
     return arguments_.has("--merge-file") || has_words;
   }
 
-  /// Its tokens, if the script does not count them itself.
+  /// Number of the tokenizer's tokens, if the script does not give it itself.
   int64_t words_of_tokenizer() {
     constexpr int64_t kGpt2 = 50257;
     return !arguments_.has("--vocab-size") && is_gpt2() ? kGpt2 : need_size("--vocab-size");

@@ -46,7 +46,8 @@ void MegatronImport::read_pipeline() {
   }
 }
 
-/// A rank's chunk gets as many micro-batches in turn as the pipeline has ranks.
+/// Refuses other groups: a rank's chunk gets as many micro-batches in turn as the pipeline has
+/// ranks.
 void MegatronImport::read_groups_of_micro_batches(int64_t chunks) {
   const char* const flag = "--microbatch-group-size-per-virtual-pipeline-stage";
   const int64_t group = arguments_.integer(flag, pp_);
@@ -56,7 +57,7 @@ void MegatronImport::read_groups_of_micro_batches(int64_t chunks) {
   }
 }
 
-/// Error: a flag divides a pipeline that there is not.
+/// Throws Error if a flag divides a pipeline that there is not.
 void MegatronImport::expect_pipeline(int64_t chunks) {
   for (const char* flag :
        {"--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers",

@@ -97,7 +97,7 @@ void MegatronImport::read_optimizer() {
   }
 }
 
-/// Its learning rate falls to 0 if nothing else is said, in a line.
+/// Reads the decay. By default Megatron-LM's learning rate falls linearly to 0.
 void MegatronImport::read_decay() {
   set("train.min_lr", arguments_.number("--min-lr", 0));
   expect_one_of("--lr-decay-style", {"cosine", "linear", "constant", "inverse-square-root", "WSD"});

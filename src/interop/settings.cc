@@ -249,7 +249,7 @@ int64_t Settings::at_least(int64_t least, const std::string& path, int64_t other
   return value;
 }
 
-/// PyYAML reads 1e-4 as a text, which trainers then convert: a quoted number is one here, too.
+/// Returns a number, also a quoted one: PyYAML reads 1e-4 as a text, which trainers then convert.
 double Settings::number(const std::string& path, double otherwise) {
   const ConfigNode* found = node(path);
   if (!found) return otherwise;

@@ -29,13 +29,14 @@ class Settings {
   /// Returns the names of a key in all releases, the present one first.
   using Names = std::function<std::vector<std::string>(const std::string& path)>;
 
-  /// `tool` and `name` of the file are for errors. Error: a key that `known` has not.
+  /// `tool` and `name` of the file are for errors. Throws Error for a key that `known` has not.
   Settings(ConfigNode root, std::string name, std::string tool, const KnownKeys& known,
            Names names = nullptr);
 
-  /// True of a key with a value other than null.
+  /// Returns whether a key has a value other than null.
   bool has(const std::string& path) { return node(path) != nullptr; }
-  /// Null: it is not there, or null. Error: two names of it say two things.
+  /// Returns the value of a key; null: it is absent, or null. Throws Error if two names of it say
+  /// two things.
   const ConfigNode* node(const std::string& path);
   /// The name under which the file has a key; the present one if it has not.
   std::string name_of(const std::string& path) const;
@@ -46,19 +47,20 @@ class Settings {
   std::string text(const std::string& path, const std::string& otherwise);
   bool truth(const std::string& path, bool otherwise);
   std::vector<std::string> texts(const std::string& path);
-  /// One of `values`, else Error.
+  /// Returns one of `values`. Throws Error for any other.
   std::string one_of(const std::string& path, const std::string& otherwise,
                      const std::vector<std::string>& values);
 
   /// Marks all keys below a path as read.
   void use_all(const std::string& path) { used_.push_back(path); }
   void leave(const std::string& path, const std::string& why) { reasons_[name_of(path)] = why; }
-  /// Throws Error: `path` is its value; expected `expected`.
+  /// Throws the Error that `path` has its value, where `expected` was expected.
   [[noreturn]] void refuse(const std::string& path, const std::string& expected);
-  /// Error: a setting has no equal here, and neither --set nor a search gives `key`.
+  /// Throws Error for a setting without an equal here, unless --set or a search gives `key`.
   void need_key(const std::string& path, const std::string& key, const std::string& why,
                 const Beside& beside);
-  /// Returns lines for all keys that no reader used. Error: one would make another model or plan.
+  /// Returns lines for all keys that no reader used. Throws Error if one would make another model
+  /// or plan.
   KeyReport unread(const Beside& beside) const;
 
  private:

@@ -66,7 +66,7 @@ class TorchtitanModelOf {
       model_["intermediate_size"] = model_["moe_intermediate_size"];
     }
   }
-  /// All layers have one size of a kind.
+  /// Sets a size that must be the same in all layers.
   void same(const std::string& key, const std::string& path) {
     const int64_t value = need(path);
     if (model_.contains(key) && model_[key] != value) {

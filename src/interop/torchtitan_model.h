@@ -11,7 +11,7 @@
 namespace hocket::interop {
 
 /// Returns a llama, qwen3 or qwen3_moe of the sizes below `path` ("model_spec.model"); empty if
-/// there are none. Error: a part of the model that no family here has.
+/// there are none. Throws Error for a part of the model that no family here has.
 std::string torchtitan_model(Settings& job, const std::string& path, const std::string& name,
                              std::vector<std::string>* notes);
 

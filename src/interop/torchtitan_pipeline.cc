@@ -18,7 +18,7 @@ namespace hocket::interop {
 
 namespace {
 
-/// Earlier releases wrote interleaved_1f1b. Null: there is none of this name.
+/// Returns a schedule by its name; null: there is none. Earlier releases wrote interleaved_1f1b.
 const ScheduleName* find_schedule(const std::string& name) {
   const auto* const found =
       std::find_if(std::begin(kTorchtitanSchedules), std::end(kTorchtitanSchedules),
@@ -82,11 +82,12 @@ void TorchtitanImport::read_pipeline() {
 /// Returns the layers that the "first" or "last" stage has less: the embedding or the head counts
 /// as so many.
 int64_t TorchtitanImport::less_layers(const char* stage) {
-  constexpr int64_t kMost = int64_t{1} << 20;
+  // Far beyond any model. Sums with the numbers of layers and stages cannot overflow.
+  constexpr int64_t kMaxLessLayers = int64_t{1} << 20;
   const std::string path = fmt::format("parallelism.pipeline_parallel_{}_stage_less_layers", stage);
   const int64_t less = job_.at_least(0, path, 1);
-  if (less > kMost) {
-    job_.refuse(path, fmt::format("at most {}", kMost));
+  if (less > kMaxLessLayers) {
+    job_.refuse(path, fmt::format("at most {}", kMaxLessLayers));
   }
   return less;
 }
@@ -120,7 +121,7 @@ int64_t TorchtitanImport::chunks_of(int64_t per_stage, int64_t otherwise) {
   return stages / pp_;
 }
 
-/// torchtitan counts the embedding and the head as layers where it shares layers out.
+/// Assigns layers to stages as torchtitan does, which counts the embedding and the head as layers.
 void TorchtitanImport::share_layers_out() {
   const int64_t first = less_layers("first"), last = less_layers("last");
   if ((first == 0 && last == 0) || !beside_.keeps_plan || beside_.has("plan.pp_layers")) return;

@@ -18,8 +18,8 @@ constexpr const char* kTokensOfPass = "training.num_tokens_per_microbatch_per_dp
 
 }  // namespace
 
-/// FSDP has parameters in bf16 by default, and so does autocast where nothing is split at all;
-/// with tp or pp alone mixed precision is off.
+/// Reads the precision. FSDP has parameters in bf16 by default, and so does autocast where nothing
+/// is split at all; with tp or pp alone mixed precision is off.
 void TorchtitanImport::read_precision() {
   const std::string param = precision("training.mixed_precision_param", "bfloat16");
   const std::string kept = precision("training.dtype", "float32");
@@ -173,7 +173,7 @@ int64_t TorchtitanImport::sequences_of_a_pass(int64_t local) {
   return local / passes;
 }
 
-/// The JSON of torchtitan has the class's fields in place of a mode.
+/// Returns the mode of checkpointing. The JSON of torchtitan has the class's fields in its place.
 std::string TorchtitanImport::checkpointing() {
   const std::string section = "activation_checkpoint";
   if (!is_json_ || job_.has(section + ".mode")) {
@@ -188,7 +188,7 @@ std::string TorchtitanImport::checkpointing() {
   return job_.has(section + ".force_recompute_mm_shapes_by_fqns") ? "selective" : "full";
 }
 
-/// One group of parameters, in its JSON with the arguments of an optimizer's class.
+/// Reads one group of parameters, in torchtitan's JSON with the arguments of an optimizer's class.
 void TorchtitanImport::read_optimizer() {
   const std::string group = "optimizer.param_groups.0";
   std::string name = job_.text("optimizer.name", "AdamW");
@@ -226,7 +226,7 @@ void TorchtitanImport::read_optimizer() {
   set("optimizer.weight_decay", decay);
 }
 
-/// The learning rate of torchtitan falls in a line if nothing else is said.
+/// Reads the decay. By default the learning rate of torchtitan falls linearly.
 void TorchtitanImport::read_decay() {
   const std::string type = job_.text("lr_scheduler.decay_type", "linear");
   if (type != "linear" && type != "sqrt" && type != "cosine") {

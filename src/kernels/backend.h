@@ -18,8 +18,8 @@ class Backend {
   virtual std::string describe() const = 0;
   /// Returns the kernel of `op` on `device` for operands of `types`, or null.
   virtual KernelFn find(std::string_view op, Device device, const OperandTypes& types) const = 0;
-  /// Called first by every thread that runs kernels: how many threads each call may use. The
-  /// count belongs to the calling thread; one that never called this has 1.
+  /// Sets how many threads each call of the calling thread may use. Called first by every thread
+  /// that runs kernels; one that never called this has 1.
   virtual void enter_thread(int num_threads) = 0;
 };
 
@@ -30,8 +30,9 @@ class Backend {
 std::shared_ptr<Backend> cpu_backend();
 /// The name of that instruction set.
 std::string cpu_level();
-/// From here on programs that are prepared run the kernels of this one, as a run did that goes on.
-/// False, and nothing changes: this processor does not support it, or HOCKET_CPU names another.
+/// Makes programs that are prepared from here on run the kernels of this level, as a run did that
+/// goes on. Returns false, and changes nothing, if this processor does not support it, or
+/// HOCKET_CPU names another.
 bool use_cpu_level(std::string_view name);
 /// Returns the initial choice of a process, with the reason: "x86-64-v4 (the best for this
 /// processor of ...)".

@@ -27,7 +27,8 @@ bool fits(std::string_view word, DType compiled_for, const TensorType& type) {
   return graph::to_string(type.dtype) == word;
 }
 
-/// Repeated words end a list: each word takes the most operands possible.
+/// Returns whether operands fit a list of words. Repeated words end it: each takes the most
+/// operands possible.
 bool list_fits(std::string_view words, DType compiled_for, std::span<const TensorType> types) {
   size_t next = 0;
   while (!words.empty()) {

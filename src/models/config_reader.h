@@ -56,9 +56,9 @@ void read_experts(const JsonView& in, ModelConfig& config, std::optional<int64_t
 /// rope_theta with rope_scaling (transformers 4) or rope_parameters (5), of both kinds of layers
 /// where the family has them apart.
 void read_ropes(const JsonView& in, const Family& family, ModelConfig& config);
-/// Error unless the key is absent, null or false.
+/// Throws Error unless the key is absent, null or false.
 void refuse(const JsonView& in, std::string_view key, std::string_view advice);
-/// Error unless the key is absent, null or 0.
+/// Throws Error unless the key is absent, null or 0.
 void refuse_above_zero(const JsonView& in, std::string_view key, std::string_view advice);
 /// Value as errors show it.
 std::string show(const JsonView& value);

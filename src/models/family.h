@@ -76,7 +76,7 @@ struct Family {
 
 /// The family of a checked config.
 const Family& family_of(const ModelConfig& config);
-/// Null when there is none of that name.
+/// Returns a family by its name; null: there is none.
 const Family* find_family(std::string_view name);
 
 }  // namespace hocket::models

@@ -83,9 +83,9 @@ struct LoraPlan {
 };
 
 /// Matches an adapter with a model, whose modules are named as transformers does; `where` names the
-/// adapter in errors. Error: a rank or alpha that is not positive, or a name or pattern that
-/// nothing matches. Also an error: a target that is no linear layer of a block, or a tied weight to
-/// save.
+/// adapter in errors. Throws Error for a rank or alpha that is not positive, and for a name or
+/// pattern that nothing matches. Throws it also for a target that is no linear layer of a block,
+/// and for a tied weight to save.
 LoraPlan match_lora(const ModelConfig& config, const Lora& lora, const std::string& where,
                     ExpertLayout layout = ExpertLayout::usual);
 
@@ -96,8 +96,8 @@ void apply_lora(graph::Graph& graph, const LoraPlan& plan, bool train);
 /// Returns whether a family's files have linear layers as [in, out] (PEFT's fan_in_fan_out).
 bool stores_transposed(const ModelConfig& config);
 
-/// Freezes the parameters whose names match one of the patterns (`*`: any characters). Error: a
-/// pattern that matches none; nothing left to train.
+/// Freezes the parameters whose names match one of the patterns (`*`: any characters). Throws Error
+/// for a pattern that matches none, and if nothing is left to train.
 void freeze(graph::Graph& graph, const std::vector<std::string>& patterns,
             const std::string& where);
 

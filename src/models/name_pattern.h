@@ -11,9 +11,10 @@ namespace hocket::models {
 /// A regular expression that matches whole names, as Python's re.fullmatch; the dialect is PCRE2's.
 class NamePattern {
  public:
-  /// Error, in the name of `where`: it does not compile. `key` names the pattern.
+  /// Throws Error, in the name of `where`, if the pattern does not compile. `key` names the
+  /// pattern.
   NamePattern(const std::string& pattern, const std::string& key, const std::string& where);
-  /// Error: the matcher gave up.
+  /// Returns whether the pattern matches a name. Throws Error if the matcher gives up.
   bool matches(std::string_view name) const;
 
  private:

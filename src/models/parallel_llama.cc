@@ -16,8 +16,8 @@ void read_parallel_llama(const JsonView& in, ModelConfig& config) {
 
 }  // namespace
 
-// transformers has no such class, and refuses a model_type that it does not know: a Llama of the
-// same weights would be another model.
+// Returns the family. transformers has no such class, and refuses a model_type that it does not
+// know: a Llama of the same weights would be another model.
 Family family_parallel_llama() {
   return {.name = "parallel_llama",
           .architecture = "ParallelLlamaForCausalLM",

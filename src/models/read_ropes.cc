@@ -135,17 +135,19 @@ class RopeReader {
     }
   }
 
-  /// In the order of transformers 5: a top-level key, or what the family has in its place, then
-  /// the object of scaling, then the longest context.
+  /// Reads the first that is there, in the order of transformers 5. These are a top-level key, or
+  /// what the family has in its place, the object of scaling, and the longest context.
   double original_max_position(const JsonView& in) const {
-    constexpr double kMost = 1e12;
+    // Tokens, far beyond any context; a double has every integer up to it.
+    constexpr double kMaxPositions = 1e12;
     const auto absent = static_cast<double>(family_.defaults.original_max_position);
     if (top_.has(kOriginal) || absent == 0) {
       return read_number(
-          top_, kOriginal, 1, kMost,
-          read_number(in, kOriginal, 1, kMost, static_cast<double>(config_.max_position)));
+          top_, kOriginal, 1, kMaxPositions,
+          read_number(in, kOriginal, 1, kMaxPositions, static_cast<double>(config_.max_position)));
     }
-    if (const double inside = read_number(in, kOriginal, 1, kMost, absent); inside != absent) {
+    if (const double inside = read_number(in, kOriginal, 1, kMaxPositions, absent);
+        inside != absent) {
       in.at(kOriginal).fail(
           fmt::format("is {}, which transformers does not read of a {}: without the key outside it "
                       "takes {}; expected the key outside",

@@ -73,7 +73,8 @@ struct ParamWeights {
 /// One entry per parameter, in the order of the graph that `build` makes.
 std::vector<ParamWeights> weight_map(const ModelConfig& config);
 
-/// True for tensors that files hold and the model does not need (`….rotary_emb.inv_freq`).
+/// Returns whether files may hold a tensor of this name that the model does not need
+/// (`….rotary_emb.inv_freq`).
 bool is_ignored_weight(const ModelConfig& config, std::string_view name);
 /// Begins of the names of all tensors but the head's: the usual one first. Files of a model without
 /// a head lack it.

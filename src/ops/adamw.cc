@@ -45,7 +45,7 @@ std::vector<TensorType> infer_master(const Attrs& attrs, Types in) {
 }
 
 Work work(const Call& call) { return memory_bound(call, 12); }
-/// The parameter itself is written, not read.
+/// Work with master weights: the parameter itself is written, not read.
 Work work_master(const Call& call) {
   Work work = memory_bound(call, 13);
   work.bytes -= call.in[0].bytes();

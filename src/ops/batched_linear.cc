@@ -56,7 +56,7 @@ Work work_dw(const Call& call) { return work_of(call, call.in[0], call.in[1].dim
 int64_t workspace(const Call& call) {
   return product_scratch(call.attrs, call.out[0].dims[2], call.in[0].dims[2], element(call.in[0]));
 }
-/// The inner dimension of dW is the tokens.
+/// Workspace of dW, whose inner dimension is the tokens.
 int64_t workspace_dw(const Call& call) {
   return product_scratch(call.attrs, call.in[1].dims[2], call.in[0].dims[0], element(call.in[0]));
 }

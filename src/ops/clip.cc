@@ -33,7 +33,7 @@ std::vector<TensorType> infer_clip(const Attrs& attrs, Types in) {
 }
 Work work_clip(const Call& call) { return memory_bound(call, 1); }
 
-/// With several sums: the coefficient of their total.
+/// Defines the coefficient; with several sums, that of their total.
 std::vector<int> define_clip(Definition& graph, const Attrs& attrs, std::span<const int> in) {
   if (in.size() == 1) return {};
   int sum = in[0];

@@ -100,7 +100,7 @@ Work work_plan(const Call& call) { return memory_bound(call, 2); }
 /// A counter per expert.
 int64_t workspace_plan(const Call& call) { return call.attrs.i("num_experts") * 8; }
 
-/// Every row is read and written once.
+/// Work of moving rows: each is read and written once.
 Work rows_moved(const TensorType& rows, double flops_per_element) {
   const double n =
       static_cast<double>(rows.dims[1]) * rows.top_k * static_cast<double>(rows.row_size());

@@ -27,7 +27,7 @@ std::vector<TensorType> infer_dw(const Attrs& attrs, Types in) {
   return {{grad_dtype(attrs, in[1].dtype), {attrs.i("vocab"), in[1].dims[1]}}};
 }
 
-/// Only the rows that are looked up are read.
+/// Work of a copy: only the rows that are looked up are read.
 Work work(const Call& call) { return {0, call.in[0].bytes() + 2 * call.out[0].bytes()}; }
 Work work_dw(const Call& call) {
   return {static_cast<double>(call.in[1].numel()), total_bytes(call.in, call.out)};

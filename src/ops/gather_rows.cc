@@ -16,7 +16,7 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
   return {{in[0].dtype, {in[1].dims[0], in[0].dims[1]}}};
 }
 
-/// Only the rows that are chosen are read.
+/// Work of a copy: only the rows that are chosen are read.
 Work work(const Call& call) { return {0, call.in[1].bytes() + 2 * call.out[0].bytes()}; }
 
 std::vector<Sample> samples() {

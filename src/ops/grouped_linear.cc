@@ -90,12 +90,12 @@ int64_t workspace_of(const Call& call, int64_t n, int64_t k) {
 int64_t workspace(const Call& call) {
   return workspace_of(call, call.out[0].row_size(), call.in[0].row_size());
 }
-/// The inner dimension of dW is the rows.
+/// Workspace of dW, whose inner dimension is the rows.
 int64_t workspace_dw(const Call& call) {
   return workspace_of(call, call.in[1].row_size(), call.in[0].max_rows());
 }
 
-/// Every token visits top_k experts; its rows are spread over all of them.
+/// FLOPs of the model: every token visits top_k experts, and its rows are spread over all of them.
 double model_flops(const Attrs&, Types in, double) {
   return 2 * static_cast<double>(in[0].dims[1]) * in[0].top_k * per_row(in[1]);
 }

@@ -84,7 +84,7 @@ int64_t workspace(const Call& call) {
   return product_scratch(call.attrs, product(call.out[0].dims, 1), product(call.in[0].dims, 1),
                          element(call.in[0]));
 }
-/// The inner dimension of dW is the tokens.
+/// Workspace of dW, whose inner dimension is the tokens.
 int64_t workspace_dw(const Call& call) {
   return product_scratch(call.attrs, product(call.in[1].dims, 1), call.in[0].dims[0],
                          element(call.in[0]));

@@ -25,7 +25,8 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   return {loss, in[0], {grad_dtype(attrs, in[1].dtype), in[1].dims}};
 }
 
-/// With the gradient two more products of the same size, dh and dW; one where W is frozen.
+/// Work of the logits' product. The gradient adds two products of the same size, dh and dW; one
+/// where W is frozen.
 Work work(const Call& call) {
   const double products = call.attrs.i("grad") == 0 ? 1 : is_frozen(call.attrs) ? 2 : 3;
   return {products * head_flops(call.in), total_bytes(call.in, call.out)};

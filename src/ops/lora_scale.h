@@ -9,8 +9,8 @@
 
 namespace hocket::ops {
 
-/// Returns the numbers of an attribute of lora_scale ("factors", "kept"), one per part. Error: no
-/// number.
+/// Returns the numbers of an attribute of lora_scale ("factors", "kept"), one per part. Throws
+/// Error for something that is no number.
 std::vector<double> part_numbers(const graph::Attrs& attrs, const std::string& key);
 
 }  // namespace hocket::ops

@@ -71,7 +71,7 @@ Matrices matrices_of(const Call& call, bool each) {
   return matrices(call.attrs, dims, each ? dims.size() - 2 : 0);
 }
 
-/// With r the shorter side and c the longer: X X^T, its square, and their sum times X.
+/// Work of X X^T, its square, and their sum times X, with r the shorter side and c the longer.
 Work work_of(const Call& call, bool each) {
   const Matrices all = matrices_of(call, each);
   const auto r = static_cast<double>(std::min(all.rows, all.columns));
@@ -124,7 +124,7 @@ std::vector<TensorType> infer_master(const Attrs& attrs, Types in) {
 
 Work work_momentum(const Call& call) { return memory_bound(call, 5); }
 Work work_muon(const Call& call) { return memory_bound(call, 4); }
-/// The parameter itself is written, not read.
+/// Work with master weights: the parameter itself is written, not read.
 Work work_master(const Call& call) {
   Work work = memory_bound(call, 5);
   work.bytes -= call.in[0].bytes();

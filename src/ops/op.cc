@@ -50,7 +50,7 @@ class Builder final : public Definition {
   }
   const TensorType& type(int value) const override { return graph_.types.at(value); }
 
-  /// Called once.
+  /// Returns the decomposition of the op. Called once.
   Decomposition decompose(const Op& op, const Attrs& attrs) {
     if (!op.define) return {};
     const std::vector<TensorType> types = graph_.types;
@@ -173,14 +173,14 @@ bool matches(const Operands& rule, std::span<const TensorType> in,
   return true;
 }
 
-/// True of the first of several letters that support ties.
+/// Returns whether a letter is the first of several that support ties.
 bool splits_as_tied(const LayoutRule& rule, char letter) {
   return tied(rule, letter) == letter &&
          std::any_of(rule.support.begin(), rule.support.end(),
                      [&](const Support& s) { return s.letter == letter || s.by == letter; });
 }
 
-/// True if partial outputs are tensors by themselves.
+/// Returns whether partial outputs are tensors by themselves.
 bool combines(Monoid monoid) { return monoid == Monoid::sum || monoid == Monoid::max; }
 
 /// The signature in which a letter is split, or as well all those that are tied to it.

@@ -213,8 +213,8 @@ class GradContext {
   virtual bool needs(int i) const = 0;
   /// Adds a backward node; returns its outputs (types inferred, named after the node).
   virtual std::vector<TensorId> emit(std::string op, Attrs attrs, std::vector<TensorId> in) = 0;
-  /// Like emit, for a node with the gradient of input `input` as its output `out`. Accumulates in
-  /// place if a gradient of that input exists and the op can accumulate into `out`.
+  /// Adds a node as emit() does, with the gradient of input `input` as its output `out`.
+  /// Accumulates in place if a gradient of that input exists and the op can accumulate into `out`.
   virtual std::vector<TensorId> emit_grad(std::string op, Attrs attrs, std::vector<TensorId> in,
                                           int input, int out = 0) = 0;
   /// Adds `grad` as a contribution to the gradient of input i.

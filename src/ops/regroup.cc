@@ -49,7 +49,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   return std::vector<TensorType>(to, chunk);
 }
 
-/// Every row is read and written once; under even routing.
+/// Work of moving rows, under even routing: each is read and written once.
 Work work(const Call& call) {
   const size_t from = chunks(call.attrs, "from");
   double rows = 0;

@@ -101,7 +101,7 @@ std::vector<Sample> samples() {
   }
   return list;
 }
-/// With and without a gradient of psum, the fourth input.
+/// Samples with and without a gradient of psum, the fourth input.
 std::vector<Sample> samples_bwd() {
   std::vector<Sample> list;
   for (int64_t norm : {0, 1}) {

@@ -48,7 +48,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
 
 Work work(const Call& call) { return memory_bound(call, 20); }
 
-/// Per thread a row of changed logits in the type of sums, and one of candidates.
+/// Bytes of two rows per thread: changed logits in the type of sums, and candidates.
 int64_t workspace(const Call& call) {
   const int64_t v = call.in[kLogits].dims[1];
   return scratch_threads(call.attrs) *

@@ -124,7 +124,7 @@ template <int flops>
 Work per_element(const Call& call) {
   return {flops * static_cast<double>(call.in[0].numel()), total_bytes(call.in, call.out)};
 }
-/// One logit per token is read.
+/// Work of picking: one logit per token is read.
 Work work_pick(const Call& call) { return {0, call.in[1].bytes() + 2 * call.out[0].bytes()}; }
 
 std::vector<int> define_lse(Definition& graph, const Attrs&, std::span<const int> in) {

@@ -257,8 +257,8 @@ class Bucketing {
     return phase == program::Phase::forward || phase == program::Phase::backward;
   }
 
-  /// True if it waits for one of them, and not only for the end of a reduction. Also true if they
-  /// have a buffer in common, or views of one.
+  /// Returns whether a task waits for one of the bucket's tasks, and not only for the end of a
+  /// reduction. Also if they have a buffer, or views of one, in common.
   bool touches(const BucketKey& key, const OpenBucket& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
       const Task& waiting = cls_.tasks[i];

@@ -22,11 +22,11 @@ struct CodecOps {
   const ops::Op* decode = nullptr;
 
   explicit CodecOps(std::string_view name);
-  /// Types of the codes. Error: it does not take such a tensor.
+  /// Types of the codes. Throws Error if it does not take such a tensor.
   std::vector<graph::TensorType> codes(const graph::TensorType& type) const;
   bool takes(const graph::TensorType& type) const;
   static graph::Attrs back_to(const graph::TensorType& type);
-  /// True if rows (indices of dim 0) are encoded one by one, each into rows of all codes.
+  /// Returns whether rows (indices of dim 0) are encoded one by one, each into rows of all codes.
   bool by_rows(const graph::TensorType& type) const;
 };
 
@@ -45,7 +45,7 @@ struct GradCodecOptions {
 /// The codec of every gradient.
 class Codecs {
  public:
-  /// Error: a rule that is none, or of an unknown codec.
+  /// Throws Error for a rule that is none, or of an unknown codec.
   explicit Codecs(const GradCodecOptions& options);
 
   /// Returns whether some gradient may have a codec.
@@ -56,13 +56,13 @@ class Codecs {
   Route route_of(const std::string& parameter) const;
   /// Returns whether its rule encodes and decodes on the host.
   bool is_on_host(const std::string& parameter) const;
-  /// Error: there is no such codec.
+  /// Returns a codec by its name. Throws Error if there is none.
   const CodecOps& named(const std::string& name) const;
   /// Notes that there is a sum of the parameter's gradient, if some codec `takes` it.
   void note(const std::string& parameter, const std::function<bool(const CodecOps&)>& takes);
-  /// True if a gradient was noted.
+  /// Returns whether a gradient was noted.
   bool any_known() const { return !known_.empty(); }
-  /// Error: a rule concerns none of the gradients that were noted.
+  /// Throws Error if a rule concerns none of the gradients that were noted.
   void expect_matched() const;
 
  private:

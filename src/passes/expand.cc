@@ -140,8 +140,8 @@ class Expander {
     }
   }
 
-  /// Two collectives are in progress per lane: the next one starts when the previous but one has
-  /// left the lane, and then reuses its memory.
+  /// Lets a collective start when the previous but one has left its lane, whose memory it then
+  /// reuses: two are in progress per lane.
   void follow(size_t number) {
     Written& one = written_[number];
     if (!one.messages) return;

@@ -72,7 +72,7 @@ void complete_communication(const program::Program& program, program::KindId id,
   }
 }
 
-/// By kind: whether a task has it.
+/// Returns, by kind, whether a task has it.
 std::vector<bool> used_kinds(const program::Program& program) {
   std::vector<bool> used(program.kinds.size(), false);
   for (const program::RankClass& cls : program.classes) {

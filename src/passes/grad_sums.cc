@@ -215,8 +215,8 @@ bool GradSums::takes(const CodecOps& codec, const Task& task, size_t operand) co
   return best_routes(codec, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
 }
 
-/// Rows are encoded whole: a codec's scale is of all their elements. A view lies as its base
-/// does.
+/// Returns whether the buffer has parts of rows. Rows are encoded whole: a codec's scale is of all
+/// their elements. A view lies as its base does.
 bool GradSums::has_parts_of_rows(BufferId buffer) const {
   const graph::Layout& layout = list().buffers[list().root(buffer)].layout;
   return std::any_of(layout.on.begin(), layout.on.end(),

@@ -291,7 +291,7 @@ class Ordering {
     }
   }
 
-  /// Behind the tasks from `begin` on that are of one op of the optimizer and independent.
+  /// Place behind the tasks from `begin` on that are of one op of the optimizer and independent.
   size_t end_of_run(size_t begin) const {
     std::set<BufferId> read, written;
     size_t end = begin;

@@ -95,12 +95,13 @@ inline constexpr std::string_view kCommand = "exec:";
 /// The options of all passes.
 class PassOptions {
  public:
-  /// The defaults, but for these settings "key=value". Error for a key that no pass has.
+  /// Sets the defaults, but for these settings "key=value". Throws Error for a key that no pass
+  /// has.
   explicit PassOptions(const std::vector<std::string>& settings = {});
   /// The keys of all passes, in the order of passes.inc.
   void fields(Fields& to);
   const AnyOptions& of(const Pass& pass) const;
-  /// The value of a key as people read it. Error if no pass has the key.
+  /// The value of a key as people read it. Throws Error if no pass has the key.
   std::string text(std::string_view key) const;
 
  private:

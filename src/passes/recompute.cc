@@ -50,7 +50,7 @@ struct RecomputeOptions {
         std::find(recompute_ops.begin(), recompute_ops.end(), op) != recompute_ops.end();
     return named && ops::find(op).cheap_to_repeat;
   }
-  /// Throws Error: a name of no op, or of one that selective recomputation never repeats.
+  /// Throws Error for a name of no op, or of one that selective recomputation never repeats.
   void validate() const {
     for (const std::string& op : recompute_ops) {
       const ops::Op* const rules = ops::find_or_null(op);

@@ -396,7 +396,7 @@ class RingWriter {
     ValueId value = kNone;
     int32_t place = 0;
   };
-  /// Parts are sums over different queries, and travel one by one.
+  /// Shifts the parts one by one: they are sums over different queries.
   void shift_parts(const program::Task& user, int32_t offset, OfPlace from, OfPlace to, int dim,
                    TaskList* result) {
     for (int64_t part = 0; part < parts_; ++part) {
@@ -565,7 +565,8 @@ class RingWriter {
     return {copy, side.begin};
   }
 
-  /// In zigzag order a rank's tokens are no run: only the ring knows where they begin.
+  /// Refuses other tasks that read positions. In zigzag order a rank's tokens are no run: only the
+  /// ring knows where they begin.
   void refuse_other_positions() {
     for_each_list([&](const TaskList& list) {
       for (const TaskTemplate& made : list) {
@@ -624,7 +625,7 @@ class RingWriter {
   std::map<std::tuple<ValueId, int, int64_t, TableId>, ValueId> views_;
 };
 
-/// True if the host reads something by token: logits, in the order of the text.
+/// Returns whether the host reads something by token: logits, in the order of the text.
 bool reads_by_token(const Templates& templates, int32_t axis) {
   const auto is_read = [axis](const Value& value) {
     return value.output && value.life == Value::Life::micro_batch && value.layout[axis].is_split();

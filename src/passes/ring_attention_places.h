@@ -38,8 +38,8 @@ class RingAttentionPlaces {
 
   /// Axes that the begins of a task depend on, and that of the ring.
   std::vector<int32_t> axes_of(const program::Task& task) const;
-  /// Return the tokens of the queries' part at these coordinates, and of the keys' part after `hop`
-  /// steps.
+  /// Returns the tokens of the queries' part at these coordinates; the next one those of the keys'
+  /// part after `hop` steps.
   graph::Run queries_at(const program::Task& task, const Site& site, const Choice& choice,
                         std::vector<int32_t> coords) const;
   graph::Run keys_at(const program::Task& task, const Site& site, const Choice& choice, int32_t hop,

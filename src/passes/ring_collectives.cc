@@ -349,7 +349,7 @@ void RingCollectives::reduce_scatter(const Nested& levels, int64_t pieces) {
   });
 }
 
-/// The own block is put in its place, and all come to theirs. `gather_all(whole)`.
+/// Puts the own block in its place, and gathers all others by `gather_all(whole)`.
 template <class Gather>
 void RingCollectives::all_gather_by(const std::vector<RingLevel>& levels,
                                     const Gather& gather_all) {

@@ -104,7 +104,7 @@ class RingCollectives {
   void all_reduce(const Nested& levels, int64_t pieces);
   /// The block of the rank among all on these levels, outermost first, of the sum along dim 0.
   void reduce_scatter(const std::vector<RingLevel>& levels) { reduce_scatter(levels, 1); }
-  /// With one level, each block in this many equal pieces, in sequence.
+  /// Reduces and scatters; with one level, each block in this many equal pieces, in sequence.
   void reduce_scatter(const std::vector<RingLevel>& levels, int64_t pieces);
   void reduce_scatter(const Nested& levels, int64_t pieces);
   /// The blocks of all ranks on these levels, outermost first, along dim 0.

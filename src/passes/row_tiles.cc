@@ -174,14 +174,15 @@ class RowTiling {
     return true;
   }
 
-  /// True if parts of it along its rows may be seen: it is none itself, and has no others.
+  /// Returns whether parts of a buffer along its rows can be views: it is no view itself, and has
+  /// no other parts.
   bool is_whole(BufferId buffer) const {
     return writer_.list().buffers[buffer].kind != program::BufferKind::view &&
            !cut_otherwise_.contains(buffer);
   }
 
-  /// By operand, inputs first: whether it has the rows of the collective, as its first dim. Empty
-  /// if the task can't be done in blocks of them.
+  /// Returns by operand, inputs first, whether it has the rows of the collective, as its first dim.
+  /// Empty if the task can't be done in blocks of them.
   std::vector<bool> rows_of(const Task& task, BufferId whole) const {
     const Kind& kind = program_.kind(task);
     if (program::is_communication(kind) || task.lane != program::Lane::compute ||
@@ -365,7 +366,7 @@ class RowTiling {
     return rings.take();
   }
 
-  /// The new tasks inherit the dependencies of those that they replace.
+  /// Adds to new tasks the dependencies of those that they replace.
   static void add_deps(const std::vector<Task>& before, const std::vector<size_t>& which,
                        const std::vector<TaskId>& renamed, std::vector<Task>* made) {
     std::vector<TaskId> deps;

@@ -50,7 +50,7 @@ void rewrite_backward(
     parallel::StageTemplate* stage,
     const std::function<TemplateEdit::TaskList(TemplateEdit::TaskList)>& rewritten);
 
-/// A new task stands where its user does.
+/// Places a new task where its user is.
 void set_place(const program::Task& user, program::Task* task);
 
 }  // namespace hocket::passes

@@ -188,7 +188,8 @@ class Tiling {
     return static_cast<int32_t>(letters.in[input].find(letter));
   }
 
-  /// True if parts of the buffer along a dim can be views: all views of a base lie along one.
+  /// Returns whether parts of the buffer along a dim can be views: all views of a base lie along
+  /// one.
   bool may_view(BufferId buffer, int32_t dim = 0) const {
     const program::Buffer& own = writer_.list().buffers[buffer];
     if (own.kind == program::BufferKind::view && own.dim != dim) return false;

@@ -24,15 +24,15 @@ void for_devices(cost::Cluster* cluster, const Change& change) {
 void raise_arithmetic(cost::Device& device) {
   cost::Peak& peak = device.peak;
   for (cost::Rate* rate : {&peak.f4, &peak.f8, &peak.bf16, &peak.f32, &peak.f64}) {
-    rate->value *= kBetter;
+    rate->value *= kImprovement;
   }
 }
 
-void raise_memory(cost::Device& device) { device.memory_bandwidth.value *= kBetter; }
+void raise_memory(cost::Device& device) { device.memory_bandwidth.value *= kImprovement; }
 
 void shorten_launches(cost::Device& device) {
   for (cost::Seconds* seconds : {&device.launch, &device.host_launch, &device.host_launch_expert}) {
-    seconds->value /= kBetter;
+    seconds->value /= kImprovement;
   }
 }
 
@@ -41,9 +41,9 @@ void shorten_launches(cost::Device& device) {
 void raise_links(cost::Cluster* cluster, bool inside) {
   const auto raise = [&](cost::Links& links) {
     cost::Link& link = inside ? links.intra : links.inter;
-    link.bandwidth.value *= kBetter;
+    link.bandwidth.value *= kImprovement;
     for (cost::Curve* curve : {&link.short_messages, &link.tree, &link.direct, &link.message}) {
-      curve->bandwidth.value *= kBetter;
+      curve->bandwidth.value *= kImprovement;
     }
   };
   raise(cluster->links);
@@ -52,12 +52,12 @@ void raise_links(cost::Cluster* cluster, bool inside) {
   }
   for (cost::SwitchLevel& level : cluster->topology.levels) {
     if ((level.devices < cluster->devices_per_node) == inside) {
-      level.bandwidth.value *= kBetter;
+      level.bandwidth.value *= kImprovement;
     }
   }
   for (cost::MeasuredTimes& times : cluster->measured) {
     for (double& us : times.us) {
-      us /= (times.nodes == 1) == inside ? kBetter : 1;
+      us /= (times.nodes == 1) == inside ? kImprovement : 1;
     }
   }
 }
@@ -69,8 +69,8 @@ std::vector<BetterResource> better_resources(const Trial& trial) {
   const bool has_inside = cluster.devices_per_node > 1, has_network = cluster.nodes > 1;
   std::vector<BetterResource> found;
   if (trial.profile()) {
-    found.push_back({"kernels", cluster, cost::scaled(*trial.profile(), kBetter, 1)});
-    found.push_back({"links", cluster, cost::scaled(*trial.profile(), 1, kBetter)});
+    found.push_back({"kernels", cluster, cost::scaled(*trial.profile(), kImprovement, 1)});
+    found.push_back({"links", cluster, cost::scaled(*trial.profile(), 1, kImprovement)});
     return found;
   }
   const auto add = [&](const char* name) -> cost::Cluster* {

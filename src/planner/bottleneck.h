@@ -12,8 +12,10 @@
 
 namespace hocket::planner {
 
-/// Factor by which a resource is better.
-inline constexpr double kBetter = 1.1;
+/// Factor by which a resource is better. With more, another resource becomes the bottleneck on the
+/// way, which hides the gain. With less, a gain is as small as the jumps of a step whose tasks
+/// change their order.
+inline constexpr double kImprovement = 1.1;
 
 /// A resource, and the cluster and profile that have more of it.
 struct BetterResource {

@@ -13,8 +13,10 @@ namespace hocket::planner {
 
 namespace {
 
-/// Messages shorter than this share of a stage's passes are hidden, or are too short to matter.
-constexpr double kNoticed = 0.02;
+/// Messages of a smaller share of a stage's passes change an estimate by about that share. Its
+/// errors are larger (10 to 28 %, bench/results/2026-11-27-plan.md). With less, schedules are
+/// replayed in vain. With more, estimates of plans that wait for messages are too low.
+constexpr double kMinMessageShare = 0.02;
 
 /// Ranks first, first + stride, .. of the mesh, as a cluster sees them.
 cost::GroupShape shape_of(const cost::Cluster& cluster, int64_t count, int64_t stride) {
@@ -177,7 +179,7 @@ double Estimator::exchanged_rows(const PlanCandidate& plan) const {
          static_cast<double>(space_.model.top_k);
 }
 
-/// Until they are there, in one step or two.
+/// Seconds until rows are at their experts, in one step or two.
 double Estimator::exchange_s(const PlanCandidate& plan, const Groups& groups) const {
   const double rows = exchanged_rows(plan);
   return collective_s(comm::Id::all_to_all, rows, groups.ep) +
@@ -573,7 +575,7 @@ Estimate Estimator::with_schedule_replayed(const PlanCandidate& plan) {
   }
   const double pass = all / static_cast<double>(seconds.size());
   const double longest = std::max(between.seconds(0, 1), between.seconds(plan.pp - 1, 0));
-  if (longest < kNoticed * pass) return estimate;
+  if (longest < kMinMessageShare * pass) return estimate;
   const std::array<int32_t, 3> schedule{plan.schedule, plan.pp, plan.chunks};
   const auto [at, fresh] = replayed_.try_emplace({&price, &lie, schedule, plan.layers}, 0.0);
   if (fresh) {

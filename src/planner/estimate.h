@@ -59,7 +59,7 @@ class Estimator {
   Estimator(const Estimator&) = delete;
   Estimator& operator=(const Estimator&) = delete;
 
-  /// No plan with this mesh and micro-batch takes less, whatever else it chooses.
+  /// Lower bound on all plans with this mesh and micro-batch, whatever else they choose.
   Estimate floor_of_mesh(const PlanCandidate& mesh);
   Estimate estimate(const PlanCandidate& plan);
   /// The same, with the plan's schedule replayed if its messages are long enough to matter: the

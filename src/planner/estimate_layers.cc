@@ -179,7 +179,7 @@ std::vector<int64_t> Estimator::fitted_by_moves(const PlanCandidate& plan, doubl
   }
 }
 
-/// Every rank of the pipeline has one stage, of all micro-batches.
+/// Returns whether every rank of the pipeline has one stage, of all micro-batches.
 bool Estimator::has_stage_each(const PlanCandidate& plan) {
   const PipelineShape& shape = shapes_.of(plan, num_micro_batches(space_, plan));
   return std::all_of(shape.ranks.begin(), shape.ranks.end(),

@@ -15,7 +15,8 @@ namespace hocket::planner {
 
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+/// Time of a stage whose layers do not fit into memory, so that any other assignment is better.
+constexpr double kDoesNotFit = std::numeric_limits<double>::infinity();
 
 /// Work in integer units, of which all layers have about this many on the slowest device: sums and
 /// squares are then exact in any order.
@@ -92,10 +93,10 @@ void Layout::visit_runs(size_t stage, size_t end, Visit visit) const {
 /// The least that the largest stage can be by `value`, which grows with the layers of a stage.
 template <class Value>
 double Layout::least_largest(Value value) const {
-  std::vector<double> least(layers_ + 1, kNever);
+  std::vector<double> least(layers_ + 1, kDoesNotFit);
   least[0] = 0;
   for (size_t stage = 0; stage < stages_; ++stage) {
-    std::vector<double> next(layers_ + 1, kNever);
+    std::vector<double> next(layers_ + 1, kDoesNotFit);
     for (size_t end = 0; end <= layers_; ++end) {
       visit_runs(stage, end, [&](const Run& run) {
         const double here = value(run);
@@ -142,9 +143,10 @@ std::vector<int64_t> Layout::most_alike(int64_t slowest, double limit) const {
 }
 
 std::optional<std::vector<int64_t>> Layout::laid(double limit) const {
-  const double slowest = least_largest(
-      [&](const Run& run) { return run.bytes > limit ? kNever : static_cast<double>(run.units); });
-  if (slowest == kNever) return std::nullopt;
+  const double slowest = least_largest([&](const Run& run) {
+    return run.bytes > limit ? kDoesNotFit : static_cast<double>(run.units);
+  });
+  if (slowest == kDoesNotFit) return std::nullopt;
   // Stages that take the same may differ by the units to which their layers were rounded.
   return most_alike(static_cast<int64_t>(slowest * (1 + kRounding)), limit);
 }

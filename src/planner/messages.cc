@@ -18,7 +18,7 @@ cost::GroupShape shape_of_two(const cost::Cluster& cluster, int64_t distance) {
   return cluster.shape(ranks);
 }
 
-/// Some device of the one rank is on another node than its peer of the other rank.
+/// Returns whether some device of the one rank is on another node than its peer of the other rank.
 bool leaves_node(int64_t from, int64_t to, int64_t devices, int64_t per_node) {
   const auto is_same = [&](int64_t one, int64_t other) {
     return one / per_node == other / per_node;

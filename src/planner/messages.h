@@ -30,7 +30,7 @@ class Messages {
   double lower_bound_s(const Load& load) const;
   /// The same with messages that all devices of a rank send at once.
   double shared_s(const Load& load) const;
-  /// From the first rank to the last, and back.
+  /// Seconds of messages from the first rank to the last, and back.
   double there_and_back_s(const Load& load) const {
     return 2 * (load.hops_inside * inside_s_ + load.hops_across * across_s_);
   }

@@ -23,7 +23,7 @@ using graph::TensorKind;
 class Layers {
  public:
   explicit Layers(const Graph& graph) : works_(graph.num_layers + 2) {}
-  /// Null: of no layer, such as optimizer state.
+  /// Returns the work of a layer; null: the number is of no layer, as of optimizer state.
   LayerWork* find(int32_t layer) {
     const size_t at = layer + 1;
     return layer < -1 || at >= works_.size() ? nullptr : &works_[at];

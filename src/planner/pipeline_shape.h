@@ -52,7 +52,8 @@ double replayed_s(const PlanCandidate& plan, int64_t micro_batches, const sim::C
 /// Shapes of the built-in schedules, each worked out once.
 class PipelineShapes {
  public:
-  /// Error: there is no such schedule for these ranks, chunks and micro-batches.
+  /// Returns the shape of a plan's pipeline. Throws Error if there is no such schedule for these
+  /// ranks, chunks and micro-batches.
   const PipelineShape& of(const PlanCandidate& plan, int64_t micro_batches);
 
  private:

@@ -38,7 +38,7 @@ double Search::winding_up_s() const {
   const double processor_s =
       static_cast<double>(std::clock()) / CLOCKS_PER_SEC - begun_processor_s_;
   const double share = std::clamp(processor_s / spent / num_threads(), 0.02, 1.0);
-  return std::min(kWindingUpS / share, kMostWindingUpShare * options_.time_limit_s);
+  return std::min(kWindingUpS / share, kMaxWindingUpShare * options_.time_limit_s);
 }
 
 bool Search::out_of_time() const {
@@ -65,8 +65,8 @@ void Search::look_whether_to_stop() {
   }
   const double limit_s = options_.time_limit_s;
   const bool has_tried =
-      result_.counts.simulated >= kLeastSimulated && spent_s() >= kMoreTime * limit_s;
-  if (!fits_ && limit_s > 0 && (has_tried || spent_s() >= limit_s + kMostMoreSeconds)) {
+      result_.counts.simulated >= kMinSimulated && spent_s() >= kMoreTime * limit_s;
+  if (!fits_ && limit_s > 0 && (has_tried || spent_s() >= limit_s + kMaxMoreSeconds)) {
     gave_up_ = true;
     more_.notify_all();
   }
@@ -189,7 +189,8 @@ void Search::replay_schedule(QueuedPlan* queued, Estimator* estimator,
   queued->replayed = true;
 }
 
-/// Now that there is a plan: plans come by their own estimates again. The mutex is held.
+/// Orders the queue by the own estimates of plans again, now that there is a plan. Requires: the
+/// mutex is held.
 void Search::forget_what_was_put_off() {
   for (QueuedPlan& queued : queue_) {
     queued.penalized_s = queued.penalized_s < kTriedLastPenalty

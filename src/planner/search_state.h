@@ -27,9 +27,14 @@ namespace hocket::planner {
 /// Maximum number of queued plans; beyond it those with the largest penalized estimates are
 /// dropped.
 inline constexpr size_t kMaxQueuedPlans = 4'000'000;
-/// Growth of the penalized estimate per excess of estimated memory: such plans are tried late.
+/// Growth of the penalized estimate per excess of estimated memory, as a share of the limit. A plan
+/// 1 % too large comes like one 15 % slower. Simulated memory is 0.98 to 1.1 of most estimates
+/// (bench/results/2026-11-29-planner.md), and one 7 % too large comes at twice its step. With less,
+/// more misfits are simulated. With more, a plan whose memory is overestimated comes too late.
 inline constexpr double kMemoryPenalty = 15;
-/// kMemoryPenalty while no plan fits: a plan that fits is then worth more than a fast one.
+/// kMemoryPenalty while no plan fits: a plan 1 % too large then comes like one of twice the step.
+/// With a penalty of 4, misfits slightly above the limit took all the time: 70B on 64 H100
+/// found no plan in 60 s. With more, a plan estimated slightly too large never has its turn.
 inline constexpr double kMemoryPenaltyAtFirst = 100;
 /// Share of the memory: a rank estimated below it counts as certain to fit.
 inline constexpr double kCertainToFitShare = 0.9;
@@ -37,24 +42,45 @@ inline constexpr double kCertainToFitShare = 0.9;
 /// program is simulated sooner, and corrects estimates sooner.
 inline constexpr double kSizePenaltyAtFirst = 0.1;
 /// Growth of the penalized estimate with every doubling of passes through layers beyond
-/// kShortProgramPasses, so that among equal plans the shorter program comes first.
+/// kShortProgramPasses. It is far below the error of estimates (10 to 28 %,
+/// bench/results/2026-11-27-plan.md). Of plans that seem equally fast, the shorter program thus
+/// comes first. With more, plans of many micro-batches come too late; with 0, a long program may
+/// take the time of many short ones.
 inline constexpr double kSizePenalty = 0.02, kShortProgramPasses = 1024;
 /// Share of the remaining time after which bounding stops and simulation begins, once there are
-/// kEnoughToChoose candidates.
+/// kEnoughToChoose candidates. On idle cores the bounds of 5.8 M plans take a tenth of 50 s
+/// (bench/results/2026-11-26-plan.md). Half is for slow machines and larger spaces. With more, too
+/// few plans are simulated there; with less, more meshes are never visited.
 inline constexpr double kBoundingShare = 0.5;
+/// Number of candidates from which simulation may begin. Searches of large models simulated 5 to
+/// 654 plans in a minute or two (bench/results/2026-11-29-planner.md). With fewer candidates than
+/// that, poor plans are simulated first; with far more, a slow machine starts late.
 inline constexpr size_t kEnoughToChoose = 5000;
-/// Shares of the time limit: for usual plans, and at most for the simulations at the end.
-inline constexpr double kUsualShare = 0.3, kFinalShare = 0.4;
-/// Seconds of the simulations with better resources over those of one extrapolation.
+/// Share of the time limit after which no usual plan is begun, if some plan fits. With more, long
+/// programs of usual plans leave the rest of the space no time. With less, families of large models
+/// have no simulated plan.
+inline constexpr double kUsualShare = 0.3;
+/// Largest share of the time limit for the simulations at the end. One full step of 70B on 64 ranks
+/// takes 14 s of processor time (bench/results/2026-11-29-planner.md). With more, fewer plans are
+/// searched; with less, more of the best plans keep an extrapolated step.
+inline constexpr double kFinalShare = 0.4;
+/// Time of the simulations with better resources over that of one extrapolation. They compile two
+/// of its three steps, and replay each up to six times: 1.5 times its time if a third of that is
+/// replay. With more, the search ends too early; with less, time may be lacking for the gains.
 inline constexpr double kGainsOverOnce = 1.5;
-/// Usual plans of a family that are simulated, and how many more if none of these fits.
+/// Usual plans of a family that are simulated, and the number of further ones if none of them fits.
+/// Estimates err by 10 to 28 %, so that one plan is not enough to judge a family. Eight families
+/// share kUsualShare: with more plans of each, there is less time for other plans.
 inline constexpr int kUsualOfFamily = 3, kMoreUsualOfFamily = 6;
 /// Further plans of a family are not usual ones if they are estimated at this times the best step.
 inline constexpr double kMaxUsualSlowdown = 1.5;
-/// A plan is extrapolated from two steps alone if it is slower than this times the best one.
+/// A plan is extrapolated from two steps alone if it is slower than this times the best one. The
+/// line through two steps is off by 5 % at most (trial.cc): 0.95 of 1.06 is still above 1. With
+/// less, the best plan might be missed; with more, poor plans take a third simulation.
 inline constexpr double kClearlySlower = 1.06;
 /// Requeues a candidate whose corrected estimate exceeds its penalized one by more than this
-/// factor.
+/// factor. Corrections change a little with every simulated plan. With 1, the queue would be
+/// reordered each time; with more, plans are simulated in the order of outdated estimates.
 inline constexpr double kRequeueRatio = 1.02;
 /// Other collective algorithms are tried for plans within this factor of the best one
 /// (kNearBestRatio), and for others last (kTriedLastPenalty, added to the penalized estimate).
@@ -65,11 +91,13 @@ inline constexpr float kTriedLastPenalty = 1e6f;
 /// the result is written.
 inline constexpr double kWindingUpS = 0.2;
 /// Share of the limit that winding up takes at most.
-inline constexpr double kMostWindingUpShare = 0.05;
-/// Without a plan, a search ends at this times its limit, once so many plans were simulated; or
-/// these seconds after its limit.
-inline constexpr double kMoreTime = 1.05, kMostMoreSeconds = 60;
-inline constexpr int64_t kLeastSimulated = 8;
+inline constexpr double kMaxWindingUpShare = 0.05;
+/// Ratio to the time limit at which a search without a plan ends, once it has simulated
+/// kMinSimulated plans. The twentieth lets simulations in progress end.
+inline constexpr double kMoreTime = 1.05;
+inline constexpr int64_t kMinSimulated = 8;
+/// Seconds beyond the time limit after which a search without a plan ends in any case.
+inline constexpr double kMaxMoreSeconds = 60;
 
 /// A thread's estimators.
 struct Pricing {

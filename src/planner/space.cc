@@ -76,8 +76,8 @@ bool legal_experts(const SearchSpace& space, const PlanCandidate& mesh) {
   return mesh.ep <= space.model.num_experts && (space.model.num_experts % mesh.ep == 0 || !inside);
 }
 
-/// A schedule for an odd number of ranks may not exist; of how many micro-batches it takes, its
-/// record says all.
+/// Returns whether there is such a schedule: for an odd number of ranks there may be none. Its
+/// record says which numbers of micro-batches it takes.
 bool makes(const parallel::BuiltIn& schedule, int ranks, int chunks) {
   if (ranks % 2 == 0) return true;
   const int least = 2 * ranks;

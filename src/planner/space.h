@@ -130,7 +130,7 @@ struct SearchSpace {
   std::function<bool(const PlanCandidate&)> expressible = nullptr;
 };
 
-/// A searched key has its value from elsewhere.
+/// Returns whether a searched key has its value from elsewhere.
 bool is_given(const SearchSpace& space, const char* key);
 /// Returns the speed of every replica, with these layers per stage.
 std::vector<double> replica_speeds(const SearchSpace& space, int64_t dp, const LayerCosts& costs,

@@ -258,11 +258,15 @@ engine::Run Trial::run_of(const PlanCandidate& plan, const SearchSpace& space,
 }
 
 double program_passes(const PlanCandidate& plan, const SearchSpace& space, int64_t micro_batches) {
-  constexpr double kRingSteps = 8, kFewStages = 16;
+  // Ranks of a ring, and stages, that count as one more pass; not measured. With less, more steps
+  // count as long, and are extrapolated. With more, whole programs of long rings (cp=512 took more
+  // than 50 s, bench/results/2026-11-26-plan.md) and of many stages are simulated early.
+  constexpr double kRingRanksPerPass = 8, kStagesPerPass = 16;
   const double stages = static_cast<double>(plan.pp) * plan.chunks;
   const bool in_ring = plan.cp > 1 && plan.cp_comm_type == CpCommType::p2p;
   return static_cast<double>(micro_batches * space.model.num_layers) *
-         (in_ring ? std::max(1.0, plan.cp / kRingSteps) : 1) * std::max(1.0, stages / kFewStages);
+         (in_ring ? std::max(1.0, plan.cp / kRingRanksPerPass) : 1) *
+         std::max(1.0, stages / kStagesPerPass);
 }
 
 std::vector<int64_t> shortened_micro_batches(const PlanCandidate& plan, const SearchSpace& space) {

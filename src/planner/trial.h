@@ -65,17 +65,17 @@ class Trial {
   graph::Graph graph() const;
   /// Prices tasks as every plan of the search has them.
   cost::CostModel costs() const;
-  /// True if forward passes wait for the sums that they make over tp.
+  /// Returns whether forward passes wait for the sums that they make over tp.
   bool blocking() const;
   double bucket_bytes() const;
 
-  /// The run under a plan. Error: there is no such plan.
+  /// Run under a plan. Throws Error if there is no such plan.
   engine::Run run_of(const PlanCandidate& plan, const SearchSpace& space) const;
   /// The same with another number of micro-batches, and a batch to match.
   engine::Run run_of(const PlanCandidate& plan, const SearchSpace& space,
                      int64_t micro_batches) const;
-  /// Safe from several threads. `stop` is asked all the while (base/stop.h): true gives it up, and
-  /// nothing comes of it.
+  /// Simulates a step. May be called concurrently. `stop` is called all the while (base/stop.h); if
+  /// it returns true, nothing is returned.
   std::optional<Outcome> simulate(const PlanCandidate& plan, const SearchSpace& space,
                                   const std::function<bool()>& stop) const;
   /// Simulates steps of shortened_micro_batches() and extrapolates all figures linearly. The last

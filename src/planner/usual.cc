@@ -10,9 +10,18 @@ namespace hocket::planner {
 
 namespace {
 
-constexpr int64_t kUsualTokensOfCp = 4096;
-constexpr int32_t kUsualMicroBatch = 8;
-constexpr int32_t kUsualRing = 8;  // ranks
+// With wider limits, more plans are called usual, and each has less of the time. With narrower
+// ones, plans that practitioners do start from wait for the bounds of the whole space.
+
+/// Smallest number of tokens of a sequence on a rank of cp. 8,192 tokens on two ranks are usual
+/// (a 70B plan of an expert, bench/results/2026-11-29-planner.md); the space goes down to a
+/// quarter.
+constexpr int64_t kMinUsualCpTokens = 4096;
+/// Largest number of sequences in a micro-batch: half of what the space has. The estimates of
+/// memory are then 13 to 21 % too low without corrections (bench/results/2026-11-29-planner.md).
+constexpr int32_t kMaxUsualMicroBatch = 8;
+/// Largest number of ranks in a ring of cp: program_passes() counts longer ones as longer programs.
+constexpr int32_t kMaxUsualRing = 8;
 
 bool is_power_of_two(int64_t number) { return std::has_single_bit(static_cast<uint64_t>(number)); }
 
@@ -31,17 +40,17 @@ Family family_of(const PlanCandidate& plan) {
 bool is_usual_mesh(const SearchSpace& space, const PlanCandidate& mesh) {
   const bool splits_tokens = mesh.tp > 1 && space.seq_len / mesh.cp % mesh.tp == 0;
   const bool usual_cp =
-      mesh.cp == 1 || (space.seq_len / mesh.cp >= kUsualTokensOfCp &&
+      mesh.cp == 1 || (space.seq_len / mesh.cp >= kMinUsualCpTokens &&
                        mesh.cp_comm_type != CpCommType::a2a && is_power_of_two(mesh.cp));
   // A ring over more ranks makes a long program.
-  const bool long_ring = mesh.cp_comm_type == CpCommType::p2p && mesh.cp > kUsualRing;
+  const bool long_ring = mesh.cp_comm_type == CpCommType::p2p && mesh.cp > kMaxUsualRing;
   return usual_cp && !long_ring && is_power_of_two(mesh.tp) && mesh.tp <= space.ranks_per_node &&
          mesh.sequence_parallel == splits_tokens && mesh.etp == 1;
 }
 
 bool is_usual(const PlanCandidate& plan) {
   if (plan.sequences == 0 &&
-      (plan.micro_batch > kUsualMicroBatch || !is_power_of_two(plan.micro_batch))) {
+      (plan.micro_batch > kMaxUsualMicroBatch || !is_power_of_two(plan.micro_batch))) {
     return false;
   }
   if (plan.pp == 1) return true;

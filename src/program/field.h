@@ -109,13 +109,13 @@ concept HasFields = requires(field_detail::Counter counter) {
   Struct::fields(counter);
 };
 
-/// True of lists of such: each entry has a line of the text of its own.
+/// Set for lists of such: each entry has a line of the text of its own.
 template <class Member>
 inline constexpr bool kIsList = false;
 template <HasFields Struct>
 inline constexpr bool kIsList<std::vector<Struct>> = true;
 
-/// True for types with values that follow from other fields: those of cache() fields.
+/// Set for types with values that follow from other fields: those of cache() fields.
 template <class Member>
 inline constexpr bool kIsCache = false;
 

@@ -205,9 +205,9 @@ class Arena {
     }
     return it;
   }
-  /// Free neighbours that may be used now become one. Not before nothing else fits: a block that
-  /// keeps its size fits the next buffer of that size, and one that waits for another lane would
-  /// make its neighbours wait.
+  /// Joins free neighbours that may be used now. Not before nothing else fits: a block that keeps
+  /// its size fits the next buffer of that size, and one that waits for another lane would make its
+  /// neighbours wait.
   void join(const Clock& now) {
     for (auto it = blocks_.begin(); it != blocks_.end();) {
       auto next = std::next(it);
@@ -313,7 +313,7 @@ struct Dense {
 /// Places dense buffers, those of at least `large` bytes first, the others behind them. Returns an
 /// address for each, and the end of all; empty: too many meet.
 std::pair<std::vector<int64_t>, int64_t> placed_by_size(const Dense& dense, int64_t large) {
-  constexpr int64_t kMostPairs = int64_t{8} << 20;  // of 8 bytes
+  constexpr int64_t kMaxPairs = int64_t{8} << 20;  // of 8 bytes
   std::vector<int64_t> offsets(dense.ids.size(), 0);
   int64_t end = 0;
   for (const bool is_large : {true, false}) {
@@ -324,7 +324,7 @@ std::pair<std::vector<int64_t>, int64_t> placed_by_size(const Dense& dense, int6
       lifetimes.push_back(dense.lifetimes[i]);
       which.push_back(i);
     }
-    const std::vector<int64_t> at = place_largest_first(lifetimes, kMostPairs);
+    const std::vector<int64_t> at = place_largest_first(lifetimes, kMaxPairs);
     if (at.size() < which.size()) return {};
     const int64_t begin = end;
     for (size_t i = 0; i < which.size(); ++i) {
@@ -339,13 +339,13 @@ std::pair<std::vector<int64_t>, int64_t> placed_by_size(const Dense& dense, int6
 /// keeps that if it is smaller. Returns the size of the arena, `arena_bytes` before.
 int64_t without_gaps(const Dense& dense, int64_t arena_bytes, RankClass& cls) {
   // Small arenas, and those without much to gain, are not worth the time.
-  constexpr int64_t kLeastBytes = int64_t{16} << 20;
+  constexpr int64_t kMinBytes = int64_t{16} << 20;
   constexpr double kLargeGaps = 1.1;
   // Buffers below such a share of the arena are many, and take little; the second share where the
   // first leaves too many.
   constexpr int64_t kSmallShares[] = {1 << 14, 1 << 12};
   const double worthwhile = kLargeGaps * static_cast<double>(dense.most_live);
-  if (arena_bytes < kLeastBytes || static_cast<double>(arena_bytes) <= worthwhile) {
+  if (arena_bytes < kMinBytes || static_cast<double>(arena_bytes) <= worthwhile) {
     return arena_bytes;
   }
   for (const int64_t share : kSmallShares) {
@@ -360,7 +360,7 @@ int64_t without_gaps(const Dense& dense, int64_t arena_bytes, RankClass& cls) {
   return arena_bytes;
 }
 
-/// A collective's workspace is the transport's.
+/// Workspace of a kind in the arena: a collective's is the transport's.
 int64_t arena_workspace(const Kind& kind) { return is_communication(kind) ? 0 : kind.workspace; }
 
 }  // namespace

@@ -186,7 +186,7 @@ struct Timing {
   std::vector<int32_t> position;
 };
 
-/// True if dependencies point backwards: only then are there clocks.
+/// Returns whether dependencies point backwards: only then are there clocks.
 bool is_ordered(const RankClass& cls) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     for (TaskId dep : cls.tasks[i].deps) {
@@ -546,7 +546,7 @@ std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> v
 
 namespace {
 
-/// By class of `program`, the classes of `other` that its ranks are of.
+/// Returns, by class of `program`, the classes of `other` that its ranks are of.
 std::vector<std::set<int32_t>> classes_there(const Program& program, const Program& other) {
   const std::vector<ClassId> table = other.class_table();
   std::vector<std::set<int32_t>> list(program.classes.size());
@@ -565,8 +565,8 @@ std::vector<std::set<int32_t>> classes_there(const Program& program, const Progr
 
 namespace {
 
-/// Like memory_beyond(); for programs without a common store, persistent tensors of `other` are
-/// added regardless of their names.
+/// Returns the same as memory_beyond(). For programs without a common store, persistent tensors of
+/// `other` are added regardless of their names.
 std::vector<int64_t> beyond(const Program& program, const Program& other, Space space,
                             bool share_store, Kernels kernels) {
   // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they

@@ -21,7 +21,7 @@ int64_t whole_pages(int64_t bytes);
 /// (addresses are reserved for the worst case) and reported.
 inline constexpr double kExpectedRows = 1.25;
 
-/// Where the kernels of a lane have their workspace: where they work.
+/// Space in which the kernels of a lane work, and have their workspace.
 inline Space workspace_space(Lane lane) { return lane == Lane::host ? Space::host : Space::device; }
 
 /// Kernels for elements of one or two bytes: the CPU's, whose workspace has room for f32 copies of
@@ -112,7 +112,7 @@ int64_t total_bytes(const std::vector<Range>& ranges);
 std::vector<Range> planned_pages(const Program& program, ClassId cls, Space space = Space::device,
                                  Kernels kernels = Kernels::on_copies);
 
-/// True if every step buffer that a task uses has an offset.
+/// Returns whether every step buffer that a task uses has an offset.
 bool is_planned(const Program& program);
 
 }  // namespace hocket::program

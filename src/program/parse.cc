@@ -70,7 +70,7 @@ class Words {
     }
     return false;
   }
-  /// Lines are numbered in order, so that a lost one does not give the others other numbers.
+  /// Refuses a line with another number: a lost one must not give the others other numbers.
   void expect_number(std::string_view what, std::string_view prefix, size_t expected) {
     const std::string_view word = next();
     if (!word.starts_with(prefix)) {

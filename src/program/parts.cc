@@ -313,7 +313,7 @@ class Expansion {
     return known->second;
   }
 
-  /// For a positional letter of the op, the part's offset is its block's.
+  /// Moves the begin of a part: for a positional letter of the op, its offset is its block's.
   void move_begin(Task* made, const Task& task, int32_t part, int64_t length) {
     const char letter = task.parts[0].letter;
     const PieceOffset* const whole = task.piece_offset(letter);

@@ -23,7 +23,7 @@ class PeerMaps {
   int32_t number(RoleId role, const PeerMap& peer_map);
   /// Returns the number of the inverse mapping; kNone if several ranks have one peer.
   int32_t inverse(int32_t number);
-  /// By rank: its peer, both counted from the first rank of the role.
+  /// Peer of each rank, both counted from the first rank of the role.
   std::span<const int32_t> peers(int32_t number) const { return *peers_[number]; }
 
  private:

@@ -19,7 +19,8 @@ E parse_enum(std::string_view text, const char* const (&names)[N], const char* w
   }
   fail("program", "unknown {} '{}'; expected one of {}", what, text, fmt::join(names, ", "));
 }
-/// Also of a value that no enumerator has: an edited program is printed before it is refused.
+/// Name of a value, also of one that no enumerator has: an edited program is printed before it is
+/// refused.
 template <typename E, size_t N>
 const char* name_of(E value, const char* const (&names)[N]) {
   const size_t index = place_of(value);

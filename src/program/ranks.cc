@@ -346,7 +346,8 @@ std::vector<ClassId> Program::peer_classes(ClassId cls, const PeerMap& peer_map)
 
 namespace {
 
-/// True if it is of some rank of the class, asked one by one until it is.
+/// Returns whether the predicate is true of some rank of the class. Ranks are asked one by one
+/// until it is.
 template <class Predicate>
 bool is_of_some_rank(const Program& program, ClassId cls, const Predicate& predicate) {
   const Mesh& mesh = program.mesh_of(cls);
@@ -443,8 +444,8 @@ int64_t Program::size_of(const Group& group) const {
 
 namespace {
 
-/// True if one box is all that lies in either: they differ on one axis only, where one ends where
-/// the other begins. `box` (in numbers) then becomes it.
+/// Returns whether one box is all that lies in either: they differ on one axis only, where one ends
+/// where the other begins. `box` (in numbers) then becomes it.
 bool unite(Box* box, const Box& with, size_t num_axes) {
   size_t apart = num_axes;
   for (size_t axis = 0; axis < num_axes; ++axis) {

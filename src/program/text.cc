@@ -34,7 +34,7 @@ class Values {
   void write(const std::vector<Number>& numbers) {
     fmt::format_to(std::back_inserter(out_), "{}", fmt::join(numbers, ","));
   }
-  // These may hold blanks, so they are quoted.
+  // Writes a text in quotes, as the types below: it may hold blanks.
   void write(const std::string& value) { quoted(escape(value, "\"")); }
   void write(const Attrs& value) { quoted(to_string(value, '\'')); }
   void write(const Layout& value) { quoted(to_string(value, mesh_)); }
@@ -271,7 +271,8 @@ class Printer {
       }
     }
   }
-  /// An edited program is printed before it is refused: its roles may not exist.
+  /// Mesh of a role, or an empty one: an edited program, whose roles may not exist, is printed
+  /// before it is refused.
   const Mesh& mesh_of(RoleId role) const {
     static const Mesh nothing;
     return role >= 0 && role < program_.roles.size() ? program_.roles[role].mesh : nothing;

@@ -160,7 +160,8 @@ void Packing::add_critic_inputs(engine::Batch& batch) const {
                   spread([](const Turn& turn) -> const auto& { return turn.weights; }));
 }
 
-/// A sample's advantage is that of its tokens, which all have the same; its weight is their sum.
+/// Adds the samples. Their advantage is that of their tokens, which all have the same; their weight
+/// is the tokens' sum.
 void Packing::add_samples(engine::Batch& batch, int64_t samples_per_row) const {
   const auto size = static_cast<size_t>(rows() * samples_per_row);
   std::vector<double> old(size, 0), advantages(size, 0), weights(size, 0), lengths(size, 1);

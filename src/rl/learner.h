@@ -36,7 +36,7 @@ class Learner {
   int64_t multiple() const { return run_.plan.num_micro_batches; }
   /// Packs samples into the rows of an update.
   Packing pack(std::span<const Item> items) const;
-  /// Null: there is none.
+  /// Returns the reference model; null: there is none.
   const train::FrozenModel* reference() const { return reference_ ? &*reference_ : nullptr; }
   train::FrozenModel* reference() { return reference_ ? &*reference_ : nullptr; }
 

@@ -206,7 +206,7 @@ Prompt PromptData::prompt_of(const data::SourceOptions& source, Json&& columns) 
   return prompt;
 }
 
-/// A string is read as it is, behind the tokens that begin a text.
+/// Reads a string as it is, behind the tokens that begin a text.
 void PromptData::set_text(const Json& text, Prompt* prompt) {
   if (!text.is_string()) {
     fail("prompt", "it is {}; expected a string or a list of messages", data::type_text(text));
@@ -219,8 +219,8 @@ void PromptData::set_text(const Json& text, Prompt* prompt) {
                                    run_.model.vocab_size, encode_options);
 }
 
-/// Messages are read through the model's chat template, with the tools and variables beside them,
-/// up to where their answer begins.
+/// Reads messages through the model's chat template, with the tools and variables beside them, up
+/// to where their answer begins.
 void PromptData::set_chat(const data::SourceOptions& source, const Json& columns, const Json& list,
                           Prompt* prompt) {
   if (!template_) {

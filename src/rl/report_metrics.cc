@@ -16,9 +16,9 @@ namespace hocket::rl {
 namespace {
 
 constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kPoints = 1000;    // of a curve
-constexpr size_t kColumns = 100;    // curves with data in the page
-constexpr size_t kMostNames = 300;  // columns; a reward may answer with any details
+constexpr size_t kPoints = 1000;   // of a curve
+constexpr size_t kColumns = 100;   // curves with data in the page
+constexpr size_t kMaxNames = 300;  // columns; a reward may answer with any details
 
 /// Meanings of metrics, as docs/rl.md has them.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 49> kMeanings = {{
@@ -127,7 +127,7 @@ void add_row(const LineReader& line, MetricColumns* to) {
   for (const auto& [name, value] : line.numbers) {
     auto found = to->columns.find(name);
     if (found == to->columns.end()) {
-      if (to->names.size() == kMostNames) continue;
+      if (to->names.size() == kMaxNames) continue;
       to->names.push_back(name);
       found = to->columns.emplace(name, std::vector<double>()).first;
     }

@@ -68,7 +68,7 @@ class CountdownReader {
  public:
   explicit CountdownReader(std::string_view text) : text_(text) {}
 
-  /// False: the text is no expression.
+  /// Evaluates the text. Returns false if it is no expression.
   bool read(Fraction* value) {
     *value = sum();
     skip_blanks();

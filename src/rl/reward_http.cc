@@ -105,7 +105,7 @@ class JudgeCall {
       sent_ += static_cast<size_t>(n);
     }
   }
-  /// False: the connection has ended.
+  /// Receives the next bytes. Returns false if the connection has ended.
   bool receive() {
     std::array<char, 1 << 14> buffer;
     while (!reader_.is_complete()) {

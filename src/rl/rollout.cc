@@ -14,8 +14,8 @@ namespace hocket::rl {
 
 namespace {
 
-constexpr int64_t kMostCandidates = 1024;  // of a token, that are recorded without top_k
-constexpr double kAskEvery_s = 0.25;       // the other processes are asked for their signals
+constexpr int64_t kMaxCandidates = 1024;  // of a token, that are recorded without top_k
+constexpr double kAskEvery_s = 0.25;      // the other processes are asked for their signals
 
 /// Returns the signal that came to some process, by the text of each.
 int largest_of(const std::vector<std::string>& signals) {
@@ -31,7 +31,7 @@ bool records_nuclei(const engine::RlSection& rl) {
   return rl.trajectories && (rl.top_k > 0 || rl.top_p < 1 || rl.min_p > 0);
 }
 int64_t most_candidates(const engine::RlSection& rl, int64_t vocabulary) {
-  return std::min(rl.top_k > 0 ? rl.top_k : kMostCandidates, vocabulary);
+  return std::min(rl.top_k > 0 ? rl.top_k : kMaxCandidates, vocabulary);
 }
 
 serve::StepLimits limits_of(const engine::Run& run, const PromptData& data, int64_t head_parts) {

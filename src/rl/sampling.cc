@@ -144,7 +144,7 @@ void Sampling::share(std::vector<Sample>* samples) {
   }
 }
 
-/// With dynamic sampling: removes groups whose samples all have the same reward.
+/// Removes, with dynamic sampling, groups whose samples all have the same reward.
 void Sampling::keep_uneven(std::vector<Sample>* samples, Experience* experience) const {
   if (!rl_.dynamic_sampling.on) return;
   const auto n = static_cast<size_t>(rl_.samples_per_prompt);

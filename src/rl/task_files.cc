@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr const char* kManifest = "task.json";
-constexpr int64_t kLeastRow = 256;   // tokens of a training row, and positions of the model
+constexpr int64_t kMinRow = 256;     // tokens of a training row, and positions of the model
 constexpr int64_t kBeginning = 1;    // tokens in front of a prompt
 constexpr int64_t kSpareTokens = 2;  // of a sample: the end of text, and one too many
 
@@ -38,7 +38,7 @@ Lengths lengths_of(const Task& task) {
   Lengths out;
   out.answer = task.longest_answer() + kSpareTokens;
   const auto longest = static_cast<uint64_t>(kBeginning + task.longest_prompt() + out.answer);
-  out.row = std::max(kLeastRow, static_cast<int64_t>(std::bit_ceil(longest)));
+  out.row = std::max(kMinRow, static_cast<int64_t>(std::bit_ceil(longest)));
   return out;
 }
 

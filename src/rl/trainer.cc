@@ -62,7 +62,7 @@ int Training::run() {
   }
 }
 
-/// True if a signal came to one of the processes.
+/// Returns whether a signal came to one of the processes.
 bool Training::signalled(int mine) {
   for (const std::string& signal : ranks_.processes().all_gather(std::to_string(mine))) {
     stopped_by_ = std::max(stopped_by_, std::stoi(signal));
@@ -70,14 +70,14 @@ bool Training::signalled(int mine) {
   return stopped_by_ != 0;
 }
 
-/// True if the updates of the step that ended at `step` crossed a multiple of `every`.
+/// Returns whether the updates of the step that ended at `step` crossed a multiple of `every`.
 bool Training::crossed(int64_t step, int64_t every) const {
   const int64_t before = step - rl_.updates_per_step();
   return every > 0 && step > 0 && step / every > before / every;
 }
 
-/// True if a run that starts after `first` lacks an evaluation: that before all updates, or one
-/// that a signal left out.
+/// Returns whether a run that starts after `first` lacks an evaluation: that before all updates, or
+/// one that a signal left out.
 bool Training::lacks_evaluation(int64_t first) const {
   if (first == 0) return true;
   const bool lacks = crossed(first, section_.eval_every) && first < course_.steps &&
@@ -218,7 +218,7 @@ std::vector<Item> Training::items_of(Experience& experience, size_t begin, size_
   return items;
 }
 
-/// True while the critic alone is trained.
+/// Returns whether the critic alone is trained.
 bool Training::warms_up() const {
   return critic_ && warmups_ < rl_.critic.warmup_steps && stepper_->done().step == 0;
 }

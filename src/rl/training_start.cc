@@ -41,7 +41,8 @@ void Training::choose_length() {
   }
 }
 
-/// True, after saying so, if a checkpoint has all updates and the evaluation at the end was made.
+/// Returns whether a checkpoint has all updates and the evaluation at the end was made, and prints
+/// that it does.
 bool Training::nothing_left() const {
   const auto decide = [&] {
     if (!start_.from || start_.done.step < course_.steps) return false;

@@ -71,7 +71,8 @@ struct ProgramSpec {
   Lowering lowering;
   int64_t tokens_per_step = 0;
 };
-/// Error: the plan has experts on ranks of their own, and the program does not allow it.
+/// Compiles a program. Throws Error if the plan has experts on ranks of their own, and the program
+/// does not allow that.
 Compiled compile(const ProgramSpec& spec);
 
 /// Sizes of a program that are not those of the run; 0: as there.
@@ -105,28 +106,29 @@ ProgramSpec generation(const Run& run, int64_t new_tokens, const models::Generat
 /// The program that generates one text of the longest that the model has positions for.
 ProgramSpec generation(const Run& run);
 
-/// The names of the programs of a run: train, evaluate, gradients, logits, logprobs, generate.
-/// Error: `name` is none of them; "" is train.
+/// Returns the name of a program of a run: train, evaluate, gradients, logits, logprobs or
+/// generate; "" is train. Throws Error for any other.
 std::string program_name(const std::string& name, const std::string& where);
-/// The program with this name, as `hocket graph --for` shows it. Error: as program_name().
+/// The program with this name, as `hocket graph --for` shows it. Throws Error as program_name()
+/// does.
 ProgramSpec spec_named(const Run& run, const std::string& name, const std::string& where);
 
 /// The program that trains a run.
 Compiled compile(const Run& run);
-/// Its graph for one device. Nothing is lowered.
+/// Graph of a run's training for one device. Nothing is lowered.
 graph::Graph reference(const Run& run);
 
 /// Returns `run` compiled with this program in place of the lowered one of its name, with the
 /// check's reference and the tokens of its step. Throws Error if the number of micro-batches
 /// differs, or for an unknown program name.
 Compiled with_program(const Run& run, program::Program program);
-/// Returns the same for a program that was read from text, to be trained: Error if it is for
+/// Returns the same for a program that was read from text, to be trained. Throws Error if it is for
 /// something else, or of another mesh of ranks, or of other nodes, than the run's plan.
 Compiled compile_program_text(const Run& run, program::Program program);
-/// True if the program has the ranks of the run's plan.
+/// Returns whether the program has the ranks of the run's plan.
 bool has_ranks_of(const program::Program& program, const parallel::Plan& plan);
 
-/// True if training this run also evaluates: it names data, and some of that is held out.
+/// Returns whether training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
 
 /// Answers (rl: samples) that a sequence has room for, with dpo two per pair; 0: the loss is of

@@ -226,8 +226,8 @@ void expect_shares_for_all(const Run& run, const std::string& shared, int64_t to
   }
 }
 
-/// Throws Error: fewer tokens of a data-parallel rank than there are ranks to share them, or parts
-/// that these take in zigzag order; shares of them that are not for all.
+/// Throws Error if a data-parallel rank has fewer tokens than ranks share, or than these take parts
+/// of in zigzag order. Throws it also for shares that are not for all.
 void expect_tokens_for_all(const Run& run) {
   const parallel::Plan& plan = run.plan;
   const int64_t ranks = plan.cp * (plan.sequence_parallel ? plan.tp : 1);

@@ -16,7 +16,7 @@ namespace hocket::engine {
 
 namespace {
 
-/// A key of a pass has another value than by default.
+/// Returns whether a key of a pass has another value than by default.
 bool is_set(const Run& run, const char* key) {
   return run.config.plan.pass_options.text(key) != passes::PassOptions().text(key);
 }
@@ -29,7 +29,7 @@ bool has_nodes(const parallel::Plan& plan) {
 bool is_split(const parallel::Sharding& shard, parallel::Shard among) {
   return shard.params == among || shard.grads == among || shard.update() == among;
 }
-/// An algorithm for nodes, where there are none.
+/// Returns whether a key names an algorithm for nodes, where there are none.
 bool is_for_nodes(const Run& run, const char* key) {
   const std::string algorithm = run.config.plan.pass_options.text(key);
   const bool of_nodes = algorithm == "hierarchical" || algorithm == "ho_ring";
@@ -164,7 +164,8 @@ bool not_on_examples(const Run& run) { return !on_examples(run); }
 bool not_on_texts(const Run& run) { return !is_of(run, Objective::pretrain); }
 bool not_of_dpo(const Run& run) { return !is_of(run, Objective::dpo); }
 bool not_of_kto(const Run& run) { return !is_of(run, Objective::kto); }
-/// All data-parallel ranks have plan.micro_batch sequences, unless the batch does not divide.
+/// Returns whether all data-parallel ranks have plan.micro_batch sequences, unless the batch does
+/// not divide.
 bool has_equal_samples(const Run& run) { return run.config.plan.dp_samples.empty(); }
 bool is_wsd(const Run& run) { return run.config.train.schedule == "wsd"; }
 bool has_momentum(const Run& run) { return run.config.optimizer.name != "adamw"; }

@@ -25,7 +25,7 @@ std::map<std::string, std::string> machine_facts();
 std::string cpu_name(std::string_view cpuinfo, std::string_view architecture);
 
 /// The kernels that this process runs, as a profile names them; empty in a build that has none.
-/// Error: this processor, or HOCKET_CPU, asks for others than there are.
+/// Throws Error if this processor, or HOCKET_CPU, asks for others than there are.
 std::string kernels_here();
 /// Why a profile's times are not those of a cluster's devices, as a clause: "was taken on ...";
 /// empty if they are. A cluster that is this machine has this CPU and runs `kernels` (empty: any):

@@ -23,9 +23,9 @@ namespace hocket::runtime {
 /// nothing between steps.
 class Executor {
  public:
-  /// Prepares the program. Requires: `rank` outlives the executor and runs no step. Error: the
-  /// program has no memory plan, needs kernels that do not exist, or lays out persistent tensors
-  /// differently from the store. `emulated`: durations of an emulated device; null: none.
+  /// Prepares the program. Requires: `rank` outlives the executor and runs no step. Throws Error if
+  /// the program has no memory plan, needs kernels that do not exist, or lays out persistent
+  /// tensors differently from the store. `emulated`: durations of an emulated device; null: none.
   Executor(Rank& rank, std::shared_ptr<PersistentStore> store,
            std::shared_ptr<const program::Program> program,
            std::shared_ptr<const EmulatedDevice> emulated = nullptr);
@@ -36,27 +36,27 @@ class Executor {
   Device& device() const;
 
   /// Returns the device address of a named input, to be written before a step. Discards the inputs
-  /// of other executors of the rank. Valid until another executor is created. Error: the rank has
-  /// no such buffer, or runs a step.
+  /// of other executors of the rank. Valid until another executor is created. Throws Error if the
+  /// rank has no such buffer, or runs a step.
   void* input(std::string_view name, int32_t micro_batch = program::kNone);
-  /// Returns the address of a named input or output, as this executor's last step left it. Error:
-  /// the rank has no such buffer, or another executor has been fed or started since.
+  /// Returns the address of a named input or output, as this executor's last step left it. Throws
+  /// Error if the rank has no such buffer, or another executor has been fed or started since.
   const void* output(std::string_view name, int32_t micro_batch = program::kNone) const;
   bool has(std::string_view name, int32_t micro_batch = program::kNone) const;
   const std::vector<program::Buffer>& buffers() const;
   const program::Buffer& buffer(std::string_view name, int32_t micro_batch = program::kNone) const;
 
-  /// Sets the value of a symbol for the next and later steps. Error: the program has no such
-  /// symbol, the value is not valid for it (graph/dim.h), or the rank runs a step.
+  /// Sets the value of a symbol for the next and later steps. Throws Error if the program has no
+  /// such symbol, the value is not valid for it (graph/dim.h), or the rank runs a step.
   void set_symbol(std::string_view name, int64_t value);
   /// Values by index in Program::symbols; 0: not set.
   const std::vector<int64_t>& symbol_values() const;
 
-  /// Error: a symbol has no value, or another executor has taken over the inputs' memory since they
-  /// were fed.
+  /// Throws Error if a symbol has no value, or another executor has taken over the inputs' memory
+  /// since they were fed.
   void require_inputs() const;
-  /// Starts a step on the lane threads; `wait` blocks until it ends and throws its error. Error: a
-  /// step is running already, or as require_inputs().
+  /// Starts a step on the lane threads; `wait` blocks until it ends and throws its error. Throws
+  /// Error if a step is running already, and as require_inputs() does.
   void start();
   void wait();
   /// Runs a step on the calling thread, task by task in issue order: `visit` gets the task and a

@@ -52,8 +52,8 @@ class Lanes : public std::enable_shared_from_this<Lanes> {
 
   /// Creates the lanes that have tasks in the step, if they do not exist.
   void make_for(const Step& step);
-  /// Starts a step. Error if one is running. After a failed step nothing runs any more: `wait`
-  /// throws the reason.
+  /// Starts a step. Throws Error if one is running. After a failed step nothing runs any more:
+  /// `wait` throws the reason.
   void start(std::shared_ptr<Step> step);
   /// Blocks until the step has ended, and throws its error.
   void wait();

@@ -31,7 +31,7 @@ class LocalRanks {
   /// Ranks in this process.
   const std::vector<int32_t>& ids() const { return ids_; }
   bool has(int32_t id) const;
-  /// Returns a rank. Error: it is not in this process.
+  /// Returns a rank. Throws Error if it is not in this process.
   Rank& at(int32_t id);
   const Rank& at(int32_t id) const;
   comm::World& world() const { return *world_; }
@@ -73,12 +73,12 @@ class Store {
 class LocalRun {
  public:
   /// Prepares the program. Requires: the ranks of the store outlive the run. `emulated`: see
-  /// Executor. Error: the world's size is not that of the program.
+  /// Executor. Throws Error if the world's size is not that of the program.
   LocalRun(std::shared_ptr<const program::Program> program, const Store& store,
            const std::shared_ptr<const EmulatedDevice>& emulated = nullptr);
   /// Runs one step on every local rank, and throws the first error, which names rank, task and
-  /// cause. Error, without running anything: these ranks run another step, or another program was
-  /// fed after this one.
+  /// cause. Throws Error, without running anything, if these ranks run another step, or another
+  /// program was fed after this one.
   void step();
   /// Calls Executor::set_symbol on every local rank.
   void set_symbol(std::string_view name, int64_t value);

@@ -28,7 +28,8 @@ class Arena {
   /// everything.
   void remove(const void* user);
 
-  /// Null without users. Copy the pointer to keep the memory alive: the arena may release it.
+  /// Returns the memory; null: there are no users. Copy the pointer to keep the memory alive: the
+  /// arena may release it.
   const std::shared_ptr<Memory>& memory() const { return memory_; }
   /// Changes whenever the memory is replaced.
   int64_t generation() const { return generation_; }
@@ -68,8 +69,8 @@ class PersistentStore {
   /// for the upper bounds of symbols. Throws Error if it exists with another type, other elements,
   /// or in another space.
   Entry& get(const program::Buffer& buffer, const program::Program& program);
-  /// Error: a tensor of this store, initialised or not, is part of another buffer of the program,
-  /// which is not in the store.
+  /// Throws Error if a tensor of this store, initialised or not, is part of another buffer of the
+  /// program, which is not in the store.
   void expect_same_layouts(const program::Program& program) const;
   Entry* find(const std::string& name);
   const std::map<std::string, Entry>& entries() const { return entries_; }

@@ -14,7 +14,7 @@ namespace hocket::runtime {
 /// Fixed matrix product, [256, 256] by [256, 256] in f32 (0.03 GFLOP), on one thread.
 class Probe {
  public:
-  /// Error: the backend has no such product.
+  /// Throws Error if the backend has no such product.
   explicit Probe(std::shared_ptr<kernels::Backend> backend);
 
   /// Returns FLOP/s: the median of the products in about 4 ms, at least three, so that one

@@ -18,7 +18,7 @@ namespace hocket::serve {
 class HttpPeer {
  public:
   virtual ~HttpPeer() = default;
-  /// True once the client has closed its end, or takes nothing for `write_timeout_s`.
+  /// Returns whether the client has closed its end, or has taken nothing for `write_timeout_s`.
   virtual bool gone() = 0;
 };
 

@@ -60,7 +60,7 @@ class Metrics {
   std::map<std::string, int64_t> answered_;  ///< by labels
 };
 
-/// 1, 2, 5, 10, ... up to `most`.
+/// Numbers 1, 2, 5, 10, ... up to `most`.
 std::vector<double> one_two_five(int64_t most);
 
 /// `text` between the quotes of a label.

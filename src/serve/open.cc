@@ -31,7 +31,8 @@ double default_cache_memory() {
   return std::min(4e9, 0.25 * static_cast<double>(engine::available_memory()));
 }
 
-/// The same options for all processes, or Error: the memory is that of the smallest.
+/// Returns the same options for all processes, with the memory of the smallest. Throws Error if
+/// they differ in other sizes.
 EngineOptions agreed(EngineOptions options, comm::Processes& processes) {
   if (processes.size() == 1) return options;
   comm::expect_same(

@@ -28,7 +28,7 @@ struct EngineOptions {
 /// one; that with index 0 answers requests, and the others follow.
 class ModelEngine : public Service {
  public:
-  /// Requires: run and tokenizer outlive it. Throws Error: the weights cannot be read, the check
+  /// Requires: run and tokenizer outlive it. Throws Error if the weights cannot be read, the check
   /// refuses the program, or memory does not suffice.
   ModelEngine(const engine::Run& run, const data::Tokenizer& tokenizer,
               const EngineOptions& options);
@@ -63,8 +63,8 @@ int64_t page_bytes(const engine::Run& run);
 /// the cache cannot hold one such text.
 StepLimits choose_limits(const engine::Run& run, const data::Tokenizer& tokenizer,
                          const EngineOptions& options);
-/// The generating program, proven. Throws Error: the plan cannot (experts on ranks of their own),
-/// or the check refuses it.
+/// Generating program, proven. Throws Error if the plan cannot generate (experts on ranks of their
+/// own), or the check refuses it.
 engine::Compiled compile_generation(const engine::Run& run, const StepLimits& limits);
 
 }  // namespace hocket::serve

@@ -46,7 +46,7 @@ class TokenConstraint {
   virtual void allow(std::span<uint32_t> mask) = 0;
   /// Takes the next token of the text. Requires: it was allowed.
   virtual void accept(int32_t token) = 0;
-  /// True if the text may end here: then stop tokens are allowed, too.
+  /// Returns whether the text may end here: then stop tokens are allowed, too.
   virtual bool may_end() const = 0;
 };
 
@@ -140,7 +140,7 @@ class Service {
   virtual Stats stats() const = 0;
   /// Reason why no request is answered any more; "" while they are.
   virtual std::string failure() const { return ""; }
-  /// True if no request is answered any more without a failure: the service was shut down.
+  /// Returns whether no request is answered any more without a failure: the service was shut down.
   virtual bool is_shut_down() const { return false; }
   virtual int64_t max_model_len() const = 0;  ///< tokens of prompt and text together, at most
   virtual int64_t vocab_size() const = 0;

@@ -41,7 +41,8 @@ class Scheduler {
   Scheduler(Stepper& stepper, const data::Tokenizer* tokenizer, SchedulerOptions options);
   ~Scheduler();
 
-  /// Error: as Service::submit. The first update comes in a later step.
+  /// Adds a request, whose first update comes in a later step. Throws Error as Service::submit()
+  /// does.
   void submit(RequestId id, Request request, OnUpdate on_update);
   void cancel(RequestId id);
   /// Runs one step. Returns whether any request is left. Throws Error if the stepper fails.

@@ -27,8 +27,8 @@ class SessionStepper : public Stepper {
 
   const StepLimits& limits() const override { return limits_; }
   StepOutput step(const StepInput& input) override;
-  /// To be called from time to time while nothing is to be done, so that the others do not take
-  /// this process for dead.
+  /// Sends a sign of life to the other processes. To be called from time to time while nothing is
+  /// to be done.
   void stay_alive();
   /// Returns the texts of all processes by index: `mine`, and those of the others' follow(). To be
   /// called between steps by process 0.

@@ -18,7 +18,7 @@ namespace {
 /// datasheets with shares of 0.7 to 0.85 were up to 2.6 times too fast on published steps.
 constexpr double kUnknownLow = 0.7, kUnknownHigh = 1.7;
 /// A smaller share of the time does not count.
-constexpr double kLeastShare = 0.005;
+constexpr double kMinShare = 0.005;
 
 std::string basis_of(const cost::Accuracy& accuracy) {
   if (!accuracy.given()) return "the cluster file names no errors, so the widest of other files'";
@@ -84,7 +84,7 @@ Interval with_known_error(const ProvenanceShares& provenance, const Ends& ends, 
       "{:+.1f} to {:+.1f} %: spread of timings and held-out error of interpolation, "
       "+-{:.1f} % over {:.0f} % of the time",
       100 * (low - 1), 100 * (high - 1), 100 * provenance.error, 100 * provenance.judged);
-  if (rest > kLeastShare) {
+  if (rest > kMinShare) {
     why += fmt::format("; {:+.0f} to {:+.0f} % over the rest: {}", 100 * (ends.low - 1),
                        100 * (ends.high - 1), ends.why);
   }
@@ -95,10 +95,10 @@ Interval with_known_error(const ProvenanceShares& provenance, const Ends& ends, 
 
 Interval interval_of(const cost::Cluster& cluster, const ProvenanceShares& provenance,
                      int64_t step_ns, int64_t ranks) {
-  constexpr double kMostError = 0.5;
+  constexpr double kMaxError = 0.5;
   const Ends ends = ends_of(cluster, ranks);
-  if (provenance.judged > kLeastShare) {
-    if (provenance.error > kMostError) {
+  if (provenance.judged > kMinShare) {
+    if (provenance.error > kMaxError) {
       return {0, 0,
               fmt::format("none: the timings spread too much (+-{:.0f} %); is the machine busy?",
                           100 * provenance.error),

@@ -58,7 +58,7 @@ class PartialReplay {
   };
   /// Returns the step with a speedup factor per kind of task (above 0; 1: unchanged).
   Result faster(std::span<const double> by_kind);
-  /// As above; `ends` receives the end of every task, as in Replay::end_of_ns.
+  /// Returns the same; `ends` receives the end of every task, as in Replay::end_of_ns.
   Result faster(std::span<const double> by_kind, std::vector<int64_t>* ends);
 
  private:

@@ -106,7 +106,7 @@ struct Tables {
 
   size_t num_ranks() const { return ranks.size(); }
   const ClassTable& of(RankIndex index) const { return classes[table[index]]; }
-  /// Return the index of a (group, rank) or (link, rank) in the tables above.
+  /// Returns the index of a (group, rank) or (link, rank) in the tables above.
   size_t entry(GroupId group, RankIndex index) const {
     return size_t{group} * ranks.size() + index;
   }

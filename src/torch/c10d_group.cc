@@ -178,8 +178,8 @@ class C10dGroup : public CollectiveGroup {
   std::shared_ptr<CollectiveState> last_;
 };
 
-/// Destroying a Gloo group waits for its pending collectives, so the group is leaked if there are
-/// any. NCCL's groups can be aborted.
+/// Leaks a Gloo group with pending collectives: destroying it would wait for them. NCCL's groups
+/// can be aborted.
 C10dGroup::~C10dGroup() {
   bool ended = true;
   if (last_) {

@@ -368,8 +368,8 @@ void C10dTransport::abort() {
   collectives_.stop();
 }
 
-/// Every group has its own connection to the store, since all lanes may create groups at the same
-/// time.
+/// Makes a group with a connection to the store of its own, since all lanes may create groups at
+/// the same time.
 std::unique_ptr<CollectiveGroup> C10dTransport::group(std::span<const int32_t> members) {
   std::string name = "group";
   int rank = -1;

@@ -113,8 +113,8 @@ class JsonStream {
       member(key());
     }
   }
-  // As above, with keys as numbers. `number(key)` maps a key to its number; it is called only for
-  // members that differ from the last object of this order.
+  // Reads an object as above, with keys as numbers. `number(key)` maps a key to its number; it is
+  // called only for members that differ from the last object of this order.
   template <typename Number, typename F>
   void object(MemberCache* order, Number&& number, F&& member) {
     next();
@@ -239,7 +239,7 @@ class JsonStream {
       }
     } while (depth > 0);
   }
-  // Consume a value and return it as a number; 0 for anything else (-1 if it is not an int32).
+  // Consumes a value and returns it as a number; 0 for anything else (-1 if it is not an int32).
   double real() {
     if (!scalar()) return 0;
     double value = 0;

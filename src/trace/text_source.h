@@ -79,7 +79,7 @@ class TextSource {
     bool too_long = false;  // the compressed file inflates beyond the limit
     double share = 0;       // fraction of the file up to the end of this block
   };
-  // Called by one thread at a time.
+  // Reads the next block. Called by one thread at a time.
   void read(Block* block);
   void read_ahead();
   // Moves to the next block. Returns false at the end, also when called again.

@@ -118,7 +118,8 @@ void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t>
   add_live_bytes(rank, start_ns, end_ns, offset_ns);
 }
 
-// Both ends count their messages, so that the k-th send matches the k-th receive.
+// Returns the number of a message. Both ends count their messages, so that the k-th send matches
+// the k-th receive.
 int64_t TraceBuilder::message(int32_t step, int32_t sender, int32_t receiver, int32_t tag,
                               bool sends) {
   const Message message{step, sender, receiver, tag};
@@ -174,7 +175,7 @@ Trace TraceBuilder::take() {
   return std::exchange(trace_, Trace());
 }
 
-// Ids number the distinct sets of ranks in order of appearance.
+// Returns the id of a set of ranks: distinct ones are numbered in order of appearance.
 int32_t TraceBuilder::group_instance(program::GroupId group, int32_t rank) {
   const auto [at, added] = group_of_rank_.try_emplace({group, rank}, 0);
   if (added) {

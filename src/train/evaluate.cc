@@ -185,7 +185,7 @@ int64_t row_length(const engine::Run& run, const std::vector<std::vector<int32_t
   return round_up(longest, run.plan.cp);
 }
 
-/// These lists as rows of a length, padded.
+/// Batch of these lists as rows of a length, padded.
 engine::Batch pack(std::span<const std::vector<int32_t>> ids, int64_t rows, int64_t length) {
   engine::Batch batch(rows, length);
   for (size_t i = 0; i < ids.size(); ++i) {

@@ -46,7 +46,7 @@ class FrozenModel {
   const engine::Compiled& compiled(const engine::Sizes& sizes);
   /// Reads the weights, unless it shares a store or has them. All processes call.
   void load(const engine::Sizes& sizes);
-  /// Ready to run. Requires: load(). All processes call.
+  /// Returns a session that is ready to run. Requires: load(). All processes call.
   engine::Session& session(const engine::Sizes& sizes);
   /// Gives its memory back; it is not used any more.
   void release();

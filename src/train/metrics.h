@@ -72,12 +72,12 @@ class MetricsFile {
   /// Prepares a resumed run: removes the lines of steps after `step`, and a partial line left by a
   /// kill. 0, a new run: removes all lines. Throws Error for a complete line without a step.
   void begin_after(int64_t step);
-  /// Adds a line, and its numbers to the events. Requires begin_after(). Error: a disk that is
-  /// full.
+  /// Adds a line, and its numbers to the events. Requires: begin_after(). Throws Error if the disk
+  /// is full.
   void append(const std::string& line);
-  /// True if the last line is the evaluation at the end of a run.
+  /// Returns whether the last line is the evaluation at the end of a run.
   bool ends_with_final_evaluation() const;
-  /// True if the last line is any evaluation.
+  /// Returns whether the last line is any evaluation.
   bool ends_with_evaluation() const;
 
  private:

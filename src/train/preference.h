@@ -98,7 +98,7 @@ class Preferences {
   PreferenceInputs prepare(engine::Batch& batch, engine::Batch* mismatched, int64_t micro_batches,
                            const RowNumbers& numbers);
 
-  /// With preference.precompute_ref_log_probs: reads the file of this reference. From here to
+  /// Reads the file of this reference, with preference.precompute_ref_log_probs. From here to
   /// end_computing(), compute() adds to it. All processes call.
   void begin_computing(const std::string& path);
   /// Returns whether the reference's values of all rows of a batch are known.

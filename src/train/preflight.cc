@@ -63,7 +63,7 @@ std::string summary_of(const engine::Run& run, const char* what, const check::Ve
       equality_text(verdict), human_time(verdict.seconds));
 }
 
-/// The step of `program` by these costs, and the timeline that it is of.
+/// Simulates the step of `program` by these costs, with its timeline.
 void simulate(const program::Program& program, int64_t tokens, const cost::CostModel& costs,
               Prediction& result) {
   sim::SimOptions options;
@@ -77,7 +77,7 @@ void simulate(const program::Program& program, int64_t tokens, const cost::CostM
   result.provenance = sim::provenance_text(result.report);
 }
 
-/// On an emulated device: the emulated run's step on the cluster that it is emulated on.
+/// Simulates the emulated run's step on the cluster that it is emulated on.
 void simulate_played(const engine::Run& run, const engine::Compiled& compiled, Prediction& result) {
   simulate(engine::compile(engine::emulated_run(run)).program, compiled.tokens_per_step,
            engine::emulated_costs(run), result);
@@ -90,7 +90,7 @@ int max_repeats(const engine::TrainSection& train) {
   return steps == 0 ? kMaxRepeats : static_cast<int>(std::min<int64_t>(kMaxRepeats, steps));
 }
 
-/// From timings of the step's own tasks on this machine.
+/// Simulates the step from timings of its own tasks on this machine.
 void simulate(const engine::Run& run, const engine::Compiled& compiled,
               const std::shared_ptr<kernels::Backend>& backend,
               const std::map<std::string, cost::TimedLink>& links, Prediction& result) {

@@ -34,8 +34,8 @@ struct Prediction {
   sim::SimReport report;
 };
 
-/// The static check of the training's program, with the memory of the evaluation (null: there is
-/// none) beside it, and of the evaluation's: into `certificate` and `check_summary`, and printed.
+/// Checks the training's program, with the memory of the evaluation (null: there is none) beside
+/// it, and the evaluation's. Sets `certificate` and `check_summary`, and prints the result. Throws
 /// Error (exit code 2) with the verdict if it refuses one.
 void prove(const engine::Run& run, const engine::Compiled& compiled,
            const engine::Compiled* evaluation, Prediction& result);

@@ -413,7 +413,7 @@ std::string shortcoming(const cost::Profile& profile, const engine::Run& run,
   return "";
 }
 
-/// Links are those of the hosts that the ranks are on this time.
+/// Returns the profile with the links of the hosts that the ranks are on this time.
 cost::Profile with_links(cost::Profile profile, const ProfileOptions& options) {
   if (!options.links.empty()) {
     profile.links = options.links;

@@ -26,9 +26,9 @@ namespace hocket::train {
 
 namespace {
 
-constexpr size_t kKeptSteps = 7;       // steps with traces; the median one is shown
-constexpr double kMuch = 0.1;          // by which a machine's speed may move without a word
-constexpr int64_t kSettledAfter = 20;  // steps before that warm caches, pages and clocks
+constexpr size_t kKeptSteps = 7;           // steps with traces; the median one is shown
+constexpr double kNamedSpeedChange = 0.1;  // of a machine's speed, from which it is named
+constexpr int64_t kSettledAfter = 20;      // steps before that warm caches, pages and clocks
 
 /// The baselines that output.baselines asks for, from the easiest to the hardest; none, with a
 /// warning, if they can't be computed.
@@ -142,7 +142,7 @@ void RunReport::gather_all(engine::Programs& programs) {
   gather(programs.ranks().processes(), &kept_);
 }
 
-/// In the order of the page: the run, its step, its results.
+/// Writes the page: the run, its step, its results.
 void RunReport::write(engine::Programs& programs, const std::string& status, bool draws_sample) {
   const program::Program& program = programs.compiled().program;
   const std::string& dir = run_.config.output.dir;
@@ -371,7 +371,7 @@ std::vector<diagnose::Command> RunReport::next_commands() const {
   return next;
 }
 
-/// The last lines on the terminal: held-out figures, step time, memory.
+/// Prints the last lines on the terminal: held-out figures, step time, memory.
 void RunReport::print_summary(const diagnose::ReportData& report,
                               const program::Program& program) const {
   for (const diagnose::Baseline& baseline : report.baselines) {
@@ -420,7 +420,7 @@ void RunReport::print_step_time(const diagnose::ReportData& report) const {
         "when the tasks were timed\n",
         human_time(equal), 100 * (prediction_.step_s / equal - 1), report.speed_ratio);
   }
-  if (report.speed_moved > kMuch) {
+  if (report.speed_moved > kNamedSpeedChange) {
     fmt::print("                       the machine's speed moved by {:.0f} % during the run\n",
                100 * report.speed_moved);
   }

@@ -22,8 +22,8 @@ class RunReport {
   RunReport(const engine::Run& run, const TrainingData& data, const Prediction& prediction)
       : run_(run), data_(data), prediction_(prediction) {}
 
-  /// Call before the first step: the held-out files for the baselines may be gone at the end.
-  /// `command`: as typed; `began_with`: the run's initial state, empty: unknown.
+  /// Begins the report, before the first step: the held-out files for the baselines may be gone at
+  /// the end. `command`: as typed; `began_with`: the run's initial state, empty: unknown.
   void begin(const std::string& command, const std::string& began_with);
   /// Draws the sample of a training that begins from the parameters of `first`, and releases its
   /// other memory. Keeps the sample for the report at the end, also of a resumed run. All processes

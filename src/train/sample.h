@@ -19,8 +19,8 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
 
 /// Most bytes in the memory of each rank while sample_text draws: parameters, KV cache and buffers.
 /// The program that generates may hold the parameters otherwise, as it does where plan.shard.params
-/// splits them. Then those of the training count, too, and messages. Error: the plan cannot
-/// generate.
+/// splits them. Then those of the training count, too, and messages. Throws Error if the plan
+/// cannot generate.
 std::vector<int64_t> sample_memory(const engine::Run& run, const engine::Compiled& training,
                                    const TrainingData& data);
 

@@ -33,8 +33,8 @@ class Saver {
   /// Reads the files that go into every checkpoint: those beside the weights that the run starts
   /// from, or the tokenizer of the data. Returns sentences about changes and omissions.
   std::vector<std::string> read_files(const RunData& data);
-  /// The newest checkpoint, at first the one that the run starts from; empty: none. From then on a
-  /// signal that ends the process says it.
+  /// Sets the newest checkpoint, at first the one that the run starts from; empty: none. From then
+  /// on a signal that ends the process says it.
   void set_last(const std::string& checkpoint);
   /// Saves the ranks' tensors after `step`; all processes call. Returns the checkpoint's path.
   /// Throws Error, and saves nothing, if a parameter or optimizer state is not finite.

@@ -26,7 +26,8 @@ namespace hocket::train {
 
 namespace {
 
-/// Error: the folder has weights in a form that is not read, and would be left aside in silence.
+/// Throws Error if the folder has weights in a form that is not read: a new start would leave them
+/// aside silently.
 void refuse_other_weights(const std::string& folder) {
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     if (file_exists(join_path(folder, name))) {

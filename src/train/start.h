@@ -34,14 +34,14 @@ struct Start {
   std::string describe() const;
 };
 
-/// Makes the folder of a run. Error if a new training would replace files that no training of ours
-/// wrote: one of ours leaves its lock there.
+/// Makes the folder of a run. Throws Error if a new training would replace files that no training
+/// of ours wrote: one of ours leaves its lock there.
 void claim_folder(const std::string& dir);
 
-/// Reads the newest checkpoint's state, or opens the weights that the run is to start from. Error,
-/// before anything is timed: a checkpoint of another training, checkpoints that train.resume=false
-/// does not want, weights that do not fit the model or that only other programs read.
-/// All processes call.
+/// Reads the newest checkpoint's state, or opens the weights that the run is to start from. Throws
+/// Error, before anything is timed, for a checkpoint of another training, and for checkpoints that
+/// train.resume=false does not want. Throws it also for weights that do not fit the model or that
+/// only other programs read. All processes call.
 Start find_start(const engine::Run& run, const RunData& data,
                  const checkpoint::RunFolder& checkpoints);
 

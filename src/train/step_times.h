@@ -17,7 +17,7 @@ struct StepTimes {
   int64_t step = 0;
   std::vector<std::vector<runtime::TaskTime>> ranks;  ///< by task; empty of a rank that is not here
 
-  /// From the first start to the last end.
+  /// Time from the first start to the last end.
   int64_t duration_ns() const;
 };
 

@@ -66,7 +66,7 @@ int Stepper::prepare(int word) {
   return largest;
 }
 
-/// The time of a step goes from fetching its tokens to having its loss.
+/// Runs a step. Its time goes from fetching its tokens to having its loss.
 StepMetrics Stepper::run(double learning_rate) {
   HOCKET_CHECK(batch_.has_value(), "step {} runs without its data", done_.step + 1);
   StepMetrics metrics = parts_.known;

@@ -34,7 +34,7 @@ const char* name_of(int signal) {
   }
 }
 
-/// The terminal is gone: further output must not end the process before its checkpoint.
+/// Leaves a terminal that is gone: further output must not end the process before its checkpoint.
 void leave_terminal() {
   ::signal(SIGPIPE, SIG_IGN);
   const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);

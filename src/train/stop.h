@@ -19,22 +19,22 @@ namespace hocket::train {
 
 class StopSignals {
  public:
-  /// To be made before any other thread, which would otherwise be hit by the signals: it blocks
-  /// them here and in all threads that follow. SIGHUP stays ignored where it was (nohup). One
-  /// object at a time.
+  /// Blocks the signals here and in all threads that follow. To be made before any other thread,
+  /// which would otherwise be hit by them. SIGHUP stays ignored where it was (nohup). One object at
+  /// a time.
   StopSignals();
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// The next step may begin, and the first signal from now on waits for its end; false if a signal
-  /// came before. `promise`: the message's word for the run's reaction; by default it finishes the
-  /// step and saves it.
+  /// Begins a step: the first signal from now on waits for its end. Returns false if a signal came
+  /// before. `promise`: the message's word for the run's reaction; by default it finishes the step
+  /// and saves it.
   bool begin_step(int64_t step, const std::string& promise = "");
   /// The signal that came while steps ran; 0: none.
   int requested();
-  /// No more steps run: the first signal from now on ends the process. Returns the one that came
-  /// while they ran; 0: none.
+  /// Ends the steps: the first signal from now on ends the process. Returns the one that came while
+  /// they ran; 0: none.
   int end_steps();
   /// The rest of a sentence: "the same command goes on from runs/x/checkpoints/step-000040".
   void set_resume(const std::string& text);

@@ -187,7 +187,8 @@ int Trainer::run_to_end(int64_t first) {
   return 0;
 }
 
-/// True, after saying so, if a checkpoint has all steps and the evaluation at the end was made.
+/// Returns whether a checkpoint has all steps and the evaluation at the end was made, and prints
+/// that it does.
 bool Trainer::nothing_left() const {
   const auto decide = [&] {
     if (!start_.from || course_.steps == 0) return false;
@@ -231,8 +232,8 @@ void Trainer::open_rows() {
   mismatched_ = data_->mismatched_training();
 }
 
-/// Data, program and prediction, and only then their memory: a refusal ends the run before it has
-/// taken anything.
+/// Sets up data, program and prediction, and only then their memory: a refusal ends the run before
+/// it has taken anything.
 void Trainer::set_up() {
   data_->check(start_.weights ? start_.weights->file().path() : "");
   // Data shorter than one sequence are reported before anything is timed.
@@ -281,9 +282,9 @@ void Trainer::set_up() {
 
 PreferenceRows Trainer::preference_rows() const { return {*data_, *loader_, mismatched_.get()}; }
 
-/// With preference.precompute_ref_log_probs: a reference in a store of its own runs before the
-/// training takes memory. One that is the policy without its adapter (`shared`) runs once that is
-/// there.
+/// Computes the values of the reference, with preference.precompute_ref_log_probs. A reference in a
+/// store of its own runs before the training takes memory. One that is the policy without its
+/// adapter (`shared`) runs once that is there.
 void Trainer::compute_reference_values(bool shared) {
   const bool wanted = preferences_ && run_.config.preference.precompute_ref_log_probs;
   if (!wanted || preferences_->shares_store() != shared) return;
@@ -319,8 +320,8 @@ void Trainer::load() {
   }
 }
 
-/// The stepper trains on the rows that ranks here read, writes where the run writes, and saves with
-/// where the run stands.
+/// Returns the parts of a stepper. It trains on the rows that ranks here read, writes where the run
+/// writes, and saves with where the run stands.
 StepperParts Trainer::parts_of_stepper() {
   StepperParts parts;
   parts.data = [this](int64_t step) {
@@ -356,7 +357,7 @@ StepperParts Trainer::parts_of_stepper() {
   return parts;
 }
 
-/// From where the run stands to its end, or to the step after which a signal came.
+/// Runs the steps from where the run stands to its end, or to the step after which a signal came.
 void Trainer::run_steps() {
   const StepsDone& done = stepper_->done();
   corrected_.step = done.step;
@@ -383,7 +384,7 @@ bool Trainer::all_go_on() {
   return stopped_by_ == 0;
 }
 
-/// True if a signal came to one of the processes before or in the last step.
+/// Returns whether a signal came to one of the processes before or in the last step.
 bool Trainer::any_signal(int mine) {
   for (const std::string& signal : ranks_.processes().all_gather(std::to_string(mine))) {
     stopped_by_ = std::max(stopped_by_, std::stoi(signal));
@@ -391,7 +392,7 @@ bool Trainer::any_signal(int mine) {
   return stopped_by_ != 0;
 }
 
-/// With train.minutes: updates the number of steps from time to time, by the last steps' time on
+/// Updates the number of steps from time to time, with train.minutes, by the last steps' time on
 /// the first process.
 void Trainer::correct_steps() {
   const StepsDone& done = stepper_->done();

@@ -170,7 +170,7 @@ DataView Texts::view(int64_t count) const {
   return {data::shown_documents(*training(), count), data::Lengths(std::move(lengths)), "document"};
 }
 
-/// As a document begins in training: behind an end of text.
+/// Prompt of a text, which stands, as a document in training, behind an end of text.
 Prompt Texts::prompt_of(const std::string& text) const {
   std::vector<int32_t> beginning;
   if (tokenizer().eos_id() >= 0) {

@@ -51,7 +51,8 @@ class RunData {
 
 class TrainingData : public RunData {
  public:
-  /// Opens the data that a run names. Error: they are absent, damaged, or of another objective.
+  /// Opens the data that a run names. Throws Error if they are absent, damaged, or of another
+  /// objective.
   static std::unique_ptr<TrainingData> open(const engine::Run& run);
 
   /// Returns sizes of the training data and of all that it is evaluated on, for people.
@@ -63,7 +64,7 @@ class TrainingData : public RunData {
   /// from; empty: none.
   virtual void check(const std::string& weights) const = 0;
 
-  /// Returns the sequences of a training. Error: there are less tokens than one.
+  /// Returns the sequences of a training. Throws Error if there are fewer tokens than one has.
   virtual std::unique_ptr<data::TrainingRows> training() const = 0;
   /// Returns the rows with other answers behind the prompts, for the divergence of kto; null: none.
   virtual std::unique_ptr<data::TrainingRows> mismatched_training() const { return nullptr; }

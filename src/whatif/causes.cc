@@ -106,8 +106,8 @@ class Search {
     return cause == Cause::slow_worker ? doubt_of_worker(std::move(gains)) : "";
   }
 
-  /// A pause that costs some steps makes them longer than the others, by half of the replayed time
-  /// or more. A profile's only step has no other to compare with.
+  /// Doubt of a loss by pauses. A pause that costs some steps makes them longer than the others, by
+  /// half of the replayed time or more. A profile's only step has no other to compare with.
   std::string doubt_of_pauses(const std::vector<double>& gains,
                               const std::vector<double>& measured) const {
     if (!run_.has_starts) return "";
@@ -131,7 +131,7 @@ class Search {
                        counted(hit, "step"), human_time(std::max(seen, 0.0)), human_time(replayed));
   }
 
-  /// A slow worker costs most steps. A loss in few of them has another cause.
+  /// Doubt of a loss by a slow worker, which costs most steps: a loss in few has another cause.
   std::string doubt_of_worker(std::vector<double> gains) const {
     double sum = 0;
     for (const double gain : gains) {
@@ -325,7 +325,7 @@ class Search {
     doubt = doubt.empty() ? doubt_of_one_op(cured) : doubt;
   }
 
-  /// In a profile of few steps, time that one op takes longer may be a pause of it.
+  /// Doubt if one op takes most of the time: in a profile of few steps, it may have paused.
   std::string doubt_of_one_op(const std::vector<double>& cured) const {
     constexpr int64_t kFewSteps = 3;
     constexpr double kMaxShareOfOneOp = 0.7;  // of the time, in one op

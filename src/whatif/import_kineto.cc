@@ -23,7 +23,7 @@ namespace hocket::whatif {
 namespace kineto {
 namespace {
 
-constexpr double kLeastIdleShare = 0.05;  // of a step: idle time of a device that is an op
+constexpr double kMinIdleShare = 0.05;  // of a step: idle time of a device that is an op
 
 class KinetoReader {
  public:
@@ -63,7 +63,7 @@ class KinetoReader {
     std::vector<RankOps> ranks;
     for (const Profile& profile : profiles_) {
       const PatternWorkerId worker = run_.workers.size();
-      ranks.emplace_back(profile, worker, times.begins, kLeastIdleShare * times.usual_length(steps),
+      ranks.emplace_back(profile, worker, times.begins, kMinIdleShare * times.usual_length(steps),
                          &names);
       ranks.back().add_ops(steps, &seen);
       run_.workers.push_back({profile.rank, 0, worker.value(), fmt::format("rank {}", profile.rank),

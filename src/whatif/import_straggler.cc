@@ -243,9 +243,11 @@ class StragglerReader {
 
   /// Returns the ops to reserve memory for, if the rest of the file is like the part read.
   static size_t room_for(size_t seen, double share_read) {
-    constexpr double kMore = 1.05;
+    // Margin for ops that are denser in the rest. With none, the array is copied once more, close
+    // to the end; with more, memory is reserved in vain.
+    constexpr double kReserveMargin = 1.05;
     const double size = seen;
-    const double all = share_read > 0 ? kMore * size / share_read : 0;
+    const double all = share_read > 0 ? kReserveMargin * size / share_read : 0;
     return static_cast<size_t>(std::clamp(all, 2 * size, kMaxGrowth * size)) + 64;
   }
 

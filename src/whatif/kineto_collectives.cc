@@ -137,9 +137,9 @@ ClockOffset offset_by_agreement(const std::vector<Common>& common, bool* most_ag
   return found;
 }
 
-/// The members of a collective end it together: the median of the differences between the ends of
-/// the k-th ones. Where records are lost, these need not be the same: then the difference that
-/// most ends agree on. None: the ranks have no collective in common.
+/// Offset between the clocks of two ranks: the members of a collective end it together. It is the
+/// median of the differences between the ends of the k-th ones. Where records are lost, it is the
+/// difference that most ends agree on. None: the ranks have no collective in common.
 std::optional<ClockOffset> clock_offset(const std::vector<Common>& common) {
   if (common.empty()) return std::nullopt;
   const std::optional<ClockOffset> by_order = offset_by_order(common);

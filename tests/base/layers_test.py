@@ -62,6 +62,15 @@ class Layers(unittest.TestCase):
                      '// First.\n\nf("https://a");  // second']:
             self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
 
+    def test_comments_of_functions_begin_with_a_verb(self):
+        for begin in ("True if", "True for", "Error:"):
+            for below in ("bool f();", "template <class T>\nbool f(T a);", "std::vector<int> A::f(int a) {", "explicit A(int a);"):
+                [error] = self.errors("src/graph/a.cc", f"{HEAD}/// {begin} a\n/// and b.\n{below}\n")
+                self.assertIn(f"a function's comment begins with '{begin}'", error, below)
+            for below in ("bool a = false;", "std::function<bool(int)> a;", "bool a = f();", "template <class T>\nbool kA = false;"):
+                self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}/// {begin} a.\n{below}\n"), below)
+        self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}/// Returns a.\n/// Error: b.\nbool f();\n"))
+
     def test_names(self):
         for line in ["Options how;", "f(spec.how.passes);", "f(how);", "How a;", "int how_ = 0;", "Options api_how;"]:
             [error] = self.errors("src/graph/a.cc", f"{HEAD}{line}\n")

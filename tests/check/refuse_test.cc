@@ -204,7 +204,7 @@ TEST(Refuse, MissingUpdate) {
   expect_refused(check(c.program, c.graph), "final-value", {"no task has computed adamw"});
 }
 
-/// True if the problem names, or relates to, a task of the class that touches the buffer.
+/// Returns whether the problem names, or relates to, a task of the class that touches the buffer.
 bool names_user_of(const Problem& problem, const Program& p, int32_t cls,
                    program::BufferId buffer) {
   std::vector<TaskRef> named = problem.related;

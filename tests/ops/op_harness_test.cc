@@ -142,7 +142,7 @@ std::set<char> loose_letters(const Op& op) {
   return loose;
 }
 
-/// True if equal letters mean equal sizes for these operands under some alternative.
+/// Returns whether equal letters mean equal sizes for these operands under some alternative.
 bool consistent(const Op& op, std::span<const TensorType> in, std::span<const TensorType> out) {
   const std::vector<Notation> list = notations(op);
   if (list.empty()) return true;

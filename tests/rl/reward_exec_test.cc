@@ -55,7 +55,7 @@ bool comes_true(const std::function<bool()>& condition) {
   return false;
 }
 
-/// True once a process is gone, or a zombie of another parent.
+/// Returns whether a process is gone, or a zombie of another parent.
 bool is_gone(pid_t pid) {
   if (kill(pid, 0) != 0) return true;
   const std::string path = fmt::format("/proc/{}/stat", pid);

@@ -37,7 +37,8 @@ static std::vector<BufferId> with_views(const RankClass& rank_class,
   return buffers;
 }
 
-/// True if ranks of class `cls` send to, or receive from, ranks of class `other` in this task.
+/// Returns whether ranks of class `cls` send to, or receive from, ranks of class `other` in this
+/// task.
 static bool sends_to(const Program& program, const Task& task, ClassId cls, ClassId other) {
   const std::vector<ClassId> peers = program.peer_classes(cls, task.peer_map());
   return std::find(peers.begin(), peers.end(), other) != peers.end();

@@ -240,7 +240,8 @@ bool Mutator::change_cost() {
 
 namespace {
 
-/// True if halves of the first letter of the first input (tokens) lack indices that they need.
+/// Returns whether halves of the first letter of the first input (tokens) lack indices that they
+/// need.
 bool lacks_support(const ops::Op& op, const program::Kind& kind) {
   if (op.layout.support.empty()) return false;
   const ops::Letters letters = ops::letters(op, kind.in, kind.out);

@@ -12,13 +12,13 @@
 namespace hocket::check {
 namespace {
 
-/// True if equal up to the rounding of other machines.
+/// Returns whether two costs are equal up to the rounding of other machines.
 bool close(double said, double computed) {
   constexpr double kRounding = 1e-9;
   return std::abs(said - computed) <= kRounding * std::max(std::abs(said), std::abs(computed));
 }
 
-/// True if the types of a kind are those of its op; types-follow refuses other kinds.
+/// Returns whether the types of a kind are those of its op; types-follow refuses other kinds.
 bool well_typed(const program::Kind& kind, const ops::Op& op) {
   try {
     return ops::makes(op, kind.attrs, kind.in, kind.out);
@@ -27,7 +27,7 @@ bool well_typed(const program::Kind& kind, const ops::Op& op) {
   }
 }
 
-/// True if only some of the rows in the types of a kind arrive in a step.
+/// Returns whether only some of the rows in the types of a kind arrive in a step.
 bool has_rows(const program::Kind& kind) {
   return ops::reads_counts(kind.in) && std::any_of(kind.in.begin(), kind.in.end(),
                                                    [](const auto& type) { return type.routed(); });

@@ -42,8 +42,8 @@ std::string type_fault(const Context& ctx, const graph::TensorType& type) {
 
 // --- kinds: shared by tasks of the same shape ----------------------------------------------------
 
-/// For communication, checks only the number of operands: its types depend on the number of ranks
-/// in the task's group (collective_types_follow).
+/// Checks only the number of operands of communication: its types depend on the number of ranks in
+/// the task's group (collective_types_follow).
 std::string kind_types_differ(const Kind& kind, const KindInfo& info) {
   if (info.comm) {
     const comm::Arity got{kind.in.size(), kind.out.size()};
@@ -58,7 +58,7 @@ std::string kind_types_differ(const Kind& kind, const KindInfo& info) {
                      types_text(kind.in), types_text(out_types), types_text(kind.out));
 }
 
-/// Kind::communication runs, while all else reads Kind::op, so both must be one op.
+/// Refuses kinds of two ops: Kind::communication runs, while all else reads Kind::op.
 std::string known_op(const Context&, const Kind& kind, const KindInfo& info) {
   if (info.op_class == OpClass::unknown) return fmt::format("unknown op '{}'", kind.op);
   const comm::Id id = info.comm ? info.comm->id : comm::Id::none;
@@ -146,7 +146,8 @@ std::string group_once(const Context& ctx, const program::Group& group, size_t i
   return "";
 }
 
-/// The lanes of a rank depend on its node, so nodes of the program must fit those of the cluster.
+/// Refuses nodes with more ranks than the cluster's have devices: the lanes of a rank depend on its
+/// node.
 std::string ranks_per_node(const Context& ctx, const RankClass&, size_t index) {
   const int64_t devices = ctx.options.devices_per_node;
   if (devices <= 0 || index != 0) return "";
@@ -188,7 +189,8 @@ std::string buffer_type(const Context& ctx, const RankClass&, const Buffer& buff
   return "";
 }
 
-/// Only the number of routed rows varies from step to step.
+/// Refuses expected bytes of other buffers than routed ones of a step. Only the number of routed
+/// rows varies from step to step.
 std::string expected_routed(const Context&, const RankClass&, const Buffer& buffer) {
   if (buffer.expected_bytes == kNone || (buffer.kind == BufferKind::step && buffer.type.routed())) {
     return "";
@@ -241,7 +243,7 @@ std::string view_base(const Context& ctx, const RankClass& cls, const Buffer& bu
   return "";
 }
 
-/// True if the view is one of several equal parts of a symbol, along dim 0 of the base.
+/// Returns whether the view is one of several equal parts of a symbol, along dim 0 of the base.
 bool is_part_of_symbol(const graph::TensorType& base, const Buffer& view) {
   if (view.dim != 0 || base.dims.empty() || view.type.dims.empty()) return false;
   graph::Dim dim = base.dims[0];
@@ -328,7 +330,8 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
   return fmt::format("has {} from {} on, of {}{}", length, begin, size, on);
 }
 
-/// A ragged buffer must have room for its bound, although the plan counts fewer bytes.
+/// Refuses buffers outside of the arena. A ragged buffer must have room for its bound, although the
+/// plan counts fewer bytes.
 std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind != BufferKind::step) {
     return buffer.offset == kNone ? "" : "is named but has an arena offset";
@@ -375,8 +378,8 @@ std::string bad_slots(const RankClass& cls, const program::Program& program, con
   return "";
 }
 
-/// The host fills and reads whole values by layout, with no split beyond the type's dims. Rule
-/// result-missing checks that all parts are there.
+/// Refuses what the host cannot fill or read: it does so with whole values, by layout, with no
+/// split beyond the type's dims. Rule result-missing checks that all parts are there.
 std::string host_contract(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) {
     return buffer.slots.empty() ? "" : "has slots, but no name for the host";

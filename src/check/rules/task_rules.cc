@@ -20,13 +20,13 @@ using program::kNone;
 
 namespace {
 
-/// True if output o may lie in the buffer of input i.
+/// Returns whether output o may lie in the buffer of input i.
 bool may_share(const KindInfo& info, size_t i, size_t o) {
   const int32_t input = static_cast<int32_t>(i);
   return info.shares[o] == input || info.overwrites[o] == input;
 }
-/// True if output o must lie in the buffer of input i. A collective may also write elsewhere, so
-/// that its partial input can still be read.
+/// Returns whether output o must lie in the buffer of input i. A collective may also write
+/// elsewhere, so that its partial input can still be read.
 bool must_share(const KindInfo& info, size_t i, size_t o) {
   return info.shares[o] == static_cast<int32_t>(i) && !info.comm;
 }
@@ -62,13 +62,15 @@ std::string deps_earlier(const Context& ctx, ClassId cls, const RankClass& rank_
   return "";
 }
 
-/// Communication has two lanes here; lane_recomputed checks which one its link needs.
+/// Refuses other lanes than those of the kind. Communication has two here; lane_recomputed checks
+/// which one its link needs.
 std::string lane_fits(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   if (ctx.kind(task).lanes >> static_cast<int>(task.lane) & 1) return "";
   return fmt::format("is in the lane {}", program::to_string(task.lane));
 }
 
-/// Kernels and links use device memory; a copy lane reads one memory and writes the other.
+/// Refuses operands in the wrong memory. Kernels and links use device memory; a copy lane reads one
+/// memory and writes the other.
 std::string space_fits(const Context& ctx, ClassId cls, const RankClass& rank_class,
                        const Task& task) {
   using program::Lane;
@@ -127,8 +129,9 @@ std::string shared_peer(const Context& ctx, program::RoleId role,
   }
 }
 
-/// An offset by the size of the axis would wrap to the rank itself. Sums with numbers of a table,
-/// which may come from any text, are avoided, since they could overflow.
+/// Refuses peers that do not exist. An offset by the size of the axis would wrap to the rank
+/// itself. Sums with numbers of a table, which may come from any text, are avoided, since they
+/// could overflow.
 std::string peer_exists(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const bool wants = is_message(ctx.kind(task));
   const bool has = task.peer_axis != kNone || (!wants && task.peer_by != kNone);
@@ -176,8 +179,8 @@ std::string begins_named(const Context& ctx, ClassId, const RankClass&, const Ta
   return "";
 }
 
-/// True if the types of a collective depend on the number of the member, since the members do not
-/// divide the gathered or scattered dim.
+/// Returns whether the types of a collective depend on the number of the member, since the members
+/// do not divide the gathered or scattered dim.
 bool members_differ(const KindInfo& info, const Kind& kind, int64_t members) {
   if (comm::has_lengths(kind.attrs)) return true;
   if (info.comm->makes_sizes || info.comm->needs_sizes) {
@@ -240,8 +243,8 @@ std::string collective_types_follow(const Context& ctx, ClassId cls, const RankC
   }
 }
 
-/// True if the workspace is 0, or the memory of the collective in a transport (c10d's or our own).
-/// The group is the task's, or a larger one with the same kind.
+/// Returns whether the workspace is 0, or the memory of the collective in a transport (c10d's or
+/// our own). The group is the task's, or a larger one with the same kind.
 bool workspace_of_transport(const Context& ctx, const Task& task) {
   const Kind& kind = ctx.program.kind(task);
   if (kind.workspace == 0) return true;
@@ -307,7 +310,7 @@ std::string accumulate_allowed(const Context& ctx, ClassId, const RankClass&, co
   return fmt::format("accumulates into outputs 0x{:x}, which its op can't", task.accumulate.bits());
 }
 
-/// True for two different buffers that share memory.
+/// Returns whether two different buffers share memory.
 bool overlap(const Context& ctx, ClassId cls, BufferId one, BufferId other) {
   const auto meets = ctx.views[cls].meets(one);
   return std::find(meets.begin(), meets.end(), other) != meets.end();

@@ -252,7 +252,7 @@ ClassId BufferState::class_at(ClassId like, const Coords& coords) const {
   return ctx_.program.class_of(ctx_.rank_at(ctx_.program.classes[like].role, coords));
 }
 
-/// True if the views of two classes are the same parts of bases of the same types.
+/// Returns whether the views of two classes are the same parts of bases of the same types.
 bool BufferState::has_same_views(ClassId one, ClassId other) const {
   const auto [known, fresh] = same_views_.try_emplace({one, other}, true);
   if (fresh) {

@@ -39,14 +39,14 @@ class CodecMarks {
 
   MarkId intern(MarkSet marks);
   const MarkSet& operator[](MarkId id) const { return marks_[id]; }
-  /// True while no value has lost anything.
+  /// Returns whether no value has lost anything.
   bool none() const { return marks_.size() == 1; }
   EncodedSets& sets() { return sets_; }
   const EncodedSets& sets() const { return sets_; }
 
   /// Returns the union. `axes`: axes along which ranks hold a different one of the two values.
   MarkId unite(MarkId left, MarkId right, AxisMask axes);
-  /// True if both lost equal shares of the same terms, whichever addends these shares are.
+  /// Returns whether both lost equal shares of the same terms, whichever addends these shares are.
   bool equal_losses(MarkId left, MarkId right) const;
   /// Returns the marks as a receiver sees them.
   MarkId from_peer(MarkId marks, const graph::Shift& shift);

@@ -221,8 +221,9 @@ void Collectives::step(ClassId cls, TaskId task, std::span<const MarkId> lost) {
   m_.io.write(ref, member.out.size() - 1, value);
 }
 
-/// True if all classes hold the same term in the same piece, operand by operand: then they behave
-/// as one class of all their ranks. `sums`: ignores losses to codecs, since every rank gets all.
+/// Returns whether all classes hold the same term in the same piece, operand by operand: then they
+/// behave as one class of all their ranks. `sums`: ignores losses to codecs, since every rank gets
+/// all.
 bool Collectives::alike(std::span<const TaskRef> tasks, bool sums) {
   const Task& first = m_.ctx.task(tasks[0]);
   for (const TaskRef& ref : tasks) {

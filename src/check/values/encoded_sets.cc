@@ -156,7 +156,7 @@ class EncodedSets::Joining {
     return families_.intern(std::move(all));
   }
 
-  /// True if every index of the same addends lost the same sets at all coordinates.
+  /// Returns whether every index of the same addends lost the same sets at all coordinates.
   bool same() const {
     bool same = same_;
     FamilyId of{kNone};

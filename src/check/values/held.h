@@ -30,7 +30,7 @@ struct Held {
   std::vector<HeldAddends> addends;
   /// In a pack: the elements of this tensor, in memory order. Length -1: all elements.
   graph::Run elements{0, -1};
-  /// True if no addends are missing.
+  /// Returns whether no addends are missing.
   bool complete() const;
 };
 
@@ -54,7 +54,7 @@ struct OutputValue {
   size_t output;
   /// Owner of the terms, which live until the Checker is destroyed.
   const Reference& reference;
-  /// True if no codec lost anything of the value.
+  /// Returns whether no codec lost anything of the value.
   bool exact;
   /// Returns the data on a rank of the class: tensors one after the other if they have `elements`,
   /// else the parts of a sum. Empty: not known.

@@ -44,7 +44,7 @@ namespace hocket::check {
 
 class Interpreter {
  public:
-  /// All arguments must outlive it.
+  /// Requires: all arguments outlive it.
   Interpreter(Context& ctx, Reference& reference, const Hazards& hazards);
 
   /// Interprets a task that waits for no other class: a local op, a collective inside a class, a
@@ -63,7 +63,7 @@ class Interpreter {
   int64_t experts(program::KindId kind) const { return local_.experts(kind); }
   /// Returns the least factor above balanced routing that a ragged buffer expects (TaskIo).
   double least_factor() const { return m_.io.least_factor(); }
-  /// After finish(): losses of codecs in named buffers.
+  /// Losses of codecs in named buffers, after finish().
   const std::vector<CodecLoss>& losses() const { return named_.replicas().losses(); }
   std::vector<CodecUse> codec_uses() const { return named_.replicas().codec_uses(); }
 

@@ -188,8 +188,8 @@ Value NamedBuffers::initial_value(ClassId cls, BufferId id) {
   return value;
 }
 
-/// True if a value lies, on the ranks of the class, as its buffer declares. Outputs are replicated,
-/// by rule host-contract.
+/// Returns whether a value lies, on the ranks of the class, as its buffer declares. Outputs are
+/// replicated, by rule host-contract.
 bool NamedBuffers::matches_declaration(const Value& value, ClassId cls,
                                        const program::Buffer& buffer) {
   if (value.expr == kZero) return true;

@@ -64,7 +64,7 @@ class Packs {
     std::vector<int64_t> of;
     auto operator<=>(const Key&) const = default;
   };
-  /// Does the same, and calls `row` only if the key is new.
+  /// Makes a pack, and calls `row` only if the key is new.
   PackId make(Key key, std::span<const Value> components, AxisMask axes, const RowAt& row);
   const Pack& operator[](PackId id) const { return packs_[id]; }
   const std::vector<PackRow>& rows(PackId id) const { return shapes_[packs_[id].shape].rows; }
@@ -78,7 +78,7 @@ class Packs {
   /// Returns the local elements of a range, at every coordinate; kNone if some do not exist.
   using RangeAt = std::function<graph::Run(const graph::Coords&)>;
   PackId restrict_to(PackId id, AxisMask axes, const RangeAt& range);
-  /// Does the same, memoised. `by`: all numbers that the range depends on.
+  /// Returns the same elements, memoised. `by`: all numbers that the range depends on.
   PackId restrict_to(PackId id, AxisMask axes, std::vector<int64_t> by, const RangeAt& range);
   /// Returns the rank's block of the local elements, by its number along `over` (reduce-scatter).
   PackId block(PackId id, AxisMask over);

@@ -106,8 +106,8 @@ bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, MoveResul
   return moved->fault == MoveResult::Fault::none;
 }
 
-/// True if the boxes of addends that the ranks along `over` hold are disjoint, and fill the box of
-/// their union: their sum then has each addend of that box once.
+/// Returns whether the boxes of addends that the ranks along `over` hold are disjoint, and fill the
+/// box of their union. Their sum then has each addend of that box once.
 bool Pieces::fills_hull(const std::vector<Addends>& parts, AxisMask over) {
   // A rank holds a box: one set per reduction. Boxes fill their hull if their volumes add up to its
   // volume and no two overlap. With one reduction the hull is the union, so volumes suffice.

@@ -123,7 +123,7 @@ class Pieces {
 
   PieceId intern(Piece piece);
   SpaceId intern_space(const Space& space);
-  /// True if the addends that the piece needs depend on its indices of a dim.
+  /// Returns whether the addends that the piece needs depend on its indices of a dim.
   bool has_support(PieceId id, int dim) const;
   const Piece& operator[](PieceId id) const { return pieces_[id]; }
   /// Returns all of a tensor with this number of dims.
@@ -131,7 +131,7 @@ class Pieces {
   /// Returns the piece of a tensor that a layout, on axes from `first_axis` on, describes. Partial
   /// placements are ignored.
   PieceId of(const graph::Layout& layout, const graph::TensorType& logical, int32_t first_axis);
-  /// True if both pieces of a tensor of this type are equal on the ranks of a box.
+  /// Returns whether both pieces of a tensor of this type are equal on the ranks of a box.
   bool equal_on(PieceId one, PieceId other, const graph::TensorType& logical,
                 const graph::CoordBox& box) const;
   /// Compares cuts of one dim of `size` indices.
@@ -142,7 +142,7 @@ class Pieces {
   AxisMask cut_axes(PieceId id) const;
   /// Returns the local type of a piece of a tensor; kNone if ranks differ, or cells do not divide.
   TypeId local_type(PieceId id, TypeId logical, TypeTable& types);
-  /// Does the same for the ranks in a box.
+  /// Returns the same for the ranks in a box.
   TypeId local_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox& box);
 
   /// Returns the piece after a collective over the ranks along `over`, of a tensor of this type.
@@ -156,10 +156,10 @@ class Pieces {
   /// else, and disjoint unless the monoid is a maximum. kNone if they are not. A part without
   /// addends is the identity.
   PieceId unite(PieceId left, PieceId right, ops::Monoid monoid);
-  /// True if some reduction has no addends on any rank, and all reductions are by this monoid. Such
-  /// a piece is the identity of this monoid, and of no other.
+  /// Returns whether some reduction has no addends on any rank, and all reductions are by this
+  /// monoid. Such a piece is the identity of this monoid, and of no other.
   bool is_identity(PieceId id, ops::Monoid monoid) const;
-  /// True if the needed addends of the space depend on the indices of a dim.
+  /// Returns whether the needed addends of the space depend on the indices of a dim.
   bool has_support(SpaceId space) const { return spaces_[space].needs >= 0; }
   /// Monoid of the unfinished reductions; if they differ, the first that is no sum.
   ops::Monoid monoid(PieceId id) const;
@@ -181,10 +181,9 @@ class Pieces {
   PieceId join(std::span<const Part> parts, CutId region, int64_t extent, int dim, int64_t size,
                const graph::CoordBox& box, bool* guess, RankFault* why);
 
-  /// A cut derived from one class may be wrong on ranks of others (a *guess*). Returns the piece
-  /// with the first cut seen that equals this one on the class's own ranks, those in `box`, along
-  /// the same axes. Guesses thereby do not tell equal values apart. A cut that was certain once is
-  /// kept.
+  /// Returns the piece with the first cut seen that equals this one on the class's own ranks, those
+  /// in `box`, along the same axes. A cut derived from one class may be wrong on ranks of others (a
+  /// *guess*). Guesses thereby do not tell equal values apart. A cut that was certain once is kept.
   PieceId canonical(const graph::CoordBox& box, PieceId id, int dim, bool guess);
   bool is_guess(const graph::CoordBox& box, CutId cut) const;
 

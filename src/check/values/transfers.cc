@@ -10,8 +10,8 @@
 
 namespace hocket::check {
 
-/// True if the value is one finished tensor, and lies on every rank of the class where the task
-/// says. Else reports.
+/// Returns whether the value is one finished tensor, and lies on every rank of the class where the
+/// task says. Else reports.
 bool RoleTransfers::matches_begins(TaskRef ref, const Value& value) {
   const Task& task = m_.ctx.task(ref);
   if (m_.algebra.is_pack(value)) {

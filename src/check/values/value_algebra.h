@@ -44,19 +44,19 @@ class ValueAlgebra {
   bool depends_on(const Value& value, int32_t axis) const;
   /// Returns the sum of the terms of all parts, whichever indices and addends are there.
   ExprId terms_in(const Value& value);
-  /// True if a buffer with this many dims can hold the value as it is.
+  /// Returns whether a buffer with this many dims can hold the value as it is.
   bool has_dims(const Value& value, size_t dims) const;
-  /// True if the value has the local type on all ranks of the class. Sets `*uniform`, if given, to
-  /// false unless that holds on the ranks of all classes.
+  /// Returns whether the value has the local type on all ranks of the class. Sets `*uniform`, if
+  /// given, to false unless that holds on the ranks of all classes.
   bool fits(const Value& value, TypeId local, ClassId cls, bool* uniform = nullptr);
 
   // Codes, and rows of routed tensors.
-  /// True for the output of an encoder.
+  /// Returns whether an expression is the output of an encoder.
   bool is_coded(const Value& value) const;
   /// Removes the marks from a value and from all tensors in it, and returns their union.
   MarkId take_marks(Value* value);
-  /// True for row numbers and row counts of a routing. They count rows of their own rank, so they
-  /// mean nothing on another.
+  /// Returns whether an expression is row numbers or row counts of a routing. They count rows of
+  /// their own rank, so they mean nothing on another.
   bool local_index(ExprId expr) const;
   /// Returns the routing that placed the rows; -1 if the value is not routed.
   AppId route_of(const Value& rows);

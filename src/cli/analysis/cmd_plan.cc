@@ -141,7 +141,8 @@ engine::Run read_target(const PlanOptions& options, std::map<std::string, std::s
   return target;
 }
 
-/// Error: --set gives nodes another size than the cluster has, which all plans are made for.
+/// Throws Error if --set gives nodes another size than the cluster has, which all plans are made
+/// for.
 void expect_nodes_of(const cost::Cluster& cluster, const std::vector<std::string>& set) {
   const std::string key = "plan.ranks_per_node=";
   for (const std::string& assignment : set) {
@@ -198,7 +199,7 @@ std::string remedies(const planner::SearchResult& result, const planner::SearchS
   return join(tries, ", or ");
 }
 
-/// Error: the search found nothing that fits.
+/// Throws the Error of a search that found nothing that fits.
 [[noreturn]] void fail_without(const planner::SearchResult& result, const planner::Trial& trial,
                                const planner::SearchSpace& space, const std::string& emit) {
   if (result.complete && result.counts.plans == 0) {

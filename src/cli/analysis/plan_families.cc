@@ -163,7 +163,7 @@ const planner::Outcome* best_with_more(const planner::SearchResult& result, int6
   const planner::Outcome* fastest = nullptr;
   for (const planner::Outcome& outcome : result.over_memory) {
     const bool fits =
-        static_cast<double>(outcome.bytes) <= planner::kBetter * static_cast<double>(memory);
+        static_cast<double>(outcome.bytes) <= planner::kImprovement * static_cast<double>(memory);
     if (fits && (!fastest || outcome.step_s < fastest->step_s)) {
       fastest = &outcome;
     }
@@ -179,7 +179,7 @@ std::vector<std::string> gains_lines(const planner::SearchResult& result,
   std::vector<planner::Gain> gains = result.gains;
   std::stable_sort(gains.begin(), gains.end(),
                    [](const auto& left, const auto& right) { return left.share > right.share; });
-  const double percent = 100 * (planner::kBetter - 1);
+  const double percent = 100 * (planner::kImprovement - 1);
   std::vector<std::string> lines;
   for (const planner::Gain& gain : gains) {
     const std::string saved =

@@ -164,8 +164,8 @@ interop::Emitted text_of(const engine::Run& run, const std::string& emit_format,
 
 namespace {
 
-/// Sharded parameters beside whole gradients are no FSDP: the gradients of all micro-batches are
-/// kept whole.
+/// Notes that sharded parameters beside whole gradients are no FSDP: the gradients of all
+/// micro-batches are kept whole.
 void note_gradients(std::FILE* words, const engine::Run& run) {
   const parallel::Sharding& shard = run.plan.shard;
   if (shard.params == parallel::Shard::none || shard.grads != parallel::Shard::none ||

@@ -25,7 +25,7 @@ using diagnose::escape_html;
 constexpr int kTimelineWidth = 1060, kRowHeight = 13;
 constexpr size_t kTimelineRows = 16;
 /// Passes shorter than this share of the width are not drawn.
-constexpr double kLeastWidth = 0.25;
+constexpr double kMinWidth = 0.25;
 
 constexpr std::string_view kStyle = R"(
 .tl { display: block; width: 100%; margin: 6px 0 14px; background: var(--panel); border-radius: 4px; }
@@ -76,7 +76,7 @@ std::string timeline_svg(const trace::Trace& trace) {
     if (number++ % std::max<size_t>(1, stride) != 0) continue;
     for (const trace::TraceEvent* event : events) {
       const double width = static_cast<double>(event->end_ns - event->start_ns) * scale;
-      if (width < kLeastWidth) continue;
+      if (width < kMinWidth) continue;
       const std::string& name = trace.text(event->name);
       const size_t kind = name.find_first_of("FBIW");
       const char letter =
@@ -85,7 +85,7 @@ std::string timeline_svg(const trace::Trace& trace) {
           "<rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\"><title>rank {}: "
           "{}</title></rect>",
           letter, static_cast<double>(event->start_ns) * scale, row * kRowHeight + 1,
-          std::max(kLeastWidth, width - 0.3), kRowHeight - 2, rank, escape_html(name));
+          std::max(kMinWidth, width - 0.3), kRowHeight - 2, rank, escape_html(name));
     }
     ++row;
   }

@@ -32,7 +32,7 @@ std::vector<double> quantities(const std::string& text, Unit unit, const std::st
 constexpr double kMoves = 3;
 constexpr double kMaxAddBytes = 1 << 30;
 
-/// By the memory of the cluster's devices.
+/// Times of additions by the memory bandwidth of the cluster's devices.
 AddTimes add_times_of(const cost::Cluster& cluster) {
   constexpr double kMinAddBytes = 1024;
   const cost::Device& device = cluster.device;

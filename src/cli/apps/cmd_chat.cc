@@ -109,7 +109,7 @@ class ChatTerminal {
   }
 
  private:
-  /// A pipe or file gets every byte, a terminal none that acts there.
+  /// Prints a text: every byte to a pipe or file, none that acts there to a terminal.
   void put(std::string_view text) const {
     const std::string shown = writes_terminal_ ? printable(text) : std::string(text);
     std::fwrite(shown.data(), 1, shown.size(), stdout);

@@ -93,8 +93,8 @@ struct GivenModel {
   std::unique_ptr<checkpoint::ModelWeights> weights;
 };
 
-/// Opens a model that is to be written again. Error: no model, nothing to write to, a tokenizer
-/// that nothing here could read.
+/// Opens a model that is to be written again. Throws Error for no model, for nothing to write to,
+/// and for a tokenizer that nothing here could read.
 GivenModel open_model(const char* verb, const ConvertOptions& options) {
   if (options.model.empty()) fail(verb, "no model to read; expected MODEL");
   if (options.out.empty()) fail(verb, "nothing to write to; try --out PATH");

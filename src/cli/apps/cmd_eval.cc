@@ -62,7 +62,7 @@ class NextTokenLoss {
       sum_ += top + std::log(total) - row[list[t + 1]];
     }
   }
-  /// nan without a next token.
+  /// Mean loss; nan without a next token.
   double mean() const { return count_ > 0 ? sum_ / static_cast<double>(count_) : std::nan(""); }
 
  private:
@@ -179,7 +179,7 @@ struct TokenPosition {
   int64_t token = 0;
 };
 
-/// Error, which says where, if a logit is infinite or no number, or a gradient, or the loss.
+/// Throws Error with the place if a logit, a gradient or the loss is infinite or no number.
 /// `bad_logit`: the first token with such a logit.
 void require_finite(const engine::Run& run, const std::optional<TokenPosition>& bad_logit,
                     const train::Gradients& gradients, double loss) {
@@ -199,8 +199,6 @@ void require_finite(const engine::Run& run, const std::optional<TokenPosition>& 
   if (std::isinf(loss)) fail_run("hocket eval", "the loss of {} is {}", model, loss);
 }
 
-/// The logits of all lists always, since the loss is read off them; with --save-grads the gradients
-/// too, and then the loss that those are of.
 /// Returns the static check of programs that evaluate.
 engine::Programs::Inspect checked(const engine::Run& run) {
   return [&run](const engine::Compiled& compiled) {
@@ -208,6 +206,8 @@ engine::Programs::Inspect checked(const engine::Run& run) {
   };
 }
 
+/// Evaluates lists of tokens. The logits of all are formed always, since the loss is read off them.
+/// With --save-grads also the gradients are, and the loss is that of their program.
 int on_ids(const EvalOptions& options, const engine::Run& run) {
   const Lists ids = train::read_ids(options.ids, run.model.vocab_size);
   size_t longest = 0;
@@ -403,7 +403,7 @@ int on_text(const EvalOptions& options, const engine::Run& run) {
   return 0;
 }
 
-/// Multiple choice.
+/// Evaluates multiple choice.
 int on_choices(const EvalOptions& options, const engine::Run& run) {
   const std::string& model = run.config.model.path;
   const data::Tokenizer tokenizer =

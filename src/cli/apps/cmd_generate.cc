@@ -222,7 +222,7 @@ class Text {
     }
     if (end_->finish == serve::Finish::failed) fail_run(kWhere, "{}", end_->error);
   }
-  // Once follow() has returned.
+  // Text of the answer, once follow() has returned.
   const std::string& text() const { return text_; }
   const std::vector<int32_t>& ids() const { return ids_; }
   const std::vector<serve::TokenLogprobs>& logprobs() const { return logprobs_; }

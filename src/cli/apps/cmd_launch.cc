@@ -124,8 +124,8 @@ void Processes::start() {
   }
 }
 
-/// In the new process. Each has a group of its own, so that a signal of the terminal reaches it
-/// once, from here.
+/// Turns the new process into a rank. Each has a group of its own, so that a signal of the terminal
+/// reaches it once, from here.
 void Processes::become(int64_t rank, const sigset_t& before) const {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);

@@ -53,8 +53,8 @@ struct DataStats {
   std::string to_text() const;
 };
 
-/// Error: a damaged folder; baselines of a folder without validation split, or with files that are
-/// gone or changed.
+/// Returns the figures of a prepared folder. Throws Error for a damaged one. Throws it also for
+/// baselines without a validation split, or with files that are gone or changed.
 DataStats data_stats(const DataStatsOptions& options);
 
 struct EncodeVerbOptions {

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kRestartNs = 1'000'000'000;
 /// Failures in a row, without a finished row between them, that end the job: a row that ends its
 /// workers takes some to be found. Before the first row the reason is another.
-constexpr int64_t kMostFailures = 30, kMostFirstFailures = 3;
+constexpr int64_t kMaxFailures = 30, kMaxFirstFailures = 3;
 constexpr int kBadInput = 2;
 
 }  // namespace
@@ -72,7 +72,7 @@ void LocalWorkers::note_end(Process* process, int status, int64_t rows) {
   const std::string ending = WIFSIGNALED(status)
                                  ? fmt::format("was ended by signal {}", WTERMSIG(status))
                                  : fmt::format("ended with status {}", WEXITSTATUS(status));
-  if (failures_ >= (rows == 0 ? kMostFirstFailures : kMostFailures)) {
+  if (failures_ >= (rows == 0 ? kMaxFirstFailures : kMaxFailures)) {
     fail_run("batch", "a worker {}; {} ended without a finished row between them", ending,
              failures_);
   }

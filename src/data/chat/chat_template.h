@@ -69,7 +69,7 @@ class ChatTemplate {
   std::vector<ChatSpan> assistant_spans(const nlohmann::ordered_json& messages,
                                         const ChatOptions& options = {}) const;
 
-  /// True if the template marks the assistant's text with {% generation %} blocks.
+  /// Returns whether the template marks the assistant's text with {% generation %} blocks.
   bool has_generation_blocks(bool with_tools = false) const;
   const std::map<std::string, std::string>& special_tokens() const;
 

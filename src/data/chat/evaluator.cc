@@ -194,8 +194,8 @@ void Evaluator::assign(const Target& target, Value value, const ScopePtr& scope)
   space->set(&budget_, Value::text(target.attribute), std::move(value));
 }
 
-// An iteration has a scope of its own. The body of `else` runs if no iteration came to its end, so
-// also if the first one breaks, as in jinja2.
+// Runs a loop, each iteration with a scope of its own. The body of `else` runs if no iteration came
+// to its end, so also if the first one breaks, as in jinja2.
 Flow Evaluator::loop(const Stmt& statement, const ScopePtr& scope, const Value& values, int depth) {
   const Target& target = statement.targets[0];
   Next next = iterate(&budget_, values);

@@ -51,7 +51,7 @@ class Lexer {
     }
   }
 
-  // The template is text up to the next tag, the tag, text and so on. `line_starting_` is true
+  // Splits the template: text up to the next tag, the tag, text and so on. `line_starting_` is true
   // where the previous match ended a line, so that blanks before the next block tag are its
   // indentation.
   std::vector<Token> run() {
@@ -172,7 +172,7 @@ class Lexer {
     refuse("a raw block does not end; expected '{{% endraw %}}'");
   }
 
-  // Tokens up to the end of a tag, which is none inside of brackets: `{{ {'a': {}} }}`.
+  // Adds the tokens up to the end of a tag, which is none inside of brackets: `{{ {'a': {}} }}`.
   void inside(char close) {
     const std::string_view closing = close == '%' ? "%}" : "}}";
     std::string brackets;

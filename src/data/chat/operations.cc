@@ -74,7 +74,7 @@ Value no_attribute(const Value& object, const std::string& name) {
       fmt::format("'{}' has no attribute {}", type_in_message(object), repr_of_text(name)));
 }
 
-// False for an index out of range, or no container with such a key.
+// Finds an element. Returns false for an index out of range, and for a container without the key.
 bool find_element(Budget* budget, const Value& object, const Value& key, Value* out) {
   if (object.is_dict()) {
     const Value* found = object.as_dict().find(budget, key);

@@ -20,7 +20,7 @@ Value get_attribute(Budget* budget, const Value& object, const std::string& name
 /// `object[start:stop:step]`; a null bound is None.
 Value get_slice(Budget* budget, const Value& object, const Value* start, const Value* stop,
                 const Value* step);
-/// False if the type has no attribute of this name.
+/// Finds an attribute. Returns false if the type has none of this name.
 bool find_attribute(const Value& object, const std::string& name, Value* out);
 
 using Next = std::function<bool(Value*)>;
@@ -49,7 +49,7 @@ class Bound {
   /// Throws Fault for too many arguments, unknown names, or one given twice.
   Bound(std::string_view function, const Arguments& arguments,
         std::initializer_list<std::string_view> parameters);
-  /// Null if not given.
+  /// Returns an argument; null: it was not given.
   const Value* find(size_t i) const { return values_[i]; }
   /// Throws Fault if not given.
   const Value& at(size_t i) const;
@@ -57,7 +57,7 @@ class Bound {
   int64_t integer(size_t i, int64_t otherwise) const;
   /// Throws Fault unless it is a string.
   const std::string& text(size_t i) const;
-  /// Null for None, too.
+  /// Returns a text; null: it was not given, or is None.
   const std::string* optional_text(size_t i) const;
 
  private:

@@ -61,7 +61,7 @@ class Parser : public ExpressionParser {
       }
     }
   }
-  /// The same, and the end tag, which has nothing else in it.
+  /// Parses a block, and its end tag, which has nothing else in it.
   Block body(std::string_view end) {
     expect_block_end();
     Block out = block({end});

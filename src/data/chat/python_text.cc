@@ -84,7 +84,8 @@ void append_title(uint32_t c, std::string* out) {
   }
 }
 
-// A sigma is final after a letter, where no letter follows (Unicode, SpecialCasing).
+// Returns whether a sigma is final: after a letter, where no letter follows (Unicode,
+// SpecialCasing).
 bool is_final_sigma(std::string_view text, size_t at, size_t end) {
   size_t begin = at;
   while (begin > 0 && (static_cast<uint8_t>(text[begin - 1]) & 0xC0) == 0x80) {

@@ -186,7 +186,7 @@ class Object {
   virtual ~Object() = default;
   virtual const char* type() const = 0;
   virtual std::string repr(Budget* budget, int depth) const = 0;
-  /// False if there is no such attribute.
+  /// Finds an attribute. Returns false if there is none of this name.
   virtual bool attribute(std::string_view, Value*) { return false; }
   virtual bool callable() const { return true; }
   virtual Value call(const Arguments& arguments) = 0;
@@ -206,8 +206,8 @@ void require_defined(const Value& value);
 bool hash_key(Budget* budget, const Value& value, std::string* key);
 bool equal(Budget* budget, const Value& a, const Value& b);
 constexpr int kUnordered = 2;
-/// -1, 0, 1, or kUnordered for NaN; `operation` ("<") names it in the fault for values without an
-/// order.
+/// Returns -1, 0, 1, or kUnordered for NaN; `operation` ("<") names it in the fault for values
+/// without an order.
 int compare(Budget* budget, const Value& a, const Value& b, const char* operation);
 
 /// Python's str() and repr().

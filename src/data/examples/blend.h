@@ -12,8 +12,8 @@ namespace hocket::data {
 /// A draw is a pure function of the weights and its index.
 class Blend {
  public:
-  /// Weights are relative to each other; a source of weight 0 is never drawn. Throws Error for no
-  /// weight above 0, or one that is negative or not finite.
+  /// Takes weights, which are relative to each other; a source of weight 0 is never drawn. Throws
+  /// Error for no weight above 0, or one that is negative or not finite.
   explicit Blend(const std::vector<double>& weights);
 
   struct Draw {

@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Layout = Converter::Layout;
 
-constexpr size_t kMostIgnored = 100;  // names of columns that are counted
+constexpr size_t kMaxIgnored = 100;  // names of columns that are counted
 
 // Standard names of columns.
 constexpr std::array<const char*, 14> kColumns = {
@@ -79,7 +79,7 @@ std::string column_list(const Json& object) {
        column_list(object));
 }
 
-/// True if the value is a list whose first element is an object with this field.
+/// Returns whether the value is a list whose first element is an object with this field.
 bool begins_with_field(const Json& list, const std::string& field) {
   return list.is_array() && !list.empty() && list.front().is_object() &&
          list.front().contains(field);
@@ -303,7 +303,7 @@ void Converter::count_columns(const Json& object) {
   for (const auto& [name, value] : object.items()) {
     if (const auto use = uses_.find(name); use != uses_.end()) {
       use->second = true;
-    } else if (ignored_.size() < kMostIgnored || ignored_.contains(name)) {
+    } else if (ignored_.size() < kMaxIgnored || ignored_.contains(name)) {
       ++ignored_[name];
     }
   }

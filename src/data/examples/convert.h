@@ -21,7 +21,7 @@ class Converter {
   using Json = nlohmann::ordered_json;
   enum class Layout : uint8_t { text, chat, completion, preference, unpaired, alpaca, sharegpt };
 
-  /// Error: an unknown format, column or tag.
+  /// Throws Error for an unknown format, column or tag.
   explicit Converter(const SourceOptions& options);
 
   /// Fills all but the place of `example`. Throws Error, whose text is the reason, for an object
@@ -46,7 +46,7 @@ class Converter {
     std::map<std::string, std::string> names;
     MessageTags tags;
   };
-  /// Error: the columns fit no layout, or several.
+  /// Returns the layout of an object's columns. Throws Error if they fit none, or several.
   Layout recognise(const Json& object) const;
   /// Returns the layouts that the columns fit; `with_null`: those with null count, too.
   std::vector<Layout> fitting(const Json& object, bool with_null) const;

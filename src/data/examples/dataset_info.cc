@@ -62,7 +62,7 @@ void expect_keys(const JsonView& object, const std::vector<std::string>& known) 
   }
 }
 
-/// Error: what an entry may have and is not read here.
+/// Throws Error for keys that an entry may have and that are not read here.
 void refuse_others(const JsonView& entry) {
   for (const char* key :
        {"hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name"}) {

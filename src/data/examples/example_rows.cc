@@ -14,7 +14,7 @@ namespace hocket::data {
 namespace {
 
 constexpr uint64_t kRowOrder = 0x726f77732e2e2e2e;  // "rows...."
-constexpr double kMostCutAway = 0.5;                // share of examples above which it is an error
+constexpr double kMaxCutAwayShare = 0.5;            // share of examples above which it is an error
 
 int64_t count_targets(std::span<const uint8_t> trained, int64_t length) {
   return length < 2 ? 0 : std::count(trained.begin() + 1, trained.begin() + length, uint8_t{1});
@@ -142,7 +142,7 @@ void ExampleRows::choose() {
          counted(all, "example"), report_.untrained, report_.cut_away, options_.seq_len,
          report_.too_long);
   }
-  if (static_cast<double>(report_.cut_away) > kMostCutAway * static_cast<double>(all)) {
+  if (static_cast<double>(report_.cut_away) > kMaxCutAwayShare * static_cast<double>(all)) {
     fail("data",
          "{} of {} lose all their trained tokens to rows of {}; expected at most half of them; try "
          "a larger train.seq_len, or data.truncate: drop",

@@ -138,7 +138,7 @@ size_t length_of(const Json& turns) {
   return turns.is_string() ? turns.get_ref<const std::string&>().size() : turns.size();
 }
 
-/// The prompt is what both answers begin with.
+/// Splits off the prompt: the text or messages that both answers begin with.
 void split_prompt(Example* example) {
   const Json chosen = std::move(example->chosen), rejected = std::move(example->rejected);
   const size_t shared = chosen.is_string() ? common_text(chosen.get_ref<const std::string&>(),

@@ -20,7 +20,7 @@ class Row {
 
   /// Returns null where the column is not used, absent or null.
   const Json* find(const char* column) const;
-  /// Error: absent or null.
+  /// Returns the value of a column. Throws Error if it is absent or null.
   const Json& at(const char* column) const;
   const std::string& text(const char* column) const;  ///< Error: no string
   /// Returns the column's text, empty if there is none. Throws Error if it is no string.
@@ -34,8 +34,8 @@ class Row {
   const std::map<std::string, std::string>& names_;
 };
 
-/// Fill an example, all but its place. Throw Error, whose text is the reason, for a row that is
-/// none.
+/// Fills an example, all but its place. This and the next ones throw Error, whose text is the
+/// reason, for a row that is none.
 void read_text(const Row& row, Example* example);
 void read_chat(const Row& row, const MessageTags& tags, bool in_turns, Example* example);
 void read_completion(const Row& row, const MessageTags& tags, Example* example);

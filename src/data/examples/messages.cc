@@ -95,7 +95,7 @@ bool is_empty_content(const Json& content) {
   return true;
 }
 
-/// Content is a string, null, or a list of parts that are text.
+/// Refuses content other than a string, null, or a list of parts that are text.
 void check_content(const Json& content, const std::string& what) {
   if (content.is_string() || content.is_null()) return;
   if (!content.is_array()) {

@@ -43,7 +43,7 @@ struct RenderedExample {
 /// Renders examples. One per thread; tokenizer and template must outlive it.
 class Renderer {
  public:
-  /// Without a template, messages are refused.
+  /// Refuses messages later if there is no template.
   Renderer(const Tokenizer& tokenizer, const ChatTemplate* chat_template, RenderOptions options);
   ~Renderer();
   Renderer(const Renderer&) = delete;

@@ -12,7 +12,8 @@ namespace hocket::data {
 
 class TokenFiles {
  public:
-  /// Reads the head. Error: other magic, version or type of ids, and sizes that do not fit.
+  /// Reads the head. Throws Error for another magic, version or type of ids, and for sizes that do
+  /// not fit.
   explicit TokenFiles(const std::string& prefix);
 
   int64_t documents() const { return documents_; }

@@ -31,13 +31,14 @@ struct BpeTrainOptions {
 
 class BpeTrainer {
  public:
-  /// Error: a vocabulary too small for the bytes and special tokens, or too large.
+  /// Throws Error for a vocabulary that is too small for the bytes and special tokens, or too
+  /// large.
   explicit BpeTrainer(BpeTrainOptions options);
   ~BpeTrainer();
 
   /// Counts the words of one text; texts do not touch each other.
   void add(std::string_view text);
-  /// Error: no text was added.
+  /// Returns the trained tokenizer. Throws Error if no text was added.
   Tokenizer train();
 
  private:
@@ -45,10 +46,10 @@ class BpeTrainer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Trains on files, or parts of files, in any order the same. Error: as above, or a file that
-/// cannot be read.
+/// Trains on files, or parts of files, in any order the same. Throws Error as above, and for a file
+/// that cannot be read.
 Tokenizer train_bpe(const std::vector<TextPart>& texts, const BpeTrainOptions& options);
-/// On whole files.
+/// Trains on whole files.
 inline Tokenizer train_bpe(const std::vector<std::string>& files, const BpeTrainOptions& options) {
   return train_bpe(std::vector<TextPart>(files.begin(), files.end()), options);
 }

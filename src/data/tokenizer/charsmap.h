@@ -16,7 +16,7 @@ class Rewritten;
 
 class Charsmap {
  public:
-  /// Error: the table is cut short.
+  /// Throws Error if the table is cut short.
   explicit Charsmap(std::string_view table);
 
   /// Replaces grapheme clusters, or their characters, that the table has; false if there is none.

@@ -23,14 +23,15 @@ struct GgufTokenizer {
   bool adds_bos = false;  ///< `bos` comes before a text
 };
 
-/// Reads the tokenizer of a file. Error: none, another model than byte-level BPE, a pre-tokenizer
-/// that is not known, tokens and types of other counts, ids without a token.
+/// Reads the tokenizer of a file. Throws Error for none, another model than byte-level BPE, and a
+/// pre-tokenizer that is not known. Throws it also for tokens and types of other counts, and ids
+/// without a token.
 GgufTokenizer read_gguf_tokenizer(const gguf::Metadata& metadata);
 
 /// Adds the keys of a tokenizer for a model of `vocabulary` tokens, of which those without a text
 /// are marked as unused. `json` is a tokenizer.json that Tokenizer reads and `config` the
-/// tokenizer_config.json beside it, or empty. Error, in the name of `where`: a tokenizer that GGUF
-/// has no name for.
+/// tokenizer_config.json beside it, or empty. Throws Error, in the name of `where`, for a tokenizer
+/// that GGUF has no name for.
 void add_gguf_tokenizer(std::string_view json, std::string_view config,
                         const std::string& chat_template, int64_t vocabulary,
                         const std::string& where, gguf::Metadata* metadata);

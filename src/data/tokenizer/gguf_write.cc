@@ -83,7 +83,8 @@ class TokenizerExport {
   }
 
   /// Writes a BPE of characters with scores in place of merges: llama.cpp joins any two tokens that
-  /// make a third one, those with the highest score first. Error: the merges say something else.
+  /// make a third one, those with the highest score first. Throws Error if the merges say something
+  /// else.
   void write_scored(const JsonView& model, gguf::Metadata& out) {
     if (model.get_bool("ignore_merges", false)) {
       model.at("ignore_merges").fail("is true, which GGUF cannot say with byte_fallback");
@@ -150,14 +151,14 @@ class TokenizerExport {
     out.add(key_of("add_space_prefix"), gguf::Value::of_bool(prefix));
   }
 
-  /// True for "<0x0A>".
+  /// Returns whether a text names a byte, as "<0x0A>" does.
   static bool is_byte(const std::string& text) {
     return text.size() == 6 && text.starts_with("<0x") && text.ends_with(">") &&
            text.find_first_not_of("0123456789ABCDEF", 3) == 5;
   }
 
-  /// Returns whether a blank is put before every text. Error: normalizers and pre-tokenizers that
-  /// do more than that and marking blanks.
+  /// Returns whether a blank is put before every text. Throws Error for normalizers and
+  /// pre-tokenizers that do more than that and marking blanks.
   bool marks_beginning() const {
     bool prefix = false, marks = false;
     const auto refuse = [](const JsonView& step) {

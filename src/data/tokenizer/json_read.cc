@@ -230,9 +230,9 @@ class SpecReader {
     }
   }
 
-  // Added tokens are found in the text before it is split. As `tokenizers` numbers them: one that
-  // repeats a token of the vocabulary has its id, the others follow the vocabulary in their order,
-  // whatever ids the file gives.
+  // Reads added tokens, which are found in the text before it is split. As `tokenizers` numbers
+  // them: one that repeats a token of the vocabulary has its id, the others follow the vocabulary
+  // in their order, whatever ids the file gives.
   void added_tokens(const JsonView& list) {
     if (!list.is_array()) {
       list.fail("is no array");

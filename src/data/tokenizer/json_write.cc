@@ -115,7 +115,7 @@ OrderedJson decoder(const DecoderStep& step) {
   return nullptr;
 }
 
-// Null for no part, the part, or a Sequence of several.
+// Returns null for no part, the part itself, or a Sequence of several.
 OrderedJson sequence(const std::vector<OrderedJson>& parts, const char* list) {
   if (parts.empty()) return nullptr;
   if (parts.size() == 1) return parts[0];

@@ -72,7 +72,7 @@ struct Normalizer::Step {
   std::optional<Regex> regex;
   std::optional<Charsmap> charsmap;
 
-  // False if the text stays as it is; else the result is in *out.
+  // Rewrites a text into *out. Returns false if it stays as it is.
   bool apply(const Piece& in, Rewritten* out) const;
 
  private:

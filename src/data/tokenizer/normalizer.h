@@ -52,7 +52,7 @@ class Rewritten {
 /// Immutable; safe to share between threads.
 class Normalizer {
  public:
-  /// Error: a pattern that does not compile, or a broken table.
+  /// Throws Error for a pattern that does not compile, and for a broken table.
   explicit Normalizer(std::vector<NormalizerStep> steps);
   ~Normalizer();
   Normalizer(Normalizer&&) noexcept;

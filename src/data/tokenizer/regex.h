@@ -17,8 +17,8 @@ extern const char* const kWordChars;
 
 class Regex {
  public:
-  /// An empty pattern matches nothing. Error: the pattern does not compile, or means something else
-  /// in PCRE2.
+  /// Compiles a pattern; an empty one matches nothing. Throws Error if it does not compile, or
+  /// means something else in PCRE2.
   explicit Regex(const std::string& pattern);
   ~Regex();
   Regex(Regex&& other) noexcept;
@@ -36,8 +36,8 @@ class Regex {
     Cursor& operator=(Cursor&&) = delete;
 
     void start(std::string_view text);
-    /// False at the end. The piece is a view into the text; it is empty only for a match of
-    /// nothing. Error: the regular expression gave up.
+    /// Returns true, with the next piece, or false at the end. The piece is a view into the text;
+    /// it is empty only for a match of nothing. Throws Error if the regular expression gives up.
     bool next(std::string_view* piece, bool* is_match);
 
    private:

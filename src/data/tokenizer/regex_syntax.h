@@ -9,7 +9,8 @@
 namespace hocket::data {
 
 /// Returns an expression that PCRE2, with PCRE2_UCP and PCRE2_MULTILINE, reads as Oniguruma reads
-/// `pattern`. Error: a construct that PCRE2 takes for another, and that has no translation.
+/// `pattern`. Throws Error for a construct that PCRE2 takes for another, and that has no
+/// translation.
 std::string pcre2_syntax(std::string_view pattern);
 
 }  // namespace hocket::data

@@ -58,7 +58,7 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   /// Bytes of the ids (not UTF-8 if ids cut a character). A blank that encoding puts before a text
   /// is taken away, where the decoder says so: pieces of a text that are decoded one after the
-  /// other are joined with token_bytes() instead. Error: an id that is no token.
+  /// other are joined with token_bytes() instead. Throws Error for an id that is no token.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
   int32_t vocab_size() const;  ///< one more than the largest id
@@ -99,9 +99,9 @@ class Encoder {
 
   /// Appends the ids of `text`, any bytes, and to `ranges`, unless null, the bytes of the text that
   /// each stands for: exactly those, or where a normaliser changed them, the characters that it
-  /// changed together; for added ids an empty range. With ranges, words are not cached. Bytes and
-  /// characters without a token are left out of a BPE that has no unknown one, with a warning.
-  /// Error: such ones in Unigram.
+  /// changed together; for added ids an empty range. With ranges, words are not cached. A BPE
+  /// without an unknown token leaves out bytes and characters without a token, with a warning.
+  /// Unigram throws Error for them.
   void encode(std::string_view text, std::vector<int32_t>* ids, const EncodeOptions& options = {},
               std::vector<ByteRange>* ranges = nullptr);
 

@@ -12,7 +12,7 @@ namespace hocket::data {
 
 /// Puts the special tokens of a special_tokens_map.json into a tokenizer_config.json. As in
 /// transformers they win where the configuration has no table of added tokens, and else count for
-/// nothing. Error: the map is no object, or one of its tokens has no text.
+/// nothing. Throws Error if the map is no object, or one of its tokens has no text.
 void add_special_tokens_map(const JsonView& map, nlohmann::json* config);
 
 /// Returns a folder's configuration with its map; an empty object if it has neither.

@@ -155,7 +155,8 @@ Tokenizer::Impl::Impl(TokenizerSpec tokenizer_spec)
   hash_spec(spec, &content_hash, &hash);
 }
 
-// The ByteLevel decoder reads every token in its alphabet, added ones too, whatever they stand for.
+// Decodes added tokens as bytes. The ByteLevel decoder reads every token in its alphabet, added
+// ones too, whatever they stand for.
 void Tokenizer::Impl::decode_added_bytes() {
   if (!spec.byte_level) return;
   for (const AddedToken& added : spec.added) {

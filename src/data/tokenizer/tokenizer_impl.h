@@ -66,7 +66,7 @@ struct Tokenizer::Impl {
   const Merge* merge_of(int32_t left, int32_t right) const {
     return merges.find(pair_key(left, right));
   }
-  /// -1 if the vocabulary has no such text.
+  /// Id of a text; -1 if the vocabulary lacks it.
   int32_t id_of(std::string_view text) const {
     const auto found = by_text.find(text);
     return found == by_text.end() ? -1 : found->second;
@@ -96,7 +96,7 @@ void hash_spec(const TokenizerSpec& spec, Hash128* content, Hash128* all);
 /// Largest vocabulary that is accepted.
 inline constexpr int32_t kMaxVocab = 1 << 22;
 
-/// Error: see Tokenizer::parse.
+/// Reads a tokenizer.json. Throws Error as Tokenizer::parse() does.
 TokenizerSpec spec_from_json(std::string_view json, const std::string& where,
                              const std::string& eos_text);
 std::string spec_to_json(const TokenizerSpec& spec);

@@ -12,11 +12,12 @@ namespace hocket::data {
 /// Start of the well-formed character that ends at `end`; `end` if there is none.
 size_t utf8_before(std::string_view text, size_t end);
 
-/// Unicode's White_Space.
+/// Returns whether a character is Unicode's White_Space.
 bool is_white_space(uint32_t code_point);
-/// Rust's \w: letters, marks, decimal digits, connectors and what else is alphabetic.
+/// Returns whether a character is of Rust's \w: letters, marks, decimal digits, connectors and what
+/// else is alphabetic.
 bool is_word_char(uint32_t code_point);
-/// A combining character (category M).
+/// Returns whether a character is a combining one (category M).
 bool is_mark(uint32_t code_point);
 /// Appends the lower case of a character.
 void append_lower(uint32_t code_point, std::string* out);

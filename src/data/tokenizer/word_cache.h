@@ -19,7 +19,7 @@ class WordCache {
  public:
   static constexpr size_t kMaxWord = 128;  ///< bytes of the longest that is kept
 
-  /// Null if unknown.
+  /// Returns the ids of a word; null: it is unknown.
   const int32_t* find(std::string_view word, uint64_t hash, size_t* count) const {
     const Entry* found = entries_.find(hash, [&](const Entry& e) {
       return e.length == word.size() &&

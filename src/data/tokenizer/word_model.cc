@@ -24,7 +24,7 @@ constexpr uint32_t kNoMerge = ~uint32_t{0};
 
 }  // namespace
 
-// True for an id that the word may become: special tokens may not come from text that is to be
+// Returns whether a word may become this id: special tokens may not come from text that is to be
 // text.
 bool Encoder::Impl::usable(int32_t id) {
   if (!t.special[id]) return true;

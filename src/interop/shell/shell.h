@@ -26,7 +26,8 @@ struct ShellScript {
   std::vector<std::string> notes;
 };
 
-/// `name` is the file's, in errors. Error: quotes or parentheses that do not end.
+/// Reads a script; `name` is the file's, in errors. Throws Error for quotes or parentheses that do
+/// not end.
 ShellScript read_shell(std::string_view text, const std::string& name);
 
 }  // namespace hocket::interop

@@ -236,7 +236,7 @@ ShellWords::Piece ShellWords::value_of(const std::string& inside, size_t begin, 
   return {known->second.words.empty() ? "" : known->second.words[0], true};
 }
 
-/// Counts an expansion inside of others. Error: too many.
+/// Counts an expansion inside of others. Throws Error for too many.
 void ShellWords::enter_expansion() {
   constexpr int kMaxExpansions = 64;
   if (++expansions_ > kMaxExpansions) {

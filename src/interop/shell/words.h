@@ -71,7 +71,7 @@ class ShellWords {
   /// Reads a word of an assignment: expansions do not split it.
   std::string read_text();
   /// Reads a word, which an expansion may split or leave out. Of a command it ends before a
-  /// redirection. Error: quotes or parentheses that do not end.
+  /// redirection. Throws Error for quotes or parentheses that do not end.
   std::vector<std::string> read_word(bool of_command = false);
   /// Reads the words of another text with the variables as they are; false: one has no value here.
   bool words_in(const std::string& text, std::vector<std::string>* words);

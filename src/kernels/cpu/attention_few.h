@@ -163,7 +163,7 @@ template <typename T>
 /// hardware does not follow a sequence from page to page.
 class PagesAhead {
  public:
-  static constexpr int64_t kMostRuns = 2 * (ops::kFewScores / ops::kPageTokens);
+  static constexpr int64_t kMaxRuns = 2 * (ops::kFewScores / ops::kPageTokens);
   /// Has `steps` steps for the runs that are added from here on.
   void begin(int64_t steps) {
     steps_ = steps;
@@ -198,7 +198,7 @@ class PagesAhead {
     end_ = at_ + bytes_;
   }
 
-  const std::byte *begins_[kMostRuns], *at_ = nullptr, *end_ = nullptr;
+  const std::byte *begins_[kMaxRuns], *at_ = nullptr, *end_ = nullptr;
   int64_t steps_ = 0, runs_ = 0, run_ = 0, bytes_ = 0, lines_ = 0;
 };
 

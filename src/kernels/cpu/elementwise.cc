@@ -17,7 +17,7 @@ void add_as(const KernelArgs& args) {
     for (int64_t i = begin; i < end; ++i) c[i] = a[i] + b[i];
   });
 }
-/// Also for row numbers, which are integers whatever T is.
+/// Adds numbers, also row numbers, which are integers whatever T is.
 template <typename T>
 void add(const KernelArgs& args) {
   if (args.out[0].type->dtype == graph::DType::i64) {

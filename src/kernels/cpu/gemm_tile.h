@@ -105,7 +105,7 @@ template <typename T, int R, class Each>
   }
 }
 
-/// Like tile_body with A row-major.
+/// Computes a tile as tile_body() does, with A row-major.
 template <typename T, int R>
 [[gnu::always_inline]] inline void tile_rows_body(int64_t k, const T* __restrict a, int64_t lda,
                                                   const T* __restrict b, int64_t ldb, bool add,

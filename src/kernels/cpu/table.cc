@@ -21,7 +21,8 @@ struct Letters {
   }
 };
 
-/// Most kernels read dense operands, and support offsets along a few letters.
+/// Refuses views that a kernel cannot read: most read dense operands, and support offsets along a
+/// few letters.
 void refuse_views(const KernelArgs& args, std::string_view followed, bool strided) {
   for (const auto list : {args.in, args.out}) {
     for (const TensorRef& operand : list) {

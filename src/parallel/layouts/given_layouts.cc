@@ -360,7 +360,7 @@ bool is_split_by_token(const graph::Tensor& tensor, const Mesh& mesh) {
   return !tokens.symbolic() || tokens.divides_into(ranks_of(mesh, axes_that(mesh, splits_tokens)));
 }
 
-/// A KV cache is divided like the tokens of its sequences.
+/// Layout that a tensor has by default. A KV cache is divided like the tokens of its sequences.
 Layout default_layout(const graph::Tensor& tensor, const Mesh& mesh) {
   Layout layout;
   const bool split_by_token =

@@ -248,8 +248,8 @@ void count_matches(const Graph& graph, const PinnableTensors& pinnable, std::vec
   }
 }
 
-/// Only the graph of a training has all tensors that pins may name. In other graphs of the same
-/// run, pins of training tensors match nothing.
+/// Refuses pins that match nothing in the graph of a training, which has all tensors that pins may
+/// name. In other graphs of the same run, pins of training tensors match nothing.
 void refuse_unmatched(const Graph& graph, const std::vector<Pin>& pins) {
   const bool trains = !graph.grads.empty() &&
                       std::any_of(graph.tensors.begin(), graph.tensors.end(),

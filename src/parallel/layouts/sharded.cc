@@ -34,10 +34,13 @@ int dim_divided_by(int64_t ranks, const TensorType& type, const Layout& layout) 
   return -1;
 }
 
-/// Returns the first unsplit dim with a largest share of at most (1 + kMuch) even parts; else the
-/// dim with the smallest excess; -1 if none has an index for every rank.
+/// Returns the first unsplit dim with a largest share of at most (1 + kMaxExcess) even parts. Else
+/// returns the dim with the smallest excess; -1 if none has an index for every rank.
 int dim_shared_by(int64_t ranks, const TensorType& type, const Layout& layout) {
-  constexpr double kMuch = 1.0 / 32;  // of the even part
+  // Excess of the largest share, as a part of the even one. With more, the step waits longer for
+  // the rank with that share, though a later dim may divide better. With less, splits move to later
+  // dims, whose shares are not contiguous in memory.
+  constexpr double kMaxExcess = 1.0 / 32;
   int best = -1;
   double least = 0;
   for (int dim = 0; dim < std::ssize(type.dims); ++dim) {
@@ -45,7 +48,7 @@ int dim_shared_by(int64_t ranks, const TensorType& type, const Layout& layout) {
     if (size.symbolic() || size < ranks || !layout.axes_of(dim).empty()) continue;
     const auto most = static_cast<double>(graph::share(size, ranks, 0).length * ranks);
     const double over = most / static_cast<double>(int64_t{size}) - 1;
-    if (over <= kMuch) return dim;
+    if (over <= kMaxExcess) return dim;
     if (best < 0 || over < least) {
       best = dim;
       least = over;

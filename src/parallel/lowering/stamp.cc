@@ -321,8 +321,8 @@ class Stamper {
     int micro_batch = 0;
   };
 
-  /// Called when a compute task is of another layer than the one before. Adds up the contributions
-  /// of the layer two before, or lets the task wait for them.
+  /// Adds up the contributions of the layer two before, or lets the task wait for them. Called when
+  /// a compute task is of another layer than the one before.
   void begin_layer(Task* task) {
     const std::vector<Brought> due = std::exchange(brought_before_, std::exchange(brought_, {}));
     for (const Brought& brought : due) {

@@ -29,7 +29,8 @@ using program::Program;
 using program::Task;
 using program::TaskId;
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
+/// Begin of the last bubble, in ns, if links are never idle: before that of every transfer.
+constexpr int64_t kNoBubble = std::numeric_limits<int64_t>::min();
 
 /// Largest number of host assignments that are all tried.
 constexpr double kMaxOffloads = 4096;
@@ -98,8 +99,8 @@ class LinkTimes {
   std::vector<size_t> tasks_;  ///< place of each of these in the list
 };
 
-/// A transfer is before a bubble if it is so on every rank that takes part; its gap is the shortest
-/// of theirs.
+/// Times of the transfers. One is before a bubble if it is so on every rank that takes part; its
+/// gap is the shortest of theirs.
 std::vector<std::optional<TransferTimes>> times_of(const Program& program,
                                                    const sim::Replay& replay,
                                                    const std::vector<GradSum>& transfers) {
@@ -107,7 +108,7 @@ std::vector<std::optional<TransferTimes>> times_of(const Program& program,
   for (size_t index = 0; index < replay.ranks.size(); ++index) {
     const LinkTimes links(program, replay, index);
     const std::vector<std::optional<Span>> spans = links.of(transfers);
-    int64_t last_bubble = kNever;
+    int64_t last_bubble = kNoBubble;
     for (const std::optional<Span>& span : spans) {
       if (span && links.idle_before(span->begin) > 0) {
         last_bubble = std::max(last_bubble, span->begin);

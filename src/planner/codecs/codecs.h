@@ -48,8 +48,9 @@ struct TransferTimes {
 /// A run with a fixed plan except for gradient codecs, and the basis of its prediction.
 class CodecTrial {
  public:
-  /// `cluster_file`: empty for this machine. Error: the cluster is too small, `codecs` names one
-  /// that there is not, plan.passes lacks `compress`, or no codec takes a gradient of the run.
+  /// `cluster_file`: empty for this machine. Throws Error if the cluster is too small, or `codecs`
+  /// names one that there is not. Throws it also if plan.passes lacks `compress`, or no codec takes
+  /// a gradient of the run.
   CodecTrial(const engine::Run& run, const std::string& cluster_file,
              std::optional<cost::Profile> profile, std::vector<std::string> codecs);
 

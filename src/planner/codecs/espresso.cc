@@ -39,7 +39,7 @@ constexpr double kAlpha = 150, kIntraNvlink = 0.02, kIntraPcie = 0.4, kInter = 0
 constexpr double kCpuBits = 20'000;
 /// Elements up to which a codec takes constant time; the largest tensor for CPUs; and the elements
 /// from which 1-bit codes take two collectives between nodes.
-constexpr double kLeastElements = 1 << 20;
+constexpr double kConstantTimeElements = 1 << 20;
 constexpr int64_t kMaxOnCpu = 32 << 20, kManyElements = 1 << 24;
 /// us; gaps are counted modulo this.
 constexpr int64_t kGapModulo = 1000;
@@ -107,8 +107,8 @@ class Selector {
   }
   /// Returns the time for a tensor scattered over the GPUs of a node.
   double by_size(size_t i, double us) const {
-    const double part =
-        static_cast<double>(elements(i)) / static_cast<double>(in_.gpus_per_node) / kLeastElements;
+    const double part = static_cast<double>(elements(i)) / static_cast<double>(in_.gpus_per_node) /
+                        kConstantTimeElements;
     return us * std::max(1.0, part);
   }
   double codec_us(size_t i, Step step) const { return by_size(i, in_.codec_us[step]); }
@@ -152,7 +152,8 @@ class Selector {
     if (elements(i) > two_levels && in_.two_level) return kTwoLevels;
     return elements(i) > codes ? kCodes : kFp32;
   }
-  /// By falling size, ties the last computed one first: keeps an encoding that shortens the step.
+  /// Tries tensors by falling size, ties the last computed one first, and keeps an encoding that
+  /// shortens the step.
   void encode_by_size(size_t first) {
     std::vector<size_t> order;
     for (size_t i = size(); i > first; --i) {

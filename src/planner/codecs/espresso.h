@@ -43,8 +43,8 @@ struct EspressoOption {
   const char* what = "";
 };
 
-/// The decisions, one a tensor. Error: four times by option are expected, or CPUs have too many
-/// choices to try them all.
+/// Decisions, one a tensor. Throws Error unless there are four times by option, and if CPUs have
+/// too many choices to try them all.
 std::vector<EspressoOption> espresso_options(const EspressoInput& input);
 
 }  // namespace hocket::planner

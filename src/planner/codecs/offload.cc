@@ -19,7 +19,7 @@ class Offload {
     }
   }
 
-  /// Until a round over all groups changes nothing.
+  /// Tries one group after another, until a round over all of them changes nothing.
   void try_groups_one_after_another() {
     OffloadCounts before;
     while (before != best_ && !stop_()) {

@@ -47,8 +47,8 @@ class Paths {
   void add(const Skeleton& skeleton) { go_on(skeleton, 0, false); }
 
  private:
-  /// From before the collective `at`, with codes or with the gradient: as it is, or after the work
-  /// of a codec, which of codes may be two works.
+  /// Goes on from before the collective `at`, with codes or with the gradient. These stay as they
+  /// are, or go through a codec; codes may need two works for that.
   void go_on(const Skeleton& skeleton, size_t at, bool codes) {
     if (at == skeleton.size()) {
       end(codes);

@@ -24,8 +24,8 @@ namespace hocket::serve {
 
 namespace {
 
-constexpr size_t kMostHeader = 1 << 20;
-constexpr int64_t kMostBody = int64_t{1} << 31;
+constexpr size_t kMaxHeader = 1 << 20;
+constexpr int64_t kMaxBody = int64_t{1} << 31;
 constexpr size_t kBatchReadBytes = 1 << 16;
 constexpr unsigned kUserTimeoutMs = 30'000;
 
@@ -155,14 +155,14 @@ std::optional<BatchMessage> BatchSocket::next() {
   constexpr const char* where = "a message of the batch job";
   const size_t end = in_.find('\n', read_);
   if (end == std::string::npos) {
-    if (in_.size() - read_ > kMostHeader) fail_run(where, "has no end");
+    if (in_.size() - read_ > kMaxHeader) fail_run(where, "has no end");
     return std::nullopt;
   }
   const nlohmann::json json =
       parse_json(std::string_view(in_).substr(read_, end - read_), where, {.max_depth = 2});
   const JsonView view(json, where);
   const int64_t bytes = view.get_int("bytes");
-  if (bytes < 0 || bytes > kMostBody) fail_run(where, "says that it has {} bytes", bytes);
+  if (bytes < 0 || bytes > kMaxBody) fail_run(where, "says that it has {} bytes", bytes);
   if (in_.size() - end - 1 < static_cast<size_t>(bytes)) return std::nullopt;
   BatchMessage message;
   message.type = view.get_string("type");

@@ -40,7 +40,7 @@ class BatchSocket {
   int64_t queued() const { return static_cast<int64_t>(out_.size() - written_); }
   /// Bytes that were read and are no complete message yet.
   int64_t buffered() const { return static_cast<int64_t>(in_.size() - read_); }
-  /// Each is false once the connection is closed or broken.
+  /// Writes some bytes. This and the next one return false once the connection is closed or broken.
   bool write_some();
   bool read_some();
   /// The next complete message that was read. Throws Error for bytes that are no message.

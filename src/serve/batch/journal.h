@@ -47,7 +47,7 @@ class BatchJournal {
   BatchJournal(const std::string& folder, const BatchJob& job);
 
   const BatchHistory& history() const { return history_; }
-  /// Each returns when the event is on the disk.
+  /// Adds an event. Like the next ones it returns when that is on the disk.
   void start(int port, const std::string& key);
   void add(const std::vector<BatchPart>& parts);
   void merged();

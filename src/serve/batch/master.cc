@@ -326,7 +326,7 @@ void Master::give_shard(Member* member) {
   member->socket.queue(message);
 }
 
-/// The answer comes when the rows are on the disk.
+/// Takes a result, and answers when its rows are on the disk.
 void Master::take_result(Member* member, const BatchMessage& message) {
   const RowRange range{message.first, message.rows};
   if (range.first < 0 || range.count <= 0 || range.first > table_->rows() ||

@@ -38,7 +38,7 @@ class ShardTable {
 
   /// Adds a worker that generates `slots` rows at a time; returns its number.
   int64_t add_worker(int64_t slots, double now);
-  /// Its rows are open again. `lost`: it died or fell silent; else it left.
+  /// Removes a worker; its rows are open again. `lost`: it died or fell silent; else it left.
   void remove_worker(int64_t worker, bool lost);
   /// Leases rows that the worker still has of an earlier connection, as far as they are open.
   void adopt(int64_t worker, RowRange range, double now);

@@ -27,7 +27,7 @@ namespace {
 constexpr int kWorkerPollMs = 50;
 constexpr double kConnectTimeout = 5, kConnectInterval = 0.1;
 /// Results that the master has not confirmed; with more of them no shard is asked for.
-constexpr int64_t kMostUnconfirmed = 4;
+constexpr int64_t kMaxUnconfirmed = 4;
 
 /// Rows between the network's thread and the generator's, and their results on the way back.
 class RowDesk {
@@ -107,7 +107,7 @@ class RowDesk {
       }
     }
   }
-  /// A connection ended: results without confirmation are to be delivered again.
+  /// Marks results without confirmation to be delivered again, after a connection ended.
   void forget_deliveries() {
     const std::lock_guard lock(mutex_);
     for (Shard& shard : shards_) {
@@ -299,7 +299,7 @@ void BatchWorker::send_news() {
                               [&](BatchMessage message) { socket_->queue(std::move(message)); });
   const int64_t now = now_ns();
   if (!wants_ && now >= asks_again_ && desk_->waiting() < desk_->slots() &&
-      desk_->unconfirmed() < kMostUnconfirmed) {
+      desk_->unconfirmed() < kMaxUnconfirmed) {
     socket_->queue({.type = "want"});
     wants_ = true;
   }

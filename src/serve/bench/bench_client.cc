@@ -27,7 +27,7 @@ namespace {
 
 constexpr const char* kBench = "bench serve";
 constexpr double kLongestPoll = 0.1;
-constexpr size_t kMostErrorBody = 2000;
+constexpr size_t kMaxErrorBody = 2000;
 
 struct BenchAddress {
   sockaddr_storage address{};
@@ -181,13 +181,13 @@ class Exchange {
     if (status() != 200 || !keeps_events_) {
       body_ += bytes;
       if (status() != 200) {
-        body_.resize(std::min(body_.size(), kMostErrorBody));
+        body_.resize(std::min(body_.size(), kMaxErrorBody));
       }
     }
   }
 
  public:
-  /// The body is no stream of events: it is kept whole.
+  /// Keeps the body whole, which is no stream of events.
   void keep_body() { keeps_events_ = false; }
 
  private:

@@ -11,7 +11,7 @@ namespace hocket::serve {
 
 namespace {
 
-constexpr size_t kMostHead = 1 << 16;
+constexpr size_t kMaxResponseHead = 1 << 16;
 constexpr const char* kResponse = "the server's response";
 
 std::string lower(std::string_view text) {
@@ -95,7 +95,7 @@ void ResponseReader::take(std::string_view bytes) {
     const size_t taken = end == std::string_view::npos ? bytes.size() : end + 1;
     buffer_ += bytes.substr(0, taken);
     bytes.remove_prefix(taken);
-    if (buffer_.size() > kMostHead) fail_run(kResponse, "has a head without an end");
+    if (buffer_.size() > kMaxResponseHead) fail_run(kResponse, "has a head without an end");
     if (end == std::string_view::npos) return;
     if (state_ == State::head) {
       if (buffer_.ends_with("\r\n\r\n") || buffer_.ends_with("\n\n")) {

@@ -19,9 +19,9 @@ class ResponseReader {
   explicit ResponseReader(OnBody on_body) : on_body_(std::move(on_body)) {}
   /// Takes the next bytes. Throws Error for bytes that are no response.
   void take(std::string_view bytes);
-  /// The connection ended. Throws Error if the response had not.
+  /// Takes the end of the connection. Throws Error if the response had not ended.
   void end();
-  /// True once the response is complete; bytes behind it are ignored.
+  /// Returns whether the response is complete; bytes behind it are ignored.
   bool is_complete() const { return state_ == State::complete; }
   int status() const { return status_; }  ///< 0: not known yet
 
@@ -72,8 +72,8 @@ class AnswerMeter {
   }
   /// Takes an event's data at a time, in seconds.
   void take(const std::string& data, double now);
-  /// The stream has ended. Returns the request: successful if a piece came and nothing failed.
-  /// Without the server's count output_tokens is 0.
+  /// Ends the stream. Returns the request: successful if a piece came and nothing failed. Without
+  /// the server's count output_tokens is 0.
   MeasuredRequest finish(int status);
   /// Fails the request.
   void fail(const std::string& error);

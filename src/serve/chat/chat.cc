@@ -93,7 +93,7 @@ struct ChatNumber {
           s.member = static_cast<std::remove_reference_t<decltype(s.member)>>(x); \
         } \
   }
-constexpr double kMostInteger = 9007199254740992.0;  // 2^53: every integer up to it is a double
+constexpr double kMaxInteger = 9007199254740992.0;  // 2^53: every integer up to it is a double
 const ChatNumber kChatNumbers[] = {
     HOCKET_CHAT_NUMBER(temperature, sampling.temperature, 0, 100, false),
     HOCKET_CHAT_NUMBER(top_k, sampling.top_k, 0, 1e9, true),
@@ -103,7 +103,7 @@ const ChatNumber kChatNumbers[] = {
     HOCKET_CHAT_NUMBER(presence_penalty, sampling.presence_penalty, -2, 2, false),
     HOCKET_CHAT_NUMBER(frequency_penalty, sampling.frequency_penalty, -2, 2, false),
     HOCKET_CHAT_NUMBER(max_tokens, max_tokens, 1, 1e9, true),
-    HOCKET_CHAT_NUMBER(seed, sampling.seed, 0, kMostInteger, true),
+    HOCKET_CHAT_NUMBER(seed, sampling.seed, 0, kMaxInteger, true),
 };
 #undef HOCKET_CHAT_NUMBER
 

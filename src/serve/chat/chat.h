@@ -37,7 +37,7 @@ class ChatInput {
  public:
   /// Takes a line without its end. Returns true, with the message, if it completes one.
   bool take(std::string_view line, std::string* message);
-  /// True within a message of several lines.
+  /// Returns whether a message of several lines has begun and not ended.
   bool is_open() const { return open_; }
   /// Forgets the lines of an incomplete message.
   void drop();
@@ -64,9 +64,9 @@ class Chat {
   bool take(const std::string& message);
   /// Ends the answer under way soon; its text so far stays. Safe in a signal handler.
   void stop() { stop_asked_ = true; }
-  /// True while take() waits for an answer. Safe in a signal handler.
+  /// Returns whether take() waits for an answer. Safe in a signal handler.
   bool is_answering() const { return answering_; }
-  /// True while it does so after stop(). Safe in a signal handler.
+  /// Returns whether take() waits for an answer after stop(). Safe in a signal handler.
   bool is_stopping() const { return stop_asked_; }
 
  private:

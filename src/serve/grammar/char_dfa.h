@@ -35,7 +35,7 @@ struct CharDfa {
   int32_t states() const { return static_cast<int32_t>(accepts.size()); }
   bool empty() const { return accepts.empty(); }  ///< accepts no text
   int32_t step(int32_t state, uint32_t code_point) const;
-  /// False also for a text that is not UTF-8.
+  /// Returns whether the automaton accepts a text, which must be UTF-8 for that.
   bool matches(std::string_view text) const;
   /// Characters that lead from one state to another.
   CodeSet between(int32_t from, int32_t to) const;
@@ -44,7 +44,7 @@ struct CharDfa {
 constexpr int32_t kMaxDfaStates = 20'000;
 constexpr size_t kMaxDfaEdges = 8'000'000;  ///< states times classes: 32 MB
 
-// None: above kMaxDfaStates or kMaxDfaEdges.
+// The functions below return nothing above kMaxDfaStates or kMaxDfaEdges.
 
 /// Accepts exactly these UTF-8 texts.
 std::optional<CharDfa> dfa_of_texts(const std::vector<std::string>& texts);
@@ -66,7 +66,7 @@ class CharNfa {
   enum class When : uint8_t { always, at_begin, at_end };
   /// An edge that reads nothing, and may be taken only at that place of the text.
   void add_empty(int32_t from, int32_t to, When when = When::always);
-  /// None also if it takes too much work.
+  /// Returns an equal deterministic automaton. Returns nothing also if it takes too much work.
   std::optional<CharDfa> determinise(int32_t start, int32_t final) const;
 
  private:

@@ -14,7 +14,7 @@ struct StringFormat {
 };
 
 std::span<const StringFormat> string_formats();
-/// Null: not enforced.
+/// Returns a format by its name; null: it is not enforced.
 const StringFormat* find_format(std::string_view name);
 
 }  // namespace hocket::serve::grammar

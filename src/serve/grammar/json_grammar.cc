@@ -19,7 +19,7 @@ namespace hocket::serve::grammar {
 namespace {
 
 constexpr int64_t kMaxMatcherBytes = int64_t{24} << 20;  // then states and masks are forgotten
-constexpr int64_t kLeastShare = int64_t{1} << 20;        // of a matcher, if all have too many
+constexpr int64_t kMinShare = int64_t{1} << 20;          // of a matcher, if all have too many
 
 /// Returns the schema as text, for the keys of the cache.
 std::string dumped(const Schema& schema, const char* where) {
@@ -139,7 +139,7 @@ namespace {
 
 /// Sums over all matchers, and the bound of their bytes.
 struct AllMatchers {
-  std::atomic<int64_t> bytes{0}, count{0}, most{JsonGrammar::kMostOfAll};
+  std::atomic<int64_t> bytes{0}, count{0}, most{JsonGrammar::kMaxBytesOfAll};
 };
 AllMatchers& all_matchers() {
   static AllMatchers all;
@@ -172,12 +172,11 @@ struct JsonGrammar::Impl {
     all_matchers().bytes += now - counted;
     counted = now;
   }
-  /// True if states are to be forgotten: not soon after they were, as every text is then read
-  /// again.
+  /// Returns whether states are to be forgotten: not soon after they were, as every text is then
+  /// read again.
   bool is_full() const {
     const AllMatchers& all = all_matchers();
-    const int64_t share =
-        std::max(grammar::kLeastShare, all.most / std::max<int64_t>(all.count, 1));
+    const int64_t share = std::max(grammar::kMinShare, all.most / std::max<int64_t>(all.count, 1));
     const int64_t most = all.bytes > all.most ? std::min(share, grammar::kMaxMatcherBytes)
                                               : grammar::kMaxMatcherBytes;
     return static_cast<int64_t>(matcher->bytes()) > std::max(most, 2 * read_again);

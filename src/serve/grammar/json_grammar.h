@@ -41,8 +41,8 @@ class JsonGrammar : public std::enable_shared_from_this<JsonGrammar> {
   /// enforced, by name, and for a schema without values.
   static std::shared_ptr<JsonGrammar> of_schema(
       const nlohmann::ordered_json* schema, std::shared_ptr<const GrammarVocabulary> vocabulary);
-  /// Calls of tools, a list as the OpenAI API has it; a mark such as <tool_call> is its control
-  /// token or its text. Throws Error also for bad tools, and without the named one.
+  /// Compiles calls of tools, a list as the OpenAI API has it; a mark such as <tool_call> is its
+  /// control token or its text. Throws Error also for bad tools, and without the named one.
   static std::shared_ptr<JsonGrammar> of_tools(const nlohmann::ordered_json& tools,
                                                const ToolCallRules& rules,
                                                std::shared_ptr<const GrammarVocabulary> vocabulary);
@@ -62,8 +62,8 @@ class JsonGrammar : public std::enable_shared_from_this<JsonGrammar> {
   /// grammar with more than its share forgets its states, and a cache those of its oldest. May be
   /// used concurrently; bound_all is for tests.
   static int64_t bytes_of_all();
-  static void bound_all(int64_t most = kMostOfAll);
-  static constexpr int64_t kMostOfAll = int64_t{384} << 20;
+  static void bound_all(int64_t most = kMaxBytesOfAll);
+  static constexpr int64_t kMaxBytesOfAll = int64_t{384} << 20;
 
  private:
   friend class GrammarConstraint;
@@ -77,9 +77,9 @@ class JsonGrammar : public std::enable_shared_from_this<JsonGrammar> {
 class JsonGrammarCache {
  public:
   /// Bytes of compiled grammars with their keys.
-  static constexpr int64_t kMostCompiled = int64_t{256} << 20;
+  static constexpr int64_t kMaxCompiledBytes = int64_t{256} << 20;
   explicit JsonGrammarCache(std::shared_ptr<const GrammarVocabulary> vocabulary,
-                            size_t max_grammars = 32, int64_t max_bytes = kMostCompiled);
+                            size_t max_grammars = 32, int64_t max_bytes = kMaxCompiledBytes);
   /// JsonGrammar::of_schema and of_tools, of what was compiled before if possible; else warnings
   /// are logged.
   std::shared_ptr<JsonGrammar> of_schema(const nlohmann::ordered_json* schema);

@@ -23,7 +23,7 @@ struct Keyword {
 };
 
 std::span<const Keyword> schema_keywords();
-/// Null: no standard has it; it is refused.
+/// Returns a keyword by its name; null: no standard has it, so it is refused.
 const Keyword* find_keyword(std::string_view name);
 /// Rows of the table of the docs, in Markdown.
 std::string keyword_table();

@@ -21,7 +21,7 @@ namespace hocket::serve::grammar {
 /// One thread at a time.
 class Matcher {
  public:
-  /// Both must outlive it. Requires: the grammar is finished.
+  /// Requires: both outlive it, and the grammar is finished.
   Matcher(const Grammar& grammar, const GrammarVocabulary& vocabulary);
 
   using StateId = uint32_t;

@@ -98,7 +98,7 @@ class MagnitudeNfa {
     }
   }
 
-  /// True if the number may end with `at` digits of the fraction.
+  /// Returns whether the number may end with `at` digits of the fraction.
   bool accepted(const Tight& tight, size_t at) const {
     const bool at_low = at >= range_.low.value.fraction.size();
     if (tight.low && (!at_low || range_.low.exclusive)) return false;

@@ -46,7 +46,7 @@ struct NumberLimits {
   void lower(const Bound& bound);
   bool bounded() const { return low || high || divisor != 0; }
   bool matches(const Decimal& value) const;
-  /// True if no number is within both bounds.
+  /// Returns whether no number is within both bounds.
   bool empty(bool integers) const;
 };
 

@@ -75,7 +75,7 @@ struct Flat {
   bool requires_name(const std::string& name) const;
   /// The types that are written: without `type`, those that the keywords are about.
   uint8_t written_types() const;
-  /// True if only declared properties are written.
+  /// Returns whether only declared properties are written.
   bool written_closed() const;
   /// The goal of an element that is written; none: no element stands there.
   std::optional<Goal> written_item(size_t index) const;
@@ -93,11 +93,11 @@ class SchemaReader {
   Goal root() { return goal_of(root_, "#"); }
   /// The goal of a schema that is no part of the root; it must outlive the reader.
   Goal goal_of(const Schema& schema, const std::string& pointer);
-  /// None: nothing holds.
+  /// Returns the alternatives of a goal; none: no value is valid.
   const std::vector<Flat>& alternatives(const Goal& goal);
   std::string where(const Goal& goal) const;
 
-  /// True if the value is valid.
+  /// Returns whether the value is valid.
   bool matches(const Goal& goal, const Schema& value);
   bool matches(const Flat& flat, const Schema& value);
   /// Throws Error where another branch of oneOf may hold of a text that is written for this one.

@@ -38,7 +38,7 @@ bool within(int64_t count, int64_t least, int64_t most) {
   return count >= least && (most < 0 || count <= most);
 }
 
-/// True if no count is within both.
+/// Returns whether no count is within both.
 bool apart(int64_t least_a, int64_t most_a, int64_t least_b, int64_t most_b) {
   return (most_a >= 0 && most_a < least_b) || (most_b >= 0 && most_b < least_a);
 }

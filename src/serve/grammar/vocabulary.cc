@@ -12,7 +12,7 @@ namespace {
 /// No token is longer; longer ones, such as runs of blanks, are never allowed.
 constexpr size_t kMaxTokenBytes = 4096;
 
-/// True for texts with a byte that no UTF-8 has.
+/// Returns whether a text has a byte that no UTF-8 has.
 bool has_foreign_byte(std::string_view bytes) {
   return std::any_of(bytes.begin(), bytes.end(),
                      [](char c) { return static_cast<uint8_t>(c) >= 0xF8; });

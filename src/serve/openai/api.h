@@ -59,7 +59,7 @@ struct ApiOptions {
 
 class Api {
  public:
-  /// The service, the tokenizer and the template (null: the model has none) outlive it.
+  /// Requires: the service, the tokenizer and the template (null: the model has none) outlive it.
   Api(ApiOptions options, Service& service, const data::Tokenizer& tokenizer,
       const data::ChatTemplate* chat_template);
 
@@ -69,9 +69,9 @@ class Api {
   /// Makes the answer to a request that the HTTP layer refuses.
   HttpResponse refused(int status, const std::string& text) const;
 
-  /// New requests for text are refused from now on (503).
+  /// Refuses new requests for text from now on (503).
   void drain() { draining_ = true; }
-  /// Texts that still run end soon, with an error.
+  /// Ends texts that still run soon, with an error.
   void stop() { stopping_ = true; }
   int64_t streams() const { return streams_; }  ///< requests for text that are being answered
 

@@ -29,7 +29,7 @@ uint64_t random_seed() {
   return random();
 }
 
-/// True if a prompt ends within reasoning that it opens.
+/// Returns whether a prompt ends within reasoning that it opens.
 bool opens_reasoning(std::string_view prompt) {
   const size_t open = prompt.rfind("<think>");
   return open != prompt.npos && prompt.find("</think>", open) == prompt.npos &&

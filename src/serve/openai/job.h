@@ -57,7 +57,7 @@ class Job {
  protected:
   /// Takes news of a text; `part`, unless null, is the choice that tells of them in an event.
   virtual void take(size_t index, const Update& update, JsonWriter* part) = 0;
-  /// True if a stream has an event before the first news of each text.
+  /// Returns whether a stream has an event before the first news of each text.
   virtual bool opens_texts() const { return false; }
   virtual void write_opening(size_t, JsonWriter*) {}  ///< the choice of that event
   virtual void write_choices(JsonWriter* json) = 0;

@@ -7,7 +7,7 @@
 
 namespace hocket::serve {
 
-/// True for JSON's white space.
+/// Returns whether a character is JSON's white space.
 inline bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 /// Finds the end of one JSON value. Brackets and strings are checked; what stands between them is
@@ -34,7 +34,7 @@ class CallScan {
   enum class State { more, done, bad };
   /// Takes the next byte, the first of which is the opening bracket.
   State put(char c);
-  /// True once the name is known and the arguments have begun.
+  /// Returns whether the name is known and the arguments have begun.
   bool known() const { return has_name_ && has_arguments_; }
   bool has_name() const { return has_name_; }
   const std::string& name() const { return name_; }

@@ -45,7 +45,8 @@ class CompletionLogprobs {
   explicit CompletionLogprobs(bool sampled) : sampled_(sampled) {}
   /// Appends a token; null log-probabilities: the first of a prompt has none.
   void add(const TokenNames& names, int32_t id, const TokenLogprobs* logprobs);
-  /// The first so many characters of the next tokens are not in the text: they have no place.
+  /// Hides the first so many characters of the next tokens, which are not in the text: they have no
+  /// place.
   void hide(int64_t characters) { hidden_ = characters; }
   /// Writes what was added since the last time.
   void write(JsonWriter* json);

@@ -33,7 +33,7 @@ class ByteReader {
   ByteReader& operator=(const ByteReader&) = delete;
   /// Bytes of the text, from its beginning, that the grammar allows.
   size_t allowed(std::string_view text);
-  /// True for a whole text.
+  /// Returns whether the grammar accepts a whole text.
   bool accepts(std::string_view text);
   serve::grammar::Matcher& matcher() { return *matcher_; }
 
@@ -56,7 +56,7 @@ RandomText random_text(serve::TokenConstraint* constraint,
 std::vector<int32_t> allowed_tokens(serve::TokenConstraint* constraint,
                                     const serve::GrammarVocabulary& vocabulary);
 
-/// True if the value is valid, by the words of the specification alone; formats are not looked at.
+/// Returns whether the value is valid by the words of the specification alone, without formats.
 bool is_valid(const nlohmann::json& schema, const nlohmann::json& value);
 
 /// The schemas of tests/peers/json_schema, each with `name`, `schema`, `valid`, `invalid`.

@@ -40,7 +40,7 @@ std::shared_ptr<const GrammarVocabulary> vocabulary_with_marks() {
                   {256, "<tool_call>"}, {257, "[TOOL_CALLS]"}, {258, "<|im_end|>"}});
 }
 
-/// True if the constraint takes the bytes of the text, and it may end there.
+/// Returns whether the constraint takes the bytes of the text, and it may end there.
 bool takes(serve::TokenConstraint* constraint, const GrammarVocabulary& vocabulary,
            const std::string& text) {
   for (char c : text) {
@@ -174,8 +174,8 @@ TEST(JsonGrammar, LongTextsOfManyStates) {
 }
 
 TEST(JsonGrammar, StatesOfAllGrammarsHaveOneBound) {
-  constexpr int64_t kMost = int64_t{4} << 20;
-  JsonGrammar::bound_all(kMost);
+  constexpr int64_t kMaxBytes = int64_t{4} << 20;
+  JsonGrammar::bound_all(kMaxBytes);
   const auto vocabulary = vocabulary_with_marks();
   serve::JsonGrammarCache cache(vocabulary);
   std::vector<std::shared_ptr<serve::TokenConstraint>> texts;
@@ -191,16 +191,16 @@ TEST(JsonGrammar, StatesOfAllGrammarsHaveOneBound) {
       most = std::max(most, JsonGrammar::bytes_of_all());
     }
   }
-  EXPECT_GT(most, kMost / 2);
-  EXPECT_LT(most, kMost + kMost / 4);
+  EXPECT_GT(most, kMaxBytes / 2);
+  EXPECT_LT(most, kMaxBytes + kMaxBytes / 4);
   for (const auto& text : texts) {
     EXPECT_TRUE(takes(text.get(), *vocabulary, "b\""));
   }
   // Grammars that nobody uses give theirs back, too.
   texts.clear();
-  JsonGrammar::bound_all(kMost / 8);
+  JsonGrammar::bound_all(kMaxBytes / 8);
   cache.of_schema(nullptr);
-  EXPECT_LT(JsonGrammar::bytes_of_all(), kMost / 8);
+  EXPECT_LT(JsonGrammar::bytes_of_all(), kMaxBytes / 8);
   JsonGrammar::bound_all();
 }
 
