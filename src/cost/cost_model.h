@@ -109,8 +109,8 @@ class CostModel {
   double fastest_share() const { return fastest_share_; }
 
   /// Returns the model of nodes of one device type alone.
-  const CostModel& of_device_type(size_t kind) const {
-    return kind == 0 ? *this : others_[kind - 1];
+  const CostModel& of_device_type(size_t type) const {
+    return type == 0 ? *this : others_[type - 1];
   }
   /// Returns a model of homogeneous nodes that gives lower bounds on any device type: its
   /// rooflines times fastest_share() for kernels, its links for transfers. It has no times of tasks

@@ -78,7 +78,7 @@ struct RankReport {
 
 struct SimReport {
   std::string cluster;
-  std::string device;  ///< for several kinds, all names
+  std::string device;  ///< of several types, all names
   bool calibrated = false;
   graph::DType dtype = graph::DType::f32;  ///< of the matrix products
   int32_t ranks = 0;
