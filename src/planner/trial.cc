@@ -401,12 +401,12 @@ std::optional<Outcome> Trial::simulate_micro_batches(const PlanCandidate& plan,
     set_interval(report, &outcome);
     double ranks = 0;
     for (const sim::RankReport& rank : report.time) {
-      const double stands = rank.stands;
-      ranks += stands;
-      outcome.compute_s += static_cast<double>(rank.time.compute_ns) * 1e-9 * stands;
-      outcome.exposed_s += static_cast<double>(rank.time.exposed_ns) * 1e-9 * stands;
-      outcome.bubble_s += static_cast<double>(rank.time.bubble_ns) * 1e-9 * stands;
-      outcome.idle_s += static_cast<double>(rank.time.idle_ns) * 1e-9 * stands;
+      const double multiplicity = rank.multiplicity;
+      ranks += multiplicity;
+      outcome.compute_s += static_cast<double>(rank.time.compute_ns) * 1e-9 * multiplicity;
+      outcome.exposed_s += static_cast<double>(rank.time.exposed_ns) * 1e-9 * multiplicity;
+      outcome.bubble_s += static_cast<double>(rank.time.bubble_ns) * 1e-9 * multiplicity;
+      outcome.idle_s += static_cast<double>(rank.time.idle_ns) * 1e-9 * multiplicity;
     }
     for (double* seconds :
          {&outcome.compute_s, &outcome.exposed_s, &outcome.bubble_s, &outcome.idle_s}) {

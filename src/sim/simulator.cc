@@ -552,10 +552,10 @@ void describe_memory(const Program& program, const CostModel& costs, SimReport& 
 void describe_devices(const cost::Cluster& cluster, int32_t world, SimReport& report) {
   const std::vector<int64_t> ranks = cluster.ranks_of_device_types(world);
   bool has_all_prices = true;
-  for (size_t kind = 0; kind < ranks.size(); ++kind) {
-    if (ranks[kind] == 0) continue;
-    const cost::Cluster alike = cluster.homogeneous(kind);
-    const double share = 1.0 * ranks[kind] / world;
+  for (size_t type = 0; type < ranks.size(); ++type) {
+    if (ranks[type] == 0) continue;
+    const cost::Cluster alike = cluster.homogeneous(type);
+    const double share = 1.0 * ranks[type] / world;
     report.peak_flops += alike.peak_flops(report.dtype) * share;
     report.price += alike.device.price.value * share;
     has_all_prices = has_all_prices && alike.device.price.value > 0;

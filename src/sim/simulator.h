@@ -71,7 +71,7 @@ struct Interval {
 
 struct RankReport {
   int32_t rank = 0;
-  int32_t stands = 1;  ///< ranks with the same timeline
+  int32_t multiplicity = 1;  ///< number of ranks with this timeline
   ClassId cls = 0;
   RankTime time;
 };
