@@ -131,7 +131,7 @@ int simulate(const SimulateOptions& options) {
                              .outputs = {{"--trace", options.trace}, {"--html", options.html}}});
   warn_if_long(run.model, run.config.train.seq_len, "train.seq_len");
   const engine::Compiled compiled = source.compile();
-  if (source.program_text) {
+  if (source.parsed_program) {
     program::expect_no_parts(compiled.program, "hocket simulate");
     expect_sound(options.run, compiled.program);
   }

@@ -168,7 +168,7 @@ int plan_codecs(const CodecOptions& options) {
          "--json and the run both go to standard output; expected --out FILE for the run");
   }
   const Source source = read_source(options.run, options.set, true);
-  if (source.program_text) {
+  if (source.parsed_program) {
     fail("hocket plan codecs",
          "{} is the text of a program, with its codecs fixed; expected a run.yaml or a "
          "MODEL",
