@@ -70,7 +70,7 @@ class Master {
   void write_results();
   void add_to_summary(const BatchPart& part);
   void give_up_rows();
-  void lose(Member* member, bool lost, const std::string& reason);
+  void disconnect(Member* member, bool lost, const std::string& reason);
   void send_farewell();
   void show(bool now_please);
   std::string state() const;
@@ -203,7 +203,7 @@ void Master::step() {
       read(&member);
     }
     if (!member.ends && now() - member.heard > options_.silence_s) {
-      lose(&member, true, fmt::format("said nothing for {} s", options_.silence_s));
+      disconnect(&member, true, fmt::format("said nothing for {} s", options_.silence_s));
     }
   }
   expire();
@@ -211,7 +211,7 @@ void Master::step() {
   for (auto member = members_.begin(); member != members_.end();) {
     if (!member->is_broken && !member->socket.write_some()) {
       member->is_broken = true;
-      lose(&*member, true, "is gone");
+      disconnect(&*member, true, "is gone");
     }
     const bool closes = member->is_broken || (member->ends && !member->socket.wants_to_write());
     member = closes ? members_.erase(member) : std::next(member);
@@ -227,8 +227,8 @@ void Master::expire() {
     for (Member& member : members_) {
       if (member.worker == worker) {
         member.worker = -1;
-        lose(&member, true,
-             fmt::format("finished no row for {} s", options_.shards.lease_timeout_s));
+        disconnect(&member, true,
+                   fmt::format("finished no row for {} s", options_.shards.lease_timeout_s));
       }
     }
   }
@@ -248,16 +248,16 @@ void Master::read(Member* member) {
       fail_run("batch", "it sends without a hello");
     }
   } catch (const Error& error) {
-    lose(member, true, fmt::format("sent a wrong message: {}", error.what()));
+    disconnect(member, true, fmt::format("sent a wrong message: {}", error.what()));
     return;
   }
   if (!is_open) {
-    lose(member, true, "is gone");
+    disconnect(member, true, "is gone");
     member->is_broken = true;
   }
 }
 
-void Master::lose(Member* member, bool lost, const std::string& reason) {
+void Master::disconnect(Member* member, bool lost, const std::string& reason) {
   if (member->ends) return;
   member->ends = true;
   if (member->worker >= 0) {
@@ -285,7 +285,7 @@ void Master::take(Member* member, BatchMessage message) {
   } else if (message.type == "result") {
     take_result(member, message);
   } else if (message.type == "bye") {
-    lose(member, false, "");
+    disconnect(member, false, "");
   } else {
     fail_run("batch", "it is {}", quote(message.type));
   }
