@@ -51,8 +51,8 @@ bool TablesBuilder::find_rank_groups(int32_t world, bool links) {
 int32_t TablesBuilder::refine_rank_groups(bool links) {
   // A communicator or a pair of peers is coloured by the groups of all its ranks, then by the links
   // that it shares.
-  Numbering<std::tuple<GroupId, int32_t, std::vector<RankGroup>>> of_communicators;
-  Numbering<std::tuple<PeerLinkId, int32_t, RankGroup, RankGroup>> of_pairs;
+  Numbering<std::tuple<GroupId, ShapeId, std::vector<RankGroup>>> of_communicators;
+  Numbering<std::tuple<PeerLinkId, ShapeId, RankGroup, RankGroup>> of_pairs;
   std::vector<int32_t> met, sent;
   for (const Communicator& communicator : communicators_) {
     met.push_back(of_communicators.of(
