@@ -26,13 +26,13 @@ namespace hocket::serve {
 namespace {
 
 constexpr int kBatchPollMs = 20;
-constexpr double kProgressInterval = 0.2;
-constexpr int kWaitMs = 100;  ///< after which a worker without work asks again
-/// Time in which workers hear that the job is finished.
-constexpr double kFarewellTime = 2;
-constexpr int64_t kMostBeforeHello = 1 << 16;
-/// A worker takes its messages more slowly than they come: it gets no more meanwhile.
-constexpr int64_t kMostQueued = int64_t{64} << 20;
+constexpr double kProgressIntervalS = 0.2;
+constexpr int kRetryMs = 100;     ///< after which a worker without work asks again
+constexpr double kFarewellS = 2;  ///< time for workers to hear that the job is finished
+/// Connections that send more than this before their hello are no workers.
+constexpr int64_t kMaxBytesBeforeHello = 1 << 16;
+/// A worker with more unsent messages reads too slowly, and gets no rows meanwhile.
+constexpr int64_t kMaxQueuedBytes = int64_t{64} << 20;
 
 std::string random_key() {
   std::string bytes(16, '\0');
@@ -244,7 +244,7 @@ void Master::read(Member* member) {
       member->heard = now();
       take(member, std::move(*message));
     }
-    if (member->worker < 0 && member->socket.buffered() > kMostBeforeHello) {
+    if (member->worker < 0 && member->socket.buffered() > kMaxBytesBeforeHello) {
       fail_run("batch", "it sends without a hello");
     }
   } catch (const Error& error) {
@@ -305,13 +305,13 @@ void Master::greet(Member* member, const BatchMessage& hello) {
 }
 
 void Master::give_shard(Member* member) {
-  if (member->socket.queued() > kMostQueued) {
-    member->socket.queue({.type = "wait", .count = kWaitMs});
+  if (member->socket.queued() > kMaxQueuedBytes) {
+    member->socket.queue({.type = "wait", .count = kRetryMs});
     return;
   }
   const std::optional<RowRange> range = table_->lease(member->worker, now());
   if (!range) {
-    member->socket.queue({.type = "wait", .count = kWaitMs});
+    member->socket.queue({.type = "wait", .count = kRetryMs});
     return;
   }
   const std::vector<InputRow> rows =
@@ -419,7 +419,7 @@ void Master::send_farewell() {
       member.socket.queue({.type = "finished"});
     }
   }
-  const double deadline = now() + kFarewellTime;
+  const double deadline = now() + kFarewellS;
   for (bool writes = true; writes && now() < deadline;) {
     writes = false;
     for (auto member = members_.begin(); member != members_.end();) {
@@ -453,7 +453,7 @@ std::string Master::state() const {
 }
 
 void Master::show(bool now_please) {
-  if (!options_.progress || (!now_please && now() - shown_at_ < kProgressInterval)) return;
+  if (!options_.progress || (!now_please && now() - shown_at_ < kProgressIntervalS)) return;
   shown_at_ = now();
   options_.progress(state());
 }
