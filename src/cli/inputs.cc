@@ -280,6 +280,6 @@ void emit(const std::string& path, const std::string& text) {
   write_output(path.empty() ? "-" : path, text);
 }
 
-std::FILE* words_beside(const std::string& path) { return path == "-" ? stderr : stdout; }
+std::FILE* message_stream(const std::string& path) { return path == "-" ? stderr : stdout; }
 
 }  // namespace hocket::cli

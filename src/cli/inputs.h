@@ -90,6 +90,6 @@ void emit(const std::string& path, const std::string& text);
 
 /// Returns the stream for a command's messages when its result goes to `path`: standard error if
 /// the result takes standard output ("-").
-std::FILE* words_beside(const std::string& path);
+std::FILE* message_stream(const std::string& path);
 
 }  // namespace hocket::cli
